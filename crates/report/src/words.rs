@@ -404,7 +404,7 @@ impl fmt::Display for Described<'_> {
             Action::Place(PlaceOrder::Bring { job, unit, nodes, divided }) => {
                 let whole: u64 = nodes.iter().map(|it| it.part).sum();
                 let part = |it: &NodePart| match divided {
-                    true => format!("{} ({} %)", it.node, percent_text(it.part, whole)),
+                    true => format!("{} ({} %)", it.node, crate::figures::percent_text(it.part, whole)),
                     false => it.node.to_string(),
                 };
                 let nodes = nodes.iter().map(part).collect::<Vec<_>>().join(", ");

@@ -7,7 +7,7 @@
 //! Limits: what a process will map is out of reach. Only a process itself can say where its new pages come
 //! (`set_mempolicy(2)`, `mbind(2)`). So these come where they are touched first, and are divided again when enough of them
 //! lie apart. Pages that several processes map stay, when they are divided. A process of the same user may be
-//! told, others' need CAP_SYS_PTRACE. The kernel's own balancing (`kernel.numa_balancing`) may bring pages back.
+//! told, others' need `CAP_SYS_PTRACE`. The kernel's own balancing (`kernel.numa_balancing`) may bring pages back.
 
 mod spread;
 

@@ -81,7 +81,7 @@ mod tests {
         match nodes_of(0, &[at, 0], None) {
             Ok(states) => assert!(states[0] >= 0 && states[1] < 0, "{states:?}"),
             Err(error) => {
-                assert!(matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{error}")
+                assert!(matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)), "{error}");
             }
         }
         assert!(nodes_of(0, &[at], Some(&[])).is_err());

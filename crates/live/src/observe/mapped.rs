@@ -2,7 +2,7 @@
 //!
 //! Limit: mappings of huge pages that were reserved for that (`hugetlbfs`) are left out.
 //!
-//! Source: numa(7), proc_pid_numa_maps(5).
+//! Source: numa(7), `proc_pid_numa_maps(5)`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

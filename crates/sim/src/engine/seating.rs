@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::{Gangs, JobKind, UnitId};
 use commonhold_dispatch::TaskId;
 use commonhold_machine::CpuSet;
-use commonhold_policy::plan::{PlaceOrder, Plan};
+use commonhold_policy::plan::{NodePart, PlaceOrder, Plan};
 use commonhold_policy::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 
 use super::Engine;
@@ -27,6 +27,7 @@ use super::task::State;
 use crate::Time;
 use crate::chance::Chance;
 use crate::contention::Sharer;
+use crate::memory::SpaceId;
 use crate::scenario::{Scenario, Scheduler};
 
 /// So many bytes are copied in a nanosecond, as `migrate_pages(2)` does.
@@ -51,7 +52,16 @@ pub(super) struct Seating {
     taken: Vec<Option<TaskId>>,
     chance: Chance,
     /// Pages that are on their way to nodes, and when they are there.
-    bringing: Vec<(Time, JobId, Vec<u32>)>,
+    bringing: Vec<Bringing>,
+}
+
+/// Pages of a job that are being copied.
+#[derive(Debug)]
+struct Bringing {
+    there: Time,
+    job: JobId,
+    parts: Vec<NodePart>,
+    divided: bool,
 }
 
 impl Seating {
@@ -222,10 +232,11 @@ impl Engine<'_> {
                     self.tasks[id as usize].is_seated = cpus.is_some();
                     self.confine(id, cpus.clone());
                 }
-                PlaceOrder::Bring { job, nodes, .. } => {
+                PlaceOrder::Bring { job, nodes, divided, .. } => {
                     let bytes = self.bytes_apart(*job, nodes);
                     let there = self.now.saturating_add(bytes / COPIED_PER_NS).max(self.now + 1);
-                    self.seating.bringing.push((there, *job, nodes.clone()));
+                    let bringing = Bringing { there, job: *job, parts: nodes.clone(), divided: *divided };
+                    self.seating.bringing.push(bringing);
                 }
             }
         }
@@ -253,18 +264,19 @@ impl Engine<'_> {
         self.seating.by_serial.values().copied().filter(|id| self.placed_job(*id) == job).collect()
     }
 
-    /// By place among the machine's nodes.
-    fn places_of(&self, nodes: &[u32]) -> Vec<usize> {
-        let all = self.scenario.hardware.machine.nodes.iter().enumerate();
-        all.filter(|(_, node)| nodes.contains(&node.id)).map(|(place, _)| place).collect()
+    /// By place among the machine's nodes, with their parts.
+    fn places_of(&self, parts: &[NodePart]) -> Vec<(usize, u64)> {
+        let nodes = &self.scenario.hardware.machine.nodes;
+        let place = |part: &NodePart| Some((nodes.iter().position(|node| node.id == part.node)?, part.part));
+        parts.iter().filter_map(place).collect()
     }
 
     /// What a job has in other nodes than these.
-    fn bytes_apart(&self, job: JobId, nodes: &[u32]) -> u64 {
+    fn bytes_apart(&self, job: JobId, nodes: &[NodePart]) -> u64 {
         let near = self.places_of(nodes);
         let apart = |id: TaskId| -> u64 {
             let lies = self.memory.pages_by_node(self.tasks[id as usize].space).iter().enumerate();
-            lies.filter(|(node, _)| !near.contains(node)).map(|(_, pages)| pages).sum()
+            lies.filter(|(node, _)| near.iter().all(|(near, _)| near != node)).map(|(_, pages)| pages).sum()
         };
         self.tasks_of(job).into_iter().map(apart).sum::<u64>() * self.frame_bytes()
     }
@@ -272,13 +284,12 @@ impl Engine<'_> {
     /// Pages that are copied by now are in their nodes; the loop has a turn when the next ones are.
     pub(super) fn take_in_pages(&mut self) {
         let (there, still): (Vec<_>, Vec<_>) =
-            core::mem::take(&mut self.seating.bringing).into_iter().partition(|(at, ..)| *at <= self.now);
+            core::mem::take(&mut self.seating.bringing).into_iter().partition(|bringing| bringing.there <= self.now);
         self.seating.bringing = still;
-        for (_, job, nodes) in there {
-            let places = self.places_of(&nodes);
-            for id in self.tasks_of(job) {
-                self.memory.bring(self.tasks[id as usize].space, &places);
-            }
+        for Bringing { job, parts, divided, .. } in there {
+            let tasks = self.tasks_of(job);
+            let spaces: Vec<SpaceId> = tasks.iter().map(|id| self.tasks[*id as usize].space).collect();
+            self.memory.bring(&spaces, &self.places_of(&parts), divided);
         }
         for at in 0..self.cpus.len() {
             self.look_at_memory(at);
@@ -288,7 +299,7 @@ impl Engine<'_> {
 
     /// When the next pages that are on their way are there.
     pub(super) fn pages_come(&self) -> Option<Time> {
-        self.seating.bringing.iter().map(|(at, ..)| *at).min()
+        self.seating.bringing.iter().map(|bringing| bringing.there).min()
     }
 
     /// All that move get up before anybody sits down: two may change places.

@@ -65,6 +65,36 @@ impl Nodes {
         debug_assert_eq!(left, 0, "what is granted has frames");
     }
 
+    /// Pages of processes that have their memory together come to where they are due, as far as there is room: from all nodes
+    /// that have more, to the first of `due` that has less, and then to the next. Of each process the same part.
+    fn divide(&mut self, all: &mut [&mut Vec<u64>], due: &[(usize, u64)]) {
+        let nodes = self.free.len();
+        let mut has = vec![0; nodes];
+        for lies in &mut *all {
+            lies.resize(nodes, 0);
+            has.iter_mut().zip(lies.iter()).for_each(|(sum, lies)| *sum += lies);
+        }
+        let due_of = |node: usize| due.iter().find(|(at, _)| *at == node).map_or(0, |(_, due)| *due);
+        let lack = |(node, due): &(usize, u64)| (*node, due.saturating_sub(has[*node]).min(self.free[*node]));
+        let mut lacks: Vec<(usize, u64)> = due.iter().map(lack).collect();
+        for from in 0..nodes {
+            let excess = has[from].saturating_sub(due_of(from));
+            let weights: Vec<u64> = all.iter().map(|lies| lies[from]).collect();
+            for (lies, pages) in all.iter_mut().zip(split(excess, &weights)) {
+                let mut left = pages;
+                for (to, lack) in &mut lacks {
+                    let come = left.min(*lack);
+                    left -= come;
+                    *lack -= come;
+                    lies[from] -= come;
+                    lies[*to] += come;
+                    self.free[from] += come;
+                    self.free[*to] -= come;
+                }
+            }
+        }
+    }
+
     /// So many pages go, no more than there are.
     fn vacate(&mut self, lies: &mut [u64], pages: u64) {
         let parts = split(pages, lies);
@@ -81,29 +111,35 @@ impl Memory {
         self.spaces[id.0 as usize].home = node;
     }
 
+    /// The pages of processes that have their memory together come to nodes, which are places among the machine's: so that each
+    /// has its part, or only what lies in none of them.
+    pub fn bring(&mut self, ids: &[SpaceId], parts: &[(usize, u64)], divided: bool) {
+        let Some(nodes) = &mut self.nodes else { return };
+        let mut all: Vec<&mut Vec<u64>> = Vec::new();
+        for (at, space) in self.spaces.iter_mut().enumerate() {
+            if ids.iter().any(|id| id.0 as usize == at) {
+                all.push(&mut space.lies);
+            }
+        }
+        let has = |node: usize| all.iter().filter_map(|lies| lies.get(node)).sum::<u64>();
+        let there: Vec<u64> = parts.iter().map(|(node, _)| has(*node)).collect();
+        let whole: u64 = all.iter().map(|lies| lies.iter().sum::<u64>()).sum();
+        let stay = if divided { 0 } else { there.iter().sum() };
+        let weights: Vec<u64> = parts.iter().map(|(_, part)| *part).collect();
+        let come = split(whole - stay, &weights);
+        let due = parts
+            .iter()
+            .zip(come)
+            .zip(there)
+            .map(|(((node, _), come), there)| (*node, if divided { come } else { there + come }));
+        let due: Vec<(usize, u64)> = due.collect();
+        nodes.divide(&mut all, &due);
+    }
+
     /// How many of the process's pages lie in each node, those on their way out included. A list that ends early, or is
     /// empty because these books are not kept, goes on with none.
     pub fn pages_by_node(&self, id: SpaceId) -> &[u64] {
         &self.spaces[id.0 as usize].lies
-    }
-
-    /// A process's pages come to these nodes, by place, from all others: to all of them alike, as far as they have room.
-    pub fn bring(&mut self, id: SpaceId, to: &[usize]) {
-        let (Some(nodes), space) = (&mut self.nodes, &mut self.spaces[id.0 as usize]) else { return };
-        for (at, node) in to.iter().enumerate() {
-            let apart = |from: &usize| !to.contains(from) && space.lies[*from] > 0;
-            let from: Vec<usize> = (0..space.lies.len()).filter(apart).collect();
-            let all: u64 = from.iter().map(|from| space.lies[*from]).sum();
-            // The rest is for the nodes that follow.
-            let come = all.div_ceil((to.len() - at) as u64).min(nodes.free[*node]);
-            let taken: Vec<u64> = from.iter().map(|from| space.lies[*from]).collect();
-            for (from, pages) in from.into_iter().zip(split(come, &taken)) {
-                space.lies[from] -= pages;
-                nodes.free[from] += pages;
-                space.lies[*node] += pages;
-                nodes.free[*node] -= pages;
-            }
-        }
     }
 
     /// Pages that a process has just been granted.

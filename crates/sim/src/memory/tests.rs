@@ -156,6 +156,67 @@ fn pages_come_where_they_are_touched_or_as_near_as_there_is_room() {
     memory.check().unwrap();
 }
 
+/// Two processes, 60 and 30 pages in node 0 and 12 in node 2; a third one's stay.
+#[test]
+fn pages_come_to_their_parts() {
+    let mut memory = memory(400, 400, 400);
+    let spaces = [memory.open_space(A, 0), memory.open_space(A, 0)];
+    let other = memory.open_space(B, 0);
+    for (space, node, pages) in [(spaces[0], 0, 60), (spaces[1], 0, 30), (spaces[1], 2, 12), (other, 0, 10)] {
+        memory.runs_in(space, node);
+        assert_eq!(memory.grow(space, pages), Grant::Granted);
+    }
+    // Those of node 2 come to node 0, which has enough; the job has nothing else elsewhere.
+    memory.bring(&spaces, &[(0, 1)], false);
+    assert_eq!(memory.pages_by_node(spaces[1]), [42, 0, 0]);
+    // 34 and 68 of 102: of each process a third goes.
+    memory.bring(&spaces, &[(1, 1), (0, 2)], true);
+    assert_eq!(memory.pages_by_node(spaces[0]), [40, 20, 0]);
+    assert_eq!(memory.pages_by_node(spaces[1]), [28, 14, 0]);
+    assert_eq!(memory.pages_by_node(other), [10, 0, 0]);
+    memory.check().unwrap();
+    // Node 2 has 90 frames: no more can come.
+    memory.bring(&spaces, &[(2, 1)], true);
+    let there: u64 = spaces.iter().map(|space| memory.pages_by_node(*space)[2]).sum();
+    assert_eq!(there, 90);
+    memory.check().unwrap();
+}
+
+proptest! {
+    /// Whatever comes where: no page is lost, none comes to a node that is not named, and a second time nothing moves if there was room.
+    #[test]
+    fn pages_that_move_are_conserved(
+        grown in proptest::collection::vec((0usize..2, 0usize..3, 1u32..60), 1..6),
+        parts in proptest::collection::vec(1u64..5, 1..4), divided: bool,
+    ) {
+        let mut memory = memory(400, 400, 400);
+        let spaces = [memory.open_space(A, 0), memory.open_space(A, 0)];
+        for (space, node, pages) in grown {
+            memory.runs_in(spaces[space], node);
+            let _ = memory.grow(spaces[space], pages);
+        }
+        let lies = |memory: &Memory| spaces.map(|space| {
+            let mut lies = memory.pages_by_node(space).to_vec();
+            lies.resize(3, 0);
+            lies
+        });
+        let before = lies(&memory);
+        let parts: Vec<(usize, u64)> = parts.into_iter().enumerate().collect();
+        memory.bring(&spaces, &parts, divided);
+        memory.check().unwrap();
+        let after = lies(&memory);
+        for (before, after) in before.iter().zip(&after) {
+            prop_assert_eq!(before.iter().sum::<u64>(), after.iter().sum::<u64>());
+            prop_assert!((parts.len()..3).all(|node| after[node] <= before[node]));
+        }
+        // Where a node was full, room may have come by what left it.
+        if before.iter().flatten().sum::<u64>() <= 90 {
+            memory.bring(&spaces, &parts, divided);
+            prop_assert_eq!(lies(&memory), after);
+        }
+    }
+}
+
 #[test]
 fn pages_are_taken_from_all_nodes_alike() {
     let mut memory = memory(400, 400, 400);
