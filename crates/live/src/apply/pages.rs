@@ -1,10 +1,11 @@
 //! Bringing a job's pages to its nodes, by a thread of its own: the kernel copies before it answers.
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::thread::{self, JoinHandle};
 
 use crate::LiveError;
-use crate::host::pages::migrate;
+use crate::host::{self, pages::migrate};
 use crate::observe::process::ProcessKey;
 use crate::observe::topology;
 
@@ -47,6 +48,8 @@ fn bring(key: ProcessKey, from: &[u32], to: &[u32]) -> Result<(), LiveError> {
         Ok(()) => Ok(()),
         // It ended.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        // It is ending, and has no memory any more.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) && has_no_memory(key.pid) => Ok(()),
         Err(source) => {
             let remedy = match source.raw_os_error() {
                 Some(libc::EPERM) => "; they stay where they are: run commonhold as root",
@@ -63,6 +66,31 @@ fn bring(key: ProcessKey, from: &[u32], to: &[u32]) -> Result<(), LiveError> {
     }
 }
 
+/// Whether a process has given its memory up, or is gone.
+fn has_no_memory(pid: u32) -> bool {
+    let path = PathBuf::from(format!("/proc/{pid}/statm"));
+    host::read_to_string(&path).map_or(true, |pages| pages.starts_with("0 "))
+}
+
 fn list(nodes: &[u32]) -> String {
     nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// One that has ended and is not waited for yet has none; no more has one that is gone.
+    #[test]
+    fn who_has_ended_has_no_memory() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        assert!(!has_no_memory(std::process::id()));
+        while !has_no_memory(pid) {
+            thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(has_no_memory(pid));
+    }
 }
