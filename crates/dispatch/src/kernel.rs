@@ -671,7 +671,7 @@ impl Kernel {
         self.tasks[id as usize].scx.slice = slice;
         let first = flags & (ENQ_PREEMPT | ENQ_HEAD) != 0;
         if queue & DSQ_LOCAL_ON == DSQ_LOCAL_ON {
-            self.put_on(id, (queue & u64::from(u32::MAX)) as usize, first);
+            self.put_on(id, u32::try_from(queue & u64::from(u32::MAX)).unwrap_or(NOBODY), first);
             return;
         }
         if queue == DSQ_LOCAL {
@@ -686,15 +686,15 @@ impl Kernel {
     }
 
     /// Puts a task right into the local queue of another CPU, which is told.
-    fn put_on(&mut self, id: TaskId, cpu: usize, first: bool) {
+    fn put_on(&mut self, id: TaskId, cpu: u32, first: bool) {
         self.places[id as usize] = Place { ticket: 0, queue: 0 };
-        let local = &mut self.runs[cpu].local;
+        let local = &mut self.runs[cpu as usize].local;
         if first {
-            local.push_front(id)
+            local.push_front(id);
         } else {
-            local.push_back(id)
+            local.push_back(id);
         }
-        self.kick(u32::try_from(cpu).unwrap_or(NOBODY), first);
+        self.kick(cpu, first);
     }
 
     /// Where a queue is kept: the units' first, then the CPUs' own.

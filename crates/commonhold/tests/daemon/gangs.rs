@@ -131,8 +131,7 @@ fn programs_join_and_are_stopped_by_turns() {
     place.write(&contract(&[]));
     let daemon = place.run(&[]);
     let cpus = std::thread::available_parallelism().unwrap().get();
-    let gangs: Vec<Running> =
-        (0..=cpus).map(|n| begin(if n % 2 == 0 { "bbma" } else { "nbbma" })).collect();
+    let gangs: Vec<Running> = (0..=cpus).map(|n| begin(if n % 2 == 0 { "bbma" } else { "nbbma" })).collect();
     let pids: Vec<u32> = gangs.iter().map(Running::pid).collect();
     eventually("all have joined", || gangs.iter().all(Running::has_joined));
     place.write(&contract(&pids));

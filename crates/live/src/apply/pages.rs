@@ -13,6 +13,7 @@ mod spread;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 
 use commonhold_policy::plan::NodePart;
@@ -20,7 +21,10 @@ use commonhold_policy::plan::NodePart;
 use spread::Spread;
 
 use crate::LiveError;
-use crate::host::pages::{migrate, nodes_of};
+use crate::host::{
+    self,
+    pages::{migrate, nodes_of},
+};
 use crate::observe::mapped::{Mapped, mapped};
 use crate::observe::memory::source::page_bytes;
 use crate::observe::process::ProcessKey;
@@ -79,6 +83,8 @@ fn said(key: ProcessKey, to: &[u32], moved: io::Result<()>) -> Result<(), LiveEr
         Ok(()) => Ok(()),
         // It ended.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        // It is ending, and has no memory any more.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) && has_no_memory(key.pid) => Ok(()),
         Err(source) => {
             let remedy = match source.raw_os_error() {
                 Some(libc::EPERM) => "; they stay where they are: run commonhold as root",
@@ -148,6 +154,31 @@ fn divide_area(pid: u32, area: &Mapped, spread: &mut Spread) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a process has given its memory up, or is gone.
+fn has_no_memory(pid: u32) -> bool {
+    let path = PathBuf::from(format!("/proc/{pid}/statm"));
+    host::read_to_string(&path).map_or(true, |pages| pages.starts_with("0 "))
+}
+
 fn list(nodes: &[u32]) -> String {
     nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// One that has ended and is not waited for yet has none; no more has one that is gone.
+    #[test]
+    fn who_has_ended_has_no_memory() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        assert!(!has_no_memory(std::process::id()));
+        while !has_no_memory(pid) {
+            thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(has_no_memory(pid));
+    }
 }

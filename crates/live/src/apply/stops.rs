@@ -49,7 +49,7 @@ impl Stops {
 
 impl Stopping<'_> {
     /// Stops who is behind a closed gate and runs. Whether there was anybody new.
-    pub(super) fn stop_closed(&mut self) -> Result<bool, LiveError> {
+    fn stop_closed(&mut self) -> Result<bool, LiveError> {
         let members = self.roster.members().filter(|member| (self.closed)(member));
         let members: Vec<ProcessKey> = members.map(|member| member.key).collect();
         let (mut new, mut again) = (Vec::new(), Vec::new());
@@ -82,7 +82,7 @@ impl Stopping<'_> {
     }
 
     /// Continues whom we stopped and no closed gate holds any more.
-    pub(super) fn continue_released(&mut self) {
+    fn continue_released(&mut self) {
         let released =
             |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));
         let released: Vec<ProcessKey> = self.stops.0.values().copied().filter(released).collect();
@@ -124,6 +124,16 @@ impl Stopping<'_> {
             }
         }
     }
+}
+
+/// [`Stopping::stop_closed`], for whatever lifetime.
+pub(super) fn stop_closed(stopping: &mut Stopping<'_>) -> Result<bool, LiveError> {
+    stopping.stop_closed()
+}
+
+/// [`Stopping::continue_released`], for whatever lifetime.
+pub(super) fn continue_released(stopping: &mut Stopping<'_>) {
+    stopping.continue_released();
 }
 
 /// Neither stopped, nor in a debugger's hands, nor ended.

@@ -283,8 +283,9 @@ impl Engine<'_> {
 
     /// Pages that are copied by now are in their nodes; the loop has a turn when the next ones are.
     pub(super) fn take_in_pages(&mut self) {
-        let (there, still): (Vec<_>, Vec<_>) =
-            core::mem::take(&mut self.seating.bringing).into_iter().partition(|bringing| bringing.there <= self.now);
+        let (there, still): (Vec<_>, Vec<_>) = core::mem::take(&mut self.seating.bringing)
+            .into_iter()
+            .partition(|bringing| bringing.there <= self.now);
         self.seating.bringing = still;
         for Bringing { job, parts, divided, .. } in there {
             let tasks = self.tasks_of(job);

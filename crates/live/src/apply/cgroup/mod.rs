@@ -48,7 +48,7 @@ use commonhold_policy::{MemoryFacts, MemoryMeans};
 
 use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
-use super::stops::{ROUNDS_MAX, Stopping, Stops};
+use super::stops::{ROUNDS_MAX, Stopping, Stops, continue_released, stop_closed};
 use crate::host::affinity;
 use crate::live_backend::{cannot, newcomers};
 use crate::observe::arena::NotJoined;
@@ -321,7 +321,7 @@ impl CgroupBackend {
     /// Makes who is stopped agree with the gangs that run. Those that go make room before the others come.
     fn enforce_gangs(&mut self) -> Result<(), LiveError> {
         for _ in 0..if self.seats.any_shut() { ROUNDS_MAX } else { 0 } {
-            let stopped = self.stopping(|it| it.stop_closed())?;
+            let stopped = self.stopping(stop_closed)?;
             let changes = self.roster.refresh(&self.contract, self.now, Scan::Quick)?;
             let came = !changes.joined.is_empty() || !changes.moved.is_empty();
             self.follow(&changes);
@@ -332,7 +332,7 @@ impl CgroupBackend {
             self.seats.catch_up(&self.contract, &mut self.roster)?;
         }
         if !self.stops.is_empty() {
-            self.stopping(|it| it.continue_released());
+            self.stopping(continue_released);
         }
         Ok(())
     }

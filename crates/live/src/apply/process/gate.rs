@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::{Contract, UnitId};
 
 use super::super::confine::record;
-use super::super::stops::{ROUNDS_MAX, Stopping, Stops};
+use super::super::stops::{ROUNDS_MAX, Stopping, Stops, continue_released, stop_closed};
 use super::UserBackend;
 use crate::LiveError;
 use crate::observe::process::ProcessKey;
@@ -47,7 +47,7 @@ impl UserBackend {
     pub(super) fn enforce_gates(&mut self) -> Result<(), LiveError> {
         let closed = self.contract.held().any(|unit| self.is_closed(unit)) || self.seats.any_shut();
         for _ in 0..if closed { ROUNDS_MAX } else { 0 } {
-            let stopped = self.stopping(|it| it.stop_closed())?;
+            let stopped = self.stopping(stop_closed)?;
             let came = self.look()?;
             if !stopped && !came {
                 break;
@@ -55,7 +55,7 @@ impl UserBackend {
             self.seats.catch_up(&self.contract, &mut self.roster)?;
         }
         if !self.gates.stops.is_empty() {
-            self.stopping(|it| it.continue_released());
+            self.stopping(continue_released);
         }
         Ok(())
     }

@@ -179,7 +179,7 @@ fn words_do_not_age_while_a_job_is_stopped() {
 fn there_is_room_for_so_many_and_no_user_takes_all() {
     let mut rig = Rig::new();
     // A thousand times by one process: one page.
-    for _ in 0..PAGES_OF_USER_MAX + 1 {
+    for _ in 0..=PAGES_OF_USER_MAX {
         rig.file = rig.arena.join(rig.me, 1000, EVERY, &mut rig.procfs).unwrap();
     }
     assert_eq!(rig.arena.members.len(), 1);
