@@ -151,7 +151,7 @@ impl Room<'_> {
     /// By how much all are slowed: less is better.
     fn costs(&self, chosen: &[bool]) -> u64 {
         let (now, later) = self.both(chosen);
-        now.slowed + later.slowed
+        u64::MAX - now.progress - later.progress
     }
 
     fn threads(&self, chosen: &[bool]) -> u32 {
