@@ -102,7 +102,9 @@ void ch_gang_thread(void);
 #define CH__GANG_EVERY_MIN (CH_SECOND / 1000)
 /* `inherit_thread`, for headers older than Linux 5.13: threads that are started later count too, and forked processes do
  * not. */
+#ifndef CH__GANG_INHERIT_THREAD_BIT
 #define CH__GANG_INHERIT_THREAD_BIT 35
+#endif
 
 typedef struct {
 	int fd;

@@ -317,7 +317,7 @@ impl Jobs {
             });
             facts.threads.extend(known.threads.values().map(|thread| ThreadFacts {
                 thread: thread.id,
-                wants: thread.wants && !self.shut.contains_key(&known.job),
+                wants: thread.wants,
                 cpu: thread.cpu,
                 tied: thread.tied.clone(),
             }));
