@@ -201,11 +201,11 @@ int main(int count, char **arguments) {
 	pthread_t server;
 	char why[CH_GANG_WORDS];
 	size_t some = 4096000;
-	int times;
+	int times, waited;
 	if (count > 1) {
-		printf("%zu %zu %zu %zu %zu %zu %zu %llu %llu\n", sizeof(ch_gang_page), offsetof(ch_gang_page, version),
+		printf("%zu %zu %zu %zu %zu %zu %zu %zu %llu %llu\n", sizeof(ch_gang_page), offsetof(ch_gang_page, version),
 		       offsetof(ch_gang_page, every_ns), offsetof(ch_gang_page, looked_at_ns), offsetof(ch_gang_page, sequence),
-		       offsetof(ch_gang_page, at_ns), offsetof(ch_gang_page, bytes), (unsigned long long)CH_GANG_VERSION,
+		       offsetof(ch_gang_page, at_ns), offsetof(ch_gang_page, bytes), offsetof(ch_gang_page, writer), (unsigned long long)CH_GANG_VERSION,
 		       (unsigned long long)CH_GANG_LEFT);
 		return 0;
 	}
@@ -237,6 +237,9 @@ int main(int count, char **arguments) {
 		work(&some);
 		expect(has_more_than(0), "its thread writes by itself");
 		expect(daemon_side.page->at_ns <= ch__gang_now() && daemon_side.page->at_ns + 10000000000 > ch__gang_now(), "when it was so");
+		for (waited = 0; waited < 20000 && __atomic_load_n(&daemon_side.page->writer, __ATOMIC_RELAXED) == 0; waited++)
+			nap();
+		expect(daemon_side.page->writer != 0 && daemon_side.page->writer != (uint64_t)getpid(), "which thread writes");
 		threads();
 		forks();
 		/* A writer that ended in the middle: the next finds its way. */

@@ -282,6 +282,14 @@ fn pages_are_for_those_who_live_under_a_contract_with_gangs() {
     rustix::io::pwrite(&page, &words, 64).unwrap();
     let bus = held.look().jobs[0].bus.unwrap();
     assert_eq!((bus.at, bus.bytes), (now, 4096));
+    // A thread that works does, whatever it is said to be.
+    for writer in [u64::from(job.pid()), u64::from(descendants(job.pid())[1])] {
+        rustix::io::pwrite(&page, &writer.to_ne_bytes(), 88).unwrap();
+        eventually("both want a CPU", || {
+            std::thread::sleep(Duration::from_millis(50));
+            held.look().jobs[0].threads.iter().filter(|thread| thread.wants).count() == 2
+        });
+    }
     let mut contract = held.steward.contract().clone();
     contract.machine.gangs.by = Gangs::Off;
     held.backend.set_contract(&contract);
