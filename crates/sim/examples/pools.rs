@@ -1,6 +1,7 @@
 //! What pools are worth: every scenario of `scenarios/` with its jobs placed in pools, against one pool for all CPUs.
 //!
-//! usage: `pools SEEDS [SCENARIO]...`. It prints a line for each scenario and way to see its machine:
+//! usage: `pools SEEDS [SCENARIO]...`. It prints a line for each scenario and way to see its machine, and the jobs of those that
+//! are named:
 //!
 //! - *as it is*: pools as `doctor` would say, if there are several, or else of half of its CPUs, which is all alike to the
 //!   tasks: what placing costs where it gains nothing;
@@ -9,7 +10,8 @@
 //!
 //! A job's time is its response time, the mean of its copies. Where a copy has not ended, it is the CPU time for a unit of
 //! work in it: the time of the run by the work done. `all` is the geometric mean of the jobs' times with pools by those
-//! without, and `worst` that of the job for which it is largest. So less than 1 is a gain.
+//! without, and `worst` that of the job for which it is largest: less than 1 is a gain. `work` is what all jobs together did in
+//! so much time, with pools by without: more than 1 is a gain.
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,
@@ -162,7 +164,7 @@ fn compare(placed: &[Outcome], loose: &[Outcome]) -> Vec<(String, f64)> {
     names.into_iter().map(ratio).filter(|(_, ratio)| ratio.is_finite()).collect()
 }
 
-fn line(case: &Case, seeds: u64) -> String {
+fn line(case: &Case, seeds: u64, named: bool) -> String {
     let runs = |scenario: &Scenario| -> Vec<Outcome> {
         (1..=seeds).filter_map(|seed| commonhold_sim::run(scenario, seed).ok()).collect()
     };
@@ -175,7 +177,14 @@ fn line(case: &Case, seeds: u64) -> String {
     };
     let all = (ratios.iter().map(|(_, ratio)| ratio.ln()).sum::<f64>() / real(ratios.len() as u64)).exp();
     let notes = if broken > 0 { format!("  {broken} checks did not hold") } else { String::new() };
-    format!("{title}  {all:.3}  {most:.3} {worst}{notes}")
+    let each = |(name, ratio): &(String, f64)| format!("\n    {name} {ratio:.3}");
+    let each: String = if named { ratios.iter().map(each).collect() } else { String::new() };
+    let pace = |runs: &[Outcome]| {
+        let work = runs.iter().flat_map(|run| &run.jobs).map(|job| job.spent.work_ns).sum::<u64>();
+        real(work) / real(runs.iter().map(|run| run.ended_ns).sum())
+    };
+    let cpus = pace(&placed) / pace(&loose);
+    format!("{title}  {all:.3}  {cpus:.3}  {most:.3} {worst}{notes}{each}")
 }
 
 fn main() {
@@ -185,7 +194,7 @@ fn main() {
     let wanted: Vec<String> = arguments.collect();
     let cases: Vec<Case> =
         scenarios(&wanted).iter().flat_map(|(name, scenario)| cases(name, scenario)).collect();
-    println!("{:32} {:9} {:>5}  {:5}  worst", "scenario", "machine", "pools", "all");
+    println!("{:32} {:9} {:>5}  {:5}  {:5}  worst", "scenario", "machine", "pools", "all", "work");
     let (next, lines) = (Mutex::new(0), Mutex::new(vec![String::new(); cases.len()]));
     let work = || {
         loop {
@@ -195,7 +204,7 @@ fn main() {
                 *next - 1
             };
             let Some(case) = cases.get(at) else { return };
-            let line = line(case, seeds);
+            let line = line(case, seeds, !wanted.is_empty());
             lines.lock().expect("no thread ended")[at] = line;
         }
     };

@@ -496,4 +496,6 @@ fn counts(thread: &Thread, now: Time, fixed: bool) -> bool {
 #[cfg(test)]
 mod large;
 #[cfg(test)]
+mod staying;
+#[cfg(test)]
 mod tests;
