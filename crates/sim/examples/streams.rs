@@ -1,9 +1,9 @@
 //! Seed 001's streams of jobs on larger machines than Hector, and under other placements.
 //!
-//! usage: `streams SEEDS`. It prints two tables:
+//! usage: `streams gap|placements SEEDS [CPUS]...`. It prints one of two tables:
 //!
-//! - the mean response time in pools of four by that without pools, for 12 to 60 CPUs and several delays (PP-8-GAP);
-//! - the mean response time by that under worst fit: of each placement, and of worst fit with repartitioning. The streams are
+//! - *gap*: the mean response time in pools of four by that without pools, for 12 to 60 CPUs and several delays (PP-8-GAP);
+//! - *placements*: the mean response time by that under worst fit: of each placement, and of worst fit with repartitioning. The streams are
 //!   those of section 5.2, of four processes each; and uneven ones, of six, four and two processes, with jobs as long as there
 //!   and ten times as long.
 //!
@@ -160,54 +160,60 @@ fn with(scenario: &Scenario, pools: PoolForm, placement: Placement, repartition:
     scenario
 }
 
-fn main() {
-    let seeds = std::env::args().nth(1).and_then(|text| text.parse().ok()).filter(|n| *n > 0).expect("SEEDS");
-    println!(
-        "pools of four by none\n{:>4} {}",
-        "cpus",
-        DELAYS.map(|delay| format!("{:>9}", format!("delay {delay}"))).join("")
-    );
-    for stations in [3, 6, 9, 12, 15] {
-        let work = even(stations);
+fn gap(seeds: u64, stations: &[usize]) {
+    let heads = DELAYS.map(|delay| format!("{:>9}", format!("delay {delay}")));
+    println!("pools of four by none\n{:>4} {}", "cpus", heads.join(""));
+    for stations in stations {
+        let work = even(*stations);
         let all: Vec<Scenario> = DELAYS
             .iter()
             .flat_map(|delay| {
-                let scenario = scenario(stations, *delay, &work);
+                let scenario = scenario(*stations, *delay, &work);
                 [PoolForm::Size(4), PoolForm::Machine]
                     .map(|form| with(&scenario, form, Placement::WorstFit, false))
             })
             .collect();
-        let times = run(&all, seeds);
-        let cells = times.chunks(2).map(|pair| format!("{:>9.3}", pair[0] / pair[1]));
-        println!("{:>4} {}", stations * 4, cells.collect::<String>());
+        let cells: String =
+            run(&all, seeds).chunks(2).map(|pair| format!("{:>9.3}", pair[0] / pair[1])).collect();
+        println!("{:>4} {cells}", stations * 4);
     }
-    println!("\nby worst fit, delay 16");
-    println!(
-        "{:>14} {:>4} {:>9} {:>9} {:>9} {:>9} {:>11}",
-        "streams", "cpus", "first-fit", "best-fit", "jobs", "near", "repartition"
-    );
-    for stations in [3, 6, 12] {
+}
+
+fn placements(seeds: u64, stations: &[usize]) {
+    let others = [Placement::FirstFit, Placement::BestFit, Placement::FewestJobs, Placement::Near];
+    let heads = others.map(|placement| format!("{:>13}", placement.to_string())).join("");
+    println!("by worst fit, delay 16\n{:>14} {:>4}{heads}  repartitioned", "streams", "cpus");
+    for stations in stations {
         let kinds = [
-            ("four", scenario(stations, 16, &even(stations))),
-            ("uneven", scenario(stations, 16, &uneven(stations))),
-            ("uneven, long", longer(scenario(stations, 16, &uneven(stations)), 10)),
+            ("four", scenario(*stations, 16, &even(*stations))),
+            ("uneven", scenario(*stations, 16, &uneven(*stations))),
+            ("uneven, long", longer(scenario(*stations, 16, &uneven(*stations)), 10)),
         ];
         for (name, scenario) in kinds {
-            let placements = [
-                Placement::WorstFit,
-                Placement::FirstFit,
-                Placement::BestFit,
-                Placement::FewestJobs,
-                Placement::Near,
-            ];
-            let mut all: Vec<Scenario> = placements
-                .iter()
-                .map(|placement| with(&scenario, PoolForm::Size(4), *placement, false))
-                .collect();
-            all.push(with(&scenario, PoolForm::Size(4), Placement::WorstFit, true));
+            let in_fours =
+                |placement, repartition| with(&scenario, PoolForm::Size(4), placement, repartition);
+            let mut all = vec![in_fours(Placement::WorstFit, false)];
+            all.extend(others.map(|placement| in_fours(placement, false)));
+            all.push(in_fours(Placement::WorstFit, true));
             let times = run(&all, seeds);
-            let cells = times[1..].iter().map(|time| format!(" {:>9.3}", time / times[0]));
-            println!("{name:>14} {:>4}{}", stations * 4, cells.collect::<String>());
+            let cells: String = times[1..].iter().map(|time| format!("{:>13.3}", time / times[0])).collect();
+            println!("{name:>14} {:>4}{cells}", stations * 4);
         }
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let table = arguments.next();
+    let seeds = arguments.next().and_then(|text| text.parse().ok()).filter(|seeds| *seeds > 0);
+    let cpus: Vec<usize> = arguments.filter_map(|text| text.parse().ok()).collect();
+    let stations = |usual: &[usize]| -> Vec<usize> {
+        let cpus = if cpus.is_empty() { usual } else { &cpus };
+        cpus.iter().map(|cpus| cpus.div_ceil(12) * 3).collect()
+    };
+    match (table.as_deref(), seeds) {
+        (Some("gap"), Some(seeds)) => gap(seeds, &stations(&[12, 24, 36, 48, 60])),
+        (Some("placements"), Some(seeds)) => placements(seeds, &stations(&[12, 24])),
+        _ => eprintln!("usage: streams gap|placements SEEDS [CPUS]..."),
     }
 }
