@@ -12,7 +12,9 @@
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,
-    reason = "an example reads files, and means are for readers"
+    clippy::format_push_string,
+    clippy::format_collect,
+    reason = "an example reads files, writes texts, and means are for readers"
 )]
 
 use std::collections::BTreeMap;

@@ -33,8 +33,8 @@ fn told(world: &World) -> Vec<Option<CpuSet>> {
     cpus.collect()
 }
 
-fn set(cpus: impl IntoIterator<Item = u32>) -> Option<CpuSet> {
-    Some(cpus.into_iter().collect())
+fn set(cpus: impl IntoIterator<Item = u32>) -> CpuSet {
+    cpus.into_iter().collect()
 }
 
 /// Its own children would have to wait for it.
@@ -45,7 +45,7 @@ fn nobody_is_tied_to_one_cpu() {
     assert_eq!((world.seen().as_str(), told(&world)), ("- a -", Vec::new()));
     let mut world = World::new("nodes:3 cpus:2 memory:1GiB", Placement::WorstFit);
     begin(&mut world, 0, 2);
-    assert_eq!(told(&world), [set([2, 3])]);
+    assert_eq!(told(&world), [Some(set([2, 3]))]);
 }
 
 /// The unit has two of a pool's four CPUs. Where a scheduler lends at every switch, the others may be lent to it.
@@ -56,7 +56,7 @@ fn a_seat_is_the_whole_pool_where_a_scheduler_keeps_units_apart() {
         world.means.switches = switches;
         world.held = Some([(UnitId(2), (0..2).collect())].into());
         begin(&mut world, 0, 0);
-        assert_eq!(told(&world), [cpus], "{switches}");
+        assert_eq!(told(&world), [Some(cpus)], "{switches}");
         // It has no more seats for that.
         world.grow(1, 2);
         assert_eq!(world.seen(), "ab-- ----", "{switches}");
