@@ -8,13 +8,15 @@
  * is there.
  *
  * It joins the gangs of the daemon at SOCKET, or at COMMONHOLD_SOCKET; without one it runs alone. Each tells by its own count
- * what it transfers: BBMA a line for each write, as a counter of misses would, and nBBMA its array once. After SECONDS, or when it is told to
- * end (SIGTERM, SIGINT), it prints writes, ns per write, and MB transferred per second. */
+ * what it transfers: BBMA a line for each write, as a counter of misses would, and nBBMA its array once. After SECONDS, or
+ * when it is told to end (SIGTERM, SIGINT), it prints writes, ns per write, and MB transferred per second. */
 #define _GNU_SOURCE
 #define COMMONHOLD_GANG_IMPLEMENTATION
 #include "commonhold_gang.h"
 
 #include <inttypes.h>
+
+#define TOLD_ROWS 4096
 
 static volatile sig_atomic_t ends;
 
@@ -35,8 +37,13 @@ static uint64_t once(volatile unsigned char *array, uint64_t rows, uint64_t line
 	/* A column at a time: the next call takes the next. */
 	static uint64_t next;
 	column = next++ % line;
-	for (row = 0; row < rows; row++)
+	for (row = 0; row < rows; row++) {
 		array[row * line + column] = (unsigned char)row;
+		/* In small parts: the more often it is told, the better is it known when it was. */
+		if (row % TOLD_ROWS == TOLD_ROWS - 1)
+			ch_transferred(TOLD_ROWS * line);
+	}
+	ch_transferred(rows % TOLD_ROWS * line);
 	return rows;
 #endif
 }
@@ -69,11 +76,7 @@ int main(int count, char **arguments) {
 	ch_transferred(rows * line);
 	began = ch__gang_now();
 	do {
-		uint64_t done = once(array, rows, line);
-		writes += done;
-#ifndef NBBMA
-		ch_transferred(done * line);
-#endif
+		writes += once(array, rows, line);
 		took = ch__gang_now() - began;
 	} while (!ends && (seconds <= 0 || (double)took < seconds * 1e9));
 	printf("%" PRIu64 " writes, %.3f ns each, %.1f MB/s\n", writes, (double)took / (double)writes,

@@ -50,7 +50,8 @@ typedef struct {
 	uint64_t sequence; /* odd while the two numbers below are written */
 	uint64_t at_ns;    /* when they were so, by CLOCK_MONOTONIC */
 	uint64_t bytes;    /* what was transferred since the process joined */
-	uint64_t unused_too[5];
+	uint64_t writer;   /* the thread that writes: it is no thread of the program's work */
+	uint64_t unused_too[4];
 } ch_gang_page;
 
 /* Joins. CH_OK also where the process has joined already. `why` has room for CH_GANG_WORDS, or is NULL. */
@@ -102,7 +103,9 @@ void ch_gang_thread(void);
 #define CH__GANG_EVERY_MIN (CH_SECOND / 1000)
 /* `inherit_thread`, for headers older than Linux 5.13: threads that are started later count too, and forked processes do
  * not. */
+#ifndef CH__GANG_INHERIT_THREAD_BIT
 #define CH__GANG_INHERIT_THREAD_BIT 35
+#endif
 
 typedef struct {
 	int fd;
@@ -115,6 +118,7 @@ static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	pthread_t writer;
+	uint64_t writer_tid;
 	pid_t pid;
 	int joined, ends, has_hooks;
 	ch_gang_page *page;
@@ -305,6 +309,7 @@ static void ch__gang_put(uint64_t at_ns) {
 	__atomic_store_n(&page->sequence, sequence, __ATOMIC_RELAXED);
 	/* The numbers are not written before the sign that they are being written. */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
+	__atomic_store_n(&page->writer, ch__gang.writer_tid, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->at_ns, at_ns, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->bytes, ch__gang.written, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELEASE);
@@ -366,6 +371,7 @@ static void *ch__gang_write(void *none) {
 	uint64_t asked_at = ch__gang_now(), until = asked_at;
 	(void)none;
 	pthread_mutex_lock(&ch__gang.lock);
+	ch__gang.writer_tid = (uint64_t)syscall(SYS_gettid);
 	while (!ch__gang.ends) {
 		uint64_t now = ch__gang_now(), looked = __atomic_load_n(&ch__gang.page->looked_at_ns, __ATOMIC_RELAXED);
 		uint64_t every = __atomic_load_n(&ch__gang.page->every_ns, __ATOMIC_RELAXED);

@@ -38,7 +38,9 @@ pub struct Page {
     pub at_ns: AtomicU64,
     /// What was transferred since the process joined.
     pub bytes: AtomicU64,
-    unused_too: [u64; 5],
+    /// The thread that writes; it is no thread of the process's work. 0: nobody said.
+    pub writer: AtomicU64,
+    unused_too: [u64; 4],
 }
 
 /// What a process told.

@@ -5,7 +5,7 @@
 //!
 //! Rooms, each of which uses only those above it: `time`; `snapshot` (facts) and `plan` (decisions and orders);
 //! `membership` and `tree`; `credits` (what loans are remembered); `rights` (what each unit is entitled to); `input` (all that a
-//! step reads); `cpu`, `memory` and `disk` (the decisions, none of which knows the others); `negotiate` (exchanges that are
+//! step reads); `cpu`, `memory` and `disk` (the decisions, none of which knows the others); `gangs` (which jobs run together); `negotiate` (exchanges that are
 //! tried); `step`, which puts them together. `check` replays plans on books of its own.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]

@@ -79,6 +79,7 @@ fn c_and_rust_have_the_page_alike() {
         offset_of!(Page, sequence),
         offset_of!(Page, at_ns),
         offset_of!(Page, bytes),
+        offset_of!(Page, writer),
     ];
     let here: Vec<String> = here.iter().map(ToString::to_string).collect();
     let said = said(Command::new(&program).arg("layout"));
@@ -89,7 +90,7 @@ fn c_and_rust_have_the_page_alike() {
 #[test]
 fn the_library_in_c_keeps_to_its_words() {
     let place = Place::new();
-    for more in [&[][..], &["-DCOUNTED"]] {
+    for more in [&[][..], &["-DCOUNTED"], &["-DCOUNTED", "-DCH__GANG_INHERIT_THREAD_BIT=63"]] {
         let program = place.path().join(format!("gang_test{}", more.len()));
         let with = |flags: &[&str]| compiled("clients/c/gang_test.c", &program, &[flags, more].concat());
         if with(&SANITIZE).code != Some(0) {

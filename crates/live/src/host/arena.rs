@@ -52,6 +52,11 @@ impl Shared {
         self.page().every_ns.store(every_ns, Ordering::Relaxed);
     }
 
+    /// The thread that writes, as the process says.
+    pub(crate) fn writer(&self) -> Option<u32> {
+        u32::try_from(self.page().writer.load(Ordering::Relaxed)).ok().filter(|tid| *tid != 0)
+    }
+
     /// What the process told last; `None` where it is writing, or ended while it was.
     pub(crate) fn told(&self) -> Option<Told> {
         self.page().told()

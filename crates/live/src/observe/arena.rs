@@ -198,6 +198,11 @@ impl Arena {
         sums
     }
 
+    /// The thread by which a process tells, as it says; never its first.
+    pub(crate) fn writer(&self, key: ProcessKey) -> Option<u32> {
+        self.members.get(&key)?.page.writer().filter(|tid| *tid != key.pid)
+    }
+
     /// Keeps the sums of these jobs alone.
     pub(crate) fn retain(&mut self, is_there: impl Fn(&JobId) -> bool) {
         self.sums.retain(|job, _| is_there(job));

@@ -38,6 +38,9 @@ use crate::LiveError;
 /// How often a job's memory is looked for, in nanoseconds.
 const MEMORY_NS: Time = 2_000_000_000;
 
+/// Clock ticks of CPU time between two looks that need no work to come together.
+const WRITER_TICKS: u64 = 1;
+
 /// The CPUs that its owner ties a thread to, which is of a unit; `None`: all, or nobody can tell.
 pub(crate) type Tied<'a> = &'a dyn Fn(UnitId, ProcessKey, u32) -> Option<CpuSet>;
 
@@ -286,6 +289,7 @@ impl Jobs {
             }
             stays
         });
+        let writer = self.arena.writer(key);
         for tid in tids {
             let Some(now) = roster.procfs().on_cpu(key.pid, tid)? else { continue };
             let last = &mut self.last_thread;
@@ -294,7 +298,10 @@ impl Jobs {
                 by_thread.insert(ThreadId(*last), (key, tid));
                 Thread { id: ThreadId(*last), ticks: now.ticks, cpu: None, wants: false, tied: None }
             });
-            thread.wants = now.is_runnable || now.ticks > thread.ticks;
+            let grown = now.ticks.saturating_sub(thread.ticks);
+            // Who tells what the others transfer is no part of the gang, unless it does more than that.
+            thread.wants =
+                if writer == Some(tid) { grown > WRITER_TICKS } else { now.is_runnable || grown > 0 };
             (thread.ticks, thread.cpu) = (now.ticks, Some(now.cpu));
             thread.tied = tied(known.unit, key, tid);
         }
@@ -318,7 +325,7 @@ impl Jobs {
             });
             facts.threads.extend(known.threads.values().map(|thread| ThreadFacts {
                 thread: thread.id,
-                wants: thread.wants && !self.shut.contains_key(&known.job),
+                wants: thread.wants,
                 cpu: thread.cpu,
                 tied: thread.tied.clone(),
             }));

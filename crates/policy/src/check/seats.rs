@@ -1,7 +1,7 @@
 //! The plan checker's books of jobs: which thread sits in which pool.
 //!
 //! Checked: a thread that gets up sat. The pools are the machine's, and no more threads sit in one than it has CPUs. A
-//! thread with a seat is told CPUs of that pool; one without is told none. Pages come to nodes that are there.
+//! thread with a seat is told CPUs of that pool, if it has several; one without is told none. Pages come to nodes that are there.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -65,7 +65,8 @@ impl SeatBooks {
     fn order(&self, order: &PlaceOrder, pools: &Pools, machine: &Machine, wrong: &mut Vec<String>) {
         match order {
             PlaceOrder::Seat { thread, cpus: None, .. } => {
-                if self.pool.contains_key(thread) && pools.pools.len() > 1 {
+                let pool = self.pool.get(thread).and_then(|pool| pools.pools.get(*pool as usize));
+                if pools.pools.len() > 1 && pool.is_some_and(|pool| pool.cpus.len() > 1) {
                     wrong.push(format!("thread {} has a seat, and is told no cpus", thread.0));
                 }
             }

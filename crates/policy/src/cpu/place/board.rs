@@ -58,6 +58,11 @@ impl Board {
         self.room[pool] - self.taken[pool]
     }
 
+    /// Whether three quarters of a pool's seats are free.
+    pub(crate) fn is_quiet(&self, pool: PoolAt) -> bool {
+        self.has_seat(pool) && self.taken[pool] * 4 <= self.room[pool]
+    }
+
     /// A thread sits down, where a seat is free; whether it is the first of its job there.
     pub(crate) fn sit(&mut self, pool: PoolAt, is_first: bool) {
         self.taken[pool] += 1;

@@ -7,10 +7,11 @@
 //! *togetherness* is Σ c², for c of its threads in each pool.
 //!
 //! Algorithm:
-//! 0. Where pools took another form, a seat is in the pool that has the first CPU of the old one.
+//! 0. Where pools took another form, a seat is in the pool that has the first CPU of the old one that is there still.
 //! 1. Threads that are gone, rest, or sit where their unit has no CPU any more get up.
 //! 2. Threads that count and have no seat are placed where their owners let them run, job by job in the order in which jobs came, by the contract's
-//!    placement ([`board::Board::choose`]). Where no pool has a free seat a thread has none, and runs where its unit may.
+//!    placement ([`board::Board::choose`]). The first one of a job that has run already stays where it is, if the contract has
+//!    worst fit, and three quarters of that pool are free: its pages are there, and others hardly disturb it. Where no pool has a free seat a thread has none, and runs where its unit may.
 //! 3. Repartitioning, if the contract has it. A thread that sits apart from most of its job moves to the pool where these
 //!    are: onto a free seat, or in exchange with a thread of another job there. It moves if the togetherness of both jobs
 //!    grows by that in sum, and the gain pays for the move. The gain is [`GAIN_PART`] of the job's CPU time for as long as
@@ -36,7 +37,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use commonhold_contract::{PoolForm, UnitId};
+use commonhold_contract::{Placement, PoolForm, UnitId};
 use commonhold_machine::pools::{Form, Pools};
 use commonhold_machine::{Cpu, CpuSet, Machine};
 
@@ -177,12 +178,19 @@ struct Hall<'a> {
     pools: &'a Pools,
     contract: &'a commonhold_contract::Contract,
     held: &'a Held,
+    switches: bool,
     boards: BTreeMap<Option<UnitId>, Board>,
 }
 
 impl<'a> Hall<'a> {
     fn new(pools: &'a Pools, input: Input<'a>, held: &'a Held) -> Hall<'a> {
-        Hall { pools, contract: input.contract, held, boards: BTreeMap::new() }
+        Hall {
+            pools,
+            contract: input.contract,
+            held,
+            switches: input.means.switches && input.means.seats == Seats::Cpus,
+            boards: BTreeMap::new(),
+        }
     }
 
     /// Which board a unit's jobs are on.
@@ -202,6 +210,15 @@ impl<'a> Hall<'a> {
                 held.get(&unit).map_or_else(CpuSet::new, |own| all.intersection(own))
             }
             _ => all,
+        }
+    }
+
+    /// The CPUs that a thread with a seat in a pool runs on. Where a scheduler decides at every switch, it keeps units to their
+    /// CPUs, and lends them others: those of the pool among them.
+    fn reach(&self, unit: UnitId, pool: PoolAt) -> CpuSet {
+        match self.pools.pools.get(pool) {
+            Some(pool) if self.switches => pool.cpus.iter().copied().collect(),
+            _ => self.cpus(unit, pool),
         }
     }
 
@@ -264,17 +281,20 @@ impl State {
         self.jobs.is_empty()
     }
 
-    /// Seats are in other pools where these took another form: in the one that has the first CPU of the old one.
+    /// The pools took another form, or have other numbers, since CPUs went or came: a seat is in the pool that has the first CPU
+    /// of the old one that is there still.
     fn reform(&mut self, pools: &Arc<Pools>) {
         let before = core::mem::replace(&mut self.pools, Arc::clone(pools));
         if Arc::ptr_eq(&before, pools) || before == *pools {
             return;
         }
         let by_cpu = pools.by_cpu();
-        let now = |pool: PoolAt| before.pools.get(pool).and_then(|pool| by_cpu.get(&pool.cpus[0])).copied();
+        let now: Vec<Option<PoolAt>> =
+            before.pools.iter().map(|pool| pool.cpus.iter().find_map(|cpu| by_cpu.get(cpu)).copied()).collect();
+        let follow = |pool: PoolAt| now.get(pool).copied().flatten();
         for thread in self.jobs.values_mut().flat_map(|job| job.threads.values_mut()) {
-            thread.at = thread.at.and_then(now);
-            thread.seat = thread.seat.and_then(now);
+            thread.at = thread.at.and_then(follow);
+            thread.seat = thread.seat.and_then(follow);
             thread.because = Reason::PoolsChanged;
         }
     }
@@ -359,8 +379,14 @@ impl State {
             for thread in job.threads.values_mut().filter(|thread| waits(thread)) {
                 hall.board(job.unit);
                 let may = |pool| hall.may_sit(job.unit, thread, pool);
-                let found =
-                    hall.made(job.unit).and_then(|board| board.choose(placement, &spread, thread.at, &may));
+                // What it touched so far lies where it is.
+                let here = thread.at.filter(|pool| placement == Placement::WorstFit && !fixed && may(*pool));
+                let stays = |board: &Board| here.filter(|pool| spread.is_empty() && board.is_quiet(*pool));
+                let found = hall.made(job.unit).and_then(|board| {
+                    stays(board).or_else(|| board.choose(placement, &spread, thread.at, &may))
+                });
+                let stayed = hall.made(job.unit).and_then(stays).is_some();
+                let placement = if stayed { Placement::Near } else { placement };
                 let board = hall.board(job.unit);
                 let Some(pool) = found else {
                     thread.because = Reason::NoSeatFree;
@@ -384,9 +410,8 @@ impl State {
         let fixed = input.means.seats == Seats::Fixed;
         for (id, job) in &mut self.jobs {
             for (number, thread) in &mut job.threads {
-                let cpus = thread.seat.map(|pool| hall.cpus(job.unit, pool));
-                // A machine of one pool has nothing to say, unless each thread needs a CPU of its own.
-                let cpus = cpus.filter(|_| fixed || hall.pools.pools.len() > 1);
+                let cpus = thread.seat.map(|pool| hall.reach(job.unit, pool));
+                let cpus = cpus.filter(|_| fixed || thread.seat.is_some_and(|pool| ties(hall.pools, pool)));
                 let now = Said { pool: thread.seat, cpus };
                 let silent = Said { pool: None, cpus: None };
                 let new = match &thread.said {
@@ -429,6 +454,12 @@ impl State {
     }
 }
 
+/// Whether a thread with a seat in a pool is told so, where it has no CPU of its own. On a machine of one pool there is nothing
+/// to say. In a pool of one CPU it would wait whenever that is taken, by its own children first.
+fn ties(pools: &Pools, pool: PoolAt) -> bool {
+    pools.pools.len() > 1 && pools.pools.get(pool).is_some_and(|pool| pool.cpus.len() > 1)
+}
+
 /// A thread is not there any more, or is in no job: one that lives on may run where its unit may.
 fn let_go(job: JobId, unit: UnitId, thread: ThreadId, was: &Thread, orders: &mut Orders<'_>) {
     let Some(said) = &was.said else { return };
@@ -446,5 +477,9 @@ fn counts(thread: &Thread, now: Time, fixed: bool) -> bool {
     fixed || thread.wanted.is_some_and(|wanted| now.saturating_sub(wanted) < REST_NS)
 }
 
+#[cfg(test)]
+mod large;
+#[cfg(test)]
+mod staying;
 #[cfg(test)]
 mod tests;

@@ -9,22 +9,22 @@ use proptest::prelude::*;
 const STATIONS: &str = "nodes:3 cpus:4 memory:1GiB";
 
 /// Units: 2 and 3.
-struct World {
-    machine: Machine,
-    contract: Contract,
-    means: Means,
-    state: State,
-    formed: Formed,
-    now: Time,
-    step_ns: Time,
-    jobs: BTreeMap<u32, JobFacts>,
-    held: Option<BTreeMap<UnitId, CpuSet>>,
-    seats: Vec<Step<Seat>>,
-    orders: Vec<Step<PlaceOrder>>,
+pub(super) struct World {
+    pub(super) machine: Machine,
+    pub(super) contract: Contract,
+    pub(super) means: Means,
+    pub(super) state: State,
+    pub(super) formed: Formed,
+    pub(super) now: Time,
+    pub(super) step_ns: Time,
+    pub(super) jobs: BTreeMap<u32, JobFacts>,
+    pub(super) held: Option<BTreeMap<UnitId, CpuSet>>,
+    pub(super) seats: Vec<Step<Seat>>,
+    pub(super) orders: Vec<Step<PlaceOrder>>,
 }
 
 impl World {
-    fn new(machine: &str, placement: Placement) -> World {
+    pub(super) fn new(machine: &str, placement: Placement) -> World {
         let mut contract = Contract::default();
         contract.add(None, "a");
         contract.add(None, "b");
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         let snapshot =
             Snapshot { at: self.now, jobs: self.jobs.values().cloned().collect(), ..Snapshot::default() };
         let input = Input {
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// A job has so many threads more, which come one at a time.
-    fn grow(&mut self, job: u32, threads: u32) {
+    pub(super) fn grow(&mut self, job: u32, threads: u32) {
         for _ in 0..threads {
             let new = JobFacts {
                 job: JobId(job),
@@ -80,13 +80,13 @@ impl World {
         }
     }
 
-    fn end(&mut self, job: u32) {
+    pub(super) fn end(&mut self, job: u32) {
         self.jobs.remove(&job);
         self.step();
     }
 
     /// A letter for each thread in each pool, as in the trace of figure 6; letters within a pool are sorted.
-    fn seen(&self) -> String {
+    pub(super) fn seen(&self) -> String {
         let pools = self.formed.pools.pools.iter().enumerate().map(|(at, pool)| {
             let mut text = String::new();
             for (id, job) in &self.state.jobs {
