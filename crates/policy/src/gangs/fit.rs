@@ -14,8 +14,7 @@
 //! For example, a gang that wants half of the bus waits longest; two that want nothing and two that want half of it wait, too.
 //! Beside the first run the two that want nothing, or two that want half of the bus. In the second case the bus is full for a
 //! while, and nobody suffers from it afterwards. Those that waited longest and fill the CPUs twice are divided in two, so that
-//! the product of all threads' speeds, by [`super::queue`], is greatest. So no thread is slowed much for what others gain a
-//! little by. With up to [`ALL_MAX`] gangs all ways are tried; with more, the list is cut in two, and pairs are exchanged as
+//! both halves together get on most, by [`super::queue`]. With up to [`ALL_MAX`] gangs all ways are tried; with more, the list is cut in two, and pairs are exchanged as
 //! long as that helps, at most [`TRIES_MAX`] times.
 //!
 //! Properties: both choose only what fits into the CPUs that are left. The head of the list is always chosen, so `together`
@@ -23,7 +22,7 @@
 
 use alloc::vec::Vec;
 
-use super::queue::{self, WHOLE, Wants};
+use super::queue::{WHOLE, Wants, progress};
 
 /// Up to so many gangs, all ways to divide them are tried.
 const ALL_MAX: usize = 9;
@@ -96,8 +95,7 @@ pub(super) fn together(
     let beside: Vec<Wants> = running.iter().map(wants).collect();
     let room = Room { cpus, beside: &beside, sets: &sets };
     let chosen = if sets.len() <= ALL_MAX { room.best_of_all() } else { room.best_by_exchange() };
-    let (now, later) = room.both(&chosen);
-    let gained = now.progress + later.progress;
+    let gained = room.gains(&chosen);
     let threads: u64 = sets.iter().chain(&beside).map(|set| u64::from(set.threads)).sum();
     let permille = gained * 1_000 / WHOLE / threads.max(1);
     let numbers = (0..sets.len()).filter(|at| chosen[*at]).map(|at| window[at]).collect();
@@ -138,20 +136,14 @@ struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// How the chosen ones get on, and the others after them.
-    fn both(&self, chosen: &[bool]) -> (queue::Together, queue::Together) {
+    /// How far the chosen ones get, and the others after them.
+    fn gains(&self, chosen: &[bool]) -> u64 {
         let of = |wanted: bool| {
             self.sets.iter().zip(chosen).filter(move |(_, is)| **is == wanted).map(|(set, _)| *set)
         };
         let now: Vec<Wants> = self.beside.iter().copied().chain(of(true)).collect();
         let next: Vec<Wants> = of(false).collect();
-        (queue::together(&now), queue::together(&next))
-    }
-
-    /// By how much all are slowed: less is better.
-    fn costs(&self, chosen: &[bool]) -> u64 {
-        let (now, later) = self.both(chosen);
-        u64::MAX - now.progress - later.progress
+        progress(&now) + progress(&next)
     }
 
     fn threads(&self, chosen: &[bool]) -> u32 {
@@ -173,9 +165,9 @@ impl Room<'_> {
         });
         let mut best: Option<(u64, Vec<bool>)> = None;
         for chosen in ways.filter(|chosen| self.fills(chosen)) {
-            let costs = self.costs(&chosen);
-            if best.as_ref().is_none_or(|(least, _)| costs < *least) {
-                best = Some((costs, chosen));
+            let gains = self.gains(&chosen);
+            if best.as_ref().is_none_or(|(most, _)| gains > *most) {
+                best = Some((gains, chosen));
             }
         }
         best.map_or_else(|| self.first(), |(_, chosen)| chosen)
@@ -196,7 +188,7 @@ impl Room<'_> {
 
     fn best_by_exchange(&self) -> Vec<bool> {
         let mut chosen = self.first();
-        let mut costs = self.costs(&chosen);
+        let mut gains = self.gains(&chosen);
         let mut tries = 0;
         loop {
             let mut helped = false;
@@ -211,9 +203,9 @@ impl Room<'_> {
                     }
                     tries += 1;
                     (chosen[out], chosen[into]) = (false, true);
-                    let now = self.costs(&chosen);
-                    if now < costs {
-                        (costs, helped) = (now, true);
+                    let now = self.gains(&chosen);
+                    if now > gains {
+                        (gains, helped) = (now, true);
                     } else {
                         (chosen[out], chosen[into]) = (true, false);
                     }

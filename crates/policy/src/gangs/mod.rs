@@ -454,7 +454,7 @@ impl Choice<'_> {
         match self.rules.by {
             Gangs::Demand => self.together(&mut waiting, running, &mut left),
             Gangs::LatestQuantum | Gangs::QuantaWindow | Gangs::Off => {
-                self.fittest(&mut waiting, head, &mut left)
+                self.fittest(&mut waiting, head, &mut left);
             }
         }
         self.cpus - left.cpus

@@ -289,8 +289,11 @@ impl State {
             return;
         }
         let by_cpu = pools.by_cpu();
-        let now: Vec<Option<PoolAt>> =
-            before.pools.iter().map(|pool| pool.cpus.iter().find_map(|cpu| by_cpu.get(cpu)).copied()).collect();
+        let now: Vec<Option<PoolAt>> = before
+            .pools
+            .iter()
+            .map(|pool| pool.cpus.iter().find_map(|cpu| by_cpu.get(cpu)).copied())
+            .collect();
         let follow = |pool: PoolAt| now.get(pool).copied().flatten();
         for thread in self.jobs.values_mut().flat_map(|job| job.threads.values_mut()) {
             thread.at = thread.at.and_then(follow);
