@@ -249,10 +249,8 @@ pub struct Change {
     pub jobs: &'static [(&'static str, u32)],
     /// Which jobs run together.
     pub gangs: Option<Gangs>,
-    /// What a thread is taken to transfer that was not measured yet, in millionths of the bus for each CPU.
-    pub first_rate: Option<u64>,
     /// The bus carries so much of what it does, in percent.
-    pub bus_percent: u64,
+    pub bus_percent: u16,
 }
 
 const NOTHING: Change = Change {
@@ -278,7 +276,6 @@ const NOTHING: Change = Change {
     traced: false,
     jobs: &[],
     gangs: None,
-    first_rate: None,
     bus_percent: 100,
 };
 
@@ -443,16 +440,9 @@ impl Experiment {
         self
     }
 
-    /// With threads taken to transfer so much before they are measured, in millionths of the bus for each CPU.
-    #[must_use]
-    pub const fn first_rate(mut self, millionths: u64) -> Self {
-        self.change.first_rate = Some(millionths);
-        self
-    }
-
     /// With a bus that carries so much of what it does, in percent.
     #[must_use]
-    pub const fn bus_percent(mut self, percent: u64) -> Self {
+    pub const fn bus_percent(mut self, percent: u16) -> Self {
         self.change.bus_percent = percent;
         self
     }
@@ -524,7 +514,6 @@ impl Change {
                 jobs.join(" + ")
             }),
             self.gangs.map(|by| format!("gangs {by}")),
-            self.first_rate.map(|part| format!("first rate {}", millionths(part))),
             (self.bus_percent != 100).then(|| format!("bus {} %", self.bus_percent)),
         ];
         words.into_iter().flatten().flat_map(|word| [", ".to_owned(), word]).collect()
@@ -554,11 +543,10 @@ impl Change {
     fn apply_to_bus(&self, scenario: &mut Scenario) {
         let rules = &mut scenario.contract.machine.gangs;
         rules.by = self.gangs.unwrap_or(rules.by);
-        rules.first_rate = self.first_rate.map_or(rules.first_rate, Amount::Part);
         if let Some(bus) = &mut scenario.hardware.bus {
-            bus.transactions_per_ms = bus.transactions_per_ms * self.bus_percent / 100;
+            bus.transactions_per_ms = bus.transactions_per_ms * u64::from(self.bus_percent) / 100;
             let rate = &mut scenario.hardware.machine.bus_bytes_per_s;
-            *rate = rate.map(|rate| rate * self.bus_percent / 100);
+            *rate = rate.map(|rate| rate * u64::from(self.bus_percent) / 100);
         }
         if self.jobs.is_empty() {
             return;

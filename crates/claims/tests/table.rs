@@ -146,6 +146,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         waited_ns: 5,
         blocked_ns: 5,
         faults: 3 + number,
+        transferred: 0,
     };
     let job = |(index, job): (usize, &commonhold_sim::scenario::Job)| JobOutcome {
         name: job.name.clone(),

@@ -10,7 +10,7 @@ const B: u32 = 3;
 
 /// Four CPUs in two nodes, time-shared by tasks of one unit, slices of 30 ms.
 fn kernel() -> Kernel {
-    let near = (0..4).map(|cpu| Near { cache: NOBODY, node: cpu / 2 }).collect();
+    let near = (0..4).map(|cpu| Near { cache: NOBODY, node: cpu / 2, socket: NOBODY }).collect();
     let mut kernel = Kernel::new(&Settings {
         cpus: 4,
         units: 4,
@@ -19,6 +19,7 @@ fn kernel() -> Kernel {
         near,
         recall: Recall::Now,
         disciplined: false,
+        seated: false,
         seed: 0,
     });
     for unit in [A, B] {

@@ -1,6 +1,8 @@
 //! Gangs on simulated machines: under Linux 2.4 with the manager of seed 003, and under the project's scheduler.
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "seconds of a test")]
 
+use std::fmt::Write;
+
 use commonhold_sim::outcome::{JobOutcome, Outcome};
 use commonhold_sim::scenario::read;
 
@@ -32,7 +34,8 @@ fn seconds(outcome: &Outcome, name: &str) -> Vec<f64> {
 fn workload(programs: &[(&str, u32, u32, f64)]) -> String {
     let mut text = "version = 1\nhorizon = \"2min\"\n".to_owned();
     for (name, copies, threads, bus) in programs {
-        text += &format!(
+        let _ = write!(
+            text,
             "[program.{name}]\ndo = [{{ run = \"{name}-thread\", times = {threads}, at_once = {threads} }}]\n[program.{name}-thread]\n\
              do = [{{ repeat = 200, do = [{{ cpu = \"20ms\", bus = {bus} }}, {{ barrier = {threads} }}] }}]\n\
              [job.{name}]\nunit = \"jobs\"\nprogram = \"{name}\"\ncount = {copies}\n"
@@ -100,7 +103,8 @@ fn gangs_stay_within_their_units_parts() {
                     [unit.a]\ntickets = 300\nmembers = []\njob = \"tree\"\n[unit.b]\ntickets = 100\nmembers = []\njob = \"tree\"\n";
     let mut text = "version = 1\nhorizon = \"20s\"\n".to_owned();
     for unit in ["a", "b"] {
-        text += &format!(
+        let _ = write!(
+            text,
             "[program.{unit}]\ndo = [{{ run = \"{unit}-thread\", times = 2, at_once = 2 }}]\n[program.{unit}-thread]\n\
              do = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\", bus = 4 }}, {{ barrier = 2 }}] }}]\n\
              [job.{unit}]\nunit = \"{unit}\"\nprogram = \"{unit}\"\ncount = 4\nbackground = true\n"

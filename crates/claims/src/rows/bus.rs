@@ -75,7 +75,7 @@ const fn by(mut runs: Each, by: Gangs) -> Each {
 }
 
 /// With a bus that carries so much of what it does, in percent.
-const fn on_a_bus(mut runs: Each, percent: u64) -> Each {
+const fn on_a_bus(mut runs: Each, percent: u16) -> Each {
     let mut at = 0;
     while at < runs.len() {
         runs[at] = runs[at].bus_percent(percent);
@@ -102,22 +102,22 @@ struct Set {
     demand: Each,
 }
 
-const fn set(linux: Each) -> Set {
+const fn set(linux: &'static Each) -> Set {
     Set {
-        linux,
-        latest: by(linux, Gangs::LatestQuantum),
-        window: by(linux, Gangs::QuantaWindow),
-        demand: by(linux, Gangs::Demand),
+        linux: *linux,
+        latest: by(*linux, Gangs::LatestQuantum),
+        window: by(*linux, Gangs::QuantaWindow),
+        demand: by(*linux, Gangs::Demand),
     }
 }
 
-const SET_A: Set = set(A);
-const SET_B: Set = set(B);
-const SET_C: Set = set(C);
+const SET_A: Set = set(&A);
+const SET_B: Set = set(&B);
+const SET_C: Set = set(&C);
 const A_TRACED: Each = traced(SET_A.window);
 const B_TRACED: Each = traced(SET_B.window);
 /// On a bus that carries four times as much.
-const B_WIDE: Set = set(on_a_bus(B, 400));
+const B_WIDE: Set = set(&on_a_bus(B, 400));
 
 /// Both, one after the other.
 macro_rules! all {
