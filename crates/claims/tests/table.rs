@@ -41,7 +41,11 @@ const CLAIMS: &str = "
     PP-T1-R64 PP-T1-LIN PP-3-CMP PP-3-POL PP-T2 PP-5.1-CFG PP-5.2-WL PP-5.3-WL PP-5.4-WL PP-6-WL PP-6.1-EXP
     PP-6.2-FF PP-6.2-BF PP-6.2-WF PP-6.2-ALT PP-F1-1 PP-F1-2 PP-F1-3 PP-F1-4 PP-F1-5 PP-F1-6 PP-F1-V PP-F2-1
     PP-F2-2 PP-F2-3 PP-F2-4 PP-F2-5 PP-F2-V PP-F3-1 PP-F3-2 PP-F3-3 PP-F3-V PP-F4 PP-F5-1 PP-F5-2 PP-F6
-    PP-6-JOBS PP-8-CONT PP-8-GAP PP-ABS-2";
+    PP-6-JOBS PP-8-CONT PP-8-GAP PP-ABS-2
+    BB-HW BB-BUS BB-BBMA BB-NBBMA BB-4SETS BB-F1A-1 BB-F1A-O BB-F1A-V BB-F1A-2 BB-F1B-2 BB-F1-RT BB-F1-CONT
+    BB-F1-SAT BB-F1-MEM BB-F1-MOD BB-F1-LU BB-F1-NB BB-F1-TS BB-4-GANG BB-4-HEAD BB-4-LQ BB-4-FIT BB-4-NEG BB-4-QW
+    BB-4-MGR BB-4-OVH BB-5-Q BB-5-MPL BB-F2A-L BB-F2A-W BB-F2B-L BB-F2B-W BB-F2C-L BB-F2C-W BB-F2-AVG BB-F2-STAB
+    BB-F2A-M BB-F2B-M BB-F2-CACHE BB-F2-V";
 
 /// Whether a row is the claim, or a part of it with a letter.
 fn is_of(row: &str, claim: &str) -> bool {
@@ -84,7 +88,7 @@ fn names_are_unique_and_everything_is_said() {
 fn only_these_are_calibrated() {
     let calibrated: Vec<&str> =
         rows().iter().filter(|row| row.basis == Basis::Calibrated).map(|row| row.id).collect();
-    let expected = "PI-3.4-GAIN PI-F6-1 PI-F7-3 PI-F7-4 PI-T4-P1a PI-T4-P1b PI-T4-P1c PI-T4-P1d PI-T4-P1e PI-T4-P1f PI-T5-D TK-DB-GRIDa TK-F11-3 CH-LOCK-1a CH-LOCK-1b";
+    let expected = "PI-3.4-GAIN PI-F6-1 PI-F7-3 PI-F7-4 PI-T4-P1a PI-T4-P1b PI-T4-P1c PI-T4-P1d PI-T4-P1e PI-T4-P1f PI-T5-D TK-DB-GRIDa TK-F11-3 CH-LOCK-1a CH-LOCK-1b BB-BBMA BB-F1A-1 BB-F1B-2b BB-F1-MEMa BB-F1-MODb BB-F1-MODc";
     assert_eq!(calibrated.join(" "), expected);
 }
 
@@ -146,7 +150,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
         waited_ns: 5,
         blocked_ns: 5,
         faults: 3 + number,
-        transferred: 0,
+        transferred: 40_000_000 + number,
     };
     let job = |(index, job): (usize, &commonhold_sim::scenario::Job)| JobOutcome {
         name: job.name.clone(),
@@ -257,7 +261,7 @@ fn made_up(experiment: &Experiment, number: u64) -> Outcome {
             every_ns,
             pools: vec![vec![0, 1, 2], vec![3]],
             jobs: vec![0, 1, 2],
-            moments: vec![vec![Some(0), Some(1), Some(2), None]],
+            moments: vec![vec![Some(0), Some(1), Some(2), None]; 12],
         }),
         plans: 1,
         events: 1,

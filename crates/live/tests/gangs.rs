@@ -272,6 +272,7 @@ fn a_storm_of_forks_stands_still_while_its_gang_is_shut() {
 #[test]
 fn pages_are_for_those_who_live_under_a_contract_with_gangs() {
     let job = start("sh", &["-c", TWO]);
+    eventually("both are there", || descendants(job.pid()).len() > 1);
     let (mut held, _) = seen(&[&job]);
     let (page, every_ns) = held.backend.join(key(job.pid()), 0).unwrap().unwrap();
     assert_eq!(every_ns, QUANTUM_NS / 2);

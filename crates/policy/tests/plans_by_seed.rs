@@ -42,13 +42,13 @@ const REMEMBERED: u64 = 600_000 * MS;
 
 /// The hashes, by kind, and for how long loans are remembered there.
 const HASHES: [(&str, Means, Scheme, u64, u64); 8] = [
-    ("user isolate, no memory", USER, Scheme::Isolate, 0, 0xDFF4_6D56_094D_74B1),
-    ("user isolate", USER, Scheme::Isolate, REMEMBERED, 0x046A_97F0_D05F_A1AC),
-    ("user quota", USER, Scheme::Quota, REMEMBERED, 0x92D9_51C6_1A26_B4BA),
-    ("cgroup isolate, no memory", CGROUP, Scheme::Isolate, 0, 0x31FE_4610_C4B6_C6A0),
-    ("cgroup isolate", CGROUP, Scheme::Isolate, REMEMBERED, 0x40CA_C1FA_35E4_B77F),
-    ("cgroup quota", CGROUP, Scheme::Quota, REMEMBERED, 0x1B73_79F8_8EBB_129F),
-    ("switches isolate", SWITCHES, Scheme::Isolate, REMEMBERED, 0xEEE2_CD60_D88C_9FC1),
+    ("user isolate, no memory", USER, Scheme::Isolate, 0, 0x99CD_6515_B566_0B8B),
+    ("user isolate", USER, Scheme::Isolate, REMEMBERED, 0x682B_9F86_F5A9_87CB),
+    ("user quota", USER, Scheme::Quota, REMEMBERED, 0x0783_9815_08BB_4B7B),
+    ("cgroup isolate, no memory", CGROUP, Scheme::Isolate, 0, 0x50A6_B61B_F158_E4CC),
+    ("cgroup isolate", CGROUP, Scheme::Isolate, REMEMBERED, 0x6039_504B_3320_BA7D),
+    ("cgroup quota", CGROUP, Scheme::Quota, REMEMBERED, 0x2EA7_331D_D6F7_3319),
+    ("switches isolate", SWITCHES, Scheme::Isolate, REMEMBERED, 0x9B05_B6F8_2DB8_B2E1),
     ("user smp", USER, Scheme::Smp, REMEMBERED, 0xC233_1B65_C3B2_9ECA),
 ];
 

@@ -414,7 +414,7 @@ impl State {
         for (id, job) in &mut self.jobs {
             for (number, thread) in &mut job.threads {
                 let cpus = thread.seat.map(|pool| hall.reach(job.unit, pool));
-                let cpus = cpus.filter(|_| fixed || thread.seat.is_some_and(|pool| ties(hall.pools, pool)));
+                let cpus = cpus.filter(|_| fixed || thread.seat.is_some_and(|pool| ties(input, hall.pools, pool)));
                 let now = Said { pool: thread.seat, cpus };
                 let silent = Said { pool: None, cpus: None };
                 let new = match &thread.said {
@@ -458,9 +458,11 @@ impl State {
 }
 
 /// Whether a thread with a seat in a pool is told so, where it has no CPU of its own. On a machine of one pool there is nothing
-/// to say. In a pool of one CPU it would wait whenever that is taken, by its own children first.
-fn ties(pools: &Pools, pool: PoolAt) -> bool {
-    pools.pools.len() > 1 && pools.pools.get(pool).is_some_and(|pool| pool.cpus.len() > 1)
+/// to say. In a pool that is one CPU, since a cache or a node has no more, it would wait whenever that is taken, by its own
+/// children first.
+fn ties(input: Input<'_>, pools: &Pools, pool: PoolAt) -> bool {
+    let asked = input.contract.machine.pools == PoolForm::Size(1);
+    pools.pools.len() > 1 && pools.pools.get(pool).is_some_and(|pool| asked || pool.cpus.len() > 1)
 }
 
 /// A thread is not there any more, or is in no job: one that lives on may run where its unit may.
