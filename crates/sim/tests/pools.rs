@@ -70,31 +70,3 @@ fn jobs_lie_apart() {
         "{moment:?}"
     );
 }
-
-/// A job that finds its node full has half of its pages in the other one. When the job that filled it has ended, they come.
-#[test]
-fn pages_that_lie_apart_come_after_their_job() {
-    let machine = "version = 1\nshape = \"nodes:2 cpus:2 memory:64MiB\"\nenforces = \"irix\"\n[kernel]\n\
-                   scheduler = \"hurricane\"\nfork = \"0s\"\nswitch = \"0s\"\nmemory = \"1MiB\"\n\
-                   [latency]\nlocal = \"100ns\"\nremote = \"300ns\"\n\
-                   [disk.d0]\nmodel = \"fixed\"\naccess = \"3ms\"\nrate = \"10MiB/s\"\nsize = \"1GiB\"\n";
-    let workload = "version = 1\nhorizon = \"5min\"\n\
-        [program.filler]\njob = true\nmemory = \"40MiB\"\ndo = [{ cpu = \"4s\" }]\n\
-        [program.late]\njob = true\nmemory = \"40MiB\"\nstalled = \"50%\"\ndo = [{ cpu = \"60s\" }]\n\
-        [program.first]\ndo = [{ run = \"filler\" }]\n[program.second]\ndo = [{ run = \"late\" }]\n\
-        [job.a]\nunit = \"jobs\"\nprogram = \"first\"\n\
-        [job.b]\nunit = \"jobs\"\nprogram = \"second\"\nstart = \"3s\"\n";
-    let response = |repartition: bool| {
-        let contract = CONTRACT
-            .replace("pools = 2", "pools = \"node\"")
-            .replace("worst-fit", "first-fit")
-            .replace("repartition = false", &format!("repartition = {repartition}"));
-        let read = read(&contract, machine, workload);
-        let scenario = read.scenario.unwrap_or_else(|| panic!("{:#?}", read.findings));
-        let outcome = commonhold_sim::run(&scenario, 1).unwrap();
-        assert_eq!((outcome.broken, &outcome.notes), (0, &Vec::new()));
-        seconds(&outcome, "late")[0]
-    };
-    let (stay, come) = (response(false), response(true));
-    assert!(come < stay * 0.9, "{come} s with pages brought, {stay} s without");
-}

@@ -414,7 +414,8 @@ impl State {
         for (id, job) in &mut self.jobs {
             for (number, thread) in &mut job.threads {
                 let cpus = thread.seat.map(|pool| hall.reach(job.unit, pool));
-                let cpus = cpus.filter(|_| fixed || thread.seat.is_some_and(|pool| ties(input, hall.pools, pool)));
+                let cpus =
+                    cpus.filter(|_| fixed || thread.seat.is_some_and(|pool| ties(input, hall.pools, pool)));
                 let now = Said { pool: thread.seat, cpus };
                 let silent = Said { pool: None, cpus: None };
                 let new = match &thread.said {
