@@ -448,7 +448,9 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 	bool borrows = task && prev->scx.flags & SCX_TASK_QUEUED && (unit = unit_at(task->unit)) &&
 		       unit->flags & DISPATCH_BORROWS;
 
-	cpu->recalled = 0; /* the task it was called back for has run elsewhere */
+	if (cpu->recalled && owner && waits_for_home(cpu->home, owner))
+		cpu->in_vain = moment(); /* those that wait may not run here */
+	cpu->recalled = 0; /* as if the task had run elsewhere that it was called back for */
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
 		return; /* a guest that ran here goes back to its unit's queue */
 	if (borrows)
@@ -597,8 +599,12 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 		if (top)
 			world_loan_pass_at_least(top->loan_pass);
 		lend(cpu, id, owner);
-		/* The owner's task may have come while this one was on its way here. */
-		if (waits_for_home(cpu->home, owner) && mask_take(cpu->home, MASK_LENT, id))
+		/*
+		 * The owner's task may have come while this one was on its way here. If those that wait may not run here, that
+		 * is not asked again at each switch among guests: one that may calls it back when it comes.
+		 */
+		if (!(cpu->in_vain && before(now, cpu->in_vain + rules()->slice_ns)) && waits_for_home(cpu->home, owner) &&
+		    mask_take(cpu->home, MASK_LENT, id))
 			recall(cpu, id, owner);
 	} else if (cpu->recalled && !rescued && (owner = unit_at(cpu->home)) && !waits_for_home(cpu->home, owner)) {
 		cpu->recalled = 0; /* the task it was called back for has run elsewhere, and none of its owner's waits */

@@ -161,3 +161,36 @@ fn sets_that_say_nothing() {
     look(&mut kernel, 0);
     assert_eq!(on(&mut kernel, 0), [Some(0), None, None, None]);
 }
+
+/// A owns two CPUs, and both of its tasks may run on one of them only. The other one is lent. It is called back for the task
+/// that waits, in vain, and not again at each switch among the guests.
+#[test]
+fn a_cpu_is_not_called_back_in_vain_at_every_switch() {
+    let mut kernel = kernel();
+    for (cpu, unit) in [(0, A), (1, A), (2, B), (3, B)] {
+        kernel.own(0, cpu, unit);
+    }
+    for id in 0..8 {
+        kernel.start(0, id, if id < 2 { A } else { B });
+        if id < 2 {
+            kernel.allow(0, id, Some(&cpus(&[0])));
+        }
+        kernel.wake(0, id);
+    }
+    let (mut kicks, mut looks) = (Vec::new(), 0);
+    for round in 0..10 {
+        loop {
+            kernel.kicks(&mut kicks);
+            if kicks.is_empty() {
+                break;
+            }
+            for kick in kicks.drain(..) {
+                kernel.schedule(round * MS, kick.cpu, true);
+                looks += 1;
+            }
+            assert!(looks < 100, "{looks} looks in {round} ms");
+        }
+    }
+    let runs = on(&mut kernel, 10 * MS);
+    assert!(runs[0].is_some_and(|task| task < 2) && runs[1].is_some_and(|task| task >= 2), "{runs:?}");
+}

@@ -71,6 +71,7 @@ impl Cpu {
             since: 0,
             booked: 0,
             recalled: 0,
+            in_vain: 0,
             vtime: 0,
             looks_at: 0,
             seeks_at: 0,

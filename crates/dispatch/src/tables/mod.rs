@@ -332,6 +332,8 @@ pub(crate) struct Cpu {
     pub(crate) booked: u64,
     /// When it was called back; 0: it is not.
     pub(crate) recalled: u64,
+    /// When it was called back last for tasks that may not run on it, and so in vain; 0: never.
+    pub(crate) in_vain: u64,
     /// Its task's virtual time when it was charged last.
     pub(crate) vtime: u64,
     /// When it looks for late tasks next,

@@ -10,9 +10,6 @@ use super::{Engine, NONE};
 use crate::Time;
 use crate::scenario::{CallBack, Interrupts};
 
-/// A CPU looks for a task so often at one moment; the next time it does a nanosecond later.
-const LOOKS_AT_ONCE: u32 = 8;
-
 /// One CPU.
 #[derive(Debug, Clone)]
 pub(super) struct Cpu {
@@ -31,8 +28,6 @@ pub(super) struct Cpu {
     next_tick: Time,
     /// It has to look for a task anew, then.
     kicked: Option<Time>,
-    /// When it was kicked last and looked, and how often at that moment.
-    looked: (Time, u32),
     /// It has to since then, and does when its task has given back its locks.
     put_off: Option<Time>,
     /// The task that ran here last.
@@ -57,7 +52,6 @@ impl Cpu {
             interrupted: interrupts.map_or(ALONE, |interrupts| beside_interrupts(interrupts, number, of)),
             next_tick: Time::try_from(stagger).unwrap_or(tick_ns),
             kicked: None,
-            looked: (0, 0),
             put_off: None,
             last: NONE,
             busy_ns: 0,
@@ -85,8 +79,6 @@ impl Engine<'_> {
         let mut look = false;
         if self.cpus[at].kicked.is_some_and(|due| due <= self.now) {
             self.cpus[at].kicked = None;
-            let (last, times) = self.cpus[at].looked;
-            self.cpus[at].looked = (self.now, if last == self.now { times + 1 } else { 1 });
             look = true;
         }
         let mut runnable = true;
@@ -291,10 +283,7 @@ impl Engine<'_> {
         for kick in kicks.drain(..) {
             let cpu = &mut self.cpus[kick.cpu as usize];
             if cpu.kicked.is_none() {
-                // Where nothing takes time, one that looked often lets others look that were kicked at the same moment.
-                let (last, times) = cpu.looked;
-                let again = last == arrives && times >= LOOKS_AT_ONCE;
-                cpu.kicked = Some(if again { arrives + 1 } else { arrives });
+                cpu.kicked = Some(arrives);
             }
             self.arm(kick.cpu);
         }
