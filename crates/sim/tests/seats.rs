@@ -1,4 +1,4 @@
-//! Jobs in pools on a machine with the project's scheduler: seats are affinities, as on a live machine.
+//! Jobs in pools on a machine with the project's scheduler: seats are preferences, as on a live machine.
 #![allow(clippy::unwrap_used, clippy::format_push_string, reason = "texts of tests")]
 
 mod scene;

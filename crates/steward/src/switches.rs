@@ -111,8 +111,10 @@ fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> 
     let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
     let isolated = contract.machine.scheme != Scheme::Smp;
     let anywhere = if unit == UnitId::SHARED && isolated { ANYWHERE } else { 0 };
-    let seats = if contract.unit(unit).job.is_some() { SEATS } else { 0 };
-    // Without isolation, all units lie within the one that has none to isolate.
+    // Without isolation, all units lie within the one that has none to isolate, and all tasks are in its order.
+    let has_seats =
+        contract.unit(unit).job.is_some() || !isolated && unit == UnitId::SHARED && seated(contract);
+    let seats = if has_seats { SEATS } else { 0 };
     let outermost = if isolated || unit.is_common() { None } else { Some(UnitId::SHARED) };
     let discipline = discipline(contract, unit);
     let deadline = contract.unit(unit).deadline.map_or(Deadline::NONE, |deadline| Deadline {

@@ -39,9 +39,6 @@
 //! who came first runs until it sleeps. There the bound is that of rescues (`rescue.h`): 21 s, as long as a tenth of the
 //! machine has a slice for each rival in 5 s; else as much longer.
 //!
-//! Where tasks have affinities, and units time-share CPUs, a unit may be served where the task may not run: nor does a pass
-//! explain anything then, and rescues bound the wait.
-//!
 //! Limits: a unit that is entitled to nothing for itself lives on what others leave, and has no bound. Rivals are
 //! counted one by one because of the scheduler: each process that comes begins at V. So a chain of ever new short ones
 //! keeps back a task that is beyond V. The lemma about credits is for one CPU that is held in parts. Of several,
@@ -109,8 +106,6 @@ pub(super) struct Patience {
     harmonic: u64,
     changes: u64,
     time_shared: bool,
-    /// Tasks may have affinities.
-    confines: bool,
     looked_at: Time,
     /// The longest pause between two looks of the policy.
     look_ns: Time,
@@ -144,7 +139,6 @@ impl Patience {
             harmonic: harmonic(units as u64),
             changes: 0,
             time_shared: true,
-            confines: contract.units.iter().any(|unit| unit.job.is_some()),
             looked_at: 0,
             look_ns: 0,
         }
@@ -197,14 +191,8 @@ impl Patience {
     pub(super) fn looked(&mut self, now: Time, time_shared: bool) {
         self.look_ns = self.look_ns.max(now - self.looked_at);
         self.looked_at = now;
-        if time_shared == self.time_shared {
-            return;
-        }
-        self.changes += 1;
+        self.changes += u64::from(time_shared != self.time_shared);
         self.time_shared = time_shared;
-        if self.confines {
-            (0..self.queues.len()).for_each(|queue| self.ease(queue));
-        }
     }
 
     /// A unit that has processes is entitled to so much for itself, in millionths of a CPU, and has this weight.
@@ -244,8 +232,7 @@ impl Patience {
             u128::from(work.saturating_add(lag)) * u128::from(MILLIONTH) / u128::from(queue.entitled);
         let served = Time::try_from(served).unwrap_or(Time::MAX);
         let bound = served.saturating_add(self.look_ns + self.call_back_ns + self.interrupt_ns);
-        let unexplained = self.confines && !self.pool && (self.time_shared || changes > 0);
-        Some(if queue.unruly || unexplained { bound.max(self.rescued_ns(rivals)) } else { bound })
+        Some(if queue.unruly { bound.max(self.rescued_ns(rivals)) } else { bound })
     }
 
     /// Within this time each of so many rivals is rescued.

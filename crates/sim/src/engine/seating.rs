@@ -2,10 +2,9 @@
 //!
 //! A job, to the policy, is a run of a program with `job = true`; in a workload without such programs, each job of it is one.
 //!
-//! Under the project's scheduler a seat is an affinity, as on a live machine: the task runs on the CPUs of its pool that its
-//! unit may use. The loop sees a new task at its next look. Until then it runs where its parent may, whose affinity it
-//! inherits. One that is given no seat then runs wherever its unit may. Pages that are to come to other nodes are there when
-//! they could have been copied.
+//! Under the project's scheduler a seat is a preference, as on a live machine (`dispatch/src/seats.h`). The loop sees a new task
+//! at its next look, and until then it has no seat. Pages that are to come to other nodes are there when they could have been
+//! copied.
 //!
 //! Under Hurricane's, each task has a CPU for itself. A new task of a unit that has jobs waits until a plan gives it a pool. The
 //! loop has a turn for that at once: this is the call of the scheduling server in seed 001, section 3. The task has a free CPU
@@ -218,19 +217,18 @@ impl Engine<'_> {
     pub(super) fn order_places(&mut self, plan: &Plan) {
         match self.seating.means {
             Seats::None => {}
-            Seats::Cpus => self.order_affinities(plan),
+            Seats::Cpus => self.order_preferences(plan),
             Seats::Fixed => self.order_seats(plan),
         }
     }
 
-    fn order_affinities(&mut self, plan: &Plan) {
+    fn order_preferences(&mut self, plan: &Plan) {
         for step in &plan.orders.place {
             match &step.action {
                 PlaceOrder::Seat { thread, cpus, .. } => {
                     // One that ended meanwhile needs no seat.
                     let Some(id) = self.seating.by_serial.get(&thread.0).copied() else { continue };
-                    self.tasks[id as usize].is_seated = cpus.is_some();
-                    self.confine(id, cpus.clone());
+                    self.kernel.seat(id, cpus.as_ref().and_then(|cpus| cpus.iter().next()));
                 }
                 PlaceOrder::Bring { job, nodes, divided, .. } => {
                     let bytes = self.bytes_apart(*job, nodes);
@@ -240,24 +238,6 @@ impl Engine<'_> {
                 }
             }
         }
-        // Who inherited an affinity, and has no seat of its own, is let go.
-        let loose = |id: &TaskId| {
-            let task = &self.tasks[*id as usize];
-            task.confined.is_some() && !task.is_seated
-        };
-        let loose: Vec<TaskId> = self.seating.by_serial.values().copied().filter(loose).collect();
-        for id in loose {
-            self.confine(id, None);
-        }
-    }
-
-    /// A task runs on these CPUs from now on; `None`: on any.
-    fn confine(&mut self, id: TaskId, cpus: Option<CpuSet>) {
-        if self.tasks[id as usize].confined == cpus {
-            return;
-        }
-        self.kernel.allow(self.now, id, cpus.as_ref());
-        self.tasks[id as usize].confined = cpus;
     }
 
     pub(super) fn tasks_of(&self, job: JobId) -> Vec<TaskId> {
@@ -341,7 +321,7 @@ impl Engine<'_> {
         let cpu = free[at];
         self.seating.taken[cpu as usize] = Some(id);
         self.tasks[id as usize].seat = Some(cpu);
-        self.kernel.seat(id, cpu);
+        self.kernel.seat(id, Some(cpu));
         if self.tasks[id as usize].state == State::Seat {
             self.wake(id);
         }

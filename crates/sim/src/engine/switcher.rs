@@ -3,8 +3,9 @@
 
 use commonhold_dispatch::{Account, Kernel, Kick, NOBODY, Recall, Settings, TaskId, Unit, UnitRules, near};
 
-use commonhold_machine::CpuSet;
-use commonhold_steward::disciplined;
+use commonhold_machine::Cpu;
+use commonhold_policy::pools;
+use commonhold_steward::{disciplined, seated};
 
 use super::number;
 use crate::Time;
@@ -46,20 +47,28 @@ impl Switcher {
         let (cpus, units) =
             (number(scenario.hardware.machine.cpus.len()), number(scenario.contract.units.len()));
         match costs.scheduler {
-            Scheduler::Commonhold => Switcher::Commonhold(Kernel::new(&Settings {
-                cpus,
-                units,
-                slice_ns: costs.slice_ns,
-                preempt_ns: Settings::preempt_ns(costs.slice_ns),
-                near: near(&scenario.hardware.machine, cpus),
-                recall: match costs.call_back {
-                    CallBack::Now => Recall::Now,
-                    CallBack::Tick | CallBack::Entry => Recall::Tick,
-                },
-                disciplined: disciplined(&scenario.contract),
-                seated: false,
-                seed,
-            })),
+            Scheduler::Commonhold => {
+                let mut kernel = Kernel::new(&Settings {
+                    cpus,
+                    units,
+                    slice_ns: costs.slice_ns,
+                    preempt_ns: Settings::preempt_ns(costs.slice_ns),
+                    near: near(&scenario.hardware.machine, cpus),
+                    recall: match costs.call_back {
+                        CallBack::Now => Recall::Now,
+                        CallBack::Tick | CallBack::Entry => Recall::Tick,
+                    },
+                    disciplined: disciplined(&scenario.contract),
+                    seated: seated(&scenario.contract),
+                    seed,
+                });
+                if seated(&scenario.contract) {
+                    let pools = pools(&scenario.hardware.machine, scenario.contract.machine.pools).by_cpu();
+                    let of = |cpu: &Cpu| pools.get(&cpu.id).map_or(NOBODY, |pool| number(*pool));
+                    kernel.set_pools(&scenario.hardware.machine.cpus.iter().map(of).collect::<Vec<u32>>());
+                }
+                Switcher::Commonhold(kernel)
+            }
             Scheduler::IrixDecay => {
                 Switcher::IrixDecay(Baseline::new(Decay::new(costs.slice_ns, cpus), cpus, units))
             }
@@ -90,27 +99,13 @@ impl Switcher {
         }
     }
 
-    /// A task runs on that CPU from now on, where tasks have CPUs of their own.
-    pub(super) fn seat(&mut self, id: TaskId, cpu: u32) {
-        if let Switcher::Hurricane(baseline) = self {
-            baseline.seat(id, cpu);
-        }
-    }
-
-    /// On which CPUs a task may run from now on; baselines know no affinities.
-    pub(super) fn allow(&mut self, now: Time, id: TaskId, cpus: Option<&CpuSet>) {
-        if let Switcher::Commonhold(kernel) = self {
-            kernel.allow(now, id, cpus);
-        }
-    }
-
-    /// Whether a task that waits in a unit's queue, or for a CPU, may run on that CPU.
-    pub(super) fn waits_for(&self, cpu: u32, unit: u32) -> bool {
-        match self {
-            Switcher::Commonhold(kernel) => kernel.waits_for(cpu, unit) || kernel.stray_waits(cpu),
-            Switcher::IrixDecay(_) | Switcher::Linux24(_) | Switcher::Hurricane(_) => {
-                self.waiting_in(unit) > 0
-            }
+    /// A task has its seat at a CPU, or none: it runs there from now on where tasks have CPUs of their own, and else rather
+    /// there than elsewhere. The other baselines know no seats.
+    pub(super) fn seat(&mut self, id: TaskId, cpu: Option<u32>) {
+        match (self, cpu) {
+            (Switcher::Commonhold(kernel), cpu) => kernel.seat(id, cpu.unwrap_or(NOBODY)),
+            (Switcher::Hurricane(baseline), Some(cpu)) => baseline.seat(id, cpu),
+            (Switcher::IrixDecay(_) | Switcher::Linux24(_) | Switcher::Hurricane(_), _) => {}
         }
     }
 

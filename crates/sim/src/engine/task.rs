@@ -2,7 +2,6 @@
 
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
-use commonhold_machine::CpuSet;
 
 use super::gates::Gate;
 use super::patience::Wait;
@@ -106,10 +105,6 @@ pub(super) struct Task {
     pub(super) gate: Gate,
     pub(super) transferred: u64,
     pub(super) seat: Option<u32>,
-    /// The CPUs that it may run on, if these are not all: those of its pool, or what it inherited.
-    pub(super) confined: Option<CpuSet>,
-    /// The pool's CPUs are its own, and not its creator's.
-    pub(super) is_seated: bool,
     /// The node that its data lies in, by place: where it ran first.
     pub(super) data: Option<usize>,
 }
@@ -233,11 +228,8 @@ impl Engine<'_> {
         let is_placed = self.seating.places(unit, self.instances[instance as usize].program);
         let waits_for_seat = is_placed && self.seating.is_fixed();
         let serial = self.seating.came();
-        // A child may run where its parent may, until it is told otherwise.
-        let (cpu, confined) = match self.tasks.get(parent as usize).filter(|_| parent != NONE) {
-            Some(parent) => (parent.seat.unwrap_or(parent.cpu), parent.confined.clone()),
-            None => (0, None),
-        };
+        let creator = self.tasks.get(parent as usize).filter(|_| parent != NONE);
+        let cpu = creator.map_or(0, |creator| creator.seat.unwrap_or(creator.cpu));
         let task = Task {
             program,
             counters: [0; LOOPS_MAX],
@@ -277,8 +269,6 @@ impl Engine<'_> {
             gate: Gate::Open,
             transferred: 0,
             seat: None,
-            confined,
-            is_seated: false,
             data: None,
         };
         let id = if let Some(id) = self.free.pop() {
@@ -302,7 +292,6 @@ impl Engine<'_> {
         if waits_for_seat {
             self.await_seat(id);
         } else {
-            self.kernel.allow(self.now, id, self.tasks[id as usize].confined.as_ref());
             self.kernel.wake(self.now, id);
         }
         self.stop_with_its_job(id);
