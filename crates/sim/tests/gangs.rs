@@ -1,10 +1,11 @@
 //! Gangs on simulated machines: under Linux 2.4 with the manager of seed 003, and under the project's scheduler.
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "seconds of a test")]
 
+mod scene;
+
 use std::fmt::Write;
 
 use commonhold_sim::outcome::{JobOutcome, Outcome};
-use commonhold_sim::scenario::read;
 
 const LINUX: &str = "version = 1\nshape = \"cpus:4\"\n[kernel]\nscheduler = \"linux-2.4\"\ntick = \"10ms\"\nslice = \"60ms\"\n\
                      [bus]\ntransactions = 30000\n";
@@ -17,12 +18,9 @@ fn contract(scheme: &str, gangs: &str) -> String {
 }
 
 fn run(contract: &str, machine: &str, workload: &str) -> Outcome {
-    let read = read(contract, machine, workload);
-    let mut scenario = read.scenario.unwrap_or_else(|| panic!("{:#?}", read.findings));
+    let mut scenario = scene::scenario(contract, machine, workload);
     scenario.workload.trace_ns = Some(50_000_000);
-    let outcome = commonhold_sim::run(&scenario, 1).unwrap();
-    assert_eq!((outcome.broken, &outcome.notes), (0, &Vec::new()));
-    outcome
+    scene::run(&scenario)
 }
 
 fn seconds(outcome: &Outcome, name: &str) -> Vec<f64> {

@@ -1,20 +1,18 @@
 //! Jobs on a machine where each process has a CPU of its own: seats, and what comes of none.
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "seconds of a test")]
 
+mod scene;
+
 use commonhold_sim::outcome::{JobOutcome, Outcome};
-use commonhold_sim::scenario::read;
 
 const CONTRACT: &str = "version = 1\n[machine]\nscheme = \"smp\"\npools = 2\nplacement = \"worst-fit\"\nrepartition = false\n\
                         [unit.jobs]\nmembers = []\njob = \"tree\"\n";
 const MACHINE: &str = "version = 1\nshape = \"nodes:2 cpus:2\"\n[kernel]\nscheduler = \"hurricane\"\nfork = \"0s\"\nswitch = \"0s\"\n";
 
 fn run(workload: &str) -> Outcome {
-    let read = read(CONTRACT, MACHINE, workload);
-    let mut scenario = read.scenario.unwrap_or_else(|| panic!("{:#?}", read.findings));
+    let mut scenario = scene::scenario(CONTRACT, MACHINE, workload);
     scenario.workload.trace_ns = Some(100_000_000);
-    let outcome = commonhold_sim::run(&scenario, 1).unwrap();
-    assert_eq!((outcome.broken, &outcome.notes), (0, &Vec::new()));
-    outcome
+    scene::run(&scenario)
 }
 
 fn seconds(outcome: &Outcome, name: &str) -> Vec<f64> {

@@ -136,6 +136,41 @@ macro_rules! all {
     }};
 }
 
+/// All sets, under Linux and both published policies.
+const PUBLISHED: &[Experiment] = all!(
+    SET_A.linux,
+    SET_A.latest,
+    SET_A.window,
+    SET_B.linux,
+    SET_B.latest,
+    SET_B.window,
+    SET_C.linux,
+    SET_C.latest,
+    SET_C.window
+);
+
+/// The mean improvement on Linux under a policy, in a set.
+macro_rules! improves {
+    ($id:literal, $place:literal, $says:literal, $printed:literal, $set:ident, $policy:ident) => {
+        predicted(($id, $place, $says, $printed), above(0.0), all!($set.linux, $set.$policy), |at| {
+            mean(&improvements(at, &$set.$policy, &$set.linux)?)
+        })
+    };
+}
+
+/// By how much ours is ahead in a set.
+macro_rules! ahead {
+    ($id:literal, $says:literal, $set:ident) => {
+        predicted(
+            ($id, "ours", $says, "0.05"),
+            Tolerance::AtLeast { low: 0.05 },
+            all!($set.linux, $set.latest, $set.window, $set.demand),
+            |at| ahead(at, &$set),
+        )
+        .basis(Basis::Beyond)
+    };
+}
+
 /// How long a program takes, by how long it takes alone.
 fn slowdown(at: Seed, runs: &Each, program: usize) -> Option<f64> {
     at.change(&[PROGRAMS[program]], runs[program], ALONE[program])
@@ -395,56 +430,58 @@ pub(super) const ROWS: &[Row] = &[
     ),
     parameter(("BB-5-Q", "003, section 5", "A quantum", "200 ms"), &[BUS_SETS]),
     parameter(("BB-5-MPL", "003, section 5", "Eight threads on four CPUs: sets A, B, C", ""), &[BUS_SETS]),
-    predicted(
-        ("BB-F2A-L", "003, section 5, figure 2A", "Set A, latest quantum: mean improvement on Linux", "0.41"),
-        above(0.0),
-        all!(SET_A.linux, SET_A.latest),
-        |at| mean(&improvements(at, &SET_A.latest, &SET_A.linux)?),
+    improves!(
+        "BB-F2A-L",
+        "003, section 5, figure 2A",
+        "Set A, latest quantum: mean improvement on Linux",
+        "0.41",
+        SET_A,
+        latest
     ),
-    predicted(
-        ("BB-F2A-W", "003, section 5, figure 2A", "Set A, quanta window", "0.31"),
-        above(0.0),
-        all!(SET_A.linux, SET_A.window),
-        |at| mean(&improvements(at, &SET_A.window, &SET_A.linux)?),
+    improves!(
+        "BB-F2A-W",
+        "003, section 5, figure 2A",
+        "Set A, quanta window: mean improvement on Linux",
+        "0.31",
+        SET_A,
+        window
     ),
-    predicted(
-        ("BB-F2B-L", "003, section 5, figure 2B", "Set B, latest quantum", "0.13"),
-        above(0.0),
-        all!(SET_B.linux, SET_B.latest),
-        |at| mean(&improvements(at, &SET_B.latest, &SET_B.linux)?),
+    improves!(
+        "BB-F2B-L",
+        "003, section 5, figure 2B",
+        "Set B, latest quantum: mean improvement on Linux",
+        "0.13",
+        SET_B,
+        latest
     ),
-    predicted(
-        ("BB-F2B-W", "003, section 5, figure 2B", "Set B, quanta window", "0.21"),
-        above(0.0),
-        all!(SET_B.linux, SET_B.window),
-        |at| mean(&improvements(at, &SET_B.window, &SET_B.linux)?),
+    improves!(
+        "BB-F2B-W",
+        "003, section 5, figure 2B",
+        "Set B, quanta window: mean improvement on Linux",
+        "0.21",
+        SET_B,
+        window
     ),
-    predicted(
-        ("BB-F2C-L", "003, section 5, figure 2C", "Set C, latest quantum", "0.26"),
-        above(0.0),
-        all!(SET_C.linux, SET_C.latest),
-        |at| mean(&improvements(at, &SET_C.latest, &SET_C.linux)?),
+    improves!(
+        "BB-F2C-L",
+        "003, section 5, figure 2C",
+        "Set C, latest quantum: mean improvement on Linux",
+        "0.26",
+        SET_C,
+        latest
     ),
-    predicted(
-        ("BB-F2C-W", "003, section 5, figure 2C", "Set C, quanta window", "0.25"),
-        above(0.0),
-        all!(SET_C.linux, SET_C.window),
-        |at| mean(&improvements(at, &SET_C.window, &SET_C.linux)?),
+    improves!(
+        "BB-F2C-W",
+        "003, section 5, figure 2C",
+        "Set C, quanta window: mean improvement on Linux",
+        "0.25",
+        SET_C,
+        window
     ),
     predicted(
         ("BB-F2-AVG", "003, abstract", "All sets and both policies: mean improvement", "0.26"),
         above(0.0),
-        all!(
-            SET_A.linux,
-            SET_A.latest,
-            SET_A.window,
-            SET_B.linux,
-            SET_B.latest,
-            SET_B.window,
-            SET_C.linux,
-            SET_C.latest,
-            SET_C.window
-        ),
+        PUBLISHED,
         |at| {
             let mut all = Vec::new();
             for set in [&SET_A, &SET_B, &SET_C] {
@@ -462,17 +499,7 @@ pub(super) const ROWS: &[Row] = &[
             "more stable",
         ),
         above(0.0),
-        all!(
-            SET_A.linux,
-            SET_A.latest,
-            SET_A.window,
-            SET_B.linux,
-            SET_B.latest,
-            SET_B.window,
-            SET_C.linux,
-            SET_C.latest,
-            SET_C.window
-        ),
+        PUBLISHED,
         |at| {
             let (mut window, mut latest) = (f64::MAX, f64::MAX);
             for set in [&SET_A, &SET_B, &SET_C] {
@@ -534,32 +561,9 @@ pub(super) const ROWS: &[Row] = &[
         Basis::Lost,
         "only in the figure",
     ),
-    predicted(
-        (
-            "OURS-BUS-A",
-            "ours",
-            "Set A: mean improvement by demand, beyond the better published policy's",
-            "0.05",
-        ),
-        Tolerance::AtLeast { low: 0.05 },
-        all!(SET_A.linux, SET_A.latest, SET_A.window, SET_A.demand),
-        |at| ahead(at, &SET_A),
-    )
-    .basis(Basis::Beyond),
-    predicted(
-        ("OURS-BUS-B", "ours", "Set B", "0.05"),
-        Tolerance::AtLeast { low: 0.05 },
-        all!(SET_B.linux, SET_B.latest, SET_B.window, SET_B.demand),
-        |at| ahead(at, &SET_B),
-    )
-    .basis(Basis::Beyond),
-    predicted(
-        ("OURS-BUS-C", "ours", "Set C", "0.05"),
-        Tolerance::AtLeast { low: 0.05 },
-        all!(SET_C.linux, SET_C.latest, SET_C.window, SET_C.demand),
-        |at| ahead(at, &SET_C),
-    )
-    .basis(Basis::Beyond),
+    ahead!("OURS-BUS-A", "Set A: mean improvement by demand, beyond the better published policy's", SET_A),
+    ahead!("OURS-BUS-B", "Set B", SET_B),
+    ahead!("OURS-BUS-C", "Set C", SET_C),
     predicted(
         (
             "OURS-BUS-SLOW",

@@ -153,7 +153,7 @@ fn charge_switches(state: &mut State, input: Input<'_>) {
     }
 }
 
-fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
+pub(crate) fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
     core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent).last().unwrap_or(unit)
 }
 

@@ -38,8 +38,9 @@ mod rates;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, Gangs, UnitId};
+use commonhold_contract::{GangRules, Gangs, UnitId};
 
+use crate::cpu::outermost;
 use crate::input::Input;
 use crate::plan::{Gang as Chosen, GangOrder, Quantum, Reason, Step};
 use crate::snapshot::{BusUse, JobFacts, JobId};
@@ -228,15 +229,6 @@ pub(crate) fn step(
     (said.then_some(quantum), Some(next))
 }
 
-/// The outermost unit around a unit.
-fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
-    let mut outermost = unit;
-    while let Some(parent) = contract.unit(outermost).parent {
-        outermost = parent;
-    }
-    outermost
-}
-
 impl Gang {
     fn let_go(&self, orders: &mut Vec<Step<GangOrder>>) {
         if !self.open {
@@ -275,7 +267,7 @@ impl State {
     }
 
     /// What those transferred that ran.
-    fn measure(&mut self, rules: commonhold_contract::GangRules, bus: u64) {
+    fn measure(&mut self, rules: GangRules, bus: u64) {
         let part = |rate: u64| {
             u64::try_from(u128::from(rate) * u128::from(WHOLE) / u128::from(bus))
                 .map_or(WHOLE, |part| part.min(WHOLE))
@@ -411,7 +403,7 @@ struct Board {
 /// The choice of gangs on one board.
 struct Choice<'a> {
     state: &'a mut State,
-    rules: commonhold_contract::GangRules,
+    rules: GangRules,
     board: Option<UnitId>,
     /// CPUs that are left, and the most that there could be.
     cpus: u32,

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::snapshot::{Means, Snapshot, ThreadFacts, ThreadId};
-use commonhold_contract::MILLIONTH;
 use commonhold_contract::{Amount, JobKind};
+use commonhold_contract::{Contract, MILLIONTH};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
