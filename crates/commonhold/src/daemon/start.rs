@@ -1,6 +1,8 @@
 //! Starting a daemon: contract, machine, backend, caretaker, socket. Nothing is changed until all of these are there.
 
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme};
 use commonhold_live::caretaker::{Caretaker, Launch};
@@ -68,12 +70,16 @@ impl Choice {
     }
 }
 
+/// The kernel unloads a scheduler within this time, also on a slow machine.
+const UNLOADED_WITHIN: Duration = Duration::from_secs(5);
+
 /// Chooses the backend for a contract; the second value says why.
 pub(super) fn choose(
     choice: BackendChoice,
     contract: &Contract,
     machine: &Machine,
 ) -> Result<(Choice, String), Failure> {
+    wait_for_the_one_before();
     let capabilities = capability::probe(Path::new("/"));
     let cannot_hold = kernel::cannot_hold(contract, machine.cpus.len());
     let chosen = match choice {
@@ -91,6 +97,15 @@ pub(super) fn choose(
         BackendChoice::Auto => return Ok(best(capabilities, cannot_hold)),
     };
     Ok((chosen, "as asked".to_owned()))
+}
+
+/// A daemon that was killed leaves its scheduler to the kernel, which takes a while to unload it. One that is started right
+/// after would find no kernel backend.
+fn wait_for_the_one_before() {
+    let begin = Instant::now();
+    while capability::scheduler_is_leaving(Path::new("/")) && begin.elapsed() < UNLOADED_WITHIN {
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Where a backend that was asked for may work, or why it cannot.

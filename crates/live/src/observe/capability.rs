@@ -26,7 +26,7 @@ use commonhold_machine::capability::{Area, Enforcer, Findings, Row, State};
 use self::cgroup::Cgroup;
 use self::context::Context;
 use super::topology;
-use crate::host::{page_out, perf};
+use crate::host::{self, page_out, perf};
 
 pub(crate) use memory::means_at;
 pub use sched_ext::BUILT_IN;
@@ -99,6 +99,12 @@ pub fn holds_other_users(root: &Path) -> bool {
 /// Whether systemd manages this machine, which keeps every session and service in a control group of its own.
 pub fn systemd_runs(root: &Path) -> bool {
     surroundings::systemd_runs(&Context::read(root))
+}
+
+/// Whether a scheduler is being unloaded whose program has ended: another one may be loaded in a moment.
+pub fn scheduler_is_leaving(root: &Path) -> bool {
+    let state = host::read_to_string(&root.join("sys/kernel/sched_ext/state"));
+    state.is_ok_and(|state| state.trim() == sched_ext::LEAVING)
 }
 
 /// Whether pages can be moved at all: there is more than one node, and the kernel has the call.

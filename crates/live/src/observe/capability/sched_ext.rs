@@ -56,6 +56,9 @@ fn scheduler(built_in: bool) -> Row {
     Row::no(Area::Cpu, name, NOT_BUILT_IN.0).remedy(NOT_BUILT_IN.1)
 }
 
+/// What the kernel says of a scheduler that it is unloading, for as long as all tasks take to be queued anew.
+pub(super) const LEAVING: &str = "disabling";
+
 /// The kernel's extensible scheduler. Another program's scheduler keeps ours out, and changes what cgroup weights mean.
 pub(super) fn sched_ext(context: &Context) -> Row {
     let name = "sched_ext";
@@ -74,6 +77,10 @@ pub(super) fn sched_ext(context: &Context) -> Row {
     }
     let ops =
         context.tree.text("/sys/kernel/sched_ext/root/ops").unwrap_or_else(|| "of unknown name".to_owned());
+    if ops == "commonhold" && state == LEAVING {
+        let reason = "our own scheduler is being unloaded: its daemon has just ended";
+        return Row::partly(Area::Cpu, name, reason).remedy("wait a moment");
+    }
     if ops == "commonhold" {
         let reason = format!("our own scheduler is loaded ({state}): a daemon holds a contract with it");
         return Row::partly(Area::Cpu, name, reason)

@@ -347,6 +347,13 @@ fn our_own_scheduler_is_no_stranger() {
         ("/sys/kernel/sched_ext/root/ops", "commonhold\n"),
     ]);
     is(&found, "sched_ext", State::Partly, "a daemon holds a contract with it", "commonhold status");
+    let (dir, found) = probed(&[
+        ROOT,
+        ("/sys/kernel/sched_ext/state", "disabling\n"),
+        ("/sys/kernel/sched_ext/root/ops", "commonhold\n"),
+    ]);
+    is(&found, "sched_ext", State::Partly, "is being unloaded", "wait a moment");
+    assert!(super::scheduler_is_leaving(dir.path()));
     let old = [("/proc/sys/kernel/osrelease", "5.10.0"), ("/boot/config-5.10.0", "CONFIG_X86=y")];
     is(&self::probed(&old).1, "sched_ext", State::No, "5.10.0 was built without CONFIG_SCHED_CLASS_EXT", "");
 }
