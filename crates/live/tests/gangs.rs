@@ -7,17 +7,14 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use commonhold_contract::{Contract, Gangs, JobKind, Member, MemberKind};
-use commonhold_live::journal::Journal;
+use commonhold_contract::{Contract, Gangs, JobKind};
 use commonhold_live::observe::arena::NotJoined;
 use commonhold_live::observe::topology;
-use commonhold_live::roster::Roster;
-use commonhold_live::undo::{Undone, undo};
-use commonhold_live::user::UserBackend;
-use commonhold_live::{LiveBackend, affinity, clock};
+use commonhold_live::{LiveBackend, clock};
 use commonhold_policy::plan::{CpuOrder, GangOrder, Orders};
 use commonhold_policy::{JobId, Plan, Reason, Snapshot};
-use commonhold_steward::{Backend, Steward};
+use commonhold_steward::Backend;
+use support::jobs::Loop;
 use support::{Job, descendants, eventually, key, kill, start, state};
 
 const QUANTUM_NS: u64 = 50_000_000;
@@ -25,50 +22,15 @@ const QUANTUM_NS: u64 = 50_000_000;
 /// Two processes that compute.
 const TWO: &str = "(while :; do :; done) & while :; do :; done";
 
-/// The daemon's loop over jobs of one unit, which are gangs.
-struct Loop {
-    backend: UserBackend,
-    steward: Steward,
-    journal: std::path::PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-impl Loop {
-    fn new(jobs: &[&Job]) -> Loop {
-        let mut contract = Contract::default();
-        contract.machine.gangs.by = Gangs::LatestQuantum;
-        contract.machine.gangs.quantum_ns = QUANTUM_NS;
-        let unit = contract.add(None, "unit");
-        contract.units[unit.index()].job = Some(JobKind::Session);
-        for job in jobs {
-            let member = Member { kind: MemberKind::Pid(job.pid()), span: 0..0 };
-            contract.units[unit.index()].members.push(member);
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let (journal, _) = Journal::create(directory.path()).unwrap();
-        let path = journal.path().to_owned();
-        let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
-        let cpus = affinity::get(0).unwrap();
-        let mut machine = topology::read("/".as_ref()).unwrap();
-        // As many CPUs as one of them needs, whatever this machine has.
-        machine.cpus.truncate(2);
-        let backend = UserBackend::new(contract.clone(), cpus, roster, journal);
-        Loop { backend, steward: Steward::new(contract, machine), journal: path, _directory: directory }
-    }
-
-    /// A turn; the time until the next is the caller's.
-    fn turn(&mut self) -> (Snapshot, Plan, Duration) {
-        let turn = self.steward.turn(&mut self.backend, 0).unwrap();
-        let wrong: Vec<String> = turn.wrong.iter().map(ToString::to_string).collect();
-        assert!(wrong.is_empty(), "{wrong:?}");
-        let wait = turn.next(clock::now()).saturating_sub(clock::now()).min(QUANTUM_NS);
-        (turn.snapshot, turn.plan, Duration::from_nanos(wait))
-    }
-
-    fn undo(self) -> Undone {
-        drop(self.backend);
-        undo(&Journal::read(&self.journal).unwrap(), "/proc".as_ref())
-    }
+/// The daemon's loop over jobs that are gangs.
+fn gangs(jobs: &[&Job]) -> Loop {
+    let mut contract = Contract::default();
+    contract.machine.gangs.by = Gangs::LatestQuantum;
+    contract.machine.gangs.quantum_ns = QUANTUM_NS;
+    let mut machine = topology::read("/".as_ref()).unwrap();
+    // As many CPUs as one of them needs, whatever this machine has.
+    machine.cpus.truncate(2);
+    Loop::over(jobs, JobKind::Session, contract, machine)
 }
 
 /// Two jobs of two processes each, which compute.
@@ -97,11 +59,11 @@ fn cpu_ns(job: &Job) -> u64 {
 fn gangs_take_turns() {
     let jobs = two_jobs();
     let before = jobs.each_ref().map(cpu_ns);
-    let mut held = Loop::new(&[&jobs[0], &jobs[1]]);
+    let mut held = gangs(&[&jobs[0], &jobs[1]]);
     let mut open: BTreeMap<JobId, bool> = BTreeMap::new();
     let mut chosen: BTreeMap<JobId, u32> = BTreeMap::new();
     while chosen.len() < 2 || chosen.values().any(|quanta| *quanta < 4) {
-        let (snapshot, plan, wait) = held.turn();
+        let (snapshot, plan, wait) = held.step();
         for step in &plan.orders.gangs {
             let GangOrder::Gate { job, open: is_open, .. } = step.action;
             open.insert(job, is_open);
@@ -135,7 +97,7 @@ fn gangs_take_turns() {
 
 /// A backend without a policy, that has seen its jobs; and the jobs' numbers.
 fn seen(jobs: &[&Job]) -> (Loop, Vec<JobId>) {
-    let mut held = Loop::new(jobs);
+    let mut held = gangs(jobs);
     let snapshot = held.backend.observe(clock::now(), &[]).unwrap();
     let numbers = snapshot.jobs.iter().map(|facts| facts.job).collect();
     (held, numbers)

@@ -5,54 +5,30 @@ mod support;
 
 use std::time::Duration;
 
-use commonhold_contract::{Contract, JobKind, Member, MemberKind, PoolForm};
-use commonhold_live::journal::Journal;
+use commonhold_contract::{Contract, JobKind, PoolForm};
 use commonhold_live::observe::topology;
-use commonhold_live::roster::Roster;
-use commonhold_live::undo::{Undone, undo};
-use commonhold_live::user::UserBackend;
+use commonhold_live::undo::Undone;
 use commonhold_live::{LiveBackend, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::JobFacts;
-use commonhold_steward::Steward;
+use support::jobs::Loop;
 use support::{Job, churn, descendants, eventually, masks, one_cpu, start};
 
-/// The daemon's loop over jobs of one unit, with a pool for each CPU.
-struct Loop {
-    backend: UserBackend,
-    steward: Steward,
-    journal: std::path::PathBuf,
-    _directory: tempfile::TempDir,
-}
+/// The daemon's loop with a pool for each CPU.
+struct Pools(Loop);
 
-impl Loop {
-    fn new(jobs: &[&Job], kind: JobKind) -> Loop {
+impl Pools {
+    fn new(jobs: &[&Job], kind: JobKind) -> Pools {
         let mut contract = Contract::default();
         contract.machine.pools = PoolForm::Size(1);
-        let unit = contract.add(None, "unit");
-        contract.units[unit.index()].job = Some(kind);
-        for job in jobs {
-            let member = Member { kind: MemberKind::Pid(job.pid()), span: 0..0 };
-            contract.units[unit.index()].members.push(member);
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let (journal, _) = Journal::create(directory.path()).unwrap();
-        let path = journal.path().to_owned();
-        let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
-        let backend = UserBackend::new(contract.clone(), affinity::get(0).unwrap(), roster, journal);
-        let steward = Steward::new(contract, topology::read("/".as_ref()).unwrap());
-        Loop { backend, steward, journal: path, _directory: directory }
+        Pools(Loop::over(jobs, kind, contract, topology::read("/".as_ref()).unwrap()))
     }
 
     /// A turn, and some of the time until the next.
     fn turn(&mut self) -> Vec<JobFacts> {
-        let turn = self.steward.turn(&mut self.backend, 0).unwrap();
-        let wrong: Vec<String> = turn.wrong.iter().map(ToString::to_string).collect();
-        assert!(wrong.is_empty(), "{wrong:?}");
-        let jobs = turn.snapshot.jobs.clone();
-        let wait = turn.next(clock::now()).saturating_sub(clock::now()).min(50_000_000);
-        std::thread::sleep(Duration::from_nanos(wait));
-        jobs
+        let (snapshot, _, wait) = self.0.step();
+        std::thread::sleep(wait);
+        snapshot.jobs
     }
 
     /// Turns until there are jobs of so many threads each.
@@ -73,11 +49,11 @@ impl Loop {
 
     /// A reload by which something else is a job.
     fn change_kind(&mut self, kind: Option<JobKind>) {
-        let mut contract = self.steward.contract().clone();
+        let mut contract = self.0.steward.contract().clone();
         let unit = contract.held().next().unwrap();
         contract.units[unit.index()].job = kind;
-        self.steward.reload(contract, topology::read("/".as_ref()).unwrap());
-        self.backend.set_contract(self.steward.contract());
+        self.0.steward.reload(contract, topology::read("/".as_ref()).unwrap());
+        self.0.backend.set_contract(self.0.steward.contract());
     }
 
     /// Turns for so long.
@@ -89,8 +65,7 @@ impl Loop {
     }
 
     fn undo(self) -> Undone {
-        drop(self.backend);
-        undo(&Journal::read(&self.journal).unwrap(), "/proc".as_ref())
+        self.0.undo()
     }
 }
 
@@ -108,7 +83,7 @@ fn cpu(job: &Job) -> Option<u32> {
 fn two_jobs_sit_apart_and_are_let_go() {
     let Some((_, all)) = one_cpu() else { return };
     let jobs = [start("sh", &["-c", SPIN]), start("sh", &["-c", SPIN])];
-    let mut held = Loop::new(&[&jobs[0], &jobs[1]], JobKind::Process);
+    let mut held = Pools::new(&[&jobs[0], &jobs[1]], JobKind::Process);
     eventually("each has a pool of its own", || {
         held.turn();
         let cpus = jobs.each_ref().map(cpu);
@@ -125,7 +100,7 @@ fn two_jobs_sit_apart_and_are_let_go() {
 fn a_mask_that_its_owner_chose_has_its_way() {
     let Some((_, all)) = one_cpu() else { return };
     let job = start("sh", &["-c", SPIN]);
-    let mut held = Loop::new(&[&job], JobKind::Process);
+    let mut held = Pools::new(&[&job], JobKind::Process);
     eventually("it has a seat", || {
         held.turn();
         cpu(&job).is_some()
@@ -145,7 +120,7 @@ fn a_mask_that_its_owner_chose_has_its_way() {
 fn a_child_that_sleeps_may_run_anywhere() {
     let Some((_, all)) = one_cpu() else { return };
     let job = start("sh", &["-c", "read line; sleep 1000 & while :; do :; done"]);
-    let mut held = Loop::new(&[&job], JobKind::Tree);
+    let mut held = Pools::new(&[&job], JobKind::Tree);
     held.turn();
     // It has a seat once it runs; the child is made by a thread that has one.
     let set = affinity::get(job.pid()).unwrap();
@@ -170,7 +145,7 @@ fn a_storm_of_threads_leaves_nobody_stranded() {
     let Some((_, all)) = one_cpu() else { return };
     let job = start(churn(), &["threads", "8"]);
     eventually("threads", || support::threads(job.pid()).len() > 4);
-    let mut held = Loop::new(&[&job], JobKind::Process);
+    let mut held = Pools::new(&[&job], JobKind::Process);
     held.go_on(Duration::from_millis(1_500));
     let undone = held.undo();
     assert!(undone.problems.is_empty(), "{undone:?}");
@@ -182,7 +157,7 @@ fn a_storm_of_threads_leaves_nobody_stranded() {
 fn a_contract_without_jobs_takes_the_seats() {
     let Some((_, all)) = one_cpu() else { return };
     let job = start("sh", &["-c", SPIN]);
-    let mut held = Loop::new(&[&job], JobKind::Unit);
+    let mut held = Pools::new(&[&job], JobKind::Unit);
     eventually("it has a seat", || {
         held.turn();
         cpu(&job).is_some()
@@ -200,7 +175,7 @@ fn a_shell_starts_jobs_and_a_program_starts_processes() {
     // A shell that leads a session, as a terminal's does.
     let script = "sh -c 'sleep 1000 & sleep 1000; :' & sh -c 'sleep 1000; :' & wait";
     let job = start("setsid", &["--fork", "--wait", "sh", "-c", script]);
-    let mut held = Loop::new(&[&job], JobKind::Tree);
+    let mut held = Pools::new(&[&job], JobKind::Tree);
     // Three processes, two, the shell and setsid.
     held.has_jobs_of(&[1, 1, 2, 3]);
     held.change_kind(Some(JobKind::Process));
@@ -212,7 +187,7 @@ fn a_shell_starts_jobs_and_a_program_starts_processes() {
 fn a_process_that_begins_a_session_begins_a_job() {
     let script = "exec 3<&0; sh -c 'read line; exec setsid sleep 1000' <&3 & wait";
     let job = start("sh", &["-c", script]);
-    let mut held = Loop::new(&[&job], JobKind::Session);
+    let mut held = Pools::new(&[&job], JobKind::Session);
     held.has_jobs_of(&[2]);
     job.say("now\n");
     held.has_jobs_of(&[1, 1]);
@@ -224,7 +199,7 @@ fn a_tied_thread_sits_where_it_is_tied() {
     let Some((one, all)) = one_cpu() else { return };
     let jobs = [start("sh", &["-c", SPIN]), start("sh", &["-c", SPIN])];
     affinity::set(jobs[1].pid(), &one).unwrap();
-    let mut held = Loop::new(&[&jobs[0], &jobs[1]], JobKind::Process);
+    let mut held = Pools::new(&[&jobs[0], &jobs[1]], JobKind::Process);
     let mut tied = Vec::new();
     held.go_on(Duration::from_millis(500));
     for facts in held.turn() {

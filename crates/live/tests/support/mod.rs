@@ -1,6 +1,7 @@
 //! Real processes to hold, and the kernel's own view of them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+pub(crate) mod jobs;
 pub(crate) mod skipped;
 
 use std::collections::{BTreeMap, BTreeSet};
