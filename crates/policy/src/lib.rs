@@ -34,7 +34,7 @@ pub use plan::{Plan, Reason, Step};
 pub use rights::{entitlement, share};
 pub use snapshot::{
     BusUse, DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, JobFacts, JobId, Means, MemoryFacts,
-    MemoryMeans, Seats, Snapshot, SwitchLoans, ThreadFacts, ThreadId, UnitFacts, UnitMemory,
+    MemoryMeans, Seats, Snapshot, SwitchLoans, ThreadFacts, ThreadId, Throttle, UnitFacts, UnitMemory,
 };
 pub use step::{State, step};
 pub use time::{MS, Time};

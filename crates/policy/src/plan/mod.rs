@@ -6,6 +6,7 @@
 //! Orders are differences. What an earlier plan ordered stays in force until another order on the same unit replaces
 //! it.
 
+mod bus;
 mod cpu;
 mod disk;
 mod gangs;
@@ -19,6 +20,7 @@ use alloc::vec::Vec;
 use commonhold_contract::UnitId;
 use serde::{Deserialize, Serialize};
 
+pub use bus::{BusOrder, BusPart, BusPlan};
 pub use cpu::{CpuDecision, CpuOrder};
 pub use disk::DiskOrder;
 pub use gangs::{Gang, GangOrder, Quantum};
@@ -73,6 +75,9 @@ pub struct Decisions {
     /// Gangs that were chosen, where a quantum begins or CPUs were left; `None`: those that run go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Quantum>,
+    /// The memory bus; `None` where no quantum ended, or nothing is known of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<BusPlan>,
     /// Memory; `None` where it was not observed, and what is in force stays.
     pub memory: Option<MemoryPlan>,
     /// Disks.
@@ -128,6 +133,9 @@ pub struct Orders {
     /// Gangs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gangs: Vec<Step<GangOrder>>,
+    /// The memory bus.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bus: Vec<Step<BusOrder>>,
     /// Memory.
     pub memory: Vec<Step<MemoryOrder>>,
     /// Disks.
@@ -161,8 +169,8 @@ fn because_of<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<St
 impl Plan {
     /// Decisions that change something, and orders.
     pub fn steps(&self) -> usize {
-        let Orders { cpu, place, gangs, memory, disk } = &self.orders;
+        let Orders { cpu, place, gangs, bus, memory, disk } = &self.orders;
         let decided = self.decisions.cpu.steps.len() + self.decisions.seats.len();
-        decided + cpu.len() + place.len() + gangs.len() + memory.len() + disk.len()
+        decided + cpu.len() + place.len() + gangs.len() + bus.len() + memory.len() + disk.len()
     }
 }

@@ -33,6 +33,8 @@ pub struct Means {
     pub seats: Seats,
     /// The threads of a job can be stopped and continued, all at once.
     pub gangs: bool,
+    /// How the processor slows down what a unit transfers over the memory bus; `None`: it cannot.
+    pub throttle: Option<Throttle>,
     /// A job's pages can be moved from node to node.
     pub brings: bool,
     /// What can be ordered for disks.
@@ -51,10 +53,20 @@ impl Means {
         switches: false,
         seats: Seats::None,
         gangs: false,
+        throttle: None,
         brings: false,
         disk: DiskMeans::NONE,
         memory: MemoryMeans::NONE,
     };
+}
+
+/// How a processor slows down what a unit transfers over the memory bus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Throttle {
+    /// The least that it gives, in percent: 1 to 100.
+    pub least: u32,
+    /// The percentages in between are so far apart: 1 to 100.
+    pub step: u32,
 }
 
 /// One unit at one moment. Processes of sub-units are counted in the sub-unit alone.
@@ -75,6 +87,8 @@ pub struct UnitFacts {
     pub waited_ns: u64,
     /// Loans that no plan knows of, because they are made at every switch.
     pub loans: SwitchLoans,
+    /// What it transferred over the memory bus, where the machine tells it unit by unit.
+    pub bus: Option<BusUse>,
 }
 
 /// What a unit lent and borrowed by itself where the scheduler underneath lends at every switch ([`Means::switches`]), since

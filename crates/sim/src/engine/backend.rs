@@ -240,6 +240,7 @@ impl Engine<'_> {
             used_ns: account.used_ns(),
             waited_ns: self.units.waited_ns[unit],
             outside: 0,
+            bus: None,
             loans: SwitchLoans {
                 lent_ns: account.lent_ns,
                 borrowed_ns: account.borrowed_ns,

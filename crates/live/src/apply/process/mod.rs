@@ -413,8 +413,8 @@ impl Backend for UserBackend {
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
-        let Orders { cpu, place, gangs, memory, disk } = &plan.orders;
-        if cpu.is_empty() && place.is_empty() && gangs.is_empty() && memory.is_empty() && disk.is_empty() {
+        let Orders { cpu, place, gangs, bus, memory, disk } = &plan.orders;
+        if plan.orders == Orders::default() {
             return failed;
         }
         // So that no number is used that another process has by now.
@@ -426,6 +426,7 @@ impl Backend for UserBackend {
             self.seats.gate(gangs, clock::now().max(self.now), &self.roster);
             failed.extend(self.enforce_gates().err());
         }
+        failed.extend(bus.iter().map(|_| cannot("slow down what units transfer over the memory bus")));
         failed.extend(memory.iter().filter_map(|step| self.order_memory(&step.action).err()));
         for step in disk {
             match &step.action {
