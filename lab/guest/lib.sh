@@ -115,7 +115,7 @@ has_spinners() {
 }
 enter_spinners() {
 	for i in $(seq "$2"); do
-		commonhold exec "$1" -- spin 600 > /dev/null 2> "exec-$(echo "$1" | tr / -)-$i" &
+		commonhold exec "$1" -- spin 1200 > /dev/null 2> "exec-$(echo "$1" | tr / -)-$i" &
 	done
 	wait_for 30 has_spinners "$1" "$2" || {
 		detail="$(spinners_of "$1" | wc -l) are in it: $(cat exec-"$(echo "$1" | tr / -)"-* | tail -n 1)"

@@ -103,10 +103,12 @@ cap_cpus
 discipline="the kernel's own"
 had 10
 sleeper
+for unit in one two three; do
+	kill $(spinners_of "class/$unit")
+done
 kill -TERM "$daemon"
 ended() { ! kill -0 "$daemon" 2> /dev/null; }
 ok "the daemon ends" wait_for 30 ended
-pkill spin
 uncap_cpus
 ok "the daemon holds the contract by the scheduler" start_daemon classes.toml --backend kernel || exit 1
 for unit in one two three; do
