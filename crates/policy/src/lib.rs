@@ -12,6 +12,7 @@
 
 extern crate alloc;
 
+mod bus;
 pub mod check;
 pub mod cpu;
 pub mod credits;

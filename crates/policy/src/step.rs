@@ -13,7 +13,7 @@ use crate::plan::{Decisions, Plan, RightsChange};
 use crate::rights::entitlement::capacity;
 use crate::rights::{Change, InUse, Rights};
 use crate::time::{MS, Time};
-use crate::{cpu, disk, gangs, memory, negotiate};
+use crate::{bus, cpu, disk, gangs, memory, negotiate};
 
 /// What a policy remembers between steps. A copy shares what a step does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -23,6 +23,7 @@ pub struct State {
     in_use: Option<Arc<InUse>>,
     pub(crate) cpu: cpu::State,
     gangs: Arc<gangs::State>,
+    bus: Arc<bus::State>,
     memory: Arc<memory::State>,
     pub(crate) disks: disk::State,
     negotiator: Arc<negotiate::State>,
@@ -64,7 +65,8 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
 
 /// Decides which gangs run, on the CPUs that units hold by now; when to look again for that.
 fn gang(state: &mut State, now: Time, input: Input<'_>, plan: &mut Plan) -> Option<Time> {
-    if input.snapshot.jobs.is_empty() && state.gangs.is_empty() {
+    let no_gangs = input.snapshot.jobs.is_empty() && state.gangs.is_empty();
+    if no_gangs && input.means.throttle.is_none() && state.bus.is_empty() {
         return None;
     }
     let room = match cpu::held(&state.cpu) {
@@ -81,9 +83,21 @@ fn gang(state: &mut State, now: Time, input: Input<'_>, plan: &mut Plan) -> Opti
         }
     };
     let rights = &state.rights;
-    let bus_of = |unit| rights.value(unit, Resource::Bus);
     let gangs = Arc::make_mut(&mut state.gangs);
-    let (quantum, next) = gangs::step(gangs, now, input, &room, &bus_of, &mut plan.orders.gangs);
+    let turn = gangs::look(gangs, now, input, &room, &mut plan.orders.gangs);
+    let ended = bus::Ended {
+        ran: turn.as_ref().map_or(&[], |turn| &turn.ran),
+        gangs: turn.is_some(),
+        now: turn.as_ref().is_some_and(|turn| turn.begins),
+    };
+    let held = Arc::make_mut(&mut state.bus);
+    let (bus, next) = bus::step(held, now, input, rights, &ended, &mut plan.orders.bus);
+    plan.decisions.bus = bus;
+    let Some(turn) = turn else { return next };
+    let bus_of = |unit| bus::entitled(input, rights, unit);
+    let waits = |unit| held.waits(input.contract, unit);
+    let choice = gangs::Chooses { room: &room, begins: turn.begins, bus_of: &bus_of, waits: &waits };
+    let (quantum, next) = gangs::choose(gangs, now, input, &choice, &mut plan.orders.gangs);
     plan.decisions.quantum = quantum;
     next
 }

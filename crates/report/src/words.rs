@@ -512,6 +512,15 @@ impl fmt::Display for Because<'_> {
                 permille % 10
             ),
             Reason::CpusLeft => write!(f, "cpus were left"),
+            Reason::YieldsTheBus { to } => write!(
+                f,
+                "it transferred more than it holds of the memory bus, and {} gets less for it",
+                path(self.1, to)
+            ),
+            Reason::MostOfTheBus { most } => {
+                write!(f, "it transferred more than the {}/s of the memory bus that it may", Bytes(most))
+            }
+            Reason::BusIsLeft => write!(f, "nobody is owed anything of the memory bus"),
             Reason::NotThisQuantum => write!(f, "others run in this quantum"),
             Reason::NoGang => write!(f, "it is no gang any more"),
             Reason::OwnerIdle { idle_ns } => {

@@ -116,3 +116,45 @@ fn gangs_stay_within_their_units_parts() {
     let part = used("a") / (used("a") + used("b"));
     assert!((0.70..0.80).contains(&part), "{part}");
 }
+
+/// Seconds that the solver of `scenarios/bus-shares` takes, and what the others transfer on average, in GB/s.
+fn bus_shares(change: impl Fn(&mut String, &mut String, &mut String)) -> (f64, f64) {
+    let text = |file: &str| {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/bus-shares/");
+        std::fs::read_to_string(format!("{folder}{file}.toml")).unwrap()
+    };
+    let (mut contract, mut machine, mut workload) = (text("contract"), text("machine"), text("workload"));
+    change(&mut contract, &mut machine, &mut workload);
+    let outcome = scene::outcome(&contract, &machine, &workload);
+    let streams = outcome.jobs.iter().filter(|job| job.name == "stream").map(|job| job.spent.transferred);
+    let gigabytes = streams.sum::<u64>() as f64 * 64.0 / 1e6 / 1e9;
+    let took = scene::response(&outcome, "solver") as f64 / 1e9;
+    (took, gigabytes / (outcome.ended_ns as f64 / 1e9))
+}
+
+/// A unit that is entitled to half of the bus gets on beside programs that fill it as on a machine of half the size, within a tenth.
+#[test]
+fn a_unit_has_its_part_of_the_bus() {
+    let (alone, _) = bus_shares(|_, machine, workload| {
+        *machine = machine.replace("cpus:8", "cpus:4").replace("312500", "156250");
+        // No stream runs; none of them could want more than there is.
+        workload.truncate(workload.find("[job.stream]").unwrap());
+        *workload = workload.replace("280", "140");
+        // Per transaction, a thread computes for 9.6 ns and waits 3.2 ns for the whole bus: for half of it, 6.4 ns.
+        *workload = workload.replace(
+            "cpu = \"20ms\", spread = \"10%\", bus = 78",
+            "cpu = \"25ms\", spread = \"10%\", bus = 62.4",
+        );
+    });
+    let (held, streams) = bus_shares(|_, _, _| {});
+    let (unheld, _) = bus_shares(|contract, _, _| *contract = contract.replace("\"demand\"", "\"off\""));
+    assert!(unheld > alone * 1.25, "alone {alone} s, unheld {unheld} s");
+    assert!(held < alone * 1.10, "alone {alone} s, held {held} s");
+    assert!(streams > 6.0, "what the solver leaves is used: {streams} GB/s");
+}
+
+#[test]
+fn a_limit_of_the_bus_is_held() {
+    let (_, streams) = bus_shares(|contract, _, _| contract.push_str("limit = { bus = \"4GB/s\" }\n"));
+    assert!((3.5..4.3).contains(&streams), "{streams} GB/s");
+}

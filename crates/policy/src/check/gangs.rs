@@ -3,9 +3,10 @@
 //! Checked, at each quantum's beginning and where CPUs were left: gangs that run, as far as they are said to go on, have no more CPUs than there are. A gang is
 //! chosen once in a quantum. One that is let run was chosen, or is no gang any more. One that is stopped was not chosen. Of
 //! those of an outermost unit (under `smp`, of all) that were stopped before, the one that is said to have waited longest was
-//! stopped first.
+//! stopped first, but for those of units that wait for the memory bus. Of these, none is chosen. Units are entitled to no more
+//! of the bus than it carries. One waits only if it is beyond its most, or transferred more than it is entitled to.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -22,6 +23,10 @@ pub(super) struct GangBooks {
     runs: BTreeMap<JobId, u32>,
     stopped: BTreeMap<JobId, Stopped>,
     quanta: u64,
+    /// Units that wait for the bus.
+    yield_the_bus: BTreeSet<UnitId>,
+    /// What units transferred when they ran last, in bytes per second.
+    used: BTreeMap<UnitId, u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +44,7 @@ impl GangBooks {
         plan: &Plan,
         wrong: &mut Vec<String>,
     ) {
+        self.bus(contract, plan, wrong);
         if plan.decisions.quantum.is_none() && plan.orders.gangs.is_empty() {
             return;
         }
@@ -53,6 +59,9 @@ impl GangBooks {
                 let gang = step.action;
                 if let Reason::HeadOfList { .. } = step.reason {
                     self.head(contract, gang.job, gang.unit, wrong);
+                }
+                if self.waits_for_the_bus(contract, gang.unit) {
+                    wrong.push(format!("job {} is chosen, and its unit waits for the bus", gang.job.0));
                 }
                 if self.runs.insert(gang.job, gang.cpus).is_some() {
                     wrong.push(format!("job {} is chosen twice for a quantum", gang.job.0));
@@ -84,6 +93,44 @@ impl GangBooks {
         }
     }
 
+    fn bus(&mut self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) {
+        if contract.machine.scheme == Scheme::Smp {
+            self.yield_the_bus.clear();
+        }
+        let Some(bus) = &plan.decisions.bus else { return };
+        let outermost = |unit: UnitId| contract.has(unit) && contract.unit(unit).parent.is_none();
+        let entitled = bus.units.iter().filter(|part| outermost(part.unit)).map(|part| part.entitled);
+        let entitled: u64 = entitled.fold(0, u64::saturating_add);
+        if entitled > bus.carries {
+            wrong.push(format!(
+                "units are entitled to {entitled} of the {} that the bus carries",
+                bus.carries
+            ));
+        }
+        for part in &bus.units {
+            let name =
+                contract.has(part.unit).then(|| contract.unit(part.unit).name.as_str()).unwrap_or("a unit");
+            let waited = self.yield_the_bus.contains(&part.unit);
+            if part.used > 0 && !waited {
+                self.used.insert(part.unit, part.used);
+            }
+            let used = self.used.get(&part.unit).copied().unwrap_or(0);
+            if part.waits && used <= part.entitled && part.most.is_none() {
+                wrong.push(format!(
+                    "{name} waits for the bus, and transferred no more than it is entitled to"
+                ));
+            }
+        }
+        self.yield_the_bus = bus.units.iter().filter(|part| part.waits).map(|part| part.unit).collect();
+    }
+
+    fn waits_for_the_bus(&self, contract: &Contract, unit: UnitId) -> bool {
+        let mut around = core::iter::successors(Some(unit).filter(|unit| contract.has(*unit)), |unit| {
+            contract.unit(*unit).parent
+        });
+        around.any(|unit| self.yield_the_bus.contains(&unit))
+    }
+
     /// The first that is chosen of its unit's was stopped longest, if it was.
     fn head(&self, contract: &Contract, job: JobId, unit: UnitId, wrong: &mut Vec<String>) {
         let together = |other: UnitId| {
@@ -92,8 +139,9 @@ impl GangBooks {
                 || outermost(contract, other) == outermost(contract, unit)
         };
         let since = self.stopped.get(&job).map_or(self.quanta, |stopped| stopped.since);
-        let earlier =
-            self.stopped.iter().find(|(_, stopped)| together(stopped.unit) && stopped.since < since);
+        let mut waits =
+            self.stopped.iter().filter(|(_, stopped)| !self.waits_for_the_bus(contract, stopped.unit));
+        let earlier = waits.find(|(_, stopped)| together(stopped.unit) && stopped.since < since);
         if let Some((earlier, _)) = earlier {
             wrong.push(format!("job {} goes first, and job {} has waited longer", job.0, earlier.0));
         }
@@ -111,7 +159,7 @@ fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Gang, Quantum, Step};
+    use crate::plan::{BusPart, BusPlan, Gang, Quantum, Step};
     use alloc::vec;
 
     const UNIT: UnitId = UnitId(2);
@@ -140,6 +188,27 @@ mod tests {
         let (mut books, mut wrong) = (books.clone(), vec![]);
         books.replay(&contract, &machine, plan, &mut wrong);
         if wrong.is_empty() { Ok(books) } else { Err(wrong) }
+    }
+
+    fn of_bus(entitled: u64, used: u64, waits: bool) -> Plan {
+        let part = BusPart { unit: UNIT, entitled, most: None, used, due: 0, owed: 0, waits };
+        let mut plan = plan(true, &[(1, 1)], &[]);
+        plan.decisions.bus = Some(BusPlan { quantum_ns: 1, carries: 10, units: vec![part] });
+        plan
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_bus() {
+        let books = GangBooks::default();
+        assert!(replay(&books, &of_bus(5, 6, false)).is_ok());
+        for (wrong, plan) in [
+            ("units are entitled to 11 of the 10 that the bus carries", of_bus(11, 0, false)),
+            ("a waits for the bus, and transferred no more than it is entitled to", of_bus(5, 5, true)),
+            ("job 1 is chosen, and its unit waits for the bus", of_bus(5, 6, true)),
+        ] {
+            let found = replay(&books, &plan).err().unwrap_or_default();
+            assert!(found.iter().any(|found| found == wrong), "{wrong}: {found:?}");
+        }
     }
 
     #[test]

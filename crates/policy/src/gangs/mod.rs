@@ -20,6 +20,7 @@
 //! Units. Each outermost unit's gangs have a list of their own, on the CPUs that it holds, and as much of the bus as it is
 //! entitled to, or as others left in the last quantum, if that is more. Where units share CPUs by weight, each has CPUs by
 //! quanta: it earns its part of the machine with each, and what it could not use, because a gang needs more at once, it keeps.
+//! A unit whose gangs took more of the bus than it holds, to the cost of others, waits for a quantum (`crate::bus`).
 //!
 //! Properties. A gang that wants CPUs waits for no more quanta than there are gangs before it in its list when it goes to the
 //! end of it, times the quanta until its unit has CPUs again: the head always runs. No more threads run than CPUs are there, but
@@ -32,7 +33,7 @@
 //! Source: seed 003, section 4. The head, the fitness and the window are its own; the estimate of demand is ours.
 
 mod fit;
-mod queue;
+pub(crate) mod queue;
 mod rates;
 
 use alloc::collections::BTreeMap;
@@ -40,6 +41,7 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{GangRules, Gangs, UnitId};
 
+use crate::bus::{self, Ran};
 use crate::cpu::outermost;
 use crate::input::Input;
 use crate::plan::{Gang as Chosen, GangOrder, Quantum, Reason, Step};
@@ -49,9 +51,6 @@ use crate::time::{MS, Time};
 use fit::{Candidate, Left};
 use queue::{Alike, WHOLE};
 use rates::Rates;
-
-/// Where nobody knows what the bus carries, each CPU is taken to want no more than this: 10 GB/s, a core's worth.
-const BUS_OF_A_CPU: u64 = 10_000_000_000;
 
 /// A measure of less than this part of a quantum is none.
 const MEASURE_PART: u64 = 4;
@@ -82,6 +81,18 @@ pub(crate) enum Room {
 
 /// What each outermost unit is entitled to of the bus, in bytes per second.
 pub(crate) type BusOf<'a> = &'a dyn Fn(UnitId) -> u64;
+
+/// Why a unit's gangs wait whatever CPUs are left; `None`: they do not.
+pub(crate) type Waits<'a> = &'a dyn Fn(UnitId) -> Option<Reason>;
+
+/// A look at gangs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Whether a quantum begins now.
+    pub(crate) begins: bool,
+    /// What gangs did in the one before.
+    pub(crate) ran: Vec<Ran>,
+}
 
 /// What is remembered between steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -158,34 +169,55 @@ impl Gang {
     }
 }
 
-/// Decides which gangs run, and when that is to be decided again.
-pub(crate) fn step(
+/// Takes note of what gangs do, and of whether a quantum ends; `None`: there are no gangs.
+pub(crate) fn look(
     state: &mut State,
     now: Time,
     input: Input<'_>,
     room: &Room,
-    bus_of: BusOf<'_>,
     orders: &mut Vec<Step<GangOrder>>,
-) -> (Option<Quantum>, Option<Time>) {
+) -> Option<Turn> {
     let rules = input.contract.machine.gangs;
     if rules.by == Gangs::Off || !input.means.gangs || input.snapshot.jobs.is_empty() {
         for gang in core::mem::take(state).gangs {
             gang.let_go(orders);
         }
-        return (None, None);
+        return None;
     }
     state.take_in(input, room, orders);
-    let cpus = u32::try_from(input.machine.cpus.len()).unwrap_or(u32::MAX).max(1);
-    let bus = input.machine.bus_bytes_per_s.unwrap_or(u64::from(cpus) * BUS_OF_A_CPU).max(1);
-    let first_rate = rules.first_rate.of(bus / u64::from(cpus));
     let begins = now.saturating_add(LATE_NS) >= state.until;
+    let mut ran = Vec::new();
     if begins {
-        state.measure(rules, bus);
+        ran = state.measure(rules, bus::carries(input.machine));
         state.pass_on();
         state.until = now.saturating_add(rules.quantum_ns);
     } else {
         state.wake();
     }
+    Some(Turn { begins, ran })
+}
+
+/// What gangs are chosen by.
+pub(crate) struct Chooses<'a> {
+    pub(crate) room: &'a Room,
+    /// Whether a quantum begins.
+    pub(crate) begins: bool,
+    pub(crate) bus_of: BusOf<'a>,
+    pub(crate) waits: Waits<'a>,
+}
+
+/// Decides which gangs run, after a look at them, and when that is to be decided again.
+pub(crate) fn choose(
+    state: &mut State,
+    now: Time,
+    input: Input<'_>,
+    Chooses { room, begins, bus_of, waits }: &Chooses<'_>,
+    orders: &mut Vec<Step<GangOrder>>,
+) -> (Option<Quantum>, Option<Time>) {
+    let (begins, rules) = (*begins, input.contract.machine.gangs);
+    let cpus = u32::try_from(input.machine.cpus.len()).unwrap_or(u32::MAX).max(1);
+    let bus = bus::carries(input.machine);
+    let first_rate = rules.first_rate.of(bus / u64::from(cpus));
     let mut quantum =
         Quantum { until: state.until, begins, goes_on: state.running(), chosen: Vec::new(), waiting: 0 };
     let boards = state.boards(room, cpus, begins);
@@ -212,6 +244,7 @@ pub(crate) fn step(
                 head_first: begins && !spare,
                 bus,
                 first_rate,
+                waits,
                 chosen: &mut quantum.chosen,
             };
             let used = choice.make();
@@ -222,7 +255,7 @@ pub(crate) fn step(
         }
     }
     quantum.waiting = u32::try_from(state.gangs.iter().filter(|gang| !gang.runs).count()).unwrap_or(u32::MAX);
-    state.say(orders);
+    state.say(waits, orders);
     // What wants a CPU is seen at looks: there is one in each half of a quantum.
     let next = state.until.min(now.saturating_add(rules.quantum_ns / 2));
     let said = begins || !quantum.chosen.is_empty();
@@ -267,7 +300,7 @@ impl State {
     }
 
     /// What those transferred that ran.
-    fn measure(&mut self, rules: GangRules, bus: u64) {
+    fn measure(&mut self, rules: GangRules, bus: u64) -> Vec<Ran> {
         let part = |rate: u64| {
             u64::try_from(u128::from(rate) * u128::from(WHOLE) / u128::from(bus))
                 .map_or(WHOLE, |part| part.min(WHOLE))
@@ -289,13 +322,23 @@ impl State {
             let used = self.used.entry(gang.board).or_default();
             *used = used.saturating_add(rate.saturating_mul(u64::from(gang.wanted)));
         }
+        let mut entered = Vec::new();
         for (gang, rate) in self.gangs.iter_mut().zip(rates) {
             let Some(rate) = rate else { continue };
             let demand =
                 u128::from(queue::demand(&together, part(rate))) * u128::from(bus) / u128::from(WHOLE);
             let demand = u64::try_from(demand).unwrap_or(u64::MAX).max(rate);
             gang.rates.measured(rate, demand, rules.window);
+            let (mark, last) = (gang.mark.unwrap_or_default(), gang.bus.unwrap_or_default());
+            entered.push(Ran {
+                job: gang.job,
+                unit: gang.unit,
+                bytes: last.bytes.saturating_sub(mark.bytes),
+                span_ns: last.at.saturating_sub(mark.at),
+                wants: Alike { threads: gang.wanted, part: part(demand) },
+            });
         }
+        entered
     }
 
     /// The quantum is over: those that ran go to the end of the list, or out of it.
@@ -376,9 +419,10 @@ impl State {
     }
 
     /// What is new.
-    fn say(&mut self, orders: &mut Vec<Step<GangOrder>>) {
+    fn say(&mut self, waits: Waits<'_>, orders: &mut Vec<Step<GangOrder>>) {
         for gang in self.gangs.iter_mut().filter(|gang| gang.open != gang.runs) {
-            let reason = if gang.runs { gang.because } else { Reason::NotThisQuantum };
+            let waits = || waits(gang.unit).unwrap_or(Reason::NotThisQuantum);
+            let reason = if gang.runs { gang.because } else { waits() };
             let action = GangOrder::Gate { job: gang.job, unit: gang.unit, open: gang.runs };
             gang.open = gang.runs;
             orders.push(Step { action, reason });
@@ -414,6 +458,8 @@ struct Choice<'a> {
     bus: u64,
     /// Of a thread that was not measured yet.
     first_rate: u64,
+    /// Those of units that wait are not chosen.
+    waits: Waits<'a>,
     chosen: &'a mut Vec<Step<Chosen>>,
 }
 
@@ -425,7 +471,7 @@ impl Choice<'_> {
         }
         let (mut waiting, mut running) = (Vec::new(), Vec::new());
         for (at, gang) in self.state.gangs.iter().enumerate() {
-            if gang.board != self.board || !gang.awake {
+            if gang.board != self.board || !gang.awake || !gang.runs && (self.waits)(gang.unit).is_some() {
                 continue;
             }
             let rate = gang.rates.by(self.rules.by, self.rules.window).unwrap_or(self.first_rate);

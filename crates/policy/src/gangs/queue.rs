@@ -19,6 +19,10 @@
 //!   wait down, [`ROUNDS`] rounds of this come near enough to tell which threads go together. A thread gets on by
 //!   (1 + w' u) / (1 + w u), where w' is what its own streams cost each other.
 //!
+//! - *Rates on a bus of one's own*, which carries a part e of the whole: transactions take 1/e there, so demands are
+//!   d' = 1 / (z e + 1) of it. With the waits of the first way, a thread's rate x is the root of z' x² + (z' + L) x = 1, with
+//!   z' = z e. Σ x / (1 + x) falls as L grows, and L / (1 + L) grows: where they meet is found by halving.
+//!
 //! Properties: demands are at least rates, and at most the bus. Where the bus is nearly idle, both are the same. A thread's
 //! demand grows with its own rate and with the others'.
 //!
@@ -28,8 +32,10 @@
 //! Source: P. Schweitzer, Approximate analysis of multiclass closed networks of queues, 1979. The simulator's own bus is
 //! another model, the exact one (`sim/contention/bus.rs`).
 
+use alloc::vec::Vec;
+
 /// The whole bus.
-pub(super) const WHOLE: u64 = 1 << 20;
+pub(crate) const WHOLE: u64 = 1 << 20;
 
 /// Rounds of the second way.
 const ROUNDS: u32 = 4;
@@ -39,11 +45,11 @@ const STREAMS_OF_ALL: u64 = 4;
 
 /// Threads that are alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Alike {
+pub(crate) struct Alike {
     /// So many.
-    pub(super) threads: u32,
+    pub(crate) threads: u32,
     /// What each transfers, or would, as a part of [`WHOLE`].
-    pub(super) part: u64,
+    pub(crate) part: u64,
 }
 
 /// What the threads of `one` would transfer each if they were alone, where these sets ran together, `one` among them.
@@ -61,6 +67,34 @@ pub(super) fn demand(together: &[Alike], one: u64) -> u64 {
     // Alone, a transaction takes at least as long as it is carried.
     let alone = (WHOLE * WHOLE / one).saturating_sub(wait).max(WHOLE);
     (WHOLE * WHOLE / alone).max(one)
+}
+
+/// What threads with these demands would transfer together if they had a bus of their own that carries `part` of [`WHOLE`]: for
+/// all threads of a set, in the order of the sets.
+pub(crate) fn on_own_bus(sets: &[Alike], part: u64) -> Vec<u64> {
+    let part = part.min(WHOLE);
+    // z' of a set; one without a demand computes for ever.
+    let computes = |set: &Alike| (WHOLE * WHOLE / set.part.clamp(1, WHOLE) - WHOLE) * part / WHOLE;
+    let rate = |set: &Alike, length: u64| {
+        if set.part == 0 || part == 0 {
+            return 0;
+        }
+        let z = u128::from(computes(set));
+        let (whole, b) = (u128::from(WHOLE), z + u128::from(length));
+        // 2 / (b + √(b² + 4 z)), the root without a difference of what is nearly equal.
+        let root = (b * b + 4 * z * whole).isqrt();
+        u64::try_from((2 * whole * whole).checked_div(b + root).unwrap_or(whole))
+            .map_or(WHOLE, |x| x.min(WHOLE))
+    };
+    let threads = u64::from(threads(sets));
+    let (mut low, mut high) = (0, threads * WHOLE);
+    while high - low > 1 {
+        let length = low + (high - low) / 2;
+        let share = |x: u64| x * WHOLE / (WHOLE + x);
+        let has: u64 = sets.iter().map(|set| u64::from(set.threads) * share(rate(set, length))).sum();
+        if has > length * WHOLE / (WHOLE + length) { low = length } else { high = length }
+    }
+    sets.iter().map(|set| u64::from(set.threads) * (rate(set, high) * part / WHOLE)).collect()
 }
 
 /// What threads want that are alike.
@@ -172,6 +206,20 @@ mod tests {
         assert!(2 * mixed < half + streams, "{mixed} twice, or {half} and {streams}");
     }
 
+    /// Two that want 60 % of the bus each have nearly all of half a bus, and one that wants a tenth has a little less than that.
+    #[test]
+    fn a_bus_of_ones_own() {
+        let percent = |sets: &[Alike], part: u64| -> Vec<u64> {
+            on_own_bus(sets, WHOLE * part / 100).iter().map(|rate| rate * 1_000 / WHOLE).collect()
+        };
+        let two = percent(&[alike(2, 60)], 50)[0];
+        assert!((430..=500).contains(&two), "{two}");
+        let one = percent(&[alike(1, 10)], 50)[0];
+        assert!((85..=100).contains(&one), "{one}");
+        assert_eq!(percent(&[alike(1, 0), alike(2, 60)], 0), [0, 0]);
+        assert_eq!(percent(&[alike(1, 100)], 100), [1_000], "all of it");
+    }
+
     #[test]
     fn a_thread_alone_is_not_slowed() {
         for percent in [0, 10, 40, 80, 100] {
@@ -207,6 +255,37 @@ mod tests {
             let after = progress(&sets);
             // As far as so few rounds tell.
             prop_assert!(after <= before + WHOLE * 102 / 100, "{before} {after}");
+        }
+
+        /// On the whole bus, it is the first way backwards: within a thousandth of the bus.
+        #[test]
+        fn demands_come_from_what_they_give(percents in proptest::collection::vec(1u64..=100, 1..8)) {
+            let wants: Vec<Alike> = percents.iter().map(|percent| alike(1, *percent)).collect();
+            let rates: Vec<Alike> =
+                on_own_bus(&wants, WHOLE).into_iter().map(|part| Alike { threads: 1, part }).collect();
+            prop_assert!(rates.iter().map(|rate| rate.part).sum::<u64>() <= WHOLE);
+            for (want, rate) in wants.iter().zip(&rates) {
+                let found = demand(&rates, rate.part);
+                // Where the bus is full, a little more or less of a rate is much of a demand.
+                let again = on_own_bus(&[Alike { threads: 1, part: found }], WHOLE)[0];
+                let alone = on_own_bus(&[*want], WHOLE)[0];
+                prop_assert!(again.abs_diff(alone) <= alone / 20 + WHOLE / 1_000, "{found} for {want:?} at {rate:?}");
+            }
+        }
+
+        /// Nobody has more of a smaller bus, nor more than it carries.
+        #[test]
+        fn a_larger_bus_is_no_worse(
+            sets in proptest::collection::vec((1u32..5, 0u64..=100), 1..6),
+            parts in (0u64..=100, 0u64..=100),
+        ) {
+            let sets: Vec<Alike> = sets.iter().map(|(threads, percent)| alike(*threads, *percent)).collect();
+            let (small, large) = (parts.0.min(parts.1) * WHOLE / 100, parts.0.max(parts.1) * WHOLE / 100);
+            let (on_small, on_large) = (on_own_bus(&sets, small), on_own_bus(&sets, large));
+            prop_assert!(on_small.iter().sum::<u64>() <= small + 64);
+            for (on_small, on_large) in on_small.iter().zip(&on_large) {
+                prop_assert!(on_small <= &(on_large + WHOLE / 500), "{on_small} {on_large}");
+            }
         }
 
         /// What one way makes of demands, the other takes back, within a third, where no thread wants more than half. It is

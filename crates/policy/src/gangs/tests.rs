@@ -98,8 +98,11 @@ impl World {
         };
         self.orders.clear();
         let bus = |_: UnitId| 10 * SECOND;
-        let (quantum, _) = step(&mut self.state, self.now, input, &self.room, &bus, &mut self.orders);
-        self.quantum = quantum;
+        let turn = super::look(&mut self.state, self.now, input, &self.room, &mut self.orders);
+        self.quantum = turn.and_then(|turn| {
+            let choice = Chooses { room: &self.room, begins: turn.begins, bus_of: &bus, waits: &|_| None };
+            choose(&mut self.state, self.now, input, &choice, &mut self.orders).0
+        });
         for step in &self.orders {
             let GangOrder::Gate { job, open, .. } = step.action;
             let changed = if open { self.shut.remove(&job.0) } else { self.shut.insert(job.0) };

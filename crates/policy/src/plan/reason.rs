@@ -118,6 +118,18 @@ pub enum Reason {
     NotThisQuantum,
     /// Jobs are gangs no more, or this one is no job any more.
     NoGang,
+    /// The unit transferred more over the memory bus than it holds, and another gets less than that for it.
+    YieldsTheBus {
+        /// The other.
+        to: UnitId,
+    },
+    /// The unit transferred more over the memory bus than the contract lets it.
+    MostOfTheBus {
+        /// That, in bytes per second.
+        most: u64,
+    },
+    /// Nobody is owed anything of the memory bus.
+    BusIsLeft,
     /// The CPUs it owns and borrows changed.
     HoldsChanged,
     /// Time-shared in proportion to its entitlement.

@@ -1,0 +1,283 @@
+//! The bus in a small world of whole quanta: threads that run transfer what the queueing law says.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::snapshot::{JobFacts, Means, Snapshot, UnitFacts};
+use commonhold_contract::{Amount, Permission};
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000_000;
+const QUANTUM: Time = 200 * MS;
+const BUS: u64 = 10 * SECOND;
+const A: UnitId = UnitId(2);
+const B: UnitId = UnitId(3);
+
+/// Threads of a unit, and what each would transfer alone, in percent of the bus.
+type Unit = (u32, u64);
+
+struct World {
+    contract: Contract,
+    machine: Machine,
+    means: Means,
+    gangs: bool,
+    rights: Rights,
+    state: State,
+    now: Time,
+    units: BTreeMap<UnitId, Unit>,
+    bytes: BTreeMap<UnitId, u64>,
+    due: BTreeMap<UnitId, u64>,
+    waited: BTreeMap<UnitId, u64>,
+    in_a_row: BTreeMap<UnitId, u64>,
+    longest: u64,
+    percent: BTreeMap<UnitId, u32>,
+    quanta: u64,
+    plan: Option<BusPlan>,
+}
+
+impl World {
+    fn new(units: &[Unit]) -> World {
+        let mut contract = Contract::default();
+        for at in 0..units.len() {
+            contract.add(None, &format!("u{at}"));
+        }
+        World::of(contract, units)
+    }
+
+    /// Units in the order of the contract's.
+    fn of(contract: Contract, units: &[Unit]) -> World {
+        let machine = Machine::synthetic("nodes:1 cpus:16 bus:10GB/s").unwrap();
+        let mut rights = Rights::new(&contract);
+        rights.set_capacity(Resource::Bus, capacity(&contract, &machine, Resource::Bus));
+        for unit in contract.held() {
+            rights.set_present(unit, true).unwrap();
+        }
+        World {
+            units: contract.held().zip(units.iter().copied()).collect(),
+            contract,
+            machine,
+            means: Means { gangs: true, ..Means::NONE },
+            gangs: true,
+            rights,
+            state: State::default(),
+            now: SECOND,
+            bytes: BTreeMap::new(),
+            due: BTreeMap::new(),
+            waited: BTreeMap::new(),
+            in_a_row: BTreeMap::new(),
+            longest: 0,
+            percent: BTreeMap::new(),
+            quanta: 0,
+            plan: None,
+        }
+    }
+
+    /// What each unit's threads transfer in this quantum.
+    fn ran(&self) -> Vec<Ran> {
+        let waits = |unit: UnitId| self.gangs && self.state.waits(&self.contract, unit).is_some();
+        let runs: Vec<(UnitId, Alike)> = (self.units.iter())
+            .filter(|(unit, (threads, _))| *threads > 0 && !waits(**unit))
+            .map(|(unit, (threads, percent))| {
+                (*unit, Alike { threads: *threads, part: WHOLE * percent / 100 })
+            })
+            .collect();
+        let sets: Vec<Alike> = runs.iter().map(|(_, set)| *set).collect();
+        let parts = queue::on_own_bus(&sets, WHOLE);
+        let ran = |((unit, wants), part): (&(UnitId, Alike), u64)| {
+            // A processor that slows down gives twice what its percentages say.
+            let percent = u64::from(*self.percent.get(unit).unwrap_or(&100) * 2).min(100);
+            let bytes = part_of(part_of(BUS, part, WHOLE), QUANTUM, SECOND) * percent / 100;
+            Ran { job: JobId(unit.0), unit: *unit, bytes, span_ns: QUANTUM, wants: *wants }
+        };
+        runs.iter().zip(parts).map(ran).collect()
+    }
+
+    fn quantum(&mut self) {
+        let ran = self.ran();
+        for ran in &ran {
+            *self.bytes.entry(ran.unit).or_default() += ran.bytes;
+        }
+        self.now += QUANTUM;
+        let facts = |unit: UnitId| UnitFacts {
+            bus: (!self.gangs)
+                .then(|| BusUse { at: self.now, bytes: self.bytes.get(&unit).copied().unwrap_or(0) }),
+            ..UnitFacts::default()
+        };
+        let job = |unit: &UnitId| JobFacts {
+            job: JobId(unit.0),
+            name: alloc::string::String::new(),
+            unit: *unit,
+            threads: Vec::new(),
+            memory: None,
+            bus: None,
+        };
+        let snapshot = Snapshot {
+            at: self.now,
+            units: self.contract.ids().map(facts).collect(),
+            jobs: self.units.keys().map(job).collect(),
+            ..Snapshot::default()
+        };
+        let input = Input {
+            contract: &self.contract,
+            machine: &self.machine,
+            means: self.means,
+            snapshot: &snapshot,
+            changes: &[],
+        };
+        let ended = Ended { ran: if self.gangs { &ran } else { &[] }, gangs: self.gangs, now: true };
+        let mut orders = Vec::new();
+        self.plan = step(&mut self.state, self.now, input, &self.rights, &ended, &mut orders).0;
+        for order in &orders {
+            let BusOrder::Throttle { unit, percent } = order.action;
+            assert!(self.percent.insert(unit, percent) != Some(percent), "an order that changes nothing");
+        }
+        self.quanta += 1;
+        for part in self.plan.iter().flat_map(|plan| &plan.units) {
+            *self.due.entry(part.unit).or_default() += part_of(part.due, QUANTUM, SECOND);
+            *self.waited.entry(part.unit).or_default() += u64::from(part.waits);
+            let row = self.in_a_row.entry(part.unit).or_default();
+            *row = if part.waits { *row + 1 } else { 0 };
+            self.longest = self.longest.max(*row);
+        }
+    }
+
+    fn quanta(&mut self, quanta: u64) -> &mut World {
+        // The first only begins.
+        self.state.began = self.now;
+        (0..quanta).for_each(|_| self.quantum());
+        self
+    }
+
+    /// Bytes per second, on average.
+    fn rate(&self, unit: UnitId) -> u64 {
+        part_of(self.bytes.get(&unit).copied().unwrap_or(0), SECOND, self.quanta * QUANTUM)
+    }
+
+    /// The same of what it was due.
+    fn due(&self, unit: UnitId) -> u64 {
+        part_of(self.due.get(&unit).copied().unwrap_or(0), SECOND, self.quanta * QUANTUM)
+    }
+}
+
+/// A wants 5 GB/s with two threads, and B streams with six. Without accounts, A would have 2.9.
+#[test]
+fn who_takes_more_than_it_holds_yields() {
+    let mut world = World::new(&[(2, 25), (6, 95)]);
+    let before = world.ran()[0].bytes * 5;
+    world.quanta(100);
+    let (had, due) = (world.rate(A), world.due(A));
+    assert!(before < due * 8 / 10, "there is something to be held: {before} of {due}");
+    assert!(had >= due * 97 / 100, "{had} of {due}");
+    assert!(world.rate(B) >= world.due(B) * 75 / 100, "{} of {}", world.rate(B), world.due(B));
+    assert!(world.waited[&B] > 10 && world.waited[&A] == 0, "{:?}", world.waited);
+    assert!(world.longest <= KEPT_QUANTA as u64, "{}", world.longest);
+}
+
+#[test]
+fn nobody_yields_to_who_wants_nothing() {
+    let mut world = World::new(&[(4, 0), (4, 95)]);
+    world.quanta(50);
+    assert_eq!((world.waited.get(&A), world.waited.get(&B)), (Some(&0), Some(&0)));
+    assert!(world.rate(B) > BUS * 95 / 100, "all that is idle is lent: {}", world.rate(B));
+}
+
+#[test]
+fn a_limit_is_held_on_average() {
+    let mut world = World::new(&[(2, 10), (4, 95)]);
+    world.contract.units[B.index()].limit.bus = Some(Amount::Absolute(SECOND));
+    world.quanta(200);
+    let rate = world.rate(B);
+    assert!(rate <= SECOND * 105 / 100, "{rate}");
+    assert!(rate >= SECOND * 90 / 100, "{rate}");
+    assert_eq!(world.plan.as_ref().unwrap().units[1].most, Some(SECOND));
+}
+
+/// A sub-unit's limit holds it and not the units around it.
+#[test]
+fn a_sub_units_limit() {
+    let mut contract = Contract::default();
+    let outer = contract.add(None, "outer");
+    let inner = contract.add(Some(outer), "inner");
+    contract.units[inner.index()].limit.bus = Some(Amount::Part(100_000));
+    let mut world = World::of(contract, &[(2, 20), (2, 80)]);
+    world.quanta(100);
+    assert!(world.rate(inner) <= SECOND * 105 / 100, "{}", world.rate(inner));
+    assert_eq!(world.waited.get(&outer), Some(&0));
+}
+
+#[test]
+fn what_is_not_lent_or_not_borrowed_is_left() {
+    for change in [
+        |contract: &mut Contract| contract.units[A.index()].lend.bus = Permission::No,
+        |contract: &mut Contract| contract.units[B.index()].borrow.bus = Permission::No,
+        |contract: &mut Contract| contract.machine.scheme = Scheme::Quota,
+    ] {
+        let mut world = World::new(&[(4, 0), (4, 95)]);
+        change(&mut world.contract);
+        world.quanta(100);
+        let rate = world.rate(B);
+        assert!((BUS * 45 / 100..=BUS * 52 / 100).contains(&rate), "{rate}");
+    }
+    let mut world = World::new(&[(4, 0), (4, 95)]);
+    world.contract.units[A.index()].lend.bus = Permission::AtMost(Amount::Part(500_000));
+    world.quanta(100);
+    assert!((BUS * 68 / 100..=BUS * 78 / 100).contains(&world.rate(B)), "{}", world.rate(B));
+}
+
+/// The processor gives twice what its percentages say, and has steps of ten. No gang waits.
+#[test]
+fn a_processor_that_slows_down_is_judged_by_what_it_does() {
+    for gangs in [true, false] {
+        let mut world = World::new(&[(2, 10), (4, 95)]);
+        world.gangs = gangs;
+        world.means.throttle = Some(Throttle { least: 10, step: 10 });
+        world.contract.units[B.index()].limit.bus = Some(Amount::Absolute(3 * SECOND));
+        world.quanta(200);
+        let rate = world.rate(B);
+        assert!((SECOND * 24 / 10..=SECOND * 32 / 10).contains(&rate), "{rate}");
+        assert_eq!(world.waited.get(&B), Some(&0));
+        // Nobody holds it any more.
+        world.contract.machine.scheme = Scheme::Smp;
+        world.quantum();
+        assert_eq!(world.percent.get(&B), Some(&100));
+        assert!(world.state.is_empty());
+    }
+}
+
+/// Without demands: where the bus is full, who has more than it is entitled to is slowed down for who has less.
+#[test]
+fn without_demands_the_bus_is_kept_below_full() {
+    let mut world = World::new(&[(2, 25), (6, 95)]);
+    world.gangs = false;
+    world.means.throttle = Some(Throttle { least: 10, step: 10 });
+    world.quanta(200);
+    assert!(world.percent.contains_key(&B) && !world.percent.contains_key(&A), "{:?}", world.percent);
+}
+
+#[test]
+fn without_measures_nothing_is_decided() {
+    let mut world = World::new(&[(0, 0), (0, 0)]);
+    world.quanta(10);
+    assert_eq!(world.plan, None);
+}
+
+proptest! {
+    /// Whoever they are: all have what they are due, as far as the most patient wait, and nobody waits for long.
+    #[test]
+    fn all_have_what_they_are_due(units in proptest::collection::vec((1u32..5, 1u64..=100), 2..5)) {
+        let mut world = World::new(&units);
+        world.quanta(200);
+        prop_assert!(world.longest <= KEPT_QUANTA as u64, "{}", world.longest);
+        let plan = world.plan.clone().unwrap();
+        prop_assert!(plan.units.iter().map(|part| part.entitled).sum::<u64>() <= BUS);
+        for unit in world.contract.held() {
+            let (had, due) = (world.rate(unit), world.due(unit));
+            let entitled = plan.units.iter().find(|part| part.unit == unit).unwrap().entitled;
+            // What a unit transfers alone is no more than it is entitled to: it comes first.
+            let (threads, percent) = world.units[&unit];
+            let modest = u64::from(threads) * percent * BUS / 100 <= entitled;
+            let least = if modest { 95 } else { 75 };
+            prop_assert!(had >= due * least / 100, "{had} of {due} for {unit:?}, {:?}", world.waited);
+            prop_assert!(!modest || world.waited[&unit] == 0, "{:?}", world.waited);
+        }
+    }
+}
