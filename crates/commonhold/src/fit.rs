@@ -2,7 +2,7 @@
 
 use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{
-    Amount, Contract, Deadline, Diagnostic, Discipline, MILLIONTH, PoolForm, Resource, Unit, UnitId,
+    Amount, Contract, Deadline, Diagnostic, Discipline, Gangs, MILLIONTH, PoolForm, Resource, Unit, UnitId,
     amount_text,
 };
 use commonhold_machine::Machine;
@@ -127,9 +127,11 @@ impl<'a> Whole<'a> {
     /// A unit that the hard reservations of others, or the reserve, leave nothing when all are active.
     fn left_with_nothing(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
-        // Within one that has nothing itself, that is the thing to say. Nobody divides the bus yet.
+        // Within one that has nothing itself, that is the thing to say.
         let encloser_has = unit.parent.is_none_or(|parent| self.entitled.value(parent) > 0);
-        if self.entitled.value(id) > 0 || !encloser_has || self.resource == Resource::Bus {
+        // What divides the bus is gangs, or a processor that can.
+        let is_undivided = self.resource == Resource::Bus && self.contract.machine.gangs.by == Gangs::Off;
+        if self.entitled.value(id) > 0 || !encloser_has || is_undivided {
             return None;
         }
         let (what, then) = match self.resource {
@@ -140,9 +142,8 @@ impl<'a> Whole<'a> {
             Resource::Memory => {
                 ("memory", "the unit has what the others leave idle, and loses it when they want it")
             }
-            Resource::Disk | Resource::Bus => {
-                ("disks", "the unit transfers only while the others leave the disks idle")
-            }
+            Resource::Bus => ("the memory bus", "the unit's gangs wait as soon as another is owed something"),
+            Resource::Disk => ("disks", "the unit transfers only while the others leave the disks idle"),
         };
         let message = format!("nothing of {what} is left for `{}` when all units are active", unit.path);
         let help = match self.resource == Resource::Memory && self.capacity.total() == 0 {

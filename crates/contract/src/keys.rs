@@ -352,7 +352,7 @@ pub(crate) static UNIT: Table = Table {
 const CPU_DOC: &str = "CPUs, as a number (`1.5`) or as a part (`\"25%\"`).";
 const MEMORY_DOC: &str = "Memory: `\"8GiB\"` or a part (`\"25%\"`).";
 const DISK_DOC: &str = "Bandwidth of each disk: `\"100MB/s\"` or a part (`\"25%\"`).";
-const BUS_DOC: &str = "Bandwidth of the memory bus: `\"2GiB/s\"` or a part (`\"25%\"`). It is read and checked, and not held yet.";
+const BUS_DOC: &str = "Bandwidth of the memory bus: `\"2GiB/s\"` or a part (`\"25%\"`). [Gangs](gangs.md#units-and-the-bus) hold it, or the processor.";
 
 static AMOUNTS: [Key; 4] = [
     key("cpu", Kind::Amount(Resource::Cpu), "", "1.5", CPU_DOC),
@@ -367,7 +367,7 @@ static COUNTS: [Key; 4] = [
     key("cpu", TICKETS_OF_ONE, "100", "1000", "For CPUs."),
     key("memory", TICKETS_OF_ONE, "100", "1375", "For memory."),
     key("disk", TICKETS_OF_ONE, "100", "1000", "For the bandwidth of each disk."),
-    key("bus", TICKETS_OF_ONE, "100", "50", "For the bandwidth of the memory bus, which is not held yet."),
+    key("bus", TICKETS_OF_ONE, "100", "50", "For the bandwidth of the memory bus."),
 ];
 
 static PERMISSIONS: [Key; 4] = [

@@ -4,12 +4,12 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Discipline, Resource, Scheme, Unit, UnitId};
+use commonhold_contract::{Contract, Discipline, Gangs, Resource, Scheme, Unit, UnitId};
 use commonhold_live::observe::capability;
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
 use commonhold_policy::cpu::{NotHeld, Side, WhyNot, not_held};
-use commonhold_policy::{Means, MemoryMeans};
+use commonhold_policy::{MS, Means, MemoryMeans};
 use commonhold_report::holdings::Holding;
 
 use super::hold::Hold;
@@ -42,10 +42,33 @@ pub(super) fn of(
         cpu(contract, cpus, means, by),
         memory(backend, means.memory, asked(Resource::Memory)),
         disk,
-        Holding::not_held(Resource::Bus, &format!(" by this version{}", asked(Resource::Bus))),
+        bus(contract, means, asked(Resource::Bus)),
     ];
     all.extend(jobs(contract, machine, capability::moves_pages()));
     all
+}
+
+/// What holds the memory bus: the processor, or gangs that wait for a quantum.
+fn bus(contract: &Contract, means: Means, asked: &str) -> Holding {
+    let rules = contract.machine.gangs;
+    let gangs = rules.by != Gangs::Off && means.gangs;
+    let quanta = format!(
+        "by gangs, in quanta of {} ms, for jobs of which it is known what they transfer",
+        rules.quantum_ns / MS
+    );
+    match means.throttle {
+        _ if contract.machine.scheme == Scheme::Smp => {
+            Holding::not_held(Resource::Bus, &format!(": the scheme is smp{asked}"))
+        }
+        Some(throttle) => {
+            let also = if gangs { format!(", and {quanta}") } else { String::new() };
+            let by =
+                format!("by the processor, which slows units down to {} % at least{also}", throttle.least);
+            Holding::partly(Resource::Bus, &by)
+        }
+        None if gangs => Holding::partly(Resource::Bus, &quanta),
+        None => Holding::not_held(Resource::Bus, &format!(": `gangs` is \"off\" in [machine]{asked}")),
+    }
 }
 
 /// The `resource` of jobs in pools, which are none.

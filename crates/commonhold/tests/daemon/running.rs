@@ -57,13 +57,13 @@ fn it_says_what_it_does_not_hold() {
     let weakly = how.strip_prefix("held weakly").or(how.strip_prefix("not held")).unwrap_or_default();
     assert!(weakly.starts_with(", though the contract asks for it: "), "{out}");
     assert!(line("disk    ").contains("held"), "{out}");
-    assert!(out.contains("bus     not held by this version\n"), "{out}");
+    assert!(out.contains("bus     not held: `gangs` is \"off\" in [machine]\n"), "{out}");
     // Its status says so too, in words and in figures, and so does a dry run.
     let held = if how.starts_with("held") { "partly" } else { "no" };
     let memory = serde_json::json!({ "resource": "memory", "held": held, "how": how });
     assert_eq!(place.status()["holdings"][1], memory);
     let text = place.call(&["status"]);
-    assert!(text.out.contains("bus     not held by this version\n"), "{}", text.out);
+    assert!(text.out.contains("bus     not held: `gangs` is \"off\" in [machine]\n"), "{}", text.out);
     let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
     let plan: serde_json::Value = serde_json::from_str(&dry.out).unwrap();
     assert_eq!(plan["holdings"][1], memory);

@@ -83,7 +83,7 @@ fn units_give_and_are_set_and_taken_back() {
         "a: 60 disk tickets instead of 100; no processes now\nb: 140 disk tickets instead of 100; no processes now\n"
     );
     // Of what nothing holds, that is said.
-    let bus = "bus tickets have no effect now: not held by this version\n";
+    let bus = "bus tickets have no effect now: not held: `gangs` is \"off\" in [machine]\n";
     let given = done(place.call(&["tickets", "give", "a", "b", "bus", "1"]));
     assert!(given.ends_with(bus), "{given}");
     assert!(done(place.call(&["tickets"])).ends_with(bus));
