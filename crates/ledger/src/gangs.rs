@@ -51,9 +51,9 @@ pub enum GangState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Known {
-    /// It was measured in quanta in which the gang ran.
-    Measured,
-    /// The contract's `first-rate` is taken, until it is measured.
+    /// Its processes told it, by the processor's counters or by their own, of quanta in which it ran.
+    Told,
+    /// The contract's `first-rate` is taken, until they did.
     #[default]
     Taken,
 }
@@ -157,7 +157,7 @@ impl Gangs {
                 gang.ran += 1;
                 sum.ran += 1;
                 if own.tells {
-                    gang.known = Known::Measured;
+                    gang.known = Known::Told;
                 }
             } else if gang.state == GangState::Waits {
                 gang.waits += 1;
@@ -252,7 +252,7 @@ mod tests {
         );
         assert_eq!((of(&gangs, 3).state, of(&gangs, 2).waits), (GangState::Sleeps, 0));
         gangs.book(&plan(10, &Says { begins: true, goes_on: &[], chosen: &[2], stopped: &[1] }));
-        assert_eq!((of(&gangs, 1).state, of(&gangs, 1).known), (GangState::Waits, Known::Measured));
+        assert_eq!((of(&gangs, 1).state, of(&gangs, 1).known), (GangState::Waits, Known::Told));
         assert_eq!((of(&gangs, 2).waits, of(&gangs, 2).waited, of(&gangs, 2).longest), (0, 1, 1));
         gangs.book(&plan(20, &Says { begins: true, goes_on: &[], chosen: &[1], stopped: &[2] }));
         gangs.book(&plan(25, &Says { begins: false, goes_on: &[1], chosen: &[2], stopped: &[] }));
