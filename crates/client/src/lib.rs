@@ -24,6 +24,7 @@
 pub mod arena;
 mod client;
 mod error;
+pub mod gang;
 mod reply;
 pub mod wire;
 
