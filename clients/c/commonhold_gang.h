@@ -126,6 +126,7 @@ static struct {
 	uint64_t line, told; /* bytes; what ch_transferred was told */
 	uint64_t ended;      /* misses of threads that ended */
 	uint64_t written;    /* never goes back */
+	uint64_t before;     /* of that, what was told to a daemon that is gone */
 	int counted, inherits;
 	ch__counter *counters;
 	size_t count, room;
@@ -311,7 +312,7 @@ static void ch__gang_put(uint64_t at_ns) {
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	__atomic_store_n(&page->writer, ch__gang.writer_tid, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->at_ns, at_ns, __ATOMIC_RELAXED);
-	__atomic_store_n(&page->bytes, ch__gang.written, __ATOMIC_RELAXED);
+	__atomic_store_n(&page->bytes, ch__gang.written - ch__gang.before, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELEASE);
 }
 
@@ -352,7 +353,8 @@ static ch_error ch__gang_ask(const char *path, ch_gang_page **page, char *why) {
 	return error;
 }
 
-/* The daemon does not look any more: if another one is there, it has this process join. */
+/* The daemon does not look any more: if another one is there, it has this process join. What was told to the one before is not
+ * told again. */
 static void ch__gang_join_again(void) {
 	ch_gang_page *page;
 	pthread_mutex_unlock(&ch__gang.lock);
@@ -362,6 +364,7 @@ static void ch__gang_join_again(void) {
 	if (page && !ch__gang.ends) {
 		munmap(ch__gang.page, sizeof *page);
 		ch__gang.page = page;
+		ch__gang.before = ch__gang.written;
 	} else if (page) {
 		munmap(page, sizeof *page);
 	}
@@ -412,7 +415,7 @@ static void ch__gang_in_child(void) {
 	/* The descriptors are copies: closing them ends nothing of the parent's. */
 	ch__gang_uncount();
 	__atomic_store_n(&ch__gang.told, 0, __ATOMIC_RELAXED);
-	ch__gang.written = 0;
+	ch__gang.written = ch__gang.before = 0;
 	ch__gang.lock = fresh;
 }
 
@@ -447,7 +450,7 @@ ch_error ch_gang_join(const char *socket_path, char *why) {
 		ch__gang.pid = getpid();
 		ch__gang.line = 64;
 		ch__gang_cache(&size, &ch__gang.line);
-		ch__gang.written = 0;
+		ch__gang.written = ch__gang.before = 0;
 		__atomic_store_n(&ch__gang.told, 0, __ATOMIC_RELAXED);
 		ch__gang_count_threads();
 		ch__gang.ends = 0;

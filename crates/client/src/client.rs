@@ -1,5 +1,7 @@
 //! A connection to the daemon.
 
+use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Error;
+use crate::gang::WithFile;
 use crate::reply::{Awaited, Changed, Made, Offers, State, Tickets};
 use crate::wire::{Asked, Call, Refusal, Reply, Resource, receive, send};
 
@@ -178,9 +181,24 @@ impl Client {
         call: &Call,
         patience: Option<Duration>,
     ) -> Result<T, Error> {
-        self.stream.set_write_timeout(Some(PATIENCE))?;
         self.stream.set_read_timeout(patience)?;
-        let answered = send(&self.stream, call).and_then(|()| receive(&self.stream));
+        self.call_from(call, &self.stream)
+    }
+
+    /// A call whose answer comes with a descriptor.
+    pub(crate) fn call_for_file<T: DeserializeOwned>(
+        &mut self,
+        call: &Call,
+    ) -> Result<(T, Option<OwnedFd>), Error> {
+        self.stream.set_read_timeout(Some(PATIENCE))?;
+        let mut with_file = WithFile::new(&self.stream);
+        let answer = self.call_from(call, &mut with_file)?;
+        Ok((answer, with_file.file))
+    }
+
+    fn call_from<T: DeserializeOwned>(&self, call: &Call, from: impl Read) -> Result<T, Error> {
+        self.stream.set_write_timeout(Some(PATIENCE))?;
+        let answered = send(&self.stream, call).and_then(|()| receive(from));
         let bytes = match answered {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Err(Error::HungUp),
@@ -210,7 +228,7 @@ impl From<UnixStream> for Client {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::thread;
 
     use super::*;

@@ -1,5 +1,5 @@
 //! A program's way to the daemon `commonhold run`: it looks at tickets, offers some for others, and waits until an offer is
-//! served.
+//! served. The module [`gang`] tells what it transfers over the memory bus.
 //!
 //! ```no_run
 //! use commonhold_client::{Client, Offer};
@@ -24,6 +24,7 @@
 pub mod arena;
 mod client;
 mod error;
+pub mod gang;
 mod reply;
 pub mod wire;
 
@@ -31,6 +32,11 @@ pub mod wire;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/programs.md")]
 struct Programs;
+
+/// Likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/gangs.md")]
+struct Gangs;
 
 pub use client::{Client, Offer, PATIENCE};
 pub use error::{Error, Why};

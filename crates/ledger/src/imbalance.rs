@@ -35,6 +35,19 @@ pub enum Imbalance {
         /// Borrowed by all units.
         borrowed: u64,
     },
+    /// What units transferred over the memory bus beyond and below what they are entitled to, in bytes.
+    #[error(
+        "the accounts of the memory bus do not balance: {lent} bytes are lent, {nobodys} bytes are nobody's, and {borrowed} \
+         bytes are borrowed"
+    )]
+    Bus {
+        /// Lent by all units.
+        lent: u64,
+        /// Borrowed of what no unit left.
+        nobodys: u64,
+        /// Borrowed by all units.
+        borrowed: u64,
+    },
     /// Memory on loan, in bytes: it may be borrowed of what no unit holds, and not be lent to no unit.
     #[error(
         "the accounts of memory do not balance: {lent} bytes are lent and only {borrowed} bytes borrowed"
@@ -74,6 +87,7 @@ impl Imbalance {
             Imbalance::CpuTime { .. } => "CPU time",
             Imbalance::Stranger { .. } => "CPUs",
             Imbalance::Disk { .. } => "disks",
+            Imbalance::Bus { .. } => "the memory bus",
             Imbalance::Memory { .. } => "memory on loan",
             Imbalance::Allowed { .. } => "memory that is allowed",
             Imbalance::Exchange { .. } => "exchanges",

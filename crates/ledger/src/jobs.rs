@@ -9,6 +9,8 @@ use commonhold_contract::{Contract, PoolForm, UnitId};
 use commonhold_machine::{Cpu, Machine};
 use commonhold_policy::{JobId, Plan, Reason, Snapshot, ThreadId};
 
+use crate::gangs::{Gang, GangAccount, Gangs};
+
 /// A job in a statement.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Job {
@@ -31,6 +33,9 @@ pub struct Job {
     /// Nodes, and bytes of its memory there, as of the last look at that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<(u32, u64)>,
+    /// As a gang, where jobs are some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<Gang>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -53,6 +58,7 @@ pub(crate) struct Jobs {
     pool_of: BTreeMap<u32, u32>,
     jobs: BTreeMap<JobId, Own>,
     seats: BTreeMap<ThreadId, (JobId, u32)>,
+    gangs: Gangs,
 }
 
 impl Jobs {
@@ -60,9 +66,11 @@ impl Jobs {
         if self.form != contract.machine.pools {
             (self.form, self.of) = (contract.machine.pools, Vec::new());
         }
+        self.gangs.adopt(contract);
     }
 
     pub(crate) fn observe(&mut self, machine: &Machine, snapshot: &Snapshot) {
+        self.gangs.observe(&snapshot.jobs);
         if snapshot.jobs.is_empty() {
             self.jobs.clear();
             self.seats.clear();
@@ -94,6 +102,7 @@ impl Jobs {
     }
 
     pub(crate) fn book(&mut self, plan: &Plan) {
+        self.gangs.book(plan);
         for step in &plan.decisions.seats {
             let seat = step.action;
             match seat.pool {
@@ -104,6 +113,11 @@ impl Jobs {
                 own.moved += 1;
             }
         }
+    }
+
+    /// The gangs of a unit, given the unit and its sub-units.
+    pub(crate) fn gangs_of(&self, family: &[UnitId]) -> Option<GangAccount> {
+        self.gangs.account(family)
     }
 
     pub(crate) fn statement(&self, contract: &Contract) -> Vec<Job> {
@@ -124,6 +138,7 @@ impl Jobs {
             at_home: own.at_home,
             looks: own.looks,
             memory: own.memory.clone(),
+            gang: self.gangs.of(*id),
         };
         self.jobs.iter().map(job).collect()
     }
@@ -170,6 +185,7 @@ mod tests {
             at_home: 1,
             looks: 3,
             memory: vec![(1, 4096)],
+            gang: None,
         };
         assert_eq!(said, [expected]);
         jobs.observe(&machine, &Snapshot::default());

@@ -8,6 +8,7 @@ use commonhold_policy::plan::CpuDecision;
 use commonhold_policy::tree::Levels;
 use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
+use crate::bus::Bus;
 use crate::disk::Disks;
 use crate::jobs::Jobs;
 use crate::memory::Memory;
@@ -90,6 +91,7 @@ pub struct Ledger {
     /// The backend's counter at the latest snapshot.
     idle_seen_ns: u64,
     disks: Disks,
+    bus: Bus,
     memory: Memory,
     exchanges: Exchanges,
     jobs: Jobs,
@@ -110,6 +112,7 @@ impl Ledger {
             idle_ns: 0,
             idle_seen_ns: 0,
             disks: Disks::default(),
+            bus: Bus::default(),
             memory: Memory::default(),
             exchanges: Exchanges::default(),
             jobs: {
@@ -174,6 +177,7 @@ impl Ledger {
         }
         self.memory.book(plan);
         self.jobs.book(plan);
+        self.bus.book(plan);
         self.disks.book(plan, applied_at);
         let mut wrong = self.exchanges.book(plan);
         wrong.extend(self.imbalances());
@@ -208,6 +212,7 @@ impl Ledger {
             }
         }
         self.disks.adopt(contract);
+        self.bus.adopt(contract);
         self.memory.adopt(contract);
         self.exchanges.adopt(contract);
         self.jobs.adopt(contract);
@@ -276,7 +281,8 @@ impl Ledger {
             (owner != Some(*lender)).then_some(Imbalance::Stranger { cpu: *cpu, lender: *lender, owner })
         };
         let strangers = self.loan.iter().find_map(stranger);
-        let resources = self.disks.imbalance().into_iter().chain(self.memory.imbalances());
+        let resources = self.disks.imbalance().into_iter().chain(self.bus.imbalance());
+        let resources = resources.chain(self.memory.imbalances());
         time.into_iter().chain(strangers).chain(resources).collect()
     }
 
@@ -348,6 +354,8 @@ impl Ledger {
             waited_ns: sum(&|own| own.waited_ns),
             waited_on_ns,
             disk: self.disks.account(family),
+            bus: self.bus.account(unit),
+            gangs: self.jobs.gangs_of(family),
             memory: self.memory.account(contract, family),
             credits: Some(credits).filter(|credits| *credits != Credits::default()),
         }

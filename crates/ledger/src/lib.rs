@@ -2,7 +2,9 @@
 //!
 //! It reads plans and snapshots and nothing else. Its sums are conserved; it says so whenever one is not, and goes on.
 
+mod bus;
 mod disk;
+mod gangs;
 mod imbalance;
 mod jobs;
 mod ledger;
@@ -10,7 +12,9 @@ mod memory;
 mod spread;
 mod trade;
 
+pub use bus::BusAccount;
 pub use disk::DiskAccount;
+pub use gangs::{Gang, GangAccount, GangState, Known};
 pub use imbalance::Imbalance;
 pub use jobs::Job;
 pub use ledger::Ledger;
@@ -64,6 +68,12 @@ pub struct Account {
     /// Disk bandwidth, where it is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskAccount>,
+    /// The memory bus, of outermost units, where what they transfer is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bus: Option<BusAccount>,
+    /// Its gangs, if it has or had some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gangs: Option<GangAccount>,
     /// Memory, where it is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryAccount>,

@@ -5,9 +5,11 @@ use commonhold_ledger::{Job, Statement};
 use crate::figures::{bytes, percent_text};
 use crate::table::{Paint, Style, Table, clean, wrap};
 
-/// A row for each job; nothing where there are none.
+/// A row for each job; nothing where there are none, or jobs are gangs and nobody places them.
 pub(crate) fn table(statement: &Statement, style: Style) -> String {
-    if statement.jobs.is_empty() {
+    let is_placed =
+        |job: &Job| job.gang.is_none() || !job.pools.is_empty() || !job.memory.is_empty() || job.moved > 0;
+    if !statement.jobs.iter().any(is_placed) {
         return String::new();
     }
     let mut table = Table::new(&[
@@ -77,6 +79,7 @@ mod tests {
             at_home: 95,
             looks: 100,
             memory: vec![(0, 3 << 20)],
+            gang: None,
         };
         let mut statement = Statement { jobs: vec![job], ..Statement::default() };
         let text = table(&statement, Style::default());

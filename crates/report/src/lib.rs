@@ -5,6 +5,7 @@
 // Text is put together from pieces all over this crate; `write!` to a `String` would return results that mean nothing.
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
+mod bus;
 pub mod claims;
 pub mod comparison;
 pub mod cost_model;
@@ -14,6 +15,7 @@ mod disks;
 pub mod doctor;
 pub mod exchanges;
 mod figures;
+mod gangs;
 pub mod holdings;
 mod html;
 mod jobs;

@@ -120,6 +120,10 @@ pub fn text(study: &Study, style: Style) -> String {
         out.push('\n');
         out += &disks_table(study).render(style);
     }
+    for table in bus_tables(study, style) {
+        out.push('\n');
+        out += &table.render(style);
+    }
     if let Some(exchanges) = exchanges_table(study) {
         out.push('\n');
         out += &exchanges.render(style);
@@ -277,6 +281,23 @@ fn memory_loans_table(study: &Study) -> Option<Table> {
     Some(table)
 }
 
+/// The memory bus by unit, and gangs, of the first run; nothing where none of both was there.
+fn bus_tables(study: &Study, style: Style) -> Vec<Table> {
+    let Some(first) = study.runs.first() else { return Vec::new() };
+    let tables =
+        crate::bus::table(&first.ledger, style).into_iter().chain(crate::gangs::units(&first.ledger));
+    let said = format!("of the run with seed {}", first.seed);
+    let several = study.runs.len() > 1;
+    tables
+        .map(|mut table| {
+            if several {
+                table.line(Paint::Faint, said.clone());
+            }
+            table
+        })
+        .collect()
+}
+
 /// Those of the first run: they come about by what the workload offers, and not by chance.
 fn exchanges_table(study: &Study) -> Option<Table> {
     exchanges::table(&study.runs.first()?.ledger.exchanges, When::At)
@@ -431,8 +452,11 @@ pub fn html(study: &Study) -> String {
     }
     page += "<h2>Figures</h2>\n";
     let tables = [jobs_table(study), units_table(study), memory_table(study)].into_iter();
-    for table in
-        tables.chain(memory_loans_table(study)).chain([disks_table(study)]).chain(exchanges_table(study))
+    for table in tables
+        .chain(memory_loans_table(study))
+        .chain([disks_table(study)])
+        .chain(bus_tables(study, Style::PLAIN))
+        .chain(exchanges_table(study))
     {
         page += &table.html();
     }

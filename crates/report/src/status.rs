@@ -3,9 +3,11 @@
 use commonhold_contract::{MILLIONTH, Resource};
 use commonhold_ledger::{Account, Credits, Statement};
 
+use crate::bus;
 use crate::disks;
 use crate::exchanges::{self, When};
-use crate::figures::{bytes, count, cpus, duration, percent_text};
+use crate::figures::{bytes, count, cpus, duration, percent_text, rate};
+use crate::gangs;
 use crate::holdings::Holding;
 use crate::switches::UnitSwitches;
 use crate::table::{Paint, Style, Table, clean, fit, pad, wrap};
@@ -64,7 +66,12 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text.push('\n');
     }
     text += &disks::table(statement, style);
+    if let Some(bus) = bus::table(statement, style) {
+        text.push('\n');
+        text += &bus.render(style);
+    }
     text += &crate::jobs::table(statement, style);
+    text += &gangs::text(statement, style);
     if let Some(exchanges) = exchanges::table(&statement.exchanges, When::Ago(statement.elapsed_ns)) {
         text.push('\n');
         text += &exchanges.render(style);
@@ -75,7 +82,8 @@ pub fn text(statement: &Statement, style: Style) -> String {
 
 fn headline(statement: &Statement) -> String {
     let machine = count(statement.cpus as usize, "CPU");
-    format!("scheme {}, {machine}, {}", statement.scheme, duration(statement.elapsed_ns))
+    let gangs = gangs::now(statement).map_or_else(String::new, |now| format!("; {now}"));
+    format!("scheme {}, {machine}, {}{gangs}", statement.scheme, duration(statement.elapsed_ns))
 }
 
 fn add_account(table: &mut Table, account: &Account, style: Style) {
@@ -250,15 +258,21 @@ const LIVE_LINES: usize = 3;
 pub fn live(statement: &Statement, style: Style, height: usize) -> String {
     let room = height.max(LIVE_LINES + 1) - LIVE_LINES;
     let names = (style.width / 4).clamp(8, 24);
-    let bar = style.width.saturating_sub(names + 1 + LIVE_FIGURES).clamp(4, 40);
+    let has_bus = statement.accounts.iter().any(|account| account.bus.is_some());
+    let figures = LIVE_FIGURES + if has_bus { LIVE_BUS } else { 0 };
+    let bar = style.width.saturating_sub(names + 1 + figures).clamp(4, 40);
+    let bus = has_bus.then(|| "bus".to_owned());
+    let heads = live_line("unit", names, LIVE_LEGEND, bar, LIVE_HEADS, bus);
     let mut lines = vec![
         style.paint(Paint::Strong, &fit(&headline(statement), style.width)),
-        style.paint(Paint::Faint, &fit(&live_line("unit", names, LIVE_LEGEND, bar, LIVE_HEADS), style.width)),
+        style.paint(Paint::Faint, &fit(&heads, style.width)),
     ];
     let accounts = &statement.accounts;
     let shown = if accounts.len() <= room { accounts.len() } else { room - 1 };
     for account in &accounts[..shown] {
-        lines.push(fit(&live_account(statement, account, names, bar), style.width));
+        let bus =
+            has_bus.then(|| account.bus.as_ref().map(|bus| rate(bus.using_bytes_per_s)).unwrap_or_default());
+        lines.push(fit(&live_account(statement, account, names, bar, bus), style.width));
     }
     if shown < accounts.len() {
         let more = format!("… and {}", count(accounts.len() - shown, "more unit"));
@@ -275,21 +289,39 @@ const LIVE_LEGEND: &str = "█ own ░ idle ▒ beyond";
 /// Columns that the figures of [`live_line`] take.
 const LIVE_FIGURES: usize = 7 + 9 + 10 + 10;
 
+/// And what is transferred over the memory bus, where that is known.
+const LIVE_BUS: usize = 12;
+
 const LIVE_HEADS: [&str; 4] = ["using", "entitled", "lent", "waited"];
 
-fn live_line(name: &str, names: usize, bar: &str, columns: usize, figures: [&str; 4]) -> String {
+fn live_line(
+    name: &str,
+    names: usize,
+    bar: &str,
+    columns: usize,
+    figures: [&str; 4],
+    bus: Option<String>,
+) -> String {
     let [using, entitled, lent, waited] = figures;
-    format!("{} {} {using:>6} {entitled:>8} {lent:>9} {waited:>9}", pad(name, names), pad(bar, columns))
+    let bus = bus.map_or_else(String::new, |bus| format!(" {bus:>11}"));
+    let (name, bar) = (pad(name, names), pad(bar, columns));
+    format!("{name} {bar} {using:>6} {entitled:>8} {lent:>9} {waited:>9}{bus}").trim_end().to_owned()
 }
 
-fn live_account(statement: &Statement, account: &Account, names: usize, columns: usize) -> String {
+fn live_account(
+    statement: &Statement,
+    account: &Account,
+    names: usize,
+    columns: usize,
+    bus: Option<String>,
+) -> String {
     let whole = u64::from(statement.cpus) * MILLIONTH;
     let bar = bar(account.using_micro_cpus, account.entitled_micro_cpus, whole, columns);
     let name = "  ".repeat(depth(&account.unit)) + &clean(leaf(&account.unit));
     let using = cpus(rounded(account.using_micro_cpus));
     let entitled = cpus(account.entitled_micro_cpus);
     let figures = [using.as_str(), &entitled, &duration(account.lent_ns), &duration(account.waited_ns)];
-    live_line(&name, names, &bar, columns, figures)
+    live_line(&name, names, &bar, columns, figures, bus)
 }
 
 /// A bar of `columns` for the whole machine.

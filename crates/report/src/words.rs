@@ -71,6 +71,11 @@ pub fn words(contract: &Contract, action: Action<'_>, reason: Reason) -> (String
     (Described(action, contract).to_string(), Because(reason, contract).to_string())
 }
 
+/// Why a gang runs or waits, in words: such reasons name no unit.
+pub(crate) fn because(reason: Reason) -> String {
+    Because(reason, &Contract::default()).to_string()
+}
+
 /// A change of rights in words: what was asked for, and why it was refused, if it was.
 pub fn rights(contract: &Contract, change: &RightsChange) -> String {
     let what = Asked(change.change, contract);

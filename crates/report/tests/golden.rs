@@ -129,6 +129,20 @@ fn plan_without_steps_and_with_units_that_the_contract_lacks() {
     );
 }
 
+fn holder(problems: &[String]) -> status::Holder<'_> {
+    status::Holder {
+        contract: "lab.toml",
+        backend: "user",
+        instead: None,
+        holdings: &[],
+        switches: &[],
+        tickets: &[],
+        expected_tickets: &[],
+        lots: &[],
+        problems,
+    }
+}
+
 /// What is remembered of loans, of every resource and on both sides; of a unit of which nothing is, nothing is said.
 #[test]
 fn status_of_units_whose_loans_are_remembered() {
@@ -152,23 +166,29 @@ fn status_of_units_whose_loans_are_remembered() {
 }
 
 #[test]
+fn status_of_gangs_and_of_the_bus() {
+    let statement = fixture::gangs();
+    let text = status::text(&statement, Style::PLAIN);
+    assert_fits(&text, 80);
+    assert_snapshot!(text);
+    let live = status::live(&statement, Style::PLAIN, 9);
+    assert_fits(&live, 80);
+    assert_snapshot!("live_table_with_the_bus", live);
+    let json: serde_json::Value = serde_json::from_str(&status::json(holder(&[]), &statement)).unwrap();
+    assert_snapshot!(
+        "gangs_and_bus_as_json",
+        format!("{:#}\n{:#}", json["jobs"][0], json["accounts"][0]["bus"])
+    );
+}
+
+#[test]
 fn status_of_units_that_lend() {
     let statement = fixture::statement();
     let text = status::text(&statement, Style::PLAIN);
     assert_fits(&text, 80);
     assert_snapshot!(text);
     let problems = ["the caretaker was killed".to_owned()];
-    let holder = status::Holder {
-        contract: "lab.toml",
-        backend: "user",
-        instead: None,
-        holdings: &[],
-        switches: &[],
-        tickets: &[],
-        expected_tickets: &[],
-        lots: &[],
-        problems: &problems,
-    };
+    let holder = holder(&problems);
     assert_snapshot!("status_of_units_that_lend_json", status::json(holder, &statement));
     assert_eq!(
         status::holder(holder),

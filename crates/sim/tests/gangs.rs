@@ -158,3 +158,39 @@ fn a_limit_of_the_bus_is_held() {
     let (_, streams) = bus_shares(|contract, _, _| contract.push_str("limit = { bus = \"4GB/s\" }\n"));
     assert!((3.5..4.3).contains(&streams), "{streams} GB/s");
 }
+
+/// What the two threads of a program are taken to transfer each that has another phase from a second of work on, in
+/// transactions per microsecond, at the first choice after so much time. It runs in every quantum, beside one that transfers
+/// nothing.
+fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
+    let text = format!(
+        "version = 1\nhorizon = \"{at}\"\n[program.p]\ndo = [{{ run = \"thread\", times = 2, at_once = 2 }}]\n[program.thread]\n\
+         do = [{{ repeat = 100, do = [{{ cpu = \"10ms\", bus = {first} }}] }}, {{ repeat = \"forever\", do = [{{ cpu = \"10ms\", bus = {then} }}] }}]\n\
+         [program.still]\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"10ms\" }}] }}]\n\
+         [job.p]\nunit = \"jobs\"\nprogram = \"p\"\nbackground = true\n[job.still]\nunit = \"jobs\"\nprogram = \"still\"\nbackground = true\n"
+    );
+    let outcome = run(&contract("smp", gangs), LINUX, &text);
+    let gangs = outcome.ledger.jobs.iter().filter_map(|job| job.gang.as_ref());
+    let most = gangs.filter_map(|gang| gang.bytes_per_s).max().unwrap();
+    // 64 bytes each.
+    most as f64 / 64e6
+}
+
+/// A program changes in the quantum from 1.0 s to 1.2 s. By 1.6 s it ran for two whole quanta in its new phase: that is known.
+/// A window of five quanta still has the old one in it.
+#[test]
+fn a_new_phase_is_known_within_two_quanta() {
+    for (first, then) in [(1.0, 6.0), (6.0, 1.0)] {
+        for gangs in ["latest-quantum", "demand"] {
+            let (before, after) =
+                (taken_at(gangs, first, then, "950ms"), taken_at(gangs, first, then, "1650ms"));
+            let near = |is: f64, to: f64| (is / to - 1.0).abs() < 0.1;
+            assert!(
+                near(before, first) && near(after, then),
+                "{gangs}, {first} to {then}: {before}, {after}"
+            );
+        }
+        let window = taken_at("quanta-window", first, then, "1650ms");
+        assert!((window / then - 1.0).abs() > 0.2, "quanta-window, {first} to {then}: {window}");
+    }
+}

@@ -118,6 +118,10 @@ const A_TRACED: Each = traced(SET_A.window);
 const B_TRACED: Each = traced(SET_B.window);
 /// On a bus that carries four times as much.
 const B_WIDE: Set = set(&on_a_bus(B, 400));
+/// On one that carries twice as much, and half.
+const B_TWICE: Set = set(&on_a_bus(B, 200));
+const B_HALF: Set = set(&on_a_bus(B, 50));
+const DOUBLED_HALF: Each = on_a_bus(DOUBLED, 50);
 
 /// Both, one after the other.
 macro_rules! all {
@@ -185,6 +189,12 @@ fn carried(at: Seed, run: Experiment) -> Option<f64> {
     let outcome = at.of(run)?;
     let sum: u64 = outcome.jobs.iter().map(|job| job.spent.transferred / 1_000_000).sum();
     divide(real(sum), real(outcome.ended_ns) / 1e3)
+}
+
+/// Of how many programs two copies carry at least 85 % of a bus.
+fn that_fill(at: Seed, runs: &Each, bus: f64) -> Option<f64> {
+    let carried: Option<Vec<f64>> = runs.iter().map(|run| carried(at, *run)).collect();
+    Some(real(carried?.iter().filter(|carried| **carried >= 0.85 * bus).count() as u64))
 }
 
 /// By how much of its time under Linux a program is faster.
@@ -602,6 +612,40 @@ pub(super) const ROWS: &[Row] = &[
             let of = |set: &Set| mean(&improvements(at, &set.demand, &set.linux)?);
             divide(of(&B_WIDE)?, of(&SET_B)?)
         },
+    )
+    .basis(Basis::Beyond),
+    predicted(
+        (
+            "OURS-BUS-TWICE",
+            "ours",
+            "The same on a bus of twice",
+            "half of it at most",
+        ),
+        Tolerance::AtMost { high: 0.5 },
+        all!(SET_B.linux, SET_B.demand, B_TWICE.linux, B_TWICE.demand),
+        |at| {
+            let of = |set: &Set| mean(&improvements(at, &set.demand, &set.linux)?);
+            divide(of(&B_TWICE)?, of(&SET_B)?)
+        },
+    )
+    .basis(Basis::Beyond),
+    predicted(
+        (
+            "OURS-BUS-FULL",
+            "ours",
+            "Half of the bus: programs of which two copies carry 85 % of it, by those that do of the bus as it is",
+            "more",
+        ),
+        above(1.0),
+        all!(DOUBLED, DOUBLED_HALF),
+        |at| divide(that_fill(at, &DOUBLED_HALF, BUS_RATE / 2.0)?, that_fill(at, &DOUBLED, BUS_RATE)?),
+    )
+    .basis(Basis::Beyond),
+    predicted(
+        ("OURS-BUS-HALF", "ours", "Set B on half of the bus: mean improvement by demand", "more than none"),
+        above(0.0),
+        all!(B_HALF.linux, B_HALF.demand),
+        |at| mean(&improvements(at, &B_HALF.demand, &B_HALF.linux)?),
     )
     .basis(Basis::Beyond),
 ];

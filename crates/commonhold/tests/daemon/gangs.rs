@@ -15,7 +15,7 @@ use crate::support::{Daemon, Place, Process, eventually, is_there, kill, said, s
 const SANITIZE: [&str; 4] = ["-g", "-pthread", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// A contract whose unit's processes are gangs.
-fn contract(members: &[u32]) -> String {
+pub(crate) fn contract(members: &[u32]) -> String {
     let members: Vec<String> = members.iter().map(|pid| format!("\"pid:{pid}\"")).collect();
     format!(
         "version = 1\n[machine]\ngangs = \"latest-quantum\"\nquantum = \"50ms\"\n\
@@ -25,7 +25,7 @@ fn contract(members: &[u32]) -> String {
 }
 
 /// What `scripts/gangs` builds.
-fn built(place: &Place) -> PathBuf {
+pub(crate) fn built(place: &Place) -> PathBuf {
     let to = place.path().join("gangs");
     let script = Command::new(root().join("scripts/gangs")).arg(&to).status().unwrap();
     assert!(script.success(), "install gcc, as scripts/packages-run says");
@@ -33,19 +33,19 @@ fn built(place: &Place) -> PathBuf {
 }
 
 /// A program that ends with the test.
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Running {
-    fn start(command: &mut Command) -> Running {
+    pub(crate) fn start(command: &mut Command) -> Running {
         Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
     /// Whether it has a page of the daemon's in its memory.
-    fn has_joined(&self) -> bool {
+    pub(crate) fn has_joined(&self) -> bool {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap_or_default();
         maps.contains("memfd:commonhold-gang")
     }

@@ -10,6 +10,7 @@ mod bad_machine;
 mod clients;
 mod currencies;
 mod exec;
+mod gang_programs;
 mod gangs;
 mod killed;
 mod membership;

@@ -293,11 +293,11 @@ pub(crate) fn compile(source: &str, to: &Path) {
     assert_eq!(said.code, Some(0), "install gcc, as scripts/packages-run says: {said:?}");
 }
 
-/// The folder of the worked examples' programs in Rust, built as this test is.
-fn built_examples() -> PathBuf {
+/// The folder of a worked example's program in Rust, built as this test is.
+pub(crate) fn built_example(name: &str) -> PathBuf {
     let built = Path::new(env!("CARGO_BIN_EXE_commonhold")).parent().unwrap();
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--locked", "--package", "commonhold-client", "--example", "trade"]);
+    cargo.args(["build", "--quiet", "--locked", "--package", "commonhold-client", "--example", name]);
     if built.ends_with("release") {
         cargo.arg("--release");
     }
@@ -399,7 +399,7 @@ fn trades(program: &[&Path], below: u64) {
 
 #[test]
 fn a_program_in_rust_trades() {
-    trades(&[&built_examples().join("trade")], 5_000_000);
+    trades(&[&built_example("trade").join("trade")], 5_000_000);
 }
 
 #[test]

@@ -1,0 +1,434 @@
+//! Taking part in the choice of gangs: a program tells the daemon what it transfers over the memory bus (docs/gangs.md).
+//!
+//! ```no_run
+//! use commonhold_client::gang::Gang;
+//!
+//! let gang = Gang::join("/run/commonhold/socket");
+//! if let Err(alone) = &gang {
+//!     eprintln!("alone: {alone}");
+//! }
+//! # let lines = 0;
+//! // ... after each part of the work ...
+//! if let Ok(gang) = &gang {
+//!     gang.transferred(64 * lines);
+//! }
+//! ```
+//!
+//! A thread of this module writes twice per quantum what was told since, into a [`Page`] that the daemon reads. If the daemon
+//! ends, and another one is there, that thread joins the other one.
+//!
+//! A process that is forked is not joined: what it does with its copy of a [`Gang`] does nothing, and it may join for itself.
+//! The processor's counters are not asked. A program that does not know what it transfers can be started with
+//! `LD_PRELOAD` instead.
+
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::arena::{LEFT, PAGE_BYTES, Page, Told, VERSION};
+use crate::wire::{Call, Joined};
+use crate::{Client, Error};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A daemon looks several times a second. One that did not for so long is gone.
+const GONE_NS: u64 = 10 * SECOND_NS;
+
+/// The daemon's word on how often to write is heeded within these.
+const EVERY_NS: (u64, u64) = (SECOND_NS / 1_000, SECOND_NS);
+
+const LENGTH: usize = 4096;
+const _: () = assert!(LENGTH as u64 == PAGE_BYTES && size_of::<Page>() <= LENGTH);
+
+/// The process that has joined: it has one page.
+static JOINED: AtomicU32 = AtomicU32::new(0);
+
+/// A process that has joined, until this is dropped. All threads may use it.
+#[derive(Debug)]
+pub struct Gang {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    pid: u32,
+    socket: PathBuf,
+    /// What was told since the process joined.
+    told: AtomicU64,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    page: Mapped,
+    /// What was told before this page was there.
+    before: u64,
+    /// What stands in the page.
+    written: u64,
+    /// By `CLOCK_MONOTONIC`, when the daemon was asked last.
+    asked_at: u64,
+    ends: bool,
+}
+
+impl Gang {
+    /// Joins. A process that has joined already is refused with [`io::ErrorKind::AlreadyExists`].
+    pub fn join(socket: impl AsRef<Path>) -> Result<Gang, Error> {
+        let pid = std::process::id();
+        if JOINED.swap(pid, Ordering::AcqRel) == pid {
+            let message = "this process has joined already: share the `Gang` that it has";
+            return Err(Error::Io(io::Error::new(io::ErrorKind::AlreadyExists, message)));
+        }
+        Gang::begin(socket.as_ref(), pid).inspect_err(|_| JOINED.store(0, Ordering::Release))
+    }
+
+    fn begin(socket: &Path, pid: u32) -> Result<Gang, Error> {
+        let page = ask(socket)?;
+        let state = State { page, before: 0, written: 0, asked_at: now(), ends: false };
+        let shared = Arc::new(Shared {
+            pid,
+            socket: socket.to_owned(),
+            told: AtomicU64::new(0),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+        });
+        let of_writer = Arc::clone(&shared);
+        let before = block_signals();
+        let begun = thread::Builder::new().name("commonhold-gang".into()).spawn(move || of_writer.write());
+        set_signals(&before);
+        Ok(Gang { shared, writer: Some(begun?) })
+    }
+
+    /// So many bytes more were transferred over the memory bus, by whatever thread.
+    pub fn transferred(&self, bytes: u64) {
+        self.shared.told.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Writes what was told by now, without waiting for the thread that does.
+    pub fn tell(&self) {
+        if let Some(mut state) = self.shared.own() {
+            self.shared.put(&mut state, now());
+        }
+    }
+
+    /// Leaves, as dropping it does.
+    pub fn leave(self) {}
+}
+
+impl Drop for Gang {
+    fn drop(&mut self) {
+        let writer = self.writer.take();
+        let Some(mut state) = self.shared.own() else {
+            // This is a forked process: the thread is not there.
+            std::mem::forget(writer);
+            return;
+        };
+        state.ends = true;
+        drop(state);
+        self.shared.wake.notify_all();
+        // The thread cannot panic but in a failed allocation.
+        let _ = writer.map(JoinHandle::join);
+        if let Some(mut state) = self.shared.own() {
+            self.shared.put(&mut state, LEFT);
+        }
+        JOINED.store(0, Ordering::Release);
+    }
+}
+
+impl Shared {
+    /// The state, for the process that joined. Another one, which was forked, must not wait: who held the lock then is not
+    /// there to open it.
+    fn own(&self) -> Option<MutexGuard<'_, State>> {
+        (std::process::id() == self.pid).then(|| self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, state: &mut State, at_ns: u64) {
+        let told = self.told.load(Ordering::Relaxed).saturating_sub(state.before);
+        state.written = state.written.max(told);
+        state.page.get().tell(Told { at_ns, bytes: state.written });
+    }
+
+    /// What the thread does.
+    fn write(&self) {
+        let tid = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        let mut until = now();
+        let mut state = self.lock();
+        while !state.ends {
+            let at = now();
+            let page = state.page.get();
+            page.writer.store(tid, Ordering::Relaxed);
+            let (looked, every) =
+                (page.looked_at_ns.load(Ordering::Relaxed), page.every_ns.load(Ordering::Relaxed));
+            self.put(&mut state, at);
+            if at > looked.saturating_add(GONE_NS) && at > state.asked_at.saturating_add(GONE_NS) {
+                state = self.join_again(state, at);
+            }
+            let every = every.clamp(EVERY_NS.0, EVERY_NS.1);
+            // Who comes so late was stopped, and a quantum begins now. The daemon looks in its middle and at its end: a word
+            // just before is newer than one just after, and this thread does not run, and count as one, when the daemon looks.
+            until = at + if at > until + every / 2 { every / 2 } else { every };
+            while !state.ends
+                && let left @ 1.. = until.saturating_sub(now())
+            {
+                let waited = self.wake.wait_timeout(state, Duration::from_nanos(left));
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    /// The daemon does not look any more: if another one is there, the process joins that one. What was told to the one before
+    /// is not told again.
+    fn join_again<'a>(&'a self, state: MutexGuard<'a, State>, at: u64) -> MutexGuard<'a, State> {
+        drop(state);
+        let page = ask(&self.socket);
+        let mut state = self.lock();
+        state.asked_at = at;
+        if let Ok(page) = page {
+            state.page = page;
+            state.before = self.told.load(Ordering::Relaxed);
+            state.written = 0;
+        }
+        state
+    }
+}
+
+/// Asks the daemon for a page.
+fn ask(socket: &Path) -> Result<Mapped, Error> {
+    let (joined, file) = Client::connect(socket)?.call_for_file::<Joined>(&Call::Join {})?;
+    match file {
+        Some(file) if joined.page_bytes >= PAGE_BYTES => Mapped::new(&file),
+        _ => Err(Error::NotUnderstood("an answer without a page".to_owned())),
+    }
+}
+
+/// The page in this process's memory. A process that is forked has it not.
+#[derive(Debug)]
+struct Mapped {
+    at: NonNull<Page>,
+    pid: u32,
+}
+
+// SAFETY: everything in a page is atomic, and the mapping is not bound to a thread.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    fn new(file: &OwnedFd) -> Result<Mapped, Error> {
+        // A page that can be cut off would end this program when it writes there.
+        let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
+        let length = fstat(file).map_err(io::Error::from)?.st_size;
+        if !sealed || !u64::try_from(length).is_ok_and(|length| length >= PAGE_BYTES) {
+            return Err(Error::NotUnderstood("a page that is too short, or may become so".to_owned()));
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, wherever the kernel finds room, is nobody else's.
+        let at = unsafe { mmap(std::ptr::null_mut(), LENGTH, access, MapFlags::SHARED, file, 0) };
+        let at = at.map_err(io::Error::from)?;
+        let page = NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let mapped = Mapped { at: page, pid: std::process::id() };
+        // SAFETY: it is the mapping that was just made, and only forks are told anything about it.
+        unsafe { madvise(at, LENGTH, Advice::LinuxDontFork) }.map_err(io::Error::from)?;
+        match mapped.get().version.load(Ordering::Acquire) {
+            VERSION => Ok(mapped),
+            other => Err(Error::NotUnderstood(format!("a page of version {other}, not {VERSION}"))),
+        }
+    }
+
+    /// Only in the process that mapped it.
+    fn get(&self) -> &Page {
+        // SAFETY: the mapping is that long, cannot shrink, and lives as long as `self` in the process that made it; all ways
+        // here go by `Shared::own`, by its thread, or come from `new`. Whatever is written there is a page, and atomics alone
+        // see it.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // In a forked process, something else may be there by now.
+        if std::process::id() == self.pid {
+            // SAFETY: the mapping is this value's alone, and nobody borrows it any more.
+            let _ = unsafe { munmap(self.at.as_ptr().cast(), LENGTH) };
+        }
+    }
+}
+
+/// Bytes from a socket, and the descriptor that came with them.
+pub(crate) struct WithFile<'a> {
+    from: &'a UnixStream,
+    pub(crate) file: Option<OwnedFd>,
+}
+
+impl<'a> WithFile<'a> {
+    pub(crate) fn new(from: &'a UnixStream) -> WithFile<'a> {
+        WithFile { from, file: None }
+    }
+}
+
+impl Read for WithFile<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut room);
+        let read = recvmsg(self.from, &mut [IoSliceMut::new(into)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+        let files = beside.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(files) => Some(files),
+            _ => None,
+        });
+        self.file = files.flatten().last().or(self.file.take());
+        Ok(read.bytes)
+    }
+}
+
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    let of = |part: i64| u64::try_from(part).unwrap_or(0);
+    of(time.tv_sec) * SECOND_NS + of(time.tv_nsec)
+}
+
+/// The program's signals are for the program's threads: one that begins now has none. What was so before.
+fn block_signals() -> libc::sigset_t {
+    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: the first call makes a set of `all`, and the second one of `before`. Neither fails with these arguments.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        before.assume_init()
+    }
+}
+
+fn set_signals(to: &libc::sigset_t) {
+    // SAFETY: it is a set, and nobody asks for the one before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, to, std::ptr::null_mut()) };
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::io::{IoSlice, Write};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    /// What a daemon sends beside its answer: a page of so many bytes and that version.
+    struct Sends {
+        bytes: u64,
+        version: u64,
+        sealed: bool,
+    }
+
+    const GOOD: Sends = Sends { bytes: PAGE_BYTES, version: VERSION, sealed: true };
+    const ANSWER: &[u8] = b"{\"parameters\":{\"page_bytes\":4096,\"every_ns\":1}}\0";
+
+    fn page(sends: &Sends) -> OwnedFd {
+        let file = memfd_create("page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, sends.bytes).unwrap();
+        rustix::io::pwrite(&file, &sends.version.to_ne_bytes(), 0).unwrap();
+        if sends.sealed {
+            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        }
+        file
+    }
+
+    /// What somebody makes of a daemon that answers once, with these.
+    fn answered<T>(file: Option<&OwnedFd>, answer: &'static [u8], asks: impl FnOnce(&Path) -> T) -> T {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let at = std::env::temp_dir().join(format!("gang-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_file(&at);
+        let listener = UnixListener::bind(&at).unwrap();
+        let file = file.map(|file| file.try_clone().unwrap());
+        let daemon = thread::spawn(move || {
+            let (mut to, _) = listener.accept().unwrap();
+            let mut asked = [0; 256];
+            assert!(to.read(&mut asked).unwrap() > 0);
+            match &file {
+                None => to.write_all(answer).unwrap(),
+                Some(file) => {
+                    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                    let mut beside = SendAncillaryBuffer::new(&mut room);
+                    let files = [file.as_fd()];
+                    assert!(beside.push(SendAncillaryMessage::ScmRights(&files)));
+                    sendmsg(&to, &[IoSlice::new(answer)], &mut beside, SendFlags::empty()).unwrap();
+                }
+            }
+        });
+        let came = asks(&at);
+        daemon.join().unwrap();
+        std::fs::remove_file(&at).unwrap();
+        came
+    }
+
+    #[test]
+    fn a_page_is_taken_only_if_it_is_one() {
+        let mapped = answered(Some(&page(&GOOD)), ANSWER, ask).unwrap();
+        mapped.get().tell(Told { at_ns: 3, bytes: 4 });
+        assert_eq!(mapped.get().told(), Some(Told { at_ns: 3, bytes: 4 }));
+        for (file, words) in [
+            (None, "without a page"),
+            (Some(Sends { bytes: 8, ..GOOD }), "too short"),
+            (Some(Sends { sealed: false, ..GOOD }), "too short"),
+            (Some(Sends { version: 999, ..GOOD }), "version 999"),
+        ] {
+            let refused = answered(file.as_ref().map(page).as_ref(), ANSWER, ask).unwrap_err().to_string();
+            assert!(refused.contains(words), "{refused}");
+        }
+        let no = b"{\"error\":\"io.commonhold.NoGangs\",\"parameters\":{\"message\":\"no gangs here\"}}\0";
+        assert_eq!(answered(None, no, ask).unwrap_err().to_string(), "no gangs here");
+        assert!(matches!(ask(Path::new("/nowhere/socket")), Err(Error::Io(_))));
+    }
+
+    #[test]
+    fn a_process_has_one_page_and_a_forked_one_has_none() {
+        let file = page(&GOOD);
+        let seen = Mapped::new(&file).unwrap();
+        assert!(matches!(Gang::join("/nowhere/socket"), Err(Error::Io(_))));
+        let gang = answered(Some(&file), ANSWER, |at| Gang::join(at)).unwrap();
+        let again = Gang::join("/nowhere/socket").unwrap_err();
+        assert!(matches!(again, Error::Io(e) if e.kind() == io::ErrorKind::AlreadyExists));
+        gang.transferred(40);
+        while seen.get().told().is_none_or(|told| told.bytes < 40) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_ne!(seen.get().writer.load(Ordering::Relaxed), 0, "its thread writes, and says who it is");
+        // SAFETY: the child takes no lock that another thread may have had, but the allocator's, which the C library opens.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            gang.transferred(1_000);
+            gang.tell();
+            drop(gang);
+            let may_join = matches!(Gang::join("/nowhere/socket"), Err(Error::Io(e)) if e.kind() == io::ErrorKind::NotFound);
+            // SAFETY: it ends this process, and runs nothing of the parent's at its end.
+            unsafe { libc::_exit(if may_join { 7 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: a child of this process, and room for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status}");
+        gang.transferred(2);
+        gang.tell();
+        assert_eq!(seen.get().told().map(|told| told.bytes), Some(42), "nothing of the child's");
+        gang.leave();
+        assert_eq!(seen.get().told(), Some(Told { at_ns: LEFT, bytes: 42 }));
+        assert_eq!(JOINED.load(Ordering::Relaxed), 0, "it may join again");
+    }
+}

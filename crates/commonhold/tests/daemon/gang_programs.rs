@@ -1,0 +1,171 @@
+//! Programs that tell what they transfer, in Rust, and with threads that nobody told of gangs: OpenMP's.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::gangs::{Running, built, contract};
+use crate::programs::built_example;
+use crate::support::{Daemon, Place, eventually, kill, said, state};
+
+fn example() -> PathBuf {
+    built_example("gang").join("gang")
+}
+
+/// The example, with one thread, until it is ended.
+fn begin(program: &PathBuf, place: &Place) -> Running {
+    Running::start(Command::new(program).arg(place.socket()).args(["0", "1"]))
+}
+
+/// Reloads a contract that has these.
+fn hold(place: &Place, daemon: &Daemon, gangs: &[Running]) -> Vec<u32> {
+    eventually("all have joined", || gangs.iter().all(Running::has_joined));
+    let pids: Vec<u32> = gangs.iter().map(Running::pid).collect();
+    place.write(&contract(&pids));
+    daemon.signal(libc::SIGHUP);
+    pids
+}
+
+fn no_problem(place: &Place) {
+    let problems = &place.status()["problems"];
+    assert!(problems.as_array().unwrap().is_empty(), "{problems}");
+}
+
+#[test]
+fn a_program_in_rust_is_a_gang_and_status_says_so() {
+    let place = Place::with(&contract(&[]));
+    let daemon = place.run(&[]);
+    let program = example();
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let gangs: Vec<Running> = (0..=cpus).map(|_| begin(&program, &place)).collect();
+    let pids = hold(&place, &daemon, &gangs);
+    for pid in &pids {
+        eventually("each is stopped once", || state(*pid) == 'T');
+        eventually("and runs again", || state(*pid) == 'R');
+    }
+    let mut last = serde_json::Value::Null;
+    eventually("each is chosen by what it told", || {
+        last = place.status();
+        let jobs = last["jobs"].as_array().unwrap();
+        let told = jobs.iter().filter(|job| {
+            let gang = &job["gang"];
+            gang["known"] == "told" && gang["bytes_per_s"].as_u64().unwrap_or(0) > 100_000_000
+        });
+        told.count() == pids.len()
+    });
+    let account = &last["accounts"][0]["gangs"];
+    let (running, waiting) = (account["running"].as_u64().unwrap(), account["waiting"].as_u64().unwrap());
+    assert!(running >= 1 && waiting >= 1 && running + waiting <= pids.len() as u64, "{account}");
+    assert!(account["ran"].as_u64() > Some(0) && account["longest"].as_u64() > Some(0), "{account}");
+    let status = said(&mut place.command(&["status"])).out;
+    assert!(status.contains("1 waits") && status.contains("told") && status.contains("quanta"), "{status}");
+    no_problem(&place);
+}
+
+/// A library's thread takes ten seconds to believe that the daemon is gone.
+fn joined_again(gangs: &[Running], daemon: &Daemon) -> bool {
+    let begin = Instant::now();
+    let pages = || {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", daemon.pid())).unwrap();
+        maps.matches("memfd:commonhold-gang").count()
+    };
+    while begin.elapsed() < Duration::from_secs(40) {
+        if pages() == gangs.len() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    false
+}
+
+#[test]
+fn who_told_a_daemon_that_is_gone_joins_the_next_and_tells_nothing_twice() {
+    let place = Place::with(&contract(&[]));
+    let in_c = built(&place).join("bbma");
+    let daemon = place.run(&[]);
+    let gangs = [
+        begin(&example(), &place),
+        Running::start(Command::new(in_c).arg("0").env("COMMONHOLD_SOCKET", place.socket())),
+    ];
+    hold(&place, &daemon, &gangs);
+    let told = |place: &Place| {
+        let status = place.status();
+        let jobs = status["jobs"].as_array().unwrap();
+        jobs.len() == 2 && jobs.iter().all(|job| job["gang"]["known"] == "told")
+    };
+    eventually("both are known", || told(&place));
+    drop(daemon);
+    let daemon = place.run(&[]);
+    assert!(joined_again(&gangs, &daemon), "not within 40 s");
+    eventually("both are known again", || told(&place));
+    // What they transferred in all would be more than their CPU time since then was enough for.
+    no_problem(&place);
+}
+
+/// It knows nothing of gangs.
+const OPENMP: &str = r#"
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int count, char **arguments) {
+	long rounds = count > 1 ? atol(arguments[1]) : 1, round, sum = 0;
+	for (round = 0; rounds == 0 || round < rounds; round++) {
+#pragma omp parallel for reduction(+ : sum)
+		for (long n = 0; n < 10000000; n++)
+			sum += n % (round + 2);
+	}
+	printf("%d threads, %ld\n", omp_get_max_threads(), sum);
+	return 0;
+}
+"#;
+
+/// The threads of a team, by what the kernel says of each.
+fn states_of_threads(pid: u32) -> Vec<char> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).ok();
+    tasks.filter_map(stat).filter_map(|stat| stat.rsplit(") ").next()?.chars().next()).collect()
+}
+
+#[test]
+fn an_openmp_program_that_knows_nothing_of_gangs_is_one() {
+    let place = Place::with(&contract(&[]));
+    let shim = built(&place).join("libcommonhold-gang.so");
+    let (source, program) = (place.path().join("openmp.c"), place.path().join("openmp"));
+    std::fs::write(&source, OPENMP).unwrap();
+    let mut cc = Command::new("cc");
+    let built = said(cc.args(["-O2", "-fopenmp", "-o"]).args([&program, &source]));
+    assert_eq!(built.code, Some(0), "install gcc with libgomp, as scripts/packages-run says: {built:?}");
+    let team = |rounds: &str| {
+        let mut command = Command::new(&program);
+        command.arg(rounds).env("OMP_NUM_THREADS", "3").env("LD_PRELOAD", &shim);
+        command.env("COMMONHOLD_SOCKET", place.socket());
+        command
+    };
+    // Beside the library, it computes what it computes without.
+    let daemon = place.run(&[]);
+    let plain = said(team("2").env_remove("LD_PRELOAD"));
+    let beside = said(&mut team("2"));
+    assert_eq!((beside.code, &*beside.out, &*beside.err), (Some(0), &*plain.out, ""));
+    assert!(plain.out.starts_with("3 threads, "), "{plain:?}");
+    // Two of them have more threads than there are CPUs for on most machines: all threads of one are stopped together.
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let gangs: Vec<Running> = (0..=cpus.div_ceil(3)).map(|_| Running::start(&mut team("0"))).collect();
+    let pids = hold(&place, &daemon, &gangs);
+    for pid in &pids {
+        // Three of the team, and the library's own.
+        eventually("its team is there", || states_of_threads(*pid).len() == 4);
+        eventually("all of it is stopped", || states_of_threads(*pid).iter().all(|state| *state == 'T'));
+        eventually("and runs again", || states_of_threads(*pid).contains(&'R'));
+    }
+    let status = place.status();
+    let jobs = status["jobs"].as_array().unwrap();
+    let cpus_of = |job: &serde_json::Value| job["gang"]["cpus"].as_u64().unwrap();
+    assert!(
+        jobs.len() == pids.len() && jobs.iter().any(|job| cpus_of(job) >= cpus.min(2) as u64),
+        "{jobs:?}"
+    );
+    no_problem(&place);
+    for pid in pids {
+        kill(pid, libc::SIGKILL);
+    }
+}

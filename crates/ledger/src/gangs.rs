@@ -1,0 +1,278 @@
+//! Gangs: which jobs run in a quantum, which wait, and for how long.
+//!
+//! What is counted is what plans say. A gang *ran* in a quantum if it was chosen for it, or came to CPUs that were left. It
+//! *waited* if it was stopped when the quantum ended, and had not run in it. One that slept did neither.
+
+use std::collections::BTreeMap;
+
+use commonhold_contract::{Contract, Gangs as By, UnitId};
+use commonhold_policy::plan::GangOrder;
+use commonhold_policy::{JobFacts, JobId, Plan, Reason};
+
+/// A job as a gang.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Gang {
+    /// Whether it runs now.
+    pub state: GangState,
+    /// Why it runs or is stopped; nothing of one that sleeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<Reason>,
+    /// CPUs that it had for its threads when it ran last; 0: it never did.
+    pub cpus: u32,
+    /// What each of its threads was taken to transfer when it was chosen last, in bytes per second; nothing: it never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<u64>,
+    /// How that is known.
+    pub known: Known,
+    /// Whole quanta for which it has waited since it ran last.
+    pub waits: u64,
+    /// Quanta in which it ran.
+    pub ran: u64,
+    /// Quanta in which it waited.
+    pub waited: u64,
+    /// The most of them one after the other.
+    pub longest: u64,
+}
+
+/// Whether a gang runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GangState {
+    /// It was chosen.
+    Runs,
+    /// It is stopped.
+    Waits,
+    /// It wants no CPU, and is not stopped.
+    #[default]
+    Sleeps,
+}
+
+/// How the rate of a gang is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Known {
+    /// Its processes told it, by the processor's counters or by their own, of quanta in which it ran.
+    Told,
+    /// The contract's `first-rate` is taken, until they did.
+    #[default]
+    Taken,
+}
+
+/// The gangs of one unit since the ledger was opened, sub-units included. A quantum of one gang counts as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct GangAccount {
+    /// Gangs that run now.
+    pub running: u32,
+    /// Gangs that are stopped now.
+    pub waiting: u32,
+    /// Quanta in which one ran.
+    pub ran: u64,
+    /// Quanta in which one waited.
+    pub waited: u64,
+    /// The most quanta for which one of them waited, one after the other.
+    pub longest: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Own {
+    unit: UnitId,
+    gang: Gang,
+    /// Whether it ran in the quantum that is.
+    ran: bool,
+    /// Whether it is known what it transferred.
+    tells: bool,
+}
+
+/// What gangs of a unit did, those that are gone included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Sum {
+    ran: u64,
+    waited: u64,
+    longest: u64,
+}
+
+/// The gangs that are there.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Gangs {
+    /// Whether a quantum was planned.
+    are_chosen: bool,
+    gangs: BTreeMap<JobId, Own>,
+    units: BTreeMap<UnitId, Sum>,
+}
+
+impl Gangs {
+    pub(crate) fn adopt(&mut self, contract: &Contract) {
+        if contract.machine.gangs.by == By::Off {
+            self.are_chosen = false;
+            self.gangs.clear();
+        }
+        self.units.retain(|unit, _| contract.has(*unit));
+    }
+
+    /// By ascending number.
+    pub(crate) fn observe(&mut self, jobs: &[JobFacts]) {
+        self.gangs.retain(|job, _| jobs.binary_search_by_key(job, |facts| facts.job).is_ok());
+        for facts in jobs {
+            let new = Own { unit: facts.unit, gang: Gang::default(), ran: false, tells: false };
+            let own = self.gangs.entry(facts.job).or_insert(new);
+            own.unit = facts.unit;
+            own.tells |= facts.bus.is_some();
+        }
+    }
+
+    pub(crate) fn book(&mut self, plan: &Plan) {
+        let quantum = plan.decisions.quantum.as_ref();
+        self.are_chosen |= quantum.is_some();
+        if quantum.is_some_and(|quantum| quantum.begins) {
+            self.close();
+        }
+        for step in &plan.orders.gangs {
+            let GangOrder::Gate { job, open, .. } = step.action;
+            let Some(own) = self.gangs.get_mut(&job) else { continue };
+            (own.gang.state, own.gang.because) =
+                if open { (GangState::Sleeps, None) } else { (GangState::Waits, Some(step.reason)) };
+            own.gang.waits = 0;
+        }
+        let Some(quantum) = quantum else { return };
+        for (job, own) in &mut self.gangs {
+            if own.gang.state == GangState::Runs && !quantum.goes_on.contains(job) {
+                (own.gang.state, own.gang.because) = (GangState::Sleeps, None);
+            }
+        }
+        for step in &quantum.chosen {
+            let Some(own) = self.gangs.get_mut(&step.action.job) else { continue };
+            own.ran = true;
+            let gang = &mut own.gang;
+            (gang.state, gang.because, gang.waits) = (GangState::Runs, Some(step.reason), 0);
+            (gang.cpus, gang.bytes_per_s) = (step.action.cpus, Some(step.action.bytes_per_s));
+        }
+    }
+
+    /// A quantum is over.
+    fn close(&mut self) {
+        for own in self.gangs.values_mut() {
+            let sum = self.units.entry(own.unit).or_default();
+            let gang = &mut own.gang;
+            if std::mem::take(&mut own.ran) {
+                gang.ran += 1;
+                sum.ran += 1;
+                if own.tells {
+                    gang.known = Known::Told;
+                }
+            } else if gang.state == GangState::Waits {
+                gang.waits += 1;
+                gang.waited += 1;
+                gang.longest = gang.longest.max(gang.waits);
+                sum.waited += 1;
+                sum.longest = sum.longest.max(gang.waits);
+            }
+        }
+    }
+
+    pub(crate) fn of(&self, job: JobId) -> Option<Gang> {
+        self.gangs.get(&job).filter(|_| self.are_chosen).map(|own| own.gang.clone())
+    }
+
+    /// Of a unit, given the unit and its sub-units; none where it never had a gang.
+    pub(crate) fn account(&self, family: &[UnitId]) -> Option<GangAccount> {
+        let sums: Vec<&Sum> = family.iter().filter_map(|unit| self.units.get(unit)).collect();
+        let gangs = self.gangs.values().filter(|own| self.are_chosen && family.contains(&own.unit));
+        let in_state = |state| {
+            let count = gangs.clone().filter(|own| own.gang.state == state).count();
+            u32::try_from(count).unwrap_or(u32::MAX)
+        };
+        let there = !sums.is_empty() || gangs.clone().next().is_some();
+        there.then(|| GangAccount {
+            running: in_state(GangState::Runs),
+            waiting: in_state(GangState::Waits),
+            ran: sums.iter().map(|sum| sum.ran).sum(),
+            waited: sums.iter().map(|sum| sum.waited).sum(),
+            longest: sums.iter().map(|sum| sum.longest).max().unwrap_or(0),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use commonhold_policy::plan::{Gang as Chosen, Quantum, Step};
+    use commonhold_policy::{BusUse, Time};
+
+    const A: UnitId = UnitId(2);
+    const B: UnitId = UnitId(3);
+
+    fn facts(job: u32, unit: UnitId, tells: bool) -> JobFacts {
+        let bus = tells.then_some(BusUse { at: 1, bytes: 1 });
+        JobFacts { job: JobId(job), name: String::new(), unit, threads: Vec::new(), memory: None, bus }
+    }
+
+    struct Says<'a> {
+        begins: bool,
+        goes_on: &'a [u32],
+        chosen: &'a [u32],
+        stopped: &'a [u32],
+    }
+
+    fn plan(at: Time, says: &Says<'_>) -> Plan {
+        let mut plan = Plan { at, ..Plan::default() };
+        let gate = |job: &u32, open, reason| Step {
+            action: GangOrder::Gate { job: JobId(*job), unit: A, open },
+            reason,
+        };
+        plan.orders.gangs.extend(says.stopped.iter().map(|job| gate(job, false, Reason::NotThisQuantum)));
+        plan.orders.gangs.extend(says.chosen.iter().map(|job| gate(job, true, Reason::CpusLeft)));
+        let chosen = |job: &u32| Step {
+            action: Chosen { job: JobId(*job), unit: A, cpus: 2, bytes_per_s: 7 },
+            reason: Reason::CpusLeft,
+        };
+        plan.decisions.quantum = Some(Quantum {
+            until: at + 10,
+            begins: says.begins,
+            goes_on: says.goes_on.iter().map(|job| JobId(*job)).collect(),
+            chosen: says.chosen.iter().map(chosen).collect(),
+            waiting: 0,
+        });
+        plan
+    }
+
+    /// Three jobs: in the first quantum the first runs, and the third sleeps; in the second quantum the second runs; in the
+    /// third the first again, and the second has CPUs that are left a little later.
+    #[test]
+    fn three_quanta_by_hand() {
+        let mut gangs = Gangs::default();
+        gangs.observe(&[facts(1, A, true), facts(2, B, false), facts(3, B, false)]);
+        assert_eq!((gangs.of(JobId(1)), gangs.account(&[A]).map(|account| account.ran)), (None, None));
+        gangs.book(&plan(0, &Says { begins: true, goes_on: &[], chosen: &[1], stopped: &[2] }));
+        let of = |gangs: &Gangs, job| gangs.of(JobId(job)).unwrap();
+        assert_eq!((of(&gangs, 1).state, of(&gangs, 1).known), (GangState::Runs, Known::Taken));
+        assert_eq!(
+            (of(&gangs, 2).state, of(&gangs, 2).because),
+            (GangState::Waits, Some(Reason::NotThisQuantum))
+        );
+        assert_eq!((of(&gangs, 3).state, of(&gangs, 2).waits), (GangState::Sleeps, 0));
+        gangs.book(&plan(10, &Says { begins: true, goes_on: &[], chosen: &[2], stopped: &[1] }));
+        assert_eq!((of(&gangs, 1).state, of(&gangs, 1).known), (GangState::Waits, Known::Told));
+        assert_eq!((of(&gangs, 2).waits, of(&gangs, 2).waited, of(&gangs, 2).longest), (0, 1, 1));
+        gangs.book(&plan(20, &Says { begins: true, goes_on: &[], chosen: &[1], stopped: &[2] }));
+        gangs.book(&plan(25, &Says { begins: false, goes_on: &[1], chosen: &[2], stopped: &[] }));
+        assert_eq!((of(&gangs, 1).state, of(&gangs, 2).state), (GangState::Runs, GangState::Runs));
+        gangs.book(&plan(27, &Says { begins: false, goes_on: &[2], chosen: &[3], stopped: &[] }));
+        assert_eq!(of(&gangs, 1).state, GangState::Sleeps, "it goes on no more, and is not stopped");
+        gangs.book(&plan(30, &Says { begins: true, goes_on: &[], chosen: &[], stopped: &[2, 3] }));
+        gangs.book(&plan(40, &Says { begins: true, goes_on: &[], chosen: &[], stopped: &[] }));
+        gangs.book(&plan(50, &Says { begins: true, goes_on: &[], chosen: &[2], stopped: &[] }));
+        let two = of(&gangs, 2);
+        assert_eq!((two.ran, two.waited, two.longest, two.bytes_per_s), (2, 3, 2, Some(7)));
+        assert_eq!(two.known, Known::Taken, "it tells nothing");
+        let (a, b) = (gangs.account(&[A]).unwrap(), gangs.account(&[B]).unwrap());
+        assert_eq!((a.ran, a.waited, a.longest), (2, 1, 1));
+        assert_eq!((b.ran, b.waited, b.longest, b.running, b.waiting), (3, 5, 2, 1, 1));
+        assert_eq!(gangs.account(&[A, B]).unwrap().waited, 6);
+        // What gangs did that are gone stays in their unit's account.
+        gangs.observe(&[facts(1, A, true)]);
+        assert_eq!(gangs.account(&[B]).map(|account| (account.ran, account.running)), Some((3, 0)));
+        gangs.adopt(&Contract::default());
+        assert_eq!((gangs.of(JobId(1)), gangs.account(&[A, B])), (None, None));
+    }
+}

@@ -1,0 +1,85 @@
+//! Gangs in a statement: which jobs run now, which wait and since how many quanta, and what each is taken to transfer.
+
+use commonhold_ledger::{Account, Gang, GangState, Job, Known, Statement};
+
+use crate::figures::{NOTHING, count, rate};
+use crate::status::depth;
+use crate::table::{Paint, Style, Table, clean, wrap};
+use crate::words;
+
+/// Of the gangs of all units: `3 gangs run, 2 wait`; nothing where there are none.
+pub(crate) fn now(statement: &Statement) -> Option<String> {
+    let gangs =
+        || statement.accounts.iter().filter(|account| depth(&account.unit) == 0).filter_map(|it| it.gangs);
+    gangs().next()?;
+    let running: u32 = gangs().map(|gangs| gangs.running).fold(0, u32::saturating_add);
+    let waiting: u32 = gangs().map(|gangs| gangs.waiting).fold(0, u32::saturating_add);
+    let run = if running == 1 { "runs" } else { "run" };
+    Some(format!(
+        "{} {run}, {waiting} wait{}",
+        count(running as usize, "gang"),
+        if waiting == 1 { "s" } else { "" }
+    ))
+}
+
+/// A row for each unit that has gangs, or had some; nothing where none did.
+pub(crate) fn units(statement: &Statement) -> Option<Table> {
+    let mut table = Table::new(&["gangs", "running", "waiting", "quanta\nrun", "waited", "longest"]);
+    let mut any = false;
+    for account in &statement.accounts {
+        let Account { unit, gangs: Some(gangs), .. } = account else { continue };
+        let name = unit.rsplit('/').next().unwrap_or(unit);
+        let mut cells = vec!["  ".repeat(depth(unit)) + &clean(name)];
+        cells.extend([gangs.running, gangs.waiting].map(|count| count.to_string()));
+        cells.extend([gangs.ran, gangs.waited, gangs.longest].map(|quanta| quanta.to_string()));
+        table.row(Paint::Plain, cells);
+        any = true;
+    }
+    any.then_some(table)
+}
+
+/// What `status` shows, with an empty line before each table.
+pub(crate) fn text(statement: &Statement, style: Style) -> String {
+    let tables = units(statement).into_iter().chain(jobs(statement, style));
+    tables.map(|table| "\n".to_owned() + &table.render(style)).collect()
+}
+
+/// A row for each job that is a gang, and below it why it runs.
+fn jobs(statement: &Statement, style: Style) -> Option<Table> {
+    let heads = ["gang", "unit", "CPUs", "now", "thread\ntransfers", "that\nis", "quanta\nrun", "waited"];
+    let mut table = Table::new(&heads);
+    let mut any = false;
+    for (job, gang) in statement.jobs.iter().filter_map(|job| Some((job, job.gang.as_ref()?))) {
+        table.row(Paint::Plain, cells(job, gang));
+        let why = gang.because.filter(|_| gang.state == GangState::Runs).map(words::because);
+        for line in why.iter().flat_map(|why| wrap(why, style.width, "     ", "       ")) {
+            table.line(Paint::Faint, line);
+        }
+        any = true;
+    }
+    any.then_some(table)
+}
+
+fn cells(job: &Job, gang: &Gang) -> Vec<String> {
+    let now = match (gang.state, gang.waits) {
+        (GangState::Runs, _) => "runs".to_owned(),
+        (GangState::Sleeps, _) => "sleeps".to_owned(),
+        (GangState::Waits, 0) => "waits".to_owned(),
+        (GangState::Waits, quanta) => format!("waits {quanta}"),
+    };
+    let known = match (gang.bytes_per_s, gang.known) {
+        (None, _) => NOTHING,
+        (_, Known::Told) => "told",
+        (_, Known::Taken) => "taken",
+    };
+    vec![
+        format!("{:>3} {}", job.job, clean(&job.name)),
+        clean(&job.unit),
+        if gang.cpus == 0 { NOTHING.to_owned() } else { gang.cpus.to_string() },
+        now,
+        gang.bytes_per_s.map_or_else(|| NOTHING.to_owned(), rate),
+        known.to_owned(),
+        gang.ran.to_string(),
+        gang.waited.to_string(),
+    ]
+}
