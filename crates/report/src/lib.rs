@@ -5,6 +5,7 @@
 // Text is put together from pieces all over this crate; `write!` to a `String` would return results that mean nothing.
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
+pub mod bus_capacity;
 pub mod claims;
 pub mod comparison;
 pub mod cost_model;
