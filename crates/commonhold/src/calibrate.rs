@@ -4,8 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use commonhold_live::LiveError;
+use commonhold_live::bus::probe;
 use commonhold_live::disk::calibrate::{Measured, PASS_COUNT, Target};
-use commonhold_report::cost_model;
+use commonhold_report::{bus_capacity, cost_model};
 
 use crate::cli::Calibrate;
 use crate::exit::{Exit, Failure};
@@ -13,10 +14,13 @@ use crate::output;
 use crate::progress::Progress;
 
 pub(crate) fn main(args: &Calibrate) -> Result<Exit, Failure> {
-    let target = Target::below(&args.folder).map_err(|error| match &error {
-        LiveError::File { path, source, .. } if *path == args.folder => {
-            Failure::new(Exit::of_named(source), error)
-        }
+    // Without --bus, the command line has a folder.
+    args.folder.as_deref().map_or_else(|| bus(args), |folder| disk(folder, args))
+}
+
+fn disk(folder: &Path, args: &Calibrate) -> Result<Exit, Failure> {
+    let target = Target::below(folder).map_err(|error| match &error {
+        LiveError::File { path, source, .. } if path == folder => Failure::new(Exit::of_named(source), error),
         _ => error.into(),
     })?;
     let measured = {
@@ -29,6 +33,32 @@ pub(crate) fn main(args: &Calibrate) -> Result<Exit, Failure> {
         cost_model::json(&shown)
     } else {
         cost_model::text(&shown, output::style())
+    })?;
+    Ok(Exit::Ok)
+}
+
+fn bus(args: &Calibrate) -> Result<Exit, Failure> {
+    let target = probe::Target::here()?;
+    let measured = {
+        let progress = Progress::new("parts", probe::KINDS * probe::STEPS);
+        target.measure(Duration::from_secs(args.seconds), &|| progress.step())?
+    };
+    let kept = target.keep(&measured.capacity)?;
+    let shown = bus_capacity::Shown {
+        model: &target.identity.model,
+        cpus: measured.capacity.cpus,
+        cpus_present: target.identity.cpus,
+        nodes: target.identity.nodes,
+        arrays_bytes: measured.arrays_bytes,
+        one_bytes_per_s: measured.capacity.one_bytes_per_s,
+        all_bytes_per_s: measured.capacity.all_bytes_per_s,
+        others_percent: measured.capacity.others_percent,
+        kept: &kept,
+    };
+    output::print(&if args.json {
+        bus_capacity::json(&shown)
+    } else {
+        bus_capacity::text(&shown, output::style())
     })?;
     Ok(Exit::Ok)
 }

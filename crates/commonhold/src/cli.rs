@@ -285,10 +285,10 @@ pub(crate) struct Doctor {
     pub(crate) machine: bool,
 }
 
-/// Measure a disk, so that `check` knows what it carries and `run` can hold it by weights
+/// Measure a disk, or the memory bus, so that `check` and `run` know what it carries
 ///
-/// Writes and reads a file on a file system of the disk, past the page cache. The file takes a quarter of the free space,
-/// and 4 GiB at most. It has no name, and nothing of it is left afterwards.
+/// *A disk.* Writes and reads a file on a file system of the disk, past the page cache. The file takes a quarter of the free
+/// space, and 4 GiB at most. It has no name, and nothing of it is left afterwards.
 ///
 /// Seven kinds of requests are measured. First, large requests (1 MiB) are written, which lays the file out. Then three
 /// kinds are read: large ones, small ones (4 KiB) in order, and small ones at random places. The same three are written. All
@@ -300,11 +300,23 @@ pub(crate) struct Doctor {
 /// The result is kept in /var/lib/commonhold/disks, by the disk's model, serial number and size. An array's is kept by level,
 /// number of drives, UUID and size. `check` compares reservations in bytes per second with it. `run` gives it to the kernel,
 /// so that weights hold the disk.
+///
+/// *The memory bus*, with --bus. Computes with arrays that no cache holds, on one CPU and then on all of them. It takes at most
+/// a quarter of the free memory, and twice the given time. The best pass counts, so others may run beside it for a while; but
+/// if they transfer much all the time, the result is too low. What counts is what caches fetch.
+///
+/// The result is kept in /var/lib/commonhold/bus, by the processors' model, the number of CPUs and nodes, and the memory. `run`
+/// chooses by it which gangs fit together. Without it, 10 GB/s are taken for each CPU.
 #[derive(Debug, Args)]
 pub(crate) struct Calibrate {
     /// A folder on a file system of the disk
-    pub(crate) folder: PathBuf,
-    /// How long to measure each of the seven kinds of requests; a disk with a larger cache needs longer
+    #[arg(required_unless_present = "bus")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Measure the memory bus
+    #[arg(long, conflicts_with = "folder")]
+    pub(crate) bus: bool,
+    /// How long to measure each of the seven kinds of requests, or one CPU and all of them; a disk with a larger cache needs
+    /// longer
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub(crate) seconds: u64,
     /// Print JSON

@@ -22,6 +22,12 @@ pub mod disk {
     pub use crate::observe::disk::model;
 }
 
+/// The memory bus: measuring what it carries, and what was measured.
+pub mod bus {
+    pub use crate::apply::bus::probe;
+    pub use crate::observe::bus::capacity;
+}
+
 /// What to do where a process has no descriptor left.
 pub const MORE_FILES: &str =
     "; raise the limit on open files before it starts: `ulimit -n` as root, or LimitNOFILE= of the service";

@@ -6,6 +6,7 @@
 #![allow(clippy::format_push_string, clippy::format_collect)]
 
 mod bus;
+pub mod bus_capacity;
 pub mod claims;
 pub mod comparison;
 pub mod cost_model;

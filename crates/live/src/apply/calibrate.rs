@@ -24,6 +24,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::LiveError;
+use crate::apply::kept;
 use crate::host::{self, File};
 use crate::observe::disk::arrays;
 use crate::observe::disk::below::{disk_below, drives_of};
@@ -110,7 +111,7 @@ impl Target {
             what: format!("disk {disk} has gone"),
             remedy: "measure one that is there".to_owned(),
         })?;
-        make_folder()?;
+        kept::make_folder(Path::new(FOLDER))?;
         Ok(Target { disk, identity, folder: folder.to_owned() })
     }
 
@@ -155,7 +156,9 @@ impl Target {
 
     /// Keeps what was measured; returns the file that has it.
     pub fn keep(&self, model: &CostModel) -> Result<PathBuf, LiveError> {
-        keep(&self.identity, model)
+        let path = self.identity.path();
+        kept::keep(&path, model)?;
+        Ok(path)
     }
 
     fn refuse_if_busy(&self, tree: &Tree) -> Result<(), LiveError> {
@@ -384,32 +387,6 @@ fn transferred(tree: &Tree, disk: &str) -> u64 {
 /// Time in which requests were under way so far.
 fn in_use_ms(tree: &Tree, disk: &str) -> u64 {
     counts(tree, disk, &[9])
-}
-
-/// Makes the folder, so that nothing is measured for naught.
-pub(crate) fn make_folder() -> Result<(), LiveError> {
-    host::make_dirs(Path::new(FOLDER)).map_err(|source| failed(Path::new(FOLDER), "make it", source))
-}
-
-/// Keeps a disk's model, in place of what was known of it; returns its file.
-pub(crate) fn keep(identity: &Identity, model: &CostModel) -> Result<PathBuf, LiveError> {
-    let path = identity.path();
-    let text =
-        serde_json::to_string_pretty(model).map_err(|error| failed(&path, "write it", error.into()))?;
-    // Whoever reads it meanwhile finds the one or the other.
-    let new = path.with_extension("new");
-    host::write_file(&new, (text + "\n").as_bytes())
-        .and_then(|()| host::rename(&new, &path))
-        .map_err(|source| failed(&path, "write it", source))?;
-    Ok(path)
-}
-
-fn failed(path: &Path, what: &str, source: std::io::Error) -> LiveError {
-    let remedy = match source.kind() {
-        std::io::ErrorKind::PermissionDenied => "; run as root",
-        _ => "",
-    };
-    LiveError::File { path: path.to_owned(), what: what.to_owned(), source, remedy: remedy.to_owned() }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Carrying out: everything here writes, and records first how to undo it.
 
+pub mod bus;
 pub mod calibrate;
 pub mod cgroup;
 mod confine;
+mod kept;
 mod pages;
 pub mod process;
 pub mod program;

@@ -176,6 +176,7 @@ fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
         rows.push(Row::no(Area::Surroundings, "facts of the machine", error.to_string()));
     });
     if let Ok(machine) = &machine {
+        rows.push(resources::bus_capacity(&context, machine));
         rows.extend(jobs::rows(&context, machine, moves_pages));
         rows.sort_by_key(|row| row.area);
     }

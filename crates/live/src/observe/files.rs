@@ -93,6 +93,12 @@ impl Tree {
     }
 }
 
+/// A part of a file's name: what could mean something to a file system, or to a reader's terminal, is an underscore.
+pub(crate) fn plain(text: &str) -> String {
+    let kept = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    text.chars().map(kept).take(80).collect()
+}
+
 /// Whether an error says that a file, or what it describes, has gone.
 fn is_gone(error: &io::Error) -> bool {
     let gone = [libc::ENOENT, libc::ENODEV, libc::ENXIO, libc::ESRCH, libc::ENOTDIR];

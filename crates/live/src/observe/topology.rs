@@ -21,14 +21,15 @@
 //! - optical and floppy drives, hidden paths of a multipath disk, and drives without a medium.
 //!
 //! But arrays that write to their drives themselves are disks, in place of drives that serve nothing else
-//! (`disk::arrays`). What a disk carries per second is known if it was measured (`disk::model`). Linux does not know
-//! what the bus carries.
+//! (`disk::arrays`). What a disk carries per second is known if it was measured (`disk::model`), and so is what the
+//! memory bus carries (`bus::capacity`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use commonhold_machine::{Cpu, CpuSet, Machine, Node};
 
+use super::bus::capacity;
 use super::disk;
 use super::files::Tree;
 use crate::LiveError;
@@ -73,13 +74,15 @@ pub fn read_for(root: &Path, allowed: &CpuSet) -> Result<Machine, LiveError> {
     let nodes = NodeFacts::read(&tree)?;
     let cpus = read_cpus(&tree, allowed, &nodes)?;
     let used = |node: &Node| node.memory_bytes > 0 || cpus.iter().any(|cpu| cpu.node == node.id);
-    Ok(Machine {
+    let mut machine = Machine {
         nodes: nodes.nodes.into_iter().filter(used).collect(),
         swap_bytes: meminfo(&tree, "/proc/meminfo", "SwapTotal:")?.unwrap_or(0),
         disks: disk::list(&tree)?,
         bus_bytes_per_s: None,
         cpus,
-    })
+    };
+    machine.bus_bytes_per_s = capacity::known(&tree, &machine).map(|capacity| capacity.all_bytes_per_s);
+    Ok(machine)
 }
 
 /// The nodes, and which CPUs belong to which.
@@ -210,7 +213,7 @@ fn total_memory(tree: &Tree) -> Result<u64, LiveError> {
 }
 
 /// A row of a meminfo table (`MemTotal:   24684084 kB`, or the same after `Node 0`), in bytes.
-fn meminfo(tree: &Tree, path: &str, row: &str) -> Result<Option<u64>, LiveError> {
+pub(crate) fn meminfo(tree: &Tree, path: &str, row: &str) -> Result<Option<u64>, LiveError> {
     let Some(text) = tree.optional(path)? else { return Ok(None) };
     let Some(line) = text.lines().find(|line| line.split_whitespace().any(|word| word == row)) else {
         return Ok(None);
@@ -304,7 +307,10 @@ mod tests {
         let way = r#"{"bytes_per_s":7000000,"sequential_per_s":2,"random_per_s":1,"latency_us":3}"#;
         let model = format!(r#"{{"read":{way},"write":{way}}}"#);
         fake::add(&dir, &[("/var/lib/commonhold/disks/__2048000.json", &model)]);
+        let capacity = r#"{"one_bytes_per_s":5,"all_bytes_per_s":9,"cpus":8,"others_percent":0}"#;
+        fake::add(&dir, &[("/var/lib/commonhold/bus/_8_2_1.json", capacity)]);
         let again = read_fake(&dir, ALL).unwrap();
+        assert_eq!((machine.bus_bytes_per_s, again.bus_bytes_per_s), (None, Some(9)));
         let rates: Vec<_> = again.disks.iter().map(|disk| disk.bytes_per_s).collect();
         assert_eq!(rates, [Some(7_000_000), None]);
         assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));

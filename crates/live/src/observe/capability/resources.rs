@@ -2,9 +2,14 @@
 
 use std::io;
 
+use commonhold_machine::Machine;
 use commonhold_machine::capability::{Area, Row};
 
 use super::context::{Capability, Context};
+use crate::observe::bus::capacity;
+
+/// Where others had more of the CPUs' time than that while the bus was measured, in percent, it may carry more.
+const OTHERS_PERCENT: u64 = 5;
 
 /// The row about CPU pressure.
 pub(super) fn cpu(context: &Context) -> Row {
@@ -37,6 +42,24 @@ pub(super) fn bus(context: &Context, counter: io::Result<()>) -> Vec<Row> {
         resctrl(context),
         counters(context, counter),
     ]
+}
+
+/// The row about what the memory bus carries.
+pub(super) fn bus_capacity(context: &Context, machine: &Machine) -> Row {
+    let (area, name, measure) = (Area::Bus, "what the bus carries", "commonhold calibrate --bus");
+    let Some(found) = capacity::known(&context.tree, machine) else {
+        let reason =
+            "it was not measured on this machine; gangs are chosen as if it were 10 GB/s for each CPU";
+        return Row::no(area, name, reason).remedy(measure);
+    };
+    let gb = |rate: u64| format!("{}.{} GB/s", rate / 1_000_000_000, rate / 100_000_000 % 10);
+    let (all, one) = (gb(found.all_bytes_per_s), gb(found.one_bytes_per_s));
+    let reason = format!("measured: {all} by {} CPUs together, {one} by one", found.cpus);
+    if found.others_percent > OTHERS_PERCENT {
+        let reason = format!("{reason}, while others had {} % of the CPUs", found.others_percent);
+        return Row::partly(area, name, reason).remedy(format!("{measure}, while nothing else runs"));
+    }
+    Row::yes(area, name, reason)
 }
 
 pub(super) fn pressure(context: &Context, area: Area) -> Row {

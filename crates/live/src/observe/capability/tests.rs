@@ -607,6 +607,29 @@ fn the_bus_and_the_privileges() {
 }
 
 #[test]
+fn what_the_bus_carries() {
+    let files = [
+        ("/proc/meminfo", "MemTotal: 1000 kB\n"),
+        ("/proc/cpuinfo", "model name : X\n"),
+        ("/sys/devices/system/cpu/online", "0\n"),
+        ("/sys/devices/system/cpu/present", "0\n"),
+        ("/sys/devices/system/cpu/cpu0/online", "1\n"),
+    ];
+    let row = |found: &Capabilities, state, words: &str, remedy: &str| {
+        is(found, "what the bus carries", state, words, remedy);
+    };
+    let dir = fake::tree(&files);
+    row(&probe_with(dir.path(), unwritten(Ok(()), true)), State::No, "10 GB/s", "commonhold calibrate --bus");
+    let kept = r#"{"one_bytes_per_s":9000000000,"all_bytes_per_s":28750000000,"cpus":4,"others_percent":5}"#;
+    let file = "/var/lib/commonhold/bus/X_1_1_1.json";
+    fake::add(&dir, &[(file, kept)]);
+    let words = "28.7 GB/s by 4 CPUs together, 9.0 GB/s by one";
+    row(&probe_with(dir.path(), unwritten(Ok(()), true)), State::Yes, words, "");
+    fake::add(&dir, &[(file, &kept.replace("\":5", "\":6"))]);
+    row(&probe_with(dir.path(), unwritten(Ok(()), true)), State::Partly, "6 %", "while nothing else runs");
+}
+
+#[test]
 fn an_empty_machine_is_all_no_and_never_a_failure() {
     let (_dir, found) = probed(&[]);
     assert!(found.cgroup.is_err() && found.user.state == State::Partly);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::observe::files::Tree;
+use crate::observe::files::{Tree, plain};
 
 /// Where models are kept.
 pub const FOLDER: &str = "/var/lib/commonhold/disks";
@@ -75,12 +75,8 @@ impl Identity {
         })
     }
 
-    /// The name of its file: what could mean something to a file system, or to a reader's terminal, is an underscore.
+    /// The name of its file.
     fn file_name(&self) -> String {
-        let plain = |text: &str| -> String {
-            let kept = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-            text.chars().map(kept).take(80).collect()
-        };
         format!("{}_{}_{}.json", plain(&self.model), plain(&self.serial), self.bytes)
     }
 

@@ -1,0 +1,3 @@
+//! The memory bus: measuring what it carries.
+
+pub mod probe;

@@ -1,0 +1,350 @@
+//! Measuring what the memory bus carries.
+//!
+//! Algorithm: a thread for each CPU, tied to it, has three arrays of its own, which lie in its node. In each pass, all begin
+//! together and compute `a = b + s * c` for all elements. The time is from the first one's begin to the last one's end. The
+//! best of all passes counts, for one CPU and for all of them.
+//!
+//! Properties: nothing but memory of our own is touched. What counts are 24 bytes for each element: the lines that caches
+//! fetch, two that are read and one that is written to. So the number is comparable to a count of cache misses times a line.
+//! The writing back of the third comes on top on most processors, and is in neither.
+//!
+//! Limits: what others transfer meanwhile is missing from the result, unless they pause for a pass. So is what a busy host
+//! takes from a virtual machine. Where the machine has several nodes, it is the sum of what their memories carry; programs
+//! that use others' memory get less.
+//!
+//! Source: J. McCalpin, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995 (STREAM's triad, with
+//! arrays of four times the last-level cache).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use commonhold_machine::{CpuSet, Machine};
+
+use crate::LiveError;
+use crate::apply::kept;
+use crate::host::{affinity, clock};
+use crate::observe::bus::capacity::{Capacity, FOLDER, Identity};
+use crate::observe::bus::last_cache;
+use crate::observe::files::Tree;
+use crate::observe::topology::{self, meminfo};
+
+/// How often progress is told while one number is measured.
+pub const STEPS: usize = 5;
+/// How many numbers are measured: for one CPU, and for all.
+pub const KINDS: usize = 2;
+
+const ARRAYS: u64 = 3;
+const ELEMENT: u64 = 8;
+/// An array is so many times the caches before it.
+const TIMES_CACHE: u64 = 4;
+/// All arrays must be at least so many times the caches: less would be measured in the caches in part.
+const TIMES_CACHE_MIN: u64 = 2;
+/// A cache of which the kernel tells nothing.
+const CACHE_BYTES: u64 = 32 << 20;
+/// The part of the free memory that arrays may take.
+const FREE_PART: u64 = 4;
+
+/// A machine, ready to be measured.
+#[derive(Debug)]
+pub struct Target {
+    /// What it is.
+    pub identity: Identity,
+    machine: Machine,
+    sizes: Sizes,
+}
+
+/// How large arrays are, in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sizes {
+    /// Those of the one CPU.
+    one: usize,
+    /// Those of each of all.
+    each: usize,
+}
+
+/// What a measurement came to.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// What the bus carries.
+    pub capacity: Capacity,
+    /// How large all arrays were together.
+    pub arrays_bytes: u64,
+}
+
+impl Target {
+    /// This machine. Refused: too little free memory for arrays that no cache holds, and anybody who may not keep the result.
+    pub fn here() -> Result<Target, LiveError> {
+        let tree = Tree::new(Path::new("/"));
+        let machine = topology::read(Path::new("/"))?;
+        let free = meminfo(&tree, "/proc/meminfo", "MemAvailable:")?.unwrap_or(0);
+        let sizes = Sizes::of(&tree, &machine, free)?;
+        kept::make_folder(Path::new(FOLDER))?;
+        Ok(Target { identity: Identity::read(&tree, &machine), machine, sizes })
+    }
+
+    /// Measures it, for so long with one CPU and with all; `done` is called [`STEPS`] times for each of [`KINDS`].
+    pub fn measure(&self, each: Duration, done: &dyn Fn()) -> Result<Measured, LiveError> {
+        let cpus: Vec<u32> = self.machine.cpus.iter().map(|cpu| cpu.id).collect();
+        let failed = |source: io::Error| LiveError::Process {
+            pid: std::process::id(),
+            name: "commonhold".to_owned(),
+            what: "measure the memory bus".to_owned(),
+            source,
+            remedy: "; its threads need each of its CPUs, and memory".to_owned(),
+        };
+        let one = best(&cpus[..1], self.sizes.one, each, done).map_err(failed)?;
+        let before = Busy::now(cpus.len());
+        let all = best(&cpus, self.sizes.each, each, done).map_err(failed)?;
+        let others_percent = Busy::now(cpus.len()).others_percent_since(&before);
+        let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+        let arrays_bytes = ARRAYS * ELEMENT * (self.sizes.each as u64) * u64::from(count);
+        // One that is alone transfers no more than all together.
+        let all = all.max(one);
+        let capacity = Capacity { one_bytes_per_s: one, all_bytes_per_s: all, cpus: count, others_percent };
+        Ok(Measured { capacity, arrays_bytes })
+    }
+
+    /// Keeps what was measured; returns the file that has it.
+    pub fn keep(&self, capacity: &Capacity) -> Result<PathBuf, LiveError> {
+        let path = self.identity.path();
+        kept::keep(&path, capacity)?;
+        Ok(path)
+    }
+}
+
+impl Sizes {
+    /// Of arrays that no cache holds, within the free memory.
+    fn of(tree: &Tree, machine: &Machine, free: u64) -> Result<Sizes, LiveError> {
+        let mut caches: BTreeMap<u32, u64> = BTreeMap::new();
+        for cpu in &machine.cpus {
+            let cache = last_cache(tree, cpu.id);
+            let (first, bytes) = cache.map_or((cpu.id, CACHE_BYTES), |cache| (cache.first_cpu, cache.bytes));
+            caches.insert(first, bytes);
+        }
+        let (all, largest) = (caches.values().sum::<u64>(), caches.values().copied().max().unwrap_or(0));
+        let cpus = (machine.cpus.len() as u64).max(1);
+        let most = free / FREE_PART / ARRAYS;
+        let elements = |bytes: u64| usize::try_from(bytes / ELEMENT).unwrap_or(usize::MAX).max(1);
+        if most * ARRAYS < all * TIMES_CACHE_MIN {
+            return Err(LiveError::Unavailable {
+                what: format!(
+                    "{} MiB are free: too little for arrays that caches of {} MiB do not hold",
+                    free >> 20,
+                    all >> 20
+                ),
+                remedy: format!(
+                    "free {} MiB, or measure on fewer CPUs: taskset -c LIST commonhold calibrate --bus",
+                    (all * TIMES_CACHE_MIN * FREE_PART).saturating_sub(free) >> 20
+                ),
+            });
+        }
+        Ok(Sizes {
+            one: elements((largest * TIMES_CACHE).min(most)),
+            each: elements((all * TIMES_CACHE).min(most) / cpus),
+        })
+    }
+}
+
+/// The best rate of these CPUs together, in bytes per second, of all passes in such a time.
+fn best(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io::Result<u64> {
+    // The calling thread waits for the arrays, too.
+    let (ready, together) = (Barrier::new(cpus.len() + 1), Barrier::new(cpus.len()));
+    let (failed, goes_on, stop) = (AtomicBool::new(false), AtomicBool::new(true), AtomicBool::new(false));
+    let one = |leads: bool, cpu: u32| -> io::Result<Vec<(Instant, Instant)>> {
+        let arrays = affinity::set(0, &CpuSet::from_iter([cpu])).and_then(|()| Arrays::new(elements));
+        if arrays.is_err() {
+            failed.store(true, Ordering::SeqCst);
+        }
+        ready.wait();
+        let mut arrays = arrays?;
+        let mut passes = Vec::new();
+        while !failed.load(Ordering::SeqCst) {
+            if leads {
+                goes_on.store(!stop.load(Ordering::SeqCst) || passes.is_empty(), Ordering::SeqCst);
+            }
+            together.wait();
+            if !goes_on.load(Ordering::SeqCst) {
+                break;
+            }
+            let begun = Instant::now();
+            arrays.triad();
+            passes.push((begun, Instant::now()));
+            // Nobody says how it goes on before all have read how it does.
+            together.wait();
+        }
+        Ok(passes)
+    };
+    let passes = thread::scope(|scope| {
+        let one = &one;
+        let spawned: Vec<_> =
+            cpus.iter().enumerate().map(|(n, cpu)| scope.spawn(move || one(n == 0, *cpu))).collect();
+        ready.wait();
+        for _ in 0..STEPS {
+            if !failed.load(Ordering::SeqCst) {
+                thread::sleep(length / STEPS as u32);
+            }
+            done();
+        }
+        stop.store(true, Ordering::SeqCst);
+        let join = |thread: thread::ScopedJoinHandle<'_, io::Result<Vec<_>>>| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the measurement failed")))
+        };
+        spawned.into_iter().map(join).collect::<io::Result<Vec<_>>>()
+    })?;
+    let bytes = ARRAYS * ELEMENT * (elements as u64) * (cpus.len() as u64);
+    Ok(bytes_per_s(bytes, shortest(&passes)))
+}
+
+/// The shortest pass, by thread and pass: from the first one's begin to the last one's end.
+fn shortest(passes: &[Vec<(Instant, Instant)>]) -> Duration {
+    let count = passes.iter().map(Vec::len).min().unwrap_or(0);
+    let length = |n: usize| {
+        let begun = passes.iter().map(|passes| passes[n].0).min();
+        let ended = passes.iter().map(|passes| passes[n].1).max();
+        begun.zip(ended).map_or(Duration::MAX, |(begun, ended)| ended.duration_since(begun))
+    };
+    (0..count).map(length).min().unwrap_or(Duration::MAX)
+}
+
+fn bytes_per_s(bytes: u64, took: Duration) -> u64 {
+    let rate = u128::from(bytes) * 1_000_000_000 / took.as_nanos().max(1);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+/// The arrays of one thread.
+struct Arrays {
+    a: Vec<f64>,
+    b: Vec<f64>,
+    c: Vec<f64>,
+}
+
+impl Arrays {
+    /// Written once by the calling thread, so that they lie in its node.
+    fn new(elements: usize) -> io::Result<Arrays> {
+        let filled = |value: f64| -> io::Result<Vec<f64>> {
+            let mut array = Vec::new();
+            array.try_reserve_exact(elements).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            array.resize(elements, value);
+            Ok(array)
+        };
+        Ok(Arrays { a: filled(0.5)?, b: filled(1.0)?, c: filled(2.0)? })
+    }
+
+    #[inline(never)]
+    #[allow(clippy::suboptimal_flops, reason = "a fused operation is a call where the processor has none")]
+    fn triad(&mut self) {
+        let by = std::hint::black_box(3.0);
+        for ((a, b), c) in self.a.iter_mut().zip(&self.b).zip(&self.c) {
+            *a = *b + by * *c;
+        }
+        std::hint::black_box(&mut self.a);
+    }
+}
+
+/// What CPUs were busy, and how much of it with this process.
+struct Busy {
+    at: Instant,
+    cpus: usize,
+    all_ns: u64,
+    own_ns: u64,
+}
+
+impl Busy {
+    fn now(cpus: usize) -> Busy {
+        let text = Tree::new(Path::new("/")).text("/proc/stat").unwrap_or_default();
+        let own_ns = clock::process_cpu_ns(std::process::id()).unwrap_or(0);
+        Busy { at: Instant::now(), cpus, all_ns: busy_ns(&text), own_ns }
+    }
+
+    /// Which part of these CPUs' time others had since then.
+    fn others_percent_since(&self, before: &Busy) -> u64 {
+        let ns = |now: u64, before: u64| u128::from(now.saturating_sub(before));
+        let others = ns(self.all_ns, before.all_ns).saturating_sub(ns(self.own_ns, before.own_ns));
+        let whole = self.at.duration_since(before.at).as_nanos().max(1) * (self.cpus as u128);
+        u64::try_from(others * 100 / whole).unwrap_or(100).min(100)
+    }
+}
+
+/// The busy time of all CPUs of /proc/stat, that of a host's others included, in nanoseconds: proc_stat(5).
+fn busy_ns(stat: &str) -> u64 {
+    /// `USER_HZ` is 100 on every architecture that Linux still has.
+    const TICK_NS: u64 = 10_000_000;
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+    let ticks = line.split_whitespace().map(|word| word.parse::<u64>().unwrap_or(0));
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user and nice.
+    let busy = ticks.take(8).enumerate().filter(|(place, _)| !matches!(place, 3 | 4)).map(|(_, ticks)| ticks);
+    busy.sum::<u64>().saturating_mul(TICK_NS)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::observe::files::fake;
+
+    #[test]
+    fn arrays_are_larger_than_caches_and_leave_memory_free() {
+        let file = |cpu: u32, name: &str| format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/{name}");
+        let dir = fake::tree(&[]);
+        for (cpu, shared) in [(0, "0-1\n"), (1, "0-1\n"), (2, "2-3\n"), (3, "2-3\n")] {
+            fake::add(
+                &dir,
+                &[
+                    (&file(cpu, "level"), "3\n"),
+                    (&file(cpu, "size"), "16384K\n"),
+                    (&file(cpu, "shared_cpu_list"), shared),
+                ],
+            );
+        }
+        let (tree, machine) = (Tree::new(dir.path()), Machine::synthetic("nodes:2 cpus:2").unwrap());
+        let of =
+            |free_mib: u64| Sizes::of(&tree, &machine, free_mib << 20).map_err(|error| error.to_string());
+        // Four times 16 MiB for one; four times two caches of 16 MiB, by four threads.
+        let mib = |mib: usize| mib << 17;
+        assert_eq!(of(8192), Ok(Sizes { one: mib(64), each: mib(32) }));
+        // A quarter of 600 MiB is 150 MiB: 50 MiB for each array.
+        assert_eq!(of(600), Ok(Sizes { one: mib(50), each: mib(50) / 4 }));
+        let refused = of(255).unwrap_err();
+        assert!(refused.contains("255 MiB are free") && refused.contains("32 MiB do not hold"), "{refused}");
+        assert!(refused.contains("free 1 MiB"), "{refused}");
+    }
+
+    #[test]
+    fn a_pass_takes_from_the_first_begin_to_the_last_end() {
+        let at = Instant::now();
+        let ms =
+            |begun: u64, ended: u64| (at + Duration::from_millis(begun), at + Duration::from_millis(ended));
+        let passes = [vec![ms(0, 5), ms(10, 14)], vec![ms(1, 9), ms(12, 17), ms(20, 21)]];
+        assert_eq!(shortest(&passes), Duration::from_millis(7));
+        assert_eq!(bytes_per_s(7_000, Duration::from_millis(7)), 1_000_000);
+        assert_eq!(bytes_per_s(7_000, shortest(&[])), 0);
+    }
+
+    #[test]
+    fn all_threads_do_the_same_passes_and_end() {
+        let cpus: Vec<u32> = affinity::get(0).unwrap().iter().collect();
+        let steps = std::cell::Cell::new(0);
+        let rate = best(&cpus, 1_000, Duration::from_millis(5), &|| steps.set(steps.get() + 1)).unwrap();
+        assert!(rate > 0 && steps.get() == STEPS, "{rate} {}", steps.get());
+        let refused = best(&[cpus[0], 65_000], 1_000, Duration::from_secs(100), &|| ()).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL), "there is no such CPU");
+        let mut arrays = Arrays::new(3).unwrap();
+        arrays.triad();
+        assert_eq!(arrays.a, [7.0; 3]);
+    }
+
+    #[test]
+    fn what_others_had_is_the_rest() {
+        let stat = "cpu  100 50 200 9000 800 10 20 30 70 0\ncpu0 1 1 1 1\n";
+        assert_eq!(busy_ns(stat), 410 * 10_000_000);
+        let at = Instant::now();
+        let before = Busy { at, cpus: 2, all_ns: 1_000, own_ns: 500 };
+        let after = Busy { at: at + Duration::from_nanos(1_000), cpus: 2, all_ns: 2_800, own_ns: 1_700 };
+        assert_eq!(after.others_percent_since(&before), 30, "600 of 2,000 ns");
+    }
+}
