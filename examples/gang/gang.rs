@@ -2,6 +2,7 @@
 //!
 //! usage: gang [SOCKET [SECONDS [THREADS [MIB]]]]     seconds 0: until it is ended; MIB: of numbers, for each thread
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use commonhold_client::gang::Gang;
@@ -17,7 +18,7 @@ fn sum_up(gang: Option<&Gang>, until: Option<Instant>, mib: u64) -> u64 {
     let mut sum: u64 = 0;
     loop {
         for part in numbers.chunks(PART) {
-            sum = part.iter().fold(sum, |sum, number| sum.wrapping_add(*number));
+            sum = black_box(part.iter().fold(sum, |sum, number| sum.wrapping_add(*number)));
             if let Some(gang) = gang {
                 gang.transferred(size_of_val(part) as u64);
             }

@@ -49,6 +49,13 @@ impl GangBooks {
             return;
         }
         self.stopped.retain(|_, stopped| contract.has(stopped.unit));
+        // Those that are gangs no more, or have ended, are not waited for: they go before anybody is chosen.
+        for step in plan.orders.gangs.iter().filter(|step| step.reason == Reason::NoGang) {
+            let GangOrder::Gate { job, open, .. } = step.action;
+            if !open || self.stopped.remove(&job).is_none() {
+                wrong.push(format!("job {} is let run as no gang, and was not stopped", job.0));
+            }
+        }
         if let Some(quantum) = &plan.decisions.quantum {
             if quantum.begins {
                 self.runs.clear();
@@ -72,14 +79,14 @@ impl GangBooks {
                 wrong.push(format!("gangs run on {cpus} cpus, and there are {}", machine.cpus.len()));
             }
         }
-        for step in &plan.orders.gangs {
+        for step in plan.orders.gangs.iter().filter(|step| step.reason != Reason::NoGang) {
             let GangOrder::Gate { job, unit, open } = step.action;
             let chosen = self.runs.contains_key(&job);
             if open {
                 if self.stopped.remove(&job).is_none() {
                     wrong.push(format!("job {} is let run, and was not stopped", job.0));
                 }
-                if !chosen && step.reason != Reason::NoGang {
+                if !chosen {
                     wrong.push(format!("job {} is let run, and was not chosen", job.0));
                 }
             } else {
@@ -229,5 +236,22 @@ mod tests {
             let found = replay(books, &plan).err().unwrap_or_default();
             assert!(found.iter().any(|found| found == wrong), "{wrong}: {found:?}");
         }
+    }
+
+    /// The one that was stopped longest has ended at the moment at which a quantum begins: the next one goes first.
+    #[test]
+    fn nobody_waits_for_one_that_has_ended() {
+        let first = replay(&GangBooks::default(), &plan(true, &[(1, 4)], &[(2, false), (3, false)]))
+            .expect("it is right");
+        let second = replay(&first, &plan(true, &[(2, 4)], &[(1, false), (2, true)])).expect("it is right");
+        let mut third = plan(true, &[(1, 4)], &[(1, true)]);
+        assert!(replay(&second, &third).is_err(), "it was stopped after job 3");
+        let gate = GangOrder::Gate { job: JobId(3), unit: UNIT, open: true };
+        third.orders.gangs.push(Step { action: gate, reason: Reason::NoGang });
+        let third = replay(&second, &third).expect("it is right");
+        let mut again = plan(true, &[(1, 4)], &[]);
+        again.orders.gangs.push(Step { action: gate, reason: Reason::NoGang });
+        let found = replay(&third, &again).expect_err("it was let run before");
+        assert_eq!(found, ["job 3 is let run as no gang, and was not stopped"]);
     }
 }
