@@ -633,12 +633,12 @@ pub(super) const ROWS: &[Row] = &[
         (
             "OURS-BUS-FULL",
             "ours",
-            "Half of the bus: programs of which two copies carry 85 % of it, by those that do of the bus as it is",
+            "Half of the bus: programs of which two copies carry 85 % of it, beyond those that do of the bus as it is",
             "more",
         ),
-        above(1.0),
+        above(0.0),
         all!(DOUBLED, DOUBLED_HALF),
-        |at| divide(that_fill(at, &DOUBLED_HALF, BUS_RATE / 2.0)?, that_fill(at, &DOUBLED, BUS_RATE)?),
+        |at| Some(that_fill(at, &DOUBLED_HALF, BUS_RATE / 2.0)? - that_fill(at, &DOUBLED, BUS_RATE)?),
     )
     .basis(Basis::Beyond),
     predicted(
