@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(busy_ns(stat), 410 * 10_000_000);
         let at = Instant::now();
         let before = Busy { at, cpus: 2, all_ns: 1_000, own_ns: 500 };
-        let after = Busy { at: at + Duration::from_nanos(1_000), cpus: 2, all_ns: 2_800, own_ns: 1_700 };
+        let after = Busy { at: at + Duration::from_micros(1), cpus: 2, all_ns: 2_800, own_ns: 1_700 };
         assert_eq!(after.others_percent_since(&before), 30, "600 of 2,000 ns");
     }
 }

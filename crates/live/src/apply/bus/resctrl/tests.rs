@@ -23,7 +23,8 @@ struct World {
     bus: Bus,
     /// Which thread was written to which group, in this order.
     written: Rc<RefCell<Vec<(String, String)>>>,
-    _hook: Tampering,
+    #[allow(dead_code, reason = "it goes with this")]
+    hook: Tampering,
 }
 
 impl World {
@@ -54,10 +55,10 @@ impl World {
             contract.units[unit.index()].limit.bus = Some(Amount::Part(500_000));
         }
         let written = Rc::new(RefCell::new(Vec::new()));
-        let _hook = behave(groups_max, Rc::clone(&written));
+        let hook = behave(groups_max, Rc::clone(&written));
         let roster = Roster::new(&dir.path().join("proc"), &[]).unwrap();
         let (journal, _) = Journal::create(&dir.path().join("run")).unwrap();
-        World { dir, contract, roster, journal, bus: Bus::default(), written, _hook }
+        World { dir, contract, roster, journal, bus: Bus::default(), written, hook }
     }
 
     fn opened(groups_max: usize) -> World {
@@ -133,9 +134,9 @@ fn behave(groups_max: usize, written: Rc<RefCell<Vec<(String, String)>>>) -> Tam
                     for entry in entries {
                         let path = entry.unwrap().path();
                         if path.is_dir() {
-                            fs::remove_dir_all(path).unwrap()
+                            fs::remove_dir_all(path).unwrap();
                         } else {
-                            fs::remove_file(path).unwrap()
+                            fs::remove_file(path).unwrap();
                         }
                     }
                 }
