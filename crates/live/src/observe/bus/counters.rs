@@ -169,7 +169,16 @@ mod tests {
             second.bytes > first.bytes && second.bytes % 64 == 0 && second.at == 2,
             "{first:?} {second:?}"
         );
-        assert_eq!(look(3, &BTreeMap::new()), None, "its job is gone");
+        let read: u64 = counters
+            .processes
+            .iter()
+            .flatten()
+            .flat_map(|(_, process)| &process.threads)
+            .map(|(_, n)| n)
+            .sum();
+        assert_eq!(second.bytes, 64 * read, "nothing counts twice");
+        let gone = counters.look(3, &BTreeMap::new(), &mut procfs, &mut Vec::new());
+        assert_eq!(gone.get(&JobId(1)), None, "its job is gone");
     }
 
     #[test]
