@@ -29,6 +29,7 @@ lint: ## formatting, lints, what may import what, and the documents' sentences a
 	scripts/prose
 	bench/all --check
 	bench/test_all.py
+	bench/test_hardware.py
 
 unit: ## tests on this machine: unit, property, golden, and on real processes
 	scripts/unit-tests $(CARGO) test --workspace --locked $(FEATURES)

@@ -40,7 +40,7 @@ fn disk(folder: &Path, args: &Calibrate) -> Result<Exit, Failure> {
 fn bus(args: &Calibrate) -> Result<Exit, Failure> {
     let target = probe::Target::here()?;
     let measured = {
-        let progress = Progress::new("parts", probe::KINDS * probe::STEPS);
+        let progress = Progress::new("parts", (probe::KINDS * probe::STEPS) as usize);
         target.measure(Duration::from_secs(args.seconds), &|| progress.step())?
     };
     let kept = target.keep(&measured.capacity)?;

@@ -26,6 +26,7 @@ pub(crate) mod exits;
 mod files;
 pub mod io_priority;
 pub(crate) mod meter;
+pub(crate) mod mounts;
 pub mod oom_score;
 pub(crate) mod page_out;
 pub(crate) mod pages;

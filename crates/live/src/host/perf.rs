@@ -71,6 +71,65 @@ impl Stalls {
     }
 }
 
+/// Bits of `flags`: threads that it starts later count too, other processes do not (since Linux 5.13); the kernel and a
+/// hypervisor do not.
+const INHERIT_THREADS_USER_ONLY: u64 = INHERIT_USER_ONLY | 1 << 35;
+
+/// Bits of `read_format`: for how long it was to count, and for how long it did, since there may be more counters than the
+/// processor has.
+const TIMES: u64 = 1 | 1 << 1;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event {
+    kind: u32,
+    config: u64,
+}
+
+impl Event {
+    /// What last-level caches fetch over the bus.
+    pub(crate) const MISSES: Event = Event { kind: HARDWARE, config: CACHE_MISSES };
+    /// Page faults, which every machine counts: `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_PAGE_FAULTS`.
+    #[cfg(test)]
+    pub(crate) const FAULTS: Event = Event { kind: 1, config: 2 };
+}
+
+/// Counts what a thread does, and those that it starts from now on, outside of the kernel.
+#[derive(Debug)]
+pub(crate) struct OfThread(OwnedFd);
+
+impl OfThread {
+    /// Begins to count. Errors are the kernel's: `ENOENT` where the processor has no such counter, `EINVAL` where the kernel is
+    /// too old, `EACCES` where this user may not, `ESRCH` where the thread is gone.
+    pub(crate) fn open(event: Event, tid: u32) -> io::Result<OfThread> {
+        pass(Kind::Open, About::Process(tid))?;
+        let flags = INHERIT_THREADS_USER_ONLY;
+        let Event { kind, config } = event;
+        open(&Attributes { kind, config, flags, read_format: TIMES, ..Attributes::default() }, tid)
+            .map(OfThread)
+    }
+
+    /// What it counted, scaled to the time for which it was to count.
+    pub(crate) fn read(&self) -> io::Result<u64> {
+        let mut bytes = [0; 24];
+        if rustix::io::read(&self.0, &mut bytes)? != bytes.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let number = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_ne_bytes(word)
+        };
+        Ok(scaled(number(0), number(8), number(16)))
+    }
+}
+
+/// A count, as if it had been counted for all the time.
+fn scaled(count: u64, wanted_ns: u64, counted_ns: u64) -> u64 {
+    let whole = u128::from(count) * u128::from(wanted_ns);
+    u64::try_from(whole.checked_div(u128::from(counted_ns)).unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
 /// Opens a counter of a program's, running.
 fn count(kind: u32, config: u64, pid: u32) -> io::Result<OwnedFd> {
     pass(Kind::Open, About::Process(pid))?;
@@ -134,6 +193,11 @@ mod tests {
         let touch = || std::hint::black_box(vec![1u8; 8 << 20]).len();
         assert_eq!(std::thread::spawn(touch).join().unwrap(), 8 << 20);
         assert!(value(&faults).unwrap() > before, "{before}");
+    }
+
+    #[test]
+    fn what_was_not_counted_is_made_up_for() {
+        assert_eq!((scaled(10, 300, 100), scaled(10, 100, 100), scaled(0, 100, 0)), (30, 10, 0));
     }
 
     #[test]

@@ -49,6 +49,10 @@ pub enum Kind {
     SetIoPriority,
     /// Asking the kernel to page out what a process has mapped.
     PageOut,
+    /// Mounting a file system.
+    Mount,
+    /// Taking one away.
+    Unmount,
 }
 
 /// One call, before it is made.

@@ -198,6 +198,11 @@ impl Arena {
         sums
     }
 
+    /// Whether a process tells what it transfers itself.
+    pub(crate) fn has(&self, key: ProcessKey) -> bool {
+        self.members.contains_key(&key)
+    }
+
     /// The thread by which a process tells, as it says; never its first.
     pub(crate) fn writer(&self, key: ProcessKey) -> Option<u32> {
         self.members.get(&key)?.page.writer().filter(|tid| *tid != key.pid)

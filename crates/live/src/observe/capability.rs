@@ -4,6 +4,7 @@
 //! Looking changes nothing: files are read, and one perf counter is opened and closed. A file that cannot be read
 //! counts as not there, with the reason in its row. Looking never fails.
 
+mod bus;
 mod cgroup;
 mod context;
 mod disk;
@@ -169,14 +170,14 @@ fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
     rows.push(user_memory.clone());
     rows.push(io.clone());
     rows.extend(disk::rows(&context, &io, &memory));
-    rows.extend(resources::bus(&context, counter));
+    rows.extend(bus::rows(&context, counter));
     rows.extend(surroundings::privileges(&context));
     rows.extend(surroundings::surroundings(&context));
     let machine = topology::read(root).map_err(|error| {
         rows.push(Row::no(Area::Surroundings, "facts of the machine", error.to_string()));
     });
     if let Ok(machine) = &machine {
-        rows.push(resources::bus_capacity(&context, machine));
+        rows.push(bus::capacity(&context, machine));
         rows.extend(jobs::rows(&context, machine, moves_pages));
         rows.sort_by_key(|row| row.area);
     }

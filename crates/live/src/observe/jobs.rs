@@ -16,7 +16,7 @@
 //! without jobs costs nothing.
 //!
 //! Gangs: a job may be *shut*: its processes are stopped, and their threads want nothing meanwhile. What its processes tell of
-//! the memory bus is read by [`arena`](super::arena).
+//! the memory bus is read by [`arena`](super::arena); of the others, the processor's counters tell it ([`counters`](super::bus::counters)).
 //!
 //! Limits: a process that comes and goes between two looks is never seen. The kernel goes through a process's page tables to
 //! tell its memory by node, some milliseconds for a gigabyte.
@@ -27,9 +27,10 @@ use std::os::fd::OwnedFd;
 
 use commonhold_contract::{Contract, Gangs, JobKind, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::{JobFacts, JobId, ThreadFacts, ThreadId, Time, UnitFacts};
+use commonhold_policy::{BusUse, JobFacts, JobId, ThreadFacts, ThreadId, Time, UnitFacts};
 
 use super::arena::{Arena, Complaint, NotJoined};
+use super::bus::counters::Counters;
 use super::process::ProcessKey;
 use super::roster::Roster;
 use super::topology;
@@ -107,6 +108,8 @@ pub(crate) struct Jobs {
     retired: BTreeMap<ThreadId, (ProcessKey, u32)>,
     memory_at: BTreeMap<JobId, Time>,
     arena: Arena,
+    /// Of the processes that are not in it.
+    counters: Counters,
     complaints: Vec<Complaint>,
     shut: BTreeMap<JobId, Shut>,
     /// Whether the machine has several nodes; `None`: nobody asked yet.
@@ -339,7 +342,7 @@ impl Jobs {
     /// Reads what processes told.
     fn look_at_bus(&mut self, now: Time, contract: &Contract, facts: &mut [JobFacts], roster: &mut Roster) {
         if !has_gangs(contract) {
-            self.arena = Arena::default();
+            (self.arena, self.counters) = (Arena::default(), Counters::default());
             return;
         }
         let (known, shut) = (&self.known, &self.shut);
@@ -349,8 +352,18 @@ impl Jobs {
         };
         let every_ns = told_every(contract);
         let sums = self.arena.look(now, every_ns, &job_of, roster.procfs(), &mut self.complaints);
+        let told: BTreeMap<JobId, BusUse> = sums.clone();
+        let silent: BTreeMap<ProcessKey, JobId> = known
+            .iter()
+            .filter(|(key, _)| !self.arena.has(**key))
+            .map(|(key, known)| (*key, known.job))
+            .collect();
+        let mut problems = Vec::new();
+        let counted = self.counters.look(now, &silent, roster.procfs(), &mut problems);
+        let about = |error| (ProcessKey { pid: 0, start: 0 }, "count what processes transfer", error);
+        self.complaints.extend(problems.into_iter().map(about));
         for facts in facts {
-            facts.bus = sums.get(&facts.job).copied();
+            facts.bus = together(told.get(&facts.job), counted.get(&facts.job));
         }
     }
 
@@ -382,6 +395,18 @@ impl Jobs {
         }
         facts.memory = Some(memory.into_iter().collect());
         Ok(())
+    }
+}
+
+/// What a job transferred of which some processes tell it and others are counted.
+fn together(told: Option<&BusUse>, counted: Option<&BusUse>) -> Option<BusUse> {
+    let sum = |told: &BusUse, counted: &BusUse| BusUse {
+        at: told.at.min(counted.at),
+        bytes: told.bytes.saturating_add(counted.bytes),
+    };
+    match (told, counted) {
+        (Some(told), Some(counted)) => Some(sum(told, counted)),
+        (one, other) => one.or(other).copied(),
     }
 }
 

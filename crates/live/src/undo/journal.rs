@@ -97,6 +97,16 @@ pub enum Entry {
         /// Its directory.
         cgroup: PathBuf,
     },
+    /// A group of `resctrl` is about to be made.
+    ResourceGroup {
+        /// Its folder.
+        dir: PathBuf,
+    },
+    /// `resctrl` is about to be mounted.
+    Mounted {
+        /// Where.
+        point: PathBuf,
+    },
     /// A file is about to be written; this was in it.
     Knob {
         /// The file.
@@ -352,6 +362,8 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
             | Entry::PriorityGiven { .. }
             | Entry::OomScoreGiven { .. }
             | Entry::Created { .. }
+            | Entry::ResourceGroup { .. }
+            | Entry::Mounted { .. }
             | Entry::Knob { .. }
             | Entry::Line { .. } => true,
         };
@@ -365,7 +377,9 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
         Entry::Given { cpus } => given.insert(cpus.clone()),
         Entry::PriorityGiven { priority } => priorities.insert(*priority),
         Entry::OomScoreGiven { value } => scores.insert(*value),
-        Entry::Created { cgroup } => created.insert(cgroup.clone()),
+        Entry::Created { cgroup: path }
+        | Entry::ResourceGroup { dir: path }
+        | Entry::Mounted { point: path } => created.insert(path.clone()),
         Entry::Knob { path, .. } => knobs.insert(path.clone()),
         Entry::Line { path, original, .. } => lines.insert((path.clone(), first_word(original).to_owned())),
         _ => true,

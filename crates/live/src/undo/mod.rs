@@ -12,6 +12,7 @@
 //!   user stopped stays stopped.
 //! - A process is only moved while it is in a control group that the daemon made.
 
+mod bus;
 pub mod caretaker;
 mod groups;
 mod inherited;
@@ -46,6 +47,9 @@ pub struct Undone {
     pub moved: u32,
     /// Control groups removed.
     pub removed: u32,
+    /// File systems that are mounted no more.
+    #[serde(default)]
+    pub unmounted: u32,
     /// Files with their former content again.
     pub knobs: u32,
     /// What is not as it was before although nothing failed: a setting that another program made meanwhile, a process whose
@@ -72,6 +76,7 @@ impl fmt::Display for Undone {
             (self.continued, "process continued", "processes continued"),
             (self.moved, "process moved back", "processes moved back"),
             (self.removed, "control group removed", "control groups removed"),
+            (self.unmounted, "file system unmounted", "file systems unmounted"),
             (self.knobs, "file restored", "files restored"),
         ];
         let mut parts = counts.iter().filter(|(count, ..)| *count > 0).peekable();
@@ -113,6 +118,7 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     inherited::restore::<inherited::Affinity>(entries, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::Priority>(entries, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::OomScore>(entries, &mut procfs, &mut undone, progress);
+    bus::restore(entries, Path::new("/"), &mut undone);
     undone
 }
 

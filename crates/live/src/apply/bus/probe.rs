@@ -12,7 +12,7 @@
 //! takes from a virtual machine. Where the machine has several nodes, it is the sum of what their memories carry; programs
 //! that use others' memory get less.
 //!
-//! Source: J. McCalpin, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995 (STREAM's triad, with
+//! Source: J. `McCalpin`, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995 (STREAM's triad, with
 //! arrays of four times the last-level cache).
 
 use std::collections::BTreeMap;
@@ -34,9 +34,9 @@ use crate::observe::files::Tree;
 use crate::observe::topology::{self, meminfo};
 
 /// How often progress is told while one number is measured.
-pub const STEPS: usize = 5;
+pub const STEPS: u32 = 5;
 /// How many numbers are measured: for one CPU, and for all.
-pub const KINDS: usize = 2;
+pub const KINDS: u32 = 2;
 
 const ARRAYS: u64 = 3;
 const ELEMENT: u64 = 8;
@@ -186,7 +186,7 @@ fn best(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io:
         ready.wait();
         for _ in 0..STEPS {
             if !failed.load(Ordering::SeqCst) {
-                thread::sleep(length / STEPS as u32);
+                thread::sleep(length / STEPS);
             }
             done();
         }
@@ -270,7 +270,7 @@ impl Busy {
     }
 }
 
-/// The busy time of all CPUs of /proc/stat, that of a host's others included, in nanoseconds: proc_stat(5).
+/// The busy time of all CPUs of /proc/stat, that of a host's others included, in nanoseconds: `proc_stat(5)`.
 fn busy_ns(stat: &str) -> u64 {
     /// `USER_HZ` is 100 on every architecture that Linux still has.
     const TICK_NS: u64 = 10_000_000;
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(busy_ns(stat), 410 * 10_000_000);
         let at = Instant::now();
         let before = Busy { at, cpus: 2, all_ns: 1_000, own_ns: 500 };
-        let after = Busy { at: at + Duration::from_nanos(1_000), cpus: 2, all_ns: 2_800, own_ns: 1_700 };
+        let after = Busy { at: at + Duration::from_micros(1), cpus: 2, all_ns: 2_800, own_ns: 1_700 };
         assert_eq!(after.others_percent_since(&before), 30, "600 of 2,000 ns");
     }
 }

@@ -41,11 +41,12 @@ use std::path::Path;
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
-use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, PlaceOrder};
+use commonhold_policy::plan::{BusOrder, CpuOrder, DiskOrder, MemoryOrder, PlaceOrder};
 use commonhold_policy::{DiskFacts, DiskMeans};
 use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
 use commonhold_policy::{MemoryFacts, MemoryMeans};
 
+use super::bus::resctrl::Bus;
 use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
 use super::stops::{ROUNDS_MAX, Stopping, Stops, continue_released, stop_closed};
@@ -102,6 +103,7 @@ pub struct CgroupBackend {
     /// The CPUs that each unit is confined to.
     confined: BTreeMap<UnitId, CpuSet>,
     usable: CpuSet,
+    bus: Bus,
 }
 
 impl CgroupBackend {
@@ -163,8 +165,10 @@ impl CgroupBackend {
             now: 0,
             strays_at: 0,
             problems,
+            bus: Bus::default(),
         };
         backend.follow_memory();
+        backend.open_bus();
         Ok(backend)
     }
 
@@ -172,6 +176,11 @@ impl CgroupBackend {
     pub fn files_per_unit(place: &CgroupPlace) -> usize {
         let memory = if place.controllers.contains("memory") { memory::FILES_PER_UNIT } else { 0 };
         groups::FILES_PER_UNIT + memory
+    }
+
+    /// Finds what the processor offers for the memory bus.
+    fn open_bus(&mut self) {
+        self.bus.open(Path::new("/"), &self.contract, &mut self.journal, &mut self.problems);
     }
 
     /// Tells the memory part where the units are.
@@ -205,6 +214,9 @@ impl CgroupBackend {
         let changes = self.roster.refresh(&self.contract, now, self.scan)?;
         self.scan = Scan::Quick;
         self.follow(&changes);
+        let came = !(changes.joined.is_empty() && changes.moved.is_empty());
+        let bus = self.bus.follow(now, came, &self.contract, &mut self.roster, &mut self.journal);
+        self.problems.extend(bus);
         self.users.extend(changes.users);
         self.remove_leaving();
         self.enforce_gangs()?;
@@ -220,7 +232,8 @@ impl CgroupBackend {
         }
         self.problems.extend(self.groups.find_unstopped(now));
         self.roster.account(now, &Seats::watched(&self.contract, watch))?;
-        let units = self.facts(counted);
+        let mut units = self.facts(counted);
+        self.bus.tell(&mut units);
         let memory = self.memory_facts(now);
         let disks = self.disk_facts();
         let idle_ns = self.idle.read(self.roster.procfs(), now)?;
@@ -586,6 +599,8 @@ impl LiveBackend for CgroupBackend {
         let problems = self.groups.follow(contract, &mut self.journal, self.now);
         self.problems.extend(problems);
         self.follow_memory();
+        self.bus.follow_contract(contract);
+        self.open_bus();
     }
 
     fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
@@ -650,7 +665,9 @@ impl Backend for CgroupBackend {
         let io = self.groups.tree().has("io");
         let disk = DiskMeans { caps: io, weights: io, shares: false, limits_only: false };
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
-        let means = Means { cpu_sets, weights: cpu, caps: cpu, gates: true, disk, memory, ..Means::NONE };
+        let throttle = self.bus.throttles();
+        let means =
+            Means { cpu_sets, weights: cpu, caps: cpu, gates: true, throttle, disk, memory, ..Means::NONE };
         Seats::means(&self.contract, means)
     }
 
@@ -668,6 +685,10 @@ impl Backend for CgroupBackend {
         }
         problems.extend(plan.orders.memory.iter().flat_map(|step| self.order_memory(&step.action)));
         problems.extend(plan.orders.disk.iter().flat_map(|step| self.order_disk(&step.action)));
+        for step in &plan.orders.bus {
+            let BusOrder::Throttle { unit, percent } = step.action;
+            problems.extend(self.bus.order(unit, percent, &mut self.roster, &mut self.journal).err());
+        }
         if let Some(memory) = &plan.decisions.memory {
             self.exposure.tell(&self.contract, memory);
         }

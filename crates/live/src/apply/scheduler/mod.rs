@@ -195,6 +195,7 @@ impl Backend for KernelBackend {
                 disk: below.disk,
                 seats: below.seats,
                 gangs: below.gangs,
+                throttle: below.throttle,
                 brings: below.brings,
                 ..MEANS
             }

@@ -1,6 +1,8 @@
 //! The memory bus: what it carries, where that was measured, and what units and jobs transfer over it.
 
 pub mod capacity;
+pub(crate) mod counters;
+pub(crate) mod resctrl;
 
 use super::files::Tree;
 

@@ -2,14 +2,9 @@
 
 use std::io;
 
-use commonhold_machine::Machine;
 use commonhold_machine::capability::{Area, Row};
 
-use super::context::{Capability, Context};
-use crate::observe::bus::capacity;
-
-/// Where others had more of the CPUs' time than that while the bus was measured, in percent, it may carry more.
-const OTHERS_PERCENT: u64 = 5;
+use super::context::Context;
 
 /// The row about CPU pressure.
 pub(super) fn cpu(context: &Context) -> Row {
@@ -19,47 +14,6 @@ pub(super) fn cpu(context: &Context) -> Row {
 /// The rows about memory: PSI, swap, zram.
 pub(super) fn memory(context: &Context) -> Vec<Row> {
     vec![pressure(context, Area::Memory), swap(context), zram(context)]
-}
-
-/// The rows about the memory bus: resctrl and counters. `counter` is what opening a counter of our own said.
-pub(super) fn bus(context: &Context, counter: io::Result<()>) -> Vec<Row> {
-    let feature = |name: &str, flags: &[&str], what: &str| {
-        if let Some(flag) = flags.iter().find(|flag| context.cpu_flags.contains(**flag)) {
-            Row::yes(Area::Bus, name, format!("the processor has it (`{flag}`)"))
-        } else {
-            let reason =
-                format!("the processor, or the virtual machine, cannot {what} (no flag `{}`)", flags[0]);
-            Row::no(Area::Bus, name, reason)
-        }
-    };
-    vec![
-        feature(
-            "bandwidth meter (MBM)",
-            &["cqm_mbm_total", "cqm_mbm_local"],
-            "measure the bus use of a group",
-        ),
-        feature("bandwidth cap (MBA)", &["mba"], "cap the bus use of a group"),
-        resctrl(context),
-        counters(context, counter),
-    ]
-}
-
-/// The row about what the memory bus carries.
-pub(super) fn bus_capacity(context: &Context, machine: &Machine) -> Row {
-    let (area, name, measure) = (Area::Bus, "what the bus carries", "commonhold calibrate --bus");
-    let Some(found) = capacity::known(&context.tree, machine) else {
-        let reason =
-            "it was not measured on this machine; gangs are chosen as if it were 10 GB/s for each CPU";
-        return Row::no(area, name, reason).remedy(measure);
-    };
-    let gb = |rate: u64| format!("{}.{} GB/s", rate / 1_000_000_000, rate / 100_000_000 % 10);
-    let (all, one) = (gb(found.all_bytes_per_s), gb(found.one_bytes_per_s));
-    let reason = format!("measured: {all} by {} CPUs together, {one} by one", found.cpus);
-    if found.others_percent > OTHERS_PERCENT {
-        let reason = format!("{reason}, while others had {} % of the CPUs", found.others_percent);
-        return Row::partly(area, name, reason).remedy(format!("{measure}, while nothing else runs"));
-    }
-    Row::yes(area, name, reason)
 }
 
 pub(super) fn pressure(context: &Context, area: Area) -> Row {
@@ -109,50 +63,8 @@ fn zram(context: &Context) -> Row {
     Row::no(Area::Memory, name, reason).remedy(ADD_ZRAM)
 }
 
-fn resctrl(context: &Context) -> Row {
-    let (name, folder) = ("resctrl file system", "/sys/fs/resctrl");
-    if let Some(mount) = context.mounts.iter().find(|mount| mount.kind == "resctrl") {
-        return Row::yes(Area::Bus, name, format!("mounted at {}", mount.point.display()));
-    }
-    if context.tree.exists(folder) {
-        return Row::no(Area::Bus, name, "the kernel has it, but it is not mounted")
-            .remedy(format!("mount -t resctrl resctrl {folder}"));
-    }
-    if ["rdt_a", "cqm"].iter().any(|flag| context.cpu_flags.contains(*flag)) {
-        return Row::no(Area::Bus, name, "the processor could, but this kernel was built without it")
-            .remedy("boot a kernel built with CONFIG_X86_CPU_RESCTRL=y");
-    }
-    Row::no(Area::Bus, name, "neither the kernel nor the processor offers it here")
-}
-
-/// Cache misses stand for use of the bus where resctrl is missing.
-fn counters(context: &Context, counter: io::Result<()>) -> Row {
-    let name = "hardware counters";
-    let paranoid = context.tree.text("/proc/sys/kernel/perf_event_paranoid");
-    let Some(level) = paranoid.and_then(|text| text.parse::<i32>().ok()) else {
-        return Row::no(Area::Bus, name, "this kernel has no perf events")
-            .remedy("boot a kernel built with CONFIG_PERF_EVENTS=y");
-    };
-    let setting = format!("kernel.perf_event_paranoid = {level}");
-    match counter {
-        Ok(()) if context.status.has(Capability::Perfmon) || context.status.has(Capability::SysAdmin) => {
-            Row::yes(Area::Bus, name, "cache misses of every process can be counted")
-        }
-        Ok(()) => Row::partly(Area::Bus, name, format!("cache misses of our own processes only ({setting})"))
-            .remedy("run as root"),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Row::no(Area::Bus, name, format!("forbidden: {setting}"))
-                .remedy("sysctl kernel.perf_event_paranoid=2")
-        }
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-            Row::no(Area::Bus, name, "the processor, or the virtual machine, cannot count cache misses")
-        }
-        Err(error) => Row::no(Area::Bus, name, format!("cache misses cannot be counted: {}", plain(&error))),
-    }
-}
-
 /// The kernel's words for an error, without the number that Rust adds.
-fn plain(error: &io::Error) -> String {
+pub(super) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }

@@ -607,6 +607,52 @@ fn the_bus_and_the_privileges() {
 }
 
 #[test]
+fn how_the_use_of_the_bus_is_known() {
+    let of = |files: &[(&str, &str)], counter: fn() -> io::Result<()>| {
+        let dir = fake::tree(files);
+        let found = probe_with(dir.path(), unwritten(counter(), true));
+        (dir, found)
+    };
+    let (yes, no) = (|| Ok(()), || Err(io::Error::from_raw_os_error(libc::ENOENT)));
+    let none = [ROOT, ("/proc/cpuinfo", "flags : fpu\n"), ("/proc/sys/kernel/perf_event_paranoid", "2\n")];
+    let (_dir, found) = of(&none, no);
+    is(&found, "bus use of units", State::No, "no resctrl", "LD_PRELOAD");
+    is(&found, "bus use of jobs", State::No, "cannot count cache misses", "LD_PRELOAD");
+    is(&found, "bus use told by programs", State::Partly, "their own count alone", "LD_PRELOAD");
+    is(&found, "bus use assumed", State::Partly, "first-rate", "first-rate");
+    is(&found, "units slowed down", State::No, "no cap", "");
+
+    let could = [ROOT, ("/proc/cpuinfo", "flags : mba cqm_mbm_total\n"), ("/sys/fs/resctrl/x", ""), none[2]];
+    let (_dir, found) = of(&could, yes);
+    is(&found, "bus use of units", State::Yes, "`run` mounts resctrl", "");
+    is(&found, "bus use of jobs", State::Yes, "times a line", "");
+    is(&found, "bus use told by programs", State::Yes, "counters of their own", "");
+    is(&found, "units slowed down", State::Partly, "`run` mounts", "");
+
+    let mount = ("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/resctrl rw - resctrl resctrl rw\n");
+    let mon = |features| ("/sys/fs/resctrl/info/L3_MON/mon_features", features);
+    let mounted = [
+        ROOT,
+        mount,
+        mon("mbm_total_bytes\nmbm_local_bytes\n"),
+        ("/sys/fs/resctrl/info/MB/min_bandwidth", "10\n"),
+        ("/sys/fs/resctrl/info/MB/bandwidth_gran", "20\n"),
+        ("/sys/fs/resctrl/schemata", "MB:0=100\n"),
+        ("/sys/fs/resctrl/tasks", ""),
+    ];
+    let (dir, found) = of(&mounted, yes);
+    is(&found, "bus use of units", State::Yes, "mbm_total_bytes", "");
+    is(&found, "units slowed down", State::Yes, "from 10 % on, in steps of 20 %", "");
+    fake::add(&dir, &[mon("mbm_local_bytes\n"), ("/sys/fs/resctrl/schemata", "MB:0=2048\n")]);
+    let found = probe_with(dir.path(), unwritten(Ok(()), true));
+    is(&found, "bus use of units", State::Partly, "the node where they run", "");
+    is(&found, "units slowed down", State::No, "rates of each cache", "");
+    fake::add(&dir, &[mon("llc_occupancy\n")]);
+    let found = probe_with(dir.path(), unwritten(Ok(()), true));
+    is(&found, "bus use of units", State::No, "counts no transfers", "LD_PRELOAD");
+}
+
+#[test]
 fn what_the_bus_carries() {
     let files = [
         ("/proc/meminfo", "MemTotal: 1000 kB\n"),

@@ -1,0 +1,433 @@
+//! Units as groups of the kernel's `resctrl`: what each transfers over the memory bus is counted, and slowed down.
+//!
+//! Algorithm: each outermost unit has a monitoring group. The threads of its processes, its sub-units' included, are put there
+//! when they come; what they start is born there. When a unit is slowed down for the first time, it gets a control group in
+//! place of that one.
+//!
+//! Properties: a process that is in another program's group stays there. Everything is in the journal before it is done. A
+//! group that is removed gives its tasks to everybody's, so there is nothing else to undo. What was counted never goes back.
+//!
+//! Limits: a processor tells so many groups apart and no more (`num_rmids`); units without one are not measured. An outermost
+//! unit is measured as a whole. A thread that is started by one that is being moved may stay behind until the next second.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::{BusUse, Throttle, Time, UnitFacts};
+
+use crate::LiveError;
+use crate::host::{self, mounts};
+use crate::observe::bus::resctrl::{
+    FOLDER, Meter, Mount, SOURCE, bandwidth_line, bandwidths, event, group_count, is_anothers, mounted,
+    throttle,
+};
+use crate::observe::files::{Tree, plain};
+use crate::observe::jobs::{has_gangs, told_every};
+use crate::observe::process::{ProcFs, ProcessKey};
+use crate::observe::roster::Roster;
+use crate::undo::journal::{self, Entry, Journal};
+
+/// How groups of ours begin.
+const OURS: &str = "commonhold-";
+/// How often to look who is missing in a group, in nanoseconds.
+const STRAY_NS: Time = 1_000_000_000;
+/// Counts are read no more often than that: each interrupts a CPU.
+const READ_NS: Time = 10_000_000;
+/// How often the threads of a process are listed that starts some while it is moved.
+const ROUNDS: usize = 3;
+
+/// The groups of a contract's units.
+#[derive(Debug, Default)]
+pub(crate) struct Bus {
+    place: Option<Place>,
+    groups: BTreeMap<UnitId, Group>,
+    /// Which process is in which unit's group, as far as this program knows.
+    placed: BTreeMap<ProcessKey, UnitId>,
+    /// Those that nobody can put there: said once.
+    refused: BTreeSet<ProcessKey>,
+    /// Whether all groups are in use.
+    is_full: bool,
+    placed_at: Time,
+    read_at: Time,
+}
+
+/// Where the file system is, and what it offers.
+#[derive(Debug, Clone)]
+struct Place {
+    mount: Mount,
+    event: Option<&'static str>,
+    throttle: Option<Throttle>,
+}
+
+#[derive(Debug)]
+struct Group {
+    /// The folder that has its tasks and its counts.
+    dir: PathBuf,
+    /// Whether that is a control group.
+    controls: bool,
+    meter: Meter,
+    told: Option<BusUse>,
+}
+
+/// Whether a contract asks what units transfer.
+fn is_wanted(contract: &Contract) -> bool {
+    let says = |unit: &commonhold_contract::Unit| unit.hard.bus.is_some() || unit.limit.bus.is_some();
+    has_gangs(contract) || contract.units.iter().any(says)
+}
+
+impl Bus {
+    /// Finds the file system for a contract that needs it, and mounts it where nobody did. `root` is `/`, or a folder that
+    /// looks like it. Nothing is said where the machine has none: `doctor` tells it.
+    pub(crate) fn open(
+        &mut self,
+        root: &Path,
+        contract: &Contract,
+        journal: &mut Journal,
+        problems: &mut Vec<LiveError>,
+    ) {
+        if self.place.is_some() || !is_wanted(contract) {
+            return;
+        }
+        let tree = Tree::new(root);
+        let mut mount = mounted(&tree);
+        if mount.is_none() && rustix::process::geteuid().is_root() && tree.exists(FOLDER) {
+            let point = tree.path(FOLDER);
+            let done = journal::record(journal, &[Entry::Mounted { point: point.clone() }]).and_then(|()| {
+                mounts::mount(SOURCE, "resctrl", &point)
+                    .map_err(|source| failed(&point, "mount resctrl", source))
+            });
+            problems.extend(done.err());
+            mount = mounted(&tree);
+        }
+        let Some(mount) = mount.filter(|mount| host::may_write(&mount.point.join("tasks"))) else { return };
+        let throttle = throttle(&mount).ok();
+        let event = event(&mount.point);
+        if event.is_some() || throttle.is_some() {
+            self.place = Some(Place { mount, event, throttle });
+        }
+    }
+
+    /// How units can be slowed down.
+    pub(crate) fn throttles(&self) -> Option<Throttle> {
+        self.place.as_ref()?.throttle
+    }
+
+    /// Has the units' processes where they belong, and reads what is due. `came` says whether processes came or changed their
+    /// unit since the last call.
+    pub(crate) fn follow(
+        &mut self,
+        now: Time,
+        came: bool,
+        contract: &Contract,
+        roster: &mut Roster,
+        journal: &mut Journal,
+    ) -> Vec<LiveError> {
+        let mut problems = Vec::new();
+        if self.place.is_none() {
+            return problems;
+        }
+        let looks = now >= self.placed_at.saturating_add(STRAY_NS) || self.placed_at == 0;
+        if looks || came {
+            self.make(contract, journal, &mut problems);
+            self.place_all(contract, roster, looks, &mut problems);
+        }
+        if looks {
+            self.placed_at = now.max(1);
+        }
+        let every = (told_every(contract) / 2).max(READ_NS);
+        if now >= self.read_at.saturating_add(every) || self.read_at == 0 {
+            self.read_at = now.max(1);
+            self.read(now);
+        }
+        problems
+    }
+
+    /// Puts what is known of units into their facts.
+    pub(crate) fn tell(&self, facts: &mut [UnitFacts]) {
+        for (unit, group) in &self.groups {
+            if let Some(facts) = facts.get_mut(unit.index()) {
+                facts.bus = group.told;
+            }
+        }
+    }
+
+    /// Another contract: groups of units that went are removed.
+    pub(crate) fn follow_contract(&mut self, contract: &Contract) {
+        let keeps = |unit: &UnitId| is_wanted(contract) && outermost(contract, *unit) == Some(*unit);
+        let gone: Vec<UnitId> = self.groups.keys().filter(|unit| !keeps(unit)).copied().collect();
+        for group in gone.iter().filter_map(|unit| self.groups.remove(unit)) {
+            // What cannot be removed now is at the end.
+            let _ = host::remove_dir(&group.dir);
+        }
+        self.placed.retain(|_, unit| !gone.contains(unit));
+        (self.is_full, self.placed_at) = (false, 0);
+    }
+
+    /// Slows a unit down to such a percentage; 100: no more.
+    pub(crate) fn order(
+        &mut self,
+        unit: UnitId,
+        percent: u32,
+        roster: &mut Roster,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let Some((place, means)) =
+            self.place.clone().and_then(|place| Some((place.clone(), place.throttle?)))
+        else {
+            return Err(cannot(unit, "the processor cannot slow down a group here"));
+        };
+        let point = &place.mount.point;
+        let controls = self.groups.get(&unit).is_some_and(|group| group.controls);
+        if !controls && percent >= 100 {
+            return Ok(());
+        }
+        if !controls {
+            let name = match self.groups.get(&unit).and_then(|group| group.dir.file_name()) {
+                Some(name) => name.to_string_lossy().into_owned(),
+                None => name_of(unit, ""),
+            };
+            let dir = point.join(name);
+            make(&dir, journal)?;
+            // It is slowed down from its first moment on.
+            slow_down(&dir, percent, means).inspect_err(|_| {
+                let _ = host::remove_dir(&dir);
+            })?;
+            self.replace(unit, dir, place.event, roster)?;
+            return Ok(());
+        }
+        self.groups.get(&unit).map_or(Ok(()), |group| slow_down(&group.dir, percent, means))
+    }
+
+    /// Brings a unit's processes from its monitoring group into a control group.
+    fn replace(
+        &mut self,
+        unit: UnitId,
+        dir: PathBuf,
+        event: Option<&str>,
+        roster: &mut Roster,
+    ) -> Result<(), LiveError> {
+        let keys: Vec<ProcessKey> =
+            self.placed.iter().filter(|(_, placed)| **placed == unit).map(|(key, _)| *key).collect();
+        let mut result = Ok(());
+        for key in keys {
+            result = result.and(bring(key, &dir, roster.procfs()));
+        }
+        let mut meter = Meter::default();
+        let mut told = None;
+        if let Some(before) = self.groups.remove(&unit) {
+            (meter, told) = (before.meter, before.told);
+            if let Some(event) = event {
+                meter.read(&before.dir, event);
+            }
+            meter.forget(&before.dir);
+            let _ = host::remove_dir(&before.dir);
+        }
+        if let Some(event) = event {
+            meter.read(&dir, event);
+        }
+        self.groups.insert(unit, Group { dir, controls: true, meter, told });
+        // Who could not be brought is found missing.
+        self.placed_at = 0;
+        result
+    }
+
+    /// Makes the groups that are missing.
+    fn make(&mut self, contract: &Contract, journal: &mut Journal, problems: &mut Vec<LiveError>) {
+        let Some(place) = self.place.as_ref().filter(|place| place.event.is_some()) else { return };
+        // A group that another program removed is made again.
+        self.groups.retain(|_, group| host::exists(&group.dir));
+        let missing =
+            |unit: &UnitId| contract.unit(*unit).parent.is_none() && !self.groups.contains_key(unit);
+        let missing: Vec<UnitId> = contract.held().filter(missing).collect();
+        for unit in missing {
+            if self.is_full {
+                return;
+            }
+            let dir = place.mount.point.join("mon_groups").join(name_of(unit, &contract.unit(unit).path));
+            match make(&dir, journal) {
+                Ok(()) => {
+                    let group = Group { dir, controls: false, meter: Meter::default(), told: None };
+                    self.groups.insert(unit, group);
+                    self.placed.retain(|_, placed| *placed != unit);
+                }
+                Err(LiveError::File { path, source, .. })
+                    if matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EBUSY)) =>
+                {
+                    self.is_full = true;
+                    let all =
+                        group_count(&place.mount.point).map_or(String::new(), |all| format!(" of {all}"));
+                    let what = format!("measure what unit {} transfers", contract.unit(unit).path);
+                    let remedy = format!(
+                        "; the processor has no group left{all}: units that come later are not measured"
+                    );
+                    problems.push(LiveError::File { path, what, source, remedy });
+                }
+                Err(error) => problems.push(error),
+            }
+        }
+    }
+
+    /// Puts processes into their units' groups, and those that are in none any more back into everybody's.
+    fn place_all(
+        &mut self,
+        contract: &Contract,
+        roster: &mut Roster,
+        looks: bool,
+        problems: &mut Vec<LiveError>,
+    ) {
+        let Some(place) = self.place.clone() else { return };
+        if looks {
+            self.find_missing();
+        }
+        let members: BTreeMap<ProcessKey, UnitId> = roster
+            .members()
+            .filter_map(|member| Some((member.key, outermost(contract, member.placement.unit)?)))
+            .filter(|(_, unit)| self.groups.contains_key(unit))
+            .collect();
+        let alive: BTreeSet<ProcessKey> = roster.members().map(|member| member.key).collect();
+        self.refused.retain(|key| members.contains_key(key));
+        let former: Vec<ProcessKey> =
+            self.placed.keys().filter(|key| !members.contains_key(key)).copied().collect();
+        for key in former {
+            self.placed.remove(&key);
+            if alive.contains(&key) {
+                problems.extend(bring(key, &place.mount.point, roster.procfs()).err());
+            }
+        }
+        for (key, unit) in members {
+            if self.placed.get(&key) == Some(&unit) || self.refused.contains(&key) {
+                continue;
+            }
+            let groups = roster.procfs().path().join(key.pid.to_string()).join("cpu_resctrl_groups");
+            let anothers = is_anothers(&host::read_to_string(&groups).unwrap_or_default(), OURS);
+            let brought = match self.groups.get(&unit) {
+                Some(group) if !anothers => bring(key, &group.dir, roster.procfs()),
+                _ => Err(LiveError::Process {
+                    pid: key.pid,
+                    name: roster.member(key.pid).map_or_else(String::new, |member| member.comm.clone()),
+                    what: "measure what it transfers over the memory bus".to_owned(),
+                    source: io::Error::other("it is in a resctrl group of another program"),
+                    remedy: "; what it transfers is not known".to_owned(),
+                }),
+            };
+            match brought {
+                Ok(()) => {
+                    self.placed.insert(key, unit);
+                }
+                Err(error) => {
+                    self.refused.insert(key);
+                    problems.push(error);
+                }
+            }
+        }
+    }
+
+    /// Forgets where those are that are not in their group.
+    fn find_missing(&mut self) {
+        for (unit, group) in &self.groups {
+            let Ok(tasks) = host::read_to_string(&group.dir.join("tasks")) else { continue };
+            let inside: BTreeSet<u32> = tasks.lines().filter_map(|line| line.trim().parse().ok()).collect();
+            self.placed.retain(|key, placed| *placed != *unit || inside.contains(&key.pid));
+        }
+    }
+
+    fn read(&mut self, now: Time) {
+        let Some(event) = self.place.as_ref().and_then(|place| place.event) else { return };
+        for group in self.groups.values_mut() {
+            group.meter.read(&group.dir, event);
+            group.told = group.meter.bytes().map(|bytes| BusUse { at: now, bytes });
+        }
+    }
+}
+
+/// The outermost unit around a unit that is held.
+fn outermost(contract: &Contract, unit: UnitId) -> Option<UnitId> {
+    let mut at = (!unit.is_common() && contract.has(unit)).then_some(unit)?;
+    while let Some(parent) = contract.unit(at).parent {
+        at = parent;
+    }
+    Some(at)
+}
+
+fn name_of(unit: UnitId, path: &str) -> String {
+    format!("{OURS}{}-{}", unit.0, plain(path))
+}
+
+/// Makes a group, after the journal has it.
+fn make(dir: &Path, journal: &mut Journal) -> Result<(), LiveError> {
+    journal::record(journal, &[Entry::ResourceGroup { dir: dir.to_owned() }])?;
+    host::make_dir(dir).map_err(|source| failed(dir, "make a group there", source))
+}
+
+/// Puts the threads of a process into a group. Those that end meanwhile need none.
+fn bring(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
+    let tasks = dir.join("tasks");
+    let (mut brought, mut tids) = (BTreeSet::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        tids.clear();
+        procfs.threads(key.pid, &mut tids)?;
+        let new: Vec<u32> = tids.iter().filter(|tid| brought.insert(**tid)).copied().collect();
+        if new.is_empty() {
+            break;
+        }
+        for tid in new {
+            match host::write(&tasks, &tid.to_string()) {
+                Err(source) if source.raw_os_error() != Some(libc::ESRCH) => {
+                    return Err(failed(
+                        &tasks,
+                        &format!("put thread {tid} of process {} there", key.pid),
+                        source,
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives a control group such a percentage in all domains, and sees whether it is in force.
+fn slow_down(dir: &Path, percent: u32, means: Throttle) -> Result<(), LiveError> {
+    let path = dir.join("schemata");
+    let read = || host::read_to_string(&path).map_err(|source| failed(&path, "read it", source));
+    let steps = percent.clamp(means.least, 100).saturating_sub(means.least).div_ceil(means.step);
+    let percent = (means.least + steps * means.step).min(100);
+    let line = bandwidth_line(&bandwidths(&read()?), percent);
+    host::write(&path, &format!("{line}\n"))
+        .map_err(|source| failed(&path, &format!("write {line}"), source))?;
+    let found = bandwidths(&read()?);
+    if !found.is_empty() && found.iter().all(|(_, value)| *value == u64::from(percent)) {
+        return Ok(());
+    }
+    let read: Vec<String> = found.iter().map(|(domain, value)| format!("{domain}={value}")).collect();
+    Err(LiveError::NotInForce {
+        path,
+        wrote: line,
+        read: format!("MB:{}", read.join(";")),
+        remedy: String::new(),
+    })
+}
+
+fn cannot(unit: UnitId, why: &str) -> LiveError {
+    LiveError::Unavailable {
+        what: format!("unit number {} cannot be slowed down on the memory bus: {why}", unit.0),
+        remedy: "see `commonhold doctor` for what it needs".to_owned(),
+    }
+}
+
+fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
+    let remedy = match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES | libc::EROFS) => "; run as root",
+        Some(libc::ENOSPC) => "; the processor has no group left: end other programs that use resctrl",
+        Some(libc::EEXIST) => {
+            "; it was left by a program that was killed with its caretaker: remove it with rmdir"
+        }
+        _ => "; see info/last_cmd_status where resctrl is mounted",
+    };
+    LiveError::File { path: path.to_owned(), what: what.to_owned(), source, remedy: remedy.to_owned() }
+}
+
+#[cfg(test)]
+mod tests;

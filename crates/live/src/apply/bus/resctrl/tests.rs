@@ -1,0 +1,280 @@
+//! A folder that behaves as `resctrl` does, as far as groups need it.
+#![allow(clippy::unwrap_used)]
+
+use std::cell::RefCell;
+use std::fs;
+use std::rc::Rc;
+
+use commonhold_contract::{Amount, Member, MemberKind};
+
+use super::*;
+use crate::host::{Answer, Kind, Tampering, tamper};
+use crate::observe::files::fake;
+use crate::observe::roster::Scan;
+
+/// Beyond any `pid_max`: no real process has it.
+const PID: u32 = 90_000_001;
+
+struct World {
+    dir: tempfile::TempDir,
+    contract: Contract,
+    roster: Roster,
+    journal: Journal,
+    bus: Bus,
+    /// Which thread was written to which group, in this order.
+    written: Rc<RefCell<Vec<(String, String)>>>,
+    #[allow(dead_code, reason = "it goes with this")]
+    hook: Tampering,
+}
+
+impl World {
+    /// Unit `a` has the command `a`, its sub-unit `a/x` the command `x`, and so on for `b`.
+    fn new(groups_max: usize) -> World {
+        let dir = fake::tree(&[
+            ("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/resctrl rw - resctrl resctrl rw\n"),
+            ("/sys/fs/resctrl/info/L3_MON/mon_features", "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n"),
+            ("/sys/fs/resctrl/info/L3_MON/num_rmids", "2\n"),
+            ("/sys/fs/resctrl/info/MB/min_bandwidth", "10\n"),
+            ("/sys/fs/resctrl/info/MB/bandwidth_gran", "10\n"),
+            ("/sys/fs/resctrl/schemata", "MB:0=100;1=100\nL3:0=f;1=f\n"),
+            ("/sys/fs/resctrl/tasks", ""),
+            ("/run/x", ""),
+            ("/sys/fs/resctrl/mon_groups/x", ""),
+        ]);
+        let mut contract = Contract::default();
+        for (parent, name) in [(None, "a"), (Some("a"), "x"), (None, "b")] {
+            let parent = parent.and_then(|parent| contract.find(parent));
+            let unit = contract.add(parent, name);
+            let kind = MemberKind::Command(name.to_owned());
+            contract.units[unit.index()].members.push(Member { kind, span: 0..0 });
+            // A sub-unit's rules select among its encloser's members.
+            if name == "a" {
+                let kind = MemberKind::Command("x".to_owned());
+                contract.units[unit.index()].members.push(Member { kind, span: 0..0 });
+            }
+            contract.units[unit.index()].limit.bus = Some(Amount::Part(500_000));
+        }
+        let written = Rc::new(RefCell::new(Vec::new()));
+        let hook = behave(groups_max, Rc::clone(&written));
+        let roster = Roster::new(&dir.path().join("proc"), &[]).unwrap();
+        let (journal, _) = Journal::create(&dir.path().join("run")).unwrap();
+        World { dir, contract, roster, journal, bus: Bus::default(), written, hook }
+    }
+
+    fn opened(groups_max: usize) -> World {
+        let mut world = World::new(groups_max);
+        let mut problems = Vec::new();
+        world.bus.open(world.dir.path(), &world.contract, &mut world.journal, &mut problems);
+        assert!(problems.is_empty() && world.bus.place.is_some(), "{problems:?}");
+        world
+    }
+
+    fn put(&self, pid: u32, comm: &str, threads: &[u32]) {
+        let proc = self.dir.path().join("proc").join(pid.to_string());
+        fs::create_dir_all(proc.join("task")).unwrap();
+        let stat = format!("{pid} ({comm}) S 0 1 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 101 0\n");
+        fs::write(proc.join("stat"), stat).unwrap();
+        fs::write(proc.join("status"), "Uid:\t0\t0\nGid:\t0\t0\nGroups:\t\n").unwrap();
+        fs::write(proc.join("cmdline"), format!("/bin/{comm}\0")).unwrap();
+        fs::write(proc.join("cgroup"), "0::/\n").unwrap();
+        for tid in threads {
+            fs::create_dir_all(proc.join("task").join(tid.to_string())).unwrap();
+        }
+    }
+
+    fn look(&mut self, now: Time) -> Vec<String> {
+        self.roster.refresh(&self.contract, now, Scan::Full).unwrap();
+        let World { bus, contract, roster, journal, .. } = self;
+        bus.follow(now, true, contract, roster, journal).iter().map(ToString::to_string).collect()
+    }
+
+    fn written(&self) -> Vec<(String, String)> {
+        std::mem::take(&mut *self.written.borrow_mut())
+    }
+
+    fn group(&self, path: &str) -> PathBuf {
+        self.dir.path().join("sys/fs/resctrl").join(path)
+    }
+
+    fn count(&self, group: &str, domain: u32, text: &str) {
+        let dir = self.group(group).join(format!("mon_data/mon_L3_{domain:02}"));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("mbm_total_bytes"), text).unwrap();
+    }
+
+    fn bytes(&self, name: &str) -> Option<u64> {
+        let mut facts = vec![UnitFacts::default(); self.contract.units.len()];
+        self.bus.tell(&mut facts);
+        facts[self.contract.find(name).unwrap().index()].bus.map(|bus| bus.bytes)
+    }
+
+    fn order(&mut self, name: &str, percent: u32) -> Result<(), String> {
+        let unit = self.contract.find(name).unwrap();
+        let World { bus, roster, journal, .. } = self;
+        bus.order(unit, percent, roster, journal).map_err(|error| error.to_string())
+    }
+}
+
+/// A group has files from its first moment on, takes a thread at each write, and goes with what is in it.
+fn behave(groups_max: usize, written: Rc<RefCell<Vec<(String, String)>>>) -> Tampering {
+    let made = RefCell::new(0);
+    tamper(move |call| {
+        let in_group = call.path.to_string_lossy().contains("commonhold-");
+        let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+        match call.kind {
+            Kind::MakeDir if in_group => {
+                if *made.borrow() == groups_max {
+                    return Answer::Refuse(libc::ENOSPC);
+                }
+                *made.borrow_mut() += 1;
+            }
+            Kind::RemoveDir if in_group => {
+                *made.borrow_mut() -= 1;
+                if let Ok(entries) = fs::read_dir(call.path) {
+                    for entry in entries {
+                        let path = entry.unwrap().path();
+                        if path.is_dir() {
+                            fs::remove_dir_all(path).unwrap();
+                        } else {
+                            fs::remove_file(path).unwrap();
+                        }
+                    }
+                }
+            }
+            Kind::Write if call.path.ends_with("tasks") => {
+                let text = String::from_utf8_lossy(call.bytes).into_owned();
+                let group = name(call.path.parent().unwrap());
+                let inside = fs::read_to_string(call.path).unwrap_or_default();
+                fs::write(call.path, format!("{}{inside}", text.clone() + "\n")).unwrap();
+                written.borrow_mut().push((group, text));
+            }
+            Kind::Read if call.path.ends_with("schemata") && !call.path.exists() => {
+                fs::write(call.path, "    MB:0=100;1=100\n    L3:0=f;1=f\n").unwrap();
+            }
+            Kind::Write if call.path.ends_with("schemata") => fs::write(call.path, "").unwrap(),
+            _ => {}
+        }
+        Answer::GoOn
+    })
+}
+
+fn pairs(all: &[(&str, u32)]) -> Vec<(String, String)> {
+    all.iter().map(|(group, tid)| ((*group).to_owned(), tid.to_string())).collect()
+}
+
+#[test]
+fn threads_of_a_unit_and_its_sub_units_are_counted_together() {
+    let mut world = World::opened(9);
+    world.put(PID, "a", &[PID, PID + 1]);
+    world.put(PID + 10, "x", &[PID + 10]);
+    world.put(PID + 20, "other", &[PID + 20]);
+    assert_eq!(world.look(1), [""; 0]);
+    let a = format!("commonhold-{}-a", world.contract.find("a").unwrap().0);
+    assert_eq!(world.written(), pairs(&[(&a, PID), (&a, PID + 1), (&a, PID + 10)]));
+    let entries = Journal::read(world.journal.path()).unwrap();
+    assert!(entries.contains(&Entry::ResourceGroup { dir: world.group(&format!("mon_groups/{a}")) }));
+    world.count(&format!("mon_groups/{a}"), 0, "500\n");
+    world.look(2_000_000_000);
+    world.count(&format!("mon_groups/{a}"), 0, "900\n");
+    world.look(4_000_000_000);
+    assert_eq!((world.bytes("a"), world.bytes("a/x"), world.bytes("b")), (Some(400), None, None));
+    assert_eq!(world.written(), [], "who is there stays");
+    // One of them leaves for no unit: it is everybody's again.
+    world.put(PID, "other", &[PID, PID + 1]);
+    world.look(6_000_000_000);
+    assert_eq!(world.written(), pairs(&[("resctrl", PID), ("resctrl", PID + 1)]));
+}
+
+#[test]
+fn who_was_taken_away_is_brought_back_and_anothers_stay() {
+    let mut world = World::opened(9);
+    world.put(PID, "a", &[PID]);
+    world.put(PID + 1, "b", &[PID + 1]);
+    fs::write(world.dir.path().join(format!("proc/{}/cpu_resctrl_groups", PID + 1)), "res:p0\nmon:/\n")
+        .unwrap();
+    let said = world.look(1);
+    assert!(said.len() == 1 && said[0].contains("another program"), "{said:?}");
+    let a = format!("commonhold-{}-a", world.contract.find("a").unwrap().0);
+    assert_eq!(world.written(), pairs(&[(&a, PID)]));
+    fs::write(world.group(&format!("mon_groups/{a}/tasks")), "").unwrap();
+    assert_eq!(world.look(2), [""; 0], "it is said once, and not looked at again so soon");
+    assert_eq!(world.written(), []);
+    world.look(2_000_000_000);
+    assert_eq!(world.written(), pairs(&[(&a, PID)]));
+}
+
+#[test]
+fn units_beyond_the_processors_groups_are_not_measured_and_that_is_said_once() {
+    let mut world = World::opened(1);
+    let said = world.look(1);
+    assert!(
+        said.len() == 1 && said[0].contains("unit b") && said[0].contains("no group left of 2"),
+        "{said:?}"
+    );
+    assert_eq!(world.look(2_000_000_000), [""; 0]);
+}
+
+#[test]
+fn a_unit_is_slowed_down_in_a_group_of_its_own() {
+    let mut world = World::opened(9);
+    world.put(PID, "a", &[PID]);
+    world.look(1);
+    let a = format!("commonhold-{}-a", world.contract.find("a").unwrap().0);
+    let monitored = format!("mon_groups/{a}");
+    world.count(&monitored, 0, "100\n");
+    world.look(2_000_000_000);
+    world.count(&monitored, 0, "160\n");
+    world.written();
+    assert_eq!(world.order("a", 100), Ok(()), "nothing to do");
+    assert!(!world.group(&a).exists());
+    // Between two steps it is the next.
+    assert_eq!(world.order("a", 31), Ok(()));
+    assert_eq!(fs::read_to_string(world.group(&a).join("schemata")).unwrap(), "MB:0=40;1=40\n");
+    assert_eq!(world.written(), pairs(&[(&a, PID)]));
+    assert!(!world.group(&monitored).exists(), "its number is free for another");
+    world.count(&a, 0, "7\n");
+    world.look(4_000_000_000);
+    world.count(&a, 0, "17\n");
+    world.look(6_000_000_000);
+    assert_eq!(world.bytes("a"), Some(70), "60 in the one group and 10 in the other");
+    assert_eq!(world.order("a", 100), Ok(()));
+    assert_eq!(fs::read_to_string(world.group(&a).join("schemata")).unwrap(), "MB:0=100;1=100\n");
+    // A contract without the unit has no group of it.
+    world.bus.follow_contract(&Contract::default());
+    assert!(!world.group(&a).exists() && world.bytes("a").is_none());
+}
+
+#[test]
+fn what_is_not_in_force_is_an_error_and_leaves_no_group() {
+    let mut world = World::opened(9);
+    world.put(PID, "a", &[PID]);
+    world.look(1);
+    let _hook = tamper(|call| {
+        let group = call.path.to_string_lossy().contains("commonhold-");
+        if group && call.is(Kind::Read, "schemata") {
+            return Answer::Falsify(b"MB:0=100;1=50\n".to_vec());
+        }
+        if group && call.is(Kind::Write, "schemata") {
+            fs::write(call.path, "").unwrap();
+        }
+        if call.kind == Kind::RemoveDir {
+            fs::remove_file(call.path.join("schemata")).unwrap();
+        }
+        Answer::GoOn
+    });
+    let a = format!("commonhold-{}-a", world.contract.find("a").unwrap().0);
+    let said = world.order("a", 50).unwrap_err();
+    assert!(said.contains("wrote `MB:0=50;1=50` but reads back `MB:0=100;1=50`"), "{said}");
+    assert!(!world.group(&a).exists());
+}
+
+#[test]
+fn a_contract_that_asks_nothing_of_the_bus_touches_nothing() {
+    let mut world = World::new(9);
+    for unit in &mut world.contract.units {
+        unit.limit.bus = None;
+    }
+    world.bus.open(world.dir.path(), &world.contract, &mut world.journal, &mut Vec::new());
+    assert!(world.bus.throttles().is_none() && world.look(1).is_empty());
+    assert!(Journal::read(world.journal.path()).unwrap().is_empty());
+}

@@ -1,0 +1,201 @@
+//! What jobs transfer over the memory bus, by the processor's counters: for those of which no process tells it itself.
+//!
+//! Algorithm: each thread of a process gets a counter of misses when the process is seen first. Threads that start later are
+//! counted with those that start them. At each look, what the counters have grown by is added to the sum of the process's job,
+//! times the line of the cache.
+//!
+//! Properties: a job's sum never goes back. A process that tells what it transfers has no counters here, so nothing counts
+//! twice. There are [`COUNTERS_MAX`] at most, each an open file.
+//!
+//! Limits: a thread that starts while its process is seen first may be missed. What the kernel fetches for a process is not
+//! counted, nor what the processor fetches ahead where its counters leave that out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use commonhold_policy::{BusUse, JobId, Time};
+
+use super::line_bytes;
+use crate::LiveError;
+use crate::host::perf::{Event, OfThread};
+use crate::observe::files::Tree;
+use crate::observe::process::{ProcFs, ProcessKey};
+
+/// Counters at one time.
+pub(crate) const COUNTERS_MAX: usize = 512;
+
+/// CPUs whose caches are looked at for the length of a line.
+const LOOKED_AT: u32 = 8;
+
+/// The counters of jobs' processes.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    event: Event,
+    most: usize,
+    /// Bytes for each that is counted; `None`: nobody looked yet.
+    line_bytes: Option<u64>,
+    /// `None`: this machine has no such counters, or this user may not have them.
+    processes: Option<BTreeMap<ProcessKey, Counted>>,
+    sums: BTreeMap<JobId, u64>,
+    has_said: bool,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    /// With what each had counted when it was read last. None of a process that cannot be counted.
+    threads: Vec<(OfThread, u64)>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters::of(Event::MISSES, COUNTERS_MAX)
+    }
+}
+
+impl Counters {
+    fn of(event: Event, most: usize) -> Counters {
+        let processes = Some(BTreeMap::new());
+        Counters { event, most, line_bytes: None, processes, sums: BTreeMap::new(), has_said: false }
+    }
+
+    /// What the jobs of these processes transferred. What is to be said of it is put to `problems`, once.
+    pub(crate) fn look(
+        &mut self,
+        now: Time,
+        jobs: &BTreeMap<ProcessKey, JobId>,
+        procfs: &mut ProcFs,
+        problems: &mut Vec<LiveError>,
+    ) -> BTreeMap<JobId, BusUse> {
+        let line =
+            *self.line_bytes.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..LOOKED_AT));
+        let there: BTreeSet<JobId> = jobs.values().copied().collect();
+        self.sums.retain(|job, _| there.contains(job));
+        let Some(processes) = &mut self.processes else { return BTreeMap::new() };
+        processes.retain(|key, _| jobs.contains_key(key));
+        let mut open: usize = processes.values().map(|process| process.threads.len()).sum();
+        for key in jobs.keys() {
+            if processes.contains_key(key) {
+                continue;
+            }
+            let mut tids = Vec::new();
+            if procfs.threads(key.pid, &mut tids).is_err() {
+                continue;
+            }
+            if open + tids.len() > self.most {
+                if !std::mem::replace(&mut self.has_said, true) {
+                    problems.push(too_many(key.pid, self.most));
+                }
+                continue;
+            }
+            let mut counted = Counted::default();
+            for tid in tids {
+                match OfThread::open(self.event, tid) {
+                    Ok(counter) => counted.threads.push((counter, 0)),
+                    // For good: there are none here.
+                    Err(error) if is_for_good(error.raw_os_error()) => {
+                        self.processes = None;
+                        return BTreeMap::new();
+                    }
+                    // Another user's, or one that ended.
+                    Err(_) => {}
+                }
+            }
+            open += counted.threads.len();
+            processes.insert(*key, counted);
+        }
+        for (key, process) in processes {
+            let Some(job) = jobs.get(key).filter(|_| !process.threads.is_empty()) else { continue };
+            let sum = self.sums.entry(*job).or_default();
+            for (counter, before) in &mut process.threads {
+                let count = counter.read().unwrap_or(*before).max(*before);
+                *sum = sum.saturating_add((count - *before).saturating_mul(line));
+                *before = count;
+            }
+        }
+        self.sums.iter().map(|(job, bytes)| (*job, BusUse { at: now, bytes: *bytes })).collect()
+    }
+}
+
+/// Whether an error says that no process will ever be counted.
+fn is_for_good(errno: Option<i32>) -> bool {
+    matches!(errno, Some(libc::ENOENT | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV))
+}
+
+fn too_many(pid: u32, most: usize) -> LiveError {
+    LiveError::Unavailable {
+        what: format!(
+            "process {pid} and others are not counted on the memory bus: {most} threads are counted already, no more are"
+        ),
+        remedy: "have them tell it themselves (docs/gangs.md)".to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn this_process() -> ProcessKey {
+        ProcessKey { pid: std::process::id(), start: 1 }
+    }
+
+    fn jobs() -> BTreeMap<ProcessKey, JobId> {
+        BTreeMap::from([(this_process(), JobId(1))])
+    }
+
+    #[test]
+    fn what_threads_do_is_their_jobs_and_never_goes_back() {
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let mut counters = Counters::of(Event::FAULTS, 10_000);
+        counters.line_bytes = Some(64);
+        let mut look = |now: Time, jobs: &BTreeMap<ProcessKey, JobId>| {
+            let found = counters.look(now, jobs, &mut procfs, &mut Vec::new());
+            found.get(&JobId(1)).copied()
+        };
+        let Some(first) = look(1, &jobs()) else {
+            // A sandbox may forbid them all.
+            let refused = OfThread::open(Event::FAULTS, 0).unwrap_err();
+            assert!(
+                matches!(refused.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::ENOSYS)),
+                "{refused}"
+            );
+            return;
+        };
+        // By a thread that starts after the first look: at least 2,048 pages, unless they are huge.
+        let touch = || (0..64).map(|_| std::hint::black_box(vec![1u8; 128 << 10]).len()).sum::<usize>();
+        assert_eq!(std::thread::spawn(touch).join().unwrap(), 8 << 20);
+        let second = look(2, &jobs()).unwrap();
+        assert!(
+            second.bytes > first.bytes && second.bytes % 64 == 0 && second.at == 2,
+            "{first:?} {second:?}"
+        );
+        let read: u64 = counters
+            .processes
+            .iter()
+            .flatten()
+            .flat_map(|(_, process)| &process.threads)
+            .map(|(_, n)| n)
+            .sum();
+        assert_eq!(second.bytes, 64 * read, "nothing counts twice");
+        let gone = counters.look(3, &BTreeMap::new(), &mut procfs, &mut Vec::new());
+        assert_eq!(gone.get(&JobId(1)), None, "its job is gone");
+    }
+
+    #[test]
+    fn counters_are_bounded_and_that_is_said_once() {
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let mut counters = Counters::of(Event::FAULTS, 0);
+        let mut problems = Vec::new();
+        for now in 1..3 {
+            assert!(counters.look(now, &jobs(), &mut procfs, &mut problems).is_empty());
+        }
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].to_string().contains("0 threads are counted already"), "{}", problems[0]);
+    }
+
+    #[test]
+    fn a_machine_without_counters_is_asked_once() {
+        assert!(is_for_good(Some(libc::ENOENT)) && is_for_good(Some(libc::EINVAL)));
+        assert!(!is_for_good(Some(libc::EACCES)) && !is_for_good(Some(libc::ESRCH)), "others may be counted");
+    }
+}
