@@ -19,6 +19,6 @@ pub use matches::{Lists, Match, decision};
 pub use near::near;
 pub use tables::{
     ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, Cause, DEPTH_MAX, Deadlines, Discipline, Had,
-    KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall, SEATS, UNITS_MAX, Unit,
+    GANGS_MAX, KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall, SEATS, UNITS_MAX, Unit,
 };
 pub use unit_rules::{Deadline, UnitRules};

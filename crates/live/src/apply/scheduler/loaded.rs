@@ -121,6 +121,7 @@ pub fn settings(units: u32) -> Result<Settings, LiveError> {
         recall: Recall::Now,
         disciplined: false,
         seated: false,
+        gated: false,
         seed: 0,
     })
 }
