@@ -23,6 +23,8 @@ use crate::observe::roster::Roster;
 #[derive(Debug, Default)]
 pub(super) struct Seats {
     jobs: Jobs,
+    /// Gangs are stopped by a scheduler, and not by signals.
+    left: bool,
     /// Pages that are on their way, by job: each has at most one move at a time.
     moving: BTreeMap<JobId, pages::Moving>,
 }
@@ -67,14 +69,24 @@ impl Seats {
         }
     }
 
-    /// Whether a process is of a gang that is shut.
+    /// Whether a process is of a gang that is shut, and to be stopped for it.
     pub(super) fn is_shut(&self, key: ProcessKey) -> bool {
-        self.jobs.is_shut(key)
+        !self.left && self.jobs.is_shut(key)
     }
 
-    /// Whether any gang is shut.
+    /// Whether any gang is shut whose processes are to be stopped.
     pub(super) fn any_shut(&self) -> bool {
-        self.jobs.any_shut()
+        !self.left && self.jobs.any_shut()
+    }
+
+    /// Gangs are left to a scheduler from now on, or stopped.
+    pub(super) fn leave_gangs(&mut self, leave: bool) {
+        self.left = leave;
+    }
+
+    /// The processes of all jobs, and whether these are shut.
+    pub(super) fn members(&self) -> impl Iterator<Item = (ProcessKey, JobId, bool)> + '_ {
+        self.jobs.members()
     }
 
     /// Has threads that are stopped count in what their units want.

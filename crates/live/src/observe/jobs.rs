@@ -166,6 +166,11 @@ impl Jobs {
         !self.shut.is_empty()
     }
 
+    /// The processes of all jobs, and whether these are shut.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (ProcessKey, JobId, bool)> + '_ {
+        self.known.iter().map(|(key, known)| (*key, known.job, self.shut.contains_key(&known.job)))
+    }
+
     /// Has threads that are stopped count as they were when they were stopped, in what their units want.
     pub(crate) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
         if self.shut.is_empty() {

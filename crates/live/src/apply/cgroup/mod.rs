@@ -42,7 +42,7 @@ use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
 use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, PlaceOrder};
-use commonhold_policy::{DiskFacts, DiskMeans};
+use commonhold_policy::{DiskFacts, DiskMeans, JobId};
 use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
 use commonhold_policy::{MemoryFacts, MemoryMeans};
 
@@ -316,6 +316,16 @@ impl CgroupBackend {
     /// Those that changed since the last call, while they were left to a scheduler.
     pub(crate) fn changed_seats(&mut self) -> Vec<(u32, Option<u32>)> {
         self.confinement.changed_seats()
+    }
+
+    /// Gangs are left to a scheduler from now on, or stopped here.
+    pub(crate) fn leave_gangs(&mut self, leave: bool) {
+        self.seats.leave_gangs(leave);
+    }
+
+    /// The processes of all jobs, and whether these are shut.
+    pub(crate) fn members_of_jobs(&self) -> Vec<(ProcessKey, JobId, bool)> {
+        self.seats.members().collect()
     }
 
     /// Makes who is stopped agree with the gangs that run. Those that go make room before the others come.
