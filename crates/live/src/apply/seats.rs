@@ -3,7 +3,7 @@
 //! A seat is a thread's affinity (see [`super::confine`]), so it needs neither root nor control groups. Pages are moved
 //! process by process (see [`super::pages`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use commonhold_contract::{Contract, UnitId};
@@ -77,6 +77,11 @@ impl Seats {
     /// Whether any gang is shut whose processes are to be stopped.
     pub(super) fn any_shut(&self) -> bool {
         !self.left && self.jobs.any_shut()
+    }
+
+    /// The units that are one job each which is shut, and to be stopped for it.
+    pub(super) fn shut_units(&self, contract: &Contract) -> BTreeSet<UnitId> {
+        if self.left { BTreeSet::new() } else { self.jobs.shut_units(contract) }
     }
 
     /// Gangs are left to a scheduler from now on, or stopped.

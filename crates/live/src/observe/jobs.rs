@@ -161,6 +161,12 @@ impl Jobs {
         self.known.get(&key).is_some_and(|known| self.shut.contains_key(&known.job))
     }
 
+    /// The units that are one job each which is shut.
+    pub(crate) fn shut_units(&self, contract: &Contract) -> BTreeSet<UnitId> {
+        let is_job = |unit: &UnitId| contract.has(*unit) && contract.unit(*unit).job == Some(JobKind::Unit);
+        self.shut.values().map(|shut| shut.unit).filter(is_job).collect()
+    }
+
     /// Whether any job is shut.
     pub(crate) fn any_shut(&self) -> bool {
         !self.shut.is_empty()
