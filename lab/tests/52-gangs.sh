@@ -1,6 +1,6 @@
-# budget: 200
+# budget: 400
 # only: with --all
-# seconds: 600
+# seconds: 900
 # needs: commonhold gang
 # Gangs take turns on eight CPUs: in a quantum all threads of a gang run, or none. A trace of the kernel's switches tells how
 # many ran together, how long an edge takes, and whether any thread of a gang runs that is stopped, by the scheduler and by
@@ -10,32 +10,42 @@
 T=/sys/kernel/tracing
 [ -e $T/trace ] || mount -t tracefs tracefs $T
 
-# contract JOB: what a job is.
+# contract JOB [QUANTUM]: what a job is. `unit`: sub-units, each of which is one.
 contract() {
 	cat > contract.toml <<-END
 		version = 1
 		[machine]
 		cpu = "proportional"
+		pools = "machine"
 		gangs = "latest-quantum"
-		quantum = "1s"
+		quantum = "${2:-1s}"
 		[unit.jobs]
-		members = ["command:gang"]
-		job = "$1"
+		members = ["command:gang*"]
 	END
+	if [ "$1" = unit ]; then
+		for number in 1 2 3 4 5 6; do
+			printf '[unit.jobs.unit.g%d]\nmembers = ["command:gang%d"]\njob = "unit"\n' $number $number
+		done
+	else
+		echo "job = \"$1\""
+	fi >> contract.toml
 }
 # gang_of NAME THREADS [FORKERS]: no child of this shell, whose pauses would begin anew whenever a child stops or continues.
 gang_of() {
-	(gang run "$1" "$2" 300 ${3:-} > "gang.$1" &)
+	(./gang"${1#g}" run "$1" "$2" 300 ${3:-} > "gang.$1" &)
 }
 # gangs: five of three threads each: two of them leave two CPUs to the daemon and to the kernel.
 gangs() {
 	for number in 1 2 3 4 5; do gang_of g$number 3; done
 }
+all_gangs() {
+	pidof gang1 gang2 gang3 gang4 gang5 gang6
+}
 no_gangs() {
-	! pidof gang
+	! all_gangs
 }
 end_gangs() {
-	kill -9 $(pidof gang)
+	kill -9 $(all_gangs)
 	wait_for 3 no_gangs
 }
 # traced SECONDS: sets the figures of how gangs ran.
@@ -61,7 +71,7 @@ figure() {
 }
 # had: what each gang's process and threads have run, in ns, a line each.
 had() {
-	for pid in $(pidof gang); do
+	for pid in $(all_gangs); do
 		awk -v pid="$pid" '{ sum += $1 } END { printf "%d %.0f\n", pid, sum }' /proc/"$pid"/task/*/schedstat
 	done | sort
 }
@@ -78,11 +88,11 @@ stop_daemon() {
 	wait "$daemon"
 	daemon=
 }
-# take_turns NAME OVERLAP LATE
+# take_turns NAME OVERLAP LATE: the least and the most that is allowed.
 take_turns() {
 	traced 12
-	cp trace /out/trace.$1
 	note "$1: $(cat figures)"
+	note "$1: an edge took $(figure stop) us until all threads of a gang had stopped, $(figure all) us until all of another ran, at worst $(figure stop-worst) and $(figure all-worst)"
 	ok "$1: turns were seen" at_least "$(figure turns)" 8
 	ok "$1: the threads of a gang run together, in 1/100 %" at_least "$(figure overlap)" "$2"
 	ok "$1: no thread runs of a gang that is stopped, but in $3 millionths of the time" at_most "$(figure late)" "$3"
@@ -98,7 +108,7 @@ killed() {
 # held NAME JOB BACKEND OVERLAP LATE
 held() {
 	contract "$2"
-	uncapped start_daemon contract.toml --backend "$3"
+	ok "$1: the daemon holds it" uncapped start_daemon contract.toml --backend "$3" || return
 	gangs
 	pause 3
 	measured take_turns "$1" "$4" "$5"
@@ -114,6 +124,17 @@ held() {
 	stop_daemon
 }
 
+for number in 1 2 3 4 5 6; do cp "$(command -v gang)" gang$number; done
 cap_cpus
 held kernel process kernel 9000 5000
+# The kernel ends a scheduler under which a task waits for half a minute. These wait for longer, and breathe.
+contract process 50s
+ok "kernel, long quanta: the daemon holds it" uncapped start_daemon contract.toml --backend kernel
+gangs
+pause 45
+ok "kernel, long quanta: the scheduler has not been ended" is "$(cat /sys/kernel/sched_ext/state)" enabled
+ok "kernel, long quanta: nobody complains" is "$(grep -c 'kernel ended' "$daemon_log")" 0
+ok "kernel, long quanta: all end" end_gangs
+stop_daemon
+held freezer unit cgroup 5000 50000
 held signals process user 5000 50000

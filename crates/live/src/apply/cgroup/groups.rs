@@ -394,14 +394,13 @@ impl Groups {
 
     /// The units whose own processes are gangs that are shut, and no others.
     pub(super) fn shut(&mut self, units: &BTreeSet<UnitId>, now: Time) -> Vec<LiveError> {
-        let changed: Vec<(usize, bool)> = (0..self.list.len())
-            .map(|i| (i, units.contains(&self.list[i].home.unit)))
-            .filter(|(i, shut)| self.list[*i].shut != *shut)
-            .collect();
-        for (i, shut) in &changed {
-            self.list[*i].shut = *shut;
+        let shut: BTreeSet<usize> = units.iter().filter_map(|unit| self.at(*unit)).collect();
+        let mut changed = false;
+        for (i, group) in self.list.iter_mut().enumerate() {
+            changed |= group.shut != shut.contains(&i);
+            group.shut = shut.contains(&i);
         }
-        if changed.is_empty() { Vec::new() } else { self.settle_gates(0, now) }
+        if changed { self.settle_gates(0, now) } else { Vec::new() }
     }
 
     /// Stops and continues until everything in a unit is as is in force.
