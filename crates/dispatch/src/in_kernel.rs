@@ -26,8 +26,8 @@ use crate::kernel::Settings;
 use crate::matches::{self, Lists, Match};
 use crate::tables::kernel::EndTable;
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, GANGS_MAX, Joined, LATENCIES, NOBODY, Near, Owned, Rules, Seated, Setting, Turned,
-    UNITS_MAX, Unit,
+    Account, CPUS_MAX, Cpu, GANGS_MAX, Joined, LATENCIES, NOBODY, Near, Owned, Rules, Seated, Setting,
+    Turned, UNITS_MAX, Unit,
 };
 use crate::unit_rules::UnitRules;
 
@@ -511,8 +511,7 @@ fn load(
         let used = callbacks.iter().any(|table| map.name() == *table);
         map.set_autocreate(used)?;
     }
-    let constants =
-        [(DISCIPLINED, settings.disciplined), (SEATED, settings.seated), (GATED, settings.gated)];
+    let constants = [(DISCIPLINED, settings.disciplined), (SEATED, settings.seated), (GATED, settings.gated)];
     for (constant, value) in constants {
         let mut map = open.maps_mut().find(|map| map.name() == constant).ok_or_else(invalid)?;
         let place = map.initial_value_mut().and_then(|value| value.get_mut(..4)).ok_or_else(invalid)?;
@@ -665,7 +664,13 @@ mod tests {
         ] {
             assert!(maps.iter().any(|map| map == part), "{part} is not among {maps:?}");
         }
-        for part in ["dispatch_own_cpu", "dispatch_seat", "dispatch_join", "dispatch_turn", "dispatch_set_unit_from_outside"] {
+        for part in [
+            "dispatch_own_cpu",
+            "dispatch_seat",
+            "dispatch_join",
+            "dispatch_turn",
+            "dispatch_set_unit_from_outside",
+        ] {
             assert!(object.progs().any(|program| program.name() == part), "{part}");
         }
         let size = |name: &str| object.maps().find(|map| map.name() == name).unwrap().value_size() as usize;

@@ -23,8 +23,8 @@ use std::ptr;
 
 use crate::tables::native::{Task, World};
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, GANGS_MAX, NOBODY, Near, Own, Owned, Recall, Rescue, Rescues, Rules, Setting, UNITS_MAX,
-    Unit, WAITS_BLOCK,
+    Account, CPUS_MAX, Cpu, GANGS_MAX, NOBODY, Near, Own, Owned, Recall, Rescue, Rescues, Rules, Setting,
+    UNITS_MAX, Unit, WAITS_BLOCK,
 };
 use crate::unit_rules::UnitRules;
 
@@ -207,8 +207,18 @@ impl Kernel {
     /// # Panics
     /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
     pub fn new(settings: &Settings) -> Kernel {
-        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, recall, disciplined, seated, gated, seed } =
-            settings;
+        let &Settings {
+            cpus,
+            units,
+            slice_ns,
+            preempt_ns,
+            ref near,
+            recall,
+            disciplined,
+            seated,
+            gated,
+            seed,
+        } = settings;
         assert!((1..=CPUS_MAX).contains(&cpus) && (1..=UNITS_MAX).contains(&units));
         let words = cpus.div_ceil(64);
         let mut masks = vec![0; (units as usize + 1) * 2 * words as usize];
@@ -791,6 +801,11 @@ impl Kernel {
         self.walk = there.into_iter().map(|entry| entry.id).collect();
     }
 
+    /// The next of them.
+    fn next_of_walk(&mut self) -> Option<TaskId> {
+        self.walk.pop()
+    }
+
     /// The first task of a queue, and its virtual time.
     fn first_in(&mut self, queue: u64) -> Option<(TaskId, u64)> {
         let heap = self.queue(queue) as usize;
@@ -902,10 +917,7 @@ unsafe extern "C" fn bpf_iter_scx_dsq_next(_: *mut core::ffi::c_void) -> *mut Ta
     // SAFETY: as above; the task is in the table and stays there.
     unsafe {
         let kernel = caller();
-        match (&mut (*kernel).walk).pop() {
-            Some(id) => (*kernel).task(id),
-            None => ptr::null_mut(),
-        }
+        (*kernel).next_of_walk().map_or(ptr::null_mut(), |id| (*kernel).task(id))
     }
 }
 

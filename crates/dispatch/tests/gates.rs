@@ -1,8 +1,6 @@
 //! Gangs whose gates are shut and opened. No task of a gang that is shut runs, and none of them is lost.
 
-use commonhold_dispatch::{
-    BORROWS, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules, near,
-};
+use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules, near};
 use commonhold_machine::Machine;
 
 const MS: u64 = 1_000_000;
@@ -26,8 +24,7 @@ fn kernel() -> Kernel {
         seed: 0,
     });
     for unit in [A, B] {
-        let rules =
-            UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, ..UnitRules::USUAL };
+        let rules = UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, ..UnitRules::USUAL };
         assert!(kernel.set_unit(0, unit, rules));
     }
     for cpu in 0..CPUS {

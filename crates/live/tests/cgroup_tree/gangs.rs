@@ -104,7 +104,10 @@ fn a_unit_that_is_a_gang_is_frozen() {
     assert_ne!(state(forks), 'T', "no signal was sent");
     assert!(bench.file("a/b/cgroup.events").contains("frozen 0"), "it is another job's");
     let snapshot = observe(&mut backend, monotonic());
-    assert_eq!(snapshot.jobs.iter().find(|facts| facts.job == job).unwrap().threads.iter().find(|it| it.wants), None);
+    assert_eq!(
+        snapshot.jobs.iter().find(|facts| facts.job == job).unwrap().threads.iter().find(|it| it.wants),
+        None
+    );
     apply(&mut backend, [CpuOrder::Gate { unit, open: false }]);
     gate(&mut backend, job, unit, true);
     frozen(&bench, true);
@@ -112,10 +115,9 @@ fn a_unit_that_is_a_gang_is_frozen() {
     apply(&mut backend, [CpuOrder::Gate { unit, open: true }]);
     frozen(&bench, true);
     // Another process comes to the unit.
-    bench.contract.units[unit.index()].members.push(commonhold_contract::Member {
-        kind: commonhold_contract::MemberKind::Pid(late),
-        span: 0..0,
-    });
+    bench.contract.units[unit.index()]
+        .members
+        .push(commonhold_contract::Member { kind: commonhold_contract::MemberKind::Pid(late), span: 0..0 });
     commonhold_live::LiveBackend::set_contract(&mut backend, &bench.contract);
     observe(&mut backend, monotonic());
     frozen(&bench, true);

@@ -358,8 +358,7 @@ impl CgroupBackend {
 
     fn stopping<T>(&mut self, act: impl FnOnce(&mut Stopping<'_>) -> T) -> T {
         let (seats, frozen) = (&self.seats, &self.frozen);
-        let is_frozen =
-            |member: &Member| member.stays.is_none() && frozen.contains(&member.placement.unit);
+        let is_frozen = |member: &Member| member.stays.is_none() && frozen.contains(&member.placement.unit);
         let done = act(&mut Stopping {
             stops: &mut self.stops,
             roster: &mut self.roster,

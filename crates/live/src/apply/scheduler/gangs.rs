@@ -34,8 +34,13 @@ impl Gangs {
     pub(super) fn follow(&mut self, members: &[Member]) -> Told {
         let jobs: BTreeMap<JobId, bool> = members.iter().map(|(_, job, shut)| (*job, *shut)).collect();
         let mut told = Told::default();
-        let gone: Vec<u32> =
-            self.numbers.extract_if(.., |job, _| !jobs.contains_key(job)).map(|(_, number)| number).collect();
+        let gone: Vec<u32> = self
+            .numbers
+            .iter()
+            .filter(|(job, _)| !jobs.contains_key(job))
+            .map(|(_, number)| *number)
+            .collect();
+        self.numbers.retain(|job, _| jobs.contains_key(job));
         let used: BTreeSet<u32> = self.numbers.values().copied().collect();
         // A number that has just become free is used last: who left its gang has been told by then.
         let fresh = (0..GANGS_MAX).filter(|number| !used.contains(number) && !gone.contains(number));

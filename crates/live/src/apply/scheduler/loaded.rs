@@ -145,8 +145,7 @@ mod in_kernel {
 
     pub(super) fn load(units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
         let Knows { disciplines, seats, gangs } = knows;
-        let settings =
-            Settings { disciplined: disciplines, seated: seats, gated: gangs, ..settings(units)? };
+        let settings = Settings { disciplined: disciplines, seated: seats, gated: gangs, ..settings(units)? };
         Ok(Box::new(in_kernel::Scheduler::load(&settings).map_err(refused)?))
     }
 
