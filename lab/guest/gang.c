@@ -11,14 +11,13 @@
  *   turns      times that a gang ran for at least 20 ms, and neither began nor ended with the trace
  *   overlap    of the time in which any thread of a gang ran, the part in which all did, in hundredths of a percent
  *   most       the largest number of threads of gangs that ran at once
- *   extra      of all time, the part in which more than 8 threads of gangs wanted to: with 8 CPUs always 0
  *   stop, stop-worst    from the mark before a turn's first thread stopped to when its last had, in us: median and longest
  *   first, first-worst  from the mark before a turn's first thread ran to that, in us
  *   all, all-worst      from that mark to when all of them ran, in us
- *   late       of a gang's CPU time, the part that it had more than 50 ms after its turn ended, in millionths: steps of a gang
- *              that is shut
+ *   late       of the time in which any thread of a gang ran, that of turns shorter than 20 ms, in millionths: a thread that
+ *              runs while its gang is stopped
  *
- * A turn of a gang ends where none of its threads runs for 20 ms: a thread that runs alone in between belongs to no turn.
+ * A turn of a gang ends where none of its threads runs for 20 ms.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
