@@ -116,6 +116,16 @@ READINGS = {
     **{f"jobs.{mix}.{backend}": Reading("times", note=f"<{mix}>, <{backend}>: {{}} ms, {{}} of the kernel's own {{}}; the daemon {{}} ms",
                                         value=lambda found: min(numbers[1] for numbers in found))
        for mix in ("few", "more", "large", "short") for backend in ("cgroup", "kernel")},
+    # lab/test 52
+    **{f"gangs.together.{by}": Reading("%", f"<{by}>: the threads of a gang run together, in 1/100 %", value=least(per=100))
+       for by in ("kernel", "freezer", "signals")},
+    **{f"gangs.stopped.{by}": Reading("millionths", f"<{by}>: no thread runs of a gang that is stopped, but in *", value=most())
+       for by in ("kernel", "freezer", "signals")},
+    **{f"gangs.edge.{by}": Reading("ms", note=f"<{by}>: an edge took {{}} us until all threads of a gang had stopped, {{}} us until all of another ran, at worst {{}} and {{}}",
+                                   value=lambda found: max(max(numbers[:2]) for numbers in found) / 1000)
+       for by in ("kernel", "freezer", "signals")},
+    "gangs.killed": Reading(check="*: all gangs go on within a second of the daemon's end"),
+    "gangs.long": Reading(check="kernel, long quanta: the scheduler has not been ended"),
     # lab/test 60, thousandths of a CPU, of eight
     "scheduler.halves": Reading("%", "both have the same*", value=off),
     "scheduler.asleep": Reading("%", "a has the machine while b sleeps", value=least(per=80)),

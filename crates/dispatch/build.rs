@@ -15,7 +15,7 @@ use bpf::{fail, out};
 /// The description of the tables that C takes from the header `tables.h`.
 const TABLES: &str = "src/tables/mod.rs";
 /// The types that C takes from it, and their names there. The values of an enum are named after it: `DISPATCH_RECALL_NOW`.
-const NAMES: [(&str, &str); 25] = [
+const NAMES: [(&str, &str); 27] = [
     ("Account", "dispatch_account"),
     ("By", "dispatch_by"),
     ("Cause", "dispatch_wait"),
@@ -25,6 +25,7 @@ const NAMES: [(&str, &str); 25] = [
     ("Discipline", "dispatch"),
     ("Facts", "dispatch_facts"),
     ("Had", "dispatch_had"),
+    ("Joined", "dispatch_joined"),
     ("Match", "dispatch_match"),
     ("Memory", "dispatch_memory"),
     ("Order", "dispatch_order"),
@@ -40,6 +41,7 @@ const NAMES: [(&str, &str); 25] = [
     ("Stretch", "dispatch_stretch"),
     ("Test", "dispatch_test"),
     ("Texts", "dispatch_texts"),
+    ("Turned", "dispatch_turned"),
     ("Unit", "dispatch_unit"),
     ("WAITS_BLOCK", "WAITS_BLOCK"),
 ];
@@ -61,6 +63,7 @@ fn main() {
         "choice.h",
         "discipline",
         "dispatch.bpf.c",
+        "gates.h",
         "intf.h",
         "kernel.h",
         "matches.h",

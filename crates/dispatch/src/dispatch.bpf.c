@@ -41,6 +41,8 @@
  * was lent over minutes is remembered by the policy, and comes as a credit. Among equals, the borrower with the most
  * waiting tasks is next. On a time-shared CPU, all units of the machine are compared by pass.
  *
+ * Algorithm, gangs. The tasks of a gang whose gate is shut wait outside of all this: see gates.h.
+ *
  * Algorithm, seats. Tasks of units with jobs may have seats in pools of CPUs: which CPU they prefer, see seats.h.
  *
  * Properties of isolation.
@@ -85,6 +87,7 @@
 #include "choice.h"
 #include "waking.h"
 #include "seats.h"
+#include "gates.h"
 #include "accounts.h"
 
 char _license[] SEC("license") = "Dual MIT/GPL";
@@ -92,13 +95,22 @@ char _license[] SEC("license") = "Dual MIT/GPL";
 #define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
 #define PLACED_NS  5000000000ull /* how long a program says its task's unit, unless the daemon does: many of its looks */
 
+/* Whether a task was not yet, or still, among those that wait. One that is parked is told by another CPU that it waits. */
+static bool set_waits(struct dispatch_task *task, bool waits)
+{
+	if (gated())
+		return swap32(&task->waits, waits) != waits;
+	if (!(task->state & DISPATCH_WAITS) == !waits)
+		return false;
+	task->state ^= DISPATCH_WAITS;
+	return true;
+}
+
 /* A task is among those that wait in its unit's queue, from before it is put there until it runs. */
 static void begin_wait(struct dispatch_task *task)
 {
-	if (task->state & DISPATCH_WAITS)
-		return;
-	task->state |= DISPATCH_WAITS;
-	waits_add(task->unit, 1);
+	if (set_waits(task, true))
+		waits_add(task->unit, 1);
 }
 
 static void end_wait(struct dispatch_task *task)
@@ -109,10 +121,8 @@ static void end_wait(struct dispatch_task *task)
 		task->state &= ~DISPATCH_AT_CPU;
 		add(&cpu->strays, -1);
 	}
-	if (!(task->state & DISPATCH_WAITS))
-		return;
-	task->state &= ~DISPATCH_WAITS;
-	waits_add(task->unit, -1);
+	if (set_waits(task, false))
+		waits_add(task->unit, -1);
 }
 
 /* A task waits in the queue of the CPU where it must run, which looks there when it is that queue's turn. */
@@ -138,6 +148,8 @@ static void change_unit(struct dispatch_task *task, u32 id)
 
 	if (!from || !to)
 		return;
+	if (task->pays != id)
+		task->gang = DISPATCH_NOBODY;
 	task->pays = id;
 	id = orders(id, to);
 	if (task->unit == id || !(to = unit_at(id)))
@@ -183,7 +195,7 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 	if (!task)
 		return last;
 	settle(task);
-	if (!(unit = unit_at(task->unit)))
+	if (!(unit = unit_at(task->unit)) || stays_out(p, task))
 		return last;
 	cpu = take_idle(p, task->unit, unit, near_to(task, last));
 	if (cpu < 0) {
@@ -219,6 +231,23 @@ static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit
 	return mask_meets(unit->top, MASK_HOMES, p) || mask_meets(DISPATCH_NOBODY, MASK_SHARED, p);
 }
 
+/* A task whose gang is shut neither waits nor is active until the gate is opened. */
+static bool park(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u64 enq_flags)
+{
+	if (gated() && !(enq_flags & SCX_ENQ_WAKEUP) && is_current(p))
+		note_inside(p, task);
+	if (!stays_out(p, task) || is_held_here(p, enq_flags)) {
+		task->state &= ~DISPATCH_PARKED;
+		return false;
+	}
+	end_wait(task);
+	uncount(task, unit);
+	task->since = 0;
+	task->state |= DISPATCH_PARKED;
+	scx_bpf_dsq_insert_vtime(p, QUEUE_OF_GATES, rules()->slice_ns, scx_bpf_now(), enq_flags);
+	return true;
+}
+
 void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct dispatch_task *task = task_of(p);
@@ -232,6 +261,8 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, rules()->slice_ns, enq_flags);
 		return;
 	}
+	if (gated() && park(p, task, unit, enq_flags))
+		return;
 	count(task, unit);
 	task->since = moment();
 	task->cause = DISPATCH_WAIT_OWN;
@@ -365,6 +396,7 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, s
 		occupy(cpu, unit);
 	cpu->outranked = 0;
 	note_seat(cpu, task);
+	note_gang(prev, task, cpu, id);
 	set_slice(prev, unit ? slice_of(unit) : rules()->slice_ns);
 }
 
@@ -525,8 +557,9 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 			vacate(cpu, ran);
 		anywhere = task->state & DISPATCH_STRAY || runs_anywhere(task->unit, unit);
 		by_right = !anywhere && (cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
-		/* A task that came to another unit, or was held here, does not run on: it is put where it belongs now. */
-		if (task->destined != DISPATCH_NOBODY || task->state & DISPATCH_HELD) {
+		note_inside(prev, task);
+		/* A task that came to another unit, was held here, or is shut out, does not run on: it is put where it belongs now. */
+		if (task->destined != DISPATCH_NOBODY || task->state & DISPATCH_HELD || stays_out(prev, task)) {
 			anywhere = by_right = false;
 			task = NULL;
 		}
@@ -570,6 +603,8 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	next = !rescued && !(task->state & DISPATCH_AT_CPU) && task->cause != DISPATCH_WAIT_HIGHER &&
 	       task->unit != DISPATCH_KERNEL;
 	end_wait(task);
+	if (gated())
+		count(task, unit); /* one that was parked is not yet */
 	arrive(p, task, unit, cpu, id, now);
 	cpu->since = cpu->booked = now;
 	cpu->looks = 0;
@@ -583,6 +618,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 		task_happens(p, task, unit, BEGINS, 0);
 	cpu->vtime = task->vtime;
 	note_seat(cpu, task);
+	note_gang(p, task, cpu, id);
 	advance_clock_within(task, unit);
 	if (next)
 		advance_clocks(unit, cpu->home == DISPATCH_NOBODY);
@@ -627,7 +663,9 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 		task->cause = DISPATCH_WAIT_HIGHER;
 	} else {
 		uncount(task, unit);
+		note_sleep(p, task);
 	}
+	cpu->gang = DISPATCH_NOBODY;
 	if (cpu->runs != task->unit)
 		unit = unit_at(cpu->runs); /* it has moved to another unit since */
 	book(cpu, id, unit, cpu->since);
@@ -645,7 +683,8 @@ void BPF_STRUCT_OPS(dispatch_tick, struct task_struct *p)
 {
 	struct dispatch_cpu *cpu = cpu_at(scx_bpf_task_cpu(p));
 
-	if (cpu && (cpu->recalled || (cpu->outranked && !before(scx_bpf_now(), cpu->since + UNDISTURBED_NS))))
+	if (cpu && (cpu->recalled || (gated() && gate_is_shut(cpu->gang)) ||
+		    (cpu->outranked && !before(scx_bpf_now(), cpu->since + UNDISTURBED_NS))))
 		set_slice(p, 0);
 }
 
@@ -660,12 +699,64 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	task->cpu = DISPATCH_NOBODY;
 	task->destined = DISPATCH_NOBODY;
 	task->seat = DISPATCH_NOBODY;
+	task->gang = DISPATCH_NOBODY;
 	inherit(task, args);
 	task->pays = task->unit;
 	if ((unit = unit_at(task->pays)) && disciplined())
 		unit = unit_at(task->unit = orders(task->pays, unit));
 	task->vtime = unit ? unit->vtime : 0;
 	return 0;
+}
+
+/* Where a task that is parked goes now, and its place there; QUEUE_OF_GATES: it stays. */
+static u64 leaves_gate(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u64 parked, u64 *place)
+{
+	if (is_shut(p, task) && !is_ending(p))
+		return before(scx_bpf_now(), parked + BREATH_NS) ? QUEUE_OF_GATES : SCX_DSQ_LOCAL_ON | scx_bpf_task_cpu(p);
+	task->since = moment();
+	if (!fits_queue(p, task->unit, unit))
+		return SCX_DSQ_LOCAL_ON | scx_bpf_task_cpu(p);
+	*place = is_other(unit->discipline) ? task->vtime : start_of(p, task, unit);
+	return task->unit;
+}
+
+/* Gates were opened or shut: those that may run go to their units' queues, and those that may not leave their CPUs. */
+static void turn_gates(void)
+{
+	struct bpf_iter_scx_dsq at;
+	struct dispatch_task *task;
+	struct dispatch_unit *unit;
+	struct dispatch_cpu *cpu;
+	struct task_struct *p;
+	u64 queue, place;
+	s32 idle;
+	u32 id;
+
+	if (!bpf_iter_scx_dsq_new(&at, QUEUE_OF_GATES, 0)) {
+		while ((p = bpf_iter_scx_dsq_next(&at))) {
+			if (!(task = task_of(p)) || !(unit = unit_at(task->unit)))
+				continue;
+			place = 0;
+			queue = leaves_gate(p, task, unit, parked_since(p), &place);
+			if (queue == QUEUE_OF_GATES)
+				continue;
+			if (queue == task->unit)
+				begin_wait(task);
+			if (!move_from(&at, p, queue, place) || queue != task->unit)
+				continue;
+			idle = take_idle(p, task->unit, unit, near_to(task, scx_bpf_task_cpu(p)));
+			if (idle >= 0)
+				scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+			else
+				call_back(p, unit->top, near_to(task, scx_bpf_task_cpu(p)));
+		}
+	}
+	bpf_iter_scx_dsq_destroy(&at);
+	bpf_for(id, 0, rules()->cpus) {
+		cpu = cpu_at(id);
+		if (cpu && gate_is_shut(cpu->gang))
+			scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
+	}
 }
 
 /* A CPU gets another owner, or none. Called a few times a second, by the program that carries out the policy's plan. */

@@ -26,7 +26,8 @@ use crate::kernel::Settings;
 use crate::matches::{self, Lists, Match};
 use crate::tables::kernel::EndTable;
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, LATENCIES, NOBODY, Near, Owned, Rules, Seated, Setting, UNITS_MAX, Unit,
+    Account, CPUS_MAX, Cpu, GANGS_MAX, Joined, LATENCIES, NOBODY, Near, Owned, Rules, Seated, Setting,
+    Turned, UNITS_MAX, Unit,
 };
 use crate::unit_rules::UnitRules;
 
@@ -43,6 +44,10 @@ const TABLES: [&str; 3] = [CALLBACKS, CALLBACKS_BEFORE_7_1, CALLBACKS_BEFORE_6_1
 const DISCIPLINED: &str = ".rodata.disciplined";
 /// Whether tasks may have seats: likewise.
 const SEATED: &str = ".rodata.seated";
+/// Whether tasks may be of gangs: likewise.
+const GATED: &str = ".rodata.gated";
+/// Which gangs are shut.
+const GATES: &str = ".data.gates";
 
 /// A function of the kernel by which it is known to be 7.1 or later.
 const SINCE_7_1: &str = "scx_bpf_dsq_move_to_local___v2";
@@ -146,6 +151,7 @@ pub struct Scheduler {
     matches: Table<Match>,
     /// In which half of that table the lists are that are in force.
     second_half: bool,
+    gates: Table<[u32; GANGS_MAX as usize]>,
     end: Table<EndTable>,
     counts: Counts,
     /// Those of its tables of callbacks that the kernel may take.
@@ -160,6 +166,10 @@ pub struct Scheduler {
 unsafe trait Argument: Copy {}
 // SAFETY: numbers of four bytes alone.
 unsafe impl Argument for Owned {}
+// SAFETY: likewise.
+unsafe impl Argument for Joined {}
+// SAFETY: likewise.
+unsafe impl Argument for Turned {}
 // SAFETY: likewise.
 unsafe impl Argument for Seated {}
 // SAFETY: likewise.
@@ -196,6 +206,7 @@ impl Scheduler {
         let cpus: Table<Cpu> = Table::map(&object, "cpus", CPUS_MAX as usize)?;
         let matches = Table::map(&object, "matches", matches::ENTRIES)?;
         let end = Table::map(&object, ".data.end", 1)?;
+        let gates = Table::map(&object, GATES, 1)?;
         let rules: Table<Rules> = Table::map(&object, ".data.rules", 1)?;
         let &Settings { cpus: count_of_cpus, units: count, slice_ns, preempt_ns, ref near, recall, .. } =
             settings;
@@ -226,6 +237,7 @@ impl Scheduler {
             cpus,
             matches,
             second_half: false,
+            gates,
             end,
             counts,
             callbacks,
@@ -400,6 +412,29 @@ impl Scheduler {
             .map_err(|source| Error::Use { what: format!("thread {thread} cannot have a seat"), source })
     }
 
+    /// A process is of a gang from now on, with those that it starts, or of none. One that has ended needs none.
+    pub fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), Error> {
+        let joined = Joined { process, gang: gang.unwrap_or(NOBODY) };
+        self.call("dispatch_join", joined)
+            .map_err(|source| Error::Use { what: format!("process {process} cannot be of a gang"), source })
+    }
+
+    /// Shuts gangs (true) and opens others, below [`GANGS_MAX`], all at once. To be called now and then while any is shut: see
+    /// gates.h.
+    ///
+    /// # Panics
+    /// If there is no such gang.
+    pub fn gate(&mut self, gangs: &[(u32, bool)]) -> Result<(), Error> {
+        let gates = self.gates.at(0).cast::<u32>();
+        for (gang, shut) in gangs {
+            assert!(*gang < GANGS_MAX, "gang {gang} is beyond the table");
+            // SAFETY: an element of the table's only entry, which only this writes.
+            unsafe { gates.add(*gang as usize).write_volatile(u32::from(*shut)) };
+        }
+        self.call("dispatch_turn", Turned { unused: 0 })
+            .map_err(|source| Error::Use { what: "gangs cannot take turns".to_owned(), source })
+    }
+
     fn program(&mut self, name: &'static str) -> Result<libbpf_rs::ProgramMut<'_>, Error> {
         self.object.progs_mut().find(|known| known.name() == name).ok_or(Error::Part(name))
     }
@@ -476,7 +511,8 @@ fn load(
         let used = callbacks.iter().any(|table| map.name() == *table);
         map.set_autocreate(used)?;
     }
-    for (constant, value) in [(DISCIPLINED, settings.disciplined), (SEATED, settings.seated)] {
+    let constants = [(DISCIPLINED, settings.disciplined), (SEATED, settings.seated), (GATED, settings.gated)];
+    for (constant, value) in constants {
         let mut map = open.maps_mut().find(|map| map.name() == constant).ok_or_else(invalid)?;
         let place = map.initial_value_mut().and_then(|value| value.get_mut(..4)).ok_or_else(invalid)?;
         place.copy_from_slice(&u32::from(value).to_ne_bytes());
@@ -599,6 +635,7 @@ mod tests {
             recall: Recall::Now,
             disciplined: false,
             seated: false,
+            gated: false,
             seed: 0,
         }
     }
@@ -627,7 +664,13 @@ mod tests {
         ] {
             assert!(maps.iter().any(|map| map == part), "{part} is not among {maps:?}");
         }
-        for part in ["dispatch_own_cpu", "dispatch_seat", "dispatch_set_unit_from_outside"] {
+        for part in [
+            "dispatch_own_cpu",
+            "dispatch_seat",
+            "dispatch_join",
+            "dispatch_turn",
+            "dispatch_set_unit_from_outside",
+        ] {
             assert!(object.progs().any(|program| program.name() == part), "{part}");
         }
         let size = |name: &str| object.maps().find(|map| map.name() == name).unwrap().value_size() as usize;

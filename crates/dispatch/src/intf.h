@@ -25,6 +25,8 @@ enum dispatch_task_state {
 	DISPATCH_HELD    = 16, /* in the middle of something that it may not leave its CPU for */
 	DISPATCH_TOLD    = 32, /* woken by one that is about to sleep, and not queued yet */
 	DISPATCH_WOKE    = 64, /* it slept, or is new in its unit, and has no place among the unit's tasks yet */
+	DISPATCH_PARKED  = 128, /* it waits for its gang's gate: see gates.h */
+	DISPATCH_INSIDE  = 256, /* it may hold something: likewise */
 };
 
 _Static_assert(DISPATCH_DISCIPLINES == DISPATCH_SENTINEL, "DISCIPLINES in tables/mod.rs is not how many there are");

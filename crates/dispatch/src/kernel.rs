@@ -23,8 +23,8 @@ use std::ptr;
 
 use crate::tables::native::{Task, World};
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, NOBODY, Near, Own, Owned, Recall, Rescue, Rescues, Rules, Setting, UNITS_MAX,
-    Unit, WAITS_BLOCK,
+    Account, CPUS_MAX, Cpu, GANGS_MAX, NOBODY, Near, Own, Owned, Recall, Rescue, Rescues, Rules, Setting,
+    UNITS_MAX, Unit, WAITS_BLOCK,
 };
 use crate::unit_rules::UnitRules;
 
@@ -55,6 +55,7 @@ unsafe extern "C" {
     fn dispatch_own(owned: *mut Owned) -> i32;
     fn dispatch_set_unit(setting: *mut Setting) -> i32;
     fn dispatch_change_unit(task: *mut Task, unit: u32);
+    fn dispatch_turn();
     fn dispatch_fits(task: *const Own, pool: u32, late: u64) -> bool;
     fn dispatch_enter(world: *mut World);
 }
@@ -84,6 +85,8 @@ pub struct Settings {
     pub disciplined: bool,
     /// Whether tasks may have seats, in units with [`SEATS`](crate::SEATS).
     pub seated: bool,
+    /// Whether tasks may be of gangs: see [`Kernel::gate`].
+    pub gated: bool,
     /// What chance begins with in a simulated kernel.
     pub seed: u64,
 }
@@ -183,6 +186,9 @@ pub struct Kernel {
     queued: Vec<u32>,
     #[expect(dead_code, reason = "it is the scheduler that reads and writes it, through `world`")]
     waits: Vec<u32>,
+    gates: Vec<u32>,
+    /// Tasks that the scheduler has still to look at, of those in the queue that it walks through; the next is the last.
+    walk: Vec<TaskId>,
     tasks: Vec<Task>,
     /// A word per 64 CPUs, by task; `None`: any CPU.
     affinities: Vec<Option<Box<[u64]>>>,
@@ -201,8 +207,18 @@ impl Kernel {
     /// # Panics
     /// If there are no CPUs or units, or more than [`CPUS_MAX`] and [`UNITS_MAX`]: the scenario's check comes first.
     pub fn new(settings: &Settings) -> Kernel {
-        let &Settings { cpus, units, slice_ns, preempt_ns, ref near, recall, disciplined, seated, seed } =
-            settings;
+        let &Settings {
+            cpus,
+            units,
+            slice_ns,
+            preempt_ns,
+            ref near,
+            recall,
+            disciplined,
+            seated,
+            gated,
+            seed,
+        } = settings;
         assert!((1..=CPUS_MAX).contains(&cpus) && (1..=UNITS_MAX).contains(&units));
         let words = cpus.div_ceil(64);
         let mut masks = vec![0; (units as usize + 1) * 2 * words as usize];
@@ -226,7 +242,9 @@ impl Kernel {
         let mut groups = groups(&table, words as usize);
         let mut of_units: Vec<Unit> = (0..units).map(|unit| Unit::with_slices(unit, slice_ns)).collect();
         let mut accounts = vec![Account::default(); units as usize];
-        let mut queued = vec![0; (units + cpus) as usize];
+        let mut gates = vec![0; if gated { GANGS_MAX as usize } else { 0 }];
+        // The units', the CPUs' own, and that of tasks whose gangs are shut.
+        let mut queued = vec![0; (units + cpus + 1) as usize];
         let mut waits = vec![0; (units + units.div_ceil(WAITS_BLOCK)) as usize];
         Kernel {
             world: World {
@@ -249,6 +267,9 @@ impl Kernel {
                 disciplined: u32::from(disciplined),
                 seated: u32::from(seated),
                 away: 0,
+                gated: u32::from(gated),
+                unused: 0,
+                gates: gates.as_mut_ptr(),
                 // Never 0, whatever the seed is.
                 random: (seed ^ 0x9e37_79b9_7f4a_7c15) | 1,
             },
@@ -260,10 +281,12 @@ impl Kernel {
             masks,
             queued,
             waits,
+            gates,
+            walk: Vec::new(),
             tasks: Vec::new(),
             affinities: Vec::new(),
             places: Vec::new(),
-            queues: vec![BinaryHeap::new(); (units + cpus) as usize],
+            queues: vec![BinaryHeap::new(); (units + cpus + 1) as usize],
             runs: vec![
                 Run { current: None, charged: 0, preempted: false, local: VecDeque::new() };
                 cpus as usize
@@ -399,6 +422,30 @@ impl Kernel {
         self.tasks[id as usize].own.seat = cpu;
     }
 
+    /// A task is of a gang from now on, below [`GANGS_MAX`], or of none: [`NOBODY`].
+    pub fn join(&mut self, id: TaskId, gang: u32) {
+        self.tasks[id as usize].own.gang = gang;
+    }
+
+    /// Shuts gangs (true) or opens them. Tasks of those that are shut do not run, and are not among those that wait.
+    ///
+    /// # Panics
+    /// If the kernel was not set up for gangs.
+    pub fn gate(&mut self, now: u64, gangs: &[(u32, bool)]) {
+        for (gang, shut) in gangs {
+            self.gates[*gang as usize] = u32::from(*shut);
+        }
+        self.call(now, 0, |_| {
+            // SAFETY: `call` has set up the world.
+            unsafe { dispatch_turn() };
+        });
+    }
+
+    /// Tasks that wait for their gangs' gates.
+    pub fn parked(&self) -> u32 {
+        self.queued[self.gates_at() as usize]
+    }
+
     /// Says what a unit is. Whether it was taken: a weight is 1 to 10,000, there are at most [`crate::DEPTH_MAX`] levels of
     /// units, and a unit with tasks or sub-units keeps its parent.
     pub fn set_unit(&mut self, now: u64, unit: u32, rules: UnitRules) -> bool {
@@ -491,9 +538,9 @@ impl Kernel {
         running.map(|(_, cpu)| now - cpu.booked).sum()
     }
 
-    /// Tasks that wait in the units' queues.
+    /// Tasks that wait in the units' queues, and in those of CPUs.
     pub fn waiting(&self) -> u64 {
-        self.queued.iter().map(|n| u64::from(*n)).sum()
+        self.queued[..self.gates_at() as usize].iter().map(|n| u64::from(*n)).sum()
     }
 
     /// Tasks that wait in one unit's queue.
@@ -697,10 +744,19 @@ impl Kernel {
         self.kick(cpu, first);
     }
 
-    /// Where a queue is kept: the units' first, then the CPUs' own.
+    /// Where a queue is kept: the units' first, then the CPUs' own, then that of the gates.
     fn queue(&self, queue: u64) -> u32 {
         let (queue, units) = (u32::try_from(queue).unwrap_or(NO_QUEUE), self.world.rules.units);
-        if queue < UNITS_MAX { queue } else { units.saturating_add(queue - UNITS_MAX) }
+        match queue {
+            ..UNITS_MAX => queue,
+            QUEUE_OF_GATES => self.gates_at(),
+            _ => units.saturating_add(queue - UNITS_MAX),
+        }
+    }
+
+    /// Where that is kept in which tasks wait whose gangs are shut.
+    fn gates_at(&self) -> u32 {
+        self.world.rules.units + self.world.rules.cpus
     }
 
     /// Moves the first task of a queue that may run on this CPU to its local queue.
@@ -736,6 +792,20 @@ impl Kernel {
         true
     }
 
+    /// Begins to go through the tasks of a queue, in its order.
+    fn walk_through(&mut self, queue: u64) {
+        let heap = self.queue(queue) as usize;
+        let mut there: Vec<Entry> = self.queues[heap].iter().copied().collect();
+        there.retain(|entry| self.places[entry.id as usize].ticket == entry.ticket);
+        there.sort_unstable();
+        self.walk = there.into_iter().map(|entry| entry.id).collect();
+    }
+
+    /// The next of them.
+    fn next_of_walk(&mut self) -> Option<TaskId> {
+        self.walk.pop()
+    }
+
     /// The first task of a queue, and its virtual time.
     fn first_in(&mut self, queue: u64) -> Option<(TaskId, u64)> {
         let heap = self.queue(queue) as usize;
@@ -767,6 +837,8 @@ fn groups(table: &[Cpu], words: usize) -> Vec<u64> {
     masks
 }
 
+/// As in world.h.
+const QUEUE_OF_GATES: u32 = UNITS_MAX + CPUS_MAX;
 const NO_QUEUE: u32 = u32::MAX;
 const LOCAL: Place = Place { ticket: u64::MAX, queue: NO_QUEUE };
 const LOCAL_FIRST: Place = Place { ticket: u64::MAX - 1, queue: NO_QUEUE };
@@ -831,4 +903,31 @@ unsafe extern "C" fn scx_bpf_kick_cpu(cpu: u32, flags: u64) {
             (*kernel).kick(cpu, flags & KICK_PREEMPT != 0);
         }
     }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bpf_iter_scx_dsq_new(_: *mut core::ffi::c_void, queue: u64, _: u64) -> i32 {
+    // SAFETY: as above.
+    unsafe { (*caller()).walk_through(queue) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bpf_iter_scx_dsq_next(_: *mut core::ffi::c_void) -> *mut Task {
+    // SAFETY: as above; the task is in the table and stays there.
+    unsafe {
+        let kernel = caller();
+        (*kernel).next_of_walk().map_or(ptr::null_mut(), |id| (*kernel).task(id))
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn move_from(_: *mut core::ffi::c_void, task: *mut Task, queue: u64, vtime: u64) -> bool {
+    // SAFETY: as above, with one of the tasks of the walk, which is in a queue.
+    unsafe {
+        let (kernel, id, slice) = (caller(), (*task).id, (*task).scx.slice);
+        (*kernel).take_out(id);
+        (*kernel).insert(id, queue, slice, vtime, 0);
+    }
+    true
 }

@@ -18,7 +18,7 @@ pub use kernel::{Kernel, Kick, SLICE_NS, Settings, TaskId};
 pub use matches::{Lists, Match, decision};
 pub use near::near;
 pub use tables::{
-    ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, Cause, DEPTH_MAX, Deadlines, Discipline, Had,
-    KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall, SEATS, UNITS_MAX, Unit,
+    ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, Cause, DEPTH_MAX, Deadlines, Discipline,
+    GANGS_MAX, Had, KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall, SEATS, UNITS_MAX, Unit,
 };
 pub use unit_rules::{Deadline, UnitRules};

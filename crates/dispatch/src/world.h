@@ -26,6 +26,13 @@
  *   away()                               how many CPUs run tasks that have their seats elsewhere
  *   take_fitting(queue, pool, late)      moves the first task of a queue that fits here to this CPU: see seats.h
  *   idles(cpu)                           whether that CPU does
+ *   gated()                              whether there may be gangs
+ *   gate_is_shut(gang)                   whether its tasks may not run; false for DISPATCH_NOBODY
+ *   gang_of(p, task)                     its process's gang, or DISPATCH_NOBODY
+ *   is_in_call(p), sleeps_deeply(p)      what makes a task be inside: see gates.h
+ *   is_ending(p)                         it ends, or will when it runs
+ *   is_current(p), parked_since(p)       it is the one that stops here; when it was parked
+ *   swap32(p, by)                        a barrier as well: what was there
  *   random_bits()                        32 of them
  *   set_slice(p, ns)                     what a task has left to run
  */
@@ -34,6 +41,9 @@
 
 /* Units' queues have their numbers. Then there is, with its number, that of each CPU, for tasks that must run there. */
 #define QUEUE_OF_CPU DISPATCH_UNITS_MAX
+
+/* And that of tasks whose gangs are shut. */
+#define QUEUE_OF_GATES (QUEUE_OF_CPU + DISPATCH_CPUS_MAX)
 
 enum mask {
 	MASK_HOMES = 0,    /* of a unit: its home CPUs */

@@ -20,6 +20,7 @@ fn kernel() -> Kernel {
         recall: Recall::Now,
         disciplined: false,
         seated: false,
+        gated: false,
         seed: 0,
     });
     for unit in [A, B] {

@@ -36,6 +36,7 @@ impl Busy {
             recall,
             disciplined: false,
             seated: false,
+            gated: false,
             seed: 0,
         });
         for (unit, weight, flags) in [(OWNER, 100, LENDS), (ONE, 100, BORROWS), (THREE, 300, BORROWS)] {

@@ -55,6 +55,7 @@ impl Play {
             recall: Recall::Now,
             disciplined: true,
             seated: false,
+            gated: false,
             seed,
         });
         let rules = |parent, weight| UnitRules { parent, weight, discipline, ..UnitRules::USUAL };
@@ -302,6 +303,7 @@ fn a_discipline_stays_while_tasks_are_ordered_by_it() {
         recall: Recall::Now,
         disciplined: false,
         seated: false,
+        gated: false,
         seed: 0,
     });
     assert!(!plain.set_unit(0, UNIT, rules(Discipline::Rr)));
@@ -392,6 +394,7 @@ fn violations(set: &[Deadline], seconds: u64) -> (u64, u64) {
         recall: Recall::Now,
         disciplined: true,
         seated: false,
+        gated: false,
         seed: 1,
     });
     let discipline = Discipline::Dwcs;

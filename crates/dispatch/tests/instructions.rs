@@ -81,6 +81,7 @@ fn kernel(disciplined: bool) -> Kernel {
         recall: Recall::Now,
         disciplined,
         seated: false,
+        gated: false,
         seed: 1,
     })
 }

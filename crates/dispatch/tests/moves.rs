@@ -19,6 +19,7 @@ fn kernel(cpus: u32) -> Kernel {
         recall,
         disciplined: false,
         seated: false,
+        gated: false,
         seed: 0,
     })
 }

@@ -29,6 +29,7 @@ fn kernel_of(machine: &str, owner: impl Fn(u32) -> u32) -> Kernel {
         recall,
         disciplined: false,
         seated: false,
+        gated: false,
         seed: 0,
     });
     for unit in [A, B] {

@@ -25,6 +25,7 @@ fn kernel() -> Kernel {
         recall: Recall::Now,
         disciplined: false,
         seated: true,
+        gated: false,
         seed: 0,
     });
     kernel.set_pools(&[0, 0, 1, 1]);

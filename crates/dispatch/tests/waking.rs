@@ -25,6 +25,7 @@ fn kernel_of(cpus: u32, units: u32) -> Kernel {
         recall,
         disciplined: false,
         seated: false,
+        gated: false,
         seed: 0,
     });
     for unit in A..units {

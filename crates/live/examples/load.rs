@@ -176,6 +176,7 @@ fn set_up(options: &Options, names: &[&str]) -> Result<Scheduler, Failure> {
         recall: options.recall,
         disciplined: options.units.iter().any(|unit| unit.discipline != Discipline::Stride),
         seated: false,
+        gated: false,
         ..shipped
     };
     let mut scheduler = match options.timeout_ms {

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Discipline, Gangs, Resource, Scheme, Unit, UnitId};
+use commonhold_contract::{Contract, Discipline, Gangs, JobKind, Resource, Scheme, Unit, UnitId};
 use commonhold_live::observe::capability;
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
@@ -18,7 +18,7 @@ use crate::load;
 /// Units of a reason that are named; more are counted.
 const NAMED: usize = 3;
 
-/// All four, in the order of every table, and what holds jobs in pools, where the contract has some. `by` is what follows `held` of the CPU: it has
+/// All four, in the order of every table, and what holds jobs in pools and gangs, where the contract has some. `by` is what follows `held` of the CPU: it has
 /// reasons of its own.
 pub(super) fn of(
     contract: &Contract,
@@ -45,6 +45,7 @@ pub(super) fn of(
         bus(contract, means, asked(Resource::Bus)),
     ];
     all.extend(jobs(contract, machine, capability::moves_pages()));
+    all.extend(gangs(contract, backend, means));
     all
 }
 
@@ -69,6 +70,22 @@ fn bus(contract: &Contract, means: Means, asked: &str) -> Holding {
         None if gangs => Holding::partly(Resource::Bus, &quanta),
         None => Holding::not_held(Resource::Bus, &format!(": `gangs` is \"off\" in [machine]{asked}")),
     }
+}
+
+/// By what gangs are stopped, where the contract has some.
+fn gangs(contract: &Contract, backend: &str, means: Means) -> Option<Holding> {
+    let job = |id: UnitId| contract.unit(id).job;
+    if contract.machine.gangs.by == Gangs::Off || !contract.held().any(|id| job(id).is_some()) {
+        return None;
+    }
+    let units = contract.held().any(|id| job(id) == Some(JobKind::Unit));
+    let how = match (means.switches, backend) {
+        (true, _) => "stopped by the scheduler, on all CPUs at once",
+        (false, "user") => "stopped by signals",
+        (false, _) if units => "stopped by signals; a unit that is one job by its control group",
+        (false, _) => "stopped by signals: only a job that is a whole unit has a control group of its own",
+    };
+    Some(Holding { resource: "gangs".to_owned(), held: State::Yes, how: how.to_owned() })
 }
 
 /// The `resource` of jobs in pools, which are none.
@@ -293,6 +310,25 @@ mod tests {
         contract.machine.repartition = false;
         let still = said(&contract, "nodes:2 cpus:4", true).unwrap_or_default();
         assert!(still.ends_with("pages are not moved, as `repartition` is false"), "{still}");
+    }
+
+    #[test]
+    fn what_stops_gangs_is_said_where_there_are_some() {
+        let mut contract = Contract::default();
+        let physics = contract.add(None, "physics");
+        let said = |contract: &Contract, backend, means| gangs(contract, backend, means).map(|it| it.line());
+        contract.units[physics.index()].job = Some(JobKind::Tree);
+        assert_eq!(said(&contract, "user", user::MEANS), None);
+        contract.machine.gangs.by = Gangs::Demand;
+        let is = |contract: &Contract, backend, means, how: &str| {
+            assert_eq!(said(contract, backend, means), Some(format!("gangs   stopped by {how}")));
+        };
+        is(&contract, "user", user::MEANS, "signals");
+        is(&contract, "kernel", kernel::MEANS, "the scheduler, on all CPUs at once");
+        let alone = "signals: only a job that is a whole unit has a control group of its own";
+        is(&contract, "cgroup", user::MEANS, alone);
+        contract.units[physics.index()].job = Some(JobKind::Unit);
+        is(&contract, "cgroup", user::MEANS, "signals; a unit that is one job by its control group");
     }
 
     #[test]

@@ -67,7 +67,13 @@ struct bpf_iter_scx_dsq {
 
 #define ENOMEM 12
 #define EINVAL 22
+#define ENOSYS 38
 #define PF_KTHREAD 0x00200000u
+#define PF_EXITING 0x00000004u
+#define PF_IO_WORKER 0x00000010u
+#define PF_USER_WORKER 0x00004000u
+#define TASK_UNINTERRUPTIBLE 2u
+#define SIGKILL_BIT (1ul << 8)
 
 /* include/linux/sched/ext.h and kernel/sched/ext/: values that programs compiled once rely on. */
 #define SCX_DSQ_LOCAL      ((1ull << 63) | 2)
@@ -136,9 +142,27 @@ struct mm_struct {
 	unsigned long arg_start; /* where its first argument is */
 };
 
+typedef struct {
+	unsigned long sig[1];
+} sigset_t;
+
+struct sigpending {
+	sigset_t signal;
+};
+
+/* What a task had in its registers when it entered the kernel, by whose processor it is. */
+struct pt_regs {
+	unsigned long ax; /* x86 */
+	unsigned long orig_ax;
+	s32 syscallno; /* arm64 */
+};
+
 struct task_struct {
-	u32 flags; /* PF_KTHREAD */
+	u32 __state;
+	u32 flags; /* PF_KTHREAD, PF_EXITING */
 	s32 tgid;
+	struct task_struct *group_leader;
+	struct sigpending pending;
 	char comm[16];
 	struct mm_struct *mm;
 	const struct cred *cred;
@@ -259,6 +283,10 @@ void scx_bpf_dsq_insert_vtime___since_6_13(struct task_struct *p, u64 queue, u64
 void scx_bpf_dispatch_vtime___first(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move___since_6_13(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 flags) __ksym __weak;
 bool scx_bpf_dispatch_from_dsq___first(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 flags) __ksym __weak;
+void scx_bpf_dsq_move_set_vtime___since_6_13(struct bpf_iter_scx_dsq *at, u64 vtime) __ksym __weak;
+void scx_bpf_dispatch_from_dsq_set_vtime___first(struct bpf_iter_scx_dsq *at, u64 vtime) __ksym __weak;
+bool scx_bpf_dsq_move_vtime___since_6_13(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 flags) __ksym __weak;
+bool scx_bpf_dispatch_vtime_from_dsq___first(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___v2___since_7_1(u64 queue, u64 flags) __ksym __weak;
 bool scx_bpf_dsq_move_to_local___since_6_13(u64 queue) __ksym __weak;
 bool scx_bpf_consume___first(u64 queue) __ksym __weak;
@@ -336,6 +364,20 @@ static __always_inline bool move_here(struct bpf_iter_scx_dsq *at, struct task_s
 	if (bpf_ksym_exists(scx_bpf_dsq_move___since_6_13))
 		return scx_bpf_dsq_move___since_6_13(at, p, SCX_DSQ_LOCAL, enq_immed());
 	return scx_bpf_dispatch_from_dsq___first(at, p, SCX_DSQ_LOCAL, 0);
+}
+
+/* Moves a task that was found in a queue to another one: a CPU's local queue, or a unit's, where it has this place. */
+static __always_inline bool move_from(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 vtime)
+{
+	if ((queue & SCX_DSQ_LOCAL_ON) == SCX_DSQ_LOCAL_ON)
+		return bpf_ksym_exists(scx_bpf_dsq_move___since_6_13) ? scx_bpf_dsq_move___since_6_13(at, p, queue, 0) :
+									 scx_bpf_dispatch_from_dsq___first(at, p, queue, 0);
+	if (bpf_ksym_exists(scx_bpf_dsq_move_vtime___since_6_13)) {
+		scx_bpf_dsq_move_set_vtime___since_6_13(at, vtime);
+		return scx_bpf_dsq_move_vtime___since_6_13(at, p, queue, 0);
+	}
+	scx_bpf_dispatch_from_dsq_set_vtime___first(at, vtime);
+	return scx_bpf_dispatch_vtime_from_dsq___first(at, p, queue, 0);
 }
 
 /* The thread of a number as the current task sees it; NULL if there is none. It is to be released. */

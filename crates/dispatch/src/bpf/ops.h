@@ -222,6 +222,9 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(dispatch_init)
 		if (error)
 			return error;
 	}
+	error = scx_bpf_create_dsq(QUEUE_OF_GATES, SCX_ANY_NODE);
+	if (error)
+		return error;
 	error = make_mask(&masks, 2 * MACHINE + MASK_SHARED, true);
 	if (!error)
 		error = make_mask(&masks, 2 * MACHINE + MASK_LENDABLE, false);
@@ -261,6 +264,32 @@ SEC("syscall") int dispatch_seat(struct dispatch_seated *seated)
 	if (task)
 		task->seat = own.cpu;
 	bpf_task_release(p);
+	return 0;
+}
+
+/* A process is of a gang from now on, or of none: likewise. */
+SEC("syscall") int dispatch_join(struct dispatch_joined *joined)
+{
+	struct dispatch_joined own = *joined;
+	struct dispatch_task *task;
+	struct task_struct *p = task_from(own.process);
+
+	if (!p)
+		return 0; /* it has ended */
+	task = task_of(p);
+	if (task)
+		task->gang = own.gang;
+	bpf_task_release(p);
+	return 0;
+}
+
+/* The gates were written before: see gates.h. The swap is a barrier between that and what is read here. */
+SEC("syscall") int dispatch_turn(struct dispatch_turned *turned)
+{
+	swap32(&turns_of_all, 1);
+	bpf_rcu_read_lock();
+	turn_gates();
+	bpf_rcu_read_unlock();
 	return 0;
 }
 

@@ -194,6 +194,8 @@ static __always_inline struct dispatch_task *new_task(struct task_struct *p)
 	return bpf_task_storage_get(&tasks, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
+#include "gates.h"
+
 /* The unit of a cgroup or of its nearest ancestor that belongs to one. */
 static u32 unit_of_tree(struct cgroup *cgroup)
 {
@@ -230,11 +232,14 @@ static u32 unit_of(struct task_struct *p, struct scx_init_task_args *args)
  */
 static void inherit(struct dispatch_task *task, struct scx_init_task_args *args)
 {
-	struct dispatch_task *parent = args->fork ? task_of(bpf_get_current_task_btf()) : NULL;
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct dispatch_task *parent = args->fork ? task_of(current) : NULL;
 	struct dispatch_unit *around, *own;
 	u32 unit;
 
 	task->heir = DISPATCH_NOBODY;
+	if (gated() && parent)
+		task->gang = gang_of(current, parent);
 	if (!parent || parent->placed == DISPATCH_BY_CGROUP)
 		return;
 	unit = parent->destined == DISPATCH_NOBODY ? parent->pays : parent->destined;
@@ -342,6 +347,11 @@ static __always_inline void world_pass_at_least(u64 pass)
 }
 
 static __always_inline u64 swap64(u64 *p, u64 by)
+{
+	return __sync_lock_test_and_set(p, by);
+}
+
+static __always_inline u32 swap32(u32 *p, u32 by)
 {
 	return __sync_lock_test_and_set(p, by);
 }

@@ -17,6 +17,7 @@ int dispatch_own(struct dispatch_owned *owned);
 int dispatch_set_unit(struct dispatch_setting *setting);
 void dispatch_change_unit(struct task_struct *p, u32 unit);
 bool dispatch_fits(const struct dispatch_task *task, u32 pool, u64 late);
+void dispatch_turn(void);
 void dispatch_enter(struct dispatch_world *of);
 
 #include "../dispatch.bpf.c"
@@ -31,6 +32,12 @@ void dispatch_enter(struct dispatch_world *of)
 bool dispatch_fits(const struct dispatch_task *task, u32 pool, u64 late)
 {
 	return fits_pool(task, pool, late);
+}
+
+/* Gates were opened or shut. */
+void dispatch_turn(void)
+{
+	turn_gates();
 }
 
 /* In the kernel it is the control group that a task changes. */

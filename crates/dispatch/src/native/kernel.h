@@ -42,4 +42,9 @@ static inline u64 enq_immed(void)
 
 struct scx_init_task_args;
 
+/* A walk through a queue: the simulated kernel keeps it. */
+struct bpf_iter_scx_dsq {
+	u64 unused;
+};
+
 #endif

@@ -15,6 +15,14 @@ bool scx_bpf_dsq_move_to_local(u64 queue);
 bool first_in(u64 queue, u64 *vtime, u32 *weight);
 bool take_fitting(u64 queue, u32 pool, u64 late);
 void scx_bpf_kick_cpu(u32 cpu, u64 flags);
+s32 bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *at, u64 queue, u64 flags);
+struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *at);
+bool move_from(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 vtime);
+
+static inline void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *at)
+{
+	(void)at;
+}
 
 static inline u32 bpf_get_smp_processor_id(void)
 {
@@ -127,6 +135,56 @@ static inline u32 *away(void)
 	return &world->away;
 }
 
+static inline bool gated(void)
+{
+	return world->gated;
+}
+
+static inline bool gate_is_shut(u32 gang)
+{
+	return gang < DISPATCH_GANGS_MAX && world->gates[gang];
+}
+
+/* Simulated tasks are their own processes. */
+static inline u32 gang_of(const struct task_struct *p, const struct dispatch_task *task)
+{
+	(void)p;
+	return task->gang;
+}
+
+/* Nobody asks natively what it is inside of. */
+static inline bool is_current(const struct task_struct *p)
+{
+	(void)p;
+	return false;
+}
+
+/* No simulated kernel ends a scheduler for tasks that wait. */
+static inline u64 parked_since(const struct task_struct *p)
+{
+	(void)p;
+	return world->now;
+}
+
+/* A simulated task holds nothing when it is interrupted, or wakes; and one that ends is not asked again. */
+static inline bool is_in_call(const struct task_struct *p)
+{
+	(void)p;
+	return false;
+}
+
+static inline bool sleeps_deeply(const struct task_struct *p)
+{
+	(void)p;
+	return false;
+}
+
+static inline bool is_ending(const struct task_struct *p)
+{
+	(void)p;
+	return false;
+}
+
 /* Marsaglia's xorshift, 2003. */
 static inline u32 random_bits(void)
 {
@@ -179,6 +237,14 @@ static inline void add64(u64 *counter, u64 by)
 static inline u64 swap64(u64 *p, u64 by)
 {
 	u64 was = *p;
+
+	*p = by;
+	return was;
+}
+
+static inline u32 swap32(u32 *p, u32 by)
+{
+	u32 was = *p;
 
 	*p = by;
 	return was;

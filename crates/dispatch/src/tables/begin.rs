@@ -93,7 +93,7 @@ impl Cpu {
             pool: NOBODY,
             apart: 0,
             wanted: NOBODY,
-            unused: 0,
+            gang: NOBODY,
         }
     }
 }

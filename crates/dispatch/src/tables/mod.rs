@@ -36,6 +36,8 @@ pub const DEPTH_MAX: u32 = 20_u32;
 pub const WAITS_BLOCK: u32 = 32_u32;
 /// Classes of latencies: below 1.024 us, 2.048 us, and so on, doubling; the last has no end.
 pub const LATENCIES: usize = 24;
+/// Gangs that can be told apart; a power of two: see `gates.h`.
+pub const GANGS_MAX: u32 = 4096_u32;
 /// Classes of sub-units: see `discipline/classes.h`.
 pub const RANKS: usize = 4;
 /// Times in which a higher class had a CPU: see [`Cpu`]; a power of two.
@@ -377,7 +379,8 @@ pub(crate) struct Cpu {
     apart: u32,
     /// The pool in which it has its seat then, or [`NOBODY`].
     wanted: u32,
-    unused: u32,
+    /// The gang of its task, or [`NOBODY`]: see `gates.h`.
+    gang: u32,
 }
 
 /// What put a task into its unit.
@@ -427,6 +430,10 @@ pub(crate) struct Own {
     pub(crate) pays: u32,
     /// A CPU of the pool in which it has its seat, or [`NOBODY`]: see `seats.h`.
     pub(crate) seat: u32,
+    /// The gang of its process, if it leads that, or [`NOBODY`]: see `gates.h`.
+    pub(crate) gang: u32,
+    /// Where there may be gangs, 1: it is among those that wait in its unit's queue.
+    waits: u32,
     unused: u32,
 }
 
@@ -448,6 +455,25 @@ pub(crate) struct Seated {
     pub(crate) thread: u32,
     /// A CPU of the pool, or [`NOBODY`].
     pub(crate) cpu: u32,
+}
+
+/// The argument of `dispatch_join`: a process is of a gang from now on.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[cfg_attr(not(feature = "kernel"), allow(dead_code))]
+pub(crate) struct Joined {
+    /// Its number, as the caller sees it.
+    pub(crate) process: u32,
+    /// Or [`NOBODY`].
+    pub(crate) gang: u32,
+}
+
+/// The argument of `dispatch_turn`, which needs none.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[cfg_attr(not(feature = "kernel"), allow(dead_code))]
+pub(crate) struct Turned {
+    pub(crate) unused: u32,
 }
 
 /// The argument of `dispatch_set_unit`: what a unit is from now on.

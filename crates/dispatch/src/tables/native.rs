@@ -68,6 +68,11 @@ pub(crate) struct World {
     pub(crate) seated: u32,
     /// CPUs whose tasks have their seats elsewhere.
     pub(crate) away: u32,
+    /// 1: there may be gangs.
+    pub(crate) gated: u32,
+    pub(crate) unused: u32,
+    /// By gang, 1: it is shut.
+    pub(crate) gates: *mut u32,
     /// The last number drawn, never 0.
     pub(crate) random: u64,
 }

@@ -3,7 +3,7 @@
 //! A seat is a thread's affinity (see [`super::confine`]), so it needs neither root nor control groups. Pages are moved
 //! process by process (see [`super::pages`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use commonhold_contract::{Contract, UnitId};
@@ -23,6 +23,8 @@ use crate::observe::roster::Roster;
 #[derive(Debug, Default)]
 pub(super) struct Seats {
     jobs: Jobs,
+    /// Gangs are stopped by a scheduler, and not by signals.
+    left: bool,
     /// Pages that are on their way, by job: each has at most one move at a time.
     moving: BTreeMap<JobId, pages::Moving>,
 }
@@ -67,14 +69,29 @@ impl Seats {
         }
     }
 
-    /// Whether a process is of a gang that is shut.
+    /// Whether a process is of a gang that is shut, and to be stopped for it.
     pub(super) fn is_shut(&self, key: ProcessKey) -> bool {
-        self.jobs.is_shut(key)
+        !self.left && self.jobs.is_shut(key)
     }
 
-    /// Whether any gang is shut.
+    /// Whether any gang is shut whose processes are to be stopped.
     pub(super) fn any_shut(&self) -> bool {
-        self.jobs.any_shut()
+        !self.left && self.jobs.any_shut()
+    }
+
+    /// The units that are one job each which is shut, and to be stopped for it.
+    pub(super) fn shut_units(&self, contract: &Contract) -> BTreeSet<UnitId> {
+        if self.left { BTreeSet::new() } else { self.jobs.shut_units(contract) }
+    }
+
+    /// Gangs are left to a scheduler from now on, or stopped.
+    pub(super) fn leave_gangs(&mut self, leave: bool) {
+        self.left = leave;
+    }
+
+    /// The processes of all jobs, and whether these are shut.
+    pub(super) fn members(&self) -> impl Iterator<Item = (ProcessKey, JobId, bool)> + '_ {
+        self.jobs.members()
     }
 
     /// Has threads that are stopped count in what their units want.

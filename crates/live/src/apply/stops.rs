@@ -21,9 +21,9 @@ use crate::undo::journal::{Entry, Journal};
 /// More rounds than any storm of forks needs: a stopped process forks no more, so each round leaves fewer that can.
 pub(super) const ROUNDS_MAX: usize = 100;
 
-/// Processes that we stopped, by number.
+/// Processes that we stopped, by number, and their CPU clocks when they were seen to be stopped.
 #[derive(Debug, Default)]
-pub(super) struct Stops(BTreeMap<u32, ProcessKey>);
+pub(super) struct Stops(BTreeMap<u32, (ProcessKey, Option<u64>)>);
 
 /// What stopping needs, besides who is stopped.
 pub(super) struct Stopping<'a> {
@@ -41,8 +41,23 @@ impl Stops {
     }
 
     pub(super) fn forget(&mut self, key: ProcessKey) {
-        if self.0.get(&key.pid) == Some(&key) {
+        if self.has(key) {
             self.0.remove(&key.pid);
+        }
+    }
+
+    fn has(&self, key: ProcessKey) -> bool {
+        self.0.get(&key.pid).is_some_and(|(ours, _)| *ours == key)
+    }
+
+    /// Whether a process was seen to be stopped, with its clock where it is now.
+    fn stands_still(&self, key: ProcessKey, clock: Option<u64>) -> bool {
+        clock.is_some() && self.0.get(&key.pid) == Some(&(key, clock))
+    }
+
+    fn sees(&mut self, key: ProcessKey, clock: Option<u64>) {
+        if self.has(key) {
+            self.0.insert(key.pid, (key, clock));
         }
     }
 }
@@ -54,16 +69,25 @@ impl Stopping<'_> {
         let members: Vec<ProcessKey> = members.map(|member| member.key).collect();
         let (mut new, mut again) = (Vec::new(), Vec::new());
         for key in members {
-            // Whoever its user or a debugger stopped already stays theirs.
-            if !self.roster.procfs().stat(key.pid)?.is_some_and(|stat| stat.key == key && runs(&stat)) {
+            // It stays stopped until somebody continues it, and then its clock goes on, which the roster sees at each look.
+            let clock = self.roster.cpu_ns(key.pid);
+            if self.stops.stands_still(key, clock) {
                 continue;
             }
-            if self.stops.0.get(&key.pid) == Some(&key) { again.push(key) } else { new.push(key) }
+            let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
+            // Whoever its user or a debugger stopped already stays theirs.
+            if !stat.as_ref().is_some_and(runs) {
+                let stopped = stat.is_some_and(|stat| stat.state == State::Stopped);
+                self.stops.sees(key, clock.filter(|_| stopped));
+                continue;
+            }
+            self.stops.sees(key, None);
+            if self.stops.has(key) { again.push(key) } else { new.push(key) }
         }
         let entries: Vec<Entry> = new.iter().map(|key| Entry::Stopped { process: *key }).collect();
         record(self.journal, &entries)?;
         for key in &new {
-            self.stops.0.insert(key.pid, *key);
+            self.stops.0.insert(key.pid, (*key, None));
         }
         let mut missed = Vec::new();
         for key in &new {
@@ -85,7 +109,7 @@ impl Stopping<'_> {
     fn continue_released(&mut self) {
         let released =
             |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));
-        let released: Vec<ProcessKey> = self.stops.0.values().copied().filter(released).collect();
+        let released: Vec<ProcessKey> = self.stops.0.values().map(|(key, _)| *key).filter(released).collect();
         let mut entries = Vec::new();
         for key in released {
             // A stop takes effect when the process next leaves the kernel: it is taken back even if it does not show yet.

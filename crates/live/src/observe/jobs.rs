@@ -164,9 +164,20 @@ impl Jobs {
         self.known.get(&key).is_some_and(|known| self.shut.contains_key(&known.job))
     }
 
+    /// The units that are one job each which is shut.
+    pub(crate) fn shut_units(&self, contract: &Contract) -> BTreeSet<UnitId> {
+        let is_job = |unit: &UnitId| contract.has(*unit) && contract.unit(*unit).job == Some(JobKind::Unit);
+        self.shut.values().map(|shut| shut.unit).filter(is_job).collect()
+    }
+
     /// Whether any job is shut.
     pub(crate) fn any_shut(&self) -> bool {
         !self.shut.is_empty()
+    }
+
+    /// The processes of all jobs, and whether these are shut.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (ProcessKey, JobId, bool)> + '_ {
+        self.known.iter().map(|(key, known)| (*key, known.job, self.shut.contains_key(&known.job)))
     }
 
     /// Has threads that are stopped count as they were when they were stopped, in what their units want.

@@ -1,4 +1,5 @@
-//! Gangs under the `cgroup` backend: by signals, beside the gates of units, which are control groups'.
+//! Gangs under the `cgroup` backend, beside the gates of units: a job that is a unit is frozen in its control group, and others
+//! are stopped by signals.
 
 use std::path::Path;
 
@@ -73,4 +74,63 @@ fn a_gang_stops_beside_its_units_gate_and_is_undone() {
     let undone = undo(&Journal::read(&bench.run.path().join("journal")).unwrap(), Path::new("/proc"));
     assert!(undone.problems.is_empty() && undone.continued >= 1, "{undone:?}");
     wait_for("it to run", || state(pids[1]) != 'T' && state(pids[0]) == 'R');
+}
+
+/// A unit that is one job is frozen in its control group, with all that it forks and without a signal. Its own gate and its
+/// gang's hold it both; a sub-unit is another job; a process that comes is frozen; and all go on when the daemon is gone.
+#[test]
+fn a_unit_that_is_a_gang_is_frozen() {
+    let Some(mut bench) = Bench::new("frozen", &[]) else { return };
+    let (forks, inner, late) = (
+        bench.spawn("while :; do (exec true); done"),
+        bench.spawn("while :; do :; done"),
+        bench.spawn("while :; do :; done"),
+    );
+    let unit = bench.unit(None, "a", forks);
+    let sub = bench.unit(Some(unit), "b", inner);
+    for unit in [unit, sub] {
+        bench.contract.units[unit.index()].job = Some(JobKind::Unit);
+    }
+    bench.contract.machine.gangs.by = Gangs::Demand;
+    let mut backend = bench.backend();
+    let snapshot = observe(&mut backend, monotonic());
+    let job = snapshot.jobs.iter().find(|job| job.unit == unit).unwrap().job;
+    let frozen = |bench: &Bench, yes: bool| {
+        let said = format!("frozen {}", u32::from(yes));
+        wait_for(&said.clone(), || bench.file("a/own/cgroup.events").contains(&said));
+    };
+    gate(&mut backend, job, unit, false);
+    frozen(&bench, true);
+    assert_ne!(state(forks), 'T', "no signal was sent");
+    assert!(bench.file("a/b/cgroup.events").contains("frozen 0"), "it is another job's");
+    let snapshot = observe(&mut backend, monotonic());
+    assert_eq!(
+        snapshot.jobs.iter().find(|facts| facts.job == job).unwrap().threads.iter().find(|it| it.wants),
+        None
+    );
+    apply(&mut backend, [CpuOrder::Gate { unit, open: false }]);
+    gate(&mut backend, job, unit, true);
+    frozen(&bench, true);
+    gate(&mut backend, job, unit, false);
+    apply(&mut backend, [CpuOrder::Gate { unit, open: true }]);
+    frozen(&bench, true);
+    // Another process comes to the unit.
+    bench.contract.units[unit.index()]
+        .members
+        .push(commonhold_contract::Member { kind: commonhold_contract::MemberKind::Pid(late), span: 0..0 });
+    commonhold_live::LiveBackend::set_contract(&mut backend, &bench.contract);
+    observe(&mut backend, monotonic());
+    frozen(&bench, true);
+    let before = cpu_ticks(late);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!((state(late), cpu_ticks(late)), ('S', before));
+    gate(&mut backend, job, unit, true);
+    frozen(&bench, false);
+    gate(&mut backend, job, unit, false);
+    frozen(&bench, true);
+    drop(backend.close());
+    let undone = undo(&Journal::read(&bench.run.path().join("journal")).unwrap(), Path::new("/proc"));
+    assert!(undone.problems.is_empty() && undone.continued == 0, "{undone:?}");
+    let before = cpu_ticks(late);
+    wait_for("all to run", || cpu_ticks(late) > before && state(inner) == 'R');
 }

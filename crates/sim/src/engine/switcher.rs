@@ -60,6 +60,7 @@ impl Switcher {
                     },
                     disciplined: disciplined(&scenario.contract),
                     seated: seated(&scenario.contract),
+                    gated: false,
                     seed,
                 });
                 if seated(&scenario.contract) {

@@ -3,7 +3,7 @@
 //! Orders reach a unit's sub-units unless these have orders of their own. The values that the kernel holds are
 //! remembered, so that nothing is written twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,8 @@ struct Group {
     /// The orders in force; `None` where there never was one, so that the encloser's counts.
     confined: Option<Where>,
     open: Option<bool>,
+    /// The unit's own processes are a gang that is shut.
+    shut: bool,
     /// What the kernel holds: cpuset.cpus of the directory and of the leaf `own`, cpu.weight, cpu.max.
     cpus: Option<CpuSet>,
     own_cpus: Option<CpuSet>,
@@ -76,6 +78,7 @@ impl Group {
             home,
             confined: None,
             open: None,
+            shut: false,
             cpus: None,
             own_cpus: None,
             weight: None,
@@ -389,11 +392,22 @@ impl Groups {
         self.settle_gates(i, now)
     }
 
+    /// The units whose own processes are gangs that are shut, and no others.
+    pub(super) fn shut(&mut self, units: &BTreeSet<UnitId>, now: Time) -> Vec<LiveError> {
+        let shut: BTreeSet<usize> = units.iter().filter_map(|unit| self.at(*unit)).collect();
+        let mut changed = false;
+        for (i, group) in self.list.iter_mut().enumerate() {
+            changed |= group.shut != shut.contains(&i);
+            group.shut = shut.contains(&i);
+        }
+        if changed { self.settle_gates(0, now) } else { Vec::new() }
+    }
+
     /// Stops and continues until everything in a unit is as is in force.
     fn settle_gates(&mut self, root: usize, now: Time) -> Vec<LiveError> {
         let mut problems = Vec::new();
         for i in root..self.list.len() {
-            let open = self.in_force(i, |group| group.open).unwrap_or(true);
+            let open = self.in_force(i, |group| group.open).unwrap_or(true) && !self.list[i].shut;
             let group = &mut self.list[i];
             if open != group.stopped && group.stopped_is_sure {
                 continue;

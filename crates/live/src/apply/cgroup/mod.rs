@@ -42,7 +42,7 @@ use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
 use commonhold_policy::plan::{BusOrder, CpuOrder, DiskOrder, MemoryOrder, PlaceOrder};
-use commonhold_policy::{DiskFacts, DiskMeans};
+use commonhold_policy::{DiskFacts, DiskMeans, JobId};
 use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
 use commonhold_policy::{MemoryFacts, MemoryMeans};
 
@@ -98,6 +98,8 @@ pub struct CgroupBackend {
     problems: Vec<LiveError>,
     seats: Seats,
     stops: Stops,
+    /// Units that are gangs, and stopped in their control groups.
+    frozen: BTreeSet<UnitId>,
     confinement: Confinement,
     seating: Problems,
     /// The CPUs that each unit is confined to.
@@ -151,6 +153,7 @@ impl CgroupBackend {
             idle: Idle::new(usable.clone()),
             seats: Seats::default(),
             stops: Stops::default(),
+            frozen: BTreeSet::new(),
             confinement: Confinement::default(),
             seating: Problems::default(),
             confined: BTreeMap::new(),
@@ -331,8 +334,24 @@ impl CgroupBackend {
         self.confinement.changed_seats()
     }
 
+    /// Gangs are left to a scheduler from now on, or stopped here.
+    pub(crate) fn leave_gangs(&mut self, leave: bool) {
+        self.seats.leave_gangs(leave);
+    }
+
+    /// The processes of all jobs, and whether these are shut.
+    pub(crate) fn members_of_jobs(&self) -> Vec<(ProcessKey, JobId, bool)> {
+        self.seats.members().collect()
+    }
+
     /// Makes who is stopped agree with the gangs that run. Those that go make room before the others come.
+    ///
+    /// A job that has a control group of ours is frozen in it, and the others' processes are stopped by signals: a unit's own
+    /// processes together are such a job, except those that may not be moved there.
     fn enforce_gangs(&mut self) -> Result<(), LiveError> {
+        self.frozen = self.seats.shut_units(&self.contract);
+        self.frozen.retain(|unit| self.groups.is_made(*unit));
+        self.problems.extend(self.groups.shut(&self.frozen, self.now));
         for _ in 0..if self.seats.any_shut() { ROUNDS_MAX } else { 0 } {
             let stopped = self.stopping(stop_closed)?;
             let changes = self.roster.refresh(&self.contract, self.now, Scan::Quick)?;
@@ -351,13 +370,14 @@ impl CgroupBackend {
     }
 
     fn stopping<T>(&mut self, act: impl FnOnce(&mut Stopping<'_>) -> T) -> T {
-        let seats = &self.seats;
+        let (seats, frozen) = (&self.seats, &self.frozen);
+        let is_frozen = |member: &Member| member.stays.is_none() && frozen.contains(&member.placement.unit);
         let done = act(&mut Stopping {
             stops: &mut self.stops,
             roster: &mut self.roster,
             journal: &mut self.journal,
             problems: &mut self.seating,
-            closed: &|member| seats.is_shut(member.key),
+            closed: &|member| seats.is_shut(member.key) && !is_frozen(member),
         });
         self.problems.append(&mut self.seating.unread);
         done

@@ -38,6 +38,12 @@ pub(super) trait Scheduler {
     /// A thread has a seat in the pool of a CPU, or none any more. Only once it is attached.
     fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError>;
 
+    /// A process is of a gang from now on, or of none. Only once it is attached.
+    fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), LiveError>;
+
+    /// Shuts gangs (true) and opens others, and looks after those that wait behind gates.
+    fn gate(&mut self, gangs: &[(u32, bool)]) -> Result<(), LiveError>;
+
     /// A unit without tasks becomes another's: nothing was counted of it.
     fn clear(&mut self, unit: u32);
 
@@ -67,6 +73,8 @@ pub(super) struct Knows {
     pub(super) disciplines: bool,
     /// Seats of threads.
     pub(super) seats: bool,
+    /// Gangs.
+    pub(super) gangs: bool,
 }
 
 /// Where schedulers come from.
@@ -121,6 +129,7 @@ pub fn settings(units: u32) -> Result<Settings, LiveError> {
         recall: Recall::Now,
         disciplined: false,
         seated: false,
+        gated: false,
         seed: 0,
     })
 }
@@ -135,7 +144,8 @@ mod in_kernel {
     use crate::LiveError;
 
     pub(super) fn load(units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
-        let settings = Settings { disciplined: knows.disciplines, seated: knows.seats, ..settings(units)? };
+        let Knows { disciplines, seats, gangs } = knows;
+        let settings = Settings { disciplined: disciplines, seated: seats, gated: gangs, ..settings(units)? };
         Ok(Box::new(in_kernel::Scheduler::load(&settings).map_err(refused)?))
     }
 
@@ -179,6 +189,14 @@ mod in_kernel {
 
         fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError> {
             self.seat(thread, cpu).map_err(refused)
+        }
+
+        fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), LiveError> {
+            self.join(process, gang).map_err(refused)
+        }
+
+        fn gate(&mut self, gangs: &[(u32, bool)]) -> Result<(), LiveError> {
+            self.gate(gangs).map_err(refused)
         }
 
         fn clear(&mut self, unit: u32) {

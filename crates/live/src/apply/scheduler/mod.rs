@@ -22,6 +22,7 @@
 //! kernel itself schedules real-time and deadline tasks before all others. They take CPUs of any unit, and are in the
 //! units' accounts by their cgroups only.
 
+mod gangs;
 mod loaded;
 mod matches;
 mod patience;
@@ -207,12 +208,14 @@ impl Backend for KernelBackend {
     /// Looks first whether the scheduler still rules: the means that the next plan is made for are those of now.
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         self.reign.look(now);
+        self.cgroup.leave_gangs(self.reign.gates(&self.cgroup.members_of_jobs()));
         let (reign, rules) = (&self.reign, self.reign.rest_now().is_none());
         let counted = |unit| rules.then(|| reign.switched(unit).account.used_ns());
         let mut snapshot = self.cgroup.observe_counted(now, watch, &counted)?;
         for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
             facts.loans = self.reign.switched(unit).loans();
         }
+        self.reign.gate(&self.cgroup.members_of_jobs());
         Ok(snapshot)
     }
 
@@ -220,6 +223,9 @@ impl Backend for KernelBackend {
         self.cgroup.leave_seats(self.reign.rest_now().is_none());
         let mut problems = self.cgroup.apply(plan);
         self.reign.apply(plan);
+        if !plan.orders.gangs.is_empty() {
+            self.reign.gate(&self.cgroup.members_of_jobs());
+        }
         let (loads, changed) = (self.reign.loads(), self.cgroup.changed_seats());
         let seats = if loads == self.seated { changed } else { self.cgroup.seats() };
         self.seated = loads;

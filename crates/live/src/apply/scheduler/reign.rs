@@ -21,12 +21,14 @@ use commonhold_policy::{Plan, Time};
 use commonhold_steward::{Rules, Switches, Told, disciplined, seated};
 
 use super::cannot_hold;
+use super::gangs::{Gangs, Member, fits};
 use super::loaded::{Knows, Loader, Scheduler};
 use super::matches::{Levels, in_slots};
 use super::patience::Patience;
 use super::slots::{Slot, Slots};
 use super::switched::{Former, Switched};
 use crate::LiveError;
+use crate::observe::jobs::has_gangs;
 
 /// Room for units that come later: so many times those that there are, and no less than [`UNITS_MIN`].
 const ROOM: u32 = 2;
@@ -85,6 +87,8 @@ pub(super) struct Reign {
     /// How many were loaded.
     loads: u64,
     patience: Patience,
+    /// What the scheduler that is loaded knows of gangs.
+    gangs: Gangs,
     slots: Slots,
     /// By unit of the contract, its slot.
     slot_of: Vec<Option<u32>>,
@@ -117,6 +121,7 @@ impl Reign {
             knows: Knows::default(),
             loads: 0,
             patience: Patience::default(),
+            gangs: Gangs::default(),
             slots: Slots::default(),
             slot_of: Vec::new(),
             switches: Switches::new(contract),
@@ -214,7 +219,8 @@ impl Reign {
             (None, None)
                 if self.slots.count() > self.room
                     || self.has_other_disciplines(&taken)
-                    || seated(&self.contract) && !self.knows.seats =>
+                    || seated(&self.contract) && !self.knows.seats
+                    || has_gangs(&self.contract) && !self.knows.gangs =>
             {
                 self.load_again();
             }
@@ -261,6 +267,27 @@ impl Reign {
                 seats.iter().try_for_each(|(thread, cpu)| scheduler.seat(*thread, *cpu))
             });
         }
+    }
+
+    /// Whether it stops these gangs.
+    pub(super) fn gates(&self, members: &[Member]) -> bool {
+        self.knows.gangs && self.rest_now().is_none() && fits(members)
+    }
+
+    /// Tells who is of which gang, and which are shut, where [`Reign::gates`] says so.
+    pub(super) fn gate(&mut self, members: &[Member]) {
+        let told = if self.gates(members) {
+            self.gangs.follow(members)
+        } else if self.knows.gangs && self.gangs.any_shut() {
+            self.gangs.follow(&[])
+        } else {
+            return;
+        };
+        let turns = self.gangs.any_shut() || !told.gates.is_empty();
+        self.tell(|_, scheduler| {
+            told.joins.iter().try_for_each(|(process, gang)| scheduler.join(*process, *gang))?;
+            if turns { scheduler.gate(&told.gates) } else { Ok(()) }
+        });
     }
 
     /// Whether a unit that the scheduler knows has another discipline now, or one that the scheduler was not loaded for.
@@ -337,7 +364,11 @@ impl Reign {
     /// Loads a scheduler and tells it everything. It rules then, or nothing has changed.
     fn begin(&mut self) -> Result<(), LiveError> {
         let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
-        let knows = Knows { disciplines: disciplined(&self.contract), seats: seated(&self.contract) };
+        let knows = Knows {
+            disciplines: disciplined(&self.contract),
+            seats: seated(&self.contract),
+            gangs: has_gangs(&self.contract),
+        };
         let mut scheduler = self.loader.load(room, knows)?;
         if knows.seats {
             scheduler.set_pools(&self.loader.pools(self.contract.machine.pools)?);
@@ -348,6 +379,7 @@ impl Reign {
         self.owned().iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
         self.state = State::Rules(scheduler);
         (self.room, self.knows) = (room, knows);
+        self.gangs = Gangs::default();
         self.loads += 1;
         self.patience.works(self.now);
         Ok(())

@@ -162,6 +162,11 @@ impl Roster {
         self.known.get(&pid).map_or(0, |known| known.clocks.runnable)
     }
 
+    /// The CPU clock of a process, as it was when it was looked at last.
+    pub(crate) fn cpu_ns(&self, pid: u32) -> Option<u64> {
+        self.known.get(&pid)?.clocks.cpu_ns
+    }
+
     /// Gives what a process used so far to the unit that it is about to leave.
     pub(super) fn settle(&mut self, pid: u32) {
         if let Some(known) = self.known.get_mut(&pid)

@@ -96,6 +96,14 @@ impl Scheduler for Loaded {
         self.0.borrow_mut().told(format!("seat {thread} {cpu:?}"))
     }
 
+    fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), LiveError> {
+        self.0.borrow_mut().told(format!("join {process} {gang:?}"))
+    }
+
+    fn gate(&mut self, gangs: &[(u32, bool)]) -> Result<(), LiveError> {
+        self.0.borrow_mut().told(format!("gate {gangs:?}"))
+    }
+
     fn clear(&mut self, unit: u32) {
         self.0.borrow_mut().switches.remove(&unit);
     }
@@ -124,7 +132,8 @@ impl Loader for Fake {
         kernel.ended = None;
         let other = if knows.disciplines { " with disciplines" } else { "" };
         let seats = if knows.seats { " with seats" } else { "" };
-        kernel.told(format!("load {units}{other}{seats}"))?;
+        let gangs = if knows.gangs { " with gangs" } else { "" };
+        kernel.told(format!("load {units}{other}{seats}{gangs}"))?;
         kernel.switches.clear();
         kernel.loaded = true;
         Ok(Box::new(Loaded(Rc::clone(&self.0))))
@@ -346,6 +355,38 @@ fn jobs_are_for_a_scheduler_that_knows_seats() {
     w.reign().look(SECOND);
     w.reign().seat(&[(9, None)]);
     assert_eq!(w.said(), "", "none rules");
+}
+
+/// Gangs need a scheduler that knows of them. One that is loaded anew is told all of them again.
+#[test]
+fn gangs_are_for_a_scheduler_that_knows_them() {
+    use crate::observe::process::ProcessKey;
+    use commonhold_policy::JobId;
+    let of = |pid, job, shut| (ProcessKey { pid, start: 1 }, JobId(job), shut);
+    let mut w = World::new(&["a"]);
+    w.begin().unwrap();
+    w.said();
+    w.reign().gate(&[of(9, 1, true)]);
+    assert!(w.said().is_empty() && !w.reign().gates(&[]), "this one knows of none");
+    let a = w.unit("a");
+    w.contract.units[a.index()].job = Some(commonhold_contract::JobKind::Tree);
+    w.contract.machine.gangs.by = commonhold_contract::Gangs::LatestQuantum;
+    w.follow();
+    assert!(w.said().starts_with("load 64 with seats with gangs, "));
+    assert!(w.reign().gates(&[]));
+    w.reign().gate(&[of(9, 1, true), of(8, 2, false)]);
+    assert_eq!(w.said(), "join 8 Some(1), join 9 Some(0), gate [(0, true)]");
+    w.reign().gate(&[of(9, 1, true), of(8, 2, false)]);
+    assert_eq!(w.said(), "gate []", "those that end are let go, the others breathe");
+    w.end(true);
+    w.reign().look(SECOND);
+    w.said();
+    w.reign().gate(&[of(9, 1, true)]);
+    assert_eq!(w.said(), "join 9 Some(0), gate [(0, true)]");
+    w.reign().gate(&[of(9, 1, false)]);
+    assert_eq!(w.said(), "gate [(0, false)]");
+    w.reign().gate(&[of(9, 1, false)]);
+    assert_eq!(w.said(), "");
 }
 
 #[test]

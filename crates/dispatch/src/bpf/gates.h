@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
+/* What ../gates.h needs of the kernel. */
+#ifndef DISPATCH_BPF_GATES_H
+#define DISPATCH_BPF_GATES_H
+
+SEC(".rodata.gated") const volatile u32 dispatch_gated; /* set before loading: the verifier drops what is not used */
+SEC(".data.gates") u32 dispatch_gates[DISPATCH_GANGS_MAX]; /* 1: shut; the loader writes it */
+u32 turns_of_all;
+
+static __always_inline bool gated(void)
+{
+	return dispatch_gated;
+}
+
+static __always_inline bool gate_is_shut(u32 gang)
+{
+	return gang < DISPATCH_GANGS_MAX && *(volatile u32 *)&dispatch_gates[masked(gang, DISPATCH_GANGS_MAX)];
+}
+
+static __always_inline u32 gang_of(struct task_struct *p, const struct dispatch_task *task)
+{
+	struct task_struct *leader = p->group_leader;
+	struct dispatch_task *its;
+
+	/* Workers of the kernel's within a process hold what the kernel's own threads hold. */
+	if (p->flags & (PF_IO_WORKER | PF_USER_WORKER))
+		return DISPATCH_NOBODY;
+	if (!leader || leader == p)
+		return task->gang;
+	its = task_of(leader);
+	return its ? its->gang : DISPATCH_NOBODY;
+}
+
+/*
+ * Of a task that could go on, and ran until now. Interrupted in its own program, it entered the kernel by no call; and a call
+ * that is over has its result where "no such call" stands until then. RCU's readers are counted where they can be preempted;
+ * this program is one, too.
+ */
+static bool is_in_call(struct task_struct *p)
+{
+	struct pt_regs *entry = (struct pt_regs *)bpf_task_pt_regs(p);
+
+	if (bpf_core_field_exists(p->rcu_read_lock_nesting) && p->rcu_read_lock_nesting > 1)
+		return true;
+	if (bpf_core_field_exists(entry->orig_ax))
+		return (s64)entry->orig_ax >= 0 && (s64)entry->ax == -ENOSYS;
+	return bpf_core_field_exists(entry->syscallno) && entry->syscallno >= 0;
+}
+
+static __always_inline bool is_current(const struct task_struct *p)
+{
+	return bpf_get_current_task_btf() == p;
+}
+
+/* Of one in the queue of those. */
+static __always_inline u64 parked_since(const struct task_struct *p)
+{
+	return p->scx.dsq_vtime;
+}
+
+static __always_inline bool sleeps_deeply(const struct task_struct *p)
+{
+	return p->__state & TASK_UNINTERRUPTIBLE;
+}
+
+static __always_inline bool is_ending(const struct task_struct *p)
+{
+	return p->flags & PF_EXITING || p->pending.signal.sig[0] & SIGKILL_BIT;
+}
+
+#endif
