@@ -119,11 +119,9 @@ fn gangs_stay_within_their_units_parts() {
 
 /// Seconds that the solver of `scenarios/bus-shares` takes, and what the others transfer on average, in GB/s.
 fn bus_shares(change: impl Fn(&mut String, &mut String, &mut String)) -> (f64, f64) {
-    let text = |file: &str| {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/bus-shares/");
-        std::fs::read_to_string(format!("{folder}{file}.toml")).unwrap()
-    };
-    let (mut contract, mut machine, mut workload) = (text("contract"), text("machine"), text("workload"));
+    let mut contract = include_str!("../../../scenarios/bus-shares/contract.toml").to_owned();
+    let mut machine = include_str!("../../../scenarios/bus-shares/machine.toml").to_owned();
+    let mut workload = include_str!("../../../scenarios/bus-shares/workload.toml").to_owned();
     change(&mut contract, &mut machine, &mut workload);
     let outcome = scene::outcome(&contract, &machine, &workload);
     let streams = outcome.jobs.iter().filter(|job| job.name == "stream").map(|job| job.spent.transferred);

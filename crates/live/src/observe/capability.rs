@@ -197,18 +197,24 @@ impl Capabilities {
     /// Per resource what `run` takes on this machine, and why: of the enforcers that this version has, the best that
     /// works at least partly.
     pub fn enforcers(&self) -> Vec<Enforcer> {
-        let unheld = |resource| Enforcer {
-            resource,
-            name: None,
-            why: "checked in contracts, not held by this version yet".to_owned(),
-        };
         let memory = memory::enforcer(self.cgroup.as_ref(), &self.rows, &self.user_memory);
-        vec![self.cpu_enforcer(), memory, self.disk_enforcer(), unheld(Area::Bus)]
+        vec![self.cpu_enforcer(), memory, self.disk_enforcer(), self.bus_enforcer()]
     }
 
     /// What `doctor` shows.
     pub fn findings(&self) -> Findings {
         Findings { machine: self.machine.clone(), enforcers: self.enforcers(), rows: self.rows.clone() }
+    }
+
+    /// The bus is held where the contract has gangs, and by the processor where that can slow units down.
+    fn bus_enforcer(&self) -> Enforcer {
+        let cap = self.rows.iter().find(|row| row.name == bus::CAP && row.state == State::Yes);
+        let gangs = "jobs wait for a quantum, where the contract has `gangs` in [machine]";
+        let (name, why) = match cap {
+            Some(row) => ("processor", format!("{}; {gangs}", row.reason)),
+            None => ("gangs", gangs.to_owned()),
+        };
+        Enforcer { resource: Area::Bus, name: Some(name.to_owned()), why }
     }
 
     /// Disks are held where control groups are, whatever holds CPU; without these by what the `user` backend can do.

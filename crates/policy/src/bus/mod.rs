@@ -38,13 +38,14 @@
 //! Source: what is due is seed 000's measure of isolation (as fast as alone on a machine of that size) for the resource of
 //! seed 003. The accounts are ours, as lags are in fair queueing.
 
+pub(crate) mod queue;
+
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme, UnitId};
 use commonhold_machine::Machine;
 
-use crate::gangs::queue::{self, Alike, WHOLE};
 use crate::input::Input;
 use crate::plan::{BusOrder, BusPart, BusPlan, Reason, Step};
 use crate::rights::Rights;
@@ -52,6 +53,8 @@ use crate::rights::entitlement::{Capacity, capacity};
 use crate::rights::limits;
 use crate::snapshot::{BusUse, JobId, Throttle};
 use crate::time::{MS, Time};
+
+use queue::{Alike, WHOLE};
 
 /// Where nobody knows what the bus carries, each CPU is taken to want no more than this: 10 GB/s, a core's worth.
 const BUS_OF_A_CPU: u64 = 10_000_000_000;

@@ -115,8 +115,7 @@ impl GangBooks {
             ));
         }
         for part in &bus.units {
-            let name =
-                contract.has(part.unit).then(|| contract.unit(part.unit).name.as_str()).unwrap_or("a unit");
+            let name = if contract.has(part.unit) { &contract.unit(part.unit).name } else { "a unit" };
             let waited = self.yield_the_bus.contains(&part.unit);
             if part.used > 0 && !waited {
                 self.used.insert(part.unit, part.used);

@@ -22,7 +22,7 @@
 
 use alloc::vec::Vec;
 
-use super::queue::{WHOLE, Wants, progress};
+use crate::bus::queue::{WHOLE, Wants, progress};
 
 /// Up to so many gangs, all ways to divide them are tried.
 const ALL_MAX: usize = 9;

@@ -9,7 +9,7 @@
 //!
 //! Algorithm. At the end of each quantum:
 //! 1. What each gang that ran has transferred is divided by its threads ([`rates`]). What it would have transferred if the bus
-//!    had been its own is estimated ([`queue`]). Those that ran go to the end of the list.
+//!    had been its own is estimated ([`crate::bus::queue`]). Those that ran go to the end of the list.
 //! 2. The head runs. As long as CPUs are left, another one is chosen that fits into them ([`fit`]): the fittest by the rates,
 //!    or those that get on most.
 //! 3. All others are stopped.
@@ -33,7 +33,6 @@
 //! Source: seed 003, section 4. The head, the fitness and the window are its own; the estimate of demand is ours.
 
 mod fit;
-pub(crate) mod queue;
 mod rates;
 
 use alloc::collections::BTreeMap;
@@ -41,6 +40,7 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{GangRules, Gangs, UnitId};
 
+use crate::bus::queue::{self, Alike, WHOLE};
 use crate::bus::{self, Ran};
 use crate::cpu::outermost;
 use crate::input::Input;
@@ -49,7 +49,6 @@ use crate::snapshot::{BusUse, JobFacts, JobId};
 use crate::time::{MS, Time};
 
 use fit::{Candidate, Left};
-use queue::{Alike, WHOLE};
 use rates::Rates;
 
 /// A measure of less than this part of a quantum is none.

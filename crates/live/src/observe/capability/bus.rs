@@ -18,6 +18,9 @@ use crate::observe::bus::resctrl::{FOLDER, event, mounted, throttle};
 /// Where others had more of the CPUs' time than that while the bus was measured, in percent, it may carry more.
 const OTHERS_PERCENT: u64 = 5;
 
+/// The row that says whether the processor slows units down.
+pub(super) const CAP: &str = "units slowed down";
+
 const TELL: &str =
     "start programs with LD_PRELOAD=libcommonhold-gang.so, or have them tell it (docs/gangs.md)";
 
@@ -111,7 +114,7 @@ fn assumed() -> Row {
 }
 
 fn slowed_down(context: &Context) -> Row {
-    let (area, name) = (Area::Bus, "units slowed down");
+    let (area, name) = (Area::Bus, CAP);
     let Some(mount) = mounted(&context.tree) else {
         return match has_flag(context, &["mba"]) {
             true if is_mountable(context) => Row::partly(

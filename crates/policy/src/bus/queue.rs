@@ -53,7 +53,7 @@ pub(crate) struct Alike {
 }
 
 /// What the threads of `one` would transfer each if they were alone, where these sets ran together, `one` among them.
-pub(super) fn demand(together: &[Alike], one: u64) -> u64 {
+pub(crate) fn demand(together: &[Alike], one: u64) -> u64 {
     let one = one.min(WHOLE);
     if one == 0 {
         return 0;
@@ -99,9 +99,9 @@ pub(crate) fn on_own_bus(sets: &[Alike], part: u64) -> Vec<u64> {
 
 /// What threads want that are alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wants {
+pub(crate) struct Wants {
     /// So many.
-    pub(super) threads: u32,
+    pub(crate) threads: u32,
     /// Transactions that each has under way at once, and the part of the bus that one of these would take alone.
     streams: u64,
     load: u64,
@@ -111,7 +111,7 @@ pub(super) struct Wants {
 
 impl Wants {
     /// Threads that want this part of the bus each.
-    pub(super) fn new(threads: u32, part: u64) -> Wants {
+    pub(crate) fn new(threads: u32, part: u64) -> Wants {
         let part = part.min(WHOLE);
         let streams = (part * STREAMS_OF_ALL / WHOLE).max(1);
         let (mut load, mut alone) = (part, WHOLE);
@@ -146,7 +146,7 @@ fn wait(sets: &[Wants]) -> u64 {
 }
 
 /// How far sets of threads with these demands get together: threads' worth of progress, of [`WHOLE`] each that is alone.
-pub(super) fn progress(sets: &[Wants]) -> u64 {
+pub(crate) fn progress(sets: &[Wants]) -> u64 {
     if sets.iter().all(|set| set.threads == 0) {
         return 0;
     }
