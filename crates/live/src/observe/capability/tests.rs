@@ -742,7 +742,7 @@ fn what_the_user_backend_holds_is_said_with_what_it_lacks() {
     is(&found, "user backend, disks", State::Partly, reason, "echo bfq > /sys/block/sda/queue/scheduler");
     let held: Vec<_> = found.enforcers().iter().map(|enforcer| enforcer.name.clone()).collect();
     let user = || Some("user".to_owned());
-    assert_eq!(held, [user(), user(), user(), None]);
+    assert_eq!(held, [user(), user(), user(), Some("gangs".to_owned())]);
     assert!(found.enforcers()[1].why.contains("; not cgroup: "), "{:?}", found.enforcers()[1]);
 
     is(&probe(false), "user backend, memory", State::No, "does not have process_madvise", "Linux 5.10");
