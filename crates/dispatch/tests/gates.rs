@@ -126,6 +126,11 @@ fn gangs_change_places_at_once() {
     assert_eq!(w.running(), first);
     w.gate(&[(0, true)]);
     assert_eq!((w.running(), w.kernel.parked()), (Vec::new(), 8));
+    // One with active tasks would keep its parent.
+    for parent in [B, NOBODY] {
+        let rules = UnitRules { parent, weight: 100, flags: LENDS | BORROWS, ..UnitRules::USUAL };
+        assert!(w.kernel.set_unit(w.now, A, rules), "who is parked is not active");
+    }
     w.gate(&[(0, false), (1, false)]);
     assert_eq!((w.kernel.parked(), w.kernel.waiting()), (0, 4), "none is lost");
 }
