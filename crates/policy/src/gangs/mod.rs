@@ -38,7 +38,7 @@ mod rates;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use commonhold_contract::{GangRules, Gangs, UnitId};
+use commonhold_contract::{Contract, GangRules, Gangs, UnitId};
 
 use crate::bus::queue::{self, Alike, WHOLE};
 use crate::bus::{self, Ran};
@@ -76,6 +76,16 @@ pub(crate) enum Room {
     Cpus(BTreeMap<UnitId, u32>),
     /// So many millionths of a CPU each, one after the other.
     Parts(BTreeMap<UnitId, u64>),
+}
+
+impl Room {
+    /// With which gangs a unit's share CPUs: those of its outermost unit; `None`: with all.
+    fn board(&self, contract: &Contract, unit: UnitId) -> Option<UnitId> {
+        match self {
+            Room::Machine => None,
+            Room::Cpus(_) | Room::Parts(_) => Some(outermost(contract, unit)),
+        }
+    }
 }
 
 /// What each outermost unit is entitled to of the bus, in bytes per second.
@@ -135,11 +145,11 @@ struct Gang {
 }
 
 impl Gang {
-    fn new(place: u64, facts: &JobFacts, board: Option<UnitId>) -> Gang {
+    fn new(place: u64, facts: &JobFacts) -> Gang {
         Gang {
             job: facts.job,
             unit: facts.unit,
-            board,
+            board: None,
             place,
             cpus: 1,
             wanted: 0,
@@ -278,24 +288,33 @@ impl State {
 
     /// Takes note of which jobs are there, and what they want. Both lists are in the order of their numbers.
     fn take_in(&mut self, input: Input<'_>, room: &Room, orders: &mut Vec<Step<GangOrder>>) {
-        let mut before = core::mem::take(&mut self.gangs).into_iter().peekable();
-        for facts in &input.snapshot.jobs {
-            while let Some(gone) = before.next_if(|gang| gang.job < facts.job) {
-                gone.let_go(orders);
-            }
-            let board = match room {
-                Room::Machine => None,
-                Room::Cpus(_) | Room::Parts(_) => Some(outermost(input.contract, facts.unit)),
-            };
-            let mut gang = before.next_if(|gang| gang.job == facts.job).unwrap_or_else(|| {
-                self.last_place += 1;
-                Gang::new(self.last_place, facts, board)
-            });
-            (gang.unit, gang.board) = (facts.unit, board);
-            gang.look(facts);
-            self.gangs.push(gang);
+        let jobs = &input.snapshot.jobs;
+        if !self.gangs.iter().map(|gang| gang.job).eq(jobs.iter().map(|facts| facts.job)) {
+            self.come_and_go(jobs, orders);
         }
-        before.for_each(|gone| gone.let_go(orders));
+        for (gang, facts) in self.gangs.iter_mut().zip(jobs) {
+            (gang.unit, gang.board) = (facts.unit, room.board(input.contract, facts.unit));
+            gang.look(facts);
+        }
+    }
+
+    /// Lets go those that are there no more, and takes in those that are new.
+    fn come_and_go(&mut self, jobs: &[JobFacts], orders: &mut Vec<Step<GangOrder>>) {
+        self.gangs.retain(|gang| {
+            let stays = jobs.binary_search_by_key(&gang.job, |facts| facts.job).is_ok();
+            if !stays {
+                gang.let_go(orders);
+            }
+            stays
+        });
+        let known = self.gangs.len();
+        for facts in jobs {
+            if self.gangs[..known].binary_search_by_key(&facts.job, |gang| gang.job).is_err() {
+                self.last_place += 1;
+                self.gangs.push(Gang::new(self.last_place, facts));
+            }
+        }
+        self.gangs.sort_unstable_by_key(|gang| gang.job);
     }
 
     /// What those transferred that ran.
@@ -369,10 +388,15 @@ impl State {
     /// The boards on which gangs want CPUs; where units earn their CPUs, the one that earned most first.
     fn boards(&mut self, room: &Room, cpus: u32, begins: bool) -> Vec<Board> {
         let mut boards: BTreeMap<Option<UnitId>, (u32, bool)> = BTreeMap::new();
-        for gang in self.gangs.iter().filter(|gang| gang.awake) {
-            let (taken, waits) = boards.entry(gang.board).or_default();
-            *taken += if gang.runs { gang.cpus } else { 0 };
-            *waits |= !gang.runs;
+        // A unit's jobs often follow each other: what these have is entered at once.
+        for run in self.gangs.chunk_by(|one, next| one.board == next.board) {
+            let awake = || run.iter().filter(|gang| gang.awake);
+            if awake().next().is_none() {
+                continue;
+            }
+            let (taken, waits) = boards.entry(run[0].board).or_default();
+            *taken += awake().filter(|gang| gang.runs).map(|gang| gang.cpus).sum::<u32>();
+            *waits |= awake().any(|gang| !gang.runs);
         }
         if let Room::Parts(parts) = room {
             self.earned.retain(|unit, _| boards.contains_key(&Some(*unit)));
