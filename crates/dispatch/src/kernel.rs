@@ -92,6 +92,22 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// So many CPUs and units, and slices so long: lent CPUs are called back at once, and there is nothing else.
+    pub const fn of(cpus: u32, units: u32, slice_ns: u64) -> Settings {
+        Settings {
+            cpus,
+            units,
+            slice_ns,
+            preempt_ns: 0,
+            near: Vec::new(),
+            recall: Recall::Now,
+            disciplined: false,
+            seated: false,
+            gated: false,
+            seed: 0,
+        }
+    }
+
     /// How far ahead a task must be to be interrupted by one that wakes, for a slice: a quarter of it. Who sleeps is given
     /// a credit of one slice; so whoever used less than three quarters of a slice lately does not wait for whoever used a
     /// whole one, and two that take turns do not interrupt each other all the time.

@@ -1,6 +1,6 @@
 //! Tasks that may run on some CPUs only: wherever they are when that is said, they run there alone from then on.
 
-use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Near, Recall, Settings, TaskId, UnitRules};
+use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Near, Settings, TaskId, UnitRules};
 use commonhold_machine::CpuSet;
 
 const MS: u64 = 1_000_000;
@@ -11,18 +11,7 @@ const B: u32 = 3;
 /// Four CPUs in two nodes, time-shared by tasks of one unit, slices of 30 ms.
 fn kernel() -> Kernel {
     let near = (0..4).map(|cpu| Near { cache: NOBODY, node: cpu / 2, socket: NOBODY }).collect();
-    let mut kernel = Kernel::new(&Settings {
-        cpus: 4,
-        units: 4,
-        slice_ns: 30 * MS,
-        preempt_ns: 0,
-        near,
-        recall: Recall::Now,
-        disciplined: false,
-        seated: false,
-        gated: false,
-        seed: 0,
-    });
+    let mut kernel = Kernel::new(&Settings { near, ..Settings::of(4, 4, 30 * MS) });
     for unit in [A, B] {
         let rules = UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, ..UnitRules::USUAL };
         assert!(kernel.set_unit(0, unit, rules));

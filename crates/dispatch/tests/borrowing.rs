@@ -27,18 +27,7 @@ impl Busy {
     fn new(lent: u32, at_once: bool, own: [u32; 2]) -> Busy {
         let cpus = lent + own[0] + own[1];
         let (near, recall) = (Vec::new(), Recall::Now);
-        let mut kernel = Kernel::new(&Settings {
-            cpus,
-            units: 5,
-            slice_ns: SLICE,
-            preempt_ns: 0,
-            near,
-            recall,
-            disciplined: false,
-            seated: false,
-            gated: false,
-            seed: 0,
-        });
+        let mut kernel = Kernel::new(&Settings { near, recall, ..Settings::of(cpus, 5, SLICE) });
         for (unit, weight, flags) in [(OWNER, 100, LENDS), (ONE, 100, BORROWS), (THREE, 300, BORROWS)] {
             assert!(kernel.set_unit(
                 0,

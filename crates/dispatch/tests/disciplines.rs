@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use commonhold_dispatch::{Deadline, Discipline, Had, Kernel, NOBODY, Recall, Settings, TaskId, UnitRules};
+use commonhold_dispatch::{Deadline, Discipline, Had, Kernel, NOBODY, Settings, TaskId, UnitRules};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -47,16 +47,10 @@ impl Play {
     /// The unit owns all CPUs; its sub-units have these weights.
     fn new(discipline: Discipline, cpus: u32, weights: [u32; 3], seed: u64) -> Play {
         let mut kernel = Kernel::new(&Settings {
-            cpus,
-            units: 6,
-            slice_ns: SLICE,
             preempt_ns: Settings::preempt_ns(SLICE),
-            near: Vec::new(),
-            recall: Recall::Now,
             disciplined: true,
-            seated: false,
-            gated: false,
             seed,
+            ..Settings::of(cpus, 6, SLICE)
         });
         let rules = |parent, weight| UnitRules { parent, weight, discipline, ..UnitRules::USUAL };
         assert!(kernel.set_unit(0, UNIT, rules(NOBODY, 100)));
@@ -294,18 +288,7 @@ fn a_discipline_stays_while_tasks_are_ordered_by_it() {
     play.run(MS);
     assert!(play.kernel.set_unit(MS, UNIT, rules(Discipline::Rr)));
     assert!(!play.kernel.set_unit(MS, UNIT, rules(Discipline::Stride)));
-    let mut plain = Kernel::new(&Settings {
-        cpus: 1,
-        units: 3,
-        slice_ns: SLICE,
-        preempt_ns: 0,
-        near: Vec::new(),
-        recall: Recall::Now,
-        disciplined: false,
-        seated: false,
-        gated: false,
-        seed: 0,
-    });
+    let mut plain = Kernel::new(&Settings::of(1, 3, SLICE));
     assert!(!plain.set_unit(0, UNIT, rules(Discipline::Rr)));
 }
 
@@ -386,16 +369,10 @@ fn random_deadlines(draw: &mut impl FnMut(u32) -> u32, alike: bool) -> Vec<Deadl
 fn violations(set: &[Deadline], seconds: u64) -> (u64, u64) {
     let units = 3 + u32::try_from(set.len()).expect("few");
     let mut kernel = Kernel::new(&Settings {
-        cpus: 1,
-        units,
-        slice_ns: SLICE,
         preempt_ns: Settings::preempt_ns(SLICE),
-        near: Vec::new(),
-        recall: Recall::Now,
         disciplined: true,
-        seated: false,
-        gated: false,
         seed: 1,
+        ..Settings::of(1, units, SLICE)
     });
     let discipline = Discipline::Dwcs;
     assert!(kernel.set_unit(0, UNIT, UnitRules { discipline, ..UnitRules::USUAL }));

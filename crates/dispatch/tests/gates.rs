@@ -1,6 +1,6 @@
 //! Gangs whose gates are shut and opened. No task of a gang that is shut runs, and none of them is lost.
 
-use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules, near};
+use commonhold_dispatch::{BORROWS, Kernel, LENDS, NOBODY, Settings, TaskId, UnitRules, near};
 use commonhold_machine::Machine;
 
 const MS: u64 = 1_000_000;
@@ -12,16 +12,10 @@ const B: u32 = 3;
 fn kernel() -> Kernel {
     let machine = Machine::synthetic("nodes:2 cpus:2").expect("a machine's shape");
     let mut kernel = Kernel::new(&Settings {
-        cpus: CPUS,
-        units: 4,
-        slice_ns: SLICE,
         preempt_ns: Settings::preempt_ns(SLICE),
         near: near(&machine, CPUS),
-        recall: Recall::Now,
-        disciplined: false,
-        seated: false,
         gated: true,
-        seed: 0,
+        ..Settings::of(CPUS, 4, SLICE)
     });
     for unit in [A, B] {
         let rules = UnitRules { parent: NOBODY, weight: 100, flags: LENDS | BORROWS, ..UnitRules::USUAL };

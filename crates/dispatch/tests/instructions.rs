@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use std::process::Command;
 
 use commonhold_dispatch::{
-    BORROWS, Deadline, Discipline, Kernel, LENDS, NOBODY, Recall, Settings, TaskId, UnitRules,
+    BORROWS, Deadline, Discipline, Kernel, LENDS, NOBODY, Settings, TaskId, UnitRules,
 };
 
 #[path = "../../../bench/bounds.rs"]
@@ -73,16 +73,10 @@ struct Play {
 
 fn kernel(disciplined: bool) -> Kernel {
     Kernel::new(&Settings {
-        cpus: CPUS,
-        units: 5,
-        slice_ns: SLICE,
         preempt_ns: Settings::preempt_ns(SLICE),
-        near: Vec::new(),
-        recall: Recall::Now,
         disciplined,
-        seated: false,
-        gated: false,
         seed: 1,
+        ..Settings::of(CPUS, 5, SLICE)
     })
 }
 

@@ -10,18 +10,7 @@ const B: u32 = 3;
 /// So many CPUs, and slices of 30 ms.
 fn kernel(cpus: u32) -> Kernel {
     let (slice_ns, near, recall) = (30 * MS, Vec::new(), Recall::Now);
-    Kernel::new(&Settings {
-        cpus,
-        units: 4,
-        slice_ns,
-        preempt_ns: 0,
-        near,
-        recall,
-        disciplined: false,
-        seated: false,
-        gated: false,
-        seed: 0,
-    })
+    Kernel::new(&Settings { near, recall, ..Settings::of(cpus, 4, slice_ns) })
 }
 
 /// CPUs of `A`, all of which lend, with one task of `A` that runs on CPU 0, and an idle rest.

@@ -20,18 +20,7 @@ fn kernel(owner: impl Fn(u32) -> u32) -> Kernel {
 fn kernel_of(machine: &str, owner: impl Fn(u32) -> u32) -> Kernel {
     let machine = Machine::synthetic(machine).expect("a machine's shape");
     let (near, recall) = (near(&machine, CPUS), Recall::Now);
-    let mut kernel = Kernel::new(&Settings {
-        cpus: CPUS,
-        units: 4,
-        slice_ns: SLICE,
-        preempt_ns: 0,
-        near,
-        recall,
-        disciplined: false,
-        seated: false,
-        gated: false,
-        seed: 0,
-    });
+    let mut kernel = Kernel::new(&Settings { near, recall, ..Settings::of(CPUS, 4, SLICE) });
     for unit in [A, B] {
         assert!(kernel.set_unit(
             0,

@@ -1,7 +1,7 @@
 //! Tasks with seats in pools. A task takes an idle CPU of its pool before any other, and any other before it waits. A CPU
 //! takes those first that have their seats there. A task that is elsewhere comes back to its pool when its slice is over.
 
-use commonhold_dispatch::{Kernel, NOBODY, Recall, SEATS, Settings, TaskId, UnitRules, near};
+use commonhold_dispatch::{Kernel, NOBODY, SEATS, Settings, TaskId, UnitRules, near};
 use commonhold_machine::Machine;
 
 const MS: u64 = 1_000_000;
@@ -16,18 +16,8 @@ const RIGHT: u32 = 2;
 /// Two nodes of two CPUs, a pool each, all time-shared. Tasks of A and B may have seats.
 fn kernel() -> Kernel {
     let machine = Machine::synthetic("nodes:2 cpus:2").expect("a machine's shape");
-    let mut kernel = Kernel::new(&Settings {
-        cpus: CPUS,
-        units: 4,
-        slice_ns: SLICE,
-        preempt_ns: 0,
-        near: near(&machine, CPUS),
-        recall: Recall::Now,
-        disciplined: false,
-        seated: true,
-        gated: false,
-        seed: 0,
-    });
+    let mut kernel =
+        Kernel::new(&Settings { near: near(&machine, CPUS), seated: true, ..Settings::of(CPUS, 4, SLICE) });
     kernel.set_pools(&[0, 0, 1, 1]);
     for unit in [A, B] {
         let rules = UnitRules { parent: NOBODY, weight: 100, flags: SEATS, ..UnitRules::USUAL };

@@ -1,6 +1,6 @@
 //! Tasks that wake where another unit's task runs: which goes first, and which unit is next among many.
 
-use commonhold_dispatch::{BORROWS, KERNEL, Kernel, Kick, LENDS, NOBODY, Recall, Settings, UnitRules};
+use commonhold_dispatch::{BORROWS, KERNEL, Kernel, Kick, LENDS, NOBODY, Settings, UnitRules};
 
 const MS: u64 = 1_000_000;
 const SLICE: u64 = 20 * MS;
@@ -15,19 +15,8 @@ fn kernel(units: u32) -> Kernel {
 }
 
 fn kernel_of(cpus: u32, units: u32) -> Kernel {
-    let (near, recall, preempt_ns) = (Vec::new(), Recall::Now, Settings::preempt_ns(SLICE));
-    let mut kernel = Kernel::new(&Settings {
-        cpus,
-        units,
-        slice_ns: SLICE,
-        preempt_ns,
-        near,
-        recall,
-        disciplined: false,
-        seated: false,
-        gated: false,
-        seed: 0,
-    });
+    let preempt_ns = Settings::preempt_ns(SLICE);
+    let mut kernel = Kernel::new(&Settings { preempt_ns, ..Settings::of(cpus, units, SLICE) });
     for unit in A..units {
         outermost(&mut kernel, unit, 100);
     }

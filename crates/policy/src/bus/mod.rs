@@ -5,11 +5,11 @@
 //!
 //! Terms, for an outermost unit, in a quantum:
 //! - It is *entitled* to a part of what the bus carries.
-//! - It is *due* what its threads would have transferred on a bus of their own of that size, less [`TOLERATED_PERCENT`]: to have
-//!   the last percent, others would have to leave most of the bus idle. Where their demands are known, the
-//!   queueing law tells it ([`queue`]). A demand that is estimated through a full bus is too low beside threads that have several
-//!   transactions under way: there, what was seen before counts, and fades ([`FADES`]). Where only the unit's use is known, it is due what it is entitled to if the bus was full,
-//!   and what it had if it was not.
+//! - It is *due* what its gangs would have transferred on a bus of their own of that size, less [`TOLERATED_PERCENT`]: to have
+//!   the last percent, others would have to leave most of the bus idle. The queueing law tells it, from their demands
+//!   ([`queue`]). A demand that is estimated through a full bus is too low beside threads that have several transactions under
+//!   way: there, what was seen before counts, and fades ([`FADES`]). A unit without gangs is due what it is entitled to if the
+//!   bus was full, and what it had if it was not.
 //! - It is *owed* what it was due and did not get, summed over quanta, up to [`KEPT_QUANTA`] of them; below 0, it is *ahead*.
 //! - Its *most* is what the contract lets it transfer: its limit, or, without borrowing, what it is entitled to; never what
 //!   others do not lend.
@@ -22,18 +22,19 @@
 //!    yields alone, or, for one that is owed a whole quantum's due, all of them.
 //! 3. A unit with a most has tokens for it, as a bucket has them that holds one quantum's: with fewer than none, it is to yield,
 //!    too. This holds for every unit with a limit of its own, sub-units among them.
-//! 4. Where the processor slows units down, one that is to yield is given fewer percent, by what it transferred and should have,
-//!    and others a step more. Where it does not, or that is not enough, the unit's gangs wait for the next quantum.
+//! 4. Where the processor slows outermost units down, one that is to yield is given fewer percent, by what it transferred and
+//!    should have, and others a step more. Where it does not, or that is not enough, the unit's gangs wait for the next quantum.
 //!
 //! Properties. A unit that transfers no more than it is entitled to waits for nobody. No unit waits more than [`KEPT_QUANTA`]
-//! quanta in a row for others. A unit with a most m that transfers r in
-//! a quantum waits for r / m quanta. If nobody is owed, nobody yields: what is idle is lent without asking, and called back at
-//! the end of a quantum.
+//! quanta in a row for others. A unit with a most m that transfers r in a quantum waits for r / m quanta. If nobody is owed,
+//! nobody yields: what is idle is lent without asking, and called back at the end of a quantum.
 //!
 //! Limits. A gang runs as a whole or not: where one that streams waits, a part of the bus may be idle, and its unit has that
-//! much less than it is due. What transfers without being measured is not seen, and what it takes is shared by all. A quantum of a unit that
-//! is far beyond its most is as long as others', so a most holds on average alone. Where nobody knows what the bus carries, it
-//! is taken as [`BUS_OF_A_CPU`] for each CPU; if that is too much, units are owed too little.
+//! much less than it is due. What transfers without being measured is not seen, and what it takes is shared by all. What a
+//! processor tells of a unit has in it what is written back, and what is counted of gangs has not: what gangs are due is
+//! compared with the latter, and a most with whatever is more. A quantum of a unit that is far beyond its most is as long as
+//! others', so a most holds on average alone. A sub-unit's limit is held by its gangs alone. Where nobody knows what the bus
+//! carries, it is taken as [`BUS_OF_A_CPU`] for each CPU; if that is too much, units are owed too little.
 //!
 //! Source: what is due is seed 000's measure of isolation (as fast as alone on a machine of that size) for the resource of
 //! seed 003. The accounts are ours, as lags are in fair queueing.
@@ -162,7 +163,10 @@ impl Account {
 /// A unit in the quantum that has ended, in bytes per second.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stood {
+    /// What is known of all that it transferred.
     used: u64,
+    /// What it got of what it was due: as that is measured.
+    got: u64,
     due: u64,
 }
 
@@ -230,7 +234,7 @@ pub(crate) fn step(
     for (unit, stood) in &stood {
         state.enter(held, *unit, *stood, span);
     }
-    state.judge(held, throttle, orders);
+    state.judge(held, throttle, ended.gangs, orders);
     let part = |(unit, stood): (&UnitId, &Stood)| {
         let account = state.accounts.get(unit)?;
         Some(BusPart {
@@ -321,12 +325,9 @@ impl State {
             if let Some(mark) = self.marks.get(&unit) {
                 let rate = rate(bus.bytes.saturating_sub(mark.bytes), bus.at.saturating_sub(mark.at).max(1));
                 // Where the same word is read twice, nothing new is known.
-                let known = if bus.at > mark.at { Some(rate) } else { None };
-                for around in core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent) {
-                    if let Some(rate) = known {
-                        *told.entry(around).or_default() += rate;
-                    }
-                }
+                let is_new = bus.at > mark.at;
+                let around = core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent);
+                around.filter(|_| is_new).for_each(|unit| *told.entry(unit).or_default() += rate);
             }
             marks.insert(unit, bus);
         }
@@ -353,10 +354,12 @@ impl State {
             }
             let gangs = of_gangs.get(&unit);
             let waits = self.accounts.get(&unit).is_some_and(|account| account.waits);
-            let used = match (told.get(&unit), gangs) {
-                (Some(told), _) => *told,
-                (None, Some((bytes, _))) => rate(*bytes, span),
-                (None, None) if waits => 0,
+            let counted = gangs.map(|(bytes, _)| rate(*bytes, span));
+            let (used, got) = match (told.get(&unit), counted) {
+                (Some(told), Some(counted)) => (counted.max(*told), counted),
+                (Some(known), None) => (*known, *known),
+                (None, Some(known)) => (known, known),
+                (None, None) if waits => (0, 0),
                 (None, None) => {
                     // It sleeps, or nobody knows.
                     if self.accounts.contains_key(&unit) {
@@ -386,7 +389,7 @@ impl State {
                 }
                 None => used.min(held.entitled(unit)),
             };
-            stood.insert(unit, Stood { used, due });
+            stood.insert(unit, Stood { used, got, due });
         }
         stood
     }
@@ -406,7 +409,7 @@ impl State {
             account.owed /= 2;
         } else {
             let kept = bytes(account.due).saturating_mul(KEPT_QUANTA);
-            let change = bytes(stood.due).saturating_sub(bytes(stood.used));
+            let change = bytes(stood.due).saturating_sub(bytes(stood.got));
             account.owed = account.owed.saturating_add(change).clamp(-kept, kept);
         }
         account.tokens = match held.most(unit) {
@@ -419,7 +422,13 @@ impl State {
     }
 
     /// Who yields.
-    fn judge(&mut self, held: Held<'_>, throttle: Option<Throttle>, orders: &mut Vec<Step<BusOrder>>) {
+    fn judge(
+        &mut self,
+        held: Held<'_>,
+        throttle: Option<Throttle>,
+        gangs: bool,
+        orders: &mut Vec<Step<BusOrder>>,
+    ) {
         let contract = held.input.contract;
         let quantum = contract.machine.gangs.quantum_ns;
         let is_outermost = |unit: UnitId| contract.unit(unit).parent.is_none();
@@ -459,8 +468,8 @@ impl State {
                 (None, None) => None,
             };
             let before = account.percent;
-            account.waits = match (throttle, yields) {
-                (None, yields) => yields.is_some(),
+            account.waits = match (throttle.filter(|_| is_outermost(*unit)), yields) {
+                (None, yields) => gangs && yields.is_some(),
                 (Some(throttle), None) => {
                     account.percent = account.percent.saturating_add(throttle.step.max(1)).min(100);
                     false
@@ -471,7 +480,7 @@ impl State {
                     // A step at least: its percentages are known to mislead.
                     let next = u32::try_from(by_use).unwrap_or(100).min(before.saturating_sub(step));
                     account.percent = (next / step * step).max(throttle.least).min(before);
-                    account.percent == before && account.used > should
+                    gangs && account.percent == before && account.used > should
                 }
             };
             account.in_a_row = if account.waits { account.in_a_row + 1 } else { 0 };

@@ -20,6 +20,8 @@ struct World {
     machine: Machine,
     means: Means,
     gangs: bool,
+    /// What the processor tells of units, in percent of what their gangs transfer; `None`: nothing.
+    tells: Option<u64>,
     rights: Rights,
     state: State,
     now: Time,
@@ -57,6 +59,7 @@ impl World {
             machine,
             means: Means { gangs: true, ..Means::NONE },
             gangs: true,
+            tells: None,
             rights,
             state: State::default(),
             now: SECOND,
@@ -98,8 +101,10 @@ impl World {
         }
         self.now += QUANTUM;
         let facts = |unit: UnitId| UnitFacts {
-            bus: (!self.gangs)
-                .then(|| BusUse { at: self.now, bytes: self.bytes.get(&unit).copied().unwrap_or(0) }),
+            bus: self.tells.map(|percent| {
+                let bytes = self.bytes.get(&unit).copied().unwrap_or(0) * percent / 100;
+                BusUse { at: self.now, bytes }
+            }),
             ..UnitFacts::default()
         };
         let job = |unit: &UnitId| JobFacts {
@@ -229,6 +234,7 @@ fn a_processor_that_slows_down_is_judged_by_what_it_does() {
     for gangs in [true, false] {
         let mut world = World::new(&[(2, 10), (4, 95)]);
         world.gangs = gangs;
+        world.tells = Some(100);
         world.means.throttle = Some(Throttle { least: 10, step: 10 });
         world.contract.units[B.index()].limit.bus = Some(Amount::Absolute(3 * SECOND));
         world.quanta(200);
@@ -248,9 +254,42 @@ fn a_processor_that_slows_down_is_judged_by_what_it_does() {
 fn without_demands_the_bus_is_kept_below_full() {
     let mut world = World::new(&[(2, 25), (6, 95)]);
     world.gangs = false;
+    world.tells = Some(100);
     world.means.throttle = Some(Throttle { least: 10, step: 10 });
     world.quanta(200);
     assert!(world.percent.contains_key(&B) && !world.percent.contains_key(&A), "{:?}", world.percent);
+}
+
+/// The processor counts what is written back, too: half as much again. Nobody has less than it is due for that.
+#[test]
+fn what_is_written_back_is_held_against_nobody() {
+    let mut world = World::new(&[(2, 25), (6, 95)]);
+    world.tells = Some(150);
+    world.quanta(100);
+    let (had, due) = (world.rate(A), world.due(A));
+    assert!(had >= due * 97 / 100, "{had} of {due}");
+    world.contract.units[B.index()].limit.bus = Some(Amount::Absolute(3 * SECOND));
+    let before = world.bytes[&B];
+    world.quanta(100);
+    let told = part_of(world.bytes[&B] - before, SECOND, 100 * QUANTUM) * 150 / 100;
+    assert!(told <= SECOND * 32 / 10, "a most is of all that is known: {told}");
+}
+
+/// The processor tells outermost units apart and no others: a sub-unit's gangs wait instead. Without gangs, nobody waits.
+#[test]
+fn the_processor_slows_down_outermost_units_alone() {
+    for gangs in [true, false] {
+        let mut contract = Contract::default();
+        let outer = contract.add(None, "outer");
+        let inner = contract.add(Some(outer), "inner");
+        contract.units[inner.index()].limit.bus = Some(Amount::Part(100_000));
+        let mut world = World::of(contract, &[(2, 20), (2, 80)]);
+        (world.gangs, world.tells) = (gangs, Some(100));
+        world.means.throttle = Some(Throttle { least: 50, step: 10 });
+        world.quanta(50);
+        assert_eq!(world.percent.get(&inner), None);
+        assert_eq!(world.waited[&inner] > 0, gangs, "{:?}", world.waited);
+    }
 }
 
 #[test]
