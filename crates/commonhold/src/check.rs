@@ -23,7 +23,7 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     let loaded = load::contract(&args.contract, &machine, names)?;
     output::complain_of(&loaded.warnings);
     let (holdings, notes) = outlook(args, &loaded.contract, &machine)?;
-    let asked = load::asked_for(&loaded.contract);
+    let asked = loaded.contract.asked_for();
     for (resource, holding) in Resource::ALL.into_iter().zip(&holdings) {
         if let (true, Some(warning)) = (asked[resource], holding.warning()) {
             output::complain(&warning);

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use commonhold_contract::{Contract, DEFAULT_TICKETS, Diagnostic, PerResource, Resource, position, render};
+use commonhold_contract::{Contract, Diagnostic, position, render};
 use commonhold_live::names::SystemNames;
 use commonhold_machine::Machine;
 
@@ -145,18 +145,4 @@ pub(crate) fn machine(given: Option<&str>) -> Result<Machine, Failure> {
             .map_err(|e| Failure::new(Exit::Invalid, format!("{given}:{e}")));
     }
     Machine::synthetic(given).map_err(|e| Failure::new(Exit::Usage, format!("--machine: {e}")))
-}
-
-/// Resources that the contract says something about beside tickets for all of them.
-pub(crate) fn asked_for(contract: &Contract) -> PerResource<bool> {
-    let mut asked = PerResource::all(false);
-    for unit in contract.held().map(|id| contract.unit(id)) {
-        for resource in Resource::ALL {
-            let tickets = unit.tickets.single().is_none() && unit.tickets[resource] != DEFAULT_TICKETS;
-            let loans = [unit.lend, unit.borrow].iter().any(|loans| loans[resource].amount().is_some());
-            asked[resource] |=
-                tickets || loans || unit.hard[resource].is_some() || unit.limit[resource].is_some();
-        }
-    }
-    asked
 }

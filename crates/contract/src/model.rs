@@ -596,6 +596,20 @@ impl Contract {
         }
     }
 
+    /// Resources of which the contract says something beside tickets for all of them.
+    pub fn asked_for(&self) -> PerResource<bool> {
+        let mut asked = PerResource::all(false);
+        for unit in self.held().map(|id| self.unit(id)) {
+            for resource in Resource::ALL {
+                let tickets = unit.tickets.single().is_none() && unit.tickets[resource] != DEFAULT_TICKETS;
+                let loans = [unit.lend, unit.borrow].iter().any(|loans| loans[resource].amount().is_some());
+                asked[resource] |=
+                    tickets || loans || unit.hard[resource].is_some() || unit.limit[resource].is_some();
+            }
+        }
+        asked
+    }
+
     /// Every unit that holds tickets: all but the common parts; parents before their children.
     pub fn held(&self) -> impl DoubleEndedIterator<Item = UnitId> + '_ {
         self.present().filter(|id| !id.is_common())

@@ -14,6 +14,11 @@ pub fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId
     core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent)
 }
 
+/// The outermost unit around one, or itself.
+pub fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
+    lineage(contract, unit).last().unwrap_or(unit)
+}
+
 /// What each unit has together with all that is in it, by index.
 pub fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
     let mut sums = vec![0u64; contract.units.len()];

@@ -13,7 +13,6 @@ use commonhold_policy::{MS, Means, MemoryMeans};
 use commonhold_report::holdings::Holding;
 
 use super::hold::Hold;
-use crate::load;
 
 /// Units of a reason that are named; more are counted.
 const NAMED: usize = 3;
@@ -28,7 +27,7 @@ pub(super) fn of(
     by: &str,
 ) -> Vec<Holding> {
     let cpus = machine.cpus.len();
-    let asked_for = load::asked_for(contract);
+    let asked_for = contract.asked_for();
     let asked = |resource| if asked_for[resource] { ", though the contract asks for it" } else { "" };
     let disk = if backend == "user" {
         disks_by_user(asked(Resource::Disk))

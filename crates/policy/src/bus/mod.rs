@@ -54,6 +54,7 @@ use crate::rights::entitlement::{Capacity, capacity};
 use crate::rights::limits;
 use crate::snapshot::{BusUse, JobId, Throttle};
 use crate::time::{MS, Time};
+use crate::tree::lineage;
 
 use queue::{Alike, WHOLE};
 
@@ -188,8 +189,7 @@ impl State {
 
     /// Why the unit's gangs wait in this quantum; `None`: they do not.
     pub(crate) fn waits(&self, contract: &Contract, unit: UnitId) -> Option<Reason> {
-        let mut around = core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent);
-        around
+        lineage(contract, unit)
             .find_map(|unit| self.accounts.get(&unit).filter(|account| account.waits))
             .map(|account| account.why)
     }
@@ -326,15 +326,16 @@ impl State {
                 let rate = rate(bus.bytes.saturating_sub(mark.bytes), bus.at.saturating_sub(mark.at).max(1));
                 // Where the same word is read twice, nothing new is known.
                 let is_new = bus.at > mark.at;
-                let around = core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent);
-                around.filter(|_| is_new).for_each(|unit| *told.entry(unit).or_default() += rate);
+                lineage(contract, unit)
+                    .filter(|_| is_new)
+                    .for_each(|unit| *told.entry(unit).or_default() += rate);
             }
             marks.insert(unit, bus);
         }
         self.marks = marks;
         let mut of_gangs: BTreeMap<UnitId, (u64, Vec<&Ran>)> = BTreeMap::new();
         for ran in ran {
-            for around in core::iter::successors(Some(ran.unit), |unit| contract.unit(*unit).parent) {
+            for around in lineage(contract, ran.unit) {
                 let of = of_gangs.entry(around).or_default();
                 of.0 = of.0.saturating_add(ran.bytes);
                 of.1.push(ran);

@@ -16,6 +16,7 @@ use commonhold_machine::Machine;
 
 use crate::plan::{GangOrder, Plan, Reason};
 use crate::snapshot::JobId;
+use crate::tree::{lineage, outermost};
 
 /// Gangs that run on so many CPUs, and those that were stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -105,8 +106,8 @@ impl GangBooks {
             self.yield_the_bus.clear();
         }
         let Some(bus) = &plan.decisions.bus else { return };
-        let outermost = |unit: UnitId| contract.has(unit) && contract.unit(unit).parent.is_none();
-        let entitled = bus.units.iter().filter(|part| outermost(part.unit)).map(|part| part.entitled);
+        let is_outermost = |unit: UnitId| contract.has(unit) && contract.unit(unit).parent.is_none();
+        let entitled = bus.units.iter().filter(|part| is_outermost(part.unit)).map(|part| part.entitled);
         let entitled: u64 = entitled.fold(0, u64::saturating_add);
         if entitled > bus.carries {
             wrong.push(format!(
@@ -131,10 +132,7 @@ impl GangBooks {
     }
 
     fn waits_for_the_bus(&self, contract: &Contract, unit: UnitId) -> bool {
-        let mut around = core::iter::successors(Some(unit).filter(|unit| contract.has(*unit)), |unit| {
-            contract.unit(*unit).parent
-        });
-        around.any(|unit| self.yield_the_bus.contains(&unit))
+        contract.has(unit) && lineage(contract, unit).any(|unit| self.yield_the_bus.contains(&unit))
     }
 
     /// The first that is chosen of its unit's was stopped longest, if it was.
@@ -152,14 +150,6 @@ impl GangBooks {
             wrong.push(format!("job {} goes first, and job {} has waited longer", job.0, earlier.0));
         }
     }
-}
-
-fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
-    let mut outermost = unit;
-    while let Some(parent) = contract.unit(outermost).parent {
-        outermost = parent;
-    }
-    outermost
 }
 
 #[cfg(test)]

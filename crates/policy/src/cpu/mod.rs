@@ -27,6 +27,7 @@ use crate::plan::{CpuDecision, CpuOrder, CpuPlan, Reason, Step};
 use crate::rights::{Entitlement, Rights, limits};
 use crate::snapshot::{Means, SwitchLoans, UnitFacts};
 use crate::time::{MS, Time};
+use crate::tree::outermost;
 
 use lend::{Counts, Loan, Market, Want};
 pub use lend::{NotHeld, SETTLE_NS, Side, WhyNot, borrows, lends, not_held};
@@ -151,10 +152,6 @@ fn charge_switches(state: &mut State, input: Input<'_>) {
             state.credits.enter(outermost(input.contract, unit), i128::from(lent) - i128::from(borrowed));
         }
     }
-}
-
-pub(crate) fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
-    core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent).last().unwrap_or(unit)
 }
 
 fn entitled(entitlement: &Entitlement) -> Vec<u64> {

@@ -42,11 +42,11 @@ use commonhold_contract::{Contract, GangRules, Gangs, UnitId};
 
 use crate::bus::queue::{self, Alike, WHOLE};
 use crate::bus::{self, Ran};
-use crate::cpu::outermost;
 use crate::input::Input;
 use crate::plan::{Gang as Chosen, GangOrder, Quantum, Reason, Step};
 use crate::snapshot::{BusUse, JobFacts, JobId};
 use crate::time::{MS, Time};
+use crate::tree::outermost;
 
 use fit::{Candidate, Left};
 use rates::Rates;

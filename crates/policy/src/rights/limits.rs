@@ -5,6 +5,8 @@
 
 use commonhold_contract::{Amount, Contract, Resource, UnitId};
 
+use crate::tree::lineage;
+
 /// A unit's own limit; none without one, or while it is not known what it is a part of (`whole` is 0).
 pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).limit[resource]? {
@@ -15,8 +17,7 @@ pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: 
 
 /// What a percentage in a unit's limit is of; none while that is not known (`whole` is 0).
 pub(crate) fn around(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
-    let mut enclosers =
-        core::iter::successors(contract.unit(unit).parent, |unit| contract.unit(*unit).parent);
+    let mut enclosers = lineage(contract, unit).skip(1);
     match enclosers.find(|id| contract.unit(*id).limit[resource].is_some()) {
         Some(id) => own(contract, resource, id, whole),
         None => (whole > 0).then_some(whole),
@@ -34,8 +35,7 @@ pub(crate) fn borrows(contract: &Contract, resource: Resource, unit: UnitId, who
 
 /// The lowest of a unit's limit and those around it.
 pub(crate) fn tightest(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
-    let around = core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent);
-    around.filter_map(|unit| own(contract, resource, unit, whole)).min()
+    lineage(contract, unit).filter_map(|unit| own(contract, resource, unit, whole)).min()
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use commonhold_contract::{Scheme, UnitId};
 
 use commonhold_dispatch::{ANYWHERE, Account, BORROWS, KERNEL, LENDS, NOBODY, TaskId};
 use commonhold_policy::membership;
+use commonhold_policy::tree::outermost;
 
 use super::Engine;
 use super::files::Purpose;
@@ -210,11 +211,7 @@ impl Engine<'_> {
 
     /// The outermost unit around one, or itself.
     fn outermost(&self, unit: u32) -> u32 {
-        let mut unit = UnitId(unit);
-        while let Some(parent) = self.scenario.contract.unit(unit).parent {
-            unit = parent;
-        }
-        unit.0
+        outermost(&self.scenario.contract, UnitId(unit)).0
     }
 
     /// Every call-back within its bound (seed 000, section 3.1).

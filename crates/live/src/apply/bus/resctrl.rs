@@ -15,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::tree;
 use commonhold_policy::{BusUse, Throttle, Time, UnitFacts};
 
 use crate::LiveError;
@@ -73,8 +74,7 @@ struct Group {
 
 /// Whether a contract asks what units transfer.
 fn is_wanted(contract: &Contract) -> bool {
-    let says = |unit: &commonhold_contract::Unit| unit.hard.bus.is_some() || unit.limit.bus.is_some();
-    has_gangs(contract) || contract.units.iter().any(says)
+    has_gangs(contract) || contract.asked_for().bus
 }
 
 impl Bus {
@@ -344,11 +344,7 @@ impl Bus {
 
 /// The outermost unit around a unit that is held.
 fn outermost(contract: &Contract, unit: UnitId) -> Option<UnitId> {
-    let mut at = (!unit.is_common() && contract.has(unit)).then_some(unit)?;
-    while let Some(parent) = contract.unit(at).parent {
-        at = parent;
-    }
-    Some(at)
+    (!unit.is_common() && contract.has(unit)).then(|| tree::outermost(contract, unit))
 }
 
 fn name_of(unit: UnitId, path: &str) -> String {

@@ -45,6 +45,7 @@ use crate::input::Input;
 use crate::plan::{PlaceOrder, Reason, Seat, Step};
 use crate::snapshot::{JobFacts, JobId, Seats, ThreadId};
 use crate::time::{MS, Time};
+use crate::tree::outermost;
 
 use board::{Board, PoolAt};
 
@@ -197,7 +198,7 @@ impl<'a> Hall<'a> {
     fn key(&self, unit: UnitId) -> Option<UnitId> {
         match self.held {
             Held::Shared => None,
-            Held::By(_) => Some(super::outermost(self.contract, unit)),
+            Held::By(_) => Some(outermost(self.contract, unit)),
         }
     }
 
