@@ -20,6 +20,8 @@
 //!    part of a quantum's due ([`PATIENCE_PART`]): always if that one transferred no more than it is entitled to itself, and
 //!    otherwise if the first is ahead. Not if it waited for [`KEPT_QUANTA`] quanta in a row. The unit that is furthest ahead
 //!    yields alone, or, for one that is owed a whole quantum's due, all of them.
+//!    So it is, too, for one quantum in [`LOOK_QUANTA`], for a unit that transferred no more than it is entitled to and whose
+//!    demands were not seen since but through a full bus: they may be larger than they look.
 //! 3. A unit with a most has tokens for it, as a bucket has them that holds one quantum's: with fewer than none, it is to yield,
 //!    too. This holds for every unit with a limit of its own, sub-units among them.
 //! 4. Where the processor slows outermost units down, one that is to yield is given fewer percent, by what it transferred and
@@ -27,7 +29,7 @@
 //!
 //! Properties. A unit that transfers no more than it is entitled to waits for nobody. No unit waits more than [`KEPT_QUANTA`]
 //! quanta in a row for others. A unit with a most m that transfers r in a quantum waits for r / m quanta. If nobody is owed,
-//! nobody yields: what is idle is lent without asking, and called back at the end of a quantum.
+//! nobody yields, but for such a look: what is idle is lent without asking, and called back at the end of a quantum.
 //!
 //! Limits. A gang runs as a whole or not: where one that streams waits, a part of the bus may be idle, and its unit has that
 //! much less than it is due. What transfers without being measured is not seen, and what it takes is shared by all. What a
@@ -54,7 +56,7 @@ use crate::rights::entitlement::{Capacity, capacity};
 use crate::rights::limits;
 use crate::snapshot::{BusUse, JobId, Throttle};
 use crate::time::{MS, Time};
-use crate::tree::lineage;
+use crate::tree::{lineage, outermost};
 
 use queue::{Alike, WHOLE};
 
@@ -69,6 +71,13 @@ const TOLERATED_PERCENT: u64 = 5;
 
 /// What was seen of a demand when the bus was not full loses this part in each quantum in which it is full: half in 4 s.
 const FADES: u64 = 32;
+
+/// Demands that were not seen but through a full bus for so many quanta are looked at without those who fill it: 10 s, for a
+/// fiftieth of what these transfer.
+const LOOK_QUANTA: u32 = 50;
+
+/// A unit that transfers less than this part of what it is entitled to is not looked at so.
+const LOOK_PART: u64 = 32;
 
 /// Others yield to a unit that is owed more than this part of a quantum's due: less is no more than what measures are off by.
 const PATIENCE_PART: i64 = 8;
@@ -127,8 +136,16 @@ pub(crate) struct State {
     /// What units had transferred when it began, where the machine tells that.
     marks: BTreeMap<UnitId, BusUse>,
     accounts: BTreeMap<UnitId, Account>,
-    /// What each thread of a job would transfer if the bus were its own, of [`WHOLE`].
-    demands: BTreeMap<JobId, u64>,
+    demands: BTreeMap<JobId, Demand>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Demand {
+    unit: UnitId,
+    /// What each thread of the job would transfer if the bus were its own, of [`WHOLE`].
+    part: u64,
+    /// Quanta since that was seen without a full bus.
+    hidden: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -302,14 +319,23 @@ impl State {
     /// The same gangs, each with the demand that is to be believed.
     fn see_demands(&mut self, held: Held<'_>, ran: &[Ran], span: Time) -> Vec<Ran> {
         let jobs = &held.input.snapshot.jobs;
-        self.demands.retain(|job, _| jobs.binary_search_by_key(job, |facts| facts.job).is_ok());
+        self.demands.retain(|job, demand| {
+            held.input.contract.has(demand.unit) && jobs.binary_search_by_key(job, |facts| facts.job).is_ok()
+        });
         let all: u64 = ran.iter().map(|ran| ran.bytes).sum();
         let is_full = is_full(part_of(all, 1_000_000_000, span), held.carries);
         let seen = |ran: &Ran| {
-            let before = self.demands.entry(ran.job).or_default();
-            let faded = if is_full { *before - *before / FADES } else { 0 };
-            *before = ran.wants.part.max(faded);
-            Ran { wants: Alike { part: *before, ..ran.wants }, ..*ran }
+            let seen = Demand { unit: ran.unit, part: ran.wants.part, hidden: 0 };
+            let demand = match self.demands.get(&ran.job) {
+                Some(before) if is_full => Demand {
+                    part: seen.part.max(before.part - before.part / FADES),
+                    hidden: before.hidden + 1,
+                    ..seen
+                },
+                _ => Demand { hidden: u32::from(is_full), ..seen },
+            };
+            self.demands.insert(ran.job, demand);
+            Ran { wants: Alike { part: demand.part, ..ran.wants }, ..*ran }
         };
         ran.iter().map(seen).collect()
     }
@@ -369,6 +395,7 @@ impl State {
                     continue;
                 }
             };
+            let own = held.entitled(unit).min(held.most(unit).unwrap_or(u64::MAX));
             let due = match gangs {
                 // What its own most keeps from it, others do not owe it.
                 _ if waits => match self.accounts.get(&unit) {
@@ -377,7 +404,6 @@ impl State {
                 },
                 Some((_, gangs)) => {
                     let wants: Vec<Alike> = gangs.iter().map(|ran| ran.wants).collect();
-                    let own = held.entitled(unit).min(held.most(unit).unwrap_or(u64::MAX));
                     let part = part_of(WHOLE, own, held.carries);
                     let on_own = queue::on_own_bus(&wants, part);
                     let bytes = on_own.iter().zip(gangs).map(|(own, ran)| {
@@ -385,12 +411,10 @@ impl State {
                     });
                     part_of(rate(bytes.sum(), span), 100 - TOLERATED_PERCENT, 100)
                 }
-                None if is_full && used < held.entitled(unit) => {
-                    part_of(held.entitled(unit), 100 - TOLERATED_PERCENT, 100)
-                }
-                None => used.min(held.entitled(unit)),
+                None if is_full && used < own => part_of(own, 100 - TOLERATED_PERCENT, 100),
+                None => used,
             };
-            stood.insert(unit, Stood { used, got, due });
+            stood.insert(unit, Stood { used, got, due: due.min(own) });
         }
         stood
     }
@@ -422,7 +446,56 @@ impl State {
         };
     }
 
-    /// Who yields.
+    /// A unit whose demands are to be looked at without those who fill the bus.
+    fn hidden(&mut self, held: Held<'_>) -> Option<UnitId> {
+        let contract = held.input.contract;
+        let is_due = |demand: &Demand| {
+            let to = outermost(contract, demand.unit);
+            let (own, used) = (held.entitled(to), self.accounts.get(&to).map_or(0, |account| account.used));
+            demand.hidden >= LOOK_QUANTA && used <= own && used >= own / LOOK_PART
+        };
+        let to = outermost(contract, self.demands.values().find(|demand| is_due(demand))?.unit);
+        // Others of the unit are seen in the same quantum, if they run in it.
+        let of_it = |demand: &&mut Demand| outermost(contract, demand.unit) == to;
+        self.demands.values_mut().filter(of_it).for_each(|demand| demand.hidden = 0);
+        Some(to)
+    }
+
+    /// Units that yield, each with the one that it yields to.
+    fn yields(&mut self, held: Held<'_>, gangs: bool) -> BTreeMap<UnitId, UnitId> {
+        let contract = held.input.contract;
+        let is_outermost = |unit: UnitId| contract.unit(unit).parent.is_none();
+        let due = |account: &Account| bytes(account.due, contract.machine.gangs.quantum_ns);
+        let can_yield = |(unit, account): &(&UnitId, &Account)| {
+            let takes = account.used > held.entitled(**unit);
+            is_outermost(**unit) && takes && account.in_a_row < KEPT_QUANTA
+        };
+        let needy = |(unit, account): (&UnitId, &Account)| {
+            let is_needy =
+                is_outermost(*unit) && account.owed > due(account) / PATIENCE_PART && account.due > 0;
+            let is_modest = account.used <= held.entitled(*unit);
+            let waits_long = account.owed >= due(account);
+            is_needy.then_some((is_modest, account.owed, *unit, waits_long))
+        };
+        let neediest = self.accounts.iter().filter_map(needy).max();
+        if let Some((is_modest, _, to, waits_long)) = neediest {
+            let others = self.accounts.iter().filter(can_yield).filter(|(unit, _)| **unit != to);
+            let ahead = others.filter(|(_, account)| is_modest || account.owed < 0);
+            let mut ahead: Vec<(i64, UnitId)> = ahead
+                .map(|(unit, account)| (account.owed.saturating_mul(100) / due(account).max(1), *unit))
+                .collect();
+            ahead.sort_unstable();
+            ahead.truncate(if waits_long { ahead.len() } else { 1 });
+            if !ahead.is_empty() {
+                return ahead.into_iter().map(|(_, unit)| (unit, to)).collect();
+            }
+        }
+        let Some(to) = gangs.then(|| self.hidden(held)).flatten() else { return BTreeMap::new() };
+        let others = self.accounts.iter().filter(can_yield).filter(|(unit, _)| **unit != to);
+        others.map(|(unit, _)| (*unit, to)).collect()
+    }
+
+    /// Who is slowed down, and who waits.
     fn judge(
         &mut self,
         held: Held<'_>,
@@ -431,35 +504,11 @@ impl State {
         orders: &mut Vec<Step<BusOrder>>,
     ) {
         let contract = held.input.contract;
-        let quantum = contract.machine.gangs.quantum_ns;
         let is_outermost = |unit: UnitId| contract.unit(unit).parent.is_none();
-        let due = |account: &Account| bytes(account.due, quantum);
-        let needy = |(unit, account): (&UnitId, &Account)| {
-            let is_needy =
-                is_outermost(*unit) && account.owed > due(account) / PATIENCE_PART && account.due > 0;
-            let is_modest = account.used <= held.entitled(*unit);
-            is_needy.then_some((is_modest, account.owed, *unit))
-        };
-        let neediest = self.accounts.iter().filter_map(needy).max();
-        let mut to_yield = Vec::new();
-        if let Some((is_modest, owed, to)) = neediest {
-            let yields = |(unit, account): &(&UnitId, &Account)| {
-                let takes = **unit != to && is_outermost(**unit) && account.used > held.entitled(**unit);
-                takes && (is_modest || account.owed < 0) && account.in_a_row < KEPT_QUANTA
-            };
-            let ahead = |(unit, account): (&UnitId, &Account)| {
-                (account.owed.saturating_mul(100) / due(account).max(1), *unit)
-            };
-            to_yield = self.accounts.iter().filter(yields).map(ahead).collect();
-            to_yield.sort_unstable();
-            if owed < due(&self.accounts[&to]) {
-                to_yield.truncate(1);
-            }
-        }
+        let to_yield = self.yields(held, gangs);
         for (unit, account) in &mut self.accounts {
             let own = held.entitled(*unit);
-            let yields_to =
-                neediest.filter(|_| to_yield.iter().any(|(_, yields)| yields == unit)).map(|(_, _, to)| to);
+            let yields_to = to_yield.get(unit).copied();
             let most = held.most(*unit).filter(|_| account.tokens < 0);
             let yields = match (most, yields_to) {
                 (Some(most), to) => {

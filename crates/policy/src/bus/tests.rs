@@ -22,12 +22,15 @@ struct World {
     gangs: bool,
     /// What the processor tells of units, in percent of what their gangs transfer; `None`: nothing.
     tells: Option<u64>,
+    /// Demands look a third as large while others transfer.
+    hides: bool,
     rights: Rights,
     state: State,
     now: Time,
     units: BTreeMap<UnitId, Unit>,
     bytes: BTreeMap<UnitId, u64>,
     due: BTreeMap<UnitId, u64>,
+    most_due: BTreeMap<UnitId, u64>,
     waited: BTreeMap<UnitId, u64>,
     in_a_row: BTreeMap<UnitId, u64>,
     longest: u64,
@@ -60,11 +63,13 @@ impl World {
             means: Means { gangs: true, ..Means::NONE },
             gangs: true,
             tells: None,
+            hides: false,
             rights,
             state: State::default(),
             now: SECOND,
             bytes: BTreeMap::new(),
             due: BTreeMap::new(),
+            most_due: BTreeMap::new(),
             waited: BTreeMap::new(),
             in_a_row: BTreeMap::new(),
             longest: 0,
@@ -89,7 +94,9 @@ impl World {
             // A processor that slows down gives twice what its percentages say.
             let percent = u64::from(*self.percent.get(unit).unwrap_or(&100) * 2).min(100);
             let bytes = part_of(part_of(BUS, part, WHOLE), QUANTUM, SECOND) * percent / 100;
-            Ran { job: JobId(unit.0), unit: *unit, bytes, span_ns: QUANTUM, wants: *wants }
+            let seen = if self.hides && runs.len() > 1 { wants.part / 3 } else { wants.part };
+            let wants = Alike { part: seen, ..*wants };
+            Ran { job: JobId(unit.0), unit: *unit, bytes, span_ns: QUANTUM, wants }
         };
         runs.iter().zip(parts).map(ran).collect()
     }
@@ -142,6 +149,10 @@ impl World {
             let row = self.in_a_row.entry(part.unit).or_default();
             *row = if part.waits { *row + 1 } else { 0 };
             self.longest = self.longest.max(*row);
+            assert!(part.most.is_none_or(|most| part.due <= most), "{part:?}");
+            let most = self.most_due.entry(part.unit).or_default();
+            *most = part.due.max(*most);
+            assert!(part.owed.abs() <= bytes(*most, QUANTUM) * KEPT_QUANTA, "{part:?}");
         }
     }
 
@@ -177,6 +188,22 @@ fn who_takes_more_than_it_holds_yields() {
     assert!(world.longest <= KEPT_QUANTA as u64, "{}", world.longest);
 }
 
+/// Both stream, and one is entitled to three quarters. What the other is due while it waits makes up for what it took.
+#[test]
+fn two_that_stream_are_divided_by_their_parts() {
+    let mut contract = Contract::default();
+    let large = contract.add(None, "large");
+    let small = contract.add(None, "small");
+    contract.units[large.index()].tickets = commonhold_contract::PerResource::all(300);
+    let mut world = World::of(contract, &[(4, 95), (4, 95)]);
+    world.quanta(200);
+    for unit in [large, small] {
+        let (had, due) = (world.rate(unit), world.due(unit));
+        assert!(had >= due * 88 / 100, "{had} of {due} for {unit:?}");
+    }
+    assert!(world.rate(large) > world.rate(small) * 2, "{} {}", world.rate(large), world.rate(small));
+}
+
 #[test]
 fn nobody_yields_to_who_wants_nothing() {
     let mut world = World::new(&[(4, 0), (4, 95)]);
@@ -194,6 +221,48 @@ fn a_limit_is_held_on_average() {
     assert!(rate <= SECOND * 105 / 100, "{rate}");
     assert!(rate >= SECOND * 90 / 100, "{rate}");
     assert_eq!(world.plan.as_ref().unwrap().units[1].most, Some(SECOND));
+}
+
+/// A unit that sleeps is owed less and less. What it does not transfer while it sleeps is no reserve beyond one quantum.
+#[test]
+fn who_sleeps_collects_nothing() {
+    let mut world = World::new(&[(2, 25), (6, 95)]);
+    world.contract.units[B.index()].limit.bus = Some(Amount::Absolute(SECOND));
+    world.quanta(20);
+    for unit in [A, B] {
+        world.units.insert(unit, (0, 0));
+    }
+    world.quanta(50);
+    let part = |world: &World, unit| {
+        *world.plan.as_ref().unwrap().units.iter().find(|part| part.unit == unit).unwrap()
+    };
+    assert_eq!((part(&world, A).owed, part(&world, B).owed), (0, 0));
+    world.units.insert(B, (1, 12));
+    let before = world.bytes[&B];
+    world.quanta(20);
+    // 1.2 GB/s alone: one quantum's tokens, and what comes.
+    let (had, may) = (world.bytes[&B] - before, SECOND * 20 / 5);
+    assert!(had <= may * 115 / 100, "{had} of {may}");
+}
+
+/// A demand that is not to be seen while the bus is full is known from before. One that falls is known at once where it is not.
+#[test]
+fn what_a_full_bus_hides_is_remembered() {
+    let mut hidden = World::new(&[(2, 25), (6, 95)]);
+    hidden.hides = true;
+    // It was never seen without a full bus: it is looked at after fifty quanta.
+    hidden.quanta(60);
+    let before = hidden.bytes[&A];
+    hidden.quanta(40);
+    let rate = part_of(hidden.bytes[&A] - before, SECOND, 40 * QUANTUM);
+    let mut plain = World::new(&[(2, 25), (6, 95)]);
+    plain.quanta(100);
+    assert!(rate >= plain.rate(A) * 90 / 100, "{rate} of {}", plain.rate(A));
+    hidden.units.insert(B, (0, 0));
+    hidden.units.insert(A, (2, 2));
+    hidden.quanta(2);
+    let due = hidden.plan.as_ref().unwrap().units[0].due;
+    assert!(due <= BUS * 4 / 100, "{due}");
 }
 
 /// A sub-unit's limit holds it and not the units around it.
