@@ -16,10 +16,9 @@
 //!
 //! Algorithm, at each quantum's end:
 //! 1. What a unit transferred and was due is entered. One that waited in that quantum was due what it was before.
-//! 2. A unit is *to yield* if it transferred more than it is entitled to when it ran last, and another unit is owed more than a
-//!    part of a quantum's due ([`PATIENCE_PART`]): always if that one transferred no more than it is entitled to itself, and
-//!    otherwise if the first is ahead. Not if it waited for [`KEPT_QUANTA`] quanta in a row. The unit that is furthest ahead
-//!    yields alone, or, for one that is owed a whole quantum's due, all of them.
+//! 2. A unit is *to yield* if it transferred more than it is entitled to when it ran last, and another one did not, and is owed
+//!    more than a part of a quantum's due ([`PATIENCE_PART`]). Not if it waited for [`KEPT_QUANTA`] quanta in a row. The unit
+//!    that is furthest ahead yields alone, or, for one that is owed a whole quantum's due, all of them.
 //!    So it is, too, for one quantum in [`LOOK_QUANTA`], for a unit that transferred no more than it is entitled to and whose
 //!    demands were not seen since but through a full bus: they may be larger than they look.
 //! 3. A unit with a most has tokens for it, as a bucket has them that holds one quantum's: with fewer than none, it is to yield,
@@ -471,17 +470,14 @@ impl State {
             is_outermost(**unit) && takes && account.in_a_row < KEPT_QUANTA
         };
         let needy = |(unit, account): (&UnitId, &Account)| {
-            let is_needy =
-                is_outermost(*unit) && account.owed > due(account) / PATIENCE_PART && account.due > 0;
-            let is_modest = account.used <= held.entitled(*unit);
-            let waits_long = account.owed >= due(account);
-            is_needy.then_some((is_modest, account.owed, *unit, waits_long))
+            let is_modest = is_outermost(*unit) && account.used <= held.entitled(*unit);
+            let is_needy = account.owed > due(account) / PATIENCE_PART && account.due > 0;
+            (is_modest && is_needy).then_some((account.owed, *unit, account.owed >= due(account)))
         };
         let neediest = self.accounts.iter().filter_map(needy).max();
-        if let Some((is_modest, _, to, waits_long)) = neediest {
-            let others = self.accounts.iter().filter(can_yield).filter(|(unit, _)| **unit != to);
-            let ahead = others.filter(|(_, account)| is_modest || account.owed < 0);
-            let mut ahead: Vec<(i64, UnitId)> = ahead
+        if let Some((_, to, waits_long)) = neediest {
+            let others = self.accounts.iter().filter(can_yield);
+            let mut ahead: Vec<(i64, UnitId)> = others
                 .map(|(unit, account)| (account.owed.saturating_mul(100) / due(account).max(1), *unit))
                 .collect();
             ahead.sort_unstable();
@@ -491,8 +487,7 @@ impl State {
             }
         }
         let Some(to) = gangs.then(|| self.hidden(held)).flatten() else { return BTreeMap::new() };
-        let others = self.accounts.iter().filter(can_yield).filter(|(unit, _)| **unit != to);
-        others.map(|(unit, _)| (*unit, to)).collect()
+        self.accounts.iter().filter(can_yield).map(|(unit, _)| (*unit, to)).collect()
     }
 
     /// Who is slowed down, and who waits.

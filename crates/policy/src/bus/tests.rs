@@ -186,9 +186,10 @@ fn who_takes_more_than_it_holds_yields() {
     assert!(world.rate(B) >= world.due(B) * 75 / 100, "{} of {}", world.rate(B), world.due(B));
     assert!(world.waited[&B] > 10 && world.waited[&A] == 0, "{:?}", world.waited);
     assert!(world.longest <= KEPT_QUANTA as u64, "{}", world.longest);
+    assert!(world.due(B) > BUS * 45 / 100, "while it waits, it is due what it was: {}", world.due(B));
 }
 
-/// Both stream, and one is entitled to three quarters. What the other is due while it waits makes up for what it took.
+/// Both stream, and one is entitled to three quarters. The other waits for it.
 #[test]
 fn two_that_stream_are_divided_by_their_parts() {
     let mut contract = Contract::default();
@@ -353,11 +354,13 @@ fn the_processor_slows_down_outermost_units_alone() {
         let inner = contract.add(Some(outer), "inner");
         contract.units[inner.index()].limit.bus = Some(Amount::Part(100_000));
         let mut world = World::of(contract, &[(2, 20), (2, 80)]);
+        world.contract.units[outer.index()].limit.bus = Some(Amount::Part(300_000));
         (world.gangs, world.tells) = (gangs, Some(100));
         world.means.throttle = Some(Throttle { least: 50, step: 10 });
         world.quanta(50);
         assert_eq!(world.percent.get(&inner), None);
-        assert_eq!(world.waited[&inner] > 0, gangs, "{:?}", world.waited);
+        let waited = world.waited.values().any(|waited| *waited > 0);
+        assert_eq!((world.waited[&inner] > 0, waited), (gangs, gangs), "{:?}", world.waited);
     }
 }
 
@@ -383,7 +386,7 @@ proptest! {
             // What a unit transfers alone is no more than it is entitled to: it comes first.
             let (threads, percent) = world.units[&unit];
             let modest = u64::from(threads) * percent * BUS / 100 <= entitled;
-            let least = if modest { 95 } else { 75 };
+            let least = if modest { 95 } else { 65 };
             prop_assert!(had >= due * least / 100, "{had} of {due} for {unit:?}, {:?}", world.waited);
             prop_assert!(!modest || world.waited[&unit] == 0, "{:?}", world.waited);
         }
