@@ -43,7 +43,7 @@ pub(super) fn of(
         disk,
         bus(contract, means, asked(Resource::Bus)),
     ];
-    all.extend(jobs(contract, machine, capability::moves_pages()));
+    all.extend(jobs(contract, machine, means, capability::moves_pages()));
     all.extend(gangs(contract, backend, means));
     all
 }
@@ -90,8 +90,8 @@ fn gangs(contract: &Contract, backend: &str, means: Means) -> Option<Holding> {
 /// The `resource` of jobs in pools, which are none.
 const JOBS: &str = "jobs";
 
-/// What holds jobs in pools: the same under every backend.
-fn jobs(contract: &Contract, machine: &Machine, moves_pages: bool) -> Option<Holding> {
+/// What holds jobs in pools.
+fn jobs(contract: &Contract, machine: &Machine, means: Means, moves_pages: bool) -> Option<Holding> {
     if !contract.held().any(|id| contract.unit(id).job.is_some()) {
         return None;
     }
@@ -106,7 +106,11 @@ fn jobs(contract: &Contract, machine: &Machine, moves_pages: bool) -> Option<Hol
         (true, false) => "pages are not moved, as `repartition` is false",
         (false, _) => "pages are not moved; see `commonhold doctor`",
     };
-    let how = format!("held by the CPU affinity of threads in {}; {pages}", pools.summary());
+    let by = match means.switches {
+        true => "by the scheduler, which prefers a thread's pool,",
+        false => "by the CPU affinity of threads",
+    };
+    let how = format!("held {by} in {}; {pages}", pools.summary());
     Some(Holding { resource, held: State::Yes, how })
 }
 
@@ -297,15 +301,19 @@ mod tests {
         let machine = |words| Machine::synthetic(words).expect("a machine");
         let mut contract = Contract::default();
         let physics = contract.add(None, "physics");
-        assert_eq!(jobs(&contract, &machine("nodes:2 cpus:4"), true), None);
+        assert_eq!(jobs(&contract, &machine("nodes:2 cpus:4"), user::MEANS, true), None);
         contract.units[physics.index()].job = Some(JobKind::Tree);
-        let said =
-            |contract: &Contract, words, moves| jobs(contract, &machine(words), moves).map(|it| it.line());
+        let said_of = |contract: &Contract, words, means, moves| {
+            jobs(contract, &machine(words), means, moves).map(|it| it.line())
+        };
+        let said = |contract: &Contract, words, moves| said_of(contract, words, user::MEANS, moves);
         let one = "jobs    not held: 1 pool of 4 CPUs, by machine; see `commonhold doctor`";
         assert_eq!(said(&contract, "cpus:4", false).as_deref(), Some(one));
         let two = "jobs    held by the CPU affinity of threads in 2 pools of 4 CPUs, by node; pages are moved after the \
                    threads";
         assert_eq!(said(&contract, "nodes:2 cpus:4", true).as_deref(), Some(two));
+        let preferred = said_of(&contract, "nodes:2 cpus:4", kernel::MEANS, true).unwrap_or_default();
+        assert!(preferred.starts_with("jobs    held by the scheduler, which prefers"), "{preferred}");
         contract.machine.repartition = false;
         let still = said(&contract, "nodes:2 cpus:4", true).unwrap_or_default();
         assert!(still.ends_with("pages are not moved, as `repartition` is false"), "{still}");
