@@ -5,7 +5,7 @@
 //!
 //! Rooms, each of which uses only those above it: `time`; `snapshot` (facts) and `plan` (decisions and orders);
 //! `membership` and `tree`; `credits` (what loans are remembered); `rights` (what each unit is entitled to); `input` (all that a
-//! step reads); `cpu`, `memory` and `disk` (the decisions, none of which knows the others); `gangs` (which jobs run together); `negotiate` (exchanges that are
+//! step reads); `cpu`, `memory` and `disk` (the decisions, none of which knows the others); `gangs` (which jobs run together); `places` (units held where their processes are); `negotiate` (exchanges that are
 //! tried); `step`, which puts them together. `check` replays plans on books of its own.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]
@@ -22,6 +22,7 @@ mod input;
 pub mod membership;
 pub mod memory;
 pub mod negotiate;
+pub mod places;
 pub mod plan;
 pub mod rights;
 mod snapshot;
@@ -35,7 +36,8 @@ pub use plan::{Plan, Reason, Step};
 pub use rights::{entitlement, share};
 pub use snapshot::{
     BusUse, DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, JobFacts, JobId, Means, MemoryFacts,
-    MemoryMeans, Seats, Snapshot, SwitchLoans, ThreadFacts, ThreadId, Throttle, UnitFacts, UnitMemory,
+    MemoryMeans, PlaceBounds, PlaceFacts, PlaceId, Seats, Snapshot, SwitchLoans, ThreadFacts, ThreadId,
+    Throttle, UnitFacts, UnitMemory,
 };
 pub use step::{State, step};
 pub use time::{MS, Time};

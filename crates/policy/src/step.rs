@@ -13,7 +13,7 @@ use crate::plan::{Decisions, Plan, RightsChange};
 use crate::rights::entitlement::capacity;
 use crate::rights::{Change, InUse, Rights};
 use crate::time::{MS, Time};
-use crate::{bus, cpu, disk, gangs, memory, negotiate};
+use crate::{bus, cpu, disk, gangs, memory, negotiate, places};
 
 /// What a policy remembers between steps. A copy shares what a step does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,6 +27,7 @@ pub struct State {
     memory: Arc<memory::State>,
     pub(crate) disks: disk::State,
     negotiator: Arc<negotiate::State>,
+    places: Arc<places::State>,
 }
 
 impl State {
@@ -59,6 +60,9 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     plan.next = state.memory.next().map_or(plan.next, |at| plan.next.min(at.max(earliest)));
     let (disks, next) = disk::step(&mut state.disks, now, input, rights, &mut plan.orders.disk);
     plan.decisions.disk = disks;
+    if input.means.places || !state.places.is_empty() {
+        places::step(Arc::make_mut(&mut state.places), now, input, &mut plan);
+    }
     plan.next = [next, ends, looked.next, look_at_gangs].into_iter().flatten().fold(plan.next, Time::min);
     (state, plan)
 }

@@ -6,7 +6,7 @@ use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{Contract, Placement, Scheme, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{
-    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PlaceOrder, Seat,
+    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PartOrder, PlaceOrder, Seat,
 };
 use commonhold_policy::{Plan, Reason};
 use serde::Serialize;
@@ -135,6 +135,7 @@ enum ActionJson<'a> {
     Allow { unit: &'a str, bytes: Option<u64> },
     Reclaim { unit: &'a str, bytes: u64 },
     Expose { unit: &'a str, exposed: bool },
+    Part { unit: &'a str, order: &'a PartOrder },
 }
 
 #[derive(Serialize)]
@@ -169,6 +170,7 @@ enum ReasonJson<'a> {
     YieldsTheBus { to: &'a str },
     MostOfTheBus { bytes_per_s: u64 },
     BusIsLeft,
+    FollowsUse,
     HoldsChanged,
     Proportion { micro_cpus: u64 },
     Limit { micro_cpus: u64 },
@@ -310,6 +312,7 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
         Action::Memory(&MemoryOrder::Expose { unit, exposed }) => {
             ActionJson::Expose { unit: name(unit), exposed }
         }
+        Action::Part(order) => ActionJson::Part { unit: name(order.unit()), order },
     }
 }
 
@@ -346,6 +349,7 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::YieldsTheBus { to } => ReasonJson::YieldsTheBus { to: path(contract, to) },
         Reason::MostOfTheBus { most } => ReasonJson::MostOfTheBus { bytes_per_s: most },
         Reason::BusIsLeft => ReasonJson::BusIsLeft,
+        Reason::FollowsUse => ReasonJson::FollowsUse,
         Reason::HoldsChanged => ReasonJson::HoldsChanged,
         Reason::Proportion { micro_cpus } => ReasonJson::Proportion { micro_cpus },
         Reason::Limit { micro_cpus } => ReasonJson::Limit { micro_cpus },

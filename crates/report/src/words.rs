@@ -5,7 +5,8 @@ use std::fmt;
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Amount, Contract, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{
-    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PlaceOrder, RightsChange, Seat,
+    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PartOrder, PlaceOrder,
+    RightsChange, Seat,
 };
 use commonhold_policy::rights::{
     Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade, Waits,
@@ -33,6 +34,8 @@ pub enum Action<'a> {
     Gang(&'a Gang),
     /// What is ordered for gangs.
     Gate(&'a GangOrder),
+    /// What of a unit's holds in one of its control groups.
+    Part(&'a PartOrder),
 }
 
 /// The steps of a plan with their reasons, in the order in which they count: decisions, then orders.
@@ -47,7 +50,8 @@ pub fn steps(plan: &Plan) -> Vec<(Action<'_>, Reason)> {
     let chosen = chosen.map(|step| (Action::Gang(&step.action), step.reason));
     let gates = plan.orders.gangs.iter().map(|step| (Action::Gate(&step.action), step.reason));
     let decisions = decisions.chain(seats).chain(chosen);
-    decisions.chain(cpus).chain(places).chain(gates).chain(memory).chain(disks).collect()
+    let parts = plan.orders.parts.iter().map(|step| (Action::Part(&step.action), step.reason));
+    decisions.chain(cpus).chain(places).chain(gates).chain(memory).chain(disks).chain(parts).collect()
 }
 
 impl Action<'_> {
@@ -62,6 +66,7 @@ impl Action<'_> {
             Action::Place(order) => order.unit(),
             Action::Gang(gang) => gang.unit,
             Action::Gate(order) => order.unit(),
+            Action::Part(order) => order.unit(),
         }
     }
 }
@@ -415,6 +420,7 @@ impl fmt::Display for Described<'_> {
                 let nodes = nodes.iter().map(part).collect::<Vec<_>>().join(", ");
                 write!(f, "{}, job {}: its pages come to node {nodes}", name(unit), job.0)
             }
+            Action::Part(order) => crate::parts::write(f, order, name(&order.unit())),
             Action::Memory(MemoryOrder::Reclaim { unit, bytes }) => {
                 write!(f, "{}: gives up {} of memory", name(unit), Bytes(*bytes))
             }
@@ -526,6 +532,7 @@ impl fmt::Display for Because<'_> {
                 write!(f, "it transferred more than the {}/s of the memory bus that it may", Bytes(most))
             }
             Reason::BusIsLeft => write!(f, "nobody is owed anything of the memory bus"),
+            Reason::FollowsUse => write!(f, "the unit's parts follow what is used where its processes are"),
             Reason::NotThisQuantum => write!(f, "others run in this quantum"),
             Reason::NoGang => write!(f, "it is no gang any more"),
             Reason::OwnerIdle { idle_ns } => {

@@ -19,6 +19,7 @@
 //! - Gangs run on no more CPUs than there are; one that was chosen is let run, and one that is stopped was not. Of an outermost
 //!   unit's gangs that were stopped, one that is chosen first was stopped longest.
 //! - No more threads of jobs sit in a pool than it has CPUs; each is told CPUs of its pool.
+//! - What holds in each control group of a unit sums to no more than the unit has.
 //! - An exchange moves tickets around a ring of units in one encloser. It begins once, and ends once, as it was.
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -33,11 +34,13 @@ use crate::plan::{CpuDecision, CpuOrder, DiskOrder, Plan};
 
 mod gangs;
 mod memory;
+mod parts;
 mod seats;
 mod trade;
 
 use gangs::GangBooks;
 use memory::MemoryBooks;
+use parts::PartBooks;
 use seats::SeatBooks;
 use trade::TradeBooks;
 
@@ -55,10 +58,19 @@ pub struct Books {
     seats: SeatBooks,
     gangs: GangBooks,
     memory: MemoryBooks,
+    parts: PartBooks,
     trade: TradeBooks,
 }
 
 impl Books {
+    /// The books after the orders about parts, and no others.
+    #[cfg(test)]
+    pub(crate) fn parts_alone(&self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) -> Books {
+        let mut books = self.clone();
+        books.parts.replay(contract, plan, wrong);
+        books
+    }
+
     /// What held units that the contract has no more went with them.
     fn forget_gone(&mut self, contract: &Contract) {
         self.confined.retain(|unit, _| contract.has(*unit));
@@ -89,6 +101,7 @@ impl Books {
         replay.books.seats.replay(contract, machine, plan, &mut replay.wrong);
         replay.books.gangs.replay(contract, machine, plan, &mut replay.wrong);
         replay.books.memory.replay(contract, machine, plan, &mut replay.wrong);
+        replay.books.parts.replay(contract, plan, &mut replay.wrong);
         replay.books.trade.replay(contract, plan, &mut replay.wrong);
         if replay.wrong.is_empty() { Ok(replay.books) } else { Err(replay.wrong) }
     }
@@ -133,8 +146,9 @@ impl Replay<'_> {
         let disk = plan.orders.disk.iter().map(|step| step.action.unit());
         let place = plan.orders.place.iter().map(|step| step.action.unit());
         let gangs = plan.orders.gangs.iter().map(|step| step.action.unit());
-        let all: BTreeSet<UnitId> =
-            given.flatten().chain(cpu).chain(memory).chain(disk).chain(place).chain(gangs).collect();
+        let parts = plan.orders.parts.iter().map(|step| step.action.unit());
+        let orders = cpu.chain(memory).chain(disk).chain(place).chain(gangs).chain(parts);
+        let all: BTreeSet<UnitId> = given.flatten().chain(orders).collect();
         for unit in all {
             self.expect(self.contract.has(unit), || format!("the contract has no unit {}", unit.0));
         }

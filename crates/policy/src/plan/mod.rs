@@ -11,6 +11,7 @@ mod cpu;
 mod disk;
 mod gangs;
 mod memory;
+mod part;
 mod place;
 mod reason;
 
@@ -25,6 +26,7 @@ pub use cpu::{CpuDecision, CpuOrder};
 pub use disk::DiskOrder;
 pub use gangs::{Gang, GangOrder, Quantum};
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
+pub use part::{PartOrder, Place};
 pub use place::{NodePart, PlaceOrder, Seat};
 pub use reason::Reason;
 
@@ -82,6 +84,9 @@ pub struct Decisions {
     pub memory: Option<MemoryPlan>,
     /// Disks.
     pub disk: DiskPlan,
+    /// All places of units, where they changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub places: Option<Vec<Place>>,
 }
 
 /// A change of rights that was asked for.
@@ -140,6 +145,9 @@ pub struct Orders {
     pub memory: Vec<Step<MemoryOrder>>,
     /// Disks.
     pub disk: Vec<Step<DiskOrder>>,
+    /// What of these holds in each control group of a unit that has several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Step<PartOrder>>,
 }
 
 impl Orders {
@@ -169,8 +177,8 @@ fn because_of<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<St
 impl Plan {
     /// Decisions that change something, and orders.
     pub fn steps(&self) -> usize {
-        let Orders { cpu, place, gangs, bus, memory, disk } = &self.orders;
+        let Orders { cpu, place, gangs, bus, memory, disk, parts } = &self.orders;
         let decided = self.decisions.cpu.steps.len() + self.decisions.seats.len();
-        decided + cpu.len() + place.len() + gangs.len() + bus.len() + memory.len() + disk.len()
+        decided + cpu.len() + place.len() + gangs.len() + bus.len() + memory.len() + disk.len() + parts.len()
     }
 }

@@ -130,6 +130,8 @@ pub enum Reason {
     },
     /// Nobody is owed anything of the memory bus.
     BusIsLeft,
+    /// The parts of a unit follow what is used where its processes are.
+    FollowsUse,
     /// The CPUs it owns and borrows changed.
     HoldsChanged,
     /// Time-shared in proportion to its entitlement.

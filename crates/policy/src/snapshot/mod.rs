@@ -3,6 +3,7 @@
 mod disk;
 mod jobs;
 mod memory;
+mod places;
 
 use alloc::vec::Vec;
 
@@ -11,6 +12,7 @@ use commonhold_contract::UnitId;
 pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
 pub use jobs::{BusUse, JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
+pub use places::{PlaceBounds, PlaceFacts, PlaceId};
 
 use crate::time::Time;
 
@@ -37,6 +39,8 @@ pub struct Means {
     pub throttle: Option<Throttle>,
     /// A job's pages can be moved from node to node.
     pub brings: bool,
+    /// Units can be held in control groups of other programs, where their processes are.
+    pub places: bool,
     /// What can be ordered for disks.
     pub disk: DiskMeans,
     /// What it can enforce for memory.
@@ -55,6 +59,7 @@ impl Means {
         gangs: false,
         throttle: None,
         brings: false,
+        places: false,
         disk: DiskMeans::NONE,
         memory: MemoryMeans::NONE,
     };
@@ -121,6 +126,8 @@ pub struct Snapshot {
     pub disks: Vec<DiskFacts>,
     /// The jobs of units that have some, where their threads can be placed; by ascending number.
     pub jobs: Vec<JobFacts>,
+    /// The places of units, by ascending number.
+    pub places: Vec<PlaceFacts>,
     /// Memory, where it was looked at; `None` where it was not, or is not held.
     pub memory: Option<MemoryFacts>,
     /// CPU time that a look takes, with all that follows from it, in nanoseconds; 0 where it takes none.

@@ -1,0 +1,220 @@
+//! Which control groups of other programs units are held in.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, UnitId};
+
+use crate::tree::lineage;
+
+/// A group with processes of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Inhabited {
+    /// The control group, as /proc shows its path.
+    pub group: String,
+    /// A unit that processes in it are in; common parts, too.
+    pub unit: UnitId,
+    /// Whether these are processes that a rule names: `exec`, `pid` or `command`.
+    pub named: bool,
+}
+
+/// The user whose slice a control group is, or is in: systemd's `user-UID.slice`.
+pub fn owner_of(group: &str) -> Option<u32> {
+    let slice = user_slice(group)?;
+    slice.rsplit('/').next()?.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()
+}
+
+/// A path up to the user's slice in it.
+fn user_slice(group: &str) -> Option<&str> {
+    let is_user = |name: &str| {
+        let uid = name.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
+        uid.is_some_and(|uid| !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let mut before = "";
+    let mut end = 0;
+    for name in group.split('/') {
+        end += name.len();
+        if before == "user.slice" && is_user(name) {
+            return Some(&group[..end]);
+        }
+        before = name;
+        end += 1;
+    }
+    None
+}
+
+/// The groups that could be a place for who is in a group, the outermost first.
+fn candidates(group: &str) -> Vec<&str> {
+    let first = user_slice(group).map_or_else(|| service(group).unwrap_or(group), |slice| slice);
+    let rest = group[first.len()..]
+        .match_indices('/')
+        .map(|(at, _)| first.len() + at)
+        .filter(|end| *end > first.len());
+    let mut all = vec![first];
+    all.extend(rest.map(|end| &group[..end]));
+    if group.len() > first.len() {
+        all.push(group);
+    }
+    all
+}
+
+/// A path up to the first service or scope in it.
+fn service(group: &str) -> Option<&str> {
+    let mut end = 0;
+    for name in group.split('/') {
+        end += name.len();
+        if name.ends_with(".service") || name.ends_with(".scope") {
+            return Some(&group[..end]);
+        }
+        end += 1;
+    }
+    None
+}
+
+/// Whose processes are in a group and below it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Whose {
+    /// Of those that no rule names: the innermost unit around all; `Some(None)`: there is none.
+    others: Option<Option<UnitId>>,
+    /// The same of those that a rule names.
+    named: Option<Option<UnitId>>,
+}
+
+impl Whose {
+    fn add(&mut self, contract: &Contract, one: &Inhabited) {
+        let of = if one.named { &mut self.named } else { &mut self.others };
+        let own = (!one.unit.is_common()).then_some(one.unit);
+        *of = Some(match *of {
+            None => own,
+            Some(before) => before.zip(own).and_then(|(before, own)| around(contract, before, own)),
+        });
+    }
+
+    fn unit(self) -> Option<UnitId> {
+        self.others.unwrap_or_else(|| self.named.flatten())
+    }
+}
+
+/// The innermost unit that has both in it.
+fn around(contract: &Contract, one: UnitId, other: UnitId) -> Option<UnitId> {
+    let all: BTreeSet<UnitId> = lineage(contract, one).collect();
+    lineage(contract, other).find(|unit| all.contains(unit))
+}
+
+/// The places, each with its unit. No place is in another one.
+pub fn of(contract: &Contract, inhabited: &[Inhabited]) -> BTreeMap<String, UnitId> {
+    let mut whose: BTreeMap<&str, Whose> = BTreeMap::new();
+    for one in inhabited {
+        for group in candidates(&one.group) {
+            whose.entry(group).or_default().add(contract, one);
+        }
+    }
+    let mut places = BTreeMap::new();
+    for one in inhabited.iter().filter(|one| !one.unit.is_common()) {
+        let found =
+            candidates(&one.group).into_iter().find_map(|group| Some((group, whose.get(group)?.unit()?)));
+        if let Some((group, unit)) = found {
+            places.insert(group.to_string(), unit);
+        }
+    }
+    places
+}
+
+/// The place that a process of a unit is held in, if any is: its group is that, or in it, and is that unit's.
+pub fn held_in<'a>(
+    contract: &Contract,
+    places: &'a BTreeMap<String, UnitId>,
+    group: &str,
+    unit: UnitId,
+) -> Option<&'a str> {
+    let found = candidates(group).into_iter().find_map(|group| places.get_key_value(group));
+    found.filter(|(_, of)| lineage(contract, unit).any(|unit| unit == **of)).map(|(place, _)| place.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contract() -> (Contract, [UnitId; 4]) {
+        let mut contract = Contract::default();
+        let physics = contract.add(None, "physics");
+        let (ana, bob) = (contract.add(Some(physics), "ana"), contract.add(Some(physics), "bob"));
+        let build = contract.add(Some(ana), "build");
+        (contract, [physics, ana, bob, build])
+    }
+
+    fn found(contract: &Contract, groups: &[(&str, UnitId, bool)]) -> Vec<(String, UnitId)> {
+        let one = |(group, unit, named): &(&str, UnitId, bool)| Inhabited {
+            group: (*group).to_string(),
+            unit: *unit,
+            named: *named,
+        };
+        of(contract, &groups.iter().map(one).collect::<Vec<_>>()).into_iter().collect()
+    }
+
+    const ANA: &str = "/user.slice/user-1001.slice";
+    const SHELL: &str = "/user.slice/user-1001.slice/session-3.scope";
+    const MANAGER: &str = "/user.slice/user-1001.slice/user@1001.service/init.scope";
+    const CRON: &str = "/system.slice/cron.service";
+
+    #[test]
+    fn a_users_slice_is_the_place_of_all_that_is_in_it() {
+        let (contract, [_, ana, bob, build]) = contract();
+        let slice = |unit| vec![(ANA.to_string(), unit)];
+        assert_eq!(found(&contract, &[(SHELL, ana, false), (MANAGER, ana, false)]), slice(ana));
+        assert_eq!(
+            found(&contract, &[(SHELL, ana, false), (SHELL, build, false)]),
+            slice(ana),
+            "one is in the other"
+        );
+        let bobs = "/user.slice/user-1002.slice/session-4.scope";
+        assert_eq!(
+            found(&contract, &[(SHELL, ana, false), (bobs, bob, false)]).len(),
+            2,
+            "no group around users is a place"
+        );
+    }
+
+    /// Ana's job stands in the group of cron, which is nobody's.
+    #[test]
+    fn a_group_with_others_processes_is_no_place() {
+        let (contract, [physics, ana, bob, _]) = contract();
+        assert_eq!(found(&contract, &[(CRON, UnitId::SHARED, false), (CRON, ana, false)]), []);
+        assert_eq!(found(&contract, &[(CRON, ana, false)]), [(CRON.to_string(), ana)]);
+        assert_eq!(
+            found(&contract, &[(CRON, ana, false), (CRON, bob, false)]),
+            [(CRON.to_string(), physics)]
+        );
+        // Of a slice that is divided, what is whole is one.
+        let deep = found(&contract, &[(SHELL, ana, false), (MANAGER, UnitId::SHARED, false)]);
+        assert_eq!(deep, [(SHELL.to_string(), ana)]);
+    }
+
+    /// Whom a rule names is moved out, and has a scope of its own then.
+    #[test]
+    fn who_is_named_does_not_count_beside_others() {
+        let (contract, [_, ana, bob, _]) = contract();
+        assert_eq!(found(&contract, &[(SHELL, ana, false), (SHELL, bob, true)]), [(ANA.to_string(), ana)]);
+        let scope = "/commonhold.slice/commonhold-7.scope";
+        assert_eq!(found(&contract, &[(scope, bob, true)]), [(scope.to_string(), bob)]);
+        let places = of(&contract, &[Inhabited { group: SHELL.to_string(), unit: ana, named: false }]);
+        assert_eq!(held_in(&contract, &places, SHELL, ana), Some(ANA));
+        assert_eq!(held_in(&contract, &places, SHELL, bob), None);
+        assert_eq!(held_in(&contract, &places, CRON, ana), None);
+    }
+
+    #[test]
+    fn whose_a_slice_is() {
+        let of = [
+            "/user.slice/user-1001.slice",
+            SHELL,
+            "/user.slice/user-x.slice",
+            "/user.slice",
+            "/x/user-7.slice",
+            CRON,
+        ];
+        assert_eq!(of.map(owner_of), [Some(1001), Some(1001), None, None, None, None]);
+    }
+}

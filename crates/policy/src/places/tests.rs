@@ -1,0 +1,238 @@
+//! Units with places, whose orders are spread.
+#![allow(clippy::unwrap_used)]
+
+use alloc::format;
+
+use commonhold_machine::Machine;
+use proptest::prelude::*;
+
+use super::*;
+use crate::plan::Decisions;
+use crate::snapshot::{DiskUse, Means, PlaceBounds, Snapshot, UnitFacts, UnitMemory};
+
+proptest! {
+    /// Parts sum to all that there is, as far as caps let them, and no cap is passed.
+    #[test]
+    fn parts_sum_to_what_there_is(
+        total in 0..10_000u64,
+        of in proptest::collection::vec((0..5_000u64, 0..8_000u64), 1..6),
+    ) {
+        let (uses, caps): (Vec<u64>, Vec<u64>) = of.into_iter().unzip();
+        let parts = spread(total, &uses, &caps);
+        prop_assert!(parts.iter().zip(&caps).all(|(part, cap)| part <= cap));
+        prop_assert_eq!(parts.iter().sum::<u64>(), total.min(caps.iter().sum()));
+        // Where there is enough for all, nobody has less than it uses.
+        if uses.iter().sum::<u64>() <= total {
+            prop_assert!(parts.iter().zip(uses.iter().zip(&caps)).all(|(part, (used, cap))| part >= used.min(cap)));
+        }
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+struct World {
+    contract: Contract,
+    machine: Machine,
+    snapshot: Snapshot,
+    means: Means,
+    state: State,
+    books: crate::check::Books,
+    now: Time,
+}
+
+impl World {
+    fn new() -> World {
+        let mut contract = Contract::default();
+        let physics = contract.add(None, "physics");
+        contract.add(Some(physics), "ana");
+        let units = contract.units.len();
+        let memory = MemoryFacts { units: vec![UnitMemory::default(); units], ..MemoryFacts::default() };
+        let snapshot = Snapshot {
+            units: vec![UnitFacts::default(); units],
+            memory: Some(memory),
+            ..Snapshot::default()
+        };
+        World {
+            contract,
+            machine: Machine::synthetic("nodes:1 cpus:4").unwrap(),
+            snapshot,
+            means: Means { places: true, cpu_sets: true, weights: true, caps: true, ..Means::NONE },
+            state: State::default(),
+            books: crate::check::Books::default(),
+            now: 0,
+        }
+    }
+
+    fn place(&mut self, place: u32, unit: UnitId, mib: u64) {
+        let group = format!("/user.slice/user-{place}.slice");
+        let most = PlaceBounds::default();
+        let facts = PlaceFacts {
+            place: PlaceId(place),
+            group,
+            unit,
+            used_ns: 0,
+            memory: mib * MIB,
+            disks: Vec::new(),
+            most,
+        };
+        self.snapshot.places.push(facts);
+        self.used(unit, mib);
+    }
+
+    fn used(&mut self, unit: UnitId, mib: u64) {
+        self.snapshot.memory.as_mut().unwrap().units[unit.index()].used += mib * MIB;
+    }
+
+    fn step(&mut self, orders: impl FnOnce(&mut Plan)) -> Vec<PartOrder> {
+        let decisions = Decisions::default();
+        let mut plan = Plan { decisions, ..Plan::default() };
+        plan.decisions.disk.disks = vec![String::from("sda")];
+        plan.decisions.cpu.entitled = vec![0, 0, 2_000_000, 2_000_000];
+        orders(&mut plan);
+        self.now += SECOND;
+        let input = Input {
+            contract: &self.contract,
+            machine: &self.machine,
+            means: self.means,
+            snapshot: &self.snapshot,
+            changes: &[],
+        };
+        step(&mut self.state, self.now, input, &mut plan);
+        let mut wrong = Vec::new();
+        let books = self.books.parts_alone(&self.contract, &plan, &mut wrong);
+        assert_eq!(wrong, Vec::<String>::new());
+        self.books = books;
+        plan.orders.parts.into_iter().map(|step| step.action).collect()
+    }
+}
+
+const SECOND: Time = 1_000_000_000;
+const PHYSICS: UnitId = UnitId(2);
+const ANA: UnitId = UnitId(3);
+
+fn allow(plan: &mut Plan, unit: UnitId, mib: u64) {
+    let action = MemoryOrder::Allow { unit, bytes: Some(mib * MIB) };
+    plan.orders.memory.push(Step { action, reason: Reason::Rests });
+}
+
+fn allowed(orders: &[PartOrder]) -> Vec<(Option<u32>, Option<u64>)> {
+    let of = |order: &PartOrder| match order {
+        PartOrder::Allow { at, bytes, .. } => Some((at.map(|at| at.0), bytes.map(|bytes| bytes / MIB))),
+        _ => None,
+    };
+    orders.iter().filter_map(of).collect()
+}
+
+/// Two slices of a unit use 300 and 100 of the 600 MiB that it may; 200 are left, which its own group may have, too.
+#[test]
+fn a_bound_follows_use_and_comes_back_whole() {
+    let mut world = World::new();
+    world.place(1, ANA, 300);
+    world.place(2, ANA, 100);
+    let orders = world.step(|plan| allow(plan, ANA, 600));
+    assert_eq!(allowed(&orders), [(None, Some(66)), (Some(1), Some(366)), (Some(2), Some(166))]);
+    assert_eq!(allowed(&world.step(|_| ())), [], "nothing changed");
+    world.snapshot.places[1].memory += 5 * MIB;
+    world.used(ANA, 5);
+    assert_eq!(allowed(&world.step(|_| ())), [], "nothing much changed");
+    world.snapshot.places[1].memory += 95 * MIB;
+    world.used(ANA, 95);
+    assert_eq!(allowed(&world.step(|_| ())), [(None, Some(33)), (Some(1), Some(333)), (Some(2), Some(233))]);
+    // The unit may use less than it does: both give up in proportion.
+    let orders = world.step(|plan| allow(plan, ANA, 250));
+    assert_eq!(allowed(&orders), [(None, Some(0)), (Some(1), Some(150)), (Some(2), Some(100))]);
+    world.snapshot.places.clear();
+    assert_eq!(allowed(&world.step(|_| ())), [(None, Some(250))]);
+    assert_eq!(world.step(|_| ()), []);
+}
+
+/// The manager of a slice lets it use 50 MiB: the others have the rest.
+#[test]
+fn a_managers_bound_is_kept_and_what_it_leaves_is_used() {
+    let mut world = World::new();
+    world.place(1, ANA, 40);
+    world.place(2, ANA, 40);
+    world.snapshot.places[0].most.memory = Some(50 * MIB);
+    world.snapshot.places[0].most.cpus = "0-1".parse().ok();
+    let confine = CpuOrder::Confine { unit: PHYSICS, cpus: "1-3".parse().ok() };
+    let orders = world.step(|plan| {
+        allow(plan, ANA, 250);
+        plan.orders.cpu.push(Step { action: confine, reason: Reason::Rests });
+    });
+    assert_eq!(allowed(&orders), [(None, Some(80)), (Some(1), Some(50)), (Some(2), Some(120))]);
+    let cpus: Vec<String> = orders
+        .iter()
+        .filter_map(|order| match order {
+            PartOrder::Confine { at, cpus, .. } => Some(format!("{}: {}", at.0, cpus.as_ref().unwrap())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(cpus, ["1: 1", "2: 1-3"]);
+}
+
+/// What is kept for a unit is kept for its places and its own group, and for what is around these.
+#[test]
+fn guarantees_are_spread() {
+    let mut world = World::new();
+    world.place(1, ANA, 300);
+    let keep =
+        |unit, own: u64| MemoryOrder::Guarantee { unit, min: 100 * MIB, low: 400 * MIB, own: own * MIB };
+    let orders = world.step(|plan| {
+        for action in [keep(PHYSICS, 0), keep(ANA, 400)] {
+            plan.orders.memory.push(Step { action, reason: Reason::Rests });
+        }
+    });
+    let kept: Vec<(UnitId, Option<u32>, u64, u64)> = orders
+        .iter()
+        .filter_map(|order| match *order {
+            PartOrder::Guarantee { unit, at, min, low, .. } => {
+                Some((unit, at.map(|at| at.0), min / MIB, low / MIB))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(kept, [(ANA, None, 0, 50), (ANA, Some(1), 100, 350), (PHYSICS, None, 0, 50)]);
+}
+
+/// A rate of the unit around is that of all places in it, by what they transfer.
+#[test]
+fn rates_follow_what_is_transferred() {
+    let mut world = World::new();
+    world.place(1, ANA, 0);
+    world.place(2, PHYSICS, 0);
+    let disk = |read_bytes| vec![(String::from("sda"), DiskUse { read_bytes, ..DiskUse::default() })];
+    world.snapshot.places[0].disks = disk(0);
+    world.step(|_| ());
+    world.snapshot.places[0].disks = disk(60 * MIB);
+    let rate = DiskOrder::Cap { unit: PHYSICS, disk: String::from("sda"), read: Some(90 * MIB), write: None };
+    let orders = world.step(|plan| plan.orders.disk.push(Step { action: rate, reason: Reason::Rests }));
+    let rates: Vec<(Option<u32>, Option<u64>)> = orders
+        .iter()
+        .filter_map(|order| match order {
+            PartOrder::Transfer { at, read, write: None, .. } => {
+                Some((at.map(|at| at.0), read.map(|read| read / MIB)))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(rates, [(None, Some(10)), (Some(2), Some(10)), (Some(1), Some(70))]);
+}
+
+/// Weights are of the machine: of four CPUs, two are half.
+#[test]
+fn weights_are_in_one_measure_and_a_scheduler_needs_none() {
+    let mut world = World::new();
+    world.place(1, ANA, 0);
+    let weights = |orders: &[PartOrder]| {
+        let of = |order: &PartOrder| match order {
+            PartOrder::Weigh { weight, .. } => Some(*weight),
+            _ => None,
+        };
+        orders.iter().find_map(of)
+    };
+    assert_eq!(weights(&world.step(|_| ())), Some(2_500), "and as much for its own group");
+    world.snapshot.places[0].used_ns += SECOND * 3 / 2;
+    assert_eq!(weights(&world.step(|_| ())), Some(4_375));
+    world.means.switches = true;
+    assert_eq!(weights(&world.step(|_| ())), None);
+}

@@ -1,0 +1,42 @@
+//! Parts of units in words: what holds in each control group that has their processes.
+
+use std::fmt;
+
+use commonhold_contract::measure::{Bytes, CpuCount, Speed};
+use commonhold_policy::PlaceId;
+use commonhold_policy::plan::PartOrder;
+
+/// Where a part holds.
+struct At(Option<PlaceId>);
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(place) => write!(f, "at place {}", place.0),
+            None => f.write_str("in its own group"),
+        }
+    }
+}
+
+/// Writes what is ordered of a unit that is called so.
+pub(crate) fn write(f: &mut fmt::Formatter<'_>, order: &PartOrder, unit: &str) -> fmt::Result {
+    let at = At(order.at());
+    write!(f, "{unit}, {at}: ")?;
+    match order {
+        PartOrder::Confine { cpus: Some(cpus), .. } => write!(f, "runs on cpus {cpus}"),
+        PartOrder::Confine { cpus: None, .. } => f.write_str("runs on any cpu"),
+        PartOrder::Weigh { weight, .. } => write!(f, "weight {weight}"),
+        PartOrder::Cap { micro_cpus: Some(micro), .. } => write!(f, "at most {}", CpuCount(*micro)),
+        PartOrder::Cap { micro_cpus: None, .. } => f.write_str("no cap"),
+        PartOrder::Guarantee { min, low, .. } => {
+            write!(f, "{} of memory are guaranteed, {} of these in any case", Bytes(*low), Bytes(*min))
+        }
+        PartOrder::Allow { bytes: Some(bytes), .. } => write!(f, "at most {} of memory", Bytes(*bytes)),
+        PartOrder::Allow { bytes: None, .. } => f.write_str("no bound on memory"),
+        PartOrder::Reclaim { bytes, .. } => write!(f, "gives up {} of memory", Bytes(*bytes)),
+        PartOrder::Transfer { disk, read: None, write: None, .. } => write!(f, "no bound on disk {disk}"),
+        PartOrder::Transfer { disk, read, write, .. } => {
+            write!(f, "at most {} read, {} written on disk {disk}", Speed(*read), Speed(*write))
+        }
+    }
+}
