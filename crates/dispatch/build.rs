@@ -15,7 +15,7 @@ use bpf::{fail, out};
 /// The description of the tables that C takes from the header `tables.h`.
 const TABLES: &str = "src/tables/mod.rs";
 /// The types that C takes from it, and their names there. The values of an enum are named after it: `DISPATCH_RECALL_NOW`.
-const NAMES: [(&str, &str); 27] = [
+const NAMES: [(&str, &str); 28] = [
     ("Account", "dispatch_account"),
     ("By", "dispatch_by"),
     ("Cause", "dispatch_wait"),
@@ -32,6 +32,7 @@ const NAMES: [(&str, &str); 27] = [
     ("Own", "dispatch_task"),
     ("Owned", "dispatch_owned"),
     ("Place", "dispatch_place"),
+    ("Put", "dispatch_put"),
     ("Recall", "dispatch_recall"),
     ("Rescue", "dispatch_rescue"),
     ("Rescues", "dispatch_rescues"),

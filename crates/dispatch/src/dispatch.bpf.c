@@ -169,15 +169,16 @@ static void change_unit(struct dispatch_task *task, u32 id)
 
 /*
  * A task that executed a program may be in another unit since: see dispatch_exec(). The unit by its program holds until
- * the daemon moves the task into the unit's control group. Where the daemon does not, it knows better: its decision is
- * that of the control group.
+ * the daemon moves the task into the unit's control group, or says the task's unit (dispatch_put_thread()). Where the daemon
+ * does neither, it knows better: its decision is that of the control group.
  */
 static void settle(struct dispatch_task *task)
 {
 	u32 unit = task->destined;
 
 	if (unit == DISPATCH_NOBODY) {
-		if (task->placed == DISPATCH_BY_CGROUP || before(scx_bpf_now(), task->placed_at + PLACED_NS))
+		if (task->placed == DISPATCH_BY_CGROUP || task->placed == DISPATCH_BY_DAEMON ||
+		    before(scx_bpf_now(), task->placed_at + PLACED_NS))
 			return;
 		unit = task->base;
 		task->placed = DISPATCH_BY_CGROUP;

@@ -26,7 +26,7 @@ use crate::kernel::Settings;
 use crate::matches::{self, Lists, Match};
 use crate::tables::kernel::EndTable;
 use crate::tables::{
-    Account, CPUS_MAX, Cpu, GANGS_MAX, Joined, LATENCIES, NOBODY, Near, Owned, Rules, Seated, Setting,
+    Account, CPUS_MAX, Cpu, GANGS_MAX, Joined, LATENCIES, NOBODY, Near, Owned, Put, Rules, Seated, Setting,
     Turned, UNITS_MAX, Unit,
 };
 use crate::unit_rules::UnitRules;
@@ -168,6 +168,8 @@ unsafe trait Argument: Copy {}
 unsafe impl Argument for Owned {}
 // SAFETY: likewise.
 unsafe impl Argument for Joined {}
+// SAFETY: likewise.
+unsafe impl Argument for Put {}
 // SAFETY: likewise.
 unsafe impl Argument for Turned {}
 // SAFETY: likewise.
@@ -410,6 +412,14 @@ impl Scheduler {
         let seated = Seated { thread, cpu: cpu.unwrap_or(NOBODY) };
         self.call("dispatch_seat", seated)
             .map_err(|source| Error::Use { what: format!("thread {thread} cannot have a seat"), source })
+    }
+
+    /// A thread is in a unit that its control group does not say, with what it starts from now on. One that has ended needs none.
+    pub fn put(&mut self, thread: u32, unit: u32) -> Result<(), Error> {
+        self.call("dispatch_put_thread", Put { thread, unit }).map_err(|source| Error::Use {
+            what: format!("thread {thread} cannot be of unit number {unit}"),
+            source,
+        })
     }
 
     /// A process is of a gang from now on, with those that it starts, or of none. One that has ended needs none.
@@ -668,6 +678,7 @@ mod tests {
             "dispatch_own_cpu",
             "dispatch_seat",
             "dispatch_join",
+            "dispatch_put_thread",
             "dispatch_turn",
             "dispatch_set_unit_from_outside",
         ] {

@@ -110,6 +110,17 @@ pub enum Stays {
     UserManager,
     /// A process of a system service, or in a container, that no rule names.
     Service,
+    /// Its unit is held in this control group: see [`crate::places`].
+    InPlace,
+    /// Its control group has processes of other units, too, so that no unit can be held there.
+    Mixed,
+}
+
+impl Stays {
+    /// Whether nothing of the unit's control groups holds such a process.
+    pub fn is_outside(self) -> bool {
+        self != Stays::InPlace
+    }
 }
 
 impl fmt::Display for Stays {
@@ -119,6 +130,8 @@ impl fmt::Display for Stays {
             Stays::Service => {
                 "part of a system service or container that no `cgroup:`, `command:` or `pid:` rule names"
             }
+            Stays::InPlace => "held where they are",
+            Stays::Mixed => "in a control group with processes of other units",
         })
     }
 }

@@ -13,12 +13,11 @@ use crate::words::path;
 /// The processes in no unit, whatever a contract's rules match.
 pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 
-/// What it means on a machine with systemd that members are moved into control groups of units.
-pub const MOVED_BESIDE_SYSTEMD: &str = "systemd runs here. Members of units are moved out of their login sessions' control groups. \
-    Until the daemon ends, `loginctl` and the journal do not count these processes to their sessions, logout does not end \
-    them, and limits set on their slices do not hold them. User managers (`systemd --user`) and all that they started stay \
-    where they are. So do system services and containers, unless a `cgroup:`, `command:` or `pid:` rule names them. A process that stays \
-    is a member of its unit, but control groups do not hold it.";
+/// How units are held on a machine with systemd.
+pub const IN_PLACE: &str = "systemd runs here. Units are held in the control groups that it gave to users, sessions and services. \
+    Nobody is moved out of these but processes that `exec`, a `pid:` or a `command:` rule puts into a unit while others are in their \
+    group. A process in a group with processes of several units is a member of its unit; its CPU time is held by the `kernel` \
+    backend, and nothing else of it.";
 
 /// The processes in a unit, or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +44,9 @@ impl Present {
     /// `11 would be moved into the unit's control group; 1 stays (kept by a user's service manager)`
     fn moves(&self) -> Option<String> {
         let moved = self.moved.filter(|_| self.processes() > 0)?;
+        if moved == 0 && matches!(self.staying.as_slice(), [(Stays::InPlace, _)]) {
+            return Some("all would be held where they are".to_owned());
+        }
         let stay = |count: usize| if count == 1 { "stays" } else { "stay" };
         let staying = self.staying.iter().map(|(why, count)| format!("; {count} {} ({why})", stay(*count)));
         Some(format!("{moved} would be moved into the unit's control group{}", staying.collect::<String>()))
@@ -128,6 +130,8 @@ const fn key(why: Stays) -> &'static str {
     match why {
         Stays::UserManager => "user_manager",
         Stays::Service => "service",
+        Stays::InPlace => "in_place",
+        Stays::Mixed => "mixed",
     }
 }
 

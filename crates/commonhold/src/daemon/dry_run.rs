@@ -77,7 +77,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
 fn look(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failure> {
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
     if let Some(place) = choice.place() {
-        roster.moves_members(place.delegated_path());
+        roster.held_at(place);
     }
     let begun = clock::now();
     // Every look may find users that want a sub-unit; with that, the next one places them.

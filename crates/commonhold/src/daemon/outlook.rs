@@ -12,7 +12,7 @@ use commonhold_policy::DiskMeans;
 use commonhold_policy::Means;
 use commonhold_policy::MemoryMeans;
 use commonhold_report::holdings::Holding;
-use commonhold_report::present::MOVED_BESIDE_SYSTEMD;
+use commonhold_report::present::IN_PLACE;
 
 use super::holdings;
 use super::start::{self, Choice};
@@ -43,10 +43,10 @@ impl Outlook {
         Ok(Outlook { choice, why, means, holdings })
     }
 
-    /// What is to be known beside: where members are moved on a machine with systemd, what that means for their sessions.
+    /// What is to be known beside: on a machine with systemd, in which control groups units are held.
     pub(crate) fn notes(&self) -> Vec<&'static str> {
-        let moves = self.choice.place().is_some() && capability::systemd_runs(Path::new("/"));
-        moves.then_some(MOVED_BESIDE_SYSTEMD).into_iter().collect()
+        let is_all = |place: &CgroupPlace| !place.delegated && capability::systemd_runs(Path::new("/"));
+        self.choice.place().is_some_and(is_all).then_some(IN_PLACE).into_iter().collect()
     }
 }
 

@@ -219,7 +219,7 @@ fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
         return Err(refuse(&Why::NoSuchProcess, format!("process {pid} {why}")));
     };
     let unit = hold.contract().unit(member.placement.unit).path.clone();
-    let outside = member.stays.map(|why| why.to_string());
+    let outside = member.stays.filter(|why| why.is_outside()).map(|why| why.to_string());
     reply(&WhereReply { unit, rule: explain(hold, about, member.placement), outside })
 }
 

@@ -267,6 +267,34 @@ SEC("syscall") int dispatch_seat(struct dispatch_seated *seated)
 	return 0;
 }
 
+/*
+ * A thread is in a unit that its control group does not say: others' threads are in that group, too. It changes where it wakes
+ * or stops next, which settle() sees to; one that runs is interrupted for that. What it starts is in the same unit.
+ */
+SEC("syscall") int dispatch_put_thread(struct dispatch_put *put)
+{
+	struct dispatch_put own = *put;
+	struct dispatch_task *task;
+	struct task_struct *p = task_from(own.thread);
+	u32 unit;
+
+	if (!p)
+		return 0; /* it has ended */
+	task = task_of(p);
+	if (task && unit_at(own.unit)) {
+		task->base = own.unit;
+		task->placed = DISPATCH_BY_DAEMON;
+		unit = task->destined == DISPATCH_NOBODY ? task->pays : task->destined;
+		if (unit != own.unit) {
+			task->destined = own.unit;
+			if (task->cpu != DISPATCH_NOBODY)
+				scx_bpf_kick_cpu(task->cpu, SCX_KICK_PREEMPT);
+		}
+	}
+	bpf_task_release(p);
+	return 0;
+}
+
 /* A process is of a gang from now on, or of none: likewise. */
 SEC("syscall") int dispatch_join(struct dispatch_joined *joined)
 {

@@ -89,7 +89,8 @@ struct {
 /* The unit of a cgroup, by the cgroup's id (its directory's inode); descendants belong to the nearest that is here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2 * DISPATCH_UNITS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16 * DISPATCH_UNITS_MAX); /* a unit's own, and those of others that it is held in */
 	__type(key, u64);
 	__type(value, u32);
 } unit_of_cgroup SEC(".maps");

@@ -394,6 +394,8 @@ pub(crate) enum By {
     Rule,
     /// Its program, or its parent's: what it starts belongs there, too.
     Command,
+    /// The daemon, which knows better than its control group.
+    Daemon,
 }
 
 /// What the scheduler keeps of a task.
@@ -466,6 +468,16 @@ pub(crate) struct Joined {
     pub(crate) process: u32,
     /// Or [`NOBODY`].
     pub(crate) gang: u32,
+}
+
+/// The argument of `dispatch_put`: the unit of a thread whose control group does not say it.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+#[cfg_attr(not(feature = "kernel"), allow(dead_code))]
+pub(crate) struct Put {
+    /// Its number, as the caller sees it.
+    pub(crate) thread: u32,
+    pub(crate) unit: u32,
 }
 
 /// The argument of `dispatch_turn`, which needs none.

@@ -13,6 +13,7 @@ pub struct SystemNames {
     uids: RefCell<BTreeMap<String, Option<u32>>>,
     gids: RefCell<BTreeMap<String, Option<u32>>>,
     user_names: RefCell<BTreeMap<u32, Option<String>>>,
+    groups: RefCell<BTreeMap<u32, Vec<u32>>>,
 }
 
 impl SystemNames {
@@ -26,11 +27,17 @@ impl SystemNames {
         self.user_names.borrow_mut().entry(uid).or_insert_with(|| ask_user_name(uid)).clone()
     }
 
+    /// The groups that a user is in, the primary one first; none of a user that is not known.
+    pub fn groups_of(&self, uid: u32) -> Vec<u32> {
+        self.groups.borrow_mut().entry(uid).or_insert_with(|| ask_groups(uid).unwrap_or_default()).clone()
+    }
+
     /// Forgets every answer, so that the next questions are asked anew: users come and go between two contracts.
     pub fn forget(&self) {
         self.uids.borrow_mut().clear();
         self.gids.borrow_mut().clear();
         self.user_names.borrow_mut().clear();
+        self.groups.borrow_mut().clear();
     }
 }
 
@@ -83,6 +90,29 @@ fn ask_user_name(uid: u32) -> Option<String> {
     Some(unsafe { CStr::from_ptr(record.pw_name) }.to_string_lossy().into_owned())
 }
 
+fn ask_groups(uid: u32) -> Option<Vec<u32>> {
+    let (record, _room) = with_room(|record: &mut libc::passwd, room, found| {
+        // SAFETY: as in `ask_uid`.
+        unsafe { libc::getpwuid_r(uid, record, room.as_mut_ptr().cast(), room.len(), found) }
+    })?;
+    let mut groups: Vec<u32> = vec![0; 64];
+    loop {
+        let mut count = libc::c_int::try_from(groups.len()).ok()?;
+        // SAFETY: pw_name points to a string in the room, which is still alive here; `count` is the length of `groups`.
+        let fits =
+            unsafe { libc::getgrouplist(record.pw_name, record.pw_gid, groups.as_mut_ptr(), &raw mut count) };
+        let count = usize::try_from(count).ok()?;
+        if fits >= 0 {
+            groups.truncate(count);
+            return Some(groups);
+        }
+        if count <= groups.len() || count > ROOM_BYTES_MAX {
+            return None;
+        }
+        groups.resize(count, 0);
+    }
+}
+
 /// The largest room that is tried: a group of 30,000 members takes less.
 const ROOM_BYTES_MAX: usize = 1 << 20;
 
@@ -116,6 +146,7 @@ mod tests {
             assert_eq!(names.user_name(0).as_deref(), Some("root"));
             assert_eq!(names.user_name(3_999_999_999), None);
         }
+        assert_eq!((names.groups_of(0).first(), names.groups_of(3_999_999_999)), (Some(&0), Vec::new()));
         names.forget();
         assert_eq!(names.uid("root"), Some(0));
     }

@@ -32,6 +32,7 @@
 mod account;
 mod inherit;
 mod origin;
+mod place;
 #[cfg(test)]
 mod tests;
 
@@ -147,6 +148,8 @@ struct Decisive {
 struct Moving {
     /// The control group that was given to this program, as /proc shows its path, if one was.
     delegated: Option<String>,
+    /// Whether units are held where their processes are, and only those are moved that a rule names.
+    in_place: bool,
 }
 
 impl Decisive {
@@ -175,6 +178,7 @@ pub struct Roster {
     decisive: Decisive,
     /// `None` where members stay in the control groups that they are in.
     moving: Option<Moving>,
+    places: place::Places,
     known: BTreeMap<u32, Known>,
     /// Units by path, since ids change with the contract.
     entered: BTreeMap<ProcessKey, String>,
@@ -210,6 +214,8 @@ struct Known {
     /// Where its parent was placed when that ended.
     orphaned: Option<Placement>,
     inode: u64,
+    /// It stands in a control group of ours.
+    is_moved: bool,
     seen_at: Time,
     /// Its CPU clock when its facts were read.
     facts_cpu_ns: Option<u64>,
@@ -229,6 +235,7 @@ impl Roster {
             contract: Contract::default(),
             decisive: Decisive::default(),
             moving: None,
+            places: place::Places::default(),
             known: BTreeMap::new(),
             entered: BTreeMap::new(),
             grants: BTreeSet::new(),
@@ -258,13 +265,29 @@ impl Roster {
     /// Tells that members are moved into control groups of units, as far as [`stays`] allows. `delegated` is the control group
     /// that was given to this program, as /proc shows its path, if one was.
     pub fn moves_members(&mut self, delegated: Option<String>) {
-        self.moving = Some(Moving { delegated });
+        self.moving = Some(Moving { delegated, in_place: false });
+    }
+
+    /// Tells that units are held in control groups of other programs, where their processes are, and that only processes are
+    /// moved that a rule names, and that stand among others'.
+    pub fn holds_in_place(&mut self) {
+        self.moving = Some(Moving { delegated: None, in_place: true });
+    }
+
+    /// Whether units are held in control groups of other programs.
+    pub fn is_in_place(&self) -> bool {
+        self.moving.as_ref().is_some_and(|moving| moving.in_place)
+    }
+
+    /// The control groups of other programs that units are held in, as /proc shows their paths.
+    pub fn places(&self) -> &BTreeMap<String, UnitId> {
+        &self.places.held
     }
 
     /// Why a process that enters a unit by `exec` is not moved into the unit's control group; `None` if it is, if nobody is
     /// moved, or if the process is gone.
     pub fn stays_on_entering(&mut self, pid: u32) -> Result<Option<Stays>, LiveError> {
-        let Some(Moving { delegated }) = &self.moving else { return Ok(None) };
+        let Some(Moving { delegated, .. }) = &self.moving else { return Ok(None) };
         let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
         let facts = ProcessFacts { cgroup, ..ProcessFacts::default() };
         let entered = Placement { named: true, ..Placement::by_default(UnitId::SHARED) };
@@ -330,6 +353,7 @@ impl Roster {
         }
         self.anew = false;
         self.place_again(changes);
+        self.find_places(thorough, changes);
         if !changes.is_empty() || anew {
             self.find_users(changes);
         }
@@ -468,6 +492,7 @@ impl Roster {
             facts,
             orphaned: None,
             inode,
+            is_moved: false,
             // What was there at the first look is past its first exec.
             seen_at: if first { now.saturating_sub(SECOND) } else { now },
             facts_cpu_ns: cpu_ns,
@@ -575,6 +600,7 @@ impl Roster {
         known.member.uid = facts.uid;
         known.member.session = stat.session;
         known.member.comm.clone_from(&stat.comm);
+        known.is_moved = self.origins.hides(&facts.cgroup);
         facts.cgroup = self.origins.counts_as(facts.cgroup, &known.facts.cgroup);
         if known.facts != facts {
             known.facts = facts;
@@ -595,10 +621,10 @@ impl Roster {
 
     fn find_users(&self, changes: &mut Changes) {
         let each = |unit: UnitId| self.contract.unit(unit).each == Some(Each::User);
-        let users: BTreeSet<(UnitId, u32)> = self
-            .members()
-            .filter(|member| each(member.placement.unit))
-            .map(|member| (member.placement.unit, member.uid))
+        let there = self.known.values().filter(|known| !known.ended);
+        let users: BTreeSet<(UnitId, u32)> = there
+            .filter(|known| each(known.member.placement.unit))
+            .map(|known| (known.member.placement.unit, self.user_of(&known.facts)))
             .collect();
         changes.users = users
             .into_iter()
@@ -624,9 +650,12 @@ fn has_ended(stat: &Stat) -> bool {
 
 /// Why a process may not be moved out of its control group.
 fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
-    let Moving { delegated } = roster.moving.as_ref()?;
+    let Moving { delegated, in_place } = roster.moving.as_ref()?;
     if known.member.placement.unit.is_common() {
         return None;
+    }
+    if *in_place {
+        return roster.stays_in_place(known);
     }
     stays(&known.facts, &known.member.placement, delegated.as_deref())
 }
@@ -635,6 +664,10 @@ fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
 fn placement_of(roster: &Roster, known: &Known) -> Placement {
     let parent = roster.known.get(&known.member.parent).map(|parent| parent.member.placement);
     let entered = roster.entered.get(&known.member.key).and_then(|path| roster.contract.find(path));
-    let facts = ProcessFacts { parent: parent.or(known.orphaned), entered, ..known.facts.clone() };
+    let mut facts = ProcessFacts { parent: parent.or(known.orphaned), entered, ..known.facts.clone() };
+    let user = roster.user_of(&facts);
+    if user != facts.uid {
+        (facts.uid, facts.gids) = (user, roster.names.groups_of(user));
+    }
     place(&roster.contract, &roster.names, &facts)
 }

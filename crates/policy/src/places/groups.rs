@@ -47,7 +47,7 @@ fn user_slice(group: &str) -> Option<&str> {
 
 /// The groups that could be a place for who is in a group, the outermost first.
 fn candidates(group: &str) -> Vec<&str> {
-    let first = user_slice(group).map_or_else(|| service(group).unwrap_or(group), |slice| slice);
+    let first = user_slice(group).or_else(|| service(group)).unwrap_or(group);
     let rest = group[first.len()..]
         .match_indices('/')
         .map(|(at, _)| first.len() + at)
@@ -65,7 +65,8 @@ fn service(group: &str) -> Option<&str> {
     let mut end = 0;
     for name in group.split('/') {
         end += name.len();
-        if name.ends_with(".service") || name.ends_with(".scope") {
+        let is_unit = |ending: &str| name.strip_suffix(ending).is_some_and(|name| !name.is_empty());
+        if is_unit(".service") || is_unit(".scope") {
             return Some(&group[..end]);
         }
         end += 1;
@@ -73,27 +74,48 @@ fn service(group: &str) -> Option<&str> {
     None
 }
 
-/// Whose processes are in a group and below it.
-#[derive(Debug, Clone, Copy, Default)]
-struct Whose {
-    /// Of those that no rule names: the innermost unit around all; `Some(None)`: there is none.
-    others: Option<Option<UnitId>>,
-    /// The same of those that a rule names.
-    named: Option<Option<UnitId>>,
+/// Whose some processes are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Whose {
+    /// There are none.
+    #[default]
+    Nobodys,
+    /// The unit's, or of units within it: the innermost unit around all.
+    One(UnitId),
+    /// Of units that no unit is around, or in no unit.
+    Several,
 }
 
 impl Whose {
+    fn with(self, contract: &Contract, unit: UnitId) -> Whose {
+        match self {
+            _ if unit.is_common() => Whose::Several,
+            Whose::Nobodys => Whose::One(unit),
+            Whose::One(before) => around(contract, before, unit).map_or(Whose::Several, Whose::One),
+            Whose::Several => Whose::Several,
+        }
+    }
+}
+
+/// Whose the processes in a group and below it are.
+#[derive(Debug, Clone, Copy, Default)]
+struct There {
+    named: Whose,
+    others: Whose,
+}
+
+impl There {
     fn add(&mut self, contract: &Contract, one: &Inhabited) {
         let of = if one.named { &mut self.named } else { &mut self.others };
-        let own = (!one.unit.is_common()).then_some(one.unit);
-        *of = Some(match *of {
-            None => own,
-            Some(before) => before.zip(own).and_then(|(before, own)| around(contract, before, own)),
-        });
+        *of = of.with(contract, one.unit);
     }
 
     fn unit(self) -> Option<UnitId> {
-        self.others.unwrap_or_else(|| self.named.flatten())
+        let counts = if self.others == Whose::Nobodys { self.named } else { self.others };
+        match counts {
+            Whose::One(unit) => Some(unit),
+            Whose::Nobodys | Whose::Several => None,
+        }
     }
 }
 
@@ -105,7 +127,7 @@ fn around(contract: &Contract, one: UnitId, other: UnitId) -> Option<UnitId> {
 
 /// The places, each with its unit. No place is in another one.
 pub fn of(contract: &Contract, inhabited: &[Inhabited]) -> BTreeMap<String, UnitId> {
-    let mut whose: BTreeMap<&str, Whose> = BTreeMap::new();
+    let mut whose: BTreeMap<&str, There> = BTreeMap::new();
     for one in inhabited {
         for group in candidates(&one.group) {
             whose.entry(group).or_default().add(contract, one);

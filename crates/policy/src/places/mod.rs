@@ -64,10 +64,20 @@ pub fn spread(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
     capped.iter().zip(more).map(|(used, more)| used + more).collect()
 }
 
+/// The same for a unit's own group, which comes first, and for places. An own group that uses nothing is probably empty: it has
+/// little of what is left.
+fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
+    let mut caps = caps.to_vec();
+    if uses[0] == 0 && uses.len() > 1 {
+        caps[0] = caps[0].min(total / CHANGE_PART);
+    }
+    spread(total, uses, &caps)
+}
+
 /// What is ordered for a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct InForce {
-    cpus: Option<Option<CpuSet>>,
+    cpus: Runs,
     cap: Option<u64>,
     min: u64,
     low: u64,
@@ -76,17 +86,27 @@ struct InForce {
     rates: BTreeMap<String, Rates>,
 }
 
+/// Where a unit's processes run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+enum Runs {
+    /// Where those of the unit around do.
+    #[default]
+    AsAround,
+    Anywhere,
+    On(CpuSet),
+}
+
 /// Rates each way, in bytes per second.
 type Rates = (Option<u64>, Option<u64>);
 
 /// What was ordered for a holder.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Told {
-    cpus: Option<Option<CpuSet>>,
+    cpus: Option<CpuSet>,
     weight: Option<u32>,
-    cap: Option<Option<u64>>,
+    cap: Option<u64>,
     kept: Option<(u64, u64)>,
-    allowed: Option<Option<u64>>,
+    allowed: Option<u64>,
     rates: BTreeMap<String, Rates>,
 }
 
@@ -255,7 +275,8 @@ impl State {
         for step in &plan.orders.cpu {
             match &step.action {
                 CpuOrder::Confine { unit, cpus } => {
-                    self.units.entry(*unit).or_default().cpus = Some(cpus.clone())
+                    let runs = cpus.clone().map_or(Runs::Anywhere, Runs::On);
+                    self.units.entry(*unit).or_default().cpus = runs;
                 }
                 CpuOrder::Cap { unit, micro_cpus } => self.units.entry(*unit).or_default().cap = *micro_cpus,
                 CpuOrder::Weigh { .. } | CpuOrder::Credit { .. } | CpuOrder::Gate { .. } => {}
@@ -370,9 +391,9 @@ impl State {
                 let (min, low) = kept_in.get(&sub).copied().unwrap_or((of_sub.min, of_sub.low));
                 around = (around.0.saturating_add(min), around.1.saturating_add(low));
             }
-            let min = spread(force.min.saturating_sub(min_inside), &uses, &caps);
-            let low = spread(force.own, &uses, &caps);
-            let bounds = force.allowed.map(|bytes| spread(bytes, &uses, &caps));
+            let min = spread_with_own(force.min.saturating_sub(min_inside), &uses, &caps);
+            let low = spread_with_own(force.own, &uses, &caps);
+            let bounds = force.allowed.map(|bytes| spread_with_own(bytes, &uses, &caps));
             let own: Vec<u64> = low.iter().zip(&min).map(|(low, min)| *low.max(min)).collect();
             let mut kept: Vec<(u64, u64)> = min.iter().zip(&own).map(|(min, own)| (*min, *own)).collect();
             kept[0] = (kept[0].0.saturating_add(around.0), kept[0].1.saturating_add(around.1));
@@ -400,10 +421,10 @@ impl State {
             }
             let bounds: Vec<Option<u64>> =
                 holders.iter().enumerate().map(|(nth, _)| bounds.as_ref().map(|of| of[nth])).collect();
-            let before = self.told(unit, &holders, |told| told.allowed.flatten());
+            let before = self.told(unit, &holders, |told| told.allowed);
             if differ(before.iter().copied(), bounds.iter().copied()) {
                 for (nth, at) in holders.iter().enumerate().filter(|(nth, _)| bounds[*nth] != before[*nth]) {
-                    self.told.entry((unit, *at)).or_default().allowed = Some(bounds[nth]);
+                    self.told.entry((unit, *at)).or_default().allowed = bounds[nth];
                     let action = PartOrder::Allow { unit, at: *at, bytes: bounds[nth] };
                     orders.push(Step { action, reason: Reason::FollowsUse });
                 }
@@ -462,8 +483,12 @@ impl State {
             let mut holders = vec![None];
             holders.extend(places.iter().map(|at| Some(held.places[*at].place)));
             let uses: Vec<u64> = holders.iter().map(|at| self.cpu_rate((*unit, *at)) / 1_000).collect();
-            let parts = spread(entitled, &uses, &vec![u64::MAX; uses.len()]);
-            let cpus = lineage(held.contract, *unit).find_map(|unit| self.unit(unit).cpus).flatten();
+            let parts = spread_with_own(entitled, &uses, &vec![u64::MAX; uses.len()]);
+            let runs = lineage(held.contract, *unit).map(|unit| self.unit(unit).cpus);
+            let cpus = match runs.into_iter().find(|runs| *runs != Runs::AsAround) {
+                Some(Runs::On(cpus)) => Some(cpus),
+                Some(Runs::Anywhere | Runs::AsAround) | None => None,
+            };
             for (at, part) in places.iter().zip(&parts[1..]) {
                 let facts = &held.places[*at];
                 let told = self.told.entry((*unit, Some(facts.place))).or_default();
@@ -473,16 +498,12 @@ impl State {
                     }
                     (cpus, _) => cpus.clone(),
                 };
-                if input.means.cpu_sets
-                    && told.cpus.as_ref() != Some(&wanted)
-                    && (told.cpus.is_some() || wanted.is_some())
-                {
-                    told.cpus = Some(wanted.clone());
+                if input.means.cpu_sets && told.cpus != wanted {
+                    told.cpus.clone_from(&wanted);
                     let action = PartOrder::Confine { unit: *unit, at: facts.place, cpus: wanted };
                     orders.push(Step { action, reason: Reason::FollowsUse });
                 }
-                let weight = (u128::from(*part) * u128::from(WEIGHT_MAX) / u128::from(machine)) as u64;
-                let weight = weight.clamp(1, WEIGHT_MAX);
+                let weight = (part.min(&machine) * WEIGHT_MAX / machine).clamp(1, WEIGHT_MAX);
                 if input.means.weights && differs(told.weight.map(u64::from), Some(weight)) {
                     let weight = u32::try_from(weight).unwrap_or(u32::MAX);
                     told.weight = Some(weight);
@@ -518,7 +539,9 @@ impl State {
                 .iter()
                 .map(|holder| if holder.1.is_none() { own } else { self.cpu_rate(*holder) } / 1_000);
             let uses: Vec<u64> = uses.collect();
-            for (holder, part) in holders.into_iter().zip(spread(cap, &uses, &vec![u64::MAX; uses.len()])) {
+            for (holder, part) in
+                holders.into_iter().zip(spread_with_own(cap, &uses, &vec![u64::MAX; uses.len()]))
+            {
                 let lowest = parts.entry(holder).or_insert(part);
                 *lowest = part.min(*lowest);
             }
@@ -526,8 +549,8 @@ impl State {
         for holder in held.holders() {
             let part = parts.get(&holder).copied();
             let told = self.told.entry(holder).or_default();
-            if differs(told.cap.flatten(), part) {
-                told.cap = Some(part);
+            if differs(told.cap, part) {
+                told.cap = part;
                 let action = PartOrder::Cap { unit: holder.0, at: holder.1, micro_cpus: part };
                 orders.push(Step { action, reason: Reason::FollowsUse });
             }
@@ -549,8 +572,8 @@ impl State {
                 let none = vec![u64::MAX; holders.len()];
                 let reads: Vec<u64> = holders.iter().map(|holder| rate(holder).0).collect();
                 let writes: Vec<u64> = holders.iter().map(|holder| rate(holder).1).collect();
-                let reads = read.map(|rate| spread(rate, &reads, &none));
-                let writes = write.map(|rate| spread(rate, &writes, &none));
+                let reads = read.map(|rate| spread_with_own(rate, &reads, &none));
+                let writes = write.map(|rate| spread_with_own(rate, &writes, &none));
                 for (nth, holder) in holders.into_iter().enumerate() {
                     let lower = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
                     let part = parts.entry((holder, disk.clone())).or_default();

@@ -123,14 +123,14 @@ fn allowed(orders: &[PartOrder]) -> Vec<(Option<u32>, Option<u64>)> {
     orders.iter().filter_map(of).collect()
 }
 
-/// Two slices of a unit use 300 and 100 of the 600 MiB that it may; 200 are left, which its own group may have, too.
+/// Two slices of a unit use 300 and 100 of the 600 MiB that it may; of the 200 that are left, its own group has little, which uses nothing.
 #[test]
 fn a_bound_follows_use_and_comes_back_whole() {
     let mut world = World::new();
     world.place(1, ANA, 300);
     world.place(2, ANA, 100);
     let orders = world.step(|plan| allow(plan, ANA, 600));
-    assert_eq!(allowed(&orders), [(None, Some(66)), (Some(1), Some(366)), (Some(2), Some(166))]);
+    assert_eq!(allowed(&orders), [(None, Some(37)), (Some(1), Some(381)), (Some(2), Some(181))]);
     assert_eq!(allowed(&world.step(|_| ())), [], "nothing changed");
     world.snapshot.places[1].memory += 5 * MIB;
     world.used(ANA, 5);
@@ -159,7 +159,7 @@ fn a_managers_bound_is_kept_and_what_it_leaves_is_used() {
         allow(plan, ANA, 250);
         plan.orders.cpu.push(Step { action: confine, reason: Reason::Rests });
     });
-    assert_eq!(allowed(&orders), [(None, Some(80)), (Some(1), Some(50)), (Some(2), Some(120))]);
+    assert_eq!(allowed(&orders), [(None, Some(15)), (Some(1), Some(50)), (Some(2), Some(184))]);
     let cpus: Vec<String> = orders
         .iter()
         .filter_map(|order| match order {
@@ -191,7 +191,7 @@ fn guarantees_are_spread() {
             _ => None,
         })
         .collect();
-    assert_eq!(kept, [(ANA, None, 0, 50), (ANA, Some(1), 100, 350), (PHYSICS, None, 0, 50)]);
+    assert_eq!(kept, [(ANA, None, 0, 25), (ANA, Some(1), 100, 375), (PHYSICS, None, 0, 25)]);
 }
 
 /// A rate of the unit around is that of all places in it, by what they transfer.
@@ -215,7 +215,7 @@ fn rates_follow_what_is_transferred() {
             _ => None,
         })
         .collect();
-    assert_eq!(rates, [(None, Some(10)), (Some(2), Some(10)), (Some(1), Some(70))]);
+    assert_eq!(rates, [(None, Some(5)), (Some(2), Some(12)), (Some(1), Some(72))]);
 }
 
 /// Weights are of the machine: of four CPUs, two are half.
@@ -230,9 +230,13 @@ fn weights_are_in_one_measure_and_a_scheduler_needs_none() {
         };
         orders.iter().find_map(of)
     };
-    assert_eq!(weights(&world.step(|_| ())), Some(2_500), "and as much for its own group");
-    world.snapshot.places[0].used_ns += SECOND * 3 / 2;
-    assert_eq!(weights(&world.step(|_| ())), Some(4_375));
+    assert_eq!(weights(&world.step(|_| ())), Some(4_687), "little for its own group, which uses nothing");
+    world.snapshot.units[ANA.index()].used_ns = SECOND;
+    assert_eq!(
+        weights(&world.step(|_| ())),
+        Some(1_250),
+        "a CPU for its own group, and half of what is left"
+    );
     world.means.switches = true;
     assert_eq!(weights(&world.step(|_| ())), None);
 }

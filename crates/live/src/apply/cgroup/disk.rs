@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use commonhold_contract::UnitId;
 use commonhold_policy::disk::FRESH_NS;
-use commonhold_policy::{DiskFacts, DiskUse};
+use commonhold_policy::{DiskFacts, DiskUse, PlaceId};
 use commonhold_policy::{MS, Time};
 
 use super::knob::put_line;
@@ -50,6 +50,10 @@ pub(crate) struct Disks {
     facts: Vec<DiskFacts>,
     at: Option<Time>,
     texts: Texts,
+    /// What was done in places of units when they came, by device number.
+    since: BTreeMap<(PlaceId, String), DiskUse>,
+    /// What was done there since, by disk.
+    in_places: BTreeMap<PlaceId, Vec<(String, DiskUse)>>,
 }
 
 /// What the kernel tells in files that are read again and again.
@@ -85,12 +89,17 @@ impl Disks {
         &self.mount
     }
 
-    /// What units did so far. `leaves` are the cgroups of their own processes; what cannot be read is left out, since a
-    /// cgroup may go at any time. Nobody is looked at where there is no disk.
+    /// What was done in places of units since they came, by disk.
+    pub(super) fn in_places(&self) -> &BTreeMap<PlaceId, Vec<(String, DiskUse)>> {
+        &self.in_places
+    }
+
+    /// What units did so far. `leaves` are the cgroups of their own processes, and their places; what cannot be read is left out,
+    /// since a cgroup may go at any time. Nobody is looked at where there is no disk.
     pub(crate) fn observe(
         &mut self,
         now: Time,
-        leaves: impl FnOnce() -> Vec<(UnitId, PathBuf)>,
+        leaves: impl FnOnce() -> Vec<(UnitId, Option<PlaceId>, PathBuf)>,
     ) -> Vec<DiskFacts> {
         if self.at.is_some_and(|at| now < at.saturating_add(FRESH_NS)) {
             return self.facts.clone();
@@ -104,7 +113,7 @@ impl Disks {
         }
         self.at = Some(now);
         let leaves = if self.devices.is_empty() { Vec::new() } else { leaves() };
-        let units = leaves.iter().map(|(unit, _)| unit.index() + 1).max().unwrap_or(0);
+        let units = leaves.iter().map(|(unit, _, _)| unit.index() + 1).max().unwrap_or(0);
         let mut facts: BTreeMap<&str, DiskFacts> = BTreeMap::new();
         // Who sees a disk no more, and then again, gives its orders anew.
         for device in self.devices.iter().filter(|device| !replaced.contains(&device.name)) {
@@ -117,18 +126,33 @@ impl Disks {
                 DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s, device: whole, units };
             facts.insert(&device.number, of);
         }
-        for (unit, leaf) in &leaves {
+        self.in_places.clear();
+        for (unit, place, leaf) in &leaves {
             let stalled_ns = self.texts.read(&leaf.join("io.pressure")).and_then(stat::stalled_ns);
             for disk in facts.values_mut() {
-                disk.units[unit.index()].stalled_ns = stalled_ns;
+                let unit = &mut disk.units[unit.index()];
+                unit.stalled_ns =
+                    [unit.stalled_ns, stalled_ns].into_iter().flatten().reduce(u64::saturating_add);
             }
             let Some(text) = self.texts.read(&leaf.join("io.stat")) else { continue };
             for (number, used) in stat::parse(text) {
-                if let Some(disk) = facts.get_mut(number) {
-                    disk.units[unit.index()] = DiskUse { stalled_ns, ..used };
-                }
+                let Some(disk) = facts.get_mut(number) else { continue };
+                let used = match place {
+                    Some(place) => {
+                        let since = self.since.entry((*place, number.to_owned())).or_insert(used);
+                        let used = used.since(*since);
+                        self.in_places.entry(*place).or_default().push((disk.name.clone(), used));
+                        used
+                    }
+                    None => used,
+                };
+                let unit = &mut disk.units[unit.index()];
+                unit.read_bytes = unit.read_bytes.saturating_add(used.read_bytes);
+                unit.written_bytes = unit.written_bytes.saturating_add(used.written_bytes);
+                unit.requests = unit.requests.saturating_add(used.requests);
             }
         }
+        self.since.retain(|(place, _), _| leaves.iter().any(|(_, of, _)| *of == Some(*place)));
         self.facts = facts.into_values().collect();
         self.facts.clone()
     }
@@ -211,6 +235,11 @@ impl Disks {
         })
     }
 
+    /// A disk's device number.
+    pub(super) fn number(&self, disk: &str) -> Result<String, LiveError> {
+        Ok(self.device(disk)?.number.clone())
+    }
+
     fn device(&self, disk: &str) -> Result<&Device, LiveError> {
         self.devices.iter().find(|device| device.name == disk).ok_or_else(|| LiveError::Unavailable {
             what: format!("disk {disk} is gone"),
@@ -257,7 +286,7 @@ mod tests {
         write("io.stat", "8:0 rbytes=10 wbytes=2 rios=1 wios=1\n9:9 rbytes=7\n");
         write("io.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n");
         let mut disks = disks(&[Some(Weigher::Bfq), None]);
-        let leaves = [(unit, dir.path().to_owned())];
+        let leaves = [(unit, None, dir.path().to_owned())];
         let facts = disks.observe(100 * MS, || leaves.to_vec());
         let shown: Vec<_> = facts.iter().map(|disk| (disk.name.as_str(), disk.weighs, disk.at)).collect();
         assert_eq!(shown, [("sd0", true, 100 * MS), ("sd1", false, 100 * MS)]);

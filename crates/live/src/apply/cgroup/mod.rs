@@ -32,6 +32,7 @@ mod layout;
 mod members;
 pub(crate) mod memory;
 mod order;
+mod places;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,7 @@ use std::path::Path;
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
-use commonhold_policy::plan::{BusOrder, CpuOrder, DiskOrder, MemoryOrder, PlaceOrder};
+use commonhold_policy::plan::{BusOrder, CpuOrder, DiskOrder, MemoryOrder, PartOrder, PlaceOrder};
 use commonhold_policy::{DiskFacts, DiskMeans, JobId};
 use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
 use commonhold_policy::{MemoryFacts, MemoryMeans};
@@ -66,6 +67,7 @@ use exposure::Exposure;
 use groups::Groups;
 use members::{Arrival, Members, forgets_affinity};
 use memory::Memory;
+use places::Places;
 use usage::Usage;
 
 /// How often to look whether another program moved members away, in nanoseconds.
@@ -106,6 +108,9 @@ pub struct CgroupBackend {
     confined: BTreeMap<UnitId, CpuSet>,
     usable: CpuSet,
     bus: Bus,
+    places: Places,
+    /// How often it changed who is in which control group.
+    changed: u64,
 }
 
 impl CgroupBackend {
@@ -127,7 +132,7 @@ impl CgroupBackend {
         if let Ok(path) = tree.top.strip_prefix(&place.mount) {
             roster.see_through(&format!("/{}", path.display()));
         }
-        roster.moves_members(place.delegated_path());
+        roster.held_at(place);
         let overwritten =
             forgets_affinity(&rustix::system::uname().release().to_string_lossy()).then(|| usable.clone());
         if let Some(cpus) = &overwritten {
@@ -169,6 +174,8 @@ impl CgroupBackend {
             strays_at: 0,
             problems,
             bus: Bus::default(),
+            places: Places::new(&place.mount),
+            changed: 0,
         };
         backend.follow_memory();
         backend.open_bus();
@@ -217,6 +224,7 @@ impl CgroupBackend {
         let changes = self.roster.refresh(&self.contract, now, self.scan)?;
         self.scan = Scan::Quick;
         self.follow(&changes);
+        self.follow_places();
         let came = !(changes.joined.is_empty() && changes.moved.is_empty());
         let bus = self.bus.follow(now, came, &self.contract, &mut self.roster, &mut self.journal);
         self.problems.extend(bus);
@@ -239,6 +247,8 @@ impl CgroupBackend {
         self.bus.tell(&mut units);
         let memory = self.memory_facts(now);
         let disks = self.disk_facts();
+        let charged = self.memory.as_ref().map(Memory::charged_in_places).unwrap_or_default();
+        let places = self.places.facts(&charged, self.disks.in_places());
         let idle_ns = self.idle.read(self.roster.procfs(), now)?;
         let (contract, confined) = (&self.contract, &self.confined);
         let (confinement, all) = (&self.confinement, &self.usable);
@@ -249,7 +259,7 @@ impl CgroupBackend {
         let jobs = self.seats.observe(now, contract, &mut self.roster, &tied)?;
         self.seats.complain(&mut self.seating);
         self.problems.append(&mut self.seating.unread);
-        Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, ..Snapshot::default() })
+        Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, places, ..Snapshot::default() })
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.
@@ -257,13 +267,57 @@ impl CgroupBackend {
         self.journal
     }
 
+    /// The control groups of other programs that units are held in: the unit, and the directory.
+    pub(crate) fn held_in_place(&self) -> impl Iterator<Item = (UnitId, &Path)> {
+        self.places.all().map(|(_, unit, dir)| (unit, dir))
+    }
+
+    /// Follows which control groups of other programs are places of units.
+    fn follow_places(&mut self) {
+        let CgroupBackend { places, contract, roster, journal, problems, .. } = self;
+        if !places.follow(contract, roster.places(), journal, problems) {
+            return;
+        }
+        self.changed += 1;
+        if let Some(memory) = &mut self.memory {
+            memory.follow_places(self.places.all());
+        }
+    }
+
+    /// Carries out what holds in each of a unit's control groups.
+    fn order_part(&mut self, order: &PartOrder) -> Vec<LiveError> {
+        let CgroupBackend { places, disks, journal, .. } = self;
+        match *order {
+            _ if order.at().is_some() => places.carry_out(order, disks, journal),
+            PartOrder::Cap { unit, micro_cpus, .. } => self.order_cpus(&CpuOrder::Cap { unit, micro_cpus }),
+            PartOrder::Guarantee { unit, min, low, own, .. } => {
+                self.order_memory(&MemoryOrder::Guarantee { unit, min, low, own })
+            }
+            PartOrder::Allow { unit, bytes, .. } => self.order_memory(&MemoryOrder::Allow { unit, bytes }),
+            PartOrder::Reclaim { unit, bytes, .. } => {
+                self.order_memory(&MemoryOrder::Reclaim { unit, bytes })
+            }
+            PartOrder::Transfer { unit, ref disk, read, write, .. } => {
+                self.order_disk(&DiskOrder::Cap { unit, disk: disk.clone(), read, write })
+            }
+            // Only places are weighed and confined by themselves.
+            PartOrder::Confine { .. } | PartOrder::Weigh { .. } => Vec::new(),
+        }
+    }
+
     /// The cgroups of units: the unit's number in the contract, and the directory that has its processes and its sub-units.
     pub(crate) fn places(&self) -> impl Iterator<Item = (UnitId, &Path)> {
         self.contract.held().filter_map(|unit| Some((unit, self.groups.dir(unit)?)))
     }
 
+    /// How often it changed who is in which control group.
+    pub(crate) fn changed(&self) -> u64 {
+        self.changed
+    }
+
     /// Moves those who came or changed their unit, and forgets those who left.
     fn follow(&mut self, changes: &Changes) {
+        self.changed += u64::from(!changes.is_empty());
         for (process, _) in &changes.left {
             self.members.forget(*process);
             self.confinement.forget(*process);
@@ -508,8 +562,9 @@ impl CgroupBackend {
         if !self.groups.tree().has("io") {
             return Vec::new();
         }
-        let leaf = |unit: UnitId| Some((unit, self.groups.leaf(unit)?));
-        self.disks.observe(self.now, || self.contract.held().filter_map(leaf).collect())
+        let leaf = |unit: UnitId| Some((unit, None, self.groups.leaf(unit)?));
+        let places = self.places.all().map(|(place, unit, dir)| (unit, Some(place), dir.to_owned()));
+        self.disks.observe(self.now, || self.contract.held().filter_map(leaf).chain(places).collect())
     }
 
     /// An order that cannot reach anybody is an error: never silently nothing.
@@ -550,8 +605,8 @@ impl CgroupBackend {
 
     /// CPU time of a unit; what it was before, if the kernel's count cannot be read.
     fn used_ns(&mut self, unit: UnitId, counted: Option<Time>) -> Time {
-        let CgroupBackend { usage, groups, problems, now, roster, .. } = self;
-        let outside_ns = roster.used_outside_ns(unit);
+        let CgroupBackend { usage, groups, problems, now, roster, places, contract, .. } = self;
+        let outside_ns = roster.used_outside_ns(unit) + places.used_ns(unit, &contract.unit(unit).path);
         usage[unit.index()].now(*now, counted, || {
             let in_group = groups.used_ns(unit).unwrap_or_else(|error| {
                 problems.push(error);
@@ -686,8 +741,18 @@ impl Backend for CgroupBackend {
         let disk = DiskMeans { caps: io, weights: io, shares: false, limits_only: false };
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
         let throttle = self.bus.throttles();
-        let means =
-            Means { cpu_sets, weights: cpu, caps: cpu, gates: true, throttle, disk, memory, ..Means::NONE };
+        let places = self.roster.is_in_place();
+        let means = Means {
+            cpu_sets,
+            weights: cpu,
+            caps: cpu,
+            gates: true,
+            throttle,
+            places,
+            disk,
+            memory,
+            ..Means::NONE
+        };
         Seats::means(&self.contract, means)
     }
 
@@ -703,8 +768,19 @@ impl Backend for CgroupBackend {
             self.seats.gate(&plan.orders.gangs, clock::now().max(self.now), &self.roster);
             problems.extend(self.enforce_gangs().err());
         }
-        problems.extend(plan.orders.memory.iter().flat_map(|step| self.order_memory(&step.action)));
+        let taken = |step: &Step<PartOrder>| {
+            matches!(step.action, PartOrder::Reclaim { .. }).then(|| step.action.unit())
+        };
+        let in_parts: BTreeSet<UnitId> = plan.orders.parts.iter().filter_map(taken).collect();
+        for step in &plan.orders.memory {
+            // What is taken from several groups of a unit is ordered for each.
+            let is_act = matches!(step.action, MemoryOrder::Reclaim { .. });
+            if !(is_act && in_parts.contains(&step.action.unit())) {
+                problems.extend(self.order_memory(&step.action));
+            }
+        }
         problems.extend(plan.orders.disk.iter().flat_map(|step| self.order_disk(&step.action)));
+        problems.extend(plan.orders.parts.iter().flat_map(|step| self.order_part(&step.action)));
         for step in &plan.orders.bus {
             let BusOrder::Throttle { unit, percent } = step.action;
             problems.extend(self.bus.order(unit, percent, &mut self.roster, &mut self.journal).err());

@@ -413,7 +413,7 @@ impl Backend for UserBackend {
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
-        let Orders { cpu, place, gangs, bus, memory, disk } = &plan.orders;
+        let Orders { cpu, place, gangs, bus, memory, disk, parts } = &plan.orders;
         if plan.orders == Orders::default() {
             return failed;
         }
@@ -426,6 +426,7 @@ impl Backend for UserBackend {
             self.seats.gate(gangs, clock::now().max(self.now), &self.roster);
             failed.extend(self.enforce_gates().err());
         }
+        failed.extend(parts.iter().map(|_| cannot("hold units in control groups")));
         failed.extend(bus.iter().map(|_| cannot("slow down what units transfer over the memory bus")));
         failed.extend(memory.iter().filter_map(|step| self.order_memory(&step.action).err()));
         for step in disk {

@@ -38,6 +38,9 @@ pub(super) trait Scheduler {
     /// A thread has a seat in the pool of a CPU, or none any more. Only once it is attached.
     fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError>;
 
+    /// A thread is in a unit that its cgroup does not say. Only once it is attached.
+    fn put(&mut self, thread: u32, unit: u32) -> Result<(), LiveError>;
+
     /// A process is of a gang from now on, or of none. Only once it is attached.
     fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), LiveError>;
 
@@ -189,6 +192,10 @@ mod in_kernel {
 
         fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError> {
             self.seat(thread, cpu).map_err(refused)
+        }
+
+        fn put(&mut self, thread: u32, unit: u32) -> Result<(), LiveError> {
+            self.put(thread, unit).map_err(refused)
         }
 
         fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), LiveError> {

@@ -23,6 +23,7 @@
 //! units' accounts by their cgroups only.
 
 mod gangs;
+mod in_place;
 mod loaded;
 mod matches;
 mod patience;
@@ -45,6 +46,7 @@ use crate::observe::process::ProcessKey;
 use crate::observe::roster::Roster;
 use crate::undo::journal::Journal;
 use crate::{Backend, HeldBy, Instead, LiveBackend, LiveError};
+use in_place::InPlace;
 use loaded::ThisKernel;
 use matches::levels;
 use reign::{Place, Reign};
@@ -80,6 +82,7 @@ pub struct KernelBackend {
     cgroup: CgroupBackend,
     /// How many schedulers were loaded when seats were told last.
     seated: u64,
+    in_place: InPlace,
 }
 
 impl KernelBackend {
@@ -102,7 +105,7 @@ impl KernelBackend {
     fn at_rest(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
         let levels = levels(contract, cgroup.roster().names());
         let reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
-        KernelBackend { reign, cgroup, seated: 0 }
+        KernelBackend { reign, cgroup, seated: 0, in_place: InPlace::default() }
     }
 }
 
@@ -197,6 +200,7 @@ impl Backend for KernelBackend {
                 seats: below.seats,
                 gangs: below.gangs,
                 throttle: below.throttle,
+                places: below.places,
                 brings: below.brings,
                 ..MEANS
             }
@@ -212,6 +216,7 @@ impl Backend for KernelBackend {
         let (reign, rules) = (&self.reign, self.reign.rest_now().is_none());
         let counted = |unit| rules.then(|| reign.switched(unit).account.used_ns());
         let mut snapshot = self.cgroup.observe_counted(now, watch, &counted)?;
+        self.in_place.tell(&mut self.reign, &mut self.cgroup);
         for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
             facts.loans = self.reign.switched(unit).loans();
         }

@@ -96,6 +96,8 @@ pub(super) struct Reign {
     switches: Switches,
     /// Cgroups by slot; the common parts have none.
     cgroups: BTreeMap<u32, Option<u64>>,
+    /// Slots by control groups of other programs.
+    held: BTreeMap<u64, u32>,
     /// The contract's rules for who executes a program, by slot.
     matches: Lists,
     former: Former,
@@ -126,6 +128,7 @@ impl Reign {
             slot_of: Vec::new(),
             switches: Switches::new(contract),
             cgroups: BTreeMap::new(),
+            held: BTreeMap::new(),
             matches: Lists::new(),
             former: Former::default(),
             contract: contract.clone(),
@@ -260,6 +263,32 @@ impl Reign {
         self.loads
     }
 
+    /// Follows in which control groups of other programs units are held: the number of each (its inode), and its unit.
+    pub(super) fn hold(&mut self, places: impl Iterator<Item = (u64, UnitId)>) {
+        let now: BTreeMap<u64, u32> =
+            places.filter_map(|(group, unit)| Some((group, self.slot(unit)?))).collect();
+        if now == self.held {
+            return;
+        }
+        let before = std::mem::replace(&mut self.held, now);
+        self.tell(|reign, scheduler| {
+            let gone = before.keys().filter(|group| !reign.held.contains_key(group));
+            gone.copied().try_for_each(|group| scheduler.forget(group))?;
+            let new = reign.held.iter().filter(|(group, slot)| before.get(group) != Some(slot));
+            new.into_iter().try_for_each(|(group, slot)| scheduler.admit(*group, *slot))
+        });
+    }
+
+    /// Tells the units of threads whose control groups do not say them.
+    pub(super) fn put(&mut self, threads: &[(u32, UnitId)]) {
+        if !threads.is_empty() {
+            self.tell(|reign, scheduler| {
+                let known = threads.iter().filter_map(|(thread, unit)| Some((*thread, reign.slot(*unit)?)));
+                known.into_iter().try_for_each(|(thread, slot)| scheduler.put(thread, slot))
+            });
+        }
+    }
+
     /// Tells where threads have their seats: a CPU of the pool of each.
     pub(super) fn seat(&mut self, seats: &[(u32, Option<u32>)]) {
         if self.knows.seats && !seats.is_empty() {
@@ -374,6 +403,7 @@ impl Reign {
             scheduler.set_pools(&self.loader.pools(self.contract.machine.pools)?);
         }
         self.tell_units(scheduler.as_mut(), &BTreeMap::new())?;
+        self.held.iter().try_for_each(|(group, slot)| scheduler.admit(*group, *slot))?;
         scheduler.set_matches(&self.matches);
         scheduler.attach()?;
         self.owned().iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;

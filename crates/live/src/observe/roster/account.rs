@@ -1,6 +1,7 @@
 //! What each unit's processes use, wait for and want.
 
 use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::membership::Stays;
 use commonhold_policy::{MS, Time, UnitFacts};
 
 use super::{Known, Roster};
@@ -36,7 +37,7 @@ impl Account {
     /// Books CPU time of a process.
     fn add(&mut self, known: &Known, ns: u64) {
         self.used_ns += ns;
-        if known.member.stays.is_some() {
+        if known.member.stays.is_some_and(Stays::is_outside) {
             self.outside_ns += ns;
         }
     }
@@ -145,7 +146,7 @@ impl Roster {
         for known in self.known.values().filter(|known| !known.ended) {
             if let Some(facts) = facts.get_mut(known.member.placement.unit.index()) {
                 facts.processes += 1;
-                facts.outside += u32::from(known.member.stays.is_some());
+                facts.outside += u32::from(known.member.stays.is_some_and(Stays::is_outside));
                 facts.runnable += known.clocks.runnable;
             }
         }

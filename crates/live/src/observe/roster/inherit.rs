@@ -56,6 +56,7 @@ impl Roster {
     fn find_origin(&self, known: &mut Known) {
         let parent = self.known.get(&known.member.parent);
         let seen = std::mem::take(&mut known.facts.cgroup);
+        known.is_moved = self.origins.hides(&seen);
         known.facts.cgroup = self.origins.of_newborn(seen, parent.map(|parent| parent.facts.cgroup.as_str()));
     }
 
@@ -123,9 +124,15 @@ impl Roster {
     }
 
     /// Looks whether a process may now be moved out of its control group. `here`: it is in the unit that it was in.
-    fn regroup(&mut self, pid: u32, here: bool, changes: &mut Changes) {
+    pub(super) fn regroup(&mut self, pid: u32, here: bool, changes: &mut Changes) {
         let Some(known) = self.known.get(&pid) else { return };
         let (stays, before) = (stays_of(self, known), known.member.stays);
+        if stays == before {
+            return;
+        }
+        // What it used until now was used where it was.
+        self.settle(pid);
+        let Some(known) = self.known.get(&pid) else { return };
         if stays.is_some() != before.is_some() && here && !known.ended {
             note_regrouping(changes, known.member.key, known.member.placement.unit);
         }

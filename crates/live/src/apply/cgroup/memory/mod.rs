@@ -33,7 +33,7 @@ use commonhold_policy::Time;
 use commonhold_policy::memory::EARLY_NS;
 use commonhold_policy::plan::MemoryOrder;
 use commonhold_policy::plan::MemoryPlan;
-use commonhold_policy::{MemoryFacts, MemoryMeans, UnitMemory};
+use commonhold_policy::{MemoryFacts, MemoryMeans, PlaceId, UnitMemory};
 
 use super::knob;
 use crate::LiveError;
@@ -93,6 +93,29 @@ pub(crate) struct Memory {
     /// Files whose first content the journal has.
     recorded: BTreeSet<PathBuf>,
     problems: Vec<LiveError>,
+    /// Control groups of other programs that units are held in.
+    held: Vec<Held>,
+}
+
+/// A control group of another program that a unit is held in.
+#[derive(Debug)]
+struct Held {
+    place: PlaceId,
+    unit: UnitId,
+    files: Files,
+    /// What it said when it came: of what was refused, killed, stalled, and refaulted.
+    since: Counts,
+    /// What it was charged at the last look.
+    charged: Charged,
+}
+
+/// What is counted of a control group since it was made.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    refused: u64,
+    killed: u64,
+    stalled_ns: u64,
+    refaulted: u64,
 }
 
 /// One unit.
@@ -125,6 +148,37 @@ impl Files {
             pressure: Source::optional(&place.leaf.join("memory.pressure")),
         })
     }
+
+    /// Those of a group with all that is in it.
+    fn of_all(dir: &Path) -> Result<Files, LiveError> {
+        Ok(Files {
+            group: Group::open(dir)?,
+            events: Source::open(&dir.join("memory.events"))?,
+            pressure: Source::optional(&dir.join("memory.pressure")),
+        })
+    }
+
+    fn counts(&self, charged: &Charged, buffer: &mut Buffer) -> Result<Counts, LiveError> {
+        let events = self.events.read(buffer)?;
+        let count = |key| value_of(events, key).unwrap_or(0);
+        let (refused, killed) = (count("high"), count("oom_kill"));
+        let stalled_ns = match &self.pressure {
+            Some(pressure) => facts::stalled_ns(pressure.read(buffer)?),
+            None => 0,
+        };
+        Ok(Counts { refused, killed, stalled_ns, refaulted: charged.refaulted })
+    }
+}
+
+impl Counts {
+    fn since(self, before: Counts) -> Counts {
+        Counts {
+            refused: self.refused.saturating_sub(before.refused),
+            killed: self.killed.saturating_sub(before.killed),
+            stalled_ns: self.stalled_ns.saturating_sub(before.stalled_ns),
+            refaulted: self.refaulted.saturating_sub(before.refaulted),
+        }
+    }
 }
 
 impl Memory {
@@ -149,6 +203,7 @@ impl Memory {
             blind: 0,
             recorded: BTreeSet::new(),
             problems: Vec::new(),
+            held: Vec::new(),
         })
     }
 
@@ -180,6 +235,32 @@ impl Memory {
             sharing.follow(self.units.values().map(|unit| unit.place.leaf.clone()).collect());
         }
         self.due = 0;
+    }
+
+    /// Follows the places of units. One whose files cannot be opened has gone.
+    pub(super) fn follow_places<'a>(&mut self, places: impl Iterator<Item = (PlaceId, UnitId, &'a Path)>) {
+        let mut before: BTreeMap<PlaceId, Held> =
+            std::mem::take(&mut self.held).into_iter().map(|held| (held.place, held)).collect();
+        for (place, unit, dir) in places {
+            let held = match before.remove(&place) {
+                Some(held) => Some(Held { unit, ..held }),
+                None => self.hold(place, unit, dir).ok(),
+            };
+            self.held.extend(held);
+        }
+        self.due = 0;
+    }
+
+    fn hold(&mut self, place: PlaceId, unit: UnitId, dir: &Path) -> Result<Held, LiveError> {
+        let files = Files::of_all(dir)?;
+        let charged = files.group.read(&mut self.buffer)?;
+        let since = files.counts(&charged, &mut self.buffer)?;
+        Ok(Held { place, unit, files, since, charged })
+    }
+
+    /// What each place was charged at the last look, in bytes.
+    pub(super) fn charged_in_places(&self) -> BTreeMap<PlaceId, u64> {
+        self.held.iter().map(|held| (held.place, held.charged.current)).collect()
     }
 
     fn let_go(&mut self, leaf: &Path) {
@@ -289,6 +370,19 @@ impl Memory {
                 all.insert(*id, files.group.read(&mut self.buffer)?.packed(packing));
             }
         }
+        for held in &mut self.held {
+            // A group that has gone is charged nothing.
+            let read = held.files.group.read(&mut self.buffer).unwrap_or_default();
+            held.charged = Charged {
+                refaulted: read.refaulted.saturating_sub(held.since.refaulted),
+                ..read.packed(packing)
+            };
+            let around = std::iter::successors(Some(held.unit), |unit| self.units.get(unit)?.place.parent);
+            for unit in around {
+                let sum = all.entry(unit).or_default();
+                *sum = sum.with(&held.charged);
+            }
+        }
         Ok(all)
     }
 
@@ -332,18 +426,24 @@ impl Memory {
         let own = whole.without(&inside);
         let Some(unit) = self.units.get(&id) else { return Ok(UnitMemory::default()) };
         let Some(files) = &unit.files else { return Ok(UnitMemory::default()) };
-        let events = files.events.read(&mut self.buffer)?;
-        let count = |key| value_of(events, key).unwrap_or(0);
-        let (refused, killed) = (count("high"), count("oom_kill"));
-        let stalled_ns = match &files.pressure {
-            Some(pressure) => facts::stalled_ns(pressure.read(&mut self.buffer)?),
-            None => 0,
-        };
+        let mut counts = files.counts(&own, &mut self.buffer)?;
+        let mut cold_in_places = 0;
+        for held in self.held.iter().filter(|held| held.unit == id) {
+            if let Ok(more) = held.files.counts(&held.charged, &mut self.buffer) {
+                let more = more.since(held.since);
+                counts.refused += more.refused;
+                counts.killed += more.killed;
+                counts.stalled_ns += more.stalled_ns;
+            }
+            cold_in_places += held.charged.inactive_file;
+        }
+        let Counts { refused, killed, stalled_ns, .. } = counts;
         let aged = self.ages.as_ref().and_then(|ages| {
             let path = unit.place.leaf.strip_prefix(&self.mount).unwrap_or(&unit.place.leaf);
             ages.of(&format!("/{}", path.display()))
         });
-        let cold = aged.unwrap_or(Cold { file: own.inactive_file, anonymous: 0 });
+        let in_place = |cold: Cold| Cold { file: cold.file + cold_in_places, ..cold };
+        let cold = aged.map_or(Cold { file: own.inactive_file, anonymous: 0 }, in_place);
         let took = self.pager.taken(&unit.place.leaf);
         let taking_ns = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
         let charged = own.current.saturating_sub(own.packed);

@@ -96,6 +96,10 @@ impl Scheduler for Loaded {
         self.0.borrow_mut().told(format!("seat {thread} {cpu:?}"))
     }
 
+    fn put(&mut self, thread: u32, unit: u32) -> Result<(), LiveError> {
+        self.0.borrow_mut().told(format!("put {thread} {unit}"))
+    }
+
     fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), LiveError> {
         self.0.borrow_mut().told(format!("join {process} {gang:?}"))
     }

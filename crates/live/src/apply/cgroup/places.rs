@@ -1,0 +1,354 @@
+//! Units held in control groups of other programs, where their processes are.
+//!
+//! Which groups these are, the roster says ([`Roster::places`](crate::observe::roster::Roster::places)). What holds there, the plan
+//! says ([`PartOrder`]). Here, the groups' files are read and written.
+//!
+//! What a file said before it is written first is its manager's, and a bound on what is written: the policy sees it
+//! ([`PlaceBounds`]). It is in the journal, and comes back when the group is no place any more. A controller that a group lacks is
+//! enabled in those around it. What protects a group's memory protects those around it, as much as all places in them together.
+//!
+//! Limits: a group's `cgroup.freeze` is never written. What its manager sets after the first write is seen at the next start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::{Contract, UnitId};
+use commonhold_machine::CpuSet;
+use commonhold_policy::plan::PartOrder;
+use commonhold_policy::{DiskUse, PlaceBounds, PlaceFacts, PlaceId};
+
+use super::disk::Disks;
+use super::knob;
+use crate::LiveError;
+use crate::host;
+use crate::observe::knob::{Gauge, failed, read};
+use crate::undo::journal::{Entry, Journal, record};
+
+/// The controllers that are enabled for places.
+const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
+
+/// A place.
+#[derive(Debug)]
+struct Spot {
+    id: PlaceId,
+    unit: UnitId,
+    /// The unit's path: its name across reloads.
+    path: String,
+    /// The control group, as /proc shows its path.
+    group: String,
+    dir: PathBuf,
+    /// cpu.stat, and what it said when the group became a place.
+    usage: Option<(Gauge, u64)>,
+    used_ns: u64,
+    most: PlaceBounds,
+    kept: (u64, u64),
+    /// What its manager had in each file that was written.
+    originals: BTreeMap<&'static str, String>,
+}
+
+/// All places.
+#[derive(Debug)]
+pub(super) struct Places {
+    mount: PathBuf,
+    last: u32,
+    spots: Vec<Spot>,
+    /// By unit, CPU time used in groups that were its places.
+    carried: BTreeMap<String, u64>,
+    /// Files whose first content the journal has.
+    recorded: BTreeSet<PathBuf>,
+    /// Groups around places, and what is kept for what is in them.
+    around: BTreeMap<PathBuf, (u64, u64)>,
+}
+
+impl Places {
+    /// None yet, of a hierarchy that is mounted there.
+    pub(super) fn new(mount: &Path) -> Places {
+        Places {
+            mount: mount.to_owned(),
+            last: 0,
+            spots: Vec::new(),
+            carried: BTreeMap::new(),
+            recorded: BTreeSet::new(),
+            around: BTreeMap::new(),
+        }
+    }
+
+    /// Follows which places there are; whether that changed.
+    pub(super) fn follow(
+        &mut self,
+        contract: &Contract,
+        places: &BTreeMap<String, UnitId>,
+        journal: &mut Journal,
+        problems: &mut Vec<LiveError>,
+    ) -> bool {
+        let before: Vec<PlaceId> = self.spots.iter().map(|spot| spot.id).collect();
+        let (stays, goes): (Vec<Spot>, Vec<Spot>) =
+            std::mem::take(&mut self.spots).into_iter().partition(|spot| {
+                places.get(&spot.group).is_some_and(|unit| contract.unit(*unit).path == spot.path)
+            });
+        self.spots = stays;
+        for spot in goes {
+            *self.carried.entry(spot.path.clone()).or_default() += spot.used_ns;
+            problems.extend(spot.give_back());
+        }
+        for spot in &mut self.spots {
+            spot.unit = places[&spot.group];
+        }
+        let known: BTreeSet<&str> = self.spots.iter().map(|spot| spot.group.as_str()).collect();
+        let new: Vec<(&String, &UnitId)> =
+            places.iter().filter(|(group, _)| !known.contains(group.as_str())).collect();
+        for (group, unit) in new {
+            let dir = self.mount.join(group.trim_start_matches('/'));
+            if !host::is_dir(&dir) {
+                continue;
+            }
+            problems.extend(self.enable(&dir, journal));
+            self.last += 1;
+            self.spots.push(Spot::new(PlaceId(self.last), *unit, &contract.unit(*unit).path, group, dir));
+        }
+        !before.iter().copied().eq(self.spots.iter().map(|spot| spot.id))
+    }
+
+    /// Enables controllers in the groups around one.
+    fn enable(&mut self, dir: &Path, journal: &mut Journal) -> Vec<LiveError> {
+        let above = dir.ancestors().skip(1).take_while(|above| above.starts_with(&self.mount));
+        let mut above: Vec<&Path> = above.collect();
+        above.reverse();
+        let mut problems = Vec::new();
+        for group in above {
+            let file = group.join("cgroup.subtree_control");
+            let words = |name: &str| -> Vec<String> {
+                let text = read(&group.join(name)).unwrap_or_default();
+                text.split_whitespace().map(str::to_owned).collect()
+            };
+            let (there, on) = (words("cgroup.controllers"), words("cgroup.subtree_control"));
+            let lacks = |name: &&&str| {
+                there.iter().any(|word| word == **name) && !on.iter().any(|word| word == **name)
+            };
+            let lacking: Vec<&&str> = CONTROLLERS.iter().filter(lacks).collect();
+            if lacking.is_empty() {
+                continue;
+            }
+            if self.recorded.insert(file.clone()) {
+                let entry = Entry::Knob { path: file.clone(), original: on.join(" ") };
+                if let Err(error) = record(journal, &[entry]) {
+                    self.recorded.remove(&file);
+                    return vec![error];
+                }
+            }
+            for name in lacking {
+                let enabled = host::write(&file, &format!("+{name}"));
+                problems.extend(
+                    enabled
+                        .err()
+                        .map(|source| failed(&file, format!("enable the {name} controller"), source)),
+                );
+            }
+        }
+        problems
+    }
+
+    /// What was used in the places of a unit, and in those that it had, in nanoseconds. Reads what the kernel counts.
+    pub(super) fn used_ns(&mut self, unit: UnitId, path: &str) -> u64 {
+        let carried = self.carried.get(path).copied().unwrap_or(0);
+        let spots = self.spots.iter_mut().filter(|spot| spot.unit == unit);
+        carried + spots.map(Spot::read_used).sum::<u64>()
+    }
+
+    /// The places: number, unit and directory.
+    pub(super) fn all(&self) -> impl Iterator<Item = (PlaceId, UnitId, &Path)> {
+        self.spots.iter().map(|spot| (spot.id, spot.unit, spot.dir.as_path()))
+    }
+
+    /// What the policy is told of them. `memory` is what each was charged when memory was looked at last.
+    pub(super) fn facts(
+        &mut self,
+        memory: &BTreeMap<PlaceId, u64>,
+        disks: &BTreeMap<PlaceId, Vec<(String, DiskUse)>>,
+    ) -> Vec<PlaceFacts> {
+        let facts = |spot: &mut Spot| PlaceFacts {
+            place: spot.id,
+            group: spot.group.clone(),
+            unit: spot.unit,
+            used_ns: spot.used_ns,
+            memory: memory.get(&spot.id).copied().unwrap_or(0),
+            disks: disks.get(&spot.id).cloned().unwrap_or_default(),
+            most: spot.most.clone(),
+        };
+        self.spots.iter_mut().map(facts).collect()
+    }
+
+    /// Carries out an order about a place.
+    pub(super) fn carry_out(
+        &mut self,
+        order: &PartOrder,
+        disks: &mut Disks,
+        journal: &mut Journal,
+    ) -> Vec<LiveError> {
+        let Some(number) = order.at().and_then(|at| self.spots.iter().position(|spot| spot.id == at)) else {
+            // It has gone since it was seen.
+            return Vec::new();
+        };
+        let done = match order {
+            PartOrder::Confine { cpus, .. } => {
+                let most = self.spots[number].most.cpus.clone();
+                let cpus = cpus.clone().or(most).map_or_else(String::new, |cpus: CpuSet| cpus.to_string());
+                self.put(number, "cpuset.cpus", &cpus, journal)
+            }
+            PartOrder::Weigh { weight, .. } => self.put(number, "cpu.weight", &weight.to_string(), journal),
+            PartOrder::Cap { micro_cpus, .. } => {
+                self.put(number, "cpu.max", &knob::cpu_max(*micro_cpus), journal)
+            }
+            PartOrder::Allow { bytes, .. } => {
+                let bytes = bytes.or(self.spots[number].most.memory);
+                let text = bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
+                self.put(number, "memory.high", &text, journal)
+            }
+            PartOrder::Guarantee { min, low, .. } => self.guarantee(number, *min, *low, journal),
+            PartOrder::Reclaim { bytes, .. } => {
+                let file = self.spots[number].dir.join("memory.reclaim");
+                // It gives up what it can: that it was not all, the next look shows.
+                let _ = host::write(&file, &bytes.to_string());
+                Ok(())
+            }
+            PartOrder::Transfer { disk, read, write, .. } => {
+                self.transfer(number, disks, (disk, *read, *write), journal)
+            }
+        };
+        match done {
+            Err(_) if !host::is_dir(&self.spots[number].dir) => Vec::new(),
+            done => done.err().into_iter().collect(),
+        }
+    }
+
+    /// Writes a file of a place, whose manager's value is remembered.
+    fn put(
+        &mut self,
+        number: usize,
+        file: &'static str,
+        value: &str,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let spot = &mut self.spots[number];
+        let path = spot.dir.join(file);
+        if !spot.originals.contains_key(file) {
+            let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
+            note(&mut self.recorded, &path, &original, journal)?;
+            spot.originals.insert(file, original);
+        }
+        knob::put(&path, value)
+    }
+
+    /// Keeps memory for a place, and for it in those around it.
+    fn guarantee(
+        &mut self,
+        number: usize,
+        min: u64,
+        low: u64,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        self.spots[number].kept = (min, low);
+        self.put(number, "memory.low", &low.to_string(), journal)?;
+        self.put(number, "memory.min", &min.to_string(), journal)?;
+        let mut sums: BTreeMap<PathBuf, (u64, u64)> =
+            self.around.keys().map(|group| (group.clone(), (0, 0))).collect();
+        for spot in self.spots.iter().filter(|spot| spot.kept != (0, 0)) {
+            let above = spot.dir.ancestors().skip(1);
+            for group in above.take_while(|above| above.starts_with(&self.mount) && *above != self.mount) {
+                let sum = sums.entry(group.to_owned()).or_default();
+                *sum = (sum.0.saturating_add(spot.kept.0), sum.1.saturating_add(spot.kept.1));
+            }
+        }
+        for (group, (min, low)) in &sums {
+            for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
+                let path = group.join(file);
+                let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
+                note(&mut self.recorded, &path, &original, journal)?;
+                knob::put(&path, &bytes.to_string())?;
+            }
+        }
+        self.around = sums;
+        Ok(())
+    }
+
+    fn transfer(
+        &mut self,
+        number: usize,
+        disks: &mut Disks,
+        (disk, read, write): (&str, Option<u64>, Option<u64>),
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let spot = &self.spots[number];
+        let path = spot.dir.join("io.max");
+        let device = disks.number(disk)?;
+        let key = spot.dir.join(format!("io.max {device}"));
+        if self.recorded.insert(key) {
+            let text =
+                host::read_to_string(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
+            let line = crate::observe::disk::stat::line_of(&text, &device);
+            let original =
+                line.map_or_else(|| format!("{device} rbps=max wbps=max"), |line| line.trim().to_owned());
+            record(journal, &[Entry::Line { path, original, given: String::new() }])?;
+        }
+        disks.cap(&spot.dir, disk, read, write)
+    }
+}
+
+/// Takes down what was in a file before it is written for the first time.
+fn note(
+    recorded: &mut BTreeSet<PathBuf>,
+    path: &Path,
+    original: &str,
+    journal: &mut Journal,
+) -> Result<(), LiveError> {
+    if recorded.contains(path) {
+        return Ok(());
+    }
+    record(journal, &[Entry::Knob { path: path.to_owned(), original: original.to_owned() }])?;
+    recorded.insert(path.to_owned());
+    Ok(())
+}
+
+impl Spot {
+    fn new(id: PlaceId, unit: UnitId, path: &str, group: &str, dir: PathBuf) -> Spot {
+        let usage = Gauge::open(&dir.join("cpu.stat")).ok();
+        let usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|since| (gauge, since)));
+        let bound = |file: &str| read(&dir.join(file)).ok()?.parse::<u64>().ok();
+        let memory = [bound("memory.max"), bound("memory.high")].into_iter().flatten().min();
+        let cpus = read(&dir.join("cpuset.cpus")).ok().filter(|text| !text.is_empty());
+        let cpus = cpus.and_then(|text| text.parse::<CpuSet>().ok());
+        Spot {
+            id,
+            unit,
+            path: path.to_owned(),
+            group: group.to_owned(),
+            dir,
+            usage,
+            used_ns: 0,
+            most: PlaceBounds { memory, cpus },
+            kept: (0, 0),
+            originals: BTreeMap::new(),
+        }
+    }
+
+    fn read_used(&mut self) -> u64 {
+        if let Some((gauge, since)) = &self.usage
+            && let Ok(now) = gauge.value("usage_usec")
+        {
+            self.used_ns = self.used_ns.max(now.saturating_sub(*since).saturating_mul(1_000));
+        }
+        self.used_ns
+    }
+
+    /// It is no place any more: what was written is as its manager had it.
+    fn give_back(self) -> Vec<LiveError> {
+        let put = |(file, original): (&&str, &String)| {
+            let path = self.dir.join(file);
+            let written = host::write(&path, original);
+            written.err().map(|source| failed(&path, format!("write back `{original}`"), source))
+        };
+        let problems: Vec<LiveError> = self.originals.iter().filter_map(put).collect();
+        // A group that is gone took all with it.
+        if host::is_dir(&self.dir) { problems } else { Vec::new() }
+    }
+}
