@@ -80,8 +80,10 @@ enum Whose {
     /// There are none.
     #[default]
     Nobodys,
-    /// The unit's, or of units within it: the innermost unit around all.
+    /// The unit's own.
     One(UnitId),
+    /// Of several units: the innermost one that is around all.
+    Within(UnitId),
     /// Of units that no unit is around, or in no unit.
     Several,
 }
@@ -91,7 +93,10 @@ impl Whose {
         match self {
             _ if unit.is_common() => Whose::Several,
             Whose::Nobodys => Whose::One(unit),
-            Whose::One(before) => around(contract, before, unit).map_or(Whose::Several, Whose::One),
+            Whose::One(before) if before == unit => self,
+            Whose::One(before) | Whose::Within(before) => {
+                around(contract, before, unit).map_or(Whose::Several, Whose::Within)
+            }
             Whose::Several => Whose::Several,
         }
     }
@@ -102,18 +107,23 @@ impl Whose {
 struct There {
     named: Whose,
     others: Whose,
+    /// Whether any is in the group itself.
+    inhabited: bool,
 }
 
 impl There {
-    fn add(&mut self, contract: &Contract, one: &Inhabited) {
+    fn add(&mut self, contract: &Contract, one: &Inhabited, itself: bool) {
         let of = if one.named { &mut self.named } else { &mut self.others };
         *of = of.with(contract, one.unit);
+        self.inhabited |= itself;
     }
 
+    /// The unit that is held here, if the group is a place. A group of several units is one only where it cannot be divided.
     fn unit(self) -> Option<UnitId> {
         let counts = if self.others == Whose::Nobodys { self.named } else { self.others };
         match counts {
             Whose::One(unit) => Some(unit),
+            Whose::Within(unit) => self.inhabited.then_some(unit),
             Whose::Nobodys | Whose::Several => None,
         }
     }
@@ -130,7 +140,7 @@ pub fn of(contract: &Contract, inhabited: &[Inhabited]) -> BTreeMap<String, Unit
     let mut whose: BTreeMap<&str, There> = BTreeMap::new();
     for one in inhabited {
         for group in candidates(&one.group) {
-            whose.entry(group).or_default().add(contract, one);
+            whose.entry(group).or_default().add(contract, one, group == one.group);
         }
     }
     let mut places = BTreeMap::new();
@@ -225,6 +235,18 @@ mod tests {
         assert_eq!(held_in(&contract, &places, SHELL, ana), Some(ANA));
         assert_eq!(held_in(&contract, &places, SHELL, bob), None);
         assert_eq!(held_in(&contract, &places, CRON, ana), None);
+    }
+
+    /// Two jobs of one manager, each a unit of its own.
+    #[test]
+    fn what_can_be_divided_is() {
+        let (contract, [physics, ana, bob, _]) = contract();
+        let jobs = ["/system.slice/slurmstepd.scope/job_1", "/system.slice/slurmstepd.scope/job_2"];
+        let [one, two] = jobs.map(|job| format!("{job}/step_0/user/task_0"));
+        let system = "/system.slice/slurmstepd.scope/system";
+        let of = found(&contract, &[(&one, ana, false), (&two, bob, false), (system, physics, false)]);
+        let [one, two] = jobs.map(ToString::to_string);
+        assert_eq!(of, [(one, ana), (two, bob), (system.to_string(), physics)]);
     }
 
     #[test]

@@ -324,3 +324,95 @@ fn a_service_manager_is_known_by_its_program() {
     let stays = [1, 2, 3, 4].map(|pid| fake.roster.member(BASE + pid).unwrap().stays);
     assert_eq!(stays, [Some(Stays::UserManager), Some(Stays::UserManager), None, None]);
 }
+
+/// physics: users 1000 and 1001, each with a sub-unit. tools: command make.
+fn contract_of_users() -> (Contract, [UnitId; 4]) {
+    let mut contract = Contract::default();
+    let (physics, tools) = (contract.add(None, "physics"), contract.add(None, "tools"));
+    let users = [1000, 1001].map(|uid| {
+        let unit = contract.add(Some(physics), &format!("u{uid}"));
+        for unit in [physics, unit] {
+            let kind = MemberKind::User(Principal::Id(uid));
+            contract.units[unit.index()].members.push(Member { kind, span: 0..0 });
+        }
+        unit
+    });
+    let make = MemberKind::Command("make".to_owned());
+    contract.units[tools.index()].members.push(Member { kind: make, span: 0..0 });
+    (contract, [physics, tools, users[0], users[1]])
+}
+
+const SHELL: &str = "/user.slice/user-1000.slice/session-3.scope";
+
+fn places(fake: &Fake) -> Vec<(&str, UnitId)> {
+    fake.roster.places().iter().map(|(group, unit)| (group.as_str(), *unit)).collect()
+}
+
+fn stays(fake: &Fake, pids: &[u32]) -> Vec<Option<Stays>> {
+    pids.iter().map(|pid| fake.roster.member(BASE + pid).unwrap().stays).collect()
+}
+
+/// Ana's shell, what she runs as root, and her manager are in her slice. A job of hers stands in cron's group.
+#[test]
+fn a_user_is_held_in_the_users_slice() {
+    let (contract, [_, _, ana, bob]) = contract_of_users();
+    let mut fake = Fake::new(contract);
+    fake.roster.holds_in_place();
+    let cron = "/system.slice/cron.service";
+    for (pid, parent, uid, group) in [
+        (1, 0, 1000, SHELL),
+        (2, 1, 0, SHELL),
+        (3, 0, 1000, "/user.slice/user-1000.slice/user@1000.service/init.scope"),
+        (4, 0, 0, cron),
+        (5, 4, 1000, cron),
+        (6, 0, 1001, "/user.slice/user-1001.slice/session-4.scope"),
+    ] {
+        fake.put(pid, parent, pid, uid, "sh");
+        fake.stand(pid, group);
+    }
+    fake.look(Scan::Full);
+    assert_eq!(places(&fake), [("/user.slice/user-1000.slice", ana), ("/user.slice/user-1001.slice", bob)]);
+    let unit = |pid: u32| fake.roster.member(BASE + pid).unwrap().placement.unit;
+    assert_eq!([1, 2, 3, 5].map(unit), [ana; 4], "root's process in ana's slice is ana's");
+    assert_eq!(unit(4), UnitId::SHARED);
+    let in_place = Some(Stays::InPlace);
+    assert_eq!(
+        stays(&fake, &[1, 2, 3, 4, 5, 6]),
+        [in_place, in_place, in_place, None, Some(Stays::Mixed), in_place]
+    );
+    fake.roster.account(fake.now, &[]).unwrap();
+    assert_eq!(fake.roster.unit_facts()[ana.index()].outside, 1);
+    // What comes to a slice meanwhile is held there at once.
+    fake.put(7, 1, 1, 1000, "cc");
+    fake.stand(7, SHELL);
+    fake.look(Scan::Quick);
+    assert_eq!(stays(&fake, &[7]), [in_place]);
+    // Nobody is left in a slice: it is no place any more.
+    fake.end(6);
+    fake.look(Scan::Quick);
+    assert_eq!(places(&fake), [("/user.slice/user-1000.slice", ana)]);
+}
+
+/// A build in a session is moved, and nothing else of it is; where it has a group to itself, it stays.
+#[test]
+fn who_is_named_is_moved_out_of_others_groups_alone() {
+    let (contract, [_, tools, ana, _]) = contract_of_users();
+    let mut fake = Fake::new(contract);
+    fake.roster.holds_in_place();
+    fake.roster.see_through("/commonhold");
+    for (pid, comm, group) in [(1, "sh", SHELL), (2, "make", SHELL), (3, "make", "/system.slice/run-7.scope")]
+    {
+        fake.put(pid, 0, pid, 1000, comm);
+        fake.stand(pid, group);
+    }
+    fake.look(Scan::Full);
+    assert_eq!(places(&fake), [("/system.slice/run-7.scope", tools), ("/user.slice/user-1000.slice", ana)]);
+    assert_eq!(stays(&fake, &[1, 2, 3]), [Some(Stays::InPlace), None, Some(Stays::InPlace)]);
+    // It was moved: it stays moved, also when the shell has ended.
+    fake.stand(2, "/commonhold/tools");
+    fake.look(Scan::Full);
+    assert_eq!(stays(&fake, &[2]), [None]);
+    fake.end(1);
+    fake.look(Scan::Full);
+    assert_eq!((stays(&fake, &[2]), places(&fake)), (vec![None], vec![("/system.slice/run-7.scope", tools)]));
+}
