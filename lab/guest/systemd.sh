@@ -69,6 +69,15 @@ gone() {
 	}
 }
 
+# gone_within SECONDS WORDS...: who is asked to end a process has ended it by then; that a host is slow is no excuse.
+gone_within() {
+	within_s=$1
+	shift
+	wait_for "$within_s" gone "$@" && return
+	by_host=
+	gone "$@"
+}
+
 # is_in PID GROUP: no daemon is to have moved it.
 is_in() {
 	detail=$(cgroup_of "$1")

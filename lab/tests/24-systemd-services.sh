@@ -1,0 +1,197 @@
+# guest: debian
+# seconds: 1200
+# budget: 500
+# memory: 3072
+# needs: commonhold spin work
+# only: with --all
+# What an administrator does with systemd, without the daemon and with it: services of users end as a whole, properties are
+# in force, reloads and restarts are survived. Work that comes by cron, at and sudo is counted from its first moment.
+
+. /job/systemd.sh
+
+# unit_file NAME LINE...: a service of the system's.
+unit_file() {
+	name=$1
+	shift
+	{
+		echo "[Service]"
+		printf '%s\n' "$@"
+	} > "/run/systemd/system/$name.service"
+}
+make_units() {
+	unit_file lab-simple User=bob "ExecStart=/bin/sh -c 'sleep 921 & sleep 922 & exec sleep 923'"
+	unit_file lab-forking User=carol Type=forking RuntimeDirectory=lab PIDFile=/run/lab/pid \
+		"ExecStart=/bin/sh -c 'sleep 924 & sleep 925 & echo \$\$! > /run/lab/pid'"
+	unit_file lab-guessed User=dave Type=forking "ExecStart=/bin/sh -c 'sleep 926 &'"
+	systemctl daemon-reload
+}
+are_units_active() {
+	detail=$(systemctl is-active lab-simple lab-forking lab-guessed | tr '\n' ' ')
+	[ "$detail" = "active active active " ]
+}
+# main_pid UNIT COMMAND: systemd knows the process that it is to watch.
+main_pid() {
+	is "$(systemctl show -p MainPID --value "$1")" "$(pid_of "$2")"
+}
+services() {
+	make_units
+	systemctl start lab-simple lab-forking
+	hold || return
+	sleep 2
+	systemctl start lab-guessed
+	systemctl restart lab-simple
+	sleep 3
+	ok "services of users stay active, also those that fork $how" are_units_active
+	ok "systemd knows the process of the one with a PID file $how" main_pid lab-forking "sleep 925"
+	ok "and of the one without $how" main_pid lab-guessed "sleep 926"
+	counted "a service's process" "$(pid_of sleep 923)" bob
+	counted "a service's child" "$(pid_of sleep 921)" bob
+	counted "a process of one that forks" "$(pid_of sleep 924)" carol
+	systemctl stop lab-simple lab-forking lab-guessed
+	for number in 921 922 923 924 925 926; do
+		ok "after the stop nothing is left, $number $how" gone sleep $number
+	done
+}
+
+# Who logs in, and what that user's manager starts, under an administrator's limits.
+slice=$CGROUPS/user.slice/user-1001.slice
+PROPERTIES="MemoryMax=314572800 CPUQuotaPerSecUSec=1.500000s AllowedCPUs=0-3 CPUWeight=50"
+are_set() {
+	detail=$(systemctl show user-1001.slice -p MemoryMax -p CPUQuotaPerSecUSec -p AllowedCPUs -p CPUWeight | sort | tr '\n' ' ')
+	[ "$detail" = "$(echo $PROPERTIES | tr ' ' '\n' | sort | tr '\n' ' ')" ]
+}
+in_force() {
+	detail="$(cat "$slice/memory.max") $(cat "$slice/cpu.max") $(cat "$slice/cpuset.cpus") $(cat "$slice/cpu.weight")"
+	[ "$detail" = "314572800 150000 100000 0-3 50" ]
+}
+# runs_within PID: it may use no CPU but the four.
+runs_within() {
+	detail=$(cpus_of "$1")
+	case $detail in 0-3 | [0-3] | [0-3]-[0-3] | 0[-,]*[0-3]) ;; *) return 1 ;; esac
+}
+# cpu_ms PID: sets `ms` to the CPU time of a process, all its threads.
+cpu_ms() {
+	read -r line < "/proc/$1/stat"
+	set -- ${line##*) }
+	ms=$(((${12} + ${13}) * 10))
+}
+# quota_holds PID: of its four threads' CPU time in 5 s, in ms. A period of the quota may begin and end in it.
+quota_holds() {
+	cpu_ms "$1"
+	ms_before=$ms from=$(uptime_cs)
+	pause 5
+	cpu_ms "$1"
+	elapsed=$((($(uptime_cs) - from) * 10))
+	at_most $(((ms - ms_before) * 1000 / elapsed)) 1650
+}
+# bounded: a program that wants more memory than the limit is ended, or stopped at it.
+wants_more() {
+	! pgrep -x -f "(/job/)?work touch $1 500 1" > /dev/null || grep -q '^pass 1' "/home/ana/lab-$1"
+}
+properties() {
+	on ana "setsid /job/spin 600 4 < /dev/null > /dev/null 2>&1 &"
+	on ana "systemd-run --user --unit lab-spin /job/spin 601 4" 2> /dev/null
+	wait_for 20 runs spin 600 4
+	wait_for 20 runs spin 601 4
+	session_pid=$(pid_of spin 600 4) service_pid=$(pid_of spin 601 4)
+	hold || return
+	sleep 3
+	systemctl set-property --runtime user-1001.slice MemoryMax=300M CPUQuota=150% AllowedCPUs=0-3 CPUWeight=50
+	sleep 2
+	ok "systemd has the properties $how" are_set
+	ok "they are in the kernel's files $how" in_force
+	ok "the CPUs are those of a session's process $how" runs_within "$session_pid"
+	ok "and of a service's $how" runs_within "$service_pid"
+	kill "$service_pid"
+	ok "the quota is a session's, in thousandths of a CPU $how" quota_holds "$session_pid"
+	kill "$session_pid"
+	on ana "systemd-run --user --unit lab-spin2 /job/spin 602 4" 2> /dev/null
+	wait_for 20 runs spin 602 4
+	ok "and a service's, in thousandths of a CPU $how" quota_holds "$(pid_of spin 602 4)"
+	on ana "systemctl --user stop lab-spin2"
+	on ana "setsid /job/work touch session 500 1 < /dev/null > ~/lab-session 2>&1 &"
+	wait_for 40 wants_more session
+	ok "a session has no more memory than its limit $how" test "$(grep -c '^pass 1' /home/ana/lab-session)" = 0
+	on ana "systemd-run --user --wait --unit lab-touch sh -c '/job/work touch service 500 1 > ~/lab-service 2>&1'" > /dev/null 2>&1
+	ok "nor has a service $how" test "$(grep -c '^pass 1' /home/ana/lab-service)" = 0
+
+	# Each of these must leave everything as it was.
+	rm -f ssh-*
+	on ana "setsid sleep 931 & systemd-run --user --unit lab-keeps sleep 932" > /dev/null 2>&1
+	make_units
+	systemctl start lab-simple
+	sleep 3
+	places > before.txt
+	for what in "daemon-reload" "daemon-reexec" "restart ssh" "restart cron"; do
+		systemctl $what
+		sleep 2
+		places > now.txt
+		ok "after $what all processes are where they were $how" same before.txt now.txt
+		ok "and the properties are there $how" are_set
+		ok "and in force $how" in_force
+		[ $way = alone ] || ok "and the daemon holds the contract $how" commonhold status
+	done
+	release
+	sleep 1
+	ok "afterwards the properties are there $how" are_set
+	ok "and in force $how" in_force
+	systemctl revert user-1001.slice
+	systemctl stop lab-simple
+}
+# places: the users' processes that stay, each with its group.
+places() {
+	for pid in $(pgrep -x sleep -U ana,bob,carol,dave); do
+		echo "$pid $(cgroup_of "$pid")"
+	done
+}
+same() {
+	detail=$(diff "$1" "$2" | grep -c '^[+<>-][^+-]')
+	[ "$detail" = 0 ] || {
+		detail=$(diff "$1" "$2" | grep '^[+<>-][^+-]' | head -n 3 | tr '\n' ';')
+		return 1
+	}
+	[ -s "$1" ] || {
+		detail="nothing was there"
+		return 1
+	}
+}
+
+# The CPU time that the work itself says it had, in ms.
+took_ms() {
+	sed -n 's/.*cpu_ms \([0-9]*\).*/\1/p' "$1"
+}
+# comes_by WAY USER COMMAND...: work of a user's that begins in another way: COMMAND has `sh lab-work` run in the user's home.
+# It tells at once where it is counted, and computes.
+comes_by() {
+	by=$1 user=$2
+	shift 2
+	rm -f "/home/$user"/lab-*
+	echo '/job/commonhold status --pid $$ --json > lab-begin 2>&1
+		/job/spin 2 > lab-spun' > "/home/$user/lab-work"
+	[ $way = alone ] || used_ms "$user"
+	used_before=${used:-0}
+	"$@" > comes.log 2>&1
+	ok "work comes by $by $how" wait_for 90 grep -q cpu_ms "/home/$user/lab-spun" || {
+		cat comes.log
+		return
+	}
+	[ $way = alone ] && return
+	ok "what came by $by is counted for $(unit_of "$user") from its first moment $how" \
+		is "$(sed 's/.*"unit":"\([^"]*\)".*/\1/' "/home/$user/lab-begin")" "$(unit_of "$user")"
+	wanted=$(($(took_ms "/home/$user/lab-spun") * 95 / 100))
+	all_counted() {
+		used_ms "$user"
+		at_least $((used - used_before)) $wanted
+	}
+	ok "and so is its CPU time, in ms $how" wait_for 3 all_counted || note "$((used - used_before)) of $(took_ms "/home/$user/lab-spun")"
+}
+work_that_comes() {
+	hold || return
+	comes_by at bob on bob 'echo "sh lab-work" | at -q a now'
+	comes_by cron dave on dave 'echo "* * * * * crontab -r; sh lab-work" | crontab -'
+	comes_by "sudo -i" carol on ana 'sudo -i -u carol sh lab-work'
+}
+
+each_way services
+each_way properties
+each_way work_that_comes

@@ -1,0 +1,118 @@
+# guest: debian
+# seconds: 900
+# budget: 400
+# memory: 3072
+# disks: 4096
+# needs: commonhold spin work
+# only: with --all
+# Isolation of users whose work systemd starts: two busy processes have the CPUs that their user is entitled to, beside sixteen
+# of another's; a working set that fits into what its user is entitled to is kept, beside one that does not. The reference is
+# the same work with nobody beside it.
+
+. /job/systemd.sh
+
+# start_work USER NUMBER COMMAND: as services of the user's, or in a login.
+start_work() {
+	for number in $(seq "$2"); do
+		if [ $place = service ]; then
+			on "$1" "systemd-run --user --unit lab-work-$number sh -c 'exec $3'" > /dev/null 2>&1
+		else
+			on "$1" "setsid sh -c 'exec $3' < /dev/null > /dev/null 2>&1 &"
+		fi
+	done
+}
+# stop_work USER PROGRAM
+stop_work() {
+	on "$1" "systemctl --user stop 'lab-work-*'" 2> /dev/null
+	pkill -9 -x "$2" -U "$1"
+	while pgrep -x "$2" -U "$1" > /dev/null; do usleep 100000; done
+}
+run_so_many() {
+	detail=$(pgrep -c -x "$2" -U "$1")
+	[ "$detail" = "$3" ]
+}
+# ran_ns PID...: sets `ns` to the CPU time that processes had, by their threads; starts no process.
+ran_ns() {
+	ns=0
+	for pid; do
+		for file in /proc/"$pid"/task/*/schedstat; do
+			read -r ran rest < "$file" && ns=$((ns + ran))
+		done
+	done
+}
+# has_cpus PID...: sets `cpus` to the thousandths of a CPU that they have together.
+has_cpus() {
+	ran_ns "$@"
+	ns_before=$ns from=$(uptime_cs)
+	pause 10
+	ran_ns "$@"
+	read -r up idle < /proc/uptime
+	cpus=$(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from)))
+}
+two_have() {
+	has_cpus $(pgrep -x spin -U ana)
+	ok "two busy processes have two CPUs, in thousandths, $1 $how" within $cpus 2000 3
+}
+hogs() {
+	for place in service login; do
+		start_work ana 2 "/job/spin 900"
+		ok "two are there, by $place $how" wait_for 30 run_so_many ana spin 2
+		if [ $way = alone ]; then
+			cap_cpus
+			measured two_have "with nobody beside them, by $place"
+		else
+			start_work carol 16 "/job/spin 900"
+			ok "and sixteen of another's, by $place $how" wait_for 60 run_so_many carol spin 16
+			[ -n "$daemon" ] || hold || return
+			cap_cpus
+			pause 5
+			measured two_have "beside sixteen of another's, by $place"
+		fi
+		uncap_cpus
+		stop_work ana spin
+		stop_work carol spin
+	done
+}
+
+# A working set in a file, by way of the page cache: what was taken from it is a major fault.
+PASSES=8
+drive=$(disk 4096)
+chmod 666 "$drive"
+has_passes() {
+	[ "$(grep -c '^pass' "/home/$1/lab-passes")" -ge "$2" ]
+}
+major_faults() {
+	read -r line < "/proc/$1/stat"
+	set -- ${line##*) }
+	major=${10}
+}
+touches() {
+	start_work "$1" 1 "/job/work touch $2 $3 $4 $drive $5 > ~/lab-passes"
+	wait_for 20 pgrep -x "$2" -U "$1"
+}
+working_sets() {
+	for place in service login; do
+		echo 3 > /proc/sys/vm/drop_caches
+		if [ $way != alone ]; then
+			[ -n "$daemon" ] || hold || return
+			touches carol large 2400 0 900
+			ok "who has too much goes round, by $place $how" wait_for 120 has_passes carol 1
+		fi
+		touches ana small 900 $PASSES 0
+		pid=$(pgrep -x small -U ana)
+		ok "a working set is gone round $PASSES times, by $place $how" wait_for 240 has_passes ana $PASSES
+		major_faults "$pid"
+		note "major faults: $major, by $place $how; the last pass: $(tail -n 1 /home/ana/lab-passes)"
+		if [ $way = alone ]; then
+			eval "major_alone_$place=$major"
+		else
+			allowed=$(eval "echo \$((major_alone_$place * 105 / 100))")
+			ok "with no more major faults than alone, by $place $how" at_most "$major" "$allowed"
+		fi
+		stop_work ana small
+		stop_work carol large
+	done
+}
+
+each_way hogs
+each_way working_sets
