@@ -82,7 +82,7 @@ impl Manager {
             Ok(now) => now,
             Err(error) if error.is_gone() => {
                 for held in held {
-                    reverted.properties += u32::from(restore_file(held)?);
+                    reverted.properties += u32::from(held.restore_file()?);
                 }
                 return Ok(reverted);
             }
@@ -95,13 +95,13 @@ impl Manager {
             let is_given = held.given.iter().any(|given| given.clone().sorted() == *value);
             if !is_former && !is_given {
                 reverted.left.push((property, value.clone()));
-                reverted.reload |= restore_file(held)?;
+                reverted.reload |= held.restore_file()?;
                 continue;
             }
             if !is_former {
                 self.put_back(unit, &held.former, value, until)?;
             }
-            let is_other_file = restore_file(held)?;
+            let is_other_file = held.restore_file()?;
             reverted.reload |= is_other_file;
             reverted.properties += u32::from(is_other_file || !is_former);
         }
@@ -127,6 +127,36 @@ impl Manager {
     }
 }
 
+impl Held {
+    /// Gives a property's file its former content, or removes it, unless it says what was neither given nor before. Whether
+    /// anything was changed.
+    pub(crate) fn restore_file(&self) -> Result<bool, Error> {
+        let Former { property, value, file, content: former } = &self.former;
+        let Some(now) = content(file)? else { return Ok(false) };
+        if former.as_ref() == Some(&now) {
+            return Ok(false);
+        }
+        let said = property.said_by(&now);
+        let is_ours = |value: &Value| said == Some(value.clone().sorted());
+        if !is_ours(value) && !self.given.iter().any(is_ours) {
+            return Ok(false);
+        }
+        match former {
+            Some(former) => {
+                host::write_file(file, former.as_bytes()).map_err(|source| failed(file, source))?
+            }
+            None => {
+                host::remove_file(file).map_err(|source| failed(file, source))?;
+                // Others may have files there.
+                if let Some(folder) = file.parent() {
+                    let _ = host::remove_dir(folder);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// The content of a file, if it is there.
 fn content(file: &Path) -> Result<Option<String>, Error> {
     match host::read_to_string(file) {
@@ -134,32 +164,6 @@ fn content(file: &Path) -> Result<Option<String>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(failed(file, source)),
     }
-}
-
-/// Gives a property's file its former content, or removes it, unless it says what was neither given nor before. Whether
-/// anything was changed.
-pub(super) fn restore_file(held: &Held) -> Result<bool, Error> {
-    let Former { property, value, file, content: former } = &held.former;
-    let Some(now) = content(file)? else { return Ok(false) };
-    if former.as_ref() == Some(&now) {
-        return Ok(false);
-    }
-    let said = property.said_by(&now);
-    let is_ours = |value: &Value| said == Some(value.clone().sorted());
-    if !is_ours(value) && !held.given.iter().any(is_ours) {
-        return Ok(false);
-    }
-    match former {
-        Some(former) => host::write_file(file, former.as_bytes()).map_err(|source| failed(file, source))?,
-        None => {
-            host::remove_file(file).map_err(|source| failed(file, source))?;
-            // Others may have files there.
-            if let Some(folder) = file.parent() {
-                let _ = host::remove_dir(folder);
-            }
-        }
-    }
-    Ok(true)
 }
 
 fn failed(file: &Path, source: io::Error) -> Error {

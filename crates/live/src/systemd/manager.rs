@@ -12,17 +12,17 @@ use super::message::{Call, Message};
 use super::{Error, Property, Value, Whose};
 
 /// A call is over within this time.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Reading all files anew takes systemd longer; while it does, it answers nobody.
 const RELOADS_WITHIN: Duration = Duration::from_secs(4);
 
 /// How soon the same is asked again of a systemd that is being replaced, or that is at work.
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-const PATH: &str = "/org/freedesktop/systemd1";
-const MANAGER: &str = "org.freedesktop.systemd1.Manager";
-const UNIT: &str = "org.freedesktop.systemd1.Unit";
+pub(super) const PATH: &str = "/org/freedesktop/systemd1";
+pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
 /// A systemd. Each call waits for its answer, two seconds at most: a loop that may not wait has a [`Queue`](super::Queue).
@@ -32,21 +32,6 @@ pub struct Manager {
     connection: Option<Connection>,
     /// Whether the bus said that systemd is not on it: it is called at its own socket.
     off_bus: bool,
-}
-
-/// A scope that is to be started: a group for processes that are there already.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scope {
-    /// Its name: `commonhold-a.scope`.
-    pub name: String,
-    /// The slice that it is to be in.
-    pub slice: String,
-    /// What `systemctl status` says of it.
-    pub description: String,
-    /// The processes that go there: one at the least.
-    pub pids: Vec<u32>,
-    /// What is set from the beginning.
-    pub properties: Vec<(Property, Value)>,
 }
 
 /// What systemd knows of one of its units.
@@ -149,51 +134,6 @@ impl Manager {
         self.ask(&call, until)?.values::<()>().map_err(|what| unexpected(call.method, what))
     }
 
-    /// Starts a scope, and waits until its processes are in it.
-    pub fn start_scope(&mut self, scope: &Scope) -> Result<(), Error> {
-        let until = Instant::now() + ANSWERS_WITHIN;
-        let name = scope.name.as_str();
-        let mut properties: Vec<(&str, Sent<'_>)> = vec![
-            ("Slice", scope.slice.as_str().into()),
-            ("Description", scope.description.as_str().into()),
-            ("PIDs", scope.pids.clone().into()),
-        ];
-        properties.extend(to_send(name, &scope.properties)?);
-        let others: Vec<(&str, Vec<(&str, Sent<'_>)>)> = Vec::new();
-        let call = new_call(PATH, MANAGER, "StartTransientUnit", &(name, "fail", properties, others))?;
-        let mut asked_again = false;
-        match self.ask_noting(&call, until, &mut asked_again) {
-            // The answer to the first time was lost: it is the one that was to be started.
-            Err(Error::Refused { name, .. }) if asked_again && name.ends_with(".UnitExists") => {}
-            answer => drop(job(&call, &answer?)?),
-        }
-        self.wait_for(name, until, |active| match active {
-            "active" => Some(true),
-            "failed" | "inactive" => Some(false),
-            _ => None,
-        })
-        .and_then(|is_active| match is_active {
-            Some(true) => Ok(()),
-            Some(false) => {
-                Err(refused(call.method, format!("{name} has ended at once, or could not be started")))
-            }
-            None => Err(late(call.method, format!("{name} is still being started"))),
-        })
-    }
-
-    /// Stops a systemd unit, which ends its processes. False: it takes longer than two seconds, and goes on.
-    pub fn stop(&mut self, unit: &str) -> Result<bool, Error> {
-        let until = Instant::now() + ANSWERS_WITHIN;
-        let call = new_call(PATH, MANAGER, "StopUnit", &(unit, "replace"))?;
-        match self.ask(&call, until) {
-            Err(error) if error.is_gone() => return Ok(true),
-            answer => drop(job(&call, &answer?)?),
-        }
-        let over =
-            self.wait_for(unit, until, |active| matches!(active, "inactive" | "failed").then_some(true));
-        Ok(over?.is_some())
-    }
-
     /// Has systemd read all its files anew. False: it takes longer than four seconds, and goes on.
     pub fn reload(&mut self) -> Result<bool, Error> {
         let call = new_call(PATH, MANAGER, "Reload", &())?;
@@ -204,34 +144,8 @@ impl Manager {
         }
     }
 
-    /// Looks until what a systemd unit does satisfies; nothing if time is over before. One that is gone is `inactive`.
-    fn wait_for<T>(
-        &mut self,
-        unit: &str,
-        until: Instant,
-        satisfied: impl Fn(&str) -> Option<T>,
-    ) -> Result<Option<T>, Error> {
-        loop {
-            let active = match self.path_of(unit, until) {
-                Ok(path) => self.text(&path, UNIT, "ActiveState", until),
-                Err(error) => Err(error),
-            };
-            let active = match active {
-                Err(error) if error.is_gone() => "inactive".to_owned(),
-                active => active?,
-            };
-            if let Some(answer) = satisfied(&active) {
-                return Ok(Some(answer));
-            }
-            if Instant::now() + PAUSE >= until {
-                return Ok(None);
-            }
-            thread::sleep(PAUSE);
-        }
-    }
-
     /// Where one of its units is among its objects. Only one that it has loaded: to ask for others would load them.
-    fn path_of(&mut self, unit: &str, until: Instant) -> Result<String, Error> {
+    pub(super) fn path_of(&mut self, unit: &str, until: Instant) -> Result<String, Error> {
         let call = new_call(PATH, MANAGER, "GetUnit", &(unit,))?;
         let answer = self.ask(&call, until)?;
         let (path,) = answer.values::<(OwnedObjectPath,)>().map_err(|what| unexpected(call.method, what))?;
@@ -250,7 +164,7 @@ impl Manager {
         answer.values::<(OwnedValue,)>().map(|(value,)| value).map_err(|what| unexpected(name, what))
     }
 
-    fn text(
+    pub(super) fn text(
         &mut self,
         path: &str,
         interface: &'static str,
@@ -272,13 +186,18 @@ impl Manager {
         bool::try_from(value).map_err(|error| unexpected(name, error))
     }
 
-    fn ask(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
+    pub(super) fn ask(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
         self.ask_noting(call, until, &mut false)
     }
 
     /// Asks, and asks again over a new connection where the old one ended before the answer. What is asked here may be asked
     /// twice: it is what things are to be like.
-    fn ask_noting(&mut self, call: &Call, until: Instant, again: &mut bool) -> Result<Message, Error> {
+    pub(super) fn ask_noting(
+        &mut self,
+        call: &Call,
+        until: Instant,
+        again: &mut bool,
+    ) -> Result<Message, Error> {
         loop {
             let error = match self.ask_once(call, until) {
                 Err(error) if error.is_silence() => error,
@@ -327,7 +246,7 @@ impl Manager {
 
 /// Properties as they are sent: in the order of their files, and each list of devices behind an empty one, which ends the
 /// list that was there.
-fn to_send(
+pub(super) fn to_send(
     unit: &str,
     properties: &[(Property, Value)],
 ) -> Result<Vec<(&'static str, Sent<'static>)>, Error> {
@@ -370,20 +289,8 @@ fn interface_of(unit: &str) -> Result<&'static str, Error> {
     })
 }
 
-fn job(call: &Call, answer: &Message) -> Result<OwnedObjectPath, Error> {
-    answer.values::<(OwnedObjectPath,)>().map(|(job,)| job).map_err(|what| unexpected(call.method, what))
-}
-
-fn unexpected(call: &str, what: impl ToString) -> Error {
+pub(super) fn unexpected(call: &str, what: impl ToString) -> Error {
     Error::Unexpected { call: call.to_owned(), what: what.to_string() }
-}
-
-fn refused(call: &str, message: String) -> Error {
-    Error::Refused { call: call.to_owned(), name: "failed".to_owned(), message }
-}
-
-fn late(call: &str, what: String) -> Error {
-    Error::Silent { call: call.to_owned(), source: io::Error::new(io::ErrorKind::TimedOut, what) }
 }
 
 #[cfg(test)]
@@ -553,38 +460,6 @@ mod tests {
                 }
                 assert_eq!(played.value(U, Property::CPUWeight), Value::Number(7));
             }
-        }
-    }
-
-    #[test]
-    fn a_scope_is_started_and_stopped() {
-        let scope = Scope {
-            name: "a.scope".to_owned(),
-            slice: U.to_owned(),
-            description: "what it is".to_owned(),
-            pids: vec![7, 8],
-            properties: vec![(Property::AllowedCPUs, Value::Cpus("0".parse().unwrap()))],
-        };
-        for fault in [None, Some(Fault::EndAfter)] {
-            let played = Played::new(true);
-            let mut manager = Manager::new(played.whose());
-            if let Some(fault) = fault {
-                played.fail("StartTransientUnit", fault);
-            }
-            manager.start_scope(&scope).unwrap();
-            assert_eq!(played.stage().heard[1], "Slice s, Description s, PIDs au, AllowedCPUs ay");
-            if fault.is_none() {
-                let error = manager.start_scope(&scope).unwrap_err();
-                assert!(
-                    matches!(&error, Error::Refused { name, .. } if name.ends_with("UnitExists")),
-                    "{error}"
-                );
-            }
-            assert!(manager.stop("a.scope").unwrap());
-            assert!(manager.stop("a.scope").unwrap(), "it is gone");
-            manager.start_scope(&scope).unwrap();
-            played.stage().units.get_mut("a.scope").unwrap().active = "failed";
-            assert_eq!(manager.state("a.scope").unwrap().active, "failed");
         }
     }
 }

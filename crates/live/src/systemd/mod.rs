@@ -25,6 +25,7 @@ mod names;
 pub(crate) mod played;
 mod property;
 mod queue;
+mod scope;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,10 +34,11 @@ use crate::LiveError;
 use crate::host;
 
 pub use former::{Former, Held, Reverted};
-pub use manager::{Manager, Scope, State};
+pub use manager::{Manager, State};
 pub use names::{Place, unit_of};
 pub use property::{Property, UNSET, Value};
 pub use queue::{Answer, Done, News, Queue, Request};
+pub use scope::Scope;
 
 /// Whose systemd it is: the machine's, or a user's own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
