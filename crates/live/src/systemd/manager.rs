@@ -30,7 +30,7 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 pub struct Manager {
     whose: Whose,
     connection: Option<Connection>,
-    /// Whether the bus said that systemd is not on it: it is called at its own socket.
+    /// Whether the last call over the bus was not answered: the next one goes to systemd's own socket.
     off_bus: bool,
 }
 
@@ -78,6 +78,7 @@ impl Manager {
     /// who is connected, and keeps it for those who do not listen.
     pub fn disconnect(&mut self) {
         self.connection = None;
+        self.off_bus = false;
     }
 
     /// What properties of a systemd unit are now. One that this systemd does not know is left out.
@@ -204,8 +205,8 @@ impl Manager {
                 answered => return answered,
             };
             let was_by_bus = self.connection.take().is_some_and(|connection| connection.is_by_bus());
-            // A bus without systemd stays without it in a container; one that is replaced is on it again in a moment.
-            self.off_bus = error.is_nobody() && was_by_bus && !self.off_bus;
+            // A bus without systemd stays without it in a container. One that is replaced is on it again in a moment.
+            self.off_bus = was_by_bus;
             let is_over = match &error {
                 Error::Unreachable { .. } => true,
                 Error::Silent { source, .. } => source.kind() == io::ErrorKind::TimedOut,
@@ -420,6 +421,10 @@ mod tests {
         assert!(error.is_silence(), "{error}");
         assert_eq!(manager.connected_at(), None, "an answer that comes later is none to the next question");
         assert_eq!(weight_of(&mut manager).unwrap(), weight(UNSET));
+        assert!(
+            manager.connected_at().unwrap().ends_with("private"),
+            "it may be the bus that does not answer"
+        );
     }
 
     #[test]

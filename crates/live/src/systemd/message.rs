@@ -1,7 +1,7 @@
 //! Messages of D-Bus: a header, and a body of values. Their format is [`zvariant`]'s; here is what the header says.
 
 use zvariant::serialized::{Context, Data};
-use zvariant::{Endian, LE, ObjectPath, Signature, Type, Value, to_bytes};
+use zvariant::{Endian, LE, ObjectPath, Type, Value, to_bytes};
 
 /// Longer than any answer to a question of ours. A message that says that it is longer is none.
 const BYTES_MAX: usize = 4 << 20;
@@ -81,10 +81,7 @@ impl Call {
             (field::MEMBER, self.method.into()),
         ];
         fields.extend(self.to.map(|to| (field::DESTINATION, to.into())));
-        if !self.types.is_empty() {
-            fields.push((field::TYPES, Signature::try_from(self.types.as_str())?.into()));
-        }
-        message(1, NO_AUTO_START, number, fields, &self.body)
+        message(1, NO_AUTO_START, number, fields, &self.types, &self.body)
     }
 }
 
@@ -93,11 +90,22 @@ fn message(
     flags: u8,
     number: u32,
     fields: Vec<(u8, Value<'_>)>,
+    types: &str,
     body: &[u8],
 ) -> Result<Vec<u8>, zvariant::Error> {
-    let length = u32::try_from(body.len()).map_err(|_| zvariant::Error::OutOfBounds)?;
-    let header: Header<'_> = (b'l', kind, flags, 1, length, number, fields);
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).map_err(|_| zvariant::Error::OutOfBounds);
+    let header: Header<'_> = (b'l', kind, flags, 1, length(body)?, number, fields);
     let mut bytes = to_bytes(Context::new_dbus(LE, 0), &header)?.bytes().to_vec();
+    if !types.is_empty() {
+        // By hand: the library has the types of several values in brackets, which are those of one value that has parts.
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        let count = u8::try_from(types.len()).map_err(|_| zvariant::Error::OutOfBounds)?;
+        bytes.extend([field::TYPES, 1, b'g', 0, count]);
+        bytes.extend_from_slice(types.as_bytes());
+        bytes.push(0);
+        let fields = length(&bytes[HEAD..])?;
+        bytes[HEAD - 4..HEAD].copy_from_slice(&fields.to_le_bytes());
+    }
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     bytes.extend_from_slice(body);
     Ok(bytes)
@@ -202,6 +210,12 @@ pub(super) mod played {
                     _ => None,
                 }
             };
+            if !message.types.is_empty() {
+                // As they were sent: the library does not tell brackets around all of them.
+                let count = u8::try_from(message.types.len()).unwrap();
+                let sent = [&[field::TYPES, 1, b'g', 0, count], message.types.as_bytes(), &[0]].concat();
+                assert!(bytes.windows(sent.len()).any(|part| part == sent), "{}", message.types);
+            }
             Heard {
                 number,
                 flags,
@@ -225,22 +239,14 @@ pub(super) mod played {
     ) -> Vec<u8> {
         let types = values.signature().to_string_no_parens();
         let body = to_bytes(Context::new_dbus(LE, 0), values).unwrap().bytes().to_vec();
-        let mut fields = vec![(field::ANSWERS, to.into())];
-        if !types.is_empty() {
-            fields.push((field::TYPES, Signature::try_from(types.as_str()).unwrap().into()));
-        }
-        message(2, 1, 7, fields, &body).unwrap()
+        message(2, 1, 7, vec![(field::ANSWERS, to.into())], &types, &body).unwrap()
     }
 
     /// A refusal.
     pub(in crate::systemd) fn refusal(to: u32, name: &str, says: &str) -> Vec<u8> {
         let body = to_bytes(Context::new_dbus(LE, 0), says).unwrap().bytes().to_vec();
-        let fields = vec![
-            (field::ERROR, name.into()),
-            (field::ANSWERS, to.into()),
-            (field::TYPES, Signature::try_from("s").unwrap().into()),
-        ];
-        message(3, 1, 7, fields, &body).unwrap()
+        let fields = vec![(field::ERROR, name.into()), (field::ANSWERS, to.into())];
+        message(3, 1, 7, fields, "s", &body).unwrap()
     }
 
     /// A signal: who speaks on systemd's own socket hears all of them.
@@ -250,7 +256,7 @@ pub(super) mod played {
             (field::INTERFACE, "org.freedesktop.systemd1.Manager".into()),
             (field::MEMBER, "UnitNew".into()),
         ];
-        message(4, 1, 7, fields, &[]).unwrap()
+        message(4, 1, 7, fields, "", &[]).unwrap()
     }
 }
 
@@ -277,6 +283,9 @@ mod tests {
         assert_eq!(call.bytes(9).unwrap(), bytes);
         assert_eq!(length(&bytes), Ok(Some(bytes.len())));
         assert_eq!(length(&bytes[..15]), Ok(None));
+        let two = Call::new("/a", "b.c", "D", &("e", 1_u64)).unwrap().bytes(9).unwrap();
+        assert!(two.windows(8).any(|part| part == b"\x08\x01g\0\x02st\0"), "{two:?}");
+        assert_eq!(Call::new("/a", "b.c", "D", &()).unwrap().bytes(9).unwrap().len(), 88 - 24);
     }
 
     #[test]
