@@ -187,7 +187,8 @@ impl Actor {
             .bytes()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        let wanted = format!("\0AUTH EXTERNAL {uid}\r\n");
+        // systemd reads all of it before it answers, or it forgets the call that comes with the end of it.
+        let wanted = format!("\0AUTH EXTERNAL {uid}\r\nBEGIN\r\n");
         while came.len() < wanted.len() {
             if !hears(&mut came, &mut stream) {
                 return;
@@ -196,13 +197,6 @@ impl Actor {
         assert_eq!(came, wanted.as_bytes());
         came.clear();
         stream.write_all(b"OK 0123456789abcdef\r\n").unwrap();
-        while came.len() < 7 {
-            if !hears(&mut came, &mut stream) {
-                return;
-            }
-        }
-        assert_eq!(&came[..7], b"BEGIN\r\n");
-        came.drain(..7);
         loop {
             while let Some(length) = length(&came).unwrap().filter(|length| *length <= came.len()) {
                 let heard = played::Heard::parse(&came[..length]);
