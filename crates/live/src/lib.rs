@@ -5,6 +5,7 @@ pub mod apply;
 pub mod host;
 mod live_backend;
 pub mod observe;
+pub mod systemd;
 pub mod undo;
 
 pub use apply::{cgroup, process as user, program, scheduler as kernel};

@@ -33,6 +33,7 @@ pub(crate) mod pages;
 pub(crate) mod perf;
 pub(crate) mod shot;
 pub(crate) mod signal;
+pub(crate) mod stream;
 mod tamper;
 
 pub(crate) use dir::Dir;

@@ -53,6 +53,12 @@ pub enum Kind {
     Mount,
     /// Taking one away.
     Unmount,
+    /// Calling the program that listens at a socket.
+    Connect,
+    /// Sending to it. `Shorten`: the connection ends behind so many bytes. `Falsify`: these bytes are sent, without an error.
+    Send,
+    /// Receiving from it. `Shorten`: so many bytes at most; 0: the other side has ended the connection. `Falsify`: these come.
+    Receive,
 }
 
 /// One call, before it is made.

@@ -14,7 +14,7 @@
 
 mod text;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -28,6 +28,7 @@ use crate::LiveError;
 use crate::host::io_priority::IoPriority;
 use crate::host::{self, File};
 use crate::observe::process::{ProcFs, is_alive};
+use crate::systemd::{Former, Property, Value, Whose};
 
 pub use crate::observe::process::ProcessKey;
 
@@ -123,6 +124,35 @@ pub enum Entry {
         /// What is about to be written: a line that says otherwise later is another program's. Empty in a journal of an older
         /// version.
         given: String,
+    },
+    /// A property of a systemd unit is about to be set; this is what was before.
+    Property {
+        /// Whose systemd it is.
+        whose: Whose,
+        /// The systemd unit.
+        unit: String,
+        /// What was before.
+        former: Former,
+    },
+    /// A value that the daemon gives to a property: one that is another later is an administrator's.
+    PropertyGiven {
+        /// Whose systemd it is.
+        whose: Whose,
+        /// The systemd unit.
+        unit: String,
+        /// The property.
+        property: Property,
+        /// The value.
+        value: Value,
+    },
+    /// A property was taken back, or its systemd unit is gone: the earlier entries count no more.
+    PropertyBack {
+        /// Whose systemd it is.
+        whose: Whose,
+        /// The systemd unit.
+        unit: String,
+        /// The property.
+        property: Property,
     },
 }
 
@@ -342,10 +372,12 @@ pub(crate) fn first_word(line: &str) -> &str {
 /// The entries that still matter, in their order.
 ///
 /// Of a thread's affinities and priorities and of a process's scores and origins the latest counts (its owner may have changed it in between), of
-/// a file's contents the first (the others are our own). A stopped process that was continued needs nothing.
+/// a file's contents the first (the others are our own). A stopped process that was continued needs nothing. Of a property
+/// that is held, what was before the first time counts, and the last two values that it was given.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut prioritized, mut scored) = (BTreeSet::new(), BTreeSet::new());
+    let (mut back, mut given_values) = (BTreeSet::new(), BTreeMap::new());
     let mut kept: Vec<&Entry> = Vec::new();
     for entry in entries.iter().rev() {
         let keep = match entry {
@@ -358,6 +390,16 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
                 false
             }
             Entry::Moved { process, .. } => origins.insert(*process) && alive(*process),
+            Entry::PropertyBack { whose, unit, property } => {
+                back.insert((whose, unit, *property));
+                false
+            }
+            Entry::Property { whose, unit, former } => !back.contains(&(whose, unit, former.property)),
+            Entry::PropertyGiven { whose, unit, property, .. } => {
+                let times = given_values.entry((whose, unit, *property)).or_insert(0);
+                *times += 1;
+                *times <= 2 && !back.contains(&(whose, unit, *property))
+            }
             Entry::Given { .. }
             | Entry::PriorityGiven { .. }
             | Entry::OomScoreGiven { .. }
@@ -373,6 +415,7 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
     }
     let (mut given, mut created, mut knobs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut lines, mut priorities, mut scores) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let mut properties = BTreeSet::new();
     let first = kept.into_iter().rev().filter(|entry| match entry {
         Entry::Given { cpus } => given.insert(cpus.clone()),
         Entry::PriorityGiven { priority } => priorities.insert(*priority),
@@ -382,6 +425,9 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
         | Entry::Mounted { point: path } => created.insert(path.clone()),
         Entry::Knob { path, .. } => knobs.insert(path.clone()),
         Entry::Line { path, original, .. } => lines.insert((path.clone(), first_word(original).to_owned())),
+        Entry::Property { whose, unit, former } => {
+            properties.insert((whose.clone(), unit.clone(), former.property))
+        }
         _ => true,
     });
     first.cloned().collect()
@@ -588,6 +634,38 @@ mod tests {
         // Process 9 has ended; process 1 was continued, and its owner changed its mask.
         let kept = compacted(&entries, |key| key.pid != 9);
         assert_eq!(kept, [knob("first"), given("0"), stopped(2), affinity(1, "1")]);
+    }
+
+    #[test]
+    fn of_properties_the_first_state_and_the_last_values_are_kept() {
+        let whose = Whose::system;
+        let unit = || "a.slice".to_owned();
+        let property = Property::CPUWeight;
+        let before = |weight: u64| {
+            let file = "/run/systemd/system.control/a.slice.d/50-CPUWeight.conf".into();
+            let former = Former { property, value: Value::Number(weight), file, content: None };
+            Entry::Property { whose: whose(), unit: unit(), former }
+        };
+        let given = |weight: u64| {
+            let value = Value::Number(weight);
+            Entry::PropertyGiven { whose: whose(), unit: unit(), property, value }
+        };
+        let back = Entry::PropertyBack { whose: whose(), unit: unit(), property };
+        let entries = [
+            before(1),
+            given(2),
+            before(2),
+            given(3),
+            given(4),
+            back.clone(),
+            before(5),
+            given(6),
+            given(7),
+            given(8),
+        ];
+        assert_eq!(compacted(&entries[..5], |_| true), [before(1), given(3), given(4)]);
+        assert_eq!(compacted(&entries[..6], |_| true), []);
+        assert_eq!(compacted(&entries, |_| true), [before(5), given(7), given(8)]);
     }
 
     #[test]

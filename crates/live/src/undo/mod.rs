@@ -1,7 +1,8 @@
 //! Undoing what a journal says was done.
 //!
 //! Algorithm: the last entry comes first. Processes that were stopped continue. Threads get back the CPUs and I/O
-//! priorities they had, and processes their `oom_score_adj`. Control groups are emptied and removed. Members fork
+//! priorities they had, and processes their `oom_score_adj`. Control groups are emptied and removed. Properties of systemd
+//! units are set back, and their files are taken away. Members fork
 //! while this goes on, and a child has the affinity and priority of a parent that was not restored yet. So everything
 //! is looked at again until a look finds nothing to do.
 //!
@@ -17,6 +18,7 @@ pub mod caretaker;
 mod groups;
 mod inherited;
 pub mod journal;
+mod properties;
 pub mod tickets;
 pub(crate) mod way_back;
 
@@ -52,6 +54,9 @@ pub struct Undone {
     pub unmounted: u32,
     /// Files with their former content again.
     pub knobs: u32,
+    /// Properties of systemd units that are as they were.
+    #[serde(default)]
+    pub properties: u32,
     /// What is not as it was before although nothing failed: a setting that another program made meanwhile, a process whose
     /// control group is gone.
     #[serde(default)]
@@ -78,6 +83,7 @@ impl fmt::Display for Undone {
             (self.removed, "control group removed", "control groups removed"),
             (self.unmounted, "file system unmounted", "file systems unmounted"),
             (self.knobs, "file restored", "files restored"),
+            (self.properties, "property of systemd's restored", "properties of systemd's restored"),
         ];
         let mut parts = counts.iter().filter(|(count, ..)| *count > 0).peekable();
         if parts.peek().is_none() {
@@ -119,6 +125,8 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     inherited::restore::<inherited::Priority>(entries, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::OomScore>(entries, &mut procfs, &mut undone, progress);
     bus::restore(entries, Path::new("/"), &mut undone);
+    // The last: a systemd that does not answer takes its time.
+    properties::restore(entries, &mut undone, progress);
     undone
 }
 

@@ -13,6 +13,7 @@ use commonhold_machine::CpuSet;
 
 use super::{Entry, ProcessKey};
 use crate::host::io_priority::IoPriority;
+use crate::systemd::{Former, Property, Value, Whose};
 
 /// The first line.
 pub(super) const HEADER: &[u8] = b"commonhold journal 1\n";
@@ -51,6 +52,18 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
         Entry::Line { path, original, given } => {
             put(lines, b'L', &[path.as_os_str().as_bytes(), original.as_bytes(), given.as_bytes()]);
         }
+        Entry::Property { whose, unit, former } => {
+            let Former { property, value, file, content } = former;
+            let content = content.as_ref().map_or("-".to_owned(), |content| format!("={content}"));
+            let (value, file) = (value.text(*property), file.as_os_str().as_bytes());
+            put_property(lines, b'U', whose, unit, *property, &[value.as_bytes(), file, content.as_bytes()]);
+        }
+        Entry::PropertyGiven { whose, unit, property, value } => {
+            put_property(lines, b'V', whose, unit, *property, &[value.text(*property).as_bytes()]);
+        }
+        Entry::PropertyBack { whose, unit, property } => {
+            put_property(lines, b'W', whose, unit, *property, &[]);
+        }
     }
 }
 
@@ -72,6 +85,21 @@ fn put(lines: &mut Vec<u8>, letter: u8, fields: &[&[u8]]) {
         escape(lines, field);
     }
     lines.push(b'\n');
+}
+
+fn put_property(
+    lines: &mut Vec<u8>,
+    letter: u8,
+    whose: &Whose,
+    unit: &str,
+    property: Property,
+    more: &[&[u8]],
+) {
+    let run = whose.run().as_os_str().as_bytes();
+    let owner = [if whose.is_user() { b"u" } else { b"s" }, run].concat();
+    let mut fields = vec![owner.as_slice(), unit.as_bytes(), property.name().as_bytes()];
+    fields.extend(more);
+    put(lines, letter, &fields);
 }
 
 fn escape(lines: &mut Vec<u8>, field: &[u8]) {
@@ -134,6 +162,26 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
             original: String::from_utf8(field()?).ok()?,
             given: field().map_or(Some(String::new()), |field| String::from_utf8(field).ok())?,
         },
+        b"U" => {
+            let (whose, unit, property) = parse_property(&mut field)?;
+            let value = parse_value(property, field()?)?;
+            let file = parse_path(field()?);
+            let content = String::from_utf8(field()?).ok()?;
+            let content = match content.strip_prefix('=') {
+                None if content == "-" => None,
+                None => return None,
+                Some(content) => Some(content.to_owned()),
+            };
+            Entry::Property { whose, unit, former: Former { property, value, file, content } }
+        }
+        b"V" => {
+            let (whose, unit, property) = parse_property(&mut field)?;
+            Entry::PropertyGiven { whose, unit, property, value: parse_value(property, field()?)? }
+        }
+        b"W" => {
+            let (whose, unit, property) = parse_property(&mut field)?;
+            Entry::PropertyBack { whose, unit, property }
+        }
         _ => return None,
     };
     fields.next().is_none().then_some(entry)
@@ -156,6 +204,22 @@ fn parse_path(field: Vec<u8>) -> PathBuf {
     OsString::from_vec(field).into()
 }
 
+fn parse_property(mut field: impl FnMut() -> Option<Vec<u8>>) -> Option<(Whose, String, Property)> {
+    let mut run = field()?;
+    let is_user = match run.first()? {
+        b'u' => true,
+        b's' => false,
+        _ => return None,
+    };
+    let whose = Whose::at(&parse_path(run.split_off(1)), is_user);
+    let unit = String::from_utf8(field()?).ok()?;
+    Some((whose, unit, Property::named(std::str::from_utf8(&field()?).ok()?)?))
+}
+
+fn parse_value(property: Property, field: Vec<u8>) -> Option<Value> {
+    property.parse(&String::from_utf8(field).ok()?)
+}
+
 fn parse_key(field: Vec<u8>) -> Option<ProcessKey> {
     let text = String::from_utf8(field).ok()?;
     let (pid, start) = text.split_once('-')?;
@@ -166,7 +230,9 @@ fn parse_key(field: Vec<u8>) -> Option<ProcessKey> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::systemd::Value as PropertyValue;
     use proptest::prelude::*;
+    use proptest::strategy::Strategy;
 
     fn some_key() -> impl Strategy<Value = ProcessKey> {
         (any::<u32>(), any::<u64>()).prop_map(|(pid, start)| ProcessKey { pid, start })
@@ -180,8 +246,37 @@ mod tests {
         proptest::collection::vec(any::<u8>(), 0..30).prop_map(|bytes| OsString::from_vec(bytes).into())
     }
 
+    fn some_property() -> impl Strategy<Value = (Property, PropertyValue)> {
+        (proptest::sample::select(Property::ALL), any::<u64>(), some_cpus()).prop_map(
+            |(property, n, cpus)| {
+                let value = match property.nothing() {
+                    PropertyValue::Number(_) => PropertyValue::Number(n),
+                    PropertyValue::Flag(_) => PropertyValue::Flag(n % 2 == 0),
+                    PropertyValue::Cpus(_) => PropertyValue::Cpus(cpus),
+                    PropertyValue::Devices(_) => {
+                        PropertyValue::Devices((0..n % 3).map(|at| (format!("/dev/{at}"), n)).collect())
+                    }
+                };
+                (property, value)
+            },
+        )
+    }
+
     fn some_entry() -> impl Strategy<Value = Entry> {
+        let whose = || (some_path(), any::<bool>()).prop_map(|(run, is_user)| Whose::at(&run, is_user));
         prop_oneof![
+            (whose(), any::<String>(), some_property(), some_path(), any::<Option<String>>()).prop_map(
+                |(whose, unit, (property, value), file, content)| Entry::Property {
+                    whose,
+                    unit,
+                    former: Former { property, value, file, content }
+                }
+            ),
+            (whose(), any::<String>(), some_property()).prop_map(|(whose, unit, (property, value))| {
+                Entry::PropertyGiven { whose, unit, property, value }
+            }),
+            (whose(), any::<String>(), some_property())
+                .prop_map(|(whose, unit, (property, _))| Entry::PropertyBack { whose, unit, property }),
             (some_key(), any::<u32>(), some_cpus()).prop_map(|(process, tid, cpus)| Entry::Affinity {
                 process,
                 tid,

@@ -1,0 +1,121 @@
+//! Asks systemd as the daemon does: to try what it says on a machine that it runs.
+//!
+//! usage: `cargo run --example systemd -- [--user] COMMAND`, as root or with `--user`
+//!
+//! - `show UNIT [PROPERTY...]`: what properties are
+//! - `hold UNIT PROPERTY=VALUE...`: sets them until the machine's next start, waits for a line, and takes them back
+//! - `journal DIR UNIT PROPERTY=VALUE...`: sets them, with a journal in this folder, and ends without taking them back
+//! - `undo DIR`: takes back what a journal says
+//! - `scope NAME SLICE PID...`: starts a scope, waits for a line, and stops it
+//! - `of PATH`: whose a control group is
+//!
+//! Values are written as in files of systemd's. Lines of several devices are separated by commas:
+//! `IOReadBandwidthMax='/dev/sda 1000000,/dev/sdb 2000000'`.
+
+use std::error::Error;
+use std::io::{self, BufRead};
+use std::path::Path;
+
+use commonhold_live::journal::{Entry, Journal};
+use commonhold_live::systemd::{Held, Manager, Property, Scope, Value, Whose, unit_of};
+use commonhold_live::undo::undo;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let is_user = args.first().is_some_and(|arg| arg == "--user");
+    if is_user {
+        args.remove(0);
+    }
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let whose = if is_user { Whose::user() } else { Whose::system() };
+    if !whose.is_there() {
+        println!("{} has no systemd", whose.run().display());
+    }
+    let mut manager = Manager::new(whose);
+    match args.as_slice() {
+        ["of", path] => println!("{:?}", unit_of(Path::new(path))),
+        ["show", unit, properties @ ..] => {
+            let mut named: Vec<Property> =
+                properties.iter().map(|name| property(name)).collect::<Result<_, _>>()?;
+            if named.is_empty() {
+                named = Property::ALL.to_vec();
+            }
+            println!("{:?}", manager.state(unit)?);
+            for (property, value) in manager.show(unit, &named)? {
+                println!("{property}={}", value.text(property).replace('\n', ","));
+            }
+        }
+        ["hold", unit, settings @ ..] => {
+            let (settings, held) = remembered(&mut manager, unit, settings)?;
+            manager.set_runtime(unit, &settings)?;
+            wait(&format!("{} are set", settings.len()));
+            let reverted = manager.revert(unit, &held)?;
+            println!("{reverted:?}");
+            if reverted.reload {
+                println!("files read anew: {}", manager.reload()?);
+            }
+        }
+        ["journal", dir, unit, settings @ ..] => {
+            let (mut journal, _) = Journal::create(Path::new(dir))?;
+            let (settings, held) = remembered(&mut manager, unit, settings)?;
+            journal.record(&Entry::of_properties(manager.whose(), unit, &held))?;
+            manager.set_runtime(unit, &settings)?;
+        }
+        ["undo", dir] => {
+            let (mut journal, entries) = Journal::create(Path::new(dir))?;
+            println!("{:?}", undo(&entries, Path::new("/proc")));
+            journal.clear()?;
+        }
+        ["scope", name, slice, pids @ ..] => {
+            let pids: Vec<u32> = pids.iter().map(|pid| pid.parse()).collect::<Result<_, _>>()?;
+            let description = "a trial of commonhold's".to_owned();
+            let (name, slice) = ((*name).to_owned(), (*slice).to_owned());
+            manager.start_scope(&Scope {
+                name: name.clone(),
+                slice,
+                description,
+                pids,
+                properties: vec![],
+            })?;
+            wait(&format!("{:?}", manager.state(&name)?));
+            println!("stopped: {}", manager.stop(&name)?);
+        }
+        _ => return Err("see the head of crates/live/examples/systemd.rs for its commands".into()),
+    }
+    Ok(())
+}
+
+/// What is to be set, and what was before.
+fn remembered(
+    manager: &mut Manager,
+    unit: &str,
+    settings: &[&str],
+) -> Result<(Vec<(Property, Value)>, Vec<Held>), Box<dyn Error>> {
+    let settings: Vec<(Property, Value)> =
+        settings.iter().map(|text| setting(text)).collect::<Result<_, _>>()?;
+    let properties: Vec<Property> = settings.iter().map(|(property, _)| *property).collect();
+    let former = manager.former(unit, &properties)?;
+    let given = |of: Property| {
+        settings.iter().filter(|(set, _)| *set == of).map(|(_, value)| value.clone()).collect()
+    };
+    let held = former.into_iter().map(|former| Held { given: given(former.property), former }).collect();
+    Ok((settings, held))
+}
+
+fn property(name: &str) -> Result<Property, Box<dyn Error>> {
+    Property::named(name)
+        .ok_or_else(|| format!("{name}: no property that is known here: {:?}", Property::ALL).into())
+}
+
+fn setting(text: &str) -> Result<(Property, Value), Box<dyn Error>> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text}: say PROPERTY=VALUE"))?;
+    let property = property(name)?;
+    let value =
+        property.parse(&value.replace(',', "\n")).ok_or_else(|| format!("{text}: no value of its"))?;
+    Ok((property, value))
+}
+
+fn wait(what: &str) {
+    println!("{what}; a line, or the end of the input, goes on");
+    let _ = io::stdin().lock().read_line(&mut String::new());
+}

@@ -1,0 +1,166 @@
+//! A connection to a socket that has a name in the file system. Each call has a time by which it is over.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::tamper::{About, Answer, Kind, ask, pass};
+
+/// How long it takes until a program is asked again that has no room for one more who calls.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A connection that is open.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    stream: UnixStream,
+    path: PathBuf,
+}
+
+impl Stream {
+    /// Calls the program that listens there.
+    pub(crate) fn connect(path: &Path, until: Instant) -> io::Result<Stream> {
+        pass(Kind::Connect, About::Path(path))?;
+        // A program that does not accept, and has a long queue, would have a blocking call wait for ever.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket: OwnedFd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let address = SocketAddrUnix::new(path)?;
+        loop {
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if Instant::now() + PAUSE < until => std::thread::sleep(PAUSE),
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Stream { stream: UnixStream::from(socket), path: path.to_owned() })
+    }
+
+    /// The name of the socket.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sends all of it.
+    pub(crate) fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let answer = ask(Kind::Send, About::Path(&self.path), bytes);
+            let now: &[u8] = match &answer {
+                Answer::GoOn => bytes,
+                Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(*errno)),
+                // The connection ends behind these.
+                Answer::Shorten(most) => &bytes[..bytes.len().min(*most)],
+                Answer::Falsify(others) => others,
+            };
+            let sent = self.once(PollFlags::OUT, until, |mut stream| stream.write(now))?;
+            bytes = match answer {
+                Answer::GoOn => &bytes[sent..],
+                Answer::Shorten(_) => {
+                    self.stream.shutdown(Shutdown::Both)?;
+                    return Err(io::ErrorKind::BrokenPipe.into());
+                }
+                _ => &[],
+            };
+        }
+        Ok(())
+    }
+
+    /// Appends what comes next to a buffer; how many bytes, and 0 if the other side has ended the connection.
+    pub(crate) fn receive(&mut self, into: &mut Vec<u8>, until: Instant) -> io::Result<usize> {
+        let mut room = [0; 4096];
+        let most = match ask(Kind::Receive, About::Path(&self.path), []) {
+            Answer::GoOn => room.len(),
+            Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
+            Answer::Shorten(0) => return Ok(0),
+            Answer::Shorten(most) => most.min(room.len()),
+            Answer::Falsify(bytes) => {
+                into.extend_from_slice(&bytes);
+                return Ok(bytes.len());
+            }
+        };
+        let received = self.once(PollFlags::IN, until, |mut stream| stream.read(&mut room[..most]))?;
+        into.extend_from_slice(&room[..received]);
+        Ok(received)
+    }
+
+    /// Waits until the connection is ready for a call, and makes it.
+    fn once(
+        &self,
+        ready: PollFlags,
+        until: Instant,
+        mut call: impl FnMut(&UnixStream) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            match call(&self.stream) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    let left = Timespec::try_from(left).map_err(io::Error::other)?;
+                    match poll(&mut [PollFd::new(&self.stream, ready)], Some(&left)) {
+                        Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::super::tamper;
+    use super::*;
+
+    #[test]
+    fn who_does_not_answer_is_not_waited_for_and_who_goes_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let mut stream = Stream::connect(&path, soon()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let mut got = Vec::new();
+        assert_eq!(stream.receive(&mut got, soon()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        // Until nothing more fits.
+        let error = stream.send(&vec![7; 64 << 20], soon()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        peer.write_all(b"abc").unwrap();
+        assert_eq!((stream.receive(&mut got, soon()).unwrap(), got.as_slice()), (3, b"abc".as_slice()));
+        drop(peer);
+        assert!(matches!(stream.receive(&mut got, soon()), Ok(0) | Err(_)));
+    }
+
+    #[test]
+    fn a_hook_ends_a_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let later = Instant::now() + Duration::from_secs(20);
+        let mut stream = Stream::connect(&path, later).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let hook = tamper(|access| match access.kind {
+            Kind::Send => Answer::Shorten(2),
+            Kind::Receive => Answer::Shorten(0),
+            _ => Answer::Refuse(libc::ECONNREFUSED),
+        });
+        assert_eq!(stream.receive(&mut Vec::new(), later).unwrap(), 0);
+        stream.send(b"hello", later).unwrap_err();
+        assert_eq!(Stream::connect(&path, later).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
+        drop(hook);
+        let mut got = Vec::new();
+        peer.read_to_end(&mut got).unwrap();
+        assert_eq!(got, b"he");
+    }
+}

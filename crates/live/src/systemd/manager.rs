@@ -1,0 +1,470 @@
+//! What systemd is asked: `org.freedesktop.systemd1.Manager`, and the properties of its units.
+
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use zvariant::{OwnedObjectPath, OwnedValue, Value as Sent};
+
+use super::connection::{Connection, new_call};
+use super::message::{Call, Message};
+use super::{Error, Property, Value, Whose};
+
+/// A call is over within this time.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// Reading all files anew takes systemd longer; while it does, it answers nobody.
+const RELOADS_WITHIN: Duration = Duration::from_secs(4);
+
+/// How soon the same is asked again of a systemd that is being replaced, or that is at work.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+
+pub(super) const PATH: &str = "/org/freedesktop/systemd1";
+pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+
+/// A systemd. Each call waits for its answer, two seconds at most: a loop that may not wait has a [`Queue`](super::Queue).
+#[derive(Debug)]
+pub struct Manager {
+    whose: Whose,
+    connection: Option<Connection>,
+    /// Whether the last call over the bus was not answered: the next one goes to systemd's own socket.
+    off_bus: bool,
+}
+
+/// What systemd knows of one of its units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// Its name, where it has several.
+    pub id: String,
+    /// Whether its file is there: `loaded`, `not-found`.
+    pub load: String,
+    /// Whether it runs: `active`, `activating`, `deactivating`, `inactive`, `failed`.
+    pub active: String,
+    /// Whether it was made by a program and has no file of an administrator's.
+    pub is_transient: bool,
+    /// Its control group, below the root of systemd's; empty where it has none now.
+    pub group: String,
+    /// Whether its files are others than those that are in force.
+    pub needs_reload: bool,
+}
+
+impl Manager {
+    /// The machine's, or a user's own. It is called when it is asked for something.
+    pub fn new(whose: Whose) -> Manager {
+        Manager { whose, connection: None, off_bus: false }
+    }
+
+    /// The same, called at once.
+    pub fn connect(whose: Whose) -> Result<Manager, Error> {
+        let mut manager = Manager::new(whose);
+        manager.open(Instant::now() + ANSWERS_WITHIN)?;
+        Ok(manager)
+    }
+
+    /// Whose it is.
+    pub fn whose(&self) -> &Whose {
+        &self.whose
+    }
+
+    /// Where it is connected, if it is.
+    pub fn connected_at(&self) -> Option<&Path> {
+        self.connection.as_ref().map(Connection::path)
+    }
+
+    /// Ends the connection until something is asked again. On its own socket, systemd tells all that happens to everybody
+    /// who is connected, and keeps it for those who do not listen.
+    pub fn disconnect(&mut self) {
+        self.connection = None;
+        self.off_bus = false;
+    }
+
+    /// What properties of a systemd unit are now. One that this systemd does not know is left out.
+    pub fn show(&mut self, unit: &str, properties: &[Property]) -> Result<Vec<(Property, Value)>, Error> {
+        let until = Instant::now() + ANSWERS_WITHIN;
+        let path = self.path_of(unit, until)?;
+        let interface = interface_of(unit)?;
+        let mut all = Vec::new();
+        for property in properties {
+            let sent = match self.get(&path, interface, property.name(), until) {
+                Err(Error::Refused { name, .. }) if name.ends_with(".UnknownProperty") => continue,
+                sent => sent?,
+            };
+            let types = sent.value_signature().to_string();
+            let value = property.from_message(sent.into());
+            let value =
+                value.ok_or_else(|| unexpected(property.name(), format!("values of the types `{types}`")))?;
+            all.push((*property, value));
+        }
+        Ok(all)
+    }
+
+    /// What it knows of one of its units.
+    pub fn state(&mut self, unit: &str) -> Result<State, Error> {
+        let until = Instant::now() + ANSWERS_WITHIN;
+        let path = self.path_of(unit, until)?;
+        Ok(State {
+            id: self.text(&path, UNIT, "Id", until)?,
+            load: self.text(&path, UNIT, "LoadState", until)?,
+            active: self.text(&path, UNIT, "ActiveState", until)?,
+            is_transient: self.flag(&path, UNIT, "Transient", until)?,
+            group: self.text(&path, interface_of(unit)?, "ControlGroup", until)?,
+            needs_reload: self.flag(&path, UNIT, "NeedDaemonReload", until)?,
+        })
+    }
+
+    /// Sets properties until the machine's next start, all of them or none. A list of devices takes the place of the one that
+    /// was there. In the kernel, a weight of a device that is on the list no more stays.
+    pub fn set_runtime(&mut self, unit: &str, properties: &[(Property, Value)]) -> Result<(), Error> {
+        let until = Instant::now() + ANSWERS_WITHIN;
+        self.set_until(unit, properties, until)
+    }
+
+    pub(super) fn set_until(
+        &mut self,
+        unit: &str,
+        properties: &[(Property, Value)],
+        until: Instant,
+    ) -> Result<(), Error> {
+        if properties.is_empty() {
+            return Ok(());
+        }
+        let call = new_call(PATH, MANAGER, "SetUnitProperties", &(unit, true, to_send(unit, properties)?))?;
+        self.ask(&call, until)?.values::<()>().map_err(|what| unexpected(call.method, what))
+    }
+
+    /// Has systemd read all its files anew. False: it takes longer than four seconds, and goes on.
+    pub fn reload(&mut self) -> Result<bool, Error> {
+        let call = new_call(PATH, MANAGER, "Reload", &())?;
+        match self.ask(&call, Instant::now() + RELOADS_WITHIN) {
+            Ok(_) => Ok(true),
+            Err(Error::Silent { source, .. }) if source.kind() == io::ErrorKind::TimedOut => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where one of its units is among its objects. Only one that it has loaded: to ask for others would load them.
+    pub(super) fn path_of(&mut self, unit: &str, until: Instant) -> Result<String, Error> {
+        let call = new_call(PATH, MANAGER, "GetUnit", &(unit,))?;
+        let answer = self.ask(&call, until)?;
+        let (path,) = answer.values::<(OwnedObjectPath,)>().map_err(|what| unexpected(call.method, what))?;
+        Ok(path.to_string())
+    }
+
+    fn get(
+        &mut self,
+        path: &str,
+        interface: &'static str,
+        name: &str,
+        until: Instant,
+    ) -> Result<OwnedValue, Error> {
+        let call = new_call(path, PROPERTIES, "Get", &(interface, name))?;
+        let answer = self.ask(&call, until)?;
+        answer.values::<(OwnedValue,)>().map(|(value,)| value).map_err(|what| unexpected(name, what))
+    }
+
+    pub(super) fn text(
+        &mut self,
+        path: &str,
+        interface: &'static str,
+        name: &str,
+        until: Instant,
+    ) -> Result<String, Error> {
+        let value = self.get(path, interface, name, until)?;
+        String::try_from(value).map_err(|error| unexpected(name, error))
+    }
+
+    fn flag(
+        &mut self,
+        path: &str,
+        interface: &'static str,
+        name: &str,
+        until: Instant,
+    ) -> Result<bool, Error> {
+        let value = self.get(path, interface, name, until)?;
+        bool::try_from(value).map_err(|error| unexpected(name, error))
+    }
+
+    pub(super) fn ask(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
+        self.ask_noting(call, until, &mut false)
+    }
+
+    /// Asks, and asks again over a new connection where the old one ended before the answer. What is asked here may be asked
+    /// twice: it is what things are to be like.
+    pub(super) fn ask_noting(
+        &mut self,
+        call: &Call,
+        until: Instant,
+        again: &mut bool,
+    ) -> Result<Message, Error> {
+        loop {
+            let error = match self.ask_once(call, until) {
+                Err(error) if error.is_silence() => error,
+                answered => return answered,
+            };
+            let was_by_bus = self.connection.take().is_some_and(|connection| connection.is_by_bus());
+            // A bus without systemd stays without it in a container. One that is replaced is on it again in a moment.
+            self.off_bus = was_by_bus;
+            let is_over = match &error {
+                Error::Unreachable { .. } => true,
+                Error::Silent { source, .. } => source.kind() == io::ErrorKind::TimedOut,
+                _ => false,
+            };
+            if is_over || Instant::now() + PAUSE >= until {
+                return Err(error);
+            }
+            *again = true;
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn ask_once(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
+        self.open(until)?.call(call, until)
+    }
+
+    /// The connection: over the bus; where there is none, or systemd is not on it, to systemd's own socket.
+    fn open(&mut self, until: Instant) -> Result<&mut Connection, Error> {
+        if self.connection.is_none() {
+            let own = self.whose.own_socket();
+            let by_bus = || Connection::open(&self.whose.bus(), true, until);
+            let opened = match self.off_bus {
+                true => Connection::open(&own, false, until).or_else(|_| by_bus()),
+                false => by_bus().or_else(|error| match Connection::open(&own, false, until) {
+                    // Where both fail, a socket that is there says more than one that is not.
+                    Err(Error::Unreachable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                        Err(error)
+                    }
+                    opened => opened,
+                }),
+            };
+            self.connection = Some(opened?);
+        }
+        self.connection.as_mut().ok_or_else(|| unexpected("a connection", "there is none"))
+    }
+}
+
+/// Properties as they are sent: in the order of their files, and each list of devices behind an empty one, which ends the
+/// list that was there.
+pub(super) fn to_send(
+    unit: &str,
+    properties: &[(Property, Value)],
+) -> Result<Vec<(&'static str, Sent<'static>)>, Error> {
+    let mut sorted: Vec<&(Property, Value)> = properties.iter().collect();
+    sorted.sort_by_key(|(property, _)| *property);
+    let mut all = Vec::new();
+    for (property, value) in sorted {
+        property.takes(value).map_err(|remedy| Error::Unsuitable {
+            unit: unit.to_owned(),
+            property: property.name().to_owned(),
+            value: format!("`{}`", value.text(*property).replace('\n', ", ")),
+            remedy: remedy.to_owned(),
+        })?;
+        let nothing = property.nothing();
+        if property.is_by_device() && *value != nothing {
+            all.push((property.name(), nothing.to_message()));
+        }
+        all.push((property.name(), value.to_message()));
+    }
+    Ok(all)
+}
+
+/// Where the properties are that limit a control group: each kind of systemd unit has its own.
+fn interface_of(unit: &str) -> Result<&'static str, Error> {
+    Ok(match unit.rsplit_once('.').map_or("", |(_, kind)| kind) {
+        "slice" => "org.freedesktop.systemd1.Slice",
+        "scope" => "org.freedesktop.systemd1.Scope",
+        "service" => "org.freedesktop.systemd1.Service",
+        "socket" => "org.freedesktop.systemd1.Socket",
+        "mount" => "org.freedesktop.systemd1.Mount",
+        "swap" => "org.freedesktop.systemd1.Swap",
+        _ => {
+            return Err(Error::Unsuitable {
+                unit: unit.to_owned(),
+                property: "any limit".to_owned(),
+                value: "set or shown".to_owned(),
+                remedy: "name a slice, a scope or a service, which have control groups".to_owned(),
+            });
+        }
+    })
+}
+
+pub(super) fn unexpected(call: &str, what: impl ToString) -> Error {
+    Error::Unexpected { call: call.to_owned(), what: what.to_string() }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::UNSET;
+    use super::super::played::{Fault, Played};
+    use super::*;
+    use crate::host::{Access, Answer, Kind, tamper};
+
+    const U: &str = "user-7.slice";
+
+    fn weight(weight: u64) -> Vec<(Property, Value)> {
+        vec![(Property::CPUWeight, Value::Number(weight))]
+    }
+
+    fn devices(all: &[(&str, u64)]) -> Value {
+        Value::Devices(all.iter().map(|(device, n)| ((*device).to_owned(), *n)).collect())
+    }
+
+    fn weight_of(manager: &mut Manager) -> Result<Vec<(Property, Value)>, Error> {
+        manager.show(U, &[Property::CPUWeight])
+    }
+
+    #[test]
+    fn properties_are_shown_and_set_over_the_bus_and_without_one() {
+        for by_bus in [true, false] {
+            let played = Played::new(by_bus);
+            played.unit(U, false, &weight(42));
+            let mut manager = Manager::connect(played.whose()).unwrap();
+            let socket = if by_bus { "system_bus_socket" } else { "private" };
+            assert!(manager.connected_at().unwrap().ends_with(socket));
+            let properties = Property::ALL;
+            let all: Vec<(Property, Value)> =
+                properties.iter().map(|property| (*property, property.nothing())).collect();
+            manager.set_runtime(U, &all).unwrap();
+            // One of them is not known to the one that is played.
+            assert_eq!(manager.show(U, properties).unwrap().len(), properties.len() - 1);
+            manager.set_runtime(U, &weight(7)).unwrap();
+            assert_eq!(weight_of(&mut manager).unwrap(), weight(7));
+            let state = manager.state(U).unwrap();
+            assert_eq!((state.id.as_str(), state.active.as_str(), state.is_transient), (U, "active", false));
+            assert_eq!((state.group.as_str(), state.load.as_str()), ("/user-7.slice", "loaded"));
+            assert_eq!(played.stage().connections, 1);
+        }
+    }
+
+    #[test]
+    fn a_list_of_devices_takes_the_place_of_the_one_before() {
+        let played = Played::new(true);
+        played.unit(U, false, &[(Property::IOReadIOPSMax, devices(&[("/dev/a", 1), ("/dev/b", 2)]))]);
+        let mut manager = Manager::new(played.whose());
+        let list = devices(&[("/dev/b", 3)]);
+        manager.set_runtime(U, &[(Property::IOReadIOPSMax, list.clone())]).unwrap();
+        assert_eq!(played.value(U, Property::IOReadIOPSMax), list);
+    }
+
+    /// Files in the order of their names: only so does systemd find them as it remembers them.
+    #[test]
+    fn properties_are_sent_in_the_order_of_their_files() {
+        let set = [
+            (Property::MemoryMax, Value::Number(UNSET)),
+            (Property::AllowedCPUs, Property::AllowedCPUs.nothing()),
+        ];
+        let sent: Vec<&str> = to_send(U, &set).unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(sent, ["AllowedCPUs", "MemoryMax"]);
+    }
+
+    #[test]
+    fn what_is_refused_is_told_and_the_connection_stays() {
+        let played = Played::new(true);
+        played.unit(U, false, &[]);
+        let mut manager = Manager::new(played.whose());
+        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+        let error = manager.set_runtime(U, &weight(7)).unwrap_err();
+        assert!(error.is_denied() && !error.is_gone() && !error.is_silence(), "{error}");
+        let error = manager.set_runtime("none.slice", &weight(7)).unwrap_err();
+        assert!(error.is_gone(), "{error}");
+        let error = manager.show("none.target", &[]).unwrap_err();
+        assert!(error.is_gone(), "{error}");
+        let error = manager.set_runtime(U, &weight(10_001)).unwrap_err();
+        assert!(matches!(error, Error::Unsuitable { .. }), "{error}");
+        played.fail("GetUnit", Fault::Nonsense);
+        let error = weight_of(&mut manager).unwrap_err();
+        assert!(matches!(error, Error::Unexpected { .. }), "{error}");
+        assert!(error.to_string().contains("`us` instead of `o`"), "{error}");
+        assert_eq!(manager.show(U, &[]).unwrap(), []);
+        assert_eq!(played.stage().connections, 1);
+    }
+
+    /// What happens when the bus is started anew, and at `daemon-reexec`.
+    #[test]
+    fn a_connection_that_ends_is_made_again() {
+        for fault in [
+            Fault::End,
+            Fault::EndAfter,
+            Fault::Refuse("org.freedesktop.DBus.Error.NoReply"),
+            Fault::Refuse("org.freedesktop.DBus.Error.NameHasNoOwner"),
+        ] {
+            let played = Played::new(true);
+            played.unit(U, false, &[]);
+            let mut manager = Manager::connect(played.whose()).unwrap();
+            played.fail("SetUnitProperties", fault);
+            manager.set_runtime(U, &weight(7)).unwrap();
+            assert_eq!(played.value(U, Property::CPUWeight), Value::Number(7), "{fault:?}");
+            assert_eq!(played.stage().connections, 2, "{fault:?}");
+        }
+    }
+
+    #[test]
+    fn a_systemd_that_is_not_on_the_bus_is_called_at_its_own_socket() {
+        let played = Played::new(true);
+        played.unit(U, false, &[]);
+        let mut manager = Manager::new(played.whose());
+        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.ServiceUnknown"));
+        manager.set_runtime(U, &weight(7)).unwrap();
+        assert!(manager.connected_at().unwrap().ends_with("private"));
+    }
+
+    #[test]
+    fn who_does_not_answer_is_not_waited_for() {
+        let played = Played::new(true);
+        played.unit(U, false, &[]);
+        let mut manager = Manager::new(played.whose());
+        played.fail("GetUnit", Fault::Silence);
+        let error = weight_of(&mut manager).unwrap_err();
+        assert!(error.is_silence(), "{error}");
+        assert_eq!(manager.connected_at(), None, "an answer that comes later is none to the next question");
+        assert_eq!(weight_of(&mut manager).unwrap(), weight(UNSET));
+        assert!(
+            manager.connected_at().unwrap().ends_with("private"),
+            "it may be the bus that does not answer"
+        );
+    }
+
+    #[test]
+    fn where_no_systemd_is_that_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let whose = Whose::at(dir.path(), false);
+        assert!(!whose.is_there());
+        let error = Manager::connect(whose).unwrap_err();
+        assert!(error.is_silence() && error.to_string().contains("has no systemd"), "{error}");
+        let played = Played::new(false);
+        assert!(played.whose().is_there());
+    }
+
+    /// Each call to the kernel fails in turn: there is an error or what was asked for, and the next time all is well.
+    #[test]
+    fn whatever_fails_of_the_connection_the_next_call_finds_it_well() {
+        for kind in [Kind::Connect, Kind::Send, Kind::Receive] {
+            for (n, answer) in (0..12).flat_map(|n| {
+                let nonsense = Answer::Falsify(b"what is this?\r\n\0\0\0\0\0\0\0\0\0\0".to_vec());
+                [(n, Answer::Refuse(libc::ECONNRESET)), (n, Answer::Shorten(0)), (n, nonsense)]
+            }) {
+                let played = Played::new(false);
+                played.unit(U, false, &[]);
+                let mut manager = Manager::new(played.whose());
+                let mut left = n;
+                let hook = tamper(move |access: &Access<'_>| {
+                    if access.kind != kind || access.path.ends_with("system_bus_socket") {
+                        return Answer::GoOn;
+                    }
+                    left -= 1;
+                    if left == -1 { answer.clone() } else { Answer::GoOn }
+                });
+                let set = manager.set_runtime(U, &weight(7));
+                drop(hook);
+                if let Err(error) = set {
+                    assert!(error.is_silence(), "{error}");
+                    manager.set_runtime(U, &weight(7)).unwrap();
+                }
+                assert_eq!(played.value(U, Property::CPUWeight), Value::Number(7));
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Whose a control group is, from its path.
+//!
+//! Example: `/user.slice/user-1000.slice/session-3.scope` is the group of the systemd unit `session-3.scope`.
+//! In `/system.slice/docker.service/a` the folder `a` belongs to `docker.service`, which may make groups of its own.
+//! Below `user@1000.service` the groups are those of the user's own systemd.
+//!
+//! systemd puts `_` before a name that the kernel uses for a file of its own, as in `_cpu.service`, and before one that
+//! begins with `_` or `.`. In unit names, it writes characters as `\x2d`; these are names of units, and stay as they are.
+
+use std::path::{Component, Path};
+
+/// The kinds of systemd units that own a control group.
+const SUFFIXES: [&str; 6] = [".slice", ".scope", ".service", ".socket", ".mount", ".swap"];
+
+/// The longest name of a systemd unit.
+const LENGTH_MAX: usize = 255;
+
+/// Whose a control group is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The systemd unit.
+    pub unit: String,
+    /// The user in whose own systemd it is; nobody for the machine's.
+    pub user: Option<u32>,
+    /// Whether the group is the systemd unit's own, and not one that its processes made in it.
+    pub is_its_own: bool,
+}
+
+/// Whose a control group is, by its path below the root of systemd's groups, which is where the file system is mounted
+/// except in a container. Nobody's, where the path has no names of systemd units.
+pub fn unit_of(cgroup: &Path) -> Option<Place> {
+    let mut place = Place { unit: "-.slice".to_owned(), user: None, is_its_own: true };
+    let mut in_slices = true;
+    for part in cgroup.components() {
+        let name = match part {
+            Component::RootDir => continue,
+            Component::Normal(name) => name.to_str().and_then(unescaped),
+            _ => return None,
+        };
+        match name {
+            Some(name) if in_slices => {
+                in_slices = name.ends_with(".slice");
+                place.unit = name.to_owned();
+            }
+            // The user's own systemd begins anew.
+            Some(name) if place.user.is_none() && place.is_its_own && user_of(&place.unit).is_some() => {
+                place = Place { unit: name.to_owned(), user: user_of(&place.unit), is_its_own: true };
+                in_slices = name.ends_with(".slice");
+            }
+            // Beside systemd's groups there are those of others.
+            None if place.unit == "-.slice" => return None,
+            _ => {
+                place.is_its_own = false;
+                in_slices = false;
+            }
+        }
+    }
+    Some(place)
+}
+
+/// The user whose systemd a service is.
+fn user_of(unit: &str) -> Option<u32> {
+    unit.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok()
+}
+
+/// The name of the systemd unit whose group has this name, if it is one.
+fn unescaped(name: &str) -> Option<&str> {
+    let name = name.strip_prefix('_').unwrap_or(name);
+    let stem = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix))?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
+    // A template (`user@.service`) has no group.
+    let is_name = !stem.is_empty() && !stem.starts_with('@') && !stem.ends_with('@');
+    (is_name && name.len() <= LENGTH_MAX && name.bytes().all(fits)).then_some(name)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn told(path: &str) -> String {
+        unit_of(Path::new(path)).map_or("nobody's".to_owned(), |place| {
+            let user = place.user.map_or(String::new(), |user| format!(" of {user}"));
+            format!("{}{user}{}", place.unit, if place.is_its_own { "" } else { ", inside" })
+        })
+    }
+
+    #[test]
+    fn a_path_tells_whose_a_group_is() {
+        for (path, whose) in [
+            ("/", "-.slice"),
+            ("/init.scope", "init.scope"),
+            ("/user.slice/user-1000.slice", "user-1000.slice"),
+            ("/user.slice/user-1000.slice/session-3.scope", "session-3.scope"),
+            ("user.slice/user-1000.slice/session-3.scope", "session-3.scope"),
+            ("/user.slice/user-1000.slice/user@1000.service", "user@1000.service"),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/a.service", "a.service of 1000"),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice", "app.slice of 1000"),
+            ("/user.slice/user-1000.slice/user@1000.service/init.scope", "init.scope of 1000"),
+            ("/user.slice/user-1000.slice/user@1000.service/a.scope/b.scope", "a.scope of 1000, inside"),
+            ("/user.slice/user-1000.slice/user@1000.service/x/app.slice", "user@1000.service, inside"),
+            ("/system.slice/docker.service/a", "docker.service, inside"),
+            ("/system.slice/docker.service/a.slice", "docker.service, inside"),
+            ("/system.slice/_cpu.service", "cpu.service"),
+            ("/system.slice/dev-disk\\x2dby.swap", "dev-disk\\x2dby.swap"),
+            ("/machine.slice/machine-qemu\\x2d1.scope/libvirt", "machine-qemu\\x2d1.scope, inside"),
+            ("/system.slice/getty@tty1.service", "getty@tty1.service"),
+            ("/system.slice/getty@.service", "system.slice, inside"),
+            ("/system.slice/other", "system.slice, inside"),
+            ("/system.slice/other/x.service", "system.slice, inside"),
+            ("/commonhold/a", "nobody's"),
+            ("/commonhold", "nobody's"),
+            ("/commonhold/x.slice", "nobody's"),
+            ("/../x", "nobody's"),
+            ("/.service", "nobody's"),
+        ] {
+            assert_eq!(told(path), whose, "{path}");
+        }
+        assert_eq!(told(&format!("/{}.service", "x".repeat(250))), "nobody's");
+    }
+}

@@ -1,0 +1,346 @@
+//! A systemd that is played, in a thread: it listens at the sockets that one has, in a folder of its own, checks the types
+//! of what it hears, keeps drop-ins as version 252 does, and fails when it is told to.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+
+use zvariant::{ObjectPath, OwnedValue, Value as Sent};
+
+use super::message::{length, played};
+use super::{Property, Value, Whose};
+
+/// How an answer goes wrong.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fault {
+    /// A refusal by this name.
+    Refuse(&'static str),
+    /// None comes.
+    Silence,
+    /// The connection ends before anything is done.
+    End,
+    /// The connection ends after it was done.
+    EndAfter,
+    /// An answer that is none.
+    Nonsense,
+}
+
+#[derive(Default)]
+pub(crate) struct Unit {
+    /// What files of an administrator's give it.
+    pub(crate) base: BTreeMap<Property, Value>,
+    pub(crate) now: BTreeMap<Property, Value>,
+    pub(crate) is_transient: bool,
+    pub(crate) dropins: BTreeSet<PathBuf>,
+    pub(crate) active: &'static str,
+}
+
+#[derive(Default)]
+pub(crate) struct Stage {
+    pub(crate) units: BTreeMap<String, Unit>,
+    /// The methods that were called, but for questions.
+    pub(crate) heard: Vec<String>,
+    pub(crate) faults: VecDeque<(&'static str, Fault)>,
+    pub(crate) connections: u32,
+}
+
+pub(crate) struct Played {
+    dir: tempfile::TempDir,
+    stage: Arc<Mutex<Stage>>,
+}
+
+impl Played {
+    /// One that is on a bus and has its own socket, or that alone.
+    pub(crate) fn new(by_bus: bool) -> Played {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["systemd/system", "systemd/system.control", "systemd/transient", "dbus"] {
+            fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        let played = Played { dir, stage: Arc::default() };
+        played.listen("systemd/private", false);
+        if by_bus {
+            played.listen("dbus/system_bus_socket", true);
+        }
+        played
+    }
+
+    fn listen(&self, name: &str, by_bus: bool) {
+        let listener = UnixListener::bind(self.dir.path().join(name)).unwrap();
+        let (stage, run) = (self.stage.clone(), self.dir.path().to_owned());
+        thread::spawn(move || {
+            while let Ok((stream, _)) = listener.accept() {
+                stage.lock().unwrap().connections += 1;
+                let (stage, run) = (stage.clone(), run.clone());
+                thread::spawn(move || Actor { stage, run, by_bus }.speak(stream));
+            }
+        });
+    }
+
+    pub(crate) fn whose(&self) -> Whose {
+        Whose::at(self.dir.path(), false)
+    }
+
+    pub(crate) fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap()
+    }
+
+    /// A systemd unit that runs, with what its files say.
+    pub(crate) fn unit(&self, name: &str, is_transient: bool, base: &[(Property, Value)]) {
+        let base: BTreeMap<Property, Value> = base.iter().cloned().collect();
+        let unit = Unit { now: base.clone(), base, is_transient, active: "active", ..Unit::default() };
+        self.stage().units.insert(name.to_owned(), unit);
+    }
+
+    pub(crate) fn fail(&self, method: &'static str, fault: Fault) {
+        self.stage().faults.push_back((method, fault));
+    }
+
+    pub(crate) fn value(&self, unit: &str, property: Property) -> Value {
+        now(&self.stage().units[unit], property)
+    }
+
+    /// What an administrator does.
+    pub(crate) fn set(&self, unit: &str, property: Property, value: Value) {
+        set(&mut self.stage(), self.dir.path(), unit, vec![(property, value)]);
+    }
+
+    /// Where a drop-in is.
+    pub(crate) fn drop_in(&self, unit: &str, property: Property) -> PathBuf {
+        drop_in(self.dir.path(), unit, self.stage().units[unit].is_transient, property)
+    }
+
+    /// Every file with what is set at run time.
+    pub(crate) fn files(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for folder in ["system.control", "transient"] {
+            for unit in fs::read_dir(self.dir.path().join("systemd").join(folder)).unwrap() {
+                let unit = unit.unwrap();
+                found.push(unit.file_name().into_string().unwrap());
+                let files = fs::read_dir(unit.path()).unwrap();
+                found.extend(files.map(|file| file.unwrap().file_name().into_string().unwrap()));
+            }
+        }
+        found
+    }
+}
+
+fn now(unit: &Unit, property: Property) -> Value {
+    unit.now.get(&property).cloned().unwrap_or_else(|| property.nothing())
+}
+
+fn drop_in(run: &std::path::Path, unit: &str, is_transient: bool, property: Property) -> PathBuf {
+    let folder = if is_transient { "transient" } else { "system.control" };
+    run.join("systemd").join(folder).join(format!("{unit}.d/50-{property}.conf"))
+}
+
+fn set(stage: &mut Stage, run: &std::path::Path, name: &str, all: Vec<(Property, Value)>) {
+    let unit = stage.units.get_mut(name).unwrap();
+    for (property, value) in all {
+        let value = match (now(unit, property), value) {
+            // An empty list ends all; another adds to what is there.
+            (Value::Devices(old), Value::Devices(new)) if !new.is_empty() => {
+                let mut both: BTreeMap<String, u64> = old.into_iter().collect();
+                both.extend(new);
+                Value::Devices(both.into_iter().collect())
+            }
+            (_, value) => value,
+        };
+        let file = drop_in(run, name, unit.is_transient, property);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        let mut text = "# created via \"systemctl set-property\"\n[Slice]\n".to_owned();
+        if property.is_by_device() || property == Property::AllowedCPUs {
+            text += &format!("{property}=\n");
+        }
+        let said = value.text(property);
+        let lines: Vec<&str> = if said.is_empty() { vec![""] } else { said.lines().collect() };
+        for line in lines {
+            text += &format!("{property}={line}\n");
+        }
+        fs::write(&file, text).unwrap();
+        unit.dropins.insert(file);
+        unit.now.insert(property, value);
+    }
+}
+
+struct Actor {
+    stage: Arc<Mutex<Stage>>,
+    run: PathBuf,
+    by_bus: bool,
+}
+
+impl Actor {
+    fn speak(&self, mut stream: UnixStream) {
+        let mut came = Vec::new();
+        let hears = |came: &mut Vec<u8>, stream: &mut UnixStream| {
+            let mut room = [0; 4096];
+            let n = stream.read(&mut room).unwrap_or(0);
+            came.extend_from_slice(&room[..n]);
+            n > 0
+        };
+        let uid: String = rustix::process::geteuid()
+            .as_raw()
+            .to_string()
+            .bytes()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        // systemd reads all of it before it answers, or it forgets the call that comes with the end of it.
+        let wanted = format!("\0AUTH EXTERNAL {uid}\r\nBEGIN\r\n");
+        while came.len() < wanted.len() {
+            if !hears(&mut came, &mut stream) {
+                return;
+            }
+        }
+        assert_eq!(came, wanted.as_bytes());
+        came.clear();
+        stream.write_all(b"OK 0123456789abcdef\r\n").unwrap();
+        loop {
+            while let Some(length) = length(&came).unwrap().filter(|length| *length <= came.len()) {
+                let heard = played::Heard::parse(&came[..length]);
+                came.drain(..length);
+                if !self.by_bus {
+                    // On its own socket, systemd tells all that happens to everybody.
+                    let _ = stream.write_all(&played::signal());
+                }
+                match self.answer(&heard) {
+                    Some(answer) if stream.write_all(&answer).is_ok() => {}
+                    _ => return,
+                }
+            }
+            if !hears(&mut came, &mut stream) {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, heard: &played::Heard) -> Option<Vec<u8>> {
+        assert_eq!(heard.flags, 2, "nothing is to be started for it");
+        let bus = "org.freedesktop.DBus";
+        if heard.interface == bus {
+            assert_eq!((self.by_bus, heard.method.as_str(), heard.to.as_deref()), (true, "Hello", Some(bus)));
+            return Some(played::answer(heard.number, &(":1.7",)));
+        }
+        assert_eq!(heard.to.as_deref(), self.by_bus.then_some("org.freedesktop.systemd1"));
+        let mut stage = self.stage.lock().unwrap();
+        if !matches!(heard.method.as_str(), "Get" | "GetUnit") {
+            stage.heard.push(heard.method.clone());
+        }
+        let is_next = stage.faults.front().is_some_and(|(method, _)| *method == heard.method);
+        let fault = if is_next { stage.faults.pop_front().map(|(_, fault)| fault) } else { None };
+        match fault {
+            Some(Fault::Refuse(name)) => return Some(played::refusal(heard.number, name, "as it was told")),
+            Some(Fault::Silence) => {
+                drop(stage);
+                thread::sleep(std::time::Duration::from_secs(6));
+                return None;
+            }
+            Some(Fault::End) => return None,
+            Some(Fault::Nonsense) => return Some(played::answer(heard.number, &(7_u32, "what?"))),
+            Some(Fault::EndAfter) | None => {}
+        }
+        let answer = self.act(&mut stage, heard);
+        if fault.is_some() { None } else { Some(answer) }
+    }
+
+    fn act(&self, stage: &mut Stage, heard: &played::Heard) -> Vec<u8> {
+        let to = heard.number;
+        let job = || ObjectPath::try_from("/org/freedesktop/systemd1/job/7").unwrap();
+        let gone = |name: &str| {
+            let says = format!("Unit {name} not loaded.");
+            played::refusal(to, "org.freedesktop.systemd1.NoSuchUnit", &says)
+        };
+        let of = |path: &str| path.rsplit('/').next().unwrap().replace("_2e", ".").replace("_2d", "-");
+        match (heard.method.as_str(), heard.types()) {
+            ("GetUnit", "s") => {
+                let (name,): (String,) = heard.message.values().unwrap();
+                if !stage.units.contains_key(&name) {
+                    return gone(&name);
+                }
+                let name = name.replace('-', "_2d").replace('.', "_2e");
+                let path = format!("/org/freedesktop/systemd1/unit/{name}");
+                played::answer(to, &(ObjectPath::try_from(path).unwrap(),))
+            }
+            ("Get", "ss") => {
+                let (interface, name): (String, String) = heard.message.values().unwrap();
+                let unit = &stage.units[&of(&heard.path)];
+                let value: Sent<'_> = match name.as_str() {
+                    "Id" => of(&heard.path).into(),
+                    "LoadState" => "loaded".into(),
+                    "ActiveState" => unit.active.into(),
+                    "Transient" => unit.is_transient.into(),
+                    "ControlGroup" => format!("/{}", of(&heard.path)).into(),
+                    "NeedDaemonReload" => unit.dropins.iter().any(|file| !file.exists()).into(),
+                    "MemoryLow" => {
+                        let name = "org.freedesktop.DBus.Error.UnknownProperty";
+                        return played::refusal(to, name, "an older one");
+                    }
+                    other => {
+                        assert!(
+                            interface.ends_with(".Slice") || interface.ends_with(".Scope"),
+                            "{interface}"
+                        );
+                        now(unit, Property::named(other).unwrap()).to_message()
+                    }
+                };
+                played::answer(to, &(value,))
+            }
+            ("SetUnitProperties", "sba(sv)") => {
+                let (name, runtime, all): (String, bool, Vec<(String, OwnedValue)>) =
+                    heard.message.values().unwrap();
+                assert!(runtime);
+                if !stage.units.contains_key(&name) {
+                    return gone(&name);
+                }
+                let all = all.into_iter().map(|(name, value)| {
+                    let property = Property::named(&name).unwrap();
+                    let types = property.nothing().to_message().value_signature().to_string();
+                    assert_eq!(value.value_signature().to_string(), types, "{property}");
+                    (property, property.from_message(value.into()).unwrap())
+                });
+                set(stage, &self.run, &name, all.collect());
+                played::answer(to, &())
+            }
+            ("StartTransientUnit", "ssa(sv)a(sa(sv))") => {
+                type Others = Vec<(String, Vec<(String, OwnedValue)>)>;
+                let (name, mode, all, others): (String, String, Vec<(String, OwnedValue)>, Others) =
+                    heard.message.values().unwrap();
+                assert_eq!((mode.as_str(), others.len()), ("fail", 0));
+                if stage.units.contains_key(&name) {
+                    return played::refusal(to, "org.freedesktop.systemd1.UnitExists", "it is there");
+                }
+                let types: Vec<String> =
+                    all.iter().map(|(name, value)| format!("{name} {}", value.value_signature())).collect();
+                stage.heard.push(types.join(", "));
+                stage.units.insert(name, Unit { is_transient: true, active: "active", ..Unit::default() });
+                played::answer(to, &(job(),))
+            }
+            ("StopUnit", "ss") => {
+                let (name, mode): (String, String) = heard.message.values().unwrap();
+                assert_eq!(mode, "replace");
+                match stage.units.remove(&name) {
+                    Some(_) => played::answer(to, &(job(),)),
+                    None => gone(&name),
+                }
+            }
+            ("Reload", "") => {
+                for (name, unit) in &mut stage.units {
+                    unit.dropins.retain(|file| file.exists());
+                    unit.now = unit.base.clone();
+                    for property in Property::ALL {
+                        let file = drop_in(&self.run, name, unit.is_transient, *property);
+                        if let Some(value) =
+                            fs::read_to_string(file).ok().and_then(|text| property.said_by(&text))
+                        {
+                            unit.now.insert(*property, value);
+                        }
+                    }
+                }
+                played::answer(to, &())
+            }
+            (method, types) => panic!("{method} with values of the types `{types}`"),
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Properties of systemd units, and their values: in messages, in files and in the journal.
+
+use std::fmt;
+
+use commonhold_machine::CpuSet;
+
+/// A weight that is not set, and a bound that is none.
+pub const UNSET: u64 = u64::MAX;
+
+/// The weight `idle`.
+const IDLE: u64 = 0;
+
+macro_rules! properties {
+    ($($name:ident $shape:ident $doc:literal,)*) => {
+        /// What can be set of a systemd unit while it runs. The names are systemd's.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(clippy::upper_case_acronyms, reason = "the names are systemd's")]
+        pub enum Property { $(#[doc = $doc] $name,)* }
+
+        impl Property {
+            /// All of them, in the order in which systemd sorts their files.
+            pub const ALL: &[Property] = &[$(Property::$name,)*];
+
+            /// The name.
+            pub fn name(self) -> &'static str {
+                match self { $(Property::$name => stringify!($name),)* }
+            }
+
+            fn shape(self) -> Shape {
+                match self { $(Property::$name => Shape::$shape,)* }
+            }
+        }
+    };
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Weight,
+    Bound,
+    Flag,
+    Cpus,
+    Devices,
+    Weights,
+}
+
+properties! {
+    AllowedCPUs Cpus "The CPUs that its processes may run on; none: all.",
+    CPUAccounting Flag "Whether its CPU time is counted.",
+    CPUWeight Weight "Its part of CPU time among its siblings: 1 to 10,000; 0 is `idle`.",
+    IOAccounting Flag "Whether its transfers are counted.",
+    IODeviceWeight Weights "Its part of single disks.",
+    IOReadBandwidthMax Devices "The bytes a second that it reads from single disks.",
+    IOReadIOPSMax Devices "The requests a second by which it reads from single disks.",
+    IOWeight Weight "Its part of every disk: 1 to 10,000.",
+    IOWriteBandwidthMax Devices "The bytes a second that it writes to single disks.",
+    IOWriteIOPSMax Devices "The requests a second by which it writes to single disks.",
+    MemoryAccounting Flag "Whether its memory is counted.",
+    MemoryHigh Bound "The memory beyond which its own pages are taken, and it waits.",
+    MemoryLow Bound "The memory that is taken last.",
+    MemoryMax Bound "The memory beyond which its processes are killed.",
+    MemoryMin Bound "The memory that is never taken.",
+}
+
+impl Property {
+    /// The one with this name.
+    pub fn named(name: &str) -> Option<Property> {
+        Property::ALL.iter().copied().find(|property| property.name() == name)
+    }
+
+    /// Whether it has a line for each device.
+    pub fn is_by_device(self) -> bool {
+        matches!(self.shape(), Shape::Devices | Shape::Weights)
+    }
+
+    /// The value of a property that nobody has set.
+    pub fn nothing(self) -> Value {
+        match self.shape() {
+            Shape::Bound if matches!(self, Property::MemoryLow | Property::MemoryMin) => Value::Number(0),
+            Shape::Weight | Shape::Bound => Value::Number(UNSET),
+            Shape::Flag => Value::Flag(false),
+            Shape::Cpus => Value::Cpus(CpuSet::default()),
+            Shape::Devices | Shape::Weights => Value::Devices(Vec::new()),
+        }
+    }
+
+    /// The value that a text says, as [`Value::text`] writes it.
+    pub fn parse(self, text: &str) -> Option<Value> {
+        match (self.shape(), text) {
+            (Shape::Weight, "") | (Shape::Bound, "infinity") => Some(Value::Number(UNSET)),
+            (Shape::Weight, "idle") => Some(Value::Number(IDLE)),
+            (Shape::Weight | Shape::Bound, _) => text.parse().ok().map(Value::Number),
+            (Shape::Flag, "yes") => Some(Value::Flag(true)),
+            (Shape::Flag, "no") => Some(Value::Flag(false)),
+            (Shape::Flag, _) => None,
+            (Shape::Cpus, "") => Some(self.nothing()),
+            (Shape::Cpus, _) => {
+                text.split_whitespace().collect::<Vec<_>>().join(",").parse().ok().map(Value::Cpus)
+            }
+            (Shape::Devices | Shape::Weights, _) => {
+                let line = |line: &str| {
+                    let (device, number) = line.rsplit_once(' ')?;
+                    Some((device.to_owned(), number.parse().ok()?))
+                };
+                text.lines().map(line).collect::<Option<_>>().map(Value::Devices)
+            }
+        }
+    }
+
+    /// The value that a file of systemd's gives it; nothing if it says nothing of it that is understood.
+    pub(super) fn said_by(self, file: &str) -> Option<Value> {
+        let prefix = format!("{}=", self.name());
+        let mut said: Option<Vec<&str>> = None;
+        for text in file.lines().filter_map(|line| line.trim().strip_prefix(&prefix)) {
+            let so_far = said.get_or_insert_default();
+            if text.is_empty() || !self.is_by_device() {
+                so_far.clear();
+            }
+            if !text.is_empty() {
+                so_far.push(text);
+            }
+        }
+        self.parse(&said?.join("\n")).map(Value::sorted)
+    }
+
+    /// Whether systemd takes the value; if not, what it would take.
+    pub(super) fn takes(self, value: &Value) -> Result<(), &'static str> {
+        let weight = |weight: u64| (1..=10_000).contains(&weight);
+        let path = |path: &str| path.starts_with('/') && !path.contains(char::is_whitespace);
+        let (fits, what) = match (self.shape(), value) {
+            (Shape::Weight, Value::Number(n)) => {
+                let idle = self == Property::CPUWeight && *n == IDLE;
+                (weight(*n) || *n == UNSET || idle, "a weight is 1 to 10,000")
+            }
+            (Shape::Bound, Value::Number(n)) => {
+                let protects = matches!(self, Property::MemoryLow | Property::MemoryMin);
+                (protects || *n > 0, "give it a byte at the least")
+            }
+            (Shape::Weights, Value::Devices(all)) => {
+                let fits = all.iter().all(|(device, n)| path(device) && weight(*n));
+                (fits, "name devices by their path in /dev, and give them weights of 1 to 10,000")
+            }
+            (Shape::Devices, Value::Devices(all)) => {
+                (all.iter().all(|(device, _)| path(device)), "name devices by their path in /dev")
+            }
+            (Shape::Flag, Value::Flag(_)) | (Shape::Cpus, Value::Cpus(_)) => (true, ""),
+            _ => (false, "this property has values of another kind"),
+        };
+        if fits { Ok(()) } else { Err(what) }
+    }
+
+    /// The value in a message of systemd's.
+    pub(super) fn from_message(self, value: zvariant::Value<'_>) -> Option<Value> {
+        use zvariant::Value as Sent;
+        Some(match (self.shape(), value) {
+            (Shape::Weight | Shape::Bound, Sent::U64(number)) => Value::Number(number),
+            (Shape::Flag, Sent::Bool(flag)) => Value::Flag(flag),
+            (Shape::Cpus, sent @ Sent::Array(_)) => {
+                let bytes: Vec<u8> = sent.try_into().ok()?;
+                let each = bytes.iter().zip(0..).flat_map(|(byte, at)| {
+                    (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| at * 8 + bit)
+                });
+                Value::Cpus(each.collect())
+            }
+            (Shape::Devices | Shape::Weights, sent @ Sent::Array(_)) => {
+                Value::Devices(Vec::<(String, u64)>::try_from(sent).ok()?).sorted()
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A value of a property.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// A weight, or bytes of memory; [`UNSET`] where there is none.
+    Number(u64),
+    /// Yes or no.
+    Flag(bool),
+    /// CPUs.
+    Cpus(CpuSet),
+    /// By device (`/dev/sda`): a weight, bytes a second or requests a second. Devices that are not named have none.
+    Devices(Vec<(String, u64)>),
+}
+
+impl Value {
+    /// As systemd writes it into a file, behind the property's name. That of devices has a line for each.
+    pub fn text(&self, property: Property) -> String {
+        match (property.shape(), self) {
+            (Shape::Weight, Value::Number(UNSET)) => String::new(),
+            (Shape::Weight, Value::Number(IDLE)) => "idle".to_owned(),
+            (Shape::Bound, Value::Number(UNSET)) => "infinity".to_owned(),
+            (_, Value::Number(number)) => number.to_string(),
+            (_, Value::Flag(flag)) => if *flag { "yes" } else { "no" }.to_owned(),
+            (_, Value::Cpus(cpus)) => cpus.to_string().replace(',', " "),
+            (_, Value::Devices(devices)) => {
+                let lines = devices.iter().map(|(device, number)| format!("{device} {number}"));
+                lines.collect::<Vec<_>>().join("\n")
+            }
+        }
+    }
+
+    /// With its devices in order: systemd tells them in that in which it heard of them first.
+    pub(super) fn sorted(mut self) -> Value {
+        if let Value::Devices(devices) = &mut self {
+            devices.sort();
+        }
+        self
+    }
+
+    /// As it goes into a message.
+    pub(super) fn to_message(&self) -> zvariant::Value<'static> {
+        match self {
+            Value::Number(number) => (*number).into(),
+            Value::Flag(flag) => (*flag).into(),
+            Value::Cpus(cpus) => {
+                let bytes = cpus.iter().max().map_or(0, |last| last / 8 + 1);
+                let bits = |at| {
+                    (0..8).filter(move |bit| cpus.contains(at * 8 + bit)).fold(0, |byte, bit| byte | 1 << bit)
+                };
+                (0..bytes).map(bits).collect::<Vec<u8>>().into()
+            }
+            Value::Devices(devices) => devices.clone().into(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<(Property, Value, &'static str)> {
+        let devices = |all: &[(&str, u64)]| {
+            Value::Devices(all.iter().map(|(device, n)| ((*device).to_owned(), *n)).collect())
+        };
+        vec![
+            (Property::CPUWeight, Value::Number(200), "200"),
+            (Property::CPUWeight, Value::Number(0), "idle"),
+            (Property::CPUWeight, Value::Number(UNSET), ""),
+            (Property::IOWeight, Value::Number(UNSET), ""),
+            (Property::MemoryMax, Value::Number(UNSET), "infinity"),
+            (Property::MemoryMin, Value::Number(0), "0"),
+            (Property::MemoryHigh, Value::Number(1 << 40), "1099511627776"),
+            (Property::IOAccounting, Value::Flag(true), "yes"),
+            (Property::AllowedCPUs, Value::Cpus("0-3,9,70".parse().unwrap()), "0-3 9 70"),
+            (Property::AllowedCPUs, Value::Cpus(CpuSet::default()), ""),
+            (Property::IOReadIOPSMax, devices(&[]), ""),
+            (
+                Property::IODeviceWeight,
+                devices(&[("/dev/sda", 7), ("/dev/sdb", 9)]),
+                "/dev/sda 7\n/dev/sdb 9",
+            ),
+        ]
+    }
+
+    #[test]
+    fn every_value_goes_into_text_and_into_messages_and_comes_back() {
+        for (property, value, text) in samples() {
+            assert_eq!((property.takes(&value), value.text(property).as_str()), (Ok(()), text), "{property}");
+            assert_eq!(property.parse(text).as_ref(), Some(&value), "{property}");
+            assert_eq!(property.from_message(value.to_message()), Some(value), "{property}");
+        }
+    }
+
+    /// The types are those of systemd's table of properties (`src/core/dbus-cgroup.c`), also where a list is empty.
+    #[test]
+    fn the_types_are_those_that_systemd_reads() {
+        for (property, value, _) in samples() {
+            let wanted = match value {
+                Value::Number(_) => "t",
+                Value::Flag(_) => "b",
+                Value::Cpus(_) => "ay",
+                Value::Devices(_) => "a(st)",
+            };
+            assert_eq!(value.to_message().value_signature().to_string(), wanted, "{property}");
+        }
+        let bitmap: Vec<u8> = Value::Cpus("0,9,11".parse().unwrap()).to_message().try_into().unwrap();
+        assert_eq!(bitmap, [1, 0b1010]);
+        // systemd's bitmaps are as long as those of the kernel.
+        let long = zvariant::Value::from(vec![0_u8, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Property::AllowedCPUs.from_message(long), Some(Value::Cpus("9".parse().unwrap())));
+    }
+
+    #[test]
+    fn what_systemd_would_refuse_is_not_sent() {
+        let devices = |device: &str, n| Value::Devices(vec![(device.to_owned(), n)]);
+        for (property, value) in [
+            (Property::CPUWeight, Value::Number(10_001)),
+            (Property::IOWeight, Value::Number(0)),
+            (Property::MemoryMax, Value::Number(0)),
+            (Property::MemoryMax, Value::Flag(true)),
+            (Property::AllowedCPUs, Value::Number(1)),
+            (Property::IODeviceWeight, devices("/dev/sda", UNSET)),
+            (Property::IOReadBandwidthMax, devices("8:0", 1)),
+            (Property::IOReadBandwidthMax, devices("/dev/a b", 1)),
+        ] {
+            assert!(property.takes(&value).is_err(), "{property} {value:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_systemds_is_understood() {
+        let head = "# This is a drop-in unit file extension\n[Slice]\n";
+        for (property, value, text) in samples() {
+            let lines: String = text.lines().map(|line| format!("{property}={line}\n")).collect();
+            let file = format!("{head}{property}=7\n{property}=\n{lines}\n");
+            // The empty line is the value where there is nothing else.
+            assert_eq!(property.said_by(&file), Some(value), "{file}");
+        }
+        assert_eq!(Property::CPUWeight.said_by("[Slice]\nIOWeight=3\n"), None);
+        assert_eq!(Property::CPUWeight.said_by("[Slice]\nCPUWeight=many\n"), None);
+        let two = format!("{head}IODeviceWeight=\nIODeviceWeight=/dev/sdb 9\nIODeviceWeight=/dev/sda 7\n");
+        assert_eq!(
+            Property::IODeviceWeight.said_by(&two).as_ref(),
+            samples().last().map(|(_, value, _)| value)
+        );
+    }
+
+    #[test]
+    fn the_properties_are_in_the_order_of_their_files() {
+        assert!(Property::ALL.is_sorted_by_key(|property| property.name()));
+        for property in Property::ALL {
+            assert_eq!(Property::named(property.name()), Some(*property));
+            assert!(property.takes(&property.nothing()).is_ok(), "{property}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Scopes: control groups that systemd makes for processes that are there already.
+
+use std::io;
+use std::thread;
+use std::time::Instant;
+
+use zvariant::{OwnedObjectPath, Value as Sent};
+
+use super::connection::new_call;
+use super::manager::{ANSWERS_WITHIN, MANAGER, PATH, PAUSE, UNIT, to_send, unexpected};
+use super::message::{Call, Message};
+use super::{Error, Manager, Property, Value};
+
+/// A scope that is to be started: a group for processes that are there already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// Its name: `commonhold-a.scope`.
+    pub name: String,
+    /// The slice that it is to be in.
+    pub slice: String,
+    /// What `systemctl status` says of it.
+    pub description: String,
+    /// The processes that go there: one at the least.
+    pub pids: Vec<u32>,
+    /// What is set from the beginning.
+    pub properties: Vec<(Property, Value)>,
+}
+
+impl Manager {
+    /// Starts a scope, and waits until its processes are in it.
+    pub fn start_scope(&mut self, scope: &Scope) -> Result<(), Error> {
+        let until = Instant::now() + ANSWERS_WITHIN;
+        let name = scope.name.as_str();
+        let mut properties: Vec<(&str, Sent<'_>)> = vec![
+            ("Slice", scope.slice.as_str().into()),
+            ("Description", scope.description.as_str().into()),
+            ("PIDs", scope.pids.clone().into()),
+        ];
+        properties.extend(to_send(name, &scope.properties)?);
+        let others: Vec<(&str, Vec<(&str, Sent<'_>)>)> = Vec::new();
+        let call = new_call(PATH, MANAGER, "StartTransientUnit", &(name, "fail", properties, others))?;
+        let mut asked_again = false;
+        match self.ask_noting(&call, until, &mut asked_again) {
+            // The answer to the first time was lost: it is the one that was to be started.
+            Err(Error::Refused { name, .. }) if asked_again && name.ends_with(".UnitExists") => {}
+            answer => drop(job(&call, &answer?)?),
+        }
+        self.wait_for(name, until, |active| match active {
+            "active" => Some(true),
+            "failed" | "inactive" => Some(false),
+            _ => None,
+        })
+        .and_then(|is_active| match is_active {
+            Some(true) => Ok(()),
+            Some(false) => {
+                Err(refused(call.method, format!("{name} has ended at once, or could not be started")))
+            }
+            None => Err(late(call.method, format!("{name} is still being started"))),
+        })
+    }
+
+    /// Stops a systemd unit, which ends its processes. False: it takes longer than two seconds, and goes on.
+    pub fn stop(&mut self, unit: &str) -> Result<bool, Error> {
+        let until = Instant::now() + ANSWERS_WITHIN;
+        let call = new_call(PATH, MANAGER, "StopUnit", &(unit, "replace"))?;
+        match self.ask(&call, until) {
+            Err(error) if error.is_gone() => return Ok(true),
+            answer => drop(job(&call, &answer?)?),
+        }
+        let over =
+            self.wait_for(unit, until, |active| matches!(active, "inactive" | "failed").then_some(true));
+        Ok(over?.is_some())
+    }
+
+    /// Looks until what a systemd unit does satisfies; nothing if time is over before. One that is gone is `inactive`.
+    fn wait_for<T>(
+        &mut self,
+        unit: &str,
+        until: Instant,
+        satisfied: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        loop {
+            let active = match self.path_of(unit, until) {
+                Ok(path) => self.text(&path, UNIT, "ActiveState", until),
+                Err(error) => Err(error),
+            };
+            let active = match active {
+                Err(error) if error.is_gone() => "inactive".to_owned(),
+                active => active?,
+            };
+            if let Some(answer) = satisfied(&active) {
+                return Ok(Some(answer));
+            }
+            if Instant::now() + PAUSE >= until {
+                return Ok(None);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn job(call: &Call, answer: &Message) -> Result<OwnedObjectPath, Error> {
+    answer.values::<(OwnedObjectPath,)>().map(|(job,)| job).map_err(|what| unexpected(call.method, what))
+}
+
+fn refused(call: &str, message: String) -> Error {
+    Error::Refused { call: call.to_owned(), name: "failed".to_owned(), message }
+}
+
+fn late(call: &str, what: String) -> Error {
+    Error::Silent { call: call.to_owned(), source: io::Error::new(io::ErrorKind::TimedOut, what) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::played::{Fault, Played};
+    use super::*;
+
+    #[test]
+    fn a_scope_is_started_and_stopped() {
+        let scope = Scope {
+            name: "a.scope".to_owned(),
+            slice: "user-7.slice".to_owned(),
+            description: "what it is".to_owned(),
+            pids: vec![7, 8],
+            properties: vec![(Property::AllowedCPUs, Value::Cpus("0".parse().unwrap()))],
+        };
+        for fault in [None, Some(Fault::EndAfter)] {
+            let played = Played::new(true);
+            let mut manager = Manager::new(played.whose());
+            if let Some(fault) = fault {
+                played.fail("StartTransientUnit", fault);
+            }
+            manager.start_scope(&scope).unwrap();
+            assert_eq!(played.stage().heard[1], "Slice s, Description s, PIDs au, AllowedCPUs ay");
+            if fault.is_none() {
+                let error = manager.start_scope(&scope).unwrap_err();
+                assert!(
+                    matches!(&error, Error::Refused { name, .. } if name.ends_with("UnitExists")),
+                    "{error}"
+                );
+            }
+            assert!(manager.stop("a.scope").unwrap());
+            assert!(manager.stop("a.scope").unwrap(), "it is gone");
+            manager.start_scope(&scope).unwrap();
+            played.stage().units.get_mut("a.scope").unwrap().active = "failed";
+            assert_eq!(manager.state("a.scope").unwrap().active, "failed");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Taking back properties of systemd units.
+//!
+//! What systemd does not answer for, it keeps until it is asked again or the machine starts anew. The files of it are taken
+//! away all the same, so that it lasts no longer than the next `daemon-reload`.
+
+use std::collections::BTreeMap;
+
+use super::Undone;
+use crate::systemd::{Error, Held, Manager, Property, Value, Whose};
+use crate::undo::journal::Entry;
+
+impl Entry {
+    /// What the journal is to have before properties of a systemd unit are set.
+    pub fn of_properties(whose: &Whose, unit: &str, held: &[Held]) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for Held { former, given } in held {
+            let (whose, unit, property) = (whose.clone(), unit.to_owned(), former.property);
+            entries.push(Entry::Property {
+                whose: whose.clone(),
+                unit: unit.clone(),
+                former: former.clone(),
+            });
+            entries.extend(given.iter().map(|value| Entry::PropertyGiven {
+                whose: whose.clone(),
+                unit: unit.clone(),
+                property,
+                value: value.clone(),
+            }));
+        }
+        entries
+    }
+}
+
+/// What is held, by systemd and unit.
+type AllHeld = BTreeMap<Whose, BTreeMap<String, BTreeMap<Property, Held>>>;
+
+pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn FnMut()) {
+    for (whose, units) in held(entries) {
+        restore_all(whose, units, undone, progress);
+    }
+}
+
+fn held(entries: &[Entry]) -> AllHeld {
+    let mut all = AllHeld::new();
+    for entry in entries {
+        match entry {
+            Entry::Property { whose, unit, former } => {
+                let unit = all.entry(whose.clone()).or_default().entry(unit.clone()).or_default();
+                // What was found later, the daemon had set.
+                let held = || Held { former: former.clone(), given: Vec::new() };
+                unit.entry(former.property).or_insert_with(held);
+            }
+            Entry::PropertyGiven { whose, unit, property, value } => {
+                let held = all.get_mut(whose).and_then(|units| units.get_mut(unit)?.get_mut(property));
+                if let Some(held) = held {
+                    held.given.push(value.clone());
+                }
+            }
+            Entry::PropertyBack { whose, unit, property } => {
+                if let Some(unit) = all.get_mut(whose).and_then(|units| units.get_mut(unit)) {
+                    unit.remove(property);
+                }
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+fn restore_all(
+    whose: Whose,
+    units: BTreeMap<String, BTreeMap<Property, Held>>,
+    undone: &mut Undone,
+    progress: &mut dyn FnMut(),
+) {
+    let mut manager = Manager::new(whose);
+    let (mut reload, mut silence): (bool, Option<(Error, Vec<String>)>) = (false, None);
+    for (unit, held) in units {
+        let held: Vec<Held> = held.into_values().collect();
+        if held.is_empty() {
+            continue;
+        }
+        if let Some((_, units)) = &mut silence {
+            forget(&held, &unit, undone);
+            units.push(unit);
+            continue;
+        }
+        match manager.revert(&unit, &held) {
+            Ok(reverted) => {
+                undone.properties += reverted.properties;
+                reload |= reverted.reload;
+                undone
+                    .notices
+                    .extend(reverted.left.iter().map(|(property, value)| left(&unit, *property, value)));
+            }
+            Err(error) if error.is_silence() => {
+                forget(&held, &unit, undone);
+                silence = Some((error, vec![unit]));
+            }
+            Err(error) => {
+                forget(&held, &unit, undone);
+                undone.problems.push(format!("{unit}: properties are not as they were: {error}; {REMEDY}"));
+            }
+        }
+        progress();
+    }
+    match silence {
+        Some((error, units)) => {
+            let units = units.join(", ");
+            undone.problems.push(format!("{units}: properties are not as they were: {error}; {REMEDY}"));
+        }
+        None if reload => read_anew(&mut manager, undone),
+        None => {}
+    }
+}
+
+/// What is to be done where systemd has not done it.
+const REMEDY: &str = "their files are gone, so `systemctl daemon-reload` gives them what they had";
+
+fn read_anew(manager: &mut Manager, undone: &mut Undone) {
+    match manager.reload() {
+        Ok(true) => {}
+        Ok(false) => undone.notices.push("systemd still reads its files anew".to_owned()),
+        Err(error) => undone.problems.push(format!(
+            "systemd counts files among its own that are gone: {error}; have it read them anew: systemctl daemon-reload"
+        )),
+    }
+}
+
+/// Takes away the files of what systemd was not asked about, or did not do.
+fn forget(held: &[Held], unit: &str, undone: &mut Undone) {
+    for held in held {
+        if let Err(error) = held.restore_file() {
+            undone.problems.push(format!("{unit}: {error}"));
+        }
+    }
+}
+
+fn left(unit: &str, property: Property, value: &Value) -> String {
+    let value = value.text(property).replace('\n', ", ");
+    let value = if value.is_empty() { "not set".to_owned() } else { value };
+    format!("{unit}: {property} stays {value}: another program has set it")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::systemd::played::{Fault, Played};
+
+    const A: &str = "a.slice";
+    const B: &str = "b.scope";
+
+    fn number(number: u64) -> Value {
+        Value::Number(number)
+    }
+
+    /// Two systemd units with two properties, and the journal of it.
+    fn held(played: &Played) -> Vec<Entry> {
+        played.unit(A, false, &[(Property::CPUWeight, number(42))]);
+        played.unit(B, true, &[]);
+        let mut manager = Manager::new(played.whose());
+        let mut entries = Vec::new();
+        for unit in [A, B] {
+            for value in [number(7), number(8)] {
+                let all = [Property::CPUWeight, Property::MemoryHigh];
+                let former = manager.former(unit, &all).unwrap();
+                let held = |former| Held { former, given: vec![value.clone()] };
+                let held: Vec<Held> = former.into_iter().map(held).collect();
+                entries.extend(Entry::of_properties(&played.whose(), unit, &held));
+                manager.set_runtime(unit, &all.map(|property| (property, value.clone()))).unwrap();
+            }
+        }
+        assert_eq!(played.files().len(), 6);
+        entries
+    }
+
+    fn undo(entries: &[Entry]) -> Undone {
+        let mut undone = Undone::default();
+        restore(entries, &mut undone, &mut || ());
+        undone
+    }
+
+    fn weights(played: &Played) -> [Value; 2] {
+        [A, B].map(|unit| played.value(unit, Property::CPUWeight))
+    }
+
+    #[test]
+    fn a_journal_alone_takes_all_of_it_back() {
+        let played = Played::new(true);
+        let entries = held(&played);
+        assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
+        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
+        assert_eq!(played.files(), [""; 0]);
+        let heard = played.stage().heard.clone();
+        assert_eq!(heard.iter().filter(|method| *method == "Reload").count(), 1);
+        assert_eq!(undo(&entries), Undone::default(), "twice");
+    }
+
+    #[test]
+    fn a_value_that_was_recorded_and_never_given_is_no_other_programs() {
+        let played = Played::new(true);
+        let mut entries = held(&played);
+        let value = number(9);
+        let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
+        entries.push(Entry::PropertyGiven { whose, unit, property, value });
+        assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
+    }
+
+    #[test]
+    fn what_was_taken_back_before_is_left_alone() {
+        let played = Played::new(true);
+        let mut entries = held(&played);
+        let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
+        entries.push(Entry::PropertyBack { whose, unit, property });
+        assert_eq!(undo(&entries).properties, 3);
+        assert_eq!(weights(&played), [number(8), Property::CPUWeight.nothing()]);
+    }
+
+    #[test]
+    fn what_another_program_has_set_is_told_and_stays() {
+        let played = Played::new(true);
+        let entries = held(&played);
+        played.set(B, Property::CPUWeight, number(500));
+        let undone = undo(&entries);
+        assert_eq!(undone.notices, ["b.scope: CPUWeight stays 500: another program has set it"]);
+        assert_eq!((undone.properties, undone.problems.len()), (3, 0));
+    }
+
+    #[test]
+    fn where_systemd_does_not_answer_the_files_go_and_it_is_said_once() {
+        let played = Played::new(true);
+        let entries = held(&played);
+        played.fail("GetUnit", Fault::Silence);
+        let undone = undo(&entries);
+        assert_eq!(undone.problems.len(), 1, "{undone:?}");
+        assert!(undone.problems[0].starts_with("a.slice, b.scope: properties"), "{undone:?}");
+        assert!(undone.problems[0].contains("systemctl daemon-reload"), "{undone:?}");
+        assert_eq!(played.files(), [""; 0]);
+        // As a later daemon finds it: what was given is still in force, and is taken back.
+        assert_eq!(undo(&entries).properties, 4);
+        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
+    }
+
+    #[test]
+    fn what_one_is_refused_is_told_and_the_others_go_on() {
+        let played = Played::new(true);
+        let entries = held(&played);
+        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+        let undone = undo(&entries);
+        assert_eq!((undone.problems.len(), undone.properties), (1, 2), "{undone:?}");
+        assert!(undone.problems[0].starts_with("a.slice: properties"), "{undone:?}");
+        // systemd has read its files anew for the other one, and so this one is as it was, too.
+        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
+    }
+}
