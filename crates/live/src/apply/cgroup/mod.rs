@@ -33,6 +33,7 @@ mod members;
 pub(crate) mod memory;
 mod order;
 mod places;
+mod properties;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -179,6 +180,9 @@ impl CgroupBackend {
         };
         backend.follow_memory();
         backend.open_bus();
+        if backend.roster.is_in_place() {
+            backend.problems.extend(backend.places.tell_systemd().err());
+        }
         Ok(backend)
     }
 
@@ -274,7 +278,8 @@ impl CgroupBackend {
 
     /// Follows which control groups of other programs are places of units.
     fn follow_places(&mut self) {
-        let CgroupBackend { places, contract, roster, journal, problems, .. } = self;
+        let CgroupBackend { places, contract, roster, journal, problems, now, .. } = self;
+        problems.extend(places.look(*now, journal));
         if !places.follow(contract, roster.places(), journal, problems) {
             return;
         }

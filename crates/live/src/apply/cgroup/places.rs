@@ -4,10 +4,14 @@
 //! says ([`PartOrder`]). Here, the groups' files are read and written.
 //!
 //! What a file said before it is written first is its manager's, and a bound on what is written: the policy sees it
-//! ([`PlaceBounds`]). It is in the journal, and comes back when the group is no place any more. A controller that a group lacks is
-//! enabled in those around it. What protects a group's memory protects those around it, as much as all places in them together.
+//! ([`PlaceBounds`]). It is in the journal, and comes back when the group is no place any more. What protects a group's memory
+//! protects those around it, as much as all places in them together.
 //!
-//! Limits: a group's `cgroup.freeze` is never written. What its manager sets after the first write is seen at the next start.
+//! Where the group is systemd's, systemd is told as well ([`properties`](super::properties)), and enables the controllers.
+//! Elsewhere a controller that a group lacks is enabled in those around it.
+//!
+//! Limits: a group's `cgroup.freeze` is never written. What a manager other than systemd sets after the first write is seen at the
+//! next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,17 +19,22 @@ use std::path::{Path, PathBuf};
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::PartOrder;
-use commonhold_policy::{DiskUse, PlaceBounds, PlaceFacts, PlaceId};
+use commonhold_policy::{DiskUse, PlaceBounds, PlaceFacts, PlaceId, Time};
 
 use super::disk::Disks;
 use super::knob;
+use super::properties::{Allowed, Properties};
 use crate::LiveError;
 use crate::host;
 use crate::observe::knob::{Gauge, failed, read};
+use crate::systemd::{Property, UNSET, Value, unit_of};
 use crate::undo::journal::{Entry, Journal, record};
 
 /// The controllers that are enabled for places.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
+
+/// Reading and writing, in bytes per second.
+type Rates = (Option<u64>, Option<u64>);
 
 /// A place.
 #[derive(Debug)]
@@ -37,10 +46,16 @@ struct Spot {
     /// The control group, as /proc shows its path.
     group: String,
     dir: PathBuf,
+    /// The systemd unit whose group it is; `None`: another program's.
+    systemds: Option<String>,
+    /// Rates by disk.
+    rates: BTreeMap<String, Rates>,
     /// cpu.stat, and what it said when the group became a place.
     usage: Option<(Gauge, u64)>,
     used_ns: u64,
     most: PlaceBounds,
+    /// memory.max, which is never written here.
+    bound: Option<u64>,
     kept: (u64, u64),
     /// What its manager had in each file that was written.
     originals: BTreeMap<&'static str, String>,
@@ -58,6 +73,7 @@ pub(super) struct Places {
     recorded: BTreeSet<PathBuf>,
     /// Groups around places, and what is kept for what is in them.
     around: BTreeMap<PathBuf, (u64, u64)>,
+    properties: Option<Properties>,
 }
 
 impl Places {
@@ -70,7 +86,28 @@ impl Places {
             carried: BTreeMap::new(),
             recorded: BTreeSet::new(),
             around: BTreeMap::new(),
+            properties: None,
         }
+    }
+
+    /// Begins to tell the machine's systemd.
+    pub(super) fn tell_systemd(&mut self) -> Result<(), LiveError> {
+        self.properties = Properties::begin()?;
+        Ok(())
+    }
+
+    /// Hears what systemd says, and asks it for what is due.
+    pub(super) fn look(&mut self, now: Time, journal: &mut Journal) -> Vec<LiveError> {
+        let Some(properties) = &mut self.properties else { return Vec::new() };
+        let problems = properties.look(now, journal);
+        for spot in &mut self.spots {
+            if let Some(Allowed { memory, cpus }) =
+                spot.systemds.as_ref().and_then(|unit| properties.allowed(unit))
+            {
+                spot.most = PlaceBounds { memory: [memory, spot.bound].into_iter().flatten().min(), cpus };
+            }
+        }
+        problems
     }
 
     /// Follows which places there are; whether that changed.
@@ -89,6 +126,9 @@ impl Places {
         self.spots = stays;
         for spot in goes {
             *self.carried.entry(spot.path.clone()).or_default() += spot.used_ns;
+            if let (Some(properties), Some(unit)) = (&mut self.properties, &spot.systemds) {
+                properties.leave(unit);
+            }
             problems.extend(spot.give_back());
         }
         for spot in &mut self.spots {
@@ -102,9 +142,16 @@ impl Places {
             if !host::is_dir(&dir) {
                 continue;
             }
-            problems.extend(self.enable(&dir, journal));
             self.last += 1;
-            self.spots.push(Spot::new(PlaceId(self.last), *unit, &contract.unit(*unit).path, group, dir));
+            let mut spot = Spot::new(PlaceId(self.last), *unit, &contract.unit(*unit).path, group, dir);
+            if self.properties.is_none() {
+                spot.systemds = None;
+            }
+            match (&mut self.properties, &spot.systemds) {
+                (Some(properties), Some(unit)) => properties.come(unit),
+                _ => problems.extend(self.enable(&spot.dir, journal)),
+            }
+            self.spots.push(spot);
         }
         !before.iter().copied().eq(self.spots.iter().map(|spot| spot.id))
     }
@@ -191,16 +238,21 @@ impl Places {
         };
         let done = match order {
             PartOrder::Confine { cpus, .. } => {
-                let most = self.spots[number].most.cpus.clone();
-                let cpus = cpus.clone().or(most).map_or_else(String::new, |cpus: CpuSet| cpus.to_string());
-                self.put(number, "cpuset.cpus", &cpus, journal)
+                let cpus = cpus.clone().or_else(|| self.spots[number].most.cpus.clone()).unwrap_or_default();
+                self.tell(number, Property::AllowedCPUs, Value::Cpus(cpus.clone()));
+                self.put(number, "cpuset.cpus", &cpus.to_string(), journal)
             }
-            PartOrder::Weigh { weight, .. } => self.put(number, "cpu.weight", &weight.to_string(), journal),
+            PartOrder::Weigh { weight, .. } => {
+                self.tell(number, Property::CPUWeight, Value::Number(u64::from(*weight)));
+                self.put(number, "cpu.weight", &weight.to_string(), journal)
+            }
+            // systemd has no property in cpu.max's own measure.
             PartOrder::Cap { micro_cpus, .. } => {
                 self.put(number, "cpu.max", &knob::cpu_max(*micro_cpus), journal)
             }
             PartOrder::Allow { bytes, .. } => {
                 let bytes = bytes.or(self.spots[number].most.memory);
+                self.tell(number, Property::MemoryHigh, Value::Number(bytes.unwrap_or(UNSET)));
                 let text = bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
                 self.put(number, "memory.high", &text, journal)
             }
@@ -221,6 +273,13 @@ impl Places {
         }
     }
 
+    /// Tells systemd, if the place is its own.
+    fn tell(&mut self, number: usize, property: Property, value: Value) {
+        if let (Some(properties), Some(unit)) = (&mut self.properties, &self.spots[number].systemds) {
+            properties.want(unit, property, value);
+        }
+    }
+
     /// Writes a file of a place, whose manager's value is remembered.
     fn put(
         &mut self,
@@ -231,10 +290,17 @@ impl Places {
     ) -> Result<(), LiveError> {
         let spot = &mut self.spots[number];
         let path = spot.dir.join(file);
+        // systemd enables the controller, and writes the file then.
+        if spot.systemds.is_some() && !host::exists(&path) {
+            return Ok(());
+        }
         if !spot.originals.contains_key(file) {
             let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
             note(&mut self.recorded, &path, &original, journal)?;
             spot.originals.insert(file, original);
+        }
+        if is_managers(file, &spot.originals[file]) {
+            return Ok(());
         }
         knob::put(&path, value)
     }
@@ -248,6 +314,8 @@ impl Places {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         self.spots[number].kept = (min, low);
+        self.tell(number, Property::MemoryLow, Value::Number(low));
+        self.tell(number, Property::MemoryMin, Value::Number(min));
         self.put(number, "memory.low", &low.to_string(), journal)?;
         self.put(number, "memory.min", &min.to_string(), journal)?;
         let mut sums: BTreeMap<PathBuf, (u64, u64)> =
@@ -260,9 +328,16 @@ impl Places {
             }
         }
         for (group, (min, low)) in &sums {
+            if let (Some(properties), Some(unit)) = (&mut self.properties, systemds(&self.mount, group)) {
+                properties.want(&unit, Property::MemoryLow, Value::Number(*low));
+                properties.want(&unit, Property::MemoryMin, Value::Number(*min));
+            }
             for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
                 let path = group.join(file);
                 let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
+                if !self.recorded.contains(&path) && is_managers(file, &original) {
+                    continue;
+                }
                 note(&mut self.recorded, &path, &original, journal)?;
                 knob::put(&path, &bytes.to_string())?;
             }
@@ -278,8 +353,21 @@ impl Places {
         (disk, read, write): (&str, Option<u64>, Option<u64>),
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
+        self.spots[number].rates.insert(disk.to_owned(), (read, write));
+        let rates = &self.spots[number].rates;
+        let list = |of: fn(&Rates) -> Option<u64>| {
+            Value::Devices(
+                rates.iter().filter_map(|(disk, rates)| Some((format!("/dev/{disk}"), of(rates)?))).collect(),
+            )
+        };
+        let (reads, writes) = (list(|rates| rates.0), list(|rates| rates.1));
+        self.tell(number, Property::IOReadBandwidthMax, reads);
+        self.tell(number, Property::IOWriteBandwidthMax, writes);
         let spot = &self.spots[number];
         let path = spot.dir.join("io.max");
+        if spot.systemds.is_some() && !host::exists(&path) {
+            return Ok(());
+        }
         let device = disks.number(disk)?;
         let key = spot.dir.join(format!("io.max {device}"));
         if self.recorded.insert(key) {
@@ -309,12 +397,28 @@ fn note(
     Ok(())
 }
 
+/// The systemd unit whose own control group this is.
+fn systemds(mount: &Path, dir: &Path) -> Option<String> {
+    let group = Path::new("/").join(dir.strip_prefix(mount).ok()?);
+    unit_of(&group).filter(|found| found.is_its_own && found.user.is_none()).map(|found| found.unit)
+}
+
+/// Whether what a file says is its manager's choice, which is left alone.
+fn is_managers(file: &str, original: &str) -> bool {
+    match file {
+        "cpu.weight" => original != "100",
+        "memory.low" | "memory.min" => original != "0",
+        _ => false,
+    }
+}
+
 impl Spot {
     fn new(id: PlaceId, unit: UnitId, path: &str, group: &str, dir: PathBuf) -> Spot {
         let usage = Gauge::open(&dir.join("cpu.stat")).ok();
         let usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|since| (gauge, since)));
         let bound = |file: &str| read(&dir.join(file)).ok()?.parse::<u64>().ok();
-        let memory = [bound("memory.max"), bound("memory.high")].into_iter().flatten().min();
+        let max = bound("memory.max");
+        let memory = [max, bound("memory.high")].into_iter().flatten().min();
         let cpus = read(&dir.join("cpuset.cpus")).ok().filter(|text| !text.is_empty());
         let cpus = cpus.and_then(|text| text.parse::<CpuSet>().ok());
         Spot {
@@ -322,7 +426,12 @@ impl Spot {
             unit,
             path: path.to_owned(),
             group: group.to_owned(),
+            systemds: unit_of(Path::new(group))
+                .filter(|found| found.is_its_own && found.user.is_none())
+                .map(|found| found.unit),
             dir,
+            rates: BTreeMap::new(),
+            bound: max,
             usage,
             used_ns: 0,
             most: PlaceBounds { memory, cpus },

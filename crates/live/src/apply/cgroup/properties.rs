@@ -1,0 +1,389 @@
+//! What holds at places, told to systemd as properties.
+//!
+//! Problem: systemd writes the control groups that are its own, and writes them anew. It switches off a controller that none of
+//! its properties needs.
+//!
+//! Algorithm: a value is in the kernel's file at once ([`places`](super::places)), and here it is *wanted* as a property. At most
+//! twice a second for each systemd unit, systemd is asked what its properties are, and then to set those that are wanted. The
+//! journal has both before. A value that is neither what was there nor what was given is an administrator's: it takes the place of
+//! what was there. Every five seconds it is looked for.
+//!
+//! What an administrator set stays in force: CPUs and memory bounds are narrowed and never widened, weights and protection are left
+//! alone.
+//!
+//! Limits: where systemd does not answer, the kernel's files have what holds, until systemd writes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use commonhold_machine::CpuSet;
+use commonhold_policy::{MS, Time};
+
+use crate::LiveError;
+use crate::systemd::{
+    Answer, Done, Former, Held, News, Property, Queue, Request, Reverted, UNSET, Value, Whose,
+};
+use crate::undo::journal::{Entry, Journal, record};
+
+/// What is set of places.
+const PROPERTIES: [Property; 9] = [
+    Property::AllowedCPUs,
+    Property::CPUAccounting,
+    Property::CPUWeight,
+    Property::IOAccounting,
+    Property::IOReadBandwidthMax,
+    Property::IOWriteBandwidthMax,
+    Property::MemoryHigh,
+    Property::MemoryLow,
+    Property::MemoryMin,
+];
+
+/// A systemd unit is asked no more often.
+const ASK_NS: Time = 500 * MS;
+
+/// So often it is looked for what an administrator sets.
+const LOOK_NS: Time = 5_000 * MS;
+
+/// So many of the values that were given are remembered: the last may be in force, or the one before it.
+const GIVEN_MAX: usize = 2;
+
+#[derive(Debug)]
+enum Asked {
+    Former,
+    Set(Vec<(Property, Value)>),
+    Revert(Vec<Property>),
+}
+
+/// A systemd unit.
+#[derive(Debug, Default)]
+struct Told {
+    /// What was there before, or is an administrator's; none until systemd has told.
+    former: BTreeMap<Property, Former>,
+    is_known: bool,
+    wanted: BTreeMap<Property, Value>,
+    given: BTreeMap<Property, Vec<Value>>,
+    is_busy: bool,
+    asked_at: Option<Time>,
+    leaves: bool,
+}
+
+/// What systemd was told.
+#[derive(Debug)]
+pub(super) struct Properties {
+    whose: Whose,
+    queue: Queue,
+    units: BTreeMap<String, Told>,
+    asked: BTreeMap<u64, (String, Asked)>,
+    /// Refusals that were said.
+    said: BTreeSet<String>,
+}
+
+/// What an administrator allows at most.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Allowed {
+    pub(super) memory: Option<u64>,
+    pub(super) cpus: Option<CpuSet>,
+}
+
+impl Properties {
+    /// Of the machine's systemd; `None` where there is none.
+    pub(super) fn begin() -> Result<Option<Properties>, LiveError> {
+        let whose = Whose::system();
+        if !whose.is_there() {
+            return Ok(None);
+        }
+        let queue = Queue::start(whose.clone())?;
+        Ok(Some(Properties {
+            whose,
+            queue,
+            units: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            said: BTreeSet::new(),
+        }))
+    }
+
+    /// A systemd unit's group is held from now on. Its controllers are switched on.
+    pub(super) fn come(&mut self, unit: &str) {
+        let told = self.units.entry(unit.to_owned()).or_default();
+        told.leaves = false;
+        for accounting in [Property::CPUAccounting, Property::IOAccounting] {
+            told.wanted.insert(accounting, Value::Flag(true));
+        }
+    }
+
+    /// It is held no more.
+    pub(super) fn leave(&mut self, unit: &str) {
+        if let Some(told) = self.units.get_mut(unit) {
+            told.leaves = true;
+            told.wanted.clear();
+        }
+    }
+
+    /// A value is to be in force at a systemd unit.
+    pub(super) fn want(&mut self, unit: &str, property: Property, value: Value) {
+        self.units.entry(unit.to_owned()).or_default().wanted.insert(property, value);
+    }
+
+    /// What an administrator allows a systemd unit; `None` while that is not known.
+    pub(super) fn allowed(&self, unit: &str) -> Option<Allowed> {
+        let told = self.units.get(unit).filter(|told| told.is_known)?;
+        let value = |property: Property| told.former.get(&property).map(|former| &former.value);
+        let memory = match value(Property::MemoryHigh) {
+            Some(Value::Number(bytes)) if *bytes != UNSET => Some(*bytes),
+            _ => None,
+        };
+        let cpus = match value(Property::AllowedCPUs) {
+            Some(Value::Cpus(cpus)) if !cpus.is_empty() => Some(cpus.clone()),
+            _ => None,
+        };
+        Some(Allowed { memory, cpus })
+    }
+
+    /// Hears what systemd has answered, and asks it for what is due.
+    pub(super) fn look(&mut self, now: Time, journal: &mut Journal) -> Vec<LiveError> {
+        let mut problems = Vec::new();
+        for Done { number, answer } in self.queue.done() {
+            let Some((unit, asked)) = self.asked.remove(&number) else { continue };
+            let Some(told) = self.units.get_mut(&unit) else { continue };
+            told.is_busy = false;
+            match (asked, answer) {
+                (Asked::Former, Ok(Answer::Former(list))) => {
+                    problems.extend(told.hear(&self.whose, &unit, list, journal).err());
+                    problems.extend(self.set(&unit, journal).err());
+                }
+                (Asked::Revert(properties), Ok(answer)) => {
+                    if let Answer::Reverted(Reverted { left, .. }) = &answer {
+                        problems.extend(left.iter().map(|(property, value)| stays(&unit, *property, value)));
+                    }
+                    let back = properties.iter().map(|property| self.back(&unit, *property));
+                    problems.extend(record(journal, &back.collect::<Vec<_>>()).err());
+                    self.units.remove(&unit);
+                }
+                (asked, Err(error)) => {
+                    if let Asked::Set(values) = asked {
+                        for (property, value) in values.into_iter().filter(|_| error.is_silence()) {
+                            told.wanted.entry(property).or_insert(value);
+                        }
+                    }
+                    if error.is_gone() {
+                        self.units.remove(&unit);
+                    } else if !error.is_silence() && self.said.insert(format!("{unit} {error}")) {
+                        problems.push(error.into());
+                    }
+                }
+                (_, Ok(_)) => {}
+            }
+        }
+        while let Some(news) = self.queue.news() {
+            problems.push(match news {
+                News::Lost(why) => LiveError::Unavailable {
+                    what: format!("systemd is told nothing: {why}"),
+                    remedy: "meanwhile the kernel's files have what holds".to_owned(),
+                },
+                News::Back => LiveError::Unavailable {
+                    what: "systemd answers again".to_owned(),
+                    remedy: "nothing is to be done".to_owned(),
+                },
+            });
+        }
+        self.ask(now);
+        problems
+    }
+
+    fn ask(&mut self, now: Time) {
+        let mut requests = Vec::new();
+        for (unit, told) in &mut self.units {
+            let since = told.asked_at.map(|at| now.saturating_sub(at));
+            if told.is_busy || since.is_some_and(|since| since < ASK_NS) {
+                continue;
+            }
+            let held: Vec<Held> = told.held();
+            if told.leaves {
+                let properties = held.iter().map(|held| held.former.property).collect();
+                requests.push((
+                    unit.clone(),
+                    Asked::Revert(properties),
+                    Request::Revert { unit: unit.clone(), held },
+                ));
+            } else if !told.is_known || !told.wanted.is_empty() || since.is_some_and(|since| since >= LOOK_NS)
+            {
+                let request = Request::Former { unit: unit.clone(), properties: PROPERTIES.to_vec() };
+                requests.push((unit.clone(), Asked::Former, request));
+            } else {
+                continue;
+            }
+            (told.is_busy, told.asked_at) = (true, Some(now));
+        }
+        for (unit, asked, request) in requests {
+            let number = self.queue.ask(request);
+            self.asked.insert(number, (unit, asked));
+        }
+    }
+
+    /// Asks for what is wanted of a systemd unit of which it is known what was before.
+    fn set(&mut self, unit: &str, journal: &mut Journal) -> Result<(), LiveError> {
+        let Some(told) = self.units.get_mut(unit).filter(|told| !told.leaves) else { return Ok(()) };
+        let mut values = Vec::new();
+        for (property, value) in std::mem::take(&mut told.wanted) {
+            // One that this systemd does not know is left out.
+            let Some(former) = told.former.get(&property) else { continue };
+            let Some(value) = beside(&former.value, property, value) else { continue };
+            let given = told.given.get(&property).and_then(|given| given.last());
+            if given.unwrap_or(&former.value) != &value {
+                values.push((property, value));
+            }
+        }
+        if values.is_empty() {
+            return Ok(());
+        }
+        let mut entries = Vec::new();
+        for (property, value) in &values {
+            if !told.given.contains_key(property) {
+                let former = told.former[property].clone();
+                entries.push(Entry::Property { whose: self.whose.clone(), unit: unit.to_owned(), former });
+            }
+            let (whose, unit, value) = (self.whose.clone(), unit.to_owned(), value.clone());
+            entries.push(Entry::PropertyGiven { whose, unit, property: *property, value });
+        }
+        record(journal, &entries)?;
+        for (property, value) in &values {
+            let given = told.given.entry(*property).or_default();
+            given.push(value.clone());
+            given.drain(..given.len().saturating_sub(GIVEN_MAX));
+        }
+        told.is_busy = true;
+        let number = self.queue.ask(Request::Set { unit: unit.to_owned(), properties: values.clone() });
+        self.asked.insert(number, (unit.to_owned(), Asked::Set(values)));
+        Ok(())
+    }
+
+    fn back(&self, unit: &str, property: Property) -> Entry {
+        Entry::PropertyBack { whose: self.whose.clone(), unit: unit.to_owned(), property }
+    }
+}
+
+impl Told {
+    fn held(&self) -> Vec<Held> {
+        let held = |(property, given): (&Property, &Vec<Value>)| {
+            Some(Held { former: self.former.get(property)?.clone(), given: given.clone() })
+        };
+        self.given.iter().filter_map(held).collect()
+    }
+
+    /// Learns what properties are now.
+    fn hear(
+        &mut self,
+        whose: &Whose,
+        unit: &str,
+        list: Vec<Former>,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        self.is_known = true;
+        for now in list {
+            let property = now.property;
+            let is_ours = |given: &Vec<Value>| {
+                given.contains(&now.value)
+                    || self.former.get(&property).is_some_and(|before| before.value == now.value)
+            };
+            match self.given.get(&property) {
+                Some(given) if is_ours(given) => {}
+                Some(given) => {
+                    // An administrator's: what was given is in force no more, and not to be taken back.
+                    let ours = given.last().cloned();
+                    let whose = whose.clone();
+                    record(journal, &[Entry::PropertyBack { whose, unit: unit.to_owned(), property }])?;
+                    self.given.remove(&property);
+                    self.former.insert(property, now);
+                    if let Some(ours) = ours {
+                        self.wanted.entry(property).or_insert(ours);
+                    }
+                }
+                None => {
+                    self.former.insert(property, now);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is to be in force beside what an administrator set; `None`: that alone.
+fn beside(before: &Value, property: Property, value: Value) -> Option<Value> {
+    if *before == property.nothing() {
+        return Some(value);
+    }
+    match (property, before, value) {
+        (Property::AllowedCPUs, Value::Cpus(before), Value::Cpus(cpus)) => {
+            let both = before.intersection(&cpus);
+            (!both.is_empty()).then_some(Value::Cpus(both))
+        }
+        (Property::MemoryHigh, Value::Number(before), Value::Number(bytes)) => {
+            Some(Value::Number(bytes.min(*before)))
+        }
+        _ => None,
+    }
+}
+
+fn stays(unit: &str, property: Property, value: &Value) -> LiveError {
+    LiveError::Unavailable {
+        what: format!("{unit}: {property} stays `{}`: an administrator has set it", value.text(property)),
+        remedy: "nothing is to be done".to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn cpus(text: &str) -> Value {
+        Value::Cpus(text.parse().unwrap())
+    }
+
+    #[test]
+    fn what_an_administrator_set_is_narrowed_or_left_alone() {
+        let number = Value::Number;
+        let allowed = Property::AllowedCPUs;
+        assert_eq!(beside(&allowed.nothing(), allowed, cpus("0-3")), Some(cpus("0-3")));
+        assert_eq!(beside(&cpus("2-5"), allowed, cpus("0-3")), Some(cpus("2-3")));
+        assert_eq!(beside(&cpus("4-5"), allowed, cpus("0-3")), None);
+        assert_eq!(beside(&number(100), Property::MemoryHigh, number(200)), Some(number(100)));
+        assert_eq!(beside(&number(100), Property::MemoryHigh, number(50)), Some(number(50)));
+        assert_eq!(beside(&number(7), Property::CPUWeight, number(50)), None);
+        assert_eq!(beside(&number(UNSET), Property::CPUWeight, number(50)), Some(number(50)));
+        assert_eq!(beside(&Value::Flag(true), Property::IOAccounting, Value::Flag(true)), None);
+    }
+
+    fn former(property: Property, value: Value) -> Former {
+        Former { property, value, file: "/run/x.conf".into(), content: None }
+    }
+
+    /// The value that was given is found, and then another one.
+    #[test]
+    fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        let property = Property::MemoryHigh;
+        let mut told = Told::default();
+        let mut hear = |told: &mut Told, value: u64| {
+            told.hear(
+                &Whose::system(),
+                "a.slice",
+                vec![former(property, Value::Number(value))],
+                &mut journal,
+            )
+            .unwrap();
+        };
+        hear(&mut told, UNSET);
+        told.given.insert(property, vec![Value::Number(5), Value::Number(6)]);
+        for ours in [6, 5, UNSET] {
+            hear(&mut told, ours);
+            assert_eq!((told.held().len(), told.wanted.len()), (1, 0), "{ours}");
+        }
+        hear(&mut told, 1_000);
+        assert_eq!(told.held(), []);
+        assert_eq!(told.former[&property].value, Value::Number(1_000));
+        assert_eq!(told.wanted[&property], Value::Number(6), "it is to hold beside the other");
+        let entries = Journal::read(journal.path()).unwrap();
+        assert!(matches!(entries.as_slice(), [Entry::PropertyBack { .. }]));
+    }
+}
