@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use commonhold_machine::{CpuSet, Machine};
-use commonhold_policy::plan::CpuDecision;
+use commonhold_policy::plan::{self, CpuDecision};
 use commonhold_policy::tree::Levels;
 use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
@@ -13,7 +13,7 @@ use crate::disk::Disks;
 use crate::jobs::Jobs;
 use crate::memory::Memory;
 use crate::trade::Exchanges;
-use crate::{Account, Credits, Imbalance, Statement};
+use crate::{Account, Credits, Imbalance, Place, Statement};
 
 /// One unit's own figures, sub-units not included.
 #[derive(Debug, Clone, Default)]
@@ -95,6 +95,7 @@ pub struct Ledger {
     memory: Memory,
     exchanges: Exchanges,
     jobs: Jobs,
+    places: Vec<plan::Place>,
 }
 
 impl Ledger {
@@ -120,7 +121,18 @@ impl Ledger {
                 jobs.adopt(contract);
                 jobs
             },
+            places: Vec::new(),
         }
+    }
+
+    fn places_of(&self, contract: &Contract) -> Vec<Place> {
+        let there = self.places.iter().filter(|place| contract.has(place.unit));
+        let told = there.map(|place| Place {
+            place: place.place.0,
+            unit: contract.unit(place.unit).path.clone(),
+            group: place.group.clone(),
+        });
+        told.collect()
     }
 
     /// Enters what happened up to the snapshot, under what was in force until then. The sums that do not come out.
@@ -177,6 +189,9 @@ impl Ledger {
         }
         self.memory.book(plan);
         self.jobs.book(plan);
+        if let Some(places) = &plan.decisions.places {
+            self.places.clone_from(places);
+        }
         self.bus.book(plan);
         self.disks.book(plan, applied_at);
         let mut wrong = self.exchanges.book(plan);
@@ -307,6 +322,7 @@ impl Ledger {
             exchanges: self.exchanges.statement(contract, self.opened_at.unwrap_or(0)),
             negotiated: self.exchanges.negotiated(contract),
             jobs: self.jobs.statement(contract),
+            places: self.places_of(contract),
         }
     }
 

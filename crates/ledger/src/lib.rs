@@ -124,6 +124,20 @@ pub struct Statement {
     /// Jobs that are there, of units that have some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<Job>,
+    /// Control groups of other programs that units are held in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<Place>,
+}
+
+/// A control group of another program that a unit is held in.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Place {
+    /// Its number, as plans have it.
+    pub place: u32,
+    /// The unit.
+    pub unit: String,
+    /// The control group, as /proc shows its path.
+    pub group: String,
 }
 
 impl Statement {

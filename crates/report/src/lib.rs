@@ -23,6 +23,7 @@ mod jobs;
 pub mod memory;
 pub mod occupancy;
 mod parts;
+mod places;
 pub mod plan;
 mod plot;
 pub mod present;

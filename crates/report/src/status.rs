@@ -70,6 +70,7 @@ pub fn text(statement: &Statement, style: Style) -> String {
         text.push('\n');
         text += &bus.render(style);
     }
+    text += &crate::places::table(statement, style);
     text += &crate::jobs::table(statement, style);
     text += &gangs::text(statement, style);
     if let Some(exchanges) = exchanges::table(&statement.exchanges, When::Ago(statement.elapsed_ns)) {

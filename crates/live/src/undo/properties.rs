@@ -3,7 +3,8 @@
 //! What systemd does not answer for, it keeps until it is asked again or the machine starts anew. The files of it are taken
 //! away all the same, so that it lasts no longer than the next `daemon-reload`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use super::Undone;
 use crate::systemd::{Error, Held, Manager, Property, Value, Whose};
@@ -34,10 +35,50 @@ impl Entry {
 /// What is held, by systemd and unit.
 type AllHeld = BTreeMap<Whose, BTreeMap<String, BTreeMap<Property, Held>>>;
 
-pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn FnMut()) {
-    for (whose, units) in held(entries) {
-        restore_all(whose, units, undone, progress);
+/// What came of it.
+#[derive(Default)]
+pub(super) struct Restored {
+    /// Properties that others have set meanwhile: what is in force there is theirs.
+    left: BTreeSet<(String, Property)>,
+    /// Those that are to read their files anew.
+    to_read: Vec<Manager>,
+}
+
+impl Restored {
+    /// Whether a control group's file has what another program has set by way of systemd.
+    pub(super) fn is_anothers(&self, file: &Path) -> bool {
+        let property = match file.file_name().and_then(|name| name.to_str()) {
+            Some("cpuset.cpus") => Property::AllowedCPUs,
+            Some("cpu.weight") => Property::CPUWeight,
+            Some("memory.high") => Property::MemoryHigh,
+            Some("memory.low") => Property::MemoryLow,
+            Some("memory.min") => Property::MemoryMin,
+            _ => return false,
+        };
+        let unit = file.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+        unit.is_some_and(|unit| self.left.contains(&(unit.to_owned(), property)))
     }
+
+    /// Has systemd read its files anew, where one is gone that it counts among them. The last: it takes its time.
+    pub(super) fn finish(self, undone: &mut Undone) {
+        for mut manager in self.to_read {
+            read_anew(&mut manager, undone);
+        }
+    }
+}
+
+pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn FnMut()) -> Restored {
+    let mut restored = Restored::default();
+    // What was taken back while the daemon ran, or was an administrator's then.
+    let back = entries.iter().filter_map(|entry| match entry {
+        Entry::PropertyBack { unit, property, .. } => Some((unit.clone(), *property)),
+        _ => None,
+    });
+    restored.left.extend(back);
+    for (whose, units) in held(entries) {
+        restore_all(whose, units, &mut restored, undone, progress);
+    }
+    restored
 }
 
 fn held(entries: &[Entry]) -> AllHeld {
@@ -70,6 +111,7 @@ fn held(entries: &[Entry]) -> AllHeld {
 fn restore_all(
     whose: Whose,
     units: BTreeMap<String, BTreeMap<Property, Held>>,
+    restored: &mut Restored,
     undone: &mut Undone,
     progress: &mut dyn FnMut(),
 ) {
@@ -89,6 +131,7 @@ fn restore_all(
             Ok(reverted) => {
                 undone.properties += reverted.properties;
                 reload |= reverted.reload;
+                restored.left.extend(reverted.left.iter().map(|(property, _)| (unit.clone(), *property)));
                 undone
                     .notices
                     .extend(reverted.left.iter().map(|(property, value)| left(&unit, *property, value)));
@@ -109,7 +152,7 @@ fn restore_all(
             let units = units.join(", ");
             undone.problems.push(format!("{units}: properties are not as they were: {error}; {REMEDY}"));
         }
-        None if reload => read_anew(&mut manager, undone),
+        None if reload => restored.to_read.push(manager),
         None => {}
     }
 }
@@ -177,7 +220,7 @@ mod tests {
 
     fn undo(entries: &[Entry]) -> Undone {
         let mut undone = Undone::default();
-        restore(entries, &mut undone, &mut || ());
+        restore(entries, &mut undone, &mut || ()).finish(&mut undone);
         undone
     }
 
@@ -225,6 +268,21 @@ mod tests {
         let undone = undo(&entries);
         assert_eq!(undone.notices, ["b.scope: CPUWeight stays 500: another program has set it"]);
         assert_eq!((undone.properties, undone.problems.len()), (3, 0));
+    }
+
+    #[test]
+    fn what_another_program_has_set_is_not_written_over_in_the_kernels_file() {
+        let played = Played::new(true);
+        let mut entries = held(&played);
+        played.set(B, Property::MemoryHigh, number(500));
+        // Seen while the daemon ran.
+        let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
+        entries.push(Entry::PropertyBack { whose, unit, property });
+        let restored = restore(&entries, &mut Undone::default(), &mut || ());
+        let is_anothers = |file: &str| restored.is_anothers(&Path::new("/sys/fs/cgroup/x.slice").join(file));
+        assert!(is_anothers("b.scope/memory.high") && is_anothers("a.slice/cpu.weight"));
+        assert!(!is_anothers("a.slice/memory.high") && !is_anothers("b.scope/cpu.weight"));
+        assert!(!is_anothers("b.scope/memory.max"));
     }
 
     #[test]

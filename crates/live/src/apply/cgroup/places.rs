@@ -406,6 +406,7 @@ fn systemds(mount: &Path, dir: &Path) -> Option<String> {
 /// Whether what a file says is its manager's choice, which is left alone.
 fn is_managers(file: &str, original: &str) -> bool {
     match file {
+        "cpu.max" => !original.starts_with("max"),
         "cpu.weight" => original != "100",
         "memory.low" | "memory.min" => original != "0",
         _ => false,
@@ -449,8 +450,11 @@ impl Spot {
         self.used_ns
     }
 
-    /// It is no place any more: what was written is as its manager had it.
-    fn give_back(self) -> Vec<LiveError> {
+    /// It is no place any more: what was written is as its manager had it. What systemd was told, it takes back itself.
+    fn give_back(mut self) -> Vec<LiveError> {
+        if self.systemds.is_some() {
+            self.originals.retain(|file, _| *file == "cpu.max");
+        }
         let put = |(file, original): (&&str, &String)| {
             let path = self.dir.join(file);
             let written = host::write(&path, original);

@@ -88,17 +88,13 @@ impl Properties {
     /// Of the machine's systemd; `None` where there is none.
     pub(super) fn begin() -> Result<Option<Properties>, LiveError> {
         let whose = Whose::system();
-        if !whose.is_there() {
-            return Ok(None);
-        }
+        whose.is_there().then(|| Properties::of(whose)).transpose()
+    }
+
+    fn of(whose: Whose) -> Result<Properties, LiveError> {
         let queue = Queue::start(whose.clone())?;
-        Ok(Some(Properties {
-            whose,
-            queue,
-            units: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            said: BTreeSet::new(),
-        }))
+        let (units, asked, said) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Ok(Properties { whose, queue, units, asked, said })
     }
 
     /// A systemd unit's group is held from now on. Its controllers are switched on.
@@ -385,5 +381,58 @@ mod tests {
         assert_eq!(told.wanted[&property], Value::Number(6), "it is to hold beside the other");
         let entries = Journal::read(journal.path()).unwrap();
         assert!(matches!(entries.as_slice(), [Entry::PropertyBack { .. }]));
+    }
+
+    /// Looks once a second, until all is told that there is to tell.
+    fn settle(properties: &mut Properties, now: &mut Time, journal: &mut Journal) {
+        for _ in 0..4 {
+            *now += 2 * LOOK_NS;
+            assert_eq!(
+                properties.look(*now, journal).iter().map(ToString::to_string).collect::<Vec<_>>(),
+                [""; 0]
+            );
+            while properties.queue.waiting() > 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                *now += 1;
+                properties.look(*now, journal);
+            }
+        }
+    }
+
+    /// A slice is bounded; an administrator bounds it more, and then less; it is held no more.
+    #[test]
+    fn systemd_has_what_holds_and_then_what_it_had() {
+        const A: &str = "user-1001.slice";
+        let played = crate::systemd::played::Played::new(true);
+        played.unit(A, false, &[(Property::AllowedCPUs, cpus("0-5"))]);
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        let mut properties = Properties::of(played.whose()).unwrap();
+        let mut now = 0;
+        properties.come(A);
+        properties.want(A, Property::MemoryHigh, Value::Number(200));
+        properties.want(A, Property::AllowedCPUs, cpus("4-7"));
+        assert_eq!(properties.allowed(A), None);
+        settle(&mut properties, &mut now, &mut journal);
+        let value = |property| played.value(A, property);
+        assert_eq!(value(Property::AllowedCPUs), cpus("4-5"));
+        assert_eq!(value(Property::MemoryHigh), Value::Number(200));
+        assert_eq!(value(Property::IOAccounting), Value::Flag(true));
+        let allowed = Allowed { memory: None, cpus: "0-5".parse().ok() };
+        assert_eq!(properties.allowed(A), Some(allowed));
+
+        played.set(A, Property::MemoryHigh, Value::Number(150));
+        settle(&mut properties, &mut now, &mut journal);
+        assert_eq!(value(Property::MemoryHigh), Value::Number(150));
+        assert_eq!(properties.allowed(A).unwrap().memory, Some(150));
+        properties.want(A, Property::MemoryHigh, Value::Number(100));
+        settle(&mut properties, &mut now, &mut journal);
+        assert_eq!(value(Property::MemoryHigh), Value::Number(100));
+
+        properties.leave(A);
+        settle(&mut properties, &mut now, &mut journal);
+        assert_eq!(value(Property::MemoryHigh), Value::Number(150));
+        assert_eq!(value(Property::AllowedCPUs), cpus("0-5"));
+        assert!(properties.units.is_empty());
     }
 }

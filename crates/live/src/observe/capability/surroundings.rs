@@ -100,14 +100,20 @@ pub(super) fn systemd_runs(context: &Context) -> bool {
     context.tree.exists("/run/systemd/system")
 }
 
+/// The socket of systemd's killer by pressure.
+const OOMD: &str = "/run/systemd/io.systemd.ManagedOOM";
+
 fn service_manager(context: &Context) -> Row {
     let name = "no other manager of groups";
     if !systemd_runs(context) {
         return Row::yes(Area::Surroundings, name, "no sign of systemd");
     }
-    let reason = "systemd keeps every session and service in a control group of its own. With control groups, `run` moves \
-                  members of units out of their sessions' groups, and leaves user managers and services where they are, \
-                  unless a rule names the service; `run --dry-run` counts both";
+    let oomd = "; systemd-oomd runs, and kills by pressure in the same groups, which no contract knows";
+    let reason = format!(
+        "systemd keeps every session and service in a control group of its own: root's `run` holds units there, and moves only \
+         processes that a rule names; `run --dry-run` counts both{}",
+        if context.tree.exists(OOMD) { oomd } else { "" }
+    );
     Row::partly(Area::Surroundings, name, reason)
 }
 

@@ -93,13 +93,10 @@ fn root_on_a_pure_version_2_machine_has_the_top() {
 fn systemd_is_said_to_keep_groups_of_its_own() {
     let top = managed(TOP, "cpuset cpu io memory pids");
     let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2, ("/run/systemd/system/x", "")]));
-    is(
-        &found,
-        "no other manager of groups",
-        State::Partly,
-        "leaves user managers and services where they are",
-        "",
-    );
+    is(&found, "no other manager of groups", State::Partly, "root's `run` holds units there", "");
+    let killer = ("/run/systemd/io.systemd.ManagedOOM", "");
+    let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2, ("/run/systemd/system/x", ""), killer]));
+    is(&found, "no other manager of groups", State::Partly, "systemd-oomd runs", "");
     let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2]));
     is(&found, "no other manager of groups", State::Yes, "no sign of systemd", "");
 }
