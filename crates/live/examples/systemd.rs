@@ -93,8 +93,7 @@ fn remembered(
     unit: &str,
     settings: &[&str],
 ) -> Result<(Settings, Vec<Held>), Box<dyn Error>> {
-    let settings: Settings =
-        settings.iter().map(|text| setting(text)).collect::<Result<_, _>>()?;
+    let settings: Settings = settings.iter().map(|text| setting(text)).collect::<Result<_, _>>()?;
     let properties: Vec<Property> = settings.iter().map(|(property, _)| *property).collect();
     let former = manager.former(unit, &properties)?;
     let given = |of: Property| {
