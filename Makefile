@@ -1,6 +1,6 @@
 # The two commands of the README, and their parts. `make help` lists them.
 
-.PHONY: run test build gangs lint unit lab audit fuzz random bench bench-simulator bench-lab install packages-run packages-test help
+.PHONY: run test build gangs lint unit lab audit fuzz random bench bench-simulator bench-lab install deb packages-run packages-test help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
@@ -67,6 +67,9 @@ install: build ## program, man pages and completions below $(PREFIX)
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	target/release/commonhold generate completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/commonhold
 	target/release/commonhold generate completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_commonhold
+
+deb: ## a package for Debian, below target/debian, by cargo-deb
+	scripts/deb
 
 # Debian packages: installed by root, named to anybody else. The demonstration does without the kernel backend; tests do not.
 packages-run:

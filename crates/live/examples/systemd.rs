@@ -85,14 +85,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+type Settings = Vec<(Property, Value)>;
+
 /// What is to be set, and what was before.
 fn remembered(
     manager: &mut Manager,
     unit: &str,
     settings: &[&str],
-) -> Result<(Vec<(Property, Value)>, Vec<Held>), Box<dyn Error>> {
-    let settings: Vec<(Property, Value)> =
-        settings.iter().map(|text| setting(text)).collect::<Result<_, _>>()?;
+) -> Result<(Settings, Vec<Held>), Box<dyn Error>> {
+    let settings: Settings = settings.iter().map(|text| setting(text)).collect::<Result<_, _>>()?;
     let properties: Vec<Property> = settings.iter().map(|(property, _)| *property).collect();
     let former = manager.former(unit, &properties)?;
     let given = |of: Property| {

@@ -10,6 +10,7 @@ mod holdings;
 mod kept_tickets;
 mod outlook;
 mod requests;
+mod service;
 mod start;
 mod tickets;
 
@@ -45,6 +46,7 @@ use held::Held;
 use hold::Hold;
 pub(crate) use outlook::Outlook;
 use requests::{About, Answer};
+use service::Service;
 
 /// The signals that it reads: to stop, and to reload (SIGHUP).
 const TOLD_BY: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -152,6 +154,8 @@ struct Daemon<'a> {
     clients: Clients,
     held: Held,
     signals: Signals,
+    /// The service manager that has started this, if one has.
+    service: Service,
     /// Files that the backend keeps open for every unit.
     files_each: usize,
     waits: Waits,
@@ -181,7 +185,9 @@ impl Daemon<'_> {
         }
         self.step()?;
         output::say("holding; stop with Ctrl-C or SIGTERM, reload with SIGHUP");
+        self.service.ready(&self.holds());
         let result = self.serve();
+        self.service.ending();
         if let Some(problem) = self.hold.keep_last() {
             output::complain(&format!("problem: {problem}"));
         }
@@ -202,6 +208,7 @@ impl Daemon<'_> {
 
     fn serve(&mut self) -> Result<(), Failure> {
         loop {
+            self.service.alive();
             self.forget_gone();
             let wakes = [Some(self.next), self.ends, self.held.next()];
             self.waits.wake_at(wakes.into_iter().flatten().min().unwrap_or(self.next))?;
@@ -374,11 +381,20 @@ impl Daemon<'_> {
     fn told(&mut self) -> Result<bool, Failure> {
         while let Some(came) = self.signals.next() {
             match came.signal {
-                libc::SIGHUP => self.reload()?,
+                libc::SIGHUP => {
+                    self.service.reloading();
+                    self.reload()?;
+                    self.service.ready(&self.holds());
+                }
                 _ => return Ok(true),
             }
         }
         Ok(false)
+    }
+
+    /// What is held, in a line.
+    fn holds(&self) -> String {
+        format!("holding {} by the {} backend", self.about.contract_path, self.held_by)
     }
 
     /// All or nothing: a contract that does not hold leaves the one in force as it is.

@@ -27,6 +27,7 @@ use super::held::Held;
 use super::hold::Hold;
 use super::kept_tickets::Keeper;
 use super::requests::About;
+use super::service::Service;
 use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors, holdings, refused};
 use crate::cli::{BackendChoice, Run};
 use crate::exit::{Exit, Failure};
@@ -217,6 +218,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         clients,
         held: Held::default(),
         signals,
+        service: Service::of_environment(),
         files_each,
         waits: Waits::new()?,
         next: now,

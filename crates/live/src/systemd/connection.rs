@@ -62,7 +62,8 @@ impl Connection {
     /// systemd does not look at a call that it reads together with the end of the introduction, until another comes.
     fn introduce(&mut self, until: Instant) -> io::Result<()> {
         let uid = rustix::process::geteuid().as_raw().to_string();
-        let hex: String = uid.bytes().map(|byte| format!("{byte:02x}")).collect();
+        // In hexadecimal, as all that is said of who somebody is: the digits of ASCII are 30 to 39.
+        let hex: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
         self.stream.send(format!("\0AUTH EXTERNAL {hex}\r\nBEGIN\r\n").as_bytes(), until)?;
         let line = self.line(until)?;
         if !line.starts_with("OK ") {
@@ -105,7 +106,7 @@ impl Connection {
     fn answer(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
         let silent = |source| Error::Silent { call: call.method.to_owned(), source };
         self.number = self.number.wrapping_add(1).max(1);
-        let bytes = call.bytes(self.number).map_err(|error| unexpected(call.method, error))?;
+        let bytes = call.bytes(self.number).map_err(|error| unexpected(call.method, &error))?;
         self.stream.send(&bytes, until).map_err(silent)?;
         loop {
             let message = self.message(until).map_err(silent)?;
@@ -152,9 +153,9 @@ pub(super) fn new_call<T: serde::Serialize + zvariant::DynamicType>(
     method: &'static str,
     values: &T,
 ) -> Result<Call, Error> {
-    Call::new(path, interface, method, values).map_err(|error| unexpected(method, error))
+    Call::new(path, interface, method, values).map_err(|error| unexpected(method, &error))
 }
 
-fn unexpected(call: &str, error: impl ToString) -> Error {
+fn unexpected(call: &str, error: &impl ToString) -> Error {
     Error::Unexpected { call: call.to_owned(), what: error.to_string() }
 }

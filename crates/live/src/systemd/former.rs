@@ -141,17 +141,14 @@ impl Held {
         if !is_ours(value) && !self.given.iter().any(is_ours) {
             return Ok(false);
         }
-        match former {
-            Some(former) => {
-                host::write_file(file, former.as_bytes()).map_err(|source| failed(file, source))?
-            }
-            None => {
-                host::remove_file(file).map_err(|source| failed(file, source))?;
-                // Others may have files there.
-                if let Some(folder) = file.parent() {
-                    let _ = host::remove_dir(folder);
-                }
-            }
+        if let Some(former) = former {
+            host::write_file(file, former.as_bytes()).map_err(|source| failed(file, source))?;
+            return Ok(true);
+        }
+        host::remove_file(file).map_err(|source| failed(file, source))?;
+        // Others may have files there.
+        if let Some(folder) = file.parent() {
+            let _ = host::remove_dir(folder);
         }
         Ok(true)
     }

@@ -93,9 +93,9 @@ impl Manager {
                 sent => sent?,
             };
             let types = sent.value_signature().to_string();
-            let value = property.from_message(sent.into());
-            let value =
-                value.ok_or_else(|| unexpected(property.name(), format!("values of the types `{types}`")))?;
+            let value = property.of_message(sent.into());
+            let value = value
+                .ok_or_else(|| unexpected(property.name(), &format!("values of the types `{types}`")))?;
             all.push((*property, value));
         }
         Ok(all)
@@ -132,7 +132,7 @@ impl Manager {
             return Ok(());
         }
         let call = new_call(PATH, MANAGER, "SetUnitProperties", &(unit, true, to_send(unit, properties)?))?;
-        self.ask(&call, until)?.values::<()>().map_err(|what| unexpected(call.method, what))
+        self.ask(&call, until)?.values::<()>().map_err(|what| unexpected(call.method, &what))
     }
 
     /// Has systemd read all its files anew. False: it takes longer than four seconds, and goes on.
@@ -149,7 +149,7 @@ impl Manager {
     pub(super) fn path_of(&mut self, unit: &str, until: Instant) -> Result<String, Error> {
         let call = new_call(PATH, MANAGER, "GetUnit", &(unit,))?;
         let answer = self.ask(&call, until)?;
-        let (path,) = answer.values::<(OwnedObjectPath,)>().map_err(|what| unexpected(call.method, what))?;
+        let (path,) = answer.values::<(OwnedObjectPath,)>().map_err(|what| unexpected(call.method, &what))?;
         Ok(path.to_string())
     }
 
@@ -162,7 +162,7 @@ impl Manager {
     ) -> Result<OwnedValue, Error> {
         let call = new_call(path, PROPERTIES, "Get", &(interface, name))?;
         let answer = self.ask(&call, until)?;
-        answer.values::<(OwnedValue,)>().map(|(value,)| value).map_err(|what| unexpected(name, what))
+        answer.values::<(OwnedValue,)>().map(|(value,)| value).map_err(|what| unexpected(name, &what))
     }
 
     pub(super) fn text(
@@ -173,7 +173,7 @@ impl Manager {
         until: Instant,
     ) -> Result<String, Error> {
         let value = self.get(path, interface, name, until)?;
-        String::try_from(value).map_err(|error| unexpected(name, error))
+        String::try_from(value).map_err(|error| unexpected(name, &error))
     }
 
     fn flag(
@@ -184,7 +184,7 @@ impl Manager {
         until: Instant,
     ) -> Result<bool, Error> {
         let value = self.get(path, interface, name, until)?;
-        bool::try_from(value).map_err(|error| unexpected(name, error))
+        bool::try_from(value).map_err(|error| unexpected(name, &error))
     }
 
     pub(super) fn ask(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
@@ -241,7 +241,7 @@ impl Manager {
             };
             self.connection = Some(opened?);
         }
-        self.connection.as_mut().ok_or_else(|| unexpected("a connection", "there is none"))
+        self.connection.as_mut().ok_or_else(|| unexpected("a connection", &"there is none"))
     }
 }
 
@@ -290,7 +290,7 @@ fn interface_of(unit: &str) -> Result<&'static str, Error> {
     })
 }
 
-pub(super) fn unexpected(call: &str, what: impl ToString) -> Error {
+pub(super) fn unexpected(call: &str, what: &impl ToString) -> Error {
     Error::Unexpected { call: call.to_owned(), what: what.to_string() }
 }
 

@@ -39,13 +39,13 @@ pub fn unit_of(cgroup: &Path) -> Option<Place> {
         };
         match name {
             Some(name) if in_slices => {
-                in_slices = name.ends_with(".slice");
-                place.unit = name.to_owned();
+                in_slices = is_slice(name);
+                name.clone_into(&mut place.unit);
             }
             // The user's own systemd begins anew.
             Some(name) if place.user.is_none() && place.is_its_own && user_of(&place.unit).is_some() => {
                 place = Place { unit: name.to_owned(), user: user_of(&place.unit), is_its_own: true };
-                in_slices = name.ends_with(".slice");
+                in_slices = is_slice(name);
             }
             // Beside systemd's groups there are those of others.
             None if place.unit == "-.slice" => return None,
@@ -56,6 +56,10 @@ pub fn unit_of(cgroup: &Path) -> Option<Place> {
         }
     }
     Some(place)
+}
+
+fn is_slice(unit: &str) -> bool {
+    unit.strip_suffix(".slice").is_some()
 }
 
 /// The user whose systemd a service is.

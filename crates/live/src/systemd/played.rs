@@ -153,12 +153,12 @@ fn set(stage: &mut Stage, run: &std::path::Path, name: &str, all: Vec<(Property,
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         let mut text = "# created via \"systemctl set-property\"\n[Slice]\n".to_owned();
         if property.is_by_device() || property == Property::AllowedCPUs {
-            text += &format!("{property}=\n");
+            text.extend([property.name(), "=\n"]);
         }
         let said = value.text(property);
         let lines: Vec<&str> = if said.is_empty() { vec![""] } else { said.lines().collect() };
         for line in lines {
-            text += &format!("{property}={line}\n");
+            text.extend([property.name(), "=", line, "\n"]);
         }
         fs::write(&file, text).unwrap();
         unit.dropins.insert(file);
@@ -181,12 +181,8 @@ impl Actor {
             came.extend_from_slice(&room[..n]);
             n > 0
         };
-        let uid: String = rustix::process::geteuid()
-            .as_raw()
-            .to_string()
-            .bytes()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let uid = rustix::process::geteuid().as_raw().to_string();
+        let uid: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
         // systemd reads all of it before it answers, or it forgets the call that comes with the end of it.
         let wanted = format!("\0AUTH EXTERNAL {uid}\r\nBEGIN\r\n");
         while came.len() < wanted.len() {
@@ -298,7 +294,7 @@ impl Actor {
                     let property = Property::named(&name).unwrap();
                     let types = property.nothing().to_message().value_signature().to_string();
                     assert_eq!(value.value_signature().to_string(), types, "{property}");
-                    (property, property.from_message(value.into()).unwrap())
+                    (property, property.of_message(value.into()).unwrap())
                 });
                 set(stage, &self.run, &name, all.collect());
                 played::answer(to, &())

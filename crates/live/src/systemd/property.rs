@@ -149,7 +149,7 @@ impl Property {
     }
 
     /// The value in a message of systemd's.
-    pub(super) fn from_message(self, value: zvariant::Value<'_>) -> Option<Value> {
+    pub(super) fn of_message(self, value: zvariant::Value<'_>) -> Option<Value> {
         use zvariant::Value as Sent;
         Some(match (self.shape(), value) {
             (Shape::Weight | Shape::Bound, Sent::U64(number)) => Value::Number(number),
@@ -264,7 +264,7 @@ mod tests {
         for (property, value, text) in samples() {
             assert_eq!((property.takes(&value), value.text(property).as_str()), (Ok(()), text), "{property}");
             assert_eq!(property.parse(text).as_ref(), Some(&value), "{property}");
-            assert_eq!(property.from_message(value.to_message()), Some(value), "{property}");
+            assert_eq!(property.of_message(value.to_message()), Some(value), "{property}");
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(bitmap, [1, 0b1010]);
         // systemd's bitmaps are as long as those of the kernel.
         let long = zvariant::Value::from(vec![0_u8, 2, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Property::AllowedCPUs.from_message(long), Some(Value::Cpus("9".parse().unwrap())));
+        assert_eq!(Property::AllowedCPUs.of_message(long), Some(Value::Cpus("9".parse().unwrap())));
     }
 
     #[test]
@@ -308,7 +308,8 @@ mod tests {
     fn a_file_of_systemds_is_understood() {
         let head = "# This is a drop-in unit file extension\n[Slice]\n";
         for (property, value, text) in samples() {
-            let lines: String = text.lines().map(|line| format!("{property}={line}\n")).collect();
+            let lines: Vec<String> = text.lines().map(|line| format!("{property}={line}\n")).collect();
+            let lines = lines.concat();
             let file = format!("{head}{property}=7\n{property}=\n{lines}\n");
             // The empty line is the value where there is nothing else.
             assert_eq!(property.said_by(&file), Some(value), "{file}");

@@ -308,7 +308,7 @@ mod tests {
         let mut queue = Queue::start(played.whose()).unwrap();
         queue.ask(set(1));
         queue.ask(set(2));
-        while played.stage().heard.is_empty() {
+        while played.stage().heard.is_empty() && queue.done().is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
         drop(queue);

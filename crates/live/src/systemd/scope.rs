@@ -100,7 +100,7 @@ impl Manager {
 }
 
 fn job(call: &Call, answer: &Message) -> Result<OwnedObjectPath, Error> {
-    answer.values::<(OwnedObjectPath,)>().map(|(job,)| job).map_err(|what| unexpected(call.method, what))
+    answer.values::<(OwnedObjectPath,)>().map(|(job,)| job).map_err(|what| unexpected(call.method, &what))
 }
 
 fn refused(call: &str, message: String) -> Error {
