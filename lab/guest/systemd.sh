@@ -46,8 +46,8 @@ nobody_there() {
 	! pgrep -U ana,bob,carol,dave && ! ls -d /sys/fs/cgroup/user.slice/user-100[1-4].slice
 }
 
-# on USER COMMAND: in the user's login, which is made once and stays. What a test starts there says so itself, in a place that
-# all see.
+# on USER COMMAND: in the user's login, which is made once and stays. It waits until nothing holds what the command prints to, so
+# what is left in the background prints to nowhere.
 on() {
 	[ -S "ssh-$1" ] || ssh -f -N -M -S "ssh-$1" "$1@localhost" < /dev/null > /dev/null 2>&1
 	ssh -n -S "ssh-$1" "$1@localhost" "$2"

@@ -117,7 +117,7 @@ properties() {
 
 	# Each of these must leave everything as it was.
 	rm -f ssh-*
-	on ana "setsid sleep 931 & systemd-run --user --unit lab-keeps sleep 932" > /dev/null 2>&1
+	on ana "setsid sleep 931 < /dev/null > /dev/null 2>&1 & systemd-run --user --unit lab-keeps sleep 932" > /dev/null 2>&1
 	make_units
 	systemctl start lab-simple
 	sleep 3
