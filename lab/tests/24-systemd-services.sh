@@ -135,7 +135,7 @@ properties() {
 	sleep 1
 	ok "afterwards the properties are there $how" are_set
 	ok "and in force $how" in_force
-	systemctl revert user-1001.slice
+	systemctl revert user-1001.slice > /dev/null 2>&1
 	systemctl stop lab-simple
 }
 # places: the users' processes that stay, each with its group.
