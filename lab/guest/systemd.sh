@@ -69,13 +69,14 @@ gone() {
 	}
 }
 
-# gone_within SECONDS WORDS...: who is asked to end a process has ended it by then; that a host is slow is no excuse.
-gone_within() {
-	within_s=$1
+# soon SECONDS COMMAND...: it succeeds within that time, as with `wait_for`; but that a host is slow is no excuse, and what
+# COMMAND saw is told.
+soon() {
+	soon_s=$1
 	shift
-	wait_for "$within_s" gone "$@" && return
+	wait_for "$soon_s" "$@" && return
 	by_host=
-	gone "$@"
+	"$@"
 }
 
 # is_in PID GROUP: no daemon is to have moved it.

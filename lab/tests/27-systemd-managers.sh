@@ -64,18 +64,20 @@ slurm() {
 		used_ms carol
 		ok "the 5 s that it computed are counted, in ms $how" at_least $((used - used_before)) 4700
 	fi
-	ok "Slurm accounts the CPU time of the one $how" wait_for 20 has_cpu_time "$early"
-	ok "and of the other $how" wait_for 20 has_cpu_time "$late_job"
+	ok "Slurm accounts the CPU time of the one $how" soon 20 has_cpu_time "$early"
+	ok "and of the other $how" soon 20 has_cpu_time "$late_job"
 	scancel "$early" "$late_job"
 	for number in 971 972 973 974; do
-		ok "scancel ends all of a job, $number $how" gone_within 20 sleep $number
+		ok "scancel ends all of a job, $number $how" soon 20 gone sleep $number
 	done
-	ok "which is in Slurm's record $how" wait_for 40 ended_as "$early" CANCELLED
-	ok "for the other, too $how" wait_for 40 ended_as "$late_job" CANCELLED
-	ok "its groups are gone $how" wait_for 20 group_gone "$early"
-	ok "also the other's $how" wait_for 20 group_gone "$late_job"
+	ok "which is in Slurm's record $how" soon 40 ended_as "$early" CANCELLED
+	ok "for the other, too $how" soon 40 ended_as "$late_job" CANCELLED
+	ok "its groups are gone $how" soon 20 group_gone "$early"
+	ok "also the other's $how" soon 20 group_gone "$late_job"
 	on dave "srun -J lab-much -n1 --mem=60 /job/work touch much 400 1 > ~/lab-much 2>&1 & sleep 20; kill \$!" > /dev/null 2>&1
 	ok "a job has no more memory than it asked for $how" test "$(grep -c '^pass 1' /home/dave/lab-much)" = 0
+	much=$(sed -n 's/^JobId=\([0-9]*\) .* Name=lab-much .*/\1/p' /var/log/slurm/jobcomp.log | tail -n 1)
+	ok "and is ended for that $how" soon 20 ended_as "$much" OUT_OF_MEMORY
 	release
 	systemctl stop slurmd slurmctld munge
 	systemctl stop lab_slurmstepd.scope 2> /dev/null
@@ -90,12 +92,12 @@ in_container() {
 }
 # told_by_stats: podman reads its container's groups: the memory of the container that computes.
 accounted() {
-	detail=$($1 podman stats --no-stream --format '{{.PIDs}} {{.MemUsage}}' lab-box 2>&1 | tail -n 1)
-	case $detail in "1 "[1-9]*MB*) ;; *) return 1 ;; esac
+	detail=$($1 podman stats --no-stream --format '{{.PIDs}}:{{.MemUsage}}' lab-box 2>&1 | tail -n 1)
+	case $detail in 1:[1-9]*MB*) ;; *) return 1 ;; esac
 }
 status_of() {
-	detail=$($1 podman inspect --format '{{.State.Status}} {{.State.ExitCode}}' lab-box 2>&1 | tail -n 1)
-	[ "$detail" = "exited 137" ]
+	detail=$($1 podman inspect --format '{{.State.Status}}:{{.State.ExitCode}}' lab-box 2>&1 | tail -n 1)
+	[ "$detail" = exited:137 ]
 }
 as_bob() {
 	on bob "$*"
@@ -104,7 +106,7 @@ containers() {
 	podman image exists lab || podman import $image lab > podman.log 2>&1
 	as_bob "podman image exists lab || podman import $image lab" > podman.log 2>&1
 	hold || return
-	podman run -d --name lab-box --memory 100m --user 1003 -v /job:/job:ro lab /job/work touch box 20 0 > podman.log 2>&1
+	podman run -d --name lab-box --memory 100m --user 1003:2002 -v /job:/job:ro lab /job/work touch box 20 0 > podman.log 2>&1
 	as_bob podman run -d --name lab-box --memory 100m -v /job:/job:ro lab /job/work touch bobs 20 0 > podman-bob.log 2>&1
 	ok "a container of root's runs $how" wait_for 30 pgrep -x box || cat podman.log
 	ok "a container of a user's runs $how" wait_for 30 pgrep -x bobs || cat podman-bob.log
@@ -119,8 +121,8 @@ containers() {
 	as_bob podman stop -t 1 lab-box > /dev/null 2>&1
 	ok "stop ends the one $how" test -z "$(pgrep -x box)"
 	ok "and the other $how" test -z "$(pgrep -x bobs)"
-	ok "podman knows how the one ended $how" wait_for 10 status_of ""
-	ok "and the other $how" wait_for 10 status_of as_bob
+	ok "podman knows how the one ended $how" soon 10 status_of ""
+	ok "and the other $how" soon 10 status_of as_bob
 	podman rm -f lab-box > /dev/null 2>&1
 	as_bob podman rm -f lab-box > /dev/null 2>&1
 	ok "no group is left $how" test -z "$(find $CGROUPS -type d -name 'libpod-*')"
