@@ -46,8 +46,8 @@ nobody_there() {
 	! pgrep -U ana,bob,carol,dave && ! ls -d /sys/fs/cgroup/user.slice/user-100[1-4].slice
 }
 
-# on USER COMMAND: in the user's login, which is made once and stays. What a test starts there says so itself, in a place that
-# all see.
+# on USER COMMAND: in the user's login, which is made once and stays. It waits until nothing holds what the command prints to, so
+# what is left in the background prints to nowhere.
 on() {
 	[ -S "ssh-$1" ] || ssh -f -N -M -S "ssh-$1" "$1@localhost" < /dev/null > /dev/null 2>&1
 	ssh -n -S "ssh-$1" "$1@localhost" "$2"
@@ -69,13 +69,14 @@ gone() {
 	}
 }
 
-# gone_within SECONDS WORDS...: who is asked to end a process has ended it by then; that a host is slow is no excuse.
-gone_within() {
-	within_s=$1
+# soon SECONDS COMMAND...: it succeeds within that time, as with `wait_for`; but that a host is slow is no excuse, and what
+# COMMAND saw is told.
+soon() {
+	soon_s=$1
 	shift
-	wait_for "$within_s" gone "$@" && return
+	wait_for "$soon_s" "$@" && return
 	by_host=
-	gone "$@"
+	"$@"
 }
 
 # is_in PID GROUP: no daemon is to have moved it.

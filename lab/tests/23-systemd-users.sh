@@ -74,8 +74,8 @@ ends() {
 	sleep 2
 	loginctl terminate-session "$session"
 	ok "terminate-session ends the session $how" wait_for 20 no_session
-	ok "and its shell's child $how" gone_within 5 sleep 911
-	ok "and its own process $how" gone_within 5 sleep 912
+	ok "and its shell's child $how" soon 5 gone sleep 911
+	ok "and its own process $how" soon 5 gone sleep 912
 
 	in_session "setsid sleep 913 & systemd-run --user --unit lab-left sleep 914; exec sleep 915"
 	ok "a user's service runs $how" wait_for 20 runs sleep 914
@@ -83,7 +83,7 @@ ends() {
 	loginctl terminate-user ana
 	ok "terminate-user ends the session $how" wait_for 20 no_session
 	for number in 913 914 915; do
-		ok "and all of the user's, $number $how" gone_within 10 sleep $number
+		ok "and all of the user's, $number $how" soon 10 gone sleep $number
 	done
 	rm -f ssh-ana
 
@@ -94,7 +94,7 @@ ends() {
 	kill_at_logout yes
 	log_out 917
 	ok "KillUserProcesses=yes ends the session at logout $how" wait_for 20 no_session
-	ok "and what was to stay $how" gone_within 5 sleep 917
+	ok "and what was to stay $how" soon 5 gone sleep 917
 	kill_at_logout no
 }
 

@@ -61,7 +61,7 @@ came_and_went() {
 
 kills() {
 	for user in $users; do
-		on $user "systemd-run --user --unit lab-stays sleep 941; setsid sleep 942 &" > /dev/null 2>&1
+		on $user "systemd-run --user --unit lab-stays sleep 941; setsid sleep 942 < /dev/null > /dev/null 2>&1 &" > /dev/null 2>&1
 	done
 	systemd-run -q --unit lab-system -p User=dave sleep 943
 	systemctl set-property --runtime user-1002.slice CPUWeight=50 MemoryHigh=1G
@@ -94,7 +94,7 @@ kills() {
 		[ -z "$daemon" ] || wait "$daemon" 2> /dev/null
 		daemon=
 	done
-	systemctl revert user-1002.slice
+	systemctl revert user-1002.slice > /dev/null 2>&1
 }
 
 each_way kills
