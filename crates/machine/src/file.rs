@@ -63,7 +63,9 @@ impl Machine {
                 "  {{ id = {id}, node = {node}, cache = {cache}, core = {core}, socket = {socket} }},"
             )?;
         }
-        writeln!(out, "]\ncaches = [")?;
+        if !self.caches.is_empty() {
+            writeln!(out, "]\ncaches = [")?;
+        }
         for Cache { id, bytes } in &self.caches {
             writeln!(out, "  {{ id = {id}, bytes = {bytes} }},")?;
         }

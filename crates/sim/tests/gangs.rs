@@ -5,6 +5,7 @@ mod scene;
 
 use std::fmt::Write;
 
+use commonhold_policy::plan::SharedRate;
 use commonhold_sim::outcome::{JobOutcome, Outcome};
 
 const LINUX: &str = "version = 1\nshape = \"cpus:4\"\n[kernel]\nscheduler = \"linux-2.4\"\ntick = \"10ms\"\nslice = \"60ms\"\n\
@@ -169,7 +170,11 @@ fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
     );
     let outcome = run(&contract("smp", gangs), LINUX, &text);
     let gangs = outcome.ledger.jobs.iter().filter_map(|job| job.gang.as_ref());
-    let most = gangs.filter_map(|gang| gang.bytes_per_s).max().unwrap();
+    let most = gangs.filter_map(|gang| match gang.rate {
+        Some(SharedRate::BytesPerS(rate)) => Some(rate),
+        _ => None,
+    });
+    let most = most.max().unwrap();
     // 64 bytes each.
     most as f64 / 64e6
 }

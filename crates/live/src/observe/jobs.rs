@@ -27,7 +27,7 @@ use std::os::fd::OwnedFd;
 
 use commonhold_contract::{Contract, Gangs, JobKind, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::{BusUse, JobFacts, JobId, ThreadFacts, ThreadId, Time, UnitFacts};
+use commonhold_policy::{JobFacts, JobId, SharedUse, ThreadFacts, ThreadId, Time, UnitFacts};
 
 use super::arena::{Arena, Complaint, NotJoined};
 use super::bus::counters::Counters;
@@ -335,7 +335,7 @@ impl Jobs {
                 unit: known.unit,
                 threads: Vec::new(),
                 memory: None,
-                bus: None,
+                shared: None,
             });
             facts.threads.extend(known.threads.values().map(|thread| ThreadFacts {
                 thread: thread.id,
@@ -363,7 +363,7 @@ impl Jobs {
         };
         let every_ns = told_every(contract);
         let sums = self.arena.look(now, every_ns, &job_of, roster.procfs(), &mut self.complaints);
-        let told: BTreeMap<JobId, BusUse> = sums.clone();
+        let told: BTreeMap<JobId, SharedUse> = sums.clone();
         let silent: BTreeMap<ProcessKey, JobId> = known
             .iter()
             .filter(|(key, _)| !self.arena.has(**key))
@@ -374,7 +374,7 @@ impl Jobs {
         let about = |error| (ProcessKey { pid: 0, start: 0 }, "count what processes transfer", error);
         self.complaints.extend(problems.into_iter().map(about));
         for facts in facts {
-            facts.bus = together(told.get(&facts.job), counted.get(&facts.job));
+            facts.shared = together(told.get(&facts.job), counted.get(&facts.job));
         }
     }
 
@@ -410,10 +410,10 @@ impl Jobs {
 }
 
 /// What a job transferred of which some processes tell it and others are counted.
-fn together(told: Option<&BusUse>, counted: Option<&BusUse>) -> Option<BusUse> {
-    let sum = |told: &BusUse, counted: &BusUse| BusUse {
+fn together(told: Option<&SharedUse>, counted: Option<&SharedUse>) -> Option<SharedUse> {
+    let sum = |told: &SharedUse, counted: &SharedUse| SharedUse {
         at: told.at.min(counted.at),
-        bytes: told.bytes.saturating_add(counted.bytes),
+        amount: told.amount.saturating_add(counted.amount),
     };
     match (told, counted) {
         (Some(told), Some(counted)) => Some(sum(told, counted)),

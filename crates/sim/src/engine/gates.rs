@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use commonhold_dispatch::TaskId;
 use commonhold_policy::plan::{GangOrder, Plan};
-use commonhold_policy::{BusUse, JobId};
+use commonhold_policy::{JobId, SharedUse};
 
 use super::Engine;
 use super::task::State;
@@ -118,10 +118,10 @@ impl Engine<'_> {
     }
 
     /// What a job transferred, whose tasks that are there transferred so much, in millionths of a transaction.
-    pub(super) fn bus_use(&self, job: JobId, transferred: u64) -> Option<BusUse> {
+    pub(super) fn bus_use(&self, job: JobId, transferred: u64) -> Option<SharedUse> {
         self.bus.as_ref()?;
         let line = self.scenario.hardware.line_bytes();
         let all = transferred + self.gates.gone.get(&job).copied().unwrap_or(0);
-        Some(BusUse { at: self.now, bytes: (all / 1_000_000).saturating_mul(line) })
+        Some(SharedUse { at: self.now, amount: (all / 1_000_000).saturating_mul(line) })
     }
 }

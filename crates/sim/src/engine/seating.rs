@@ -182,7 +182,7 @@ impl Engine<'_> {
                 unit: UnitId(task.unit),
                 threads: Vec::new(),
                 memory: brings.then(Vec::new),
-                bus: None,
+                shared: None,
             });
             let cpu = Some(task.seat.unwrap_or(task.cpu));
             let wants = wants || fixed;
@@ -207,7 +207,7 @@ impl Engine<'_> {
                 let threads =
                     facts.threads.iter().filter_map(|facts| self.seating.by_serial.get(&facts.thread.0));
                 let transferred = threads.map(|id| self.tasks[*id as usize].transferred).sum();
-                facts.bus = self.bus_use(*job, transferred);
+                facts.shared = self.bus_use(*job, transferred);
             }
         }
         jobs.into_values().collect()

@@ -118,6 +118,7 @@ impl Reader<'_, '_> {
             swap_bytes: 0,
             disks: Vec::new(),
             bus_bytes_per_s: None,
+            caches: Vec::new(),
         };
         Hardware {
             machine: machine.unwrap_or(nowhere),

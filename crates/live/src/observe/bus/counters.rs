@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use commonhold_policy::{BusUse, JobId, Time};
+use commonhold_policy::{JobId, SharedUse, Time};
 
 use super::line_bytes;
 use crate::LiveError;
@@ -65,7 +65,7 @@ impl Counters {
         jobs: &BTreeMap<ProcessKey, JobId>,
         procfs: &mut ProcFs,
         problems: &mut Vec<LiveError>,
-    ) -> BTreeMap<JobId, BusUse> {
+    ) -> BTreeMap<JobId, SharedUse> {
         let line =
             *self.line_bytes.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..LOOKED_AT));
         let there: BTreeSet<JobId> = jobs.values().copied().collect();
@@ -112,7 +112,7 @@ impl Counters {
                 *before = count;
             }
         }
-        self.sums.iter().map(|(job, bytes)| (*job, BusUse { at: now, bytes: *bytes })).collect()
+        self.sums.iter().map(|(job, bytes)| (*job, SharedUse { at: now, amount: *bytes })).collect()
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(std::thread::spawn(touch).join().unwrap(), 64 << 20);
         let second = look(2, &jobs()).unwrap();
         assert!(
-            second.bytes > first.bytes && second.bytes % 64 == 0 && second.at == 2,
+            second.amount > first.amount && second.amount % 64 == 0 && second.at == 2,
             "{first:?} {second:?}"
         );
         let read: u64 = counters
@@ -177,7 +177,7 @@ mod tests {
             .flat_map(|(_, process)| &process.threads)
             .map(|(_, n)| n)
             .sum();
-        assert_eq!(second.bytes, 64 * read, "nothing counts twice");
+        assert_eq!(second.amount, 64 * read, "nothing counts twice");
         let gone = counters.look(3, &BTreeMap::new(), &mut procfs, &mut Vec::new());
         assert_eq!(gone.get(&JobId(1)), None, "its job is gone");
     }
