@@ -53,6 +53,7 @@ use crate::tree::outermost;
 
 use fit::{Candidate, Left};
 use rates::Rates;
+use shared::Seen;
 
 /// A measure of less than this part of a quantum is none.
 const MEASURE_PART: u64 = 4;
@@ -147,6 +148,8 @@ struct Gang {
     /// The latest that is known of that.
     last: Option<SharedUse>,
     rates: Rates,
+    /// Of a cache: what it held while there was room.
+    seen: Seen,
     because: Reason,
 }
 
@@ -166,6 +169,7 @@ impl Gang {
             mark: None,
             last: None,
             rates: Rates::default(),
+            seen: Seen::default(),
             because: Reason::CpusLeft,
         }
     }
@@ -336,7 +340,8 @@ impl State {
         (self.share, self.most) = (share, 0);
         self.used.clear();
         for gang in &mut self.gangs {
-            (gang.mark, gang.last, gang.rates) = (None, None, Rates::default());
+            (gang.mark, gang.last) = (None, None);
+            (gang.rates, gang.seen) = (Rates::default(), Seen::default());
         }
     }
 
@@ -358,13 +363,16 @@ impl State {
             *used = used.saturating_add(rate.saturating_mul(u64::from(gang.wanted)));
         }
         self.most = shared::most_seen(self.most, rates.iter().flatten().copied());
+        let whole = shared::whole(input.machine, rules.share, self.most);
         if rules.share == GangsShare::Bus {
-            return self.measure_bus(rules, shared::whole(input.machine, rules.share, self.most), rates);
+            return self.measure_bus(rules, whole, rates);
         }
+        let used: u64 = self.used.values().fold(0, |sum, used| sum.saturating_add(*used));
+        let is_full = rules.share == GangsShare::Cache && shared::is_full(used, whole);
         for (gang, rate) in self.gangs.iter_mut().zip(rates) {
-            if let Some(rate) = rate {
-                gang.rates.measured(rate, rate, rules.window);
-            }
+            let Some(rate) = rate else { continue };
+            let taken = gang.seen.taken(rate, is_full, whole / u64::from(gang.wanted.max(1)));
+            gang.rates.measured(taken, taken, rules.window);
         }
         Vec::new()
     }

@@ -6,6 +6,12 @@
 //! Algorithm, the most of a thread: at each quantum's end it loses a [`FADES`]th, and is then at least what each thread did in
 //! that quantum. So a machine that became slower is known after some minutes.
 //!
+//! Algorithm, what a full cache hides: threads that share one that is full hold just all of it, whatever they need. By what each
+//! held, they would fit each other perfectly, and stay together for ever. So in a quantum in which caches were full
+//! ([`FULL_PERCENT`]), what a gang held is no measure. It counts with what it held last while there was room; if that was never
+//! seen, or not in the last [`HIDDEN_QUANTA`] quanta in which it ran, with all that there is. So it does if it holds more than that by now. So it runs beside those that hold
+//! least, and is seen. A full core hides nothing: the whole is what one thread does on each.
+//!
 //! Properties: nothing is ever measured above the most. What all do, in parts of the whole, depends on no clock of the
 //! processor's.
 //!
@@ -24,6 +30,45 @@ const CACHE_OF_A_CPU: u64 = 2 << 20;
 
 /// The most that a thread was seen to do loses this part in each quantum: half in two minutes.
 const FADES: u64 = 1024;
+
+/// Caches of which gangs hold so many percent are full: a part of them has what nobody counts, and gangs begin with nothing.
+const FULL_PERCENT: u64 = 85;
+
+/// What a gang held while there was room is known for so many quanta in which there was none: 10 s.
+const HIDDEN_QUANTA: u32 = 50;
+
+/// What a gang held while there was room is believed as long as it does not hold more by this part without.
+const GREW_PART: u64 = 8;
+
+/// Whether gangs that hold so much together fill the caches.
+pub(super) fn is_full(held: u64, whole: u64) -> bool {
+    held >= whole / 100 * FULL_PERCENT
+}
+
+/// What a gang's threads held while there was room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Seen {
+    with_room: Option<u64>,
+    /// Quanta in which it ran since, without room.
+    hidden: u32,
+}
+
+impl Seen {
+    /// What each of its threads is taken to have held in a quantum in which it held `rate`, and `most` is all that it could.
+    pub(super) fn taken(&mut self, rate: u64, is_full: bool, most: u64) -> u64 {
+        if !is_full {
+            *self = Seen { with_room: Some(rate), hidden: 0 };
+            return rate;
+        }
+        self.hidden += 1;
+        // It was filling the cache yet, or has another phase now, if it holds more where it has less room.
+        let grew = |room: u64| rate > room + room / GREW_PART;
+        if self.with_room.is_some_and(grew) || self.hidden > HIDDEN_QUANTA {
+            self.with_room = None;
+        }
+        self.with_room.unwrap_or(most).max(rate)
+    }
+}
 
 /// Of the memory bus, bytes per second; of the caches, bytes; of the cores, instructions per second, where one thread does
 /// `most` at most.
@@ -81,6 +126,18 @@ mod tests {
         assert!(most.abs_diff(4_500_000) < 20_000, "{most}");
         assert_eq!(most_seen(most, [8_000_000].into_iter()), 8_000_000);
         assert_eq!((0..9_000).fold(1, |most, _| most_seen(most, core::iter::empty())), 0);
+    }
+
+    #[test]
+    fn a_full_cache_hides_what_a_gang_would_hold() {
+        assert!(is_full(85, 100) && !is_full(84, 100));
+        let mut seen = Seen::default();
+        assert_eq!(seen.taken(4, true, 8), 8, "it was never seen with room");
+        assert_eq!((seen.taken(6, false, 8), seen.taken(4, true, 8)), (6, 6));
+        let last = (0..HIDDEN_QUANTA).map(|_| seen.taken(4, true, 8)).collect::<Vec<_>>();
+        assert_eq!((last[HIDDEN_QUANTA as usize - 2], last.last()), (6, Some(&8)), "it is looked at anew");
+        assert_eq!((seen.taken(5, false, 8), seen.taken(4, true, 8)), (5, 5));
+        assert_eq!(seen.taken(6, true, 8), 8, "it grew since");
     }
 
     #[test]

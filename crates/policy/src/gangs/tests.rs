@@ -301,7 +301,7 @@ fn mixes(share: GangsShare, machine: &str, much: u64, little: u64) -> World {
     let mut world = World::new(Gangs::LatestQuantum, &jobs);
     world.contract.machine.gangs.share = share;
     world.machine = Machine::synthetic(machine).unwrap();
-    for _ in 0..4 {
+    for _ in 0..16 {
         world.quantum();
     }
     for _ in 0..10 {
@@ -311,10 +311,10 @@ fn mixes(share: GangsShare, machine: &str, much: u64, little: u64) -> World {
     world
 }
 
-/// Of a cache of 8 MiB, each of the four could have 2. A thread alone on one of two cores does 3 in a ns.
+/// A cache of 10 MiB has room for two of the four. A thread alone on one of two cores does 3 in a ns.
 #[test]
 fn gangs_are_chosen_by_what_else_they_share() {
-    let cache = mixes(GangsShare::Cache, "cpus:4 cache:8MiB", 4 << 20, 1 << 16);
+    let cache = mixes(GangsShare::Cache, "cpus:4 cache:10MiB", 4 << 20, 1 << 16);
     let cores = mixes(GangsShare::Cores, "cpus:4 threads:2", 3 * SECOND, SECOND / 10);
     for mut world in [cache, cores] {
         world.look();

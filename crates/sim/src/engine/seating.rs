@@ -22,6 +22,7 @@ use commonhold_policy::plan::{NodePart, PlaceOrder, Plan};
 use commonhold_policy::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 
 use super::Engine;
+use super::gates::Had;
 use super::task::State;
 use crate::Time;
 use crate::chance::Chance;
@@ -206,8 +207,9 @@ impl Engine<'_> {
             for (job, facts) in &mut jobs {
                 let threads =
                     facts.threads.iter().filter_map(|facts| self.seating.by_serial.get(&facts.thread.0));
-                let transferred = threads.map(|id| self.tasks[*id as usize].transferred).sum();
-                facts.shared = self.bus_use(*job, transferred);
+                let had = threads.map(|id| self.tasks[*id as usize].had);
+                let had = had.fold(Had::default(), Had::and);
+                facts.shared = self.shared_use(*job, had);
             }
         }
         jobs.into_values().collect()
