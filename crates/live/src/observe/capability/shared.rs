@@ -90,12 +90,11 @@ pub(super) fn machine_rows(machine: &Machine) -> [Row; 2] {
         },
     };
     let (cpus, cores) = (machine.cpus.len(), machine.cores());
-    let cores = match cpus > cores {
-        true => Row::yes(area, "cores shared", format!("{cpus} hardware threads on {cores} cores")),
-        false => {
-            let reason = "each CPU is a core of its own: `gangs-share = \"cores\"` gains nothing here";
-            Row::no(area, "cores shared", reason)
-        }
+    let cores = if cpus > cores {
+        Row::yes(area, "cores shared", format!("{cpus} hardware threads on {cores} cores"))
+    } else {
+        let reason = "each CPU is a core of its own: `gangs-share = \"cores\"` gains nothing here";
+        Row::no(area, "cores shared", reason)
     };
     [caches, cores]
 }
