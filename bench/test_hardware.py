@@ -57,6 +57,15 @@ class Groups(Folder):
         self.assertEqual(found.bytes(os.path.join(self.at, "g"), "mbm_total_bytes"), 77)
         self.assertEqual(found.events(), ["mbm_total_bytes"])
 
+    def test_what_is_held_is_summed(self):
+        found = self.resctrl()
+        self.assertTrue(found.tells_occupancy())
+        for domain, text in (("mon_L3_00", "65536\n"), ("mon_L3_01", "4096\n")):
+            self.put(f"g/mon_data/{domain}/llc_occupancy", text)
+        self.assertEqual(found.bytes(os.path.join(self.at, "g"), hardware.OCCUPANCY), 69632)
+        self.put("info/L3_MON/mon_features", "mbm_total_bytes\n")
+        self.assertFalse(found.tells_occupancy())
+
     def test_groups_are_removed_and_a_mount_of_anothers_stays(self):
         found = self.resctrl()
         made = [found.group(), found.group(control=True)]
@@ -90,6 +99,23 @@ class Programs(Folder):
     def test_one_that_fails_is_an_error(self):
         with self.program("echo broken; exit 3"), self.assertRaisesRegex(RuntimeError, "bbma failed, and said `broken`"):
             hardware.rates("bbma", 1, 1)
+
+    def test_instructions_that_nobody_counts_are_said_for_each(self):
+        with self.program("sleep 0"), mock.patch.object(hardware, "Counter", side_effect=hardware.Missing("no such")):
+            rows = hardware.kin(None, 0, 2)
+        self.assertEqual([row[1:] for row in rows], [[copies, "not here: no such", "-"] for copies in (1, 2, 1, 2)])
+
+    def test_instructions_and_what_is_held_are_of_each_copy(self):
+        counter, resctrl = mock.Mock(), mock.Mock()
+        counter.value.return_value = 0
+        resctrl.group.return_value = self.at
+        resctrl.bytes.return_value = 3 << 20
+        with self.program('echo "5 writes, 4.000 ns each, 1.0 MB/s"'):
+            os.link(os.path.join(self.at, "bbma"), os.path.join(self.at, "nbbma"))
+            with mock.patch.object(hardware, "Counter", return_value=counter):
+                rows = hardware.kin(resctrl, 0, 2)
+        self.assertEqual(rows[1], ["bbma", 2, "0.00", "3.00"])
+        self.assertEqual(counter.close.call_count, 6)
 
     def test_one_that_cannot_be_counted_is_ended(self):
         def refuse(pid):

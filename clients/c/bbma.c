@@ -1,15 +1,15 @@
 /* The two programs that fill a memory bus, and leave it alone (seed 003, section 3). Which one it is, is said when it is
  * compiled: with -DNBBMA the latter.
  *
- *     bbma [SECONDS [SOCKET]]
+ *     bbma [SECONDS [SOCKET [WRITES]]]
  *
  * BBMA: an array of twice the last-level cache, each row a line of it, written column by column: each write is to another
  * line, which was driven out since it was written last. nBBMA: an array of half the cache, written row by row: what is written
  * is there.
  *
  * It joins the gangs of the daemon at SOCKET, or at COMMONHOLD_SOCKET; without one it runs alone. Each tells by its own count
- * what it transfers: BBMA a line for each write, as a counter of misses would, and nBBMA its array once. After SECONDS, or
- * when it is told to end (SIGTERM, SIGINT), it prints writes, ns per write, and MB transferred per second. */
+ * what it transfers: BBMA a line for each write, as a counter of misses would, and nBBMA its array once. After SECONDS (0: never),
+ * after so many WRITES, or when it is told to end (SIGTERM, SIGINT), it prints writes, ns per write, and MB transferred per second. */
 #define _GNU_SOURCE
 #define COMMONHOLD_GANG_IMPLEMENTATION
 #include "commonhold_gang.h"
@@ -51,6 +51,7 @@ static uint64_t once(volatile unsigned char *array, uint64_t rows, uint64_t line
 int main(int count, char **arguments) {
 	uint64_t size = 8 << 20, line = 64, rows, writes = 0, began, took;
 	double seconds = count > 1 ? strtod(arguments[1], NULL) : 0;
+	uint64_t most = count > 3 ? strtoull(arguments[3], NULL, 10) : 0;
 	const char *path = count > 2 ? arguments[2] : getenv("COMMONHOLD_SOCKET");
 	char why[CH_GANG_WORDS];
 	unsigned char *array;
@@ -78,7 +79,7 @@ int main(int count, char **arguments) {
 	do {
 		writes += once(array, rows, line);
 		took = ch__gang_now() - began;
-	} while (!ends && (seconds <= 0 || (double)took < seconds * 1e9));
+	} while (!ends && (!most || writes < most) && (seconds <= 0 || (double)took < seconds * 1e9));
 	printf("%" PRIu64 " writes, %.3f ns each, %.1f MB/s\n", writes, (double)took / (double)writes,
 #ifdef NBBMA
 	       (double)(rows * line) / (double)took * 1e3);

@@ -2,8 +2,8 @@
 
 use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{
-    Amount, Contract, Deadline, Diagnostic, Discipline, Gangs, MILLIONTH, PoolForm, Resource, Unit, UnitId,
-    amount_text,
+    Amount, Contract, Deadline, Diagnostic, Discipline, Gangs, GangsShare, MILLIONTH, PoolForm, Resource,
+    Unit, UnitId, amount_text,
 };
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{
@@ -130,7 +130,9 @@ impl<'a> Whole<'a> {
         // Within one that has nothing itself, that is the thing to say.
         let encloser_has = unit.parent.is_none_or(|parent| self.entitled.value(parent) > 0);
         // What divides the bus is gangs, or a processor that can.
-        let is_undivided = self.resource == Resource::Bus && self.contract.machine.gangs.by == Gangs::Off;
+        let gangs = self.contract.machine.gangs;
+        let are_of_bus = gangs.by != Gangs::Off && gangs.share == GangsShare::Bus;
+        let is_undivided = self.resource == Resource::Bus && !are_of_bus;
         if self.entitled.value(id) > 0 || !encloser_has || is_undivided {
             return None;
         }

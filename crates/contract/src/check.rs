@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::diagnostic::Diagnostic;
+use crate::jobs::{GangRules, Gangs, GangsShare};
 use crate::model::{Amount, Contract, Discipline, MILLIONTH, MemberKind, Resource, Span, Unit, UnitId};
 use crate::nearest::nearest;
 
@@ -11,6 +12,14 @@ pub(crate) struct Seen {
     pub(crate) id: UnitId,
     /// Where `each` stands.
     pub(crate) each: Option<Span>,
+}
+
+/// Where the rules of gangs stand, as far as they are said.
+#[derive(Debug, Default)]
+pub(crate) struct GangsAt {
+    pub(crate) by: Option<Span>,
+    pub(crate) share: Option<Span>,
+    pub(crate) first_rate: Option<Span>,
 }
 
 /// Places that one diagnostic points at besides its own; more would bury it.
@@ -139,6 +148,35 @@ fn deadline_without_discipline(contract: &Contract, parent: Option<&Seen>, id: U
             .to_owned(),
     };
     Some(Diagnostic::warning("deadline", unit.span.clone(), message).help(help))
+}
+
+/// What is known of the memory bus alone: what threads would transfer without each other, and how much of it is how many bytes
+/// per second.
+pub(crate) fn gangs(rules: GangRules, at: &GangsAt) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    let Some(share) = at.share.clone().filter(|_| rules.share != GangsShare::Bus) else { return found };
+    let because = format!(
+        "gangs are chosen by {}",
+        match rules.share {
+            GangsShare::Cores => "instructions",
+            _ => "what they hold of the cache",
+        }
+    );
+    if let (Gangs::Demand, Some(by)) = (rules.by, at.by.clone()) {
+        let message =
+            "`gangs = \"demand\"` estimates what jobs would transfer over the memory bus, and nothing else";
+        let help = "write `gangs = \"quanta-window\"` or `\"latest-quantum\"`, or leave `gangs-share` out";
+        let found_here = Diagnostic::error("demand-of-the-bus", by, message);
+        found.push(found_here.related(share.clone(), because.clone()).help(help));
+    }
+    if let (Amount::Absolute(_), Some(first_rate)) = (rules.first_rate, at.first_rate.clone()) {
+        let message = "`first-rate` is a rate of the memory bus here";
+        let help = "write a part, such as \"100%\"";
+        found.push(
+            Diagnostic::error("rate-of-the-bus", first_rate, message).related(share, because).help(help),
+        );
+    }
+    found
 }
 
 /// The same rule in two siblings: neither is more specific, so the contract does not say where a process belongs.

@@ -128,23 +128,64 @@ impl fmt::Display for Gangs {
     }
 }
 
+/// What threads that run at the same time share, and by which gangs are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GangsShare {
+    /// The memory bus: what each transfers.
+    #[default]
+    Bus,
+    /// The last-level caches: what each holds of them.
+    Cache,
+    /// The cores, whose hardware threads share what computes: the instructions of each.
+    Cores,
+}
+
+impl GangsShare {
+    /// All of them.
+    pub const ALL: [GangsShare; 3] = [GangsShare::Bus, GangsShare::Cache, GangsShare::Cores];
+
+    /// As a contract has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            GangsShare::Bus => "bus",
+            GangsShare::Cache => "cache",
+            GangsShare::Cores => "cores",
+        }
+    }
+}
+
+impl fmt::Display for GangsShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// How gangs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GangRules {
-    /// By what.
+    /// By which measure.
     pub by: Gangs,
+    /// Of what that they share.
+    pub share: GangsShare,
     /// How long a choice stands, in nanoseconds (seed 003, section 5: 200 ms).
     pub quantum_ns: u64,
     /// Quanta in a window, 1 to [`GANG_WINDOW_MAX`] (seed 003, section 4: 5).
     pub window: u32,
-    /// What a thread is taken to transfer whose job was not measured yet; a part is of the bus for each CPU. The seed names
-    /// none.
+    /// What a thread is taken to transfer, hold or do whose job was not measured yet; a part is of what there is for each CPU.
+    /// The seed names none.
     pub first_rate: Amount,
 }
 
 impl Default for GangRules {
     fn default() -> Self {
-        GangRules { by: Gangs::Off, quantum_ns: 200_000_000, window: 5, first_rate: Amount::Part(MILLIONTH) }
+        GangRules {
+            by: Gangs::Off,
+            share: GangsShare::Bus,
+            quantum_ns: 200_000_000,
+            window: 5,
+            first_rate: Amount::Part(MILLIONTH),
+        }
     }
 }
 

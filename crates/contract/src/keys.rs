@@ -182,9 +182,18 @@ pub(crate) static MACHINE: Table = Table {
             "\"off\"",
             "\"demand\"",
             "Whether the jobs of units with `job` are gangs: all threads of a job run in a quantum, or none. Which jobs run \
-             together goes by what they transfer over the memory bus. `latest-quantum`: by the latest quantum in which each \
+             together goes by what they transfer over the memory bus, or by what `gangs-share` says. `latest-quantum`: by the latest quantum in which each \
              ran. `quanta-window`: by the average of the latest ones. `demand`: by what each would transfer if the bus were \
              its own, which is estimated.",
+        ),
+        key(
+            "gangs-share",
+            Kind::Choice(&["bus", "cache", "cores"]),
+            "\"bus\"",
+            "\"cache\"",
+            "What gangs are chosen by. `bus`: what they transfer over the memory bus. `cache`: what they hold of the last-level \
+             caches. `cores`: the instructions that they execute, where hardware threads share a core. The last two have no \
+             `gangs = \"demand\"`, and hold no amounts of the bus.",
         ),
         key(
             "quantum",
@@ -206,7 +215,8 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Amount(Resource::Bus),
             "\"100%\"",
             "\"0B/s\"",
-            "What a thread is taken to transfer whose job has not been measured yet. A part is of the bus for each CPU.",
+            "What a thread is taken to transfer whose job has not been measured yet. A part is of the bus for each CPU. With \
+             `gangs-share`, a part of the cache or of the cores for each CPU, and nothing else.",
         ),
         key(
             "default",

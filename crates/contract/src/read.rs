@@ -6,10 +6,10 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::check;
+use crate::check::{self, GangsAt};
 use crate::diagnostic::Diagnostic;
 use crate::document::{self, Document, Named, article, integer};
-use crate::jobs::{Gangs, JobKind, Placement, PoolForm};
+use crate::jobs::{Gangs, GangsShare, JobKind, Placement, PoolForm};
 use crate::keys::{
     DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, RESERVED_NAMES, ROOT,
     UNIT, UNITS_MAX, VERSION,
@@ -28,7 +28,13 @@ type Entry<'a> = document::Entry<'a, Kind>;
 
 /// Reads a tree of values; the contract is only good if no diagnostic is an error.
 pub(crate) fn read(document: &mut Document<'_>, tree: &DeTable<'_>) -> Contract {
-    let mut reader = Reader { document, contract: Contract::default(), default: None, full: false };
+    let mut reader = Reader {
+        document,
+        contract: Contract::default(),
+        default: None,
+        gangs_at: GangsAt::default(),
+        full: false,
+    };
     reader.root(tree);
     reader.contract
 }
@@ -38,6 +44,7 @@ struct Reader<'d, 't> {
     contract: Contract,
     /// `machine.default`: looked up when all units are known.
     default: Option<(String, Span)>,
+    gangs_at: GangsAt,
     /// There were more units than a contract may have.
     full: bool,
 }
@@ -59,6 +66,7 @@ impl Reader<'_, '_> {
             self.document.report(Diagnostic::error("missing-version", 0..0, message).help(help));
         }
         self.document.report_all(check::siblings(&self.contract, None, &units));
+        self.document.report_all(check::gangs(self.contract.machine.gangs, &self.gangs_at));
         if let Some((path, span)) = self.default.take() {
             match check::default_unit(&self.contract, &path, &span) {
                 Ok(unit) => self.contract.default_unit = unit,
@@ -114,7 +122,7 @@ impl Reader<'_, '_> {
                     self.contract.machine.placement = known.unwrap_or_default();
                 }
                 "repartition" => self.contract.machine.repartition = self.flag(&entry),
-                "gangs" | "quantum" | "window" | "first-rate" => self.gangs(&entry),
+                "gangs" | "gangs-share" | "quantum" | "window" | "first-rate" => self.gangs(&entry),
                 _ => {
                     let path = self.document.string(&entry, "the path of a unit");
                     self.default = path.map(|path| (path.to_owned(), self.document.span(entry.value)));
@@ -130,6 +138,13 @@ impl Reader<'_, '_> {
                 let word = self.choice(entry);
                 rules.by =
                     Gangs::ALL.into_iter().find(|known| word == Some(known.name())).unwrap_or_default();
+                self.gangs_at.by = Some(self.document.span(entry.value));
+            }
+            "gangs-share" => {
+                let word = self.choice(entry);
+                let known = GangsShare::ALL.into_iter().find(|known| word == Some(known.name()));
+                rules.share = known.unwrap_or_default();
+                self.gangs_at.share = Some(self.document.span(entry.value));
             }
             "quantum" => rules.quantum_ns = self.duration(entry).unwrap_or(rules.quantum_ns),
             "window" => {
@@ -138,7 +153,10 @@ impl Reader<'_, '_> {
                     self.document.count(entry, min..=max).and_then(|quanta| u32::try_from(quanta).ok());
                 rules.window = quanta.unwrap_or(rules.window);
             }
-            _ => rules.first_rate = self.amount(entry, Resource::Bus).unwrap_or(rules.first_rate),
+            _ => {
+                rules.first_rate = self.amount(entry, Resource::Bus).unwrap_or(rules.first_rate);
+                self.gangs_at.first_rate = Some(self.document.span(entry.value));
+            }
         }
         self.contract.machine.gangs = rules;
     }

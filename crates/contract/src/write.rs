@@ -78,6 +78,9 @@ fn machine(text: &mut String, contract: &Contract) {
     if now.gangs.by != usual.gangs.by {
         said(&mut lines, "gangs", &quoted(now.gangs.by.name()));
     }
+    if now.gangs.share != usual.gangs.share {
+        said(&mut lines, "gangs-share", &quoted(now.gangs.share.name()));
+    }
     if now.gangs.quantum_ns != usual.gangs.quantum_ns {
         said(&mut lines, "quantum", &quoted(&duration_text(now.gangs.quantum_ns)));
     }
@@ -196,7 +199,7 @@ fn quoted(text: &str) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::jobs::{GANG_WINDOW_MAX, Gangs, JobKind, Placement};
+    use crate::jobs::{GANG_WINDOW_MAX, Gangs, GangsShare, JobKind, Placement};
     use crate::model::{Member, MemberKind, Places, Principal, Scheme};
     use crate::parse;
     use proptest::prelude::*;
@@ -312,6 +315,12 @@ each = "user"
             contract.machine.gangs.quantum_ns = rotation * 1_000_000;
             contract.machine.gangs.window = u32::try_from(rotation).unwrap().min(GANG_WINDOW_MAX);
             contract.machine.gangs.first_rate = Amount::Absolute(rotation * 1_000);
+            if contract.machine.gangs.by != Gangs::Demand {
+                contract.machine.gangs.share = GangsShare::ALL[turn / 7 % GangsShare::ALL.len()];
+            }
+            if contract.machine.gangs.share != GangsShare::Bus {
+                contract.machine.gangs.first_rate = Amount::Part(rotation * 10);
+            }
             contract.machine.scheme = [Scheme::Smp, Scheme::Quota, Scheme::Isolate][scheme];
             contract.machine.cpu = [CpuMode::Auto, CpuMode::Partition, CpuMode::Proportional][cpu];
             let mut made = vec![None];

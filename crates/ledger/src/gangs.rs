@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use commonhold_contract::{Contract, Gangs as By, UnitId};
-use commonhold_policy::plan::GangOrder;
+use commonhold_contract::{Contract, Gangs as By, GangsShare, UnitId};
+use commonhold_policy::plan::{GangOrder, SharedRate};
 use commonhold_policy::{JobFacts, JobId, Plan, Reason};
 
 /// A job as a gang.
@@ -19,9 +19,9 @@ pub struct Gang {
     pub because: Option<Reason>,
     /// CPUs that it had for its threads when it ran last; 0: it never did.
     pub cpus: u32,
-    /// What each of its threads was taken to transfer when it was chosen last, in bytes per second; nothing: it never was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes_per_s: Option<u64>,
+    /// What each of its threads was taken to have of what gangs share when it was chosen last; nothing: it never was.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<SharedRate>,
     /// How that is known.
     pub known: Known,
     /// Whole quanta for which it has waited since it ran last.
@@ -51,7 +51,7 @@ pub enum GangState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Known {
-    /// Its processes told it, by the processor's counters or by their own, of quanta in which it ran.
+    /// Its processes told it, by their own count, or the processor, of quanta in which it ran.
     Told,
     /// The contract's `first-rate` is taken, until they did.
     #[default]
@@ -79,7 +79,7 @@ struct Own {
     gang: Gang,
     /// Whether it ran in the quantum that is.
     ran: bool,
-    /// Whether it is known what it transferred.
+    /// Whether it is known what it had of what they share.
     tells: bool,
 }
 
@@ -96,13 +96,20 @@ struct Sum {
 pub(crate) struct Gangs {
     /// Whether a quantum was planned.
     are_chosen: bool,
+    share: GangsShare,
     gangs: BTreeMap<JobId, Own>,
     units: BTreeMap<UnitId, Sum>,
 }
 
 impl Gangs {
     pub(crate) fn adopt(&mut self, contract: &Contract) {
-        if contract.machine.gangs.by == By::Off {
+        let rules = contract.machine.gangs;
+        if std::mem::replace(&mut self.share, rules.share) != rules.share {
+            for own in self.gangs.values_mut() {
+                (own.tells, own.gang.known, own.gang.rate) = (false, Known::Taken, None);
+            }
+        }
+        if rules.by == By::Off {
             self.are_chosen = false;
             self.gangs.clear();
         }
@@ -116,7 +123,7 @@ impl Gangs {
             let new = Own { unit: facts.unit, gang: Gang::default(), ran: false, tells: false };
             let own = self.gangs.entry(facts.job).or_insert(new);
             own.unit = facts.unit;
-            own.tells |= facts.bus.is_some();
+            own.tells |= facts.shared.is_some();
         }
     }
 
@@ -144,7 +151,7 @@ impl Gangs {
             own.ran = true;
             let gang = &mut own.gang;
             (gang.state, gang.because, gang.waits) = (GangState::Runs, Some(step.reason), 0);
-            (gang.cpus, gang.bytes_per_s) = (step.action.cpus, Some(step.action.bytes_per_s));
+            (gang.cpus, gang.rate) = (step.action.cpus, Some(step.action.rate));
         }
     }
 
@@ -197,14 +204,14 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use commonhold_policy::plan::{Gang as Chosen, Quantum, Step};
-    use commonhold_policy::{BusUse, Time};
+    use commonhold_policy::{SharedUse, Time};
 
     const A: UnitId = UnitId(2);
     const B: UnitId = UnitId(3);
 
     fn facts(job: u32, unit: UnitId, tells: bool) -> JobFacts {
-        let bus = tells.then_some(BusUse { at: 1, bytes: 1 });
-        JobFacts { job: JobId(job), name: String::new(), unit, threads: Vec::new(), memory: None, bus }
+        let shared = tells.then_some(SharedUse { at: 1, amount: 1 });
+        JobFacts { job: JobId(job), name: String::new(), unit, threads: Vec::new(), memory: None, shared }
     }
 
     struct Says<'a> {
@@ -223,7 +230,7 @@ mod tests {
         plan.orders.gangs.extend(says.stopped.iter().map(|job| gate(job, false, Reason::NotThisQuantum)));
         plan.orders.gangs.extend(says.chosen.iter().map(|job| gate(job, true, Reason::CpusLeft)));
         let chosen = |job: &u32| Step {
-            action: Chosen { job: JobId(*job), unit: A, cpus: 2, bytes_per_s: 7 },
+            action: Chosen { job: JobId(*job), unit: A, cpus: 2, rate: SharedRate::CacheBytes(7) },
             reason: Reason::CpusLeft,
         };
         plan.decisions.quantum = Some(Quantum {
@@ -263,12 +270,22 @@ mod tests {
         gangs.book(&plan(40, &Says { begins: true, goes_on: &[], chosen: &[], stopped: &[] }));
         gangs.book(&plan(50, &Says { begins: true, goes_on: &[], chosen: &[2], stopped: &[] }));
         let two = of(&gangs, 2);
-        assert_eq!((two.ran, two.waited, two.longest, two.bytes_per_s), (2, 3, 2, Some(7)));
+        assert_eq!((two.ran, two.waited, two.longest, two.rate), (2, 3, 2, Some(SharedRate::CacheBytes(7))));
         assert_eq!(two.known, Known::Taken, "it tells nothing");
         let (a, b) = (gangs.account(&[A]).unwrap(), gangs.account(&[B]).unwrap());
         assert_eq!((a.ran, a.waited, a.longest), (2, 1, 1));
         assert_eq!((b.ran, b.waited, b.longest, b.running, b.waiting), (3, 5, 2, 1, 1));
         assert_eq!(gangs.account(&[A, B]).unwrap().waited, 6);
+        let said = serde_json::to_value(&two).unwrap();
+        assert_eq!(said["cache_bytes"], 7, "{said}");
+        assert_eq!(serde_json::from_value::<Gang>(said).unwrap(), two);
+        assert_eq!(of(&gangs, 1).known, Known::Told);
+        let mut others = gangs.clone();
+        let mut contract = Contract::default();
+        contract.machine.gangs.by = By::LatestQuantum;
+        contract.machine.gangs.share = GangsShare::Cores;
+        others.adopt(&contract);
+        assert_eq!((of(&others, 1).known, of(&others, 1).rate, of(&others, 2).ran), (Known::Taken, None, 2));
         // What gangs did that are gone stays in their unit's account.
         gangs.observe(&[facts(1, A, true)]);
         assert_eq!(gangs.account(&[B]).map(|account| (account.ran, account.running)), Some((3, 0)));

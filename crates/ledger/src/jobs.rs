@@ -164,7 +164,7 @@ mod tests {
             let threads = vec![thread(1, cpu, true), thread(2, 3, false)];
             let name = "make (12)".to_owned();
             let job =
-                JobFacts { job: JobId(7), name, unit, threads, memory: Some(vec![(1, 4096)]), bus: None };
+                JobFacts { job: JobId(7), name, unit, threads, memory: Some(vec![(1, 4096)]), shared: None };
             Snapshot { jobs: vec![job], ..Snapshot::default() }
         };
         jobs.observe(&machine, &look(0));

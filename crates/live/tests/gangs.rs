@@ -238,13 +238,13 @@ fn pages_are_for_those_who_live_under_a_contract_with_gangs() {
     let (mut held, _) = seen(&[&job]);
     let (page, every_ns) = held.backend.join(key(job.pid()), 0).unwrap().unwrap();
     assert_eq!(every_ns, QUANTUM_NS / 2);
-    assert_eq!(held.look().jobs[0].bus, None, "it told nothing");
+    assert_eq!(held.look().jobs[0].shared, None, "it told nothing");
     // What the process would write.
     let now = clock::now();
     let words = [2u64, now, 4096].map(u64::to_ne_bytes).concat();
     rustix::io::pwrite(&page, &words, 64).unwrap();
-    let bus = held.look().jobs[0].bus.unwrap();
-    assert_eq!((bus.at, bus.bytes), (now, 4096));
+    let shared = held.look().jobs[0].shared.unwrap();
+    assert_eq!((shared.at, shared.amount), (now, 4096));
     // A thread that works does, whatever it is said to be.
     for writer in [u64::from(job.pid()), u64::from(descendants(job.pid())[1])] {
         rustix::io::pwrite(&page, &writer.to_ne_bytes(), 88).unwrap();
@@ -256,7 +256,7 @@ fn pages_are_for_those_who_live_under_a_contract_with_gangs() {
     let mut contract = held.steward.contract().clone();
     contract.machine.gangs.by = Gangs::Off;
     held.backend.set_contract(&contract);
-    assert_eq!(held.look().jobs[0].bus, None);
+    assert_eq!(held.look().jobs[0].shared, None);
     let refused: Option<Result<_, NotJoined>> = held.backend.join(key(job.pid()), 0);
     assert!(refused.is_none());
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::quantity::BYTES_MAX;
-use crate::{Cpu, Disk, MAX_CPUS, Machine, Node};
+use crate::{Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
 
 /// A machine file that is not one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -63,6 +63,12 @@ impl Machine {
                 "  {{ id = {id}, node = {node}, cache = {cache}, core = {core}, socket = {socket} }},"
             )?;
         }
+        if !self.caches.is_empty() {
+            writeln!(out, "]\ncaches = [")?;
+        }
+        for Cache { id, bytes } in &self.caches {
+            writeln!(out, "  {{ id = {id}, bytes = {bytes} }},")?;
+        }
         writeln!(out, "]\ndisks = [")?;
         for Disk { name, bytes, bytes_per_s } in &self.disks {
             let name = toml::Value::String(name.clone());
@@ -85,6 +91,8 @@ struct Raw {
     disks: Vec<Spanned<Disk>>,
     #[serde(default)]
     bus_bytes_per_s: Option<Spanned<u64>>,
+    #[serde(default)]
+    caches: Vec<Spanned<Cache>>,
 }
 
 impl Raw {
@@ -96,12 +104,15 @@ impl Raw {
             cpu.socket = cpu.node;
         }
         nodes.sort_by_key(|node| node.id);
+        let mut caches: Vec<Cache> = self.caches.into_iter().map(Spanned::into_inner).collect();
+        caches.sort_by_key(|cache| cache.id);
         Machine {
             cpus,
             nodes,
             swap_bytes: self.swap_bytes.map_or(0, Spanned::into_inner),
             disks: self.disks.into_iter().map(Spanned::into_inner).collect(),
             bus_bytes_per_s: self.bus_bytes_per_s.map(Spanned::into_inner),
+            caches,
         }
     }
 }
@@ -126,6 +137,7 @@ fn check(raw: &Raw) -> Result<(), Wrong> {
     check_nodes(raw)?;
     check_cpus(raw)?;
     check_nesting(raw)?;
+    check_caches(raw)?;
     check_disks(raw)?;
     if let Some(swap) = &raw.swap_bytes {
         check_bytes(swap.span(), *swap.get_ref())?;
@@ -205,6 +217,32 @@ fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
                 format!("CPU {id} with cache {cache} shares core {core} with CPUs that have cache {home}");
             return wrong(cpu.span(), what, "give each core one cache");
         }
+    }
+    Ok(())
+}
+
+/// A cache of which the size is said is some CPU's.
+fn check_caches(raw: &Raw) -> Result<(), Wrong> {
+    let used: BTreeSet<u32> = raw.cpus.get_ref().iter().map(|cpu| cpu.get_ref().cache).collect();
+    let (mut seen, mut total) = (BTreeSet::new(), 0u64);
+    for cache in &raw.caches {
+        let Cache { id, bytes } = cache.get_ref();
+        if !seen.insert(*id) {
+            return wrong(cache.span(), format!("cache {id} is there twice"), "leave one of them out");
+        }
+        if !used.contains(id) {
+            let what = format!("no CPU has cache {id}");
+            return wrong(
+                cache.span(),
+                what,
+                "write a number that a CPU has as its `cache`, or leave it out",
+            );
+        }
+        if *bytes == 0 {
+            return wrong(cache.span(), "a cache of 0 bytes", "leave it out where its size is not known");
+        }
+        total = total.saturating_add(*bytes);
+        check_bytes(cache.span(), total)?;
     }
     Ok(())
 }
@@ -298,6 +336,20 @@ cpus = [
     }
 
     #[test]
+    fn caches_are_of_cpus_and_have_a_size() {
+        let with = |caches: &str| Machine::from_toml(&format!("{SMALL}caches = [{caches}]"));
+        assert_eq!(with("{ id = 0, bytes = 7 }").unwrap().cache_bytes(), Some(7));
+        for (caches, wrong) in [
+            ("{ id = 3, bytes = 7 }", "no CPU has cache 3"),
+            ("{ id = 0, bytes = 0 }", "a cache of 0 bytes"),
+            ("{ id = 0, bytes = 7 }, { id = 0, bytes = 7 }", "cache 0 is there twice"),
+        ] {
+            let error = with(caches).unwrap_err().to_string();
+            assert!(error.starts_with("line 6, column ") && error.contains(wrong), "{error}");
+        }
+    }
+
+    #[test]
     fn parts_that_do_not_nest_are_refused() {
         let two_nodes = "nodes = [{ id = 0, memory_bytes = 1024 }, { id = 1, memory_bytes = 0 }]";
         let cpus = "\ncpus = [{ id = 0, node = 0, cache = 0, core = 0 },\n{ id = 1, node = 1, cache = 0, core = 1 }]";
@@ -342,7 +394,9 @@ cpus = [
         #[test]
         fn written_and_read_back(nodes in 1u32..5, cores in 1u32..5, threads in 1u32..3, disk in 1u64..1 << 60) {
             let cpus = cores * threads;
-            let text = format!("nodes:{nodes} cpus:{cpus} threads:{threads} disk:{disk}B/s swap:5MiB bus:{disk}B/s");
+            let text = format!(
+                "nodes:{nodes} cpus:{cpus} threads:{threads} disk:{disk}B/s swap:5MiB bus:{disk}B/s cache:{cores}MiB"
+            );
             let machine = Machine::synthetic(&text).unwrap();
             prop_assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
         }

@@ -36,6 +36,16 @@ pub struct Cpu {
     pub socket: u32,
 }
 
+/// One last-level cache.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// Its number, as CPUs have it.
+    pub id: u32,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
 /// One NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,6 +84,9 @@ pub struct Machine {
     /// What the memory bus carries, in bytes per second, where that is known.
     #[serde(default)]
     pub bus_bytes_per_s: Option<u64>,
+    /// Last-level caches of which the size is known, by ascending number.
+    #[serde(default)]
+    pub caches: Vec<Cache>,
 }
 
 impl Machine {
@@ -90,6 +103,23 @@ impl Machine {
     /// The CPU with that number.
     pub fn cpu(&self, id: u32) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&id, |cpu| cpu.id).ok().map(|i| &self.cpus[i])
+    }
+
+    /// What the last-level caches of all CPUs hold together, in bytes; `None` where the size of one is not known.
+    pub fn cache_bytes(&self) -> Option<u64> {
+        let used: BTreeSet<u32> = self.cpus.iter().map(|cpu| cpu.cache).collect();
+        used.into_iter().map(|id| self.cache(id)).sum()
+    }
+
+    /// The size of a last-level cache, in bytes, where it is known.
+    pub fn cache(&self, id: u32) -> Option<u64> {
+        let found = self.caches.binary_search_by_key(&id, |cache| cache.id).ok()?;
+        Some(self.caches[found].bytes)
+    }
+
+    /// How many cores there are.
+    pub fn cores(&self) -> usize {
+        self.distinct(|cpu| cpu.core)
     }
 
     /// How far two CPUs are apart: 0 the same, 1 one core, 2 one cache, 3 one node, 4 across nodes.
@@ -112,7 +142,7 @@ impl Machine {
     /// The machine in a few words: `8 CPUs (4 cores), 4 nodes, 4 caches, 2 GiB memory, no swap, 1 disk`.
     pub fn summary(&self) -> String {
         let (cpus, caches) = (self.cpus.len(), self.distinct(|cpu| cpu.cache));
-        let cores = match self.distinct(|cpu| cpu.core) {
+        let cores = match self.cores() {
             cores if cores == cpus => String::new(),
             cores => format!(" ({})", count(cores, "core")),
         };

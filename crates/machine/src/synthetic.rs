@@ -7,6 +7,7 @@
 //! | `memory:512MiB` | memory per node | 1GiB |
 //! | `threads:2` | hardware threads per core; divides `cpus` | 1 |
 //! | `caches:2` | last-level caches per node; divides the cores of a node | 1 |
+//! | `cache:32MiB` | the size of each last-level cache | unknown |
 //! | `sockets:2` | sockets; divides `nodes` | as many as nodes |
 //! | `disks:1` | disks, of 1 TiB each | 0, or 1 if `disk` is given |
 //! | `disk:100MB/s` | what each disk transfers | unknown |
@@ -17,7 +18,7 @@
 //! At most 65,536 CPUs.
 
 use crate::quantity::{self, BYTES_MAX, Wrong};
-use crate::{Cpu, Disk, MAX_CPUS, Machine, Node};
+use crate::{Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
 
 /// Each synthetic disk's size: a round figure that no bound depends on.
 const DISK_BYTES: u64 = 1 << 40;
@@ -43,7 +44,7 @@ impl Machine {
     /// A machine from a line such as `nodes:4 cpus:2 memory:512MiB`.
     ///
     /// Words, in any order: `nodes:N`, `cpus:N` and `memory:SIZE` (both per node), `threads:N` (per core), `caches:N` (per
-    /// node), `sockets:N`, `disks:N`, `disk:RATE`, `swap:SIZE`, `bus:RATE`. Sizes are like `512MiB` or `8GB`, rates like `100MB/s`. The
+    /// node), `cache:SIZE` (of each), `sockets:N`, `disks:N`, `disk:RATE`, `swap:SIZE`, `bus:RATE`. Sizes are like `512MiB` or `8GB`, rates like `100MB/s`. The
     /// empty text is the smallest machine: one CPU and 1 GiB.
     pub fn synthetic(text: &str) -> Result<Machine, SyntheticError> {
         let words = Words::split(text)?;
@@ -54,6 +55,7 @@ impl Machine {
             swap_bytes: words.amount("swap", quantity::bytes)?.unwrap_or(0),
             disks: words.disks()?,
             bus_bytes_per_s: words.rate("bus")?,
+            caches: words.caches(shape.nodes * shape.caches)?,
         })
     }
 }
@@ -155,8 +157,8 @@ impl Word<'_> {
 struct Words<'a>(Vec<Word<'a>>);
 
 impl<'a> Words<'a> {
-    const KEYS: [&'static str; 10] =
-        ["nodes", "cpus", "memory", "threads", "caches", "sockets", "disks", "disk", "swap", "bus"];
+    const KEYS: [&'static str; 11] =
+        ["nodes", "cpus", "memory", "threads", "caches", "cache", "sockets", "disks", "disk", "swap", "bus"];
 
     fn split(text: &'a str) -> Result<Words<'a>, SyntheticError> {
         let mut words = Words(Vec::new());
@@ -220,6 +222,20 @@ impl<'a> Words<'a> {
         }
     }
 
+    fn caches(&self, count: u32) -> Result<Vec<Cache>, SyntheticError> {
+        match self.amount("cache", quantity::bytes)? {
+            None => Ok(Vec::new()),
+            Some(0) => {
+                Err(self.wrong("cache", "a cache that holds nothing".to_owned(), "write `cache:32MiB`"))
+            }
+            Some(bytes) if u64::from(count).checked_mul(bytes).is_none_or(|all| all > BYTES_MAX) => {
+                let what = "all caches together have more than 1 EiB".to_owned();
+                Err(self.wrong("cache", what, "write `cache:32MiB`"))
+            }
+            Some(bytes) => Ok((0..count).map(|id| Cache { id, bytes }).collect()),
+        }
+    }
+
     fn disks(&self) -> Result<Vec<Disk>, SyntheticError> {
         let bytes_per_s = self.rate("disk")?;
         let disks = self.count("disks", 0, DISKS_MAX)?.unwrap_or(u32::from(bytes_per_s.is_some()));
@@ -250,6 +266,12 @@ mod tests {
         let distances = [0, 1, 2, 4, 8].map(|cpu| machine.distance(0, cpu));
         assert_eq!(distances, [0, 1, 2, 3, 4]);
         assert_eq!((machine.cpus[15].core, machine.cpus[15].cache), (7, 3));
+        assert_eq!((machine.cores(), machine.cache_bytes()), (8, None));
+        let machine = Machine::synthetic("cpus:8 threads:2 caches:2 nodes:2 cache:8MiB").unwrap();
+        assert_eq!(
+            (machine.cache(3), machine.cache(4), machine.cache_bytes()),
+            (Some(8 << 20), None, Some(32 << 20))
+        );
     }
 
     #[test]
@@ -273,7 +295,7 @@ mod tests {
         );
         is(
             "cores:4",
-            "synthetic machine, column 1: `cores:4`: the word is unknown; the words are nodes, cpus, memory, threads, caches, sockets, disks, disk, swap, bus",
+            "synthetic machine, column 1: `cores:4`: the word is unknown; the words are nodes, cpus, memory, threads, caches, cache, sockets, disks, disk, swap, bus",
         );
         is(
             "cpus",
@@ -309,6 +331,8 @@ mod tests {
             "nodes:2 memory:1024PiB",
             "disk:0B/s",
             "bus:1GB",
+            "cache:0B",
+            "nodes:2 cache:1024PiB",
             "disks:5000",
             "cpus:-1",
             ":",

@@ -16,7 +16,8 @@ use commonhold_contract::{Contract, Gangs, JobKind};
 use commonhold_machine::Machine;
 use commonhold_policy::plan::GangOrder;
 use commonhold_policy::{
-    BusUse, Input, JobFacts, JobId, MS, Means, Plan, Snapshot, State, ThreadFacts, ThreadId, UnitFacts, step,
+    Input, JobFacts, JobId, MS, Means, Plan, SharedUse, Snapshot, State, ThreadFacts, ThreadId, UnitFacts,
+    step,
 };
 
 const JOBS: [u32; 3] = [10, 100, 1_000];
@@ -53,7 +54,7 @@ impl World {
             unit,
             threads: (0..THREADS).map(|at| thread(job, at)).collect(),
             memory: None,
-            bus: Some(BusUse::default()),
+            shared: Some(SharedUse::default()),
         };
         World {
             machine: Machine::synthetic("cpus:8 memory:1GiB bus:10GB/s")
@@ -72,11 +73,11 @@ impl World {
         self.snapshot.units.iter_mut().for_each(|facts| facts.at = now);
         for (facts, stopped) in self.snapshot.jobs.iter_mut().zip(&self.stopped) {
             facts.threads.iter_mut().for_each(|thread| thread.wants = !stopped);
-            let Some(bus) = &mut facts.bus else { continue };
-            bus.at = now;
+            let Some(shared) = &mut facts.shared else { continue };
+            shared.at = now;
             if !stopped {
                 // Up to 2.4 GB/s, in no order.
-                bus.bytes += u64::from((facts.job.0 * 7_919 + quantum * 104_729) % 241) * time / 100;
+                shared.amount += u64::from((facts.job.0 * 7_919 + quantum * 104_729) % 241) * time / 100;
             }
         }
     }

@@ -70,7 +70,7 @@ impl World {
             unit: UnitId(2 + job % 2),
             threads: (0..threads as u64).map(thread).collect(),
             memory: None,
-            bus: None,
+            shared: None,
         });
     }
 

@@ -36,8 +36,8 @@ pub use plan::{Plan, Reason, Step};
 pub use rights::{entitlement, share};
 pub use snapshot::{
     BusUse, DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, JobFacts, JobId, Means, MemoryFacts,
-    MemoryMeans, PlaceBounds, PlaceFacts, PlaceId, Seats, Snapshot, SwitchLoans, ThreadFacts, ThreadId,
-    Throttle, UnitFacts, UnitMemory,
+    MemoryMeans, PlaceBounds, PlaceFacts, PlaceId, Seats, SharedUse, Snapshot, SwitchLoans, ThreadFacts,
+    ThreadId, Throttle, UnitFacts, UnitMemory,
 };
 pub use step::{State, step};
 pub use time::{MS, Time};

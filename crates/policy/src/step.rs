@@ -6,7 +6,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
-use commonhold_contract::{Resource, Scheme, UnitId};
+use commonhold_contract::{GangsShare, Resource, Scheme, UnitId};
 
 use crate::input::Input;
 use crate::plan::{Decisions, Plan, RightsChange};
@@ -91,7 +91,7 @@ fn gang(state: &mut State, now: Time, input: Input<'_>, plan: &mut Plan) -> Opti
     let turn = gangs::look(gangs, now, input, &room, &mut plan.orders.gangs);
     let ended = bus::Ended {
         ran: turn.as_ref().map_or(&[], |turn| &turn.ran),
-        gangs: turn.is_some(),
+        gangs: turn.is_some() && input.contract.machine.gangs.share == GangsShare::Bus,
         now: turn.as_ref().is_some_and(|turn| turn.begins),
     };
     let held = Arc::make_mut(&mut state.bus);

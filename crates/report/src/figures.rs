@@ -71,15 +71,20 @@ pub(crate) fn bytes(n: u64) -> String {
 
 /// Bytes per second: `100 MB/s`, in powers of ten, as disks and contracts are sized.
 pub(crate) fn rate(n: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    thousands(n) + "B/s"
+}
+
+/// A number in powers of a thousand, for a unit to come after it: `2.1 G`, `12 `.
+pub(crate) fn thousands(n: u64) -> String {
+    const POWERS: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
     let (mut power, mut unit) = (0, 1);
-    // The limit of a unit is where one decimal would round up to 1000.0.
-    while power + 1 < UNITS.len() && u128::from(n) * 20 >= (1000 * 20 - 1) * u128::from(unit) {
+    // The limit of a power is where one decimal would round up to 1000.0.
+    while power + 1 < POWERS.len() && u128::from(n) * 20 >= (1000 * 20 - 1) * u128::from(unit) {
         power += 1;
         unit *= 1_000;
     }
     let number = tenths(n, unit);
-    format!("{} {}/s", number.strip_suffix(".0").unwrap_or(&number), UNITS[power])
+    format!("{} {}", number.strip_suffix(".0").unwrap_or(&number), POWERS[power])
 }
 
 /// Millionths of a whole: `25%`, `66.7%`.

@@ -1,8 +1,10 @@
-//! Gangs in a statement: which jobs run now, which wait and since how many quanta, and what each is taken to transfer.
+//! Gangs in a statement: which jobs run now, which wait and since how many quanta, and what each is taken to
+//! have of what they share.
 
 use commonhold_ledger::{Account, Gang, GangState, Job, Known, Statement};
+use commonhold_policy::plan::SharedRate;
 
-use crate::figures::{NOTHING, count, rate};
+use crate::figures::{NOTHING, bytes, count, rate, thousands};
 use crate::status::depth;
 use crate::table::{Paint, Style, Table, clean, wrap};
 use crate::words;
@@ -46,7 +48,13 @@ pub(crate) fn text(statement: &Statement, style: Style) -> String {
 
 /// A row for each job that is a gang, and below it why it runs.
 fn jobs(statement: &Statement, style: Style) -> Option<Table> {
-    let heads = ["gang", "unit", "CPUs", "now", "thread\ntransfers", "that\nis", "quanta\nrun", "waited"];
+    let rates = || statement.jobs.iter().filter_map(|job| job.gang.as_ref()?.rate);
+    let does = match rates().next() {
+        None | Some(SharedRate::BytesPerS(_)) => "thread\ntransfers",
+        Some(SharedRate::CacheBytes(_)) => "thread\nholds",
+        Some(SharedRate::InstructionsPerS(_)) => "instructions\nof a thread",
+    };
+    let heads = ["gang", "unit", "CPUs", "now", does, "that\nis", "quanta\nrun", "waited"];
     let mut table = Table::new(&heads);
     let mut any = false;
     for (job, gang) in statement.jobs.iter().filter_map(|job| Some((job, job.gang.as_ref()?))) {
@@ -60,6 +68,14 @@ fn jobs(statement: &Statement, style: Style) -> Option<Table> {
     any.then_some(table)
 }
 
+fn shared(has: SharedRate) -> String {
+    match has {
+        SharedRate::BytesPerS(transfers) => rate(transfers),
+        SharedRate::CacheBytes(holds) => bytes(holds),
+        SharedRate::InstructionsPerS(does) => thousands(does) + "/s",
+    }
+}
+
 fn cells(job: &Job, gang: &Gang) -> Vec<String> {
     let now = match (gang.state, gang.waits) {
         (GangState::Runs, _) => "runs".to_owned(),
@@ -67,7 +83,7 @@ fn cells(job: &Job, gang: &Gang) -> Vec<String> {
         (GangState::Waits, 0) => "waits".to_owned(),
         (GangState::Waits, quanta) => format!("waits {quanta}"),
     };
-    let known = match (gang.bytes_per_s, gang.known) {
+    let known = match (gang.rate, gang.known) {
         (None, _) => NOTHING,
         (_, Known::Told) => "told",
         (_, Known::Taken) => "taken",
@@ -77,9 +93,34 @@ fn cells(job: &Job, gang: &Gang) -> Vec<String> {
         clean(&job.unit),
         if gang.cpus == 0 { NOTHING.to_owned() } else { gang.cpus.to_string() },
         now,
-        gang.bytes_per_s.map_or_else(|| NOTHING.to_owned(), rate),
+        gang.rate.map_or_else(|| NOTHING.to_owned(), shared),
         known.to_owned(),
         gang.ran.to_string(),
         gang.waited.to_string(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(rate: SharedRate) -> String {
+        let gang = Gang { rate: Some(rate), known: Known::Told, ..Gang::default() };
+        let job = Job { job: 1, name: "solve (4711)".to_owned(), gang: Some(gang), ..Job::default() };
+        let statement = Statement { jobs: vec![job], ..Statement::default() };
+        text(&statement, Style::PLAIN)
+    }
+
+    #[test]
+    fn what_a_thread_has_is_said_in_its_measure() {
+        for (rate, head, cell) in [
+            (SharedRate::BytesPerS(8_800_000_000), "transfers", "8.8 GB/s"),
+            (SharedRate::CacheBytes(3 << 20), "holds", "3 MiB"),
+            (SharedRate::InstructionsPerS(2_100_000_000), "of a thread", "2.1 G/s"),
+            (SharedRate::InstructionsPerS(0), "of a thread", "0 /s"),
+        ] {
+            let text = status(rate);
+            assert!(text.contains(head) && text.contains(cell), "{text}");
+        }
+    }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::measure::CpuCount;
-use commonhold_contract::{Contract, Placement, Scheme, UnitId};
+use commonhold_contract::{Contract, GangsShare, Placement, Scheme, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{
     CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PartOrder, PlaceOrder, Seat,
+    SharedRate,
 };
 use commonhold_policy::{Plan, Reason};
 use serde::Serialize;
@@ -112,91 +113,269 @@ struct StepJson<'a> {
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum ActionJson<'a> {
-    Own { cpu: u32, unit: &'a str },
-    Disown { cpu: u32, unit: &'a str },
-    Lend { cpu: u32, lender: &'a str, borrower: &'a str },
-    CallBack { cpu: u32, lender: &'a str, borrower: &'a str, since_ns: u64 },
-    Return { cpu: u32, lender: &'a str, borrower: &'a str },
-    Confine { unit: &'a str, cpus: Option<&'a CpuSet> },
-    Weigh { unit: &'a str, weight: u32 },
-    Credit { unit: &'a str, credit_ms: i32 },
-    Cap { unit: &'a str, micro_cpus: Option<u64> },
-    Gate { unit: &'a str, open: bool },
-    WeighDisk { unit: &'a str, disk: &'a str, weight: u32 },
-    StopForDisk { unit: &'a str, disk: &'a str, stopped: bool },
-    ShareDisk { unit: &'a str, disk: &'a str, share: u64 },
-    Seat { thread: u64, job: u32, unit: &'a str, pool: Option<u32> },
-    RunOn { thread: u64, job: u32, unit: &'a str, cpus: Option<&'a CpuSet> },
-    Bring { job: u32, unit: &'a str, nodes: &'a [NodePart], divided: bool },
-    RunTogether { job: u32, unit: &'a str, cpus: u32, bytes_per_s: u64 },
-    GateJob { job: u32, unit: &'a str, open: bool },
-    CapDisk { unit: &'a str, disk: &'a str, read_bytes_per_s: Option<u64>, written_bytes_per_s: Option<u64> },
-    Guarantee { unit: &'a str, min: u64, low: u64, own: u64 },
-    Allow { unit: &'a str, bytes: Option<u64> },
-    Reclaim { unit: &'a str, bytes: u64 },
-    Expose { unit: &'a str, exposed: bool },
-    Part { unit: &'a str, order: &'a PartOrder },
+    Own {
+        cpu: u32,
+        unit: &'a str,
+    },
+    Disown {
+        cpu: u32,
+        unit: &'a str,
+    },
+    Lend {
+        cpu: u32,
+        lender: &'a str,
+        borrower: &'a str,
+    },
+    CallBack {
+        cpu: u32,
+        lender: &'a str,
+        borrower: &'a str,
+        since_ns: u64,
+    },
+    Return {
+        cpu: u32,
+        lender: &'a str,
+        borrower: &'a str,
+    },
+    Confine {
+        unit: &'a str,
+        cpus: Option<&'a CpuSet>,
+    },
+    Weigh {
+        unit: &'a str,
+        weight: u32,
+    },
+    Credit {
+        unit: &'a str,
+        credit_ms: i32,
+    },
+    Cap {
+        unit: &'a str,
+        micro_cpus: Option<u64>,
+    },
+    Gate {
+        unit: &'a str,
+        open: bool,
+    },
+    WeighDisk {
+        unit: &'a str,
+        disk: &'a str,
+        weight: u32,
+    },
+    StopForDisk {
+        unit: &'a str,
+        disk: &'a str,
+        stopped: bool,
+    },
+    ShareDisk {
+        unit: &'a str,
+        disk: &'a str,
+        share: u64,
+    },
+    Seat {
+        thread: u64,
+        job: u32,
+        unit: &'a str,
+        pool: Option<u32>,
+    },
+    RunOn {
+        thread: u64,
+        job: u32,
+        unit: &'a str,
+        cpus: Option<&'a CpuSet>,
+    },
+    Bring {
+        job: u32,
+        unit: &'a str,
+        nodes: &'a [NodePart],
+        divided: bool,
+    },
+    RunTogether {
+        job: u32,
+        unit: &'a str,
+        cpus: u32,
+        #[serde(flatten)]
+        rate: SharedRate,
+    },
+    GateJob {
+        job: u32,
+        unit: &'a str,
+        open: bool,
+    },
+    CapDisk {
+        unit: &'a str,
+        disk: &'a str,
+        read_bytes_per_s: Option<u64>,
+        written_bytes_per_s: Option<u64>,
+    },
+    Guarantee {
+        unit: &'a str,
+        min: u64,
+        low: u64,
+        own: u64,
+    },
+    Allow {
+        unit: &'a str,
+        bytes: Option<u64>,
+    },
+    Reclaim {
+        unit: &'a str,
+        bytes: u64,
+    },
+    Expose {
+        unit: &'a str,
+        exposed: bool,
+    },
+    Part {
+        unit: &'a str,
+        order: &'a PartOrder,
+    },
+}
+
+/// What was left of what gangs share for each CPU.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum LeftJson {
+    LeftBytesPerS(i64),
+    LeftCacheBytes(i64),
+    LeftInstructionsPerS(i64),
 }
 
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum ReasonJson<'a> {
-    Scheme { scheme: Scheme },
-    Entitled { micro_cpus: u64 },
-    Turn { part: u64 },
+    Scheme {
+        scheme: Scheme,
+    },
+    Entitled {
+        micro_cpus: u64,
+    },
+    Turn {
+        part: u64,
+    },
     PoolsChanged,
     TurnOver,
-    EntitlementChanged { from: u64, to: u64 },
+    EntitlementChanged {
+        from: u64,
+        to: u64,
+    },
     NoSeatFree,
     ThreadGone,
     Rests,
-    FirstOfItsJob { placement: Placement, free: u32 },
-    BesideItsJob { threads: u32 },
-    PoolsOfItsJobFull { placement: Placement, free: u32 },
-    Together { from: u32, threads: u32 },
-    PagesApart { bytes: u64 },
-    HeadOfList { waited: u32 },
-    Fittest { left_bytes_per_s: i64 },
-    GetsOnBeside { permille: u32 },
+    FirstOfItsJob {
+        placement: Placement,
+        free: u32,
+    },
+    BesideItsJob {
+        threads: u32,
+    },
+    PoolsOfItsJobFull {
+        placement: Placement,
+        free: u32,
+    },
+    Together {
+        from: u32,
+        threads: u32,
+    },
+    PagesApart {
+        bytes: u64,
+    },
+    HeadOfList {
+        waited: u32,
+    },
+    Fittest {
+        #[serde(flatten)]
+        left: LeftJson,
+    },
+    GetsOnBeside {
+        permille: u32,
+    },
     CpusLeft,
     NotThisQuantum,
     NoGang,
-    OwnerIdle { idle_ns: u64 },
-    OwnerIdleToGiver { idle_ns: u64, credit_ns: u64 },
+    OwnerIdle {
+        idle_ns: u64,
+    },
+    OwnerIdleToGiver {
+        idle_ns: u64,
+        credit_ns: u64,
+    },
     Remembered,
-    OwnerWants { runnable: u32, kept: u32 },
+    OwnerWants {
+        runnable: u32,
+        kept: u32,
+    },
     BorrowerIdle,
-    LargerClaim { of: &'a str },
-    YieldsTheBus { to: &'a str },
-    MostOfTheBus { bytes_per_s: u64 },
+    LargerClaim {
+        of: &'a str,
+    },
+    YieldsTheBus {
+        to: &'a str,
+    },
+    MostOfTheBus {
+        bytes_per_s: u64,
+    },
     BusIsLeft,
     FollowsUse,
     HoldsChanged,
-    Proportion { micro_cpus: u64 },
-    Limit { micro_cpus: u64 },
+    Proportion {
+        micro_cpus: u64,
+    },
+    Limit {
+        micro_cpus: u64,
+    },
     MayNotBorrow,
     LoanLimit,
     NobodyThere,
     HoldsAgain,
     CpuGone,
-    DiskPart { part: u64 },
-    DiskWanted { part: u64, by: &'a str, since_ns: u64 },
-    DiskCorrected { part: u64, by: u64 },
-    DiskLimit { bytes_per_s: u64 },
+    DiskPart {
+        part: u64,
+    },
+    DiskWanted {
+        part: u64,
+        by: &'a str,
+        since_ns: u64,
+    },
+    DiskCorrected {
+        part: u64,
+        by: u64,
+    },
+    DiskLimit {
+        bytes_per_s: u64,
+    },
     DiskFree,
-    DiskDebt { bytes: u64 },
+    DiskDebt {
+        bytes: u64,
+    },
     DiskDebtPaid,
-    EntitledTo { bytes: u64 },
-    Lends { bytes: u64 },
-    CallsBack { bytes: u64 },
-    Borrows { bytes: u64 },
-    BorrowsFirst { bytes: u64 },
-    GivesBack { bytes: u64 },
+    EntitledTo {
+        bytes: u64,
+    },
+    Lends {
+        bytes: u64,
+    },
+    CallsBack {
+        bytes: u64,
+    },
+    Borrows {
+        bytes: u64,
+    },
+    BorrowsFirst {
+        bytes: u64,
+    },
+    GivesBack {
+        bytes: u64,
+    },
     AtLimit,
     NothingIdle,
-    Owes { allowed: u64 },
+    Owes {
+        allowed: u64,
+    },
     OnTrial,
-    Beyond { bytes: u64 },
+    Beyond {
+        bytes: u64,
+    },
     Enough,
 }
 
@@ -284,8 +463,8 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
         Action::Place(&PlaceOrder::Bring { job, unit, ref nodes, divided }) => {
             ActionJson::Bring { job: job.0, unit: name(unit), nodes, divided }
         }
-        Action::Gang(&Gang { job, unit, cpus, bytes_per_s }) => {
-            ActionJson::RunTogether { job: job.0, unit: name(unit), cpus, bytes_per_s }
+        Action::Gang(&Gang { job, unit, cpus, rate }) => {
+            ActionJson::RunTogether { job: job.0, unit: name(unit), cpus, rate }
         }
         Action::Gate(&GangOrder::Gate { job, unit, open }) => {
             ActionJson::GateJob { job: job.0, unit: name(unit), open }
@@ -336,7 +515,14 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::Together { from, threads } => ReasonJson::Together { from, threads },
         Reason::PagesApart { bytes } => ReasonJson::PagesApart { bytes },
         Reason::HeadOfList { waited } => ReasonJson::HeadOfList { waited },
-        Reason::Fittest { left } => ReasonJson::Fittest { left_bytes_per_s: left },
+        Reason::Fittest { of, left } => {
+            let left = match of {
+                GangsShare::Bus => LeftJson::LeftBytesPerS(left),
+                GangsShare::Cache => LeftJson::LeftCacheBytes(left),
+                GangsShare::Cores => LeftJson::LeftInstructionsPerS(left),
+            };
+            ReasonJson::Fittest { left }
+        }
         Reason::GetsOnBeside { permille } => ReasonJson::GetsOnBeside { permille },
         Reason::CpusLeft => ReasonJson::CpusLeft,
         Reason::NotThisQuantum => ReasonJson::NotThisQuantum,

@@ -3,17 +3,17 @@
 use std::fmt;
 
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
-use commonhold_contract::{Amount, Contract, PerResource, Resource, UnitId, amount_text};
+use commonhold_contract::{Amount, Contract, GangsShare, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{
     CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PartOrder, PlaceOrder,
-    RightsChange, Seat,
+    RightsChange, Seat, SharedRate,
 };
 use commonhold_policy::rights::{
     Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade, Waits,
 };
 use commonhold_policy::{MS, Plan, Reason};
 
-use crate::figures::{count, duration};
+use crate::figures::{count, duration, thousands};
 
 /// What one step of a plan does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -328,6 +328,23 @@ pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
 
 struct Described<'a>(Action<'a>, &'a Contract);
 
+/// What a thread has of what gangs share: `1.1 GiB/s`, `4 MiB of cache`, `2.1 G instructions/s`.
+struct Shared(SharedRate);
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            SharedRate::BytesPerS(rate) => write!(f, "{}/s", Bytes(rate)),
+            SharedRate::CacheBytes(held) => write!(f, "{} of cache", Bytes(held)),
+            SharedRate::InstructionsPerS(done) => {
+                let done = thousands(done);
+                let space = if done.ends_with(' ') { "" } else { " " };
+                write!(f, "{done}{space}instructions/s")
+            }
+        }
+    }
+}
+
 /// `3 threads`.
 fn several_threads(n: u32) -> String {
     count(n as usize, "thread")
@@ -394,10 +411,10 @@ impl fmt::Display for Described<'_> {
             Action::Seat(Seat { thread, job, unit, pool: None }) => {
                 write!(f, "{}, job {}: thread {} in no pool", name(unit), job.0, thread.0)
             }
-            Action::Gang(Gang { job, unit, cpus, bytes_per_s }) => {
+            Action::Gang(Gang { job, unit, cpus, rate }) => {
                 let cpus = CpuCount(u64::from(*cpus) * 1_000_000);
-                let rate = Bytes(*bytes_per_s);
-                write!(f, "{}, job {}: runs on {cpus}, {rate}/s for each thread", name(unit), job.0)
+                let rate = Shared(*rate);
+                write!(f, "{}, job {}: runs on {cpus}, {rate} for each thread", name(unit), job.0)
             }
             Action::Gate(GangOrder::Gate { job, unit, open: true }) => {
                 write!(f, "{}, job {}: goes on", name(unit), job.0)
@@ -506,15 +523,19 @@ impl fmt::Display for Because<'_> {
             Reason::HeadOfList { waited: 0 } => write!(f, "no other gang of its unit waited longer"),
             Reason::HeadOfList { waited: 1 } => write!(f, "it waited longest, for 1 quantum"),
             Reason::HeadOfList { waited } => write!(f, "it waited longest, for {waited} quanta"),
-            Reason::Fittest { left } if left < 0 => {
-                write!(f, "more than the bus carries was given already, and it transfers least")
-            }
-            Reason::Fittest { left } => {
-                write!(
-                    f,
-                    "nearest to what was left of the bus for each cpu, {}/s",
-                    Bytes(left.unsigned_abs())
-                )
+            Reason::Fittest { of, left } if left < 0 => f.write_str(match of {
+                GangsShare::Bus => "more than the bus carries was given already, and it transfers least",
+                GangsShare::Cache => "more than the caches hold was given already, and it holds least",
+                GangsShare::Cores => "more than the cores do was given already, and it does least",
+            }),
+            Reason::Fittest { of, left } => {
+                let what = match of {
+                    GangsShare::Bus => "the bus",
+                    GangsShare::Cache => "the caches",
+                    GangsShare::Cores => "the cores",
+                };
+                let left = Shared(SharedRate::of(of, left.unsigned_abs()));
+                write!(f, "nearest to what was left of {what} for each cpu, {left}")
             }
             Reason::GetsOnBeside { permille } => write!(
                 f,

@@ -49,7 +49,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
         shares: 0,
         of_first: 0,
         is_job: false,
-        ops: vec![Op::Cpu { work, kernel: 0, bus_per_ms: 0 }],
+        ops: vec![Op::Cpu { work, kernel: 0, bus_per_ms: 0, cache_bytes: 0, core: 0 }],
     };
     let job = |unit: u32| Job {
         name: format!("job{unit}"),
@@ -70,6 +70,7 @@ fn scenario(cpus: u32, tasks: u32, slice_ns: u64, seconds: u64, scheme: Scheme) 
             kernel,
             latency: None,
             cache: None,
+            last_cache_miss: 1_000_000,
             bus: None,
             contention: None,
             interrupts: None,

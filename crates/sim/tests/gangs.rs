@@ -5,6 +5,7 @@ mod scene;
 
 use std::fmt::Write;
 
+use commonhold_policy::plan::SharedRate;
 use commonhold_sim::outcome::{JobOutcome, Outcome};
 
 const LINUX: &str = "version = 1\nshape = \"cpus:4\"\n[kernel]\nscheduler = \"linux-2.4\"\ntick = \"10ms\"\nslice = \"60ms\"\n\
@@ -169,7 +170,11 @@ fn taken_at(gangs: &str, first: f64, then: f64, at: &str) -> f64 {
     );
     let outcome = run(&contract("smp", gangs), LINUX, &text);
     let gangs = outcome.ledger.jobs.iter().filter_map(|job| job.gang.as_ref());
-    let most = gangs.filter_map(|gang| gang.bytes_per_s).max().unwrap();
+    let most = gangs.filter_map(|gang| match gang.rate {
+        Some(SharedRate::BytesPerS(rate)) => Some(rate),
+        _ => None,
+    });
+    let most = most.max().unwrap();
     // 64 bytes each.
     most as f64 / 64e6
 }
@@ -191,4 +196,43 @@ fn a_new_phase_is_known_within_two_quanta() {
         let window = taken_at("quanta-window", first, then, "1650ms");
         assert!((window / then - 1.0).abs() > 0.2, "quanta-window, {first} to {then}: {window}");
     }
+}
+
+/// Seconds until all programs of a scenario of ours have ended: gangs by what they share, gangs in plain rounds, in which all
+/// are equally fit and those that waited longest run, and without gangs.
+fn finished([contract, machine, workload]: [&str; 3]) -> [f64; 3] {
+    let line = contract.lines().find(|line| line.starts_with("gangs-share")).unwrap();
+    let rounds = contract.replace(line, "");
+    let none = rounds.replace("\"quanta-window\"", "\"off\"");
+    [contract, &rounds, &none]
+        .map(|contract| scene::outcome(contract, machine, workload).ended_ns as f64 / 1e9)
+}
+
+/// In rounds, the four that need much of the cache run together, and each misses a part of what it needs. Chosen by what they
+/// hold, no more of them do than have room.
+#[test]
+fn gangs_by_the_cache_finish_sooner() {
+    let [by_cache, rounds, none] = finished([
+        include_str!("../../../scenarios/gangs-cache/contract.toml"),
+        include_str!("../../../scenarios/gangs-cache/machine.toml"),
+        include_str!("../../../scenarios/gangs-cache/workload.toml"),
+    ]);
+    assert!(
+        by_cache < rounds * 0.80 && by_cache < none * 0.90,
+        "{by_cache} s, rounds {rounds} s, none {none} s"
+    );
+}
+
+/// Likewise for two that keep a core busy, and two that leave most of it.
+#[test]
+fn gangs_by_cores_finish_sooner() {
+    let [by_cores, rounds, none] = finished([
+        include_str!("../../../scenarios/gangs-cores/contract.toml"),
+        include_str!("../../../scenarios/gangs-cores/machine.toml"),
+        include_str!("../../../scenarios/gangs-cores/workload.toml"),
+    ]);
+    assert!(
+        by_cores < rounds * 0.85 && by_cores < none * 0.95,
+        "{by_cores} s, rounds {rounds} s, none {none} s"
+    );
 }

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Discipline, Gangs, JobKind, Resource, Scheme, Unit, UnitId};
+use commonhold_contract::{Contract, Discipline, Gangs, GangsShare, JobKind, Resource, Scheme, Unit, UnitId};
 use commonhold_live::observe::capability;
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
@@ -51,7 +51,7 @@ pub(super) fn of(
 /// What holds the memory bus: the processor, or gangs that wait for a quantum.
 fn bus(contract: &Contract, means: Means, asked: &str) -> Holding {
     let rules = contract.machine.gangs;
-    let gangs = rules.by != Gangs::Off && means.gangs;
+    let gangs = rules.by != Gangs::Off && means.gangs && rules.share == GangsShare::Bus;
     let quanta = format!(
         "by gangs, in quanta of {} ms, for jobs of which it is known what they transfer",
         rules.quantum_ns / MS
@@ -67,6 +67,10 @@ fn bus(contract: &Contract, means: Means, asked: &str) -> Holding {
             Holding::partly(Resource::Bus, &by)
         }
         None if gangs => Holding::partly(Resource::Bus, &quanta),
+        None if rules.by != Gangs::Off && rules.share != GangsShare::Bus => Holding::not_held(
+            Resource::Bus,
+            &format!(": `gangs-share` is \"{}\" in [machine]{asked}", rules.share),
+        ),
         None => Holding::not_held(Resource::Bus, &format!(": `gangs` is \"off\" in [machine]{asked}")),
     }
 }
@@ -84,7 +88,12 @@ fn gangs(contract: &Contract, backend: &str, means: Means) -> Option<Holding> {
         (false, _) if units => "stopped by signals; a unit that is one job by its control group",
         (false, _) => "stopped by signals: only a job that is a whole unit has a control group of its own",
     };
-    Some(Holding { resource: "gangs".to_owned(), held: State::Yes, how: how.to_owned() })
+    let by = match contract.machine.gangs.share {
+        GangsShare::Bus => "",
+        GangsShare::Cache => "chosen by what they hold of the last-level caches, ",
+        GangsShare::Cores => "chosen by the instructions that they execute, ",
+    };
+    Some(Holding { resource: "gangs".to_owned(), held: State::Yes, how: format!("{by}{how}") })
 }
 
 /// The `resource` of jobs in pools, which are none.
@@ -336,6 +345,12 @@ mod tests {
         is(&contract, "cgroup", user::MEANS, alone);
         contract.units[physics.index()].job = Some(JobKind::Unit);
         is(&contract, "cgroup", user::MEANS, "signals; a unit that is one job by its control group");
+        contract.machine.gangs.by = Gangs::LatestQuantum;
+        contract.machine.gangs.share = GangsShare::Cores;
+        let cores = said(&contract, "kernel", kernel::MEANS).unwrap_or_default();
+        assert!(cores.contains("chosen by the instructions that they execute, stopped by"), "{cores}");
+        let unheld = bus(&contract, kernel::MEANS, "").line();
+        assert!(unheld.contains("not held: `gangs-share` is \"cores\""), "{unheld}");
     }
 
     #[test]

@@ -37,6 +37,9 @@ const HARDWARE: u32 = 0;
 /// `PERF_COUNT_HW_CACHE_MISSES`: what last-level caches fetch over the bus.
 const CACHE_MISSES: u64 = 3;
 
+/// `PERF_COUNT_HW_INSTRUCTIONS`.
+const INSTRUCTIONS: u64 = 1;
+
 /// Bits of `flags`: not started; not counting in the kernel or a hypervisor, which ordinary users may not watch.
 pub(super) const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
 
@@ -89,6 +92,8 @@ pub(crate) struct Event {
 impl Event {
     /// What last-level caches fetch over the bus.
     pub(crate) const MISSES: Event = Event { kind: HARDWARE, config: CACHE_MISSES };
+    /// Instructions that were executed to their end: `PERF_COUNT_HW_INSTRUCTIONS`.
+    pub(crate) const INSTRUCTIONS: Event = Event { kind: HARDWARE, config: INSTRUCTIONS };
     /// Page faults, which every machine counts: `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_PAGE_FAULTS`.
     #[cfg(test)]
     pub(crate) const FAULTS: Event = Event { kind: 1, config: 2 };
@@ -143,15 +148,11 @@ fn value(counter: &OwnedFd) -> io::Result<u64> {
     if read == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Whether this process may count its own cache misses. Errors are the kernel's: `ENOENT` when the processor, or the
-/// virtual machine, has no counters, `EACCES` when kernel.`perf_event_paranoid` forbids it.
-pub(crate) fn count_cache_misses() -> io::Result<()> {
-    let attributes = Attributes {
-        kind: HARDWARE,
-        config: CACHE_MISSES,
-        flags: DISABLED_USER_ONLY,
-        ..Attributes::default()
-    };
+/// Whether this process may count such an event of its own. Errors are the kernel's: `ENOENT` when the processor, or the
+/// virtual machine, has no counter for it, `EACCES` when kernel.`perf_event_paranoid` forbids it.
+pub(crate) fn counts_own(event: Event) -> io::Result<()> {
+    let Event { kind, config } = event;
+    let attributes = Attributes { kind, config, flags: DISABLED_USER_ONLY, ..Attributes::default() };
     open(&attributes, 0).map(drop)
 }
 

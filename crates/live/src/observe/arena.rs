@@ -20,7 +20,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use commonhold_client::arena::{LEFT, Told};
-use commonhold_policy::{BusUse, JobId, Time};
+use commonhold_policy::{JobId, SharedUse, Time};
 
 use super::process::{ProcFs, ProcessKey, is_alive};
 use crate::LiveError;
@@ -82,7 +82,7 @@ pub(crate) type JobOf<'a> = &'a dyn Fn(ProcessKey) -> Option<(JobId, Option<Time
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     members: BTreeMap<ProcessKey, Member>,
-    sums: BTreeMap<JobId, BusUse>,
+    sums: BTreeMap<JobId, SharedUse>,
     swept_at: Time,
 }
 
@@ -159,7 +159,7 @@ impl Arena {
         job_of: JobOf<'_>,
         procfs: &mut ProcFs,
         complaints: &mut Vec<Complaint>,
-    ) -> &BTreeMap<JobId, BusUse> {
+    ) -> &BTreeMap<JobId, SharedUse> {
         if now >= self.swept_at.saturating_add(SWEEP_NS) {
             self.swept_at = now;
             self.sweep(procfs);
@@ -181,7 +181,7 @@ impl Arena {
             });
             if grown > 0 || member.has_told {
                 let sum = sums.entry(job).or_default();
-                sum.bytes = sum.bytes.saturating_add(grown);
+                sum.amount = sum.amount.saturating_add(grown);
             }
             if member.has_told && !member.silent && member.at != LEFT {
                 let at = member.at.saturating_add(member.paused);

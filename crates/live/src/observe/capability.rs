@@ -1,7 +1,7 @@
 //! What this kernel and these privileges can enforce: everything `doctor` shows, and the typed answers that the daemon
 //! needs to choose its backend.
 //!
-//! Looking changes nothing: files are read, and one perf counter is opened and closed. A file that cannot be read
+//! Looking changes nothing: files are read, and two perf counters are opened and closed. A file that cannot be read
 //! counts as not there, with the reason in its row. Looking never fails.
 
 mod bus;
@@ -12,6 +12,7 @@ mod jobs;
 mod memory;
 mod resources;
 mod sched_ext;
+mod shared;
 mod surroundings;
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,8 @@ use commonhold_machine::capability::{Area, Enforcer, Findings, Row, State};
 use self::cgroup::Cgroup;
 use self::context::Context;
 use super::topology;
-use crate::host::{self, page_out, perf};
+use crate::host::perf::{self, Event};
+use crate::host::{self, page_out};
 
 pub(crate) use memory::means_at;
 pub use sched_ext::BUILT_IN;
@@ -79,7 +81,8 @@ pub struct Capabilities {
 /// Looks at everything. `root` is `/`, or a folder that looks like it.
 pub fn probe(root: &Path) -> Capabilities {
     let unwritten = Unwritten {
-        counter: perf::count_cache_misses(),
+        counter: perf::counts_own(Event::MISSES),
+        instructions: perf::counts_own(Event::INSTRUCTIONS),
         built_in: sched_ext::BUILT_IN,
         pages_out: page_out::is_offered(),
         moves_pages: jobs::kernel_moves_pages(),
@@ -139,6 +142,8 @@ pub fn missing_cgroups<'p>(root: &Path, paths: &BTreeSet<&'p str>) -> BTreeSet<&
 struct Unwritten {
     /// What opening a perf counter said.
     counter: io::Result<()>,
+    /// The same of instructions.
+    instructions: io::Result<()>,
     /// Whether the scheduler is built in.
     built_in: bool,
     /// Whether the kernel has the call to page out another process's memory.
@@ -149,7 +154,7 @@ struct Unwritten {
 
 /// The same, given the facts that are in no file.
 fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
-    let Unwritten { counter, built_in, pages_out, moves_pages } = unwritten;
+    let Unwritten { counter, instructions, built_in, pages_out, moves_pages } = unwritten;
     let context = Context::read(root);
     let cgroup = Cgroup::probe(&context);
     let backend = cgroup.backend(&context);
@@ -171,6 +176,7 @@ fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
     rows.push(io.clone());
     rows.extend(disk::rows(&context, &io, &memory));
     rows.extend(bus::rows(&context, counter));
+    rows.extend(shared::rows(&context, instructions));
     rows.extend(surroundings::privileges(&context));
     rows.extend(surroundings::surroundings(&context));
     let machine = topology::read(root).map_err(|error| {
@@ -178,6 +184,7 @@ fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
     });
     if let Ok(machine) = &machine {
         rows.push(bus::capacity(&context, machine));
+        rows.extend(shared::machine_rows(machine));
         rows.extend(jobs::rows(&context, machine, moves_pages));
         rows.sort_by_key(|row| row.area);
     }

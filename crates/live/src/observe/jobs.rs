@@ -25,9 +25,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use std::os::fd::OwnedFd;
 
-use commonhold_contract::{Contract, Gangs, JobKind, UnitId};
+use commonhold_contract::{Contract, Gangs, GangsShare, JobKind, UnitId};
 use commonhold_machine::CpuSet;
-use commonhold_policy::{BusUse, JobFacts, JobId, ThreadFacts, ThreadId, Time, UnitFacts};
+use commonhold_policy::{JobFacts, JobId, SharedUse, ThreadFacts, ThreadId, Time, UnitFacts};
 
 use super::arena::{Arena, Complaint, NotJoined};
 use super::bus::counters::Counters;
@@ -110,6 +110,8 @@ pub(crate) struct Jobs {
     arena: Arena,
     /// Of the processes that are not in it.
     counters: Counters,
+    /// What that is of.
+    share: GangsShare,
     complaints: Vec<Complaint>,
     shut: BTreeMap<JobId, Shut>,
     /// Whether the machine has several nodes; `None`: nobody asked yet.
@@ -139,7 +141,7 @@ impl Jobs {
         }
         let mut facts = self.facts(roster);
         self.look_at_memory(now, &mut facts, roster)?;
-        self.look_at_bus(now, contract, &mut facts, roster);
+        self.look_at_shared(now, contract, &mut facts, roster);
         Ok(facts)
     }
 
@@ -335,7 +337,7 @@ impl Jobs {
                 unit: known.unit,
                 threads: Vec::new(),
                 memory: None,
-                bus: None,
+                shared: None,
             });
             facts.threads.extend(known.threads.values().map(|thread| ThreadFacts {
                 thread: thread.id,
@@ -350,11 +352,22 @@ impl Jobs {
         jobs.into_values().collect()
     }
 
-    /// Reads what processes told.
-    fn look_at_bus(&mut self, now: Time, contract: &Contract, facts: &mut [JobFacts], roster: &mut Roster) {
+    /// Reads what processes told, or are counted to do, of what gangs share.
+    fn look_at_shared(
+        &mut self,
+        now: Time,
+        contract: &Contract,
+        facts: &mut [JobFacts],
+        roster: &mut Roster,
+    ) {
+        let share = contract.machine.gangs.share;
         if !has_gangs(contract) {
-            (self.arena, self.counters) = (Arena::default(), Counters::default());
+            (self.arena, self.counters, self.share) =
+                (Arena::default(), Counters::default(), GangsShare::Bus);
             return;
+        }
+        if self.share != share {
+            (self.counters, self.share) = (Counters::for_share(share), share);
         }
         let (known, shut) = (&self.known, &self.shut);
         let job_of = |key: ProcessKey| {
@@ -363,18 +376,24 @@ impl Jobs {
         };
         let every_ns = told_every(contract);
         let sums = self.arena.look(now, every_ns, &job_of, roster.procfs(), &mut self.complaints);
-        let told: BTreeMap<JobId, BusUse> = sums.clone();
+        // What programs tell is of the bus. They are read all the same, since they look whether somebody does.
+        let told: BTreeMap<JobId, SharedUse> = match share {
+            GangsShare::Bus => sums.clone(),
+            GangsShare::Cores => BTreeMap::new(),
+            // Of the cache, groups tell it: see `apply::bus::resctrl`.
+            GangsShare::Cache => return,
+        };
         let silent: BTreeMap<ProcessKey, JobId> = known
             .iter()
-            .filter(|(key, _)| !self.arena.has(**key))
+            .filter(|(key, _)| share == GangsShare::Cores || !self.arena.has(**key))
             .map(|(key, known)| (*key, known.job))
             .collect();
         let mut problems = Vec::new();
         let counted = self.counters.look(now, &silent, roster.procfs(), &mut problems);
-        let about = |error| (ProcessKey { pid: 0, start: 0 }, "count what processes transfer", error);
+        let about = |error| (ProcessKey { pid: 0, start: 0 }, "count what processes do", error);
         self.complaints.extend(problems.into_iter().map(about));
         for facts in facts {
-            facts.bus = together(told.get(&facts.job), counted.get(&facts.job));
+            facts.shared = together(told.get(&facts.job), counted.get(&facts.job));
         }
     }
 
@@ -410,10 +429,10 @@ impl Jobs {
 }
 
 /// What a job transferred of which some processes tell it and others are counted.
-fn together(told: Option<&BusUse>, counted: Option<&BusUse>) -> Option<BusUse> {
-    let sum = |told: &BusUse, counted: &BusUse| BusUse {
+fn together(told: Option<&SharedUse>, counted: Option<&SharedUse>) -> Option<SharedUse> {
+    let sum = |told: &SharedUse, counted: &SharedUse| SharedUse {
         at: told.at.min(counted.at),
-        bytes: told.bytes.saturating_add(counted.bytes),
+        amount: told.amount.saturating_add(counted.amount),
     };
     match (told, counted) {
         (Some(told), Some(counted)) => Some(sum(told, counted)),

@@ -6,13 +6,14 @@
 //! | core | `cpuN/topology/thread_siblings_list` | each CPU is a core of its own |
 //! | socket | `cpuN/topology/physical_package_id` | the node is one |
 //! | cache | `cpuN/cache/indexI/shared_cpu_list` of the highest level | the CPUs of a node share one |
+//! | its size | `cpuN/cache/indexI/size` of the same | unknown |
 //! | node | /sys/devices/system/node/nodeN/cpulist | one node |
 //! | memory | nodeN/meminfo; for one node /proc/meminfo | an error |
 //! | swap | /proc/meminfo | none |
 //! | disks | /sys/block | none |
 //!
 //! Only CPUs that this process may use are listed. Cores and caches are numbered in the order of their first CPU, so
-//! that the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node, and
+//! that the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node, each with its part of the bytes, and
 //! a node that spans sockets (NUMA switched off) as one socket: places nest. A CPU that goes offline between two reads is left out.
 //!
 //! A disk is a device at the bottom. These are none:
@@ -27,9 +28,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use commonhold_machine::{Cpu, CpuSet, Machine, Node};
+use commonhold_machine::{Cache, Cpu, CpuSet, Machine, Node};
 
-use super::bus::capacity;
+use super::bus::{Cache as LastCache, capacity, last_cache};
 use super::disk;
 use super::files::Tree;
 use crate::LiveError;
@@ -79,6 +80,7 @@ pub fn read_for(root: &Path, allowed: &CpuSet) -> Result<Machine, LiveError> {
         swap_bytes: meminfo(&tree, "/proc/meminfo", "SwapTotal:")?.unwrap_or(0),
         disks: disk::list(&tree)?,
         bus_bytes_per_s: None,
+        caches: cache_sizes(&tree, &cpus),
         cpus,
     };
     machine.bus_bytes_per_s = capacity::known(&tree, &machine).map(|capacity| capacity.all_bytes_per_s);
@@ -191,6 +193,18 @@ impl Numbering {
     }
 }
 
+/// What the caches hold that these CPUs have. One that counts as several is divided evenly.
+fn cache_sizes(tree: &Tree, cpus: &[Cpu]) -> Vec<Cache> {
+    let mut found: BTreeMap<u32, Option<LastCache>> = BTreeMap::new();
+    for cpu in cpus {
+        found.entry(cpu.cache).or_insert_with(|| last_cache(tree, cpu.id));
+    }
+    let first = |of: &LastCache| of.first_cpu;
+    let parts = |of: &LastCache| found.values().flatten().filter(|other| first(other) == first(of)).count();
+    let known = found.iter().filter_map(|(id, cache)| Some((*id, (*cache)?)));
+    known.map(|(id, cache)| Cache { id, bytes: cache.bytes / parts(&cache).max(1) as u64 }).collect()
+}
+
 /// The lowest CPU that shares the last-level cache with this one; none where caches are not described.
 fn cache_group(tree: &Tree, cpu: u32) -> Result<Option<u32>, LiveError> {
     let folder = format!("{CPUS}/cpu{cpu}/cache");
@@ -278,6 +292,7 @@ mod tests {
                     (&file("cache/index0/shared_cpu_list"), &format!("{core},{}\n", core + 4)),
                     (&file("cache/index3/level"), "3\n"),
                     (&file("cache/index3/shared_cpu_list"), &format!("{shared}\n")),
+                    (&file("cache/index3/size"), if core < 2 { "8192K\n" } else { "32M\n" }),
                 ],
             );
         }
@@ -296,6 +311,7 @@ mod tests {
         assert_eq!(column(&machine, |cpu| cpu.node), [0, 0, 1, 1, 0, 0, 1, 1]);
         assert_eq!(column(&machine, |cpu| cpu.cache), [0, 0, 1, 1, 0, 0, 1, 1]);
         assert_eq!(column(&machine, |cpu| cpu.core), [0, 1, 2, 3, 0, 1, 2, 3]);
+        assert_eq!((machine.cache(0), machine.cache(1)), (Some(8 << 20), Some(32 << 20)));
         assert_eq!(
             machine.nodes.iter().map(|node| node.memory_bytes).collect::<Vec<_>>(),
             [2 << 20, 1 << 20]
@@ -363,6 +379,7 @@ mod tests {
         }
         // Node 0 has a cache per core now, node 1 one for all; level 1 is per core everywhere.
         let machine = read_fake(&dir, ALL).unwrap();
+        assert_eq!(machine.cache_bytes(), Some((8 + 8 + 32) << 20));
         assert_eq!(column(&machine, |cpu| cpu.cache), [0, 1, 2, 2, 0, 1, 2, 2]);
     }
 
@@ -371,9 +388,10 @@ mod tests {
         let dir = two_nodes();
         for cpu in 0..8 {
             let file = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list");
-            fake::add(&dir, &[(&file, "0-7\n")]);
+            fake::add(&dir, &[(&file, "0-7\n"), (&file.replace("shared_cpu_list", "size"), "12M\n")]);
         }
         let machine = read_fake(&dir, ALL).unwrap();
+        assert_eq!((machine.cache(0), machine.cache_bytes()), (Some(6 << 20), Some(12 << 20)));
         assert_eq!(column(&machine, |cpu| cpu.cache), [0, 0, 1, 1, 0, 0, 1, 1]);
     }
 

@@ -120,7 +120,7 @@ impl World {
             unit: *unit,
             threads: Vec::new(),
             memory: None,
-            bus: None,
+            shared: None,
         };
         let snapshot = Snapshot {
             at: self.now,

@@ -11,7 +11,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_contract::{Contract, GangsShare, Scheme, UnitId};
 use commonhold_machine::Machine;
 
 use crate::plan::{GangOrder, Plan, Reason};
@@ -102,7 +102,7 @@ impl GangBooks {
     }
 
     fn bus(&mut self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) {
-        if contract.machine.scheme == Scheme::Smp {
+        if contract.machine.scheme == Scheme::Smp || contract.machine.gangs.share != GangsShare::Bus {
             self.yield_the_bus.clear();
         }
         let Some(bus) = &plan.decisions.bus else { return };
@@ -155,7 +155,7 @@ impl GangBooks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{BusPart, BusPlan, Gang, Quantum, Step};
+    use crate::plan::{BusPart, BusPlan, Gang, Quantum, SharedRate, Step};
     use alloc::vec;
 
     const UNIT: UnitId = UnitId(2);
@@ -164,7 +164,7 @@ mod tests {
     fn plan(begins: bool, chosen: &[(u32, u32)], gates: &[(u32, bool)]) -> Plan {
         let mut plan = Plan::default();
         let gang = |(at, (job, cpus)): (usize, &(u32, u32))| Step {
-            action: Gang { job: JobId(*job), unit: UNIT, cpus: *cpus, bytes_per_s: 0 },
+            action: Gang { job: JobId(*job), unit: UNIT, cpus: *cpus, rate: SharedRate::BytesPerS(0) },
             reason: if at == 0 { Reason::HeadOfList { waited: 0 } } else { Reason::CpusLeft },
         };
         let chosen = chosen.iter().enumerate().map(gang).collect();

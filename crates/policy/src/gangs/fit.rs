@@ -8,7 +8,8 @@
 //! ```
 //!
 //! which is the one with the smallest distance. It is worked out anew after each choice. Where too much was given already,
-//! ABBW/proc is below 0, and the fittest is the one that transfers least. Of equally fit ones, it is the one that waited longest.
+//! ABBW/proc is below 0, and the fittest is the one that transfers least. Of caches, bytes held take the place of bytes per
+//! second, and of cores, instructions per second. Of equally fit ones, it is the one that waited longest.
 //!
 //! Algorithm, [`together`]: a full bus costs all threads beside it, so what goes together matters for those that wait as well.
 //! For example, a gang that wants half of the bus waits longest; two that want nothing and two that want half of it wait, too.
@@ -39,7 +40,7 @@ pub(super) struct Candidate {
     pub(super) place: u64,
     /// CPUs that it needs.
     pub(super) cpus: u32,
-    /// What each of its threads is taken to transfer, in bytes per second.
+    /// What each of its threads is taken to have of what they share: of the bus, bytes per second.
     pub(super) rate: u64,
 }
 
@@ -47,20 +48,20 @@ pub(super) struct Candidate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) cpus: u32,
-    /// Bytes per second; below 0 where more was given than there is.
-    pub(super) bus: i64,
+    /// Of what they share, in its own measure; below 0 where more was given than there is.
+    pub(super) amount: i64,
 }
 
 impl Left {
     /// For each CPU.
     pub(super) fn each(self) -> i64 {
-        self.bus / i64::from(self.cpus.max(1))
+        self.amount / i64::from(self.cpus.max(1))
     }
 
     pub(super) fn take(&mut self, candidate: &Candidate) {
         self.cpus = self.cpus.saturating_sub(candidate.cpus);
         let takes = candidate.rate.saturating_mul(u64::from(candidate.cpus));
-        self.bus = self.bus.saturating_sub_unsigned(takes);
+        self.amount = self.amount.saturating_sub_unsigned(takes);
     }
 }
 
@@ -237,7 +238,7 @@ mod tests {
     /// 8 GB/s and 4 CPUs are left: 2 GB/s for each.
     #[test]
     fn the_nearest_to_what_is_left_for_each_cpu_is_the_fittest() {
-        let left = Left { cpus: 4, bus: 8_000_000_000 };
+        let left = Left { cpus: 4, amount: 8_000_000_000 };
         let of = candidates(&[(1, 3 * GB), (2, GB + GB / 2), (2, GB), (5, 2 * GB)]);
         assert_eq!(fittest(&of, left), Some(1), "the last is nearer, and does not fit");
         let same = candidates(&[(1, 3 * GB), (1, GB)]);
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn where_too_much_was_given_the_one_that_transfers_least_is_the_fittest() {
-        let left = Left { cpus: 2, bus: -3_000_000_000 };
+        let left = Left { cpus: 2, amount: -3_000_000_000 };
         assert_eq!(fittest(&candidates(&[(1, 3 * GB), (1, 2 * GB), (1, GB)]), left), Some(2));
     }
 

@@ -1,15 +1,17 @@
-//! Gangs: which jobs run in a quantum, by what they transfer over the memory bus.
+//! Gangs: which jobs run in a quantum, by what they transfer over the memory bus, or have of what else they share.
 //!
-//! Problem. Threads that share a bus slow each other down, up to three times, though each has a CPU of its own. A bus that is
-//! full beside one that is idle a quantum later is waste. And the threads of one job wait for each other: a part of them that
+//! Problem. Threads that share a bus slow each other down, up to three times, though each has a CPU of its own. So do those that
+//! share a cache, or the core that they are hardware threads of. A bus that is full beside one that is idle a quantum later is
+//! waste. And the threads of one job wait for each other: a part of them that
 //! runs gains nothing.
 //!
 //! Terms: a *gang* is a job whose threads all run, or none. It needs as many CPUs as threads of it wanted one at a look of the
-//! last quantum in which it ran. The *list* has those that want CPUs, the one that waited longest first: its *head*.
+//! last quantum in which it ran. What gangs *share* is the contract's `gangs-share`: below, the bus stands for it. The *list* has those that want CPUs, the one that waited longest first: its *head*.
 //!
 //! Algorithm. At the end of each quantum:
 //! 1. What each gang that ran has transferred is divided by its threads ([`rates`]). What it would have transferred if the bus
-//!    had been its own is estimated ([`crate::bus::queue`]). Those that ran go to the end of the list.
+//!    had been its own is estimated ([`crate::bus::queue`]); of a cache or of cores, it is not. How much there is of what they
+//!    share, [`shared`] tells. Those that ran go to the end of the list.
 //! 2. The head runs. As long as CPUs are left, another one is chosen that fits into them ([`fit`]): the fittest by the rates,
 //!    or those that get on most.
 //! 3. All others are stopped.
@@ -18,7 +20,7 @@
 //! are given to another.
 //!
 //! Units. Each outermost unit's gangs have a list of their own, on the CPUs that it holds, and as much of the bus as it is
-//! entitled to, or as others left in the last quantum, if that is more. Where units share CPUs by weight, each has CPUs by
+//! entitled to, or as others left in the last quantum, if that is more. Of caches and cores it has as much as of the CPUs. Where units share CPUs by weight, each has CPUs by
 //! quanta: it earns its part of the machine with each, and what it could not use, because a gang needs more at once, it keeps.
 //! A unit whose gangs took more of the bus than it holds, to the cost of others, waits for a quantum (`crate::bus`).
 //!
@@ -33,26 +35,25 @@
 //! Source: seed 003, section 4. The head, the fitness and the window are its own; the estimate of demand is ours.
 
 mod fit;
+mod measure;
 mod rates;
+mod shared;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, GangRules, Gangs, UnitId};
+use commonhold_contract::{Contract, GangRules, Gangs, GangsShare, UnitId};
 
-use crate::bus::queue::{self, Alike, WHOLE};
-use crate::bus::{self, Ran};
+use crate::bus::Ran;
 use crate::input::Input;
-use crate::plan::{Gang as Chosen, GangOrder, Quantum, Reason, Step};
-use crate::snapshot::{BusUse, JobFacts, JobId};
+use crate::plan::{Gang as Chosen, GangOrder, Quantum, Reason, SharedRate, Step};
+use crate::snapshot::{JobFacts, JobId, SharedUse};
 use crate::time::{MS, Time};
 use crate::tree::outermost;
 
 use fit::{Candidate, Left};
 use rates::Rates;
-
-/// A measure of less than this part of a quantum is none.
-const MEASURE_PART: u64 = 4;
+use shared::Seen;
 
 /// A gang's share of a quantum is not shorter than a look may be late.
 const LATE_NS: Time = MS;
@@ -99,7 +100,7 @@ pub(crate) type Waits<'a> = &'a dyn Fn(UnitId) -> Option<Reason>;
 pub(crate) struct Turn {
     /// Whether a quantum begins now.
     pub(crate) begins: bool,
-    /// What gangs did in the one before.
+    /// What gangs transferred in the one before; nothing where they are not chosen by that.
     pub(crate) ran: Vec<Ran>,
 }
 
@@ -114,8 +115,11 @@ pub(crate) struct State {
     until: Time,
     /// What outermost units earned of CPUs and did not use, in millionths; below 0: what they used and did not earn yet.
     earned: BTreeMap<UnitId, i64>,
-    /// What each board transferred in the last quantum, in bytes per second.
+    /// What each board had of what they share in the last quantum.
     used: BTreeMap<Option<UnitId>, u64>,
+    /// What all that is measured is of, and the most of it that one thread was seen to have.
+    share: GangsShare,
+    most: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,11 +140,13 @@ struct Gang {
     open: bool,
     /// Quanta since it ran.
     waited: u32,
-    /// What it had transferred when it began to run.
-    mark: Option<BusUse>,
+    /// What it had had of what they share when it began to run.
+    mark: Option<SharedUse>,
     /// The latest that is known of that.
-    bus: Option<BusUse>,
+    last: Option<SharedUse>,
     rates: Rates,
+    /// Of a cache: what it held while there was room.
+    seen: Seen,
     because: Reason,
 }
 
@@ -158,8 +164,9 @@ impl Gang {
             open: true,
             waited: 0,
             mark: None,
-            bus: None,
+            last: None,
             rates: Rates::default(),
+            seen: Seen::default(),
             because: Reason::CpusLeft,
         }
     }
@@ -167,9 +174,9 @@ impl Gang {
     fn look(&mut self, facts: &JobFacts) {
         let wants = facts.threads.iter().filter(|thread| thread.wants).count();
         let wants = u32::try_from(wants).unwrap_or(u32::MAX);
-        self.bus = facts.bus.or(self.bus);
+        self.last = facts.shared.or(self.last);
         if self.mark.is_none() {
-            self.mark = self.bus;
+            self.mark = self.last;
         }
         // A gang that is stopped tells nothing of what it wants.
         if self.runs {
@@ -193,11 +200,12 @@ pub(crate) fn look(
         }
         return None;
     }
+    state.measure_by(rules.share);
     state.take_in(input, room, orders);
     let begins = now.saturating_add(LATE_NS) >= state.until;
     let mut ran = Vec::new();
     if begins {
-        ran = state.measure(rules, bus::carries(input.machine));
+        ran = state.measure(input, rules);
         state.pass_on();
         state.until = now.saturating_add(rules.quantum_ns);
     } else {
@@ -225,14 +233,18 @@ pub(crate) fn choose(
 ) -> (Option<Quantum>, Option<Time>) {
     let (begins, rules) = (*begins, input.contract.machine.gangs);
     let cpus = u32::try_from(input.machine.cpus.len()).unwrap_or(u32::MAX).max(1);
-    let bus = bus::carries(input.machine);
-    let first_rate = rules.first_rate.of(bus / u64::from(cpus));
+    let whole = shared::whole(input.machine, rules.share, state.most);
+    let first_rate = rules.first_rate.of(whole / u64::from(cpus));
     let mut quantum =
         Quantum { until: state.until, begins, goes_on: state.running(), chosen: Vec::new(), waiting: 0 };
     let boards = state.boards(room, cpus, begins);
-    let bus_of_board = |state: &State, board: Option<UnitId>| match board {
-        None => bus,
-        Some(unit) => bus_of(unit).max(bus.saturating_sub(state.used_by_others(board))),
+    let part_of = |unit: UnitId| match rules.share {
+        GangsShare::Bus => bus_of(unit),
+        GangsShare::Cache | GangsShare::Cores => shared::part(room, unit, whole, cpus),
+    };
+    let part_of_board = |state: &State, board: Option<UnitId>| match board {
+        None => whole,
+        Some(unit) => part_of(unit).max(whole.saturating_sub(state.used_by_others(board))),
     };
     let mut idle = cpus.saturating_sub(boards.iter().map(|board| board.taken).sum());
     // What a unit has of its own, and then what no unit could use.
@@ -243,7 +255,7 @@ pub(crate) fn choose(
         }
         for board in &boards {
             let own = if spare { idle } else { board.left.min(idle) };
-            let bus = bus_of_board(state, board.of);
+            let part = part_of_board(state, board.of);
             let mut choice = Choice {
                 state,
                 rules,
@@ -251,7 +263,7 @@ pub(crate) fn choose(
                 cpus: own,
                 most: board.most,
                 head_first: begins && !spare,
-                bus,
+                part,
                 first_rate,
                 waits,
                 chosen: &mut quantum.chosen,
@@ -317,48 +329,6 @@ impl State {
         self.gangs.sort_unstable_by_key(|gang| gang.job);
     }
 
-    /// What those transferred that ran.
-    fn measure(&mut self, rules: GangRules, bus: u64) -> Vec<Ran> {
-        let part = |rate: u64| {
-            u64::try_from(u128::from(rate) * u128::from(WHOLE) / u128::from(bus))
-                .map_or(WHOLE, |part| part.min(WHOLE))
-        };
-        let rate = |gang: &Gang| {
-            let (mark, last) = (gang.mark?, gang.bus?);
-            let span = last.at.saturating_sub(mark.at);
-            let enough = gang.runs && gang.wanted > 0 && span >= rules.quantum_ns / MEASURE_PART;
-            let bytes = u128::from(last.bytes.saturating_sub(mark.bytes)) * 1_000_000_000;
-            let rate = bytes / u128::from(span.max(1)) / u128::from(gang.wanted.max(1));
-            enough.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
-        };
-        let rates: Vec<Option<u64>> = self.gangs.iter().map(rate).collect();
-        let ran = self.gangs.iter().zip(&rates).filter_map(|(gang, rate)| Some((gang, (*rate)?)));
-        let together: Vec<Alike> =
-            ran.clone().map(|(gang, rate)| Alike { threads: gang.wanted, part: part(rate) }).collect();
-        self.used.clear();
-        for (gang, rate) in ran {
-            let used = self.used.entry(gang.board).or_default();
-            *used = used.saturating_add(rate.saturating_mul(u64::from(gang.wanted)));
-        }
-        let mut entered = Vec::new();
-        for (gang, rate) in self.gangs.iter_mut().zip(rates) {
-            let Some(rate) = rate else { continue };
-            let demand =
-                u128::from(queue::demand(&together, part(rate))) * u128::from(bus) / u128::from(WHOLE);
-            let demand = u64::try_from(demand).unwrap_or(u64::MAX).max(rate);
-            gang.rates.measured(rate, demand, rules.window);
-            let (mark, last) = (gang.mark.unwrap_or_default(), gang.bus.unwrap_or_default());
-            entered.push(Ran {
-                job: gang.job,
-                unit: gang.unit,
-                bytes: last.bytes.saturating_sub(mark.bytes),
-                span_ns: last.at.saturating_sub(mark.at),
-                wants: Alike { threads: gang.wanted, part: part(demand) },
-            });
-        }
-        entered
-    }
-
     /// The quantum is over: those that ran go to the end of the list, or out of it.
     fn pass_on(&mut self) {
         self.gangs.iter_mut().filter(|gang| !gang.runs).for_each(|gang| gang.waited += 1);
@@ -374,7 +344,7 @@ impl State {
             }
             gang.waited = 0;
             gang.runs = !gang.awake;
-            (gang.wanted, gang.mark) = (0, gang.bus);
+            (gang.wanted, gang.mark) = (0, gang.last);
         }
     }
 
@@ -436,7 +406,7 @@ impl State {
         self.gangs.iter().filter(|gang| gang.runs && gang.awake).map(|gang| gang.job).collect()
     }
 
-    /// What all other boards transferred in the last quantum.
+    /// What all other boards had in the last quantum.
     fn used_by_others(&self, board: Option<UnitId>) -> u64 {
         self.used.iter().filter(|(other, _)| **other != board).map(|(_, used)| used).sum()
     }
@@ -477,8 +447,8 @@ struct Choice<'a> {
     most: u32,
     /// Whether the head comes first, and nobody if it has to wait for CPUs.
     head_first: bool,
-    /// Bytes per second.
-    bus: u64,
+    /// What it has of what they share.
+    part: u64,
     /// Of a thread that was not measured yet.
     first_rate: u64,
     /// Those of units that wait are not chosen.
@@ -502,9 +472,9 @@ impl Choice<'_> {
             let candidate = Candidate { at, place: gang.place, cpus: gang.cpus.min(self.most), rate };
             if gang.runs { running.push(candidate) } else { waiting.push(candidate) }
         }
-        let mut left = Left { cpus: self.cpus, bus: i64::try_from(self.bus).unwrap_or(i64::MAX) };
+        let mut left = Left { cpus: self.cpus, amount: i64::try_from(self.part).unwrap_or(i64::MAX) };
         for gang in &running {
-            left.bus = left.bus.saturating_sub_unsigned(gang.rate.saturating_mul(gang.cpus.into()));
+            left.amount = left.amount.saturating_sub_unsigned(gang.rate.saturating_mul(gang.cpus.into()));
         }
         let head = (0..waiting.len()).min_by_key(|number| waiting[*number].place);
         match head {
@@ -513,10 +483,10 @@ impl Choice<'_> {
             Some(_) => {}
         }
         match self.rules.by {
-            Gangs::Demand => self.together(&mut waiting, running, &mut left),
-            Gangs::LatestQuantum | Gangs::QuantaWindow | Gangs::Off => {
-                self.fittest(&mut waiting, head, &mut left);
+            Gangs::Demand if self.rules.share == GangsShare::Bus => {
+                self.together(&mut waiting, running, &mut left);
             }
+            _ => self.fittest(&mut waiting, head, &mut left),
         }
         self.cpus - left.cpus
     }
@@ -529,7 +499,7 @@ impl Choice<'_> {
         }
         while let Some(next) = fit::fittest(waiting, *left) {
             let next = waiting.swap_remove(next);
-            let reason = Reason::Fittest { left: left.each() };
+            let reason = Reason::Fittest { of: self.rules.share, left: left.each() };
             left.take(&next);
             self.run(&next, false, reason);
         }
@@ -538,7 +508,7 @@ impl Choice<'_> {
     fn together(&mut self, waiting: &mut Vec<Candidate>, mut beside: Vec<Candidate>, left: &mut Left) {
         let mut head = self.head_first;
         loop {
-            let (chosen, permille) = fit::together(waiting, &beside, left.cpus, self.bus);
+            let (chosen, permille) = fit::together(waiting, &beside, left.cpus, self.part);
             if chosen.is_empty() {
                 return;
             }
@@ -563,9 +533,9 @@ impl Choice<'_> {
         gang.runs = true;
         gang.because = reason;
         (gang.waited, gang.wanted) = (0, 0);
-        gang.mark = gang.bus;
-        let chosen =
-            Chosen { job: gang.job, unit: gang.unit, cpus: candidate.cpus, bytes_per_s: candidate.rate };
+        gang.mark = gang.last;
+        let rate = SharedRate::of(self.rules.share, candidate.rate);
+        let chosen = Chosen { job: gang.job, unit: gang.unit, cpus: candidate.cpus, rate };
         self.chosen.push(Step { action: chosen, reason });
     }
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::snapshot::{Means, Snapshot, ThreadFacts, ThreadId};
-use commonhold_contract::{Amount, JobKind};
+use commonhold_contract::{Amount, GangsShare, JobKind};
 use commonhold_contract::{Contract, MILLIONTH};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
@@ -80,7 +80,10 @@ impl World {
                 unit: UnitId(job.unit),
                 threads: (0..job.threads).map(thread).collect(),
                 memory: None,
-                bus: Some(BusUse { at: self.now, bytes: self.bytes.get(number).copied().unwrap_or(0) }),
+                shared: Some(SharedUse {
+                    at: self.now,
+                    amount: self.bytes.get(number).copied().unwrap_or(0),
+                }),
             }
         };
         Snapshot { at: self.now, jobs: self.jobs.iter().map(facts).collect(), ..Snapshot::default() }
@@ -286,8 +289,67 @@ fn what_was_not_measured_is_taken_as_the_contract_says() {
         let mut world = World::new(Gangs::LatestQuantum, &[job(4, SECOND)]);
         world.contract.machine.gangs.first_rate = rate;
         world.look();
-        assert_eq!(world.quantum.as_ref().unwrap().chosen[0].action.bytes_per_s, taken);
+        assert_eq!(world.quantum.as_ref().unwrap().chosen[0].action.rate, SharedRate::BytesPerS(taken));
     }
+}
+
+/// Four of one thread that have much of what is shared, and four that have little: from the second round on, two of each run
+/// together, and so they did under the bus. `wants` is what each has in a second.
+fn mixes(share: GangsShare, machine: &str, much: u64, little: u64) -> World {
+    let mut jobs = vec![job(1, much); 4];
+    jobs.extend([job(1, little); 4]);
+    let mut world = World::new(Gangs::LatestQuantum, &jobs);
+    world.contract.machine.gangs.share = share;
+    world.machine = Machine::synthetic(machine).unwrap();
+    for _ in 0..16 {
+        world.quantum();
+    }
+    for _ in 0..10 {
+        let chosen = world.quantum();
+        assert_eq!(chosen.iter().filter(|number| **number <= 4).count(), 2, "{share}: {chosen:?}");
+    }
+    world
+}
+
+/// A cache of 10 MiB has room for two of the four. A thread alone on one of two cores does 3 in a ns.
+#[test]
+fn gangs_are_chosen_by_what_else_they_share() {
+    let cache = mixes(GangsShare::Cache, "cpus:4 cache:10MiB", 4 << 20, 1 << 16);
+    let cores = mixes(GangsShare::Cores, "cpus:4 threads:2", 3 * SECOND, SECOND / 10);
+    for mut world in [cache, cores] {
+        world.look();
+        let chosen = world.quantum.as_ref().map(|quantum| quantum.chosen.clone()).unwrap();
+        let much = chosen.iter().find(|step| step.action.job.0 <= 4).map(|step| step.action.rate);
+        match much {
+            Some(SharedRate::CacheBytes(bytes)) => assert!(bytes.abs_diff(4 << 20) < 100, "{bytes}"),
+            Some(SharedRate::InstructionsPerS(done)) => assert!(done.abs_diff(3 * SECOND) < 100, "{done}"),
+            other => panic!("{other:?}"),
+        }
+        let of = world.contract.machine.gangs.share;
+        let is_fittest = |step: &Step<_>| matches!(step.reason, Reason::Fittest { of: is, .. } if is == of);
+        assert!(chosen.iter().any(is_fittest), "{chosen:?}");
+    }
+}
+
+/// What was measured of one thing says nothing of another.
+#[test]
+fn another_thing_that_is_shared_is_measured_anew() {
+    let mut world = World::new(Gangs::LatestQuantum, &[job(2, SECOND), job(4, SECOND)]);
+    for _ in 0..4 {
+        world.quantum();
+    }
+    let known = |world: &World| {
+        let rates = world.state.gangs.iter().map(|gang| gang.rates.by(Gangs::LatestQuantum, 5));
+        rates.flatten().count()
+    };
+    assert_eq!(known(&world), 2);
+    world.contract.machine.gangs.share = GangsShare::Cores;
+    world.look();
+    assert_eq!((known(&world), world.state.most, world.state.used.len()), (0, 0, 0));
+    for _ in 0..4 {
+        world.quantum();
+    }
+    assert_eq!(known(&world), 2);
 }
 
 fn any_jobs() -> impl Strategy<Value = Vec<Job>> {
@@ -302,9 +364,10 @@ fn any_jobs() -> impl Strategy<Value = Vec<Job>> {
 proptest! {
     /// Nobody starves, no CPU has two threads, and no CPUs are left that a gang that waits could use.
     #[test]
-    fn nobody_starves(jobs in any_jobs(), by in 1usize..4, comes in 0u32..8) {
+    fn nobody_starves(jobs in any_jobs(), by in 1usize..4, share in 0usize..3, comes in 0u32..8) {
         let by = Gangs::ALL[by];
         let mut world = World::new(by, &jobs);
+        world.contract.machine.gangs.share = GangsShare::ALL[share];
         let mut waited: BTreeMap<u32, u32> = BTreeMap::new();
         for round in 0..40 {
             if round == comes {

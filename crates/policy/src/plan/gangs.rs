@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use commonhold_contract::UnitId;
+use commonhold_contract::{GangsShare, UnitId};
 use serde::{Deserialize, Serialize};
 
 use super::Step;
@@ -34,8 +34,32 @@ pub struct Gang {
     pub unit: UnitId,
     /// CPUs that it has for its threads.
     pub cpus: u32,
-    /// What each of its threads is taken to transfer, in bytes per second.
-    pub bytes_per_s: u64,
+    /// What each of its threads is taken to have of what gangs share.
+    #[serde(flatten)]
+    pub rate: SharedRate,
+}
+
+/// What a thread has of what gangs share, by the contract's `gangs-share`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SharedRate {
+    /// It transfers so much over the memory bus, in bytes per second.
+    BytesPerS(u64),
+    /// It holds so many bytes of the last-level caches.
+    CacheBytes(u64),
+    /// It executes so many instructions in a second.
+    InstructionsPerS(u64),
+}
+
+impl SharedRate {
+    /// So much of that.
+    pub const fn of(share: GangsShare, rate: u64) -> SharedRate {
+        match share {
+            GangsShare::Bus => SharedRate::BytesPerS(rate),
+            GangsShare::Cache => SharedRate::CacheBytes(rate),
+            GangsShare::Cores => SharedRate::InstructionsPerS(rate),
+        }
+    }
 }
 
 /// What a backend is to do about gangs.

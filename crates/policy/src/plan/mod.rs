@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use bus::{BusOrder, BusPart, BusPlan};
 pub use cpu::{CpuDecision, CpuOrder};
 pub use disk::DiskOrder;
-pub use gangs::{Gang, GangOrder, Quantum};
+pub use gangs::{Gang, GangOrder, Quantum, SharedRate};
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
 pub use part::{PartOrder, Place};
 pub use place::{NodePart, PlaceOrder, Seat};

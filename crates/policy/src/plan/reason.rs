@@ -1,6 +1,6 @@
 //! Why a step is taken: data, which the reports put into words.
 
-use commonhold_contract::{Placement, Scheme, UnitId};
+use commonhold_contract::{GangsShare, Placement, Scheme, UnitId};
 use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
@@ -102,9 +102,11 @@ pub enum Reason {
         /// For so many quanta.
         waited: u32,
     },
-    /// What each of its threads transfers is nearest to what was left of the bus for each CPU that was left.
+    /// What each of its threads has of what gangs share is nearest to what was left of that for each CPU that was left.
     Fittest {
-        /// What was left for each CPU, in bytes per second; below 0 where too much was given already.
+        /// What gangs share.
+        of: GangsShare,
+        /// What was left for each CPU, as [`super::SharedRate`] has it; below 0 where too much was given already.
         left: i64,
     },
     /// Beside those that were chosen before, it and those that wait get on most.

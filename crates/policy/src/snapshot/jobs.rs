@@ -44,11 +44,22 @@ pub struct JobFacts {
     pub threads: Vec<ThreadFacts>,
     /// Numbers of nodes, and bytes of its memory there; `None` where nobody looked.
     pub memory: Option<Vec<(u32, u64)>>,
-    /// What it transferred over the memory bus; `None` where nobody can tell, or nobody did yet.
-    pub bus: Option<BusUse>,
+    /// What it had of what gangs share; `None` where nobody can tell, or nobody did yet.
+    pub shared: Option<SharedUse>,
 }
 
-/// What a job transferred over the memory bus.
+/// What a job had of what gangs share, by the contract's `gangs-share`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SharedUse {
+    /// When this was so, on the backend's clock: older than the snapshot where a program tells it itself.
+    pub at: Time,
+    /// Since some moment before the job was seen first, all its threads together. Bytes that it transferred over the memory
+    /// bus; or bytes that it held of the last-level caches, times the seconds for which it did; or instructions. Never goes
+    /// back.
+    pub amount: u64,
+}
+
+/// What a unit transferred over the memory bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BusUse {
     /// When this was so, on the backend's clock: older than the snapshot where a program tells it itself.

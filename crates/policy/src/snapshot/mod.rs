@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use commonhold_contract::UnitId;
 
 pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
-pub use jobs::{BusUse, JobFacts, JobId, Seats, ThreadFacts, ThreadId};
+pub use jobs::{BusUse, JobFacts, JobId, Seats, SharedUse, ThreadFacts, ThreadId};
 pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
 pub use places::{PlaceBounds, PlaceFacts, PlaceId};
 

@@ -5,6 +5,8 @@
 //! alone:
 //! - [`Kernel`], for its kernel work, by what runs beside it;
 //! - [`Bus`], for its memory traffic, by what runs beside it;
+//! - [`LastCaches`], for its working set, by what runs beside it on the same cache;
+//! - [`Cores`], by what runs beside it on the same core;
 //! - [`Remote`], by where its pages lie;
 //! - [`Shared`], by where the data of its job's other tasks lies, and by what is on the way there beside it.
 //!
@@ -15,12 +17,16 @@
 //! inside the formulas, with the four operations that every machine rounds alike.
 
 mod bus;
+mod cores;
+mod held;
 mod kernel;
 mod refill;
 mod remote;
 mod shared;
 
 pub use bus::Bus;
+pub use cores::Cores;
+pub use held::{Holding, LastCaches};
 pub use kernel::{Kernel, Slowdown};
 pub use refill::{Caches, Left, refill_ns};
 pub use remote::Remote;

@@ -23,6 +23,8 @@ pub(super) struct Cpu {
     pub(super) far: u64,
     /// And for where the data of its job's other tasks lies: so much more, in millionths.
     pub(super) shared: u64,
+    /// What its task holds of the last-level cache, in bytes.
+    held: u64,
     /// What of it is for interrupts, likewise.
     interrupted: u64,
     next_tick: Time,
@@ -49,6 +51,7 @@ impl Cpu {
             slow: Slow::NOT,
             far: ALONE,
             shared: 0,
+            held: 0,
             interrupted: interrupts.map_or(ALONE, |interrupts| beside_interrupts(interrupts, number, of)),
             next_tick: Time::try_from(stagger).unwrap_or(tick_ns),
             kicked: None,
@@ -228,7 +231,9 @@ impl Engine<'_> {
             if slow.total == ALONE { elapsed } else { scaled(elapsed, ALONE, slow.total) }.min(task.left);
         task.left -= work;
         let transferred = work.saturating_mul(u64::from(task.bus));
-        task.transferred = task.transferred.saturating_add(transferred);
+        task.had.transferred = task.had.transferred.saturating_add(transferred);
+        task.had.held += u128::from(elapsed) * u128::from(cpu.held);
+        task.had.executed = task.had.executed.saturating_add(work.saturating_mul(u64::from(task.core)));
         spent.transferred = spent.transferred.saturating_add(transferred);
         if task.left > 0 && stretched(task.left, slow.total) == 0 {
             task.left = 0;
@@ -292,7 +297,11 @@ impl Engine<'_> {
 
     /// Whether tasks slow each other down on this machine.
     pub(super) fn contended(&self) -> bool {
-        self.contention.is_some() || self.bus.is_some() || self.shared.is_some()
+        self.contention.is_some()
+            || self.bus.is_some()
+            || self.shared.is_some()
+            || self.last_caches.is_some()
+            || self.cores.is_some()
     }
 
     /// Other tasks run now: every task's speed is worked out anew.
@@ -309,6 +318,7 @@ impl Engine<'_> {
         }
         let mut running = 0;
         self.look_at_shared();
+        let (holdings, cores) = (self.holdings(), self.on_cores());
         for at in 0..self.cpus.len() {
             let Some(id) = self.cpus[at].task else { continue };
             let task = &self.tasks[id as usize];
@@ -320,11 +330,14 @@ impl Engine<'_> {
             if self.bus.is_some() {
                 slow = slow.beside(self.slowdowns[running]);
             }
+            let held = holdings.get(running).map_or(0, |holding| holding.bytes);
+            slow = slow.beside(holdings.get(running).map_or(ALONE, |holding| holding.slowdown));
+            slow = slow.beside(cores.get(running).copied().unwrap_or(ALONE));
             slow = slow.beside(self.cpus[at].interrupted).afar(self.cpus[at].far + self.cpus[at].shared);
             running += 1;
-            if self.cpus[at].slow != slow {
+            if self.cpus[at].slow != slow || self.cpus[at].held != held {
                 self.settle(at);
-                self.cpus[at].slow = slow;
+                (self.cpus[at].slow, self.cpus[at].held) = (slow, held);
                 self.arm(u32::try_from(at).unwrap_or(NOBODY));
             }
         }

@@ -4,14 +4,15 @@
 //! then. One that waits for a CPU stops when it has one, and one that is blocked, when it has gone on and has one: a signal is
 //! taken by the task itself. So a stop costs a switch, and so does going on.
 //!
-//! What a job transfers over the bus is counted exactly, and told at looks: what the paper's run-time library reads from
-//! counters, or a program's own account. How often a live program tells it is not simulated.
+//! What a job transfers over the bus, holds of caches or executes is counted exactly, and told at looks: what the paper's
+//! run-time library reads from counters, or a program's own account. How often a live program tells it is not simulated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use commonhold_contract::GangsShare;
 use commonhold_dispatch::TaskId;
 use commonhold_policy::plan::{GangOrder, Plan};
-use commonhold_policy::{BusUse, JobId};
+use commonhold_policy::{JobId, SharedUse};
 
 use super::Engine;
 use super::task::State;
@@ -21,8 +22,30 @@ use crate::Time;
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     shut: BTreeSet<JobId>,
-    /// What tasks transferred that ended, in millionths of a transaction.
-    gone: BTreeMap<JobId, u64>,
+    /// What tasks had that ended.
+    gone: BTreeMap<JobId, Had>,
+}
+
+/// What a task had of what gangs share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Had {
+    /// Over the bus, in millionths of a transaction.
+    pub(super) transferred: u64,
+    /// Of the last-level cache, in bytes times nanoseconds.
+    pub(super) held: u128,
+    /// In millionths of an instruction.
+    pub(super) executed: u64,
+}
+
+impl Had {
+    /// The same with another's.
+    pub(super) fn and(self, other: Had) -> Had {
+        Had {
+            transferred: self.transferred.saturating_add(other.transferred),
+            held: self.held + other.held,
+            executed: self.executed.saturating_add(other.executed),
+        }
+    }
 }
 
 /// How a task stands to its job's gate.
@@ -110,18 +133,32 @@ impl Engine<'_> {
         self.kernel.wake(self.now, id);
     }
 
-    /// A task ends: what it transferred stays its job's.
+    /// A task ends: what it had stays its job's.
     pub(super) fn leave_gang(&mut self, id: TaskId) {
         if self.seating.has_gangs() && self.tasks[id as usize].is_placed {
-            *self.gates.gone.entry(self.placed_job(id)).or_default() += self.tasks[id as usize].transferred;
+            let gone = self.gates.gone.entry(self.placed_job(id)).or_default();
+            *gone = gone.and(self.tasks[id as usize].had);
         }
     }
 
-    /// What a job transferred, whose tasks that are there transferred so much, in millionths of a transaction.
-    pub(super) fn bus_use(&self, job: JobId, transferred: u64) -> Option<BusUse> {
-        self.bus.as_ref()?;
-        let line = self.scenario.hardware.line_bytes();
-        let all = transferred + self.gates.gone.get(&job).copied().unwrap_or(0);
-        Some(BusUse { at: self.now, bytes: (all / 1_000_000).saturating_mul(line) })
+    /// What a job had of what gangs share, given what its tasks had that are there; nothing where the machine has nothing of it
+    /// to share.
+    pub(super) fn shared_use(&self, job: JobId, had: Had) -> Option<SharedUse> {
+        let had = had.and(self.gates.gone.get(&job).copied().unwrap_or_default());
+        let amount = match self.scenario.contract.machine.gangs.share {
+            GangsShare::Bus => {
+                self.bus.as_ref()?;
+                (had.transferred / 1_000_000).saturating_mul(self.scenario.hardware.line_bytes())
+            }
+            GangsShare::Cache => {
+                self.last_caches.as_ref()?;
+                u64::try_from(had.held / 1_000_000_000).unwrap_or(u64::MAX)
+            }
+            GangsShare::Cores => {
+                self.cores.as_ref()?;
+                had.executed / 1_000_000
+            }
+        };
+        Some(SharedUse { at: self.now, amount })
     }
 }

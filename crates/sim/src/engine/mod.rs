@@ -85,6 +85,8 @@ pub(crate) struct Engine<'a> {
     caches: Option<contention::Caches>,
     remote: Option<contention::Remote>,
     shared: Option<contention::Shared>,
+    last_caches: Option<contention::LastCaches>,
+    cores: Option<contention::Cores>,
     rates: Vec<u32>,
     slowdowns: Vec<u64>,
 
@@ -195,6 +197,9 @@ impl<'a> Engine<'a> {
             shared: (hardware.latency.as_ref())
                 .filter(|_| seating::any_shares(scenario))
                 .and_then(|latency| contention::Shared::new(latency, &hardware.machine)),
+            last_caches: contention::LastCaches::new(hardware)
+                .filter(|_| speed::any_works_in_cache(scenario)),
+            cores: contention::Cores::new(&hardware.machine).filter(|_| speed::any_has_appetite(scenario)),
             rates: Vec::new(),
             slowdowns: Vec::new(),
             tasks: Vec::new(),

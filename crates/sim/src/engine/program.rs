@@ -83,13 +83,14 @@ impl Engine<'_> {
 
     fn perform(&mut self, id: TaskId, op: Op) -> Done {
         match op {
-            Op::Cpu { work, kernel, bus_per_ms } => {
+            Op::Cpu { work, kernel, bus_per_ms, cache_bytes, core } => {
                 let task = &mut self.tasks[id as usize];
                 if task.stage == 1 {
                     return Done::Next;
                 }
                 task.stage = 1;
                 let work = task.chance.amount(work);
+                (task.working, task.core) = (cache_bytes, core);
                 self.compute(id, work, kernel, bus_per_ms)
             }
             Op::Read { file, bytes, random } => self.read(id, file, bytes, random),
@@ -154,7 +155,7 @@ impl Engine<'_> {
     pub(super) fn charge(&mut self, id: TaskId, work: Time) -> Done {
         let task = &mut self.tasks[id as usize];
         task.kernel = KERNEL;
-        task.bus = 0;
+        (task.bus, task.working, task.core) = (0, 0, 0);
         task.left = work;
         task.beyond = 0;
         if work == 0 { Done::Again } else { Done::Compute }

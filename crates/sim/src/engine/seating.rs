@@ -22,6 +22,7 @@ use commonhold_policy::plan::{NodePart, PlaceOrder, Plan};
 use commonhold_policy::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 
 use super::Engine;
+use super::gates::Had;
 use super::task::State;
 use crate::Time;
 use crate::chance::Chance;
@@ -182,7 +183,7 @@ impl Engine<'_> {
                 unit: UnitId(task.unit),
                 threads: Vec::new(),
                 memory: brings.then(Vec::new),
-                bus: None,
+                shared: None,
             });
             let cpu = Some(task.seat.unwrap_or(task.cpu));
             let wants = wants || fixed;
@@ -206,8 +207,9 @@ impl Engine<'_> {
             for (job, facts) in &mut jobs {
                 let threads =
                     facts.threads.iter().filter_map(|facts| self.seating.by_serial.get(&facts.thread.0));
-                let transferred = threads.map(|id| self.tasks[*id as usize].transferred).sum();
-                facts.bus = self.bus_use(*job, transferred);
+                let had = threads.map(|id| self.tasks[*id as usize].had);
+                let had = had.fold(Had::default(), Had::and);
+                facts.shared = self.shared_use(*job, had);
             }
         }
         jobs.into_values().collect()

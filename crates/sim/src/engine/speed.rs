@@ -1,11 +1,12 @@
 //! How fast a task gets on: what its neighbours (`crate::contention`) and its memory's place leave of a CPU's speed.
 
 use super::Engine;
-use super::task::Spent;
+use super::cpu::Cpu;
+use super::task::{Spent, Task};
 use crate::Time;
-use crate::contention::{Remote, Sharer, Slowdown};
+use crate::contention::{Holding, Remote, Sharer, Slowdown};
 use crate::memory::{Memory, SpaceId};
-use crate::scenario::Interrupts;
+use crate::scenario::{Interrupts, Op, Scenario};
 
 /// In millionths: as fast as alone, with all memory local.
 pub(super) const ALONE: u64 = 1_000_000;
@@ -95,6 +96,30 @@ impl Engine<'_> {
     }
 }
 
+impl Engine<'_> {
+    /// What runs on each CPU that has a task, by place.
+    fn running(&self) -> impl Iterator<Item = (usize, &Task)> {
+        let on = |(at, cpu): (usize, &Cpu)| Some((at, &self.tasks[cpu.task? as usize]));
+        self.cpus.iter().enumerate().filter_map(on)
+    }
+
+    /// How those that run stand in their last-level caches; nothing where nobody shares one. One that spins does not come back
+    /// to its working set.
+    pub(super) fn holdings(&self) -> Vec<Holding> {
+        let Some(caches) = &self.last_caches else { return Vec::new() };
+        let set = |(at, task): (usize, &Task)| (at, if task.spins { 0 } else { task.working });
+        caches.holdings(&self.running().map(set).collect::<Vec<_>>())
+    }
+
+    /// By how much those that run are slowed on their cores, likewise. One that spins leaves the core to others, as its
+    /// instruction for that does.
+    pub(super) fn on_cores(&self) -> Vec<u64> {
+        let Some(cores) = &self.cores else { return Vec::new() };
+        let appetite = |(at, task): (usize, &Task)| (at, if task.spins { 0 } else { task.core });
+        cores.slowdowns(&self.running().map(appetite).collect::<Vec<_>>())
+    }
+}
+
 /// How long a process fetches what takes so long from local memory into the cache of a CPU, in ns.
 pub(super) fn refill_from(
     remote: Option<&Remote>,
@@ -130,4 +155,18 @@ pub(super) fn stretched(work: Time, slow: u64) -> Time {
 /// `value * part / whole`, rounded down.
 pub(super) fn scaled(value: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(value) * u128::from(part) / u128::from(whole)).unwrap_or(u64::MAX)
+}
+
+/// Whether any program has a working set in the last-level cache: nobody has to look at that otherwise.
+pub(super) fn any_works_in_cache(scenario: &Scenario) -> bool {
+    any_op(scenario, |op| matches!(op, Op::Cpu { cache_bytes: 1.., .. }))
+}
+
+/// Whether any program has an appetite for a core, likewise.
+pub(super) fn any_has_appetite(scenario: &Scenario) -> bool {
+    any_op(scenario, |op| matches!(op, Op::Cpu { core: 1.., .. }))
+}
+
+fn any_op(scenario: &Scenario, is: impl Fn(&Op) -> bool) -> bool {
+    scenario.workload.programs.iter().flat_map(|program| &program.ops).any(is)
 }

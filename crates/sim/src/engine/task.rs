@@ -3,7 +3,7 @@
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
 
-use super::gates::Gate;
+use super::gates::{Gate, Had};
 use super::patience::Wait;
 use super::{Engine, NONE, number};
 use crate::Time;
@@ -64,6 +64,9 @@ pub(super) struct Task {
     /// Part of it that is kernel work, in millionths; bus transactions per ms.
     pub(super) kernel: u32,
     pub(super) bus: u32,
+    /// Bytes that it comes back to in the last-level cache; the part of a core that it uses, in millionths.
+    pub(super) working: u64,
+    pub(super) core: u32,
     pub(super) space: SpaceId,
     /// Pages of its working set that it has touched so far.
     pub(super) touched: u64,
@@ -101,9 +104,9 @@ pub(super) struct Task {
     pub(super) wanted: bool,
     /// Whether it is placed, and the CPU that it has for itself.
     pub(super) is_placed: bool,
-    /// Whether its job runs; and what it transferred over the bus, in millionths of a transaction.
+    /// Whether its job runs; and what it had of what gangs share.
     pub(super) gate: Gate,
-    pub(super) transferred: u64,
+    pub(super) had: Had,
     pub(super) seat: Option<u32>,
     /// The node that its data lies in, by place: where it ran first.
     pub(super) data: Option<usize>,
@@ -245,6 +248,8 @@ impl Engine<'_> {
             beyond: 0,
             kernel: 0,
             bus: 0,
+            working: 0,
+            core: 0,
             space: self.memory.open_space(unit, self.scenario.workload.programs[program as usize].reuse_ns),
             touched: 0,
             pages: 0,
@@ -267,7 +272,7 @@ impl Engine<'_> {
             wanted: true,
             is_placed,
             gate: Gate::Open,
-            transferred: 0,
+            had: Had::default(),
             seat: None,
             data: None,
         };

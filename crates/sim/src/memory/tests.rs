@@ -51,6 +51,7 @@ pub(super) fn hardware(frames: u64) -> Hardware {
         kernel,
         latency,
         cache: None,
+        last_cache_miss: 1_000_000,
         bus: None,
         contention: None,
         interrupts: None,

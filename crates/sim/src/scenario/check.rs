@@ -127,7 +127,10 @@ impl Subject<'_> {
                 Op::Write { file, bytes, .. } => {
                     found.extend(self.beyond_end("writes", file, bytes.mean, place));
                 }
-                Op::Cpu { bus_per_ms, .. } => found.extend(self.above_bus(bus_per_ms, place)),
+                Op::Cpu { bus_per_ms, cache_bytes, .. } => {
+                    found.extend(self.above_bus(bus_per_ms, place));
+                    found.extend(self.no_cache(cache_bytes, place));
+                }
                 _ => {}
             }
         }
@@ -154,6 +157,17 @@ impl Subject<'_> {
         let help = format!("`bus` counts transactions per microsecond: write {} at most", most / 1000);
         (u64::from(bus_per_ms) > most)
             .then(|| Diagnostic::error("above-bus", place.clone(), message).help(help))
+    }
+
+    /// A working set in a cache of unknown size would slow nobody.
+    fn no_cache(&self, bytes: u64, place: &Span) -> Option<Diagnostic> {
+        let is_known = self.hardware.machine.cpus.is_empty() || self.hardware.machine.cache_bytes().is_some();
+        let set = quantity::bytes_text(bytes);
+        let message =
+            format!("the step keeps {set} in the last-level cache, and the machine does not say its size");
+        let help = "say it in the machine's `shape`, such as `cache:32MiB`";
+        (bytes > 0 && !is_known)
+            .then(|| Diagnostic::error("no-cache-size", place.clone(), message).help(help))
     }
 
     /// What a program runs, with the program and the step.

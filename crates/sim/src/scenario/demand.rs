@@ -153,7 +153,13 @@ mod tests {
     use crate::scenario::model::{Amount, Spread};
 
     fn cpu(mean: u64) -> Op {
-        Op::Cpu { work: Amount { mean, spread: Spread::None }, kernel: 0, bus_per_ms: 0 }
+        Op::Cpu {
+            work: Amount { mean, spread: Spread::None },
+            kernel: 0,
+            bus_per_ms: 0,
+            cache_bytes: 0,
+            core: 0,
+        }
     }
 
     fn sleep(mean: u64) -> Op {

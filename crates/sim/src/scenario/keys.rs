@@ -121,6 +121,13 @@ pub(crate) static MACHINE: Table = Table {
             "Each CPU's cache. Without this table, moving to another CPU costs nothing.",
         ),
         key(
+            "last_cache",
+            Kind::Table(&LAST_CACHE),
+            "",
+            "{ miss = 2 }",
+            "What the last-level caches are worth, where steps have a `cache`.",
+        ),
+        key(
             "latency",
             Kind::Table(&LATENCY),
             "",
@@ -313,6 +320,21 @@ pub(crate) static CACHE: Table = Table {
         key("line", Kind::Bytes { min: 1, max: 1 << 20 }, "\"64B\"", "\"128B\"", "Size of one of its lines."),
         key("miss", kernel_time(0), "\"80ns\"", "\"500ns\"", "What fetching a line costs."),
     ],
+};
+
+/// `[last_cache]`.
+pub(crate) static LAST_CACHE: Table = Table {
+    title: "[last_cache]",
+    definition: "[last_cache]",
+    keys: &[key(
+        "miss",
+        Kind::Decimal { max: 100_000 },
+        // A program that waits for what is there half of the time, and for memory three times as long.
+        "1",
+        "2.5",
+        "By how much longer a step takes of whose `cache` nothing is there: with 1, twice as long. How large each last-level \
+         cache is, the `shape` says: `cache:32MiB`.",
+    )],
 };
 
 /// `[latency]`.
@@ -876,6 +898,20 @@ static CPU: Table = Table {
             "0",
             "0.5",
             "Bus transactions per microsecond, if alone on the machine.",
+        ),
+        key(
+            "cache",
+            Kind::Bytes { min: 0, max: BYTES_MAX },
+            "\"0B\"",
+            "\"6MiB\"",
+            "What it comes back to in the last-level cache, the size of which is in the machine's `shape`.",
+        ),
+        key(
+            "core",
+            Kind::Part { min: 0, max: WHOLE },
+            "\"0%\"",
+            "\"90%\"",
+            "Part of a core that it uses, if alone there; beyond the whole, hardware threads slow each other down.",
         ),
     ],
 };

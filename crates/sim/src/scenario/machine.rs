@@ -12,7 +12,7 @@ use commonhold_dispatch::SLICE_NS;
 use commonhold_machine::{Machine, SyntheticError};
 use toml::de::DeTable;
 
-use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, MACHINE, OF_MODELS, Table};
+use super::keys::{BUS, CACHE, CONTENTION, DISK, KERNEL, Kind, LAST_CACHE, MACHINE, OF_MODELS, Table};
 use super::limits::{BYTES_MAX, DISKS_MAX, SECTOR, TICK_MIN_NS};
 use super::model::{
     Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Enforces, Hardware, KernelCosts,
@@ -118,6 +118,7 @@ impl Reader<'_, '_> {
             swap_bytes: 0,
             disks: Vec::new(),
             bus_bytes_per_s: None,
+            caches: Vec::new(),
         };
         Hardware {
             machine: machine.unwrap_or(nowhere),
@@ -125,6 +126,7 @@ impl Reader<'_, '_> {
             kernel,
             latency: find("latency").and_then(|entry| latency::read(self.document, entry, found.as_ref())),
             cache,
+            last_cache_miss: find("last_cache").map_or(MILLIONTH, |entry| self.last_cache(entry)),
             bus,
             contention: find("contention").map(|entry| self.contention(entry)),
             interrupts: find("interrupts").map(|entry| interrupts::read(self.document, entry, cpus)),
@@ -346,6 +348,11 @@ impl Reader<'_, '_> {
             self.document.report(Diagnostic::error("impossible-machine", at, message).help(help));
         }
         Cache { bytes, line_bytes, miss_ns }
+    }
+
+    fn last_cache(&mut self, entry: &Entry) -> u64 {
+        let ([thousandths], _) = self.numbers(entry, &LAST_CACHE, [1_000]);
+        thousandths * 1_000
     }
 
     fn bus(&mut self, entry: &Entry) -> Bus {

@@ -30,6 +30,9 @@ pub struct Hardware {
     pub latency: Option<Latency>,
     /// Per-CPU cache, for what a migration costs; without it a migration is free.
     pub cache: Option<Cache>,
+    /// By how much longer a task takes of whose working set nothing is in the last-level cache, in millionths. How large the
+    /// caches are, the machine says; without that nobody shares one.
+    pub last_cache_miss: u64,
     /// The memory bus; without it memory traffic never waits.
     pub bus: Option<Bus>,
     /// Contention among CPUs for kernel memory and spin locks; without it kernel work scales.
@@ -443,6 +446,10 @@ pub enum Op {
         kernel: u32,
         /// Bus transactions per ms when alone.
         bus_per_ms: u32,
+        /// What it comes back to in the last-level cache, in bytes.
+        cache_bytes: u64,
+        /// The part of a core that it uses when alone there, in millionths.
+        core: u32,
     },
     /// Reads from a file, through the page cache; blocks while pages come from the disk.
     Read {

@@ -169,7 +169,10 @@ impl Reader<'_, '_> {
         let work = self.amount(step, Some(verb));
         let kernel = self.number_32(step, "kernel", 0);
         let bus_per_ms = self.number_32(step, "bus", 0);
-        Some(Op::Cpu { work: work?, kernel: kernel?, bus_per_ms: bus_per_ms? })
+        let core = self.number_32(step, "core", 0);
+        let cache_bytes = step.find("cache").map_or(Some(0), |entry| number(self.document, entry));
+        let (bus_per_ms, cache_bytes, core) = (bus_per_ms?, cache_bytes?, core?);
+        Some(Op::Cpu { work: work?, kernel: kernel?, bus_per_ms, cache_bytes, core })
     }
 
     fn metadata(&mut self, step: &Step, verb: &Entry) -> Option<Op> {

@@ -4,8 +4,8 @@
 use commonhold_contract::{Contract, parse};
 
 use super::keys::{
-    BUS, CACHE, CONTENTION, DISK, FILE, INTERRUPTS, JOB, KERNEL, Kind, LATENCY, LOCK, MACHINE, OF_MODELS,
-    PROGRAM, STEPS, Table, WORKLOAD,
+    BUS, CACHE, CONTENTION, DISK, FILE, INTERRUPTS, JOB, KERNEL, Kind, LAST_CACHE, LATENCY, LOCK, MACHINE,
+    OF_MODELS, PROGRAM, STEPS, Table, WORKLOAD,
 };
 use super::{
     Amount, Bus, Cache, CallBack, Contention, Disk, DiskModel, DiskOrder, Hardware, Op, Spread, Workload,
@@ -22,7 +22,7 @@ fn contract() -> Contract {
 }
 
 fn workload(text: &str) -> Workload {
-    let disks = "version = 1\nshape = \"memory:64MiB\"\n[disk.first]\n[disk.d0]";
+    let disks = "version = 1\nshape = \"memory:64MiB cache:8MiB\"\n[disk.first]\n[disk.d0]";
     let parsed = parse_workload(text, &contract(), &machine(disks));
     parsed.value.unwrap_or_else(|| panic!("{text}\n{:#?}", parsed.diagnostics))
 }
@@ -39,7 +39,7 @@ fn machine_with(table: &Table, line: &str) -> String {
 
 #[test]
 fn every_key_of_a_machine_is_read_and_has_the_default_that_the_table_says() {
-    for table in [&MACHINE, &KERNEL, &CACHE, &LATENCY, &BUS, &CONTENTION, &INTERRUPTS, &DISK] {
+    for table in [&MACHINE, &KERNEL, &CACHE, &LAST_CACHE, &LATENCY, &BUS, &CONTENTION, &INTERRUPTS, &DISK] {
         for key in table.keys {
             if matches!(key.kind, Kind::Version | Kind::Text | Kind::Shape) {
                 continue;
@@ -242,7 +242,7 @@ fn steps_are_flattened() {
         Op::Acquire { lock: 0, read: true },
         Op::Read { file: 1, bytes: Amount { mean: 4096, spread: Spread::Uniform(500_000) }, random: false },
         Op::Release { lock: 0 },
-        Op::Cpu { work: exact(1_000_000), kernel: 300_000, bus_per_ms: 500 },
+        Op::Cpu { work: exact(1_000_000), kernel: 300_000, bus_per_ms: 500, cache_bytes: 0, core: 0 },
         Op::Again { to: 3, times: 2, counter: 1 },
         Op::Again { to: 0, times: 3, counter: 0 },
         Op::Run { program: 1, times: 4, at_once: 2, beside: false },

@@ -1,6 +1,7 @@
 //! Units as groups of the kernel's `resctrl`: what each transfers over the memory bus is counted, and slowed down.
 //!
-//! Algorithm: each outermost unit has a monitoring group. The threads of its processes, its sub-units' included, are put there
+//! Algorithm: each outermost unit has a monitoring group; where gangs are chosen by what they hold of caches, so has each of its
+//! jobs ([`jobs`]). The threads of its processes, its sub-units' included, are put there
 //! when they come; what they start is born there. When a unit is slowed down for the first time, it gets a control group in
 //! place of that one.
 //!
@@ -9,6 +10,8 @@
 //!
 //! Limits: a processor tells so many groups apart and no more (`num_rmids`); units without one are not measured. An outermost
 //! unit is measured as a whole. A thread that is started by one that is being moved may stay behind until the next second.
+
+mod jobs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -21,14 +24,16 @@ use commonhold_policy::{BusUse, Throttle, Time, UnitFacts};
 use crate::LiveError;
 use crate::host::{self, mounts};
 use crate::observe::bus::resctrl::{
-    FOLDER, Meter, Mount, SOURCE, bandwidth_line, bandwidths, event, group_count, is_anothers, mounted,
-    throttle,
+    FOLDER, Meter, Mount, SOURCE, bandwidth_line, bandwidths, counts_occupancy, event, group_count,
+    is_anothers, mounted, throttle,
 };
 use crate::observe::files::{Tree, plain};
 use crate::observe::jobs::{has_gangs, told_every};
 use crate::observe::process::{ProcFs, ProcessKey};
 use crate::observe::roster::Roster;
 use crate::undo::journal::{self, Entry, Journal};
+
+use jobs::JobGroups;
 
 /// How groups of ours begin.
 const OURS: &str = "commonhold-";
@@ -48,8 +53,11 @@ pub(crate) struct Bus {
     placed: BTreeMap<ProcessKey, UnitId>,
     /// Those that nobody can put there: said once.
     refused: BTreeSet<ProcessKey>,
-    /// Whether all groups are in use.
+    /// Within these, those of jobs.
+    jobs: JobGroups,
+    /// Whether all groups are in use, and whether that was said of jobs.
     is_full: bool,
+    has_said_full: bool,
     placed_at: Time,
     read_at: Time,
 }
@@ -60,6 +68,8 @@ struct Place {
     mount: Mount,
     event: Option<&'static str>,
     throttle: Option<Throttle>,
+    /// Whether groups tell what they hold of the caches.
+    occupancy: bool,
 }
 
 #[derive(Debug)]
@@ -104,8 +114,9 @@ impl Bus {
         let Some(mount) = mount.filter(|mount| host::may_write(&mount.point.join("tasks"))) else { return };
         let throttle = throttle(&mount).ok();
         let event = event(&mount.point);
-        if event.is_some() || throttle.is_some() {
-            self.place = Some(Place { mount, event, throttle });
+        let occupancy = counts_occupancy(&mount.point);
+        if event.is_some() || throttle.is_some() || occupancy {
+            self.place = Some(Place { mount, event, throttle, occupancy });
         }
     }
 
@@ -210,6 +221,8 @@ impl Bus {
     ) -> Result<(), LiveError> {
         let keys: Vec<ProcessKey> =
             self.placed.iter().filter(|(_, placed)| **placed == unit).map(|(key, _)| *key).collect();
+        // A group of a job lies within the unit's: it is made anew there.
+        self.leave_jobs(|_, of, _| of != unit);
         let mut result = Ok(());
         for key in keys {
             result = result.and(bring(key, &dir, roster.procfs()));
@@ -329,14 +342,21 @@ impl Bus {
         for (unit, group) in &self.groups {
             let Ok(tasks) = host::read_to_string(&group.dir.join("tasks")) else { continue };
             let inside: BTreeSet<u32> = tasks.lines().filter_map(|line| line.trim().parse().ok()).collect();
-            self.placed.retain(|key, placed| *placed != *unit || inside.contains(&key.pid));
+            let jobs = &self.jobs;
+            self.placed.retain(|key, placed| {
+                *placed != *unit || inside.contains(&key.pid) || !group.controls && jobs.has(*key)
+            });
         }
     }
 
     fn read(&mut self, now: Time) {
         let Some(event) = self.place.as_ref().and_then(|place| place.event) else { return };
-        for group in self.groups.values_mut() {
+        for (unit, group) in &mut self.groups {
             group.meter.read(&group.dir, event);
+            // What a control group has counted has that of groups within it.
+            if !group.controls {
+                self.jobs.dirs(*unit).for_each(|dir| group.meter.read(dir, event));
+            }
             group.told = group.meter.bytes().map(|bytes| BusUse { at: now, bytes });
         }
     }

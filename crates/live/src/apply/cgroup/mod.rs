@@ -40,7 +40,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, GangsShare, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
 use commonhold_policy::plan::{BusOrder, CpuOrder, DiskOrder, MemoryOrder, PartOrder, PlaceOrder};
@@ -260,7 +260,13 @@ impl CgroupBackend {
             let within = lineage(contract, unit).find_map(|unit| confined.get(&unit));
             confinement.tied(key, tid, within, all)
         };
-        let jobs = self.seats.observe(now, contract, &mut self.roster, &tied)?;
+        let mut jobs = self.seats.observe(now, contract, &mut self.roster, &tied)?;
+        let members = match contract.machine.gangs.share {
+            GangsShare::Cache => self.seats.members().map(|(key, job, _)| (key, job)).collect(),
+            GangsShare::Bus | GangsShare::Cores => BTreeMap::new(),
+        };
+        let hands = (&mut self.roster, &mut self.journal);
+        self.problems.extend(self.bus.follow_jobs(now, contract, &members, &mut jobs, hands));
         self.seats.complain(&mut self.seating);
         self.problems.append(&mut self.seating.unread);
         Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, places, ..Snapshot::default() })

@@ -43,14 +43,14 @@ impl Rig {
     }
 
     /// A look at the page while the job runs, or is shut since then.
-    fn look_at(&mut self, now: Time, shut: Option<Time>) -> Option<BusUse> {
+    fn look_at(&mut self, now: Time, shut: Option<Time>) -> Option<SharedUse> {
         let me = self.me;
         let job_of = |key: ProcessKey| (key == me).then_some((JOB, shut));
         let Rig { arena, procfs, complaints, .. } = self;
         arena.look(now, EVERY, &job_of, procfs, complaints).get(&JOB).copied()
     }
 
-    fn look(&mut self) -> Option<BusUse> {
+    fn look(&mut self) -> Option<SharedUse> {
         self.look_at(clock::now(), None)
     }
 
@@ -78,17 +78,17 @@ fn what_is_told_is_added_up() {
     let mut rig = Rig::new();
     assert_eq!(rig.look(), None, "nothing yet");
     let at = rig.tell_now(1000);
-    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1000 }));
+    assert_eq!(rig.look(), Some(SharedUse { at, amount: 1000 }));
     let at = rig.tell_now(1500);
-    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1500 }));
+    assert_eq!(rig.look(), Some(SharedUse { at, amount: 1500 }));
     // One that joins anew begins at 0, and its job goes on.
     rig.file = rig.arena.join(rig.me, 1000, EVERY, &mut rig.procfs).unwrap();
-    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1500 }));
+    assert_eq!(rig.look(), Some(SharedUse { at, amount: 1500 }));
     let at = rig.tell_now(10);
-    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1510 }));
+    assert_eq!(rig.look(), Some(SharedUse { at, amount: 1510 }));
     // One that leaves takes nothing along.
     rig.tell(Told { at_ns: LEFT, bytes: 20 });
-    assert_eq!(rig.look(), Some(BusUse { at, bytes: 1520 }));
+    assert_eq!(rig.look(), Some(SharedUse { at, amount: 1520 }));
     assert!(rig.arena.members.is_empty());
     rig.said(&[]);
 }
@@ -97,12 +97,12 @@ fn what_is_told_is_added_up() {
 fn a_lie_is_cut_off_at_what_cpus_can_do_and_said() {
     let mut rig = Rig::new();
     rig.tell_now(1 << 60);
-    let believed = rig.look().unwrap().bytes;
+    let believed = rig.look().unwrap().amount;
     assert!(believed < 1 << 50, "{believed}");
     rig.said(&["cannot believe what it says it transferred over the memory bus"]);
     // What was left out is not made up for.
     rig.tell_now((1 << 60) + 5);
-    assert_eq!(rig.look().unwrap().bytes, believed + 5);
+    assert_eq!(rig.look().unwrap().amount, believed + 5);
     rig.said(&[]);
 }
 
@@ -117,10 +117,10 @@ fn much_at_once_is_no_lie_if_there_was_time_for_it() {
     }
     let bytes = 45_000_000 * BYTES_PER_NS;
     rig.tell_now(bytes);
-    assert_eq!(rig.look().unwrap().bytes, bytes);
+    assert_eq!(rig.look().unwrap().amount, bytes);
     rig.said(&[]);
     rig.tell_now(2 * bytes);
-    assert!(rig.look().unwrap().bytes < 2 * bytes, "but once");
+    assert!(rig.look().unwrap().amount < 2 * bytes, "but once");
     rig.said(&["its CPU time was enough for"]);
 }
 
@@ -145,7 +145,7 @@ fn rubbish_is_passed_over_and_said() {
     assert_eq!(rig.look(), before);
     rig.said(&[]);
     rig.put(offset_of!(Page, sequence), 4);
-    assert_eq!(rig.look().unwrap().bytes, 3000);
+    assert_eq!(rig.look().unwrap().amount, 3000);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn who_says_nothing_is_not_waited_for() {
     assert_eq!(rig.look(), None);
     rig.said(&[]);
     let at = rig.tell_now(9);
-    assert_eq!(rig.look(), Some(BusUse { at, bytes: 9 }), "it is never too late");
+    assert_eq!(rig.look(), Some(SharedUse { at, amount: 9 }), "it is never too late");
 }
 
 /// What was told before a stop counts as told so long before the end of it.
@@ -165,7 +165,7 @@ fn who_says_nothing_is_not_waited_for() {
 fn words_do_not_age_while_a_job_is_stopped() {
     let mut rig = Rig::new();
     let at = rig.tell_now(1000);
-    let at_of = |found: Option<BusUse>| found.unwrap().at;
+    let at_of = |found: Option<SharedUse>| found.unwrap().at;
     let shut = clock::now();
     assert_eq!(at_of(rig.look_at(shut, None)), at);
     assert_eq!(at_of(rig.look_at(shut + 500, Some(shut + 300))), at + 200);

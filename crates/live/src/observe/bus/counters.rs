@@ -1,8 +1,9 @@
-//! What jobs transfer over the memory bus, by the processor's counters: for those of which no process tells it itself.
+//! What jobs transfer over the memory bus, by the processor's counters: for those of which no process tells it itself. Or the
+//! instructions that jobs execute, of all their processes.
 //!
 //! Algorithm: each thread of a process gets a counter of misses when the process is seen first. Threads that start later are
 //! counted with those that start them. At each look, what the counters have grown by is added to the sum of the process's job,
-//! times the line of the cache.
+//! times the line of the cache. Of instructions, each counts as one.
 //!
 //! Properties: a job's sum never goes back. A process that tells what it transfers has no counters here, so nothing counts
 //! twice. There are [`COUNTERS_MAX`] at most, each an open file.
@@ -13,7 +14,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use commonhold_policy::{BusUse, JobId, Time};
+use commonhold_contract::GangsShare;
+use commonhold_policy::{JobId, SharedUse, Time};
 
 use super::line_bytes;
 use crate::LiveError;
@@ -31,9 +33,10 @@ const LOOKED_AT: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Counters {
     event: Event,
+    what: &'static str,
     most: usize,
-    /// Bytes for each that is counted; `None`: nobody looked yet.
-    line_bytes: Option<u64>,
+    /// How much each that is counted stands for; `None`: a line, and nobody looked yet how long one is.
+    each: Option<u64>,
     /// `None`: this machine has no such counters, or this user may not have them.
     processes: Option<BTreeMap<ProcessKey, Counted>>,
     sums: BTreeMap<JobId, u64>,
@@ -48,14 +51,26 @@ struct Counted {
 
 impl Default for Counters {
     fn default() -> Self {
-        Counters::of(Event::MISSES, COUNTERS_MAX)
+        Counters::for_share(GangsShare::Bus)
     }
 }
 
 impl Counters {
-    fn of(event: Event, most: usize) -> Counters {
+    /// Those of what gangs share, as far as threads are counted for it.
+    pub(crate) fn for_share(share: GangsShare) -> Counters {
+        match share {
+            GangsShare::Bus | GangsShare::Cache => {
+                Counters::of(Event::MISSES, "on the memory bus", COUNTERS_MAX)
+            }
+            GangsShare::Cores => {
+                Counters { each: Some(1), ..Counters::of(Event::INSTRUCTIONS, "on the cores", COUNTERS_MAX) }
+            }
+        }
+    }
+
+    fn of(event: Event, what: &'static str, most: usize) -> Counters {
         let processes = Some(BTreeMap::new());
-        Counters { event, most, line_bytes: None, processes, sums: BTreeMap::new(), has_said: false }
+        Counters { event, what, most, each: None, processes, sums: BTreeMap::new(), has_said: false }
     }
 
     /// What the jobs of these processes transferred. What is to be said of it is put to `problems`, once.
@@ -65,9 +80,8 @@ impl Counters {
         jobs: &BTreeMap<ProcessKey, JobId>,
         procfs: &mut ProcFs,
         problems: &mut Vec<LiveError>,
-    ) -> BTreeMap<JobId, BusUse> {
-        let line =
-            *self.line_bytes.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..LOOKED_AT));
+    ) -> BTreeMap<JobId, SharedUse> {
+        let each = *self.each.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..LOOKED_AT));
         let there: BTreeSet<JobId> = jobs.values().copied().collect();
         self.sums.retain(|job, _| there.contains(job));
         let Some(processes) = &mut self.processes else { return BTreeMap::new() };
@@ -83,7 +97,7 @@ impl Counters {
             }
             if open + tids.len() > self.most {
                 if !std::mem::replace(&mut self.has_said, true) {
-                    problems.push(too_many(key.pid, self.most));
+                    problems.push(too_many(key.pid, self.what, self.most));
                 }
                 continue;
             }
@@ -108,11 +122,11 @@ impl Counters {
             let sum = self.sums.entry(*job).or_default();
             for (counter, before) in &mut process.threads {
                 let count = counter.read().unwrap_or(*before).max(*before);
-                *sum = sum.saturating_add((count - *before).saturating_mul(line));
+                *sum = sum.saturating_add((count - *before).saturating_mul(each));
                 *before = count;
             }
         }
-        self.sums.iter().map(|(job, bytes)| (*job, BusUse { at: now, bytes: *bytes })).collect()
+        self.sums.iter().map(|(job, bytes)| (*job, SharedUse { at: now, amount: *bytes })).collect()
     }
 }
 
@@ -121,12 +135,15 @@ fn is_for_good(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ENOENT | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV))
 }
 
-fn too_many(pid: u32, most: usize) -> LiveError {
+fn too_many(pid: u32, what: &str, most: usize) -> LiveError {
     LiveError::Unavailable {
         what: format!(
-            "process {pid} and others are not counted on the memory bus: {most} threads are counted already, no more are"
+            "process {pid} and others are not counted {what}: {most} threads are counted already, no more are"
         ),
-        remedy: "have them tell it themselves (docs/gangs.md)".to_owned(),
+        remedy: match what {
+            "on the cores" => "their jobs are taken to do what `first-rate` says".to_owned(),
+            _ => "have them tell it themselves (docs/gangs.md)".to_owned(),
+        },
     }
 }
 
@@ -146,8 +163,8 @@ mod tests {
     #[test]
     fn what_threads_do_is_their_jobs_and_never_goes_back() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
-        let mut counters = Counters::of(Event::FAULTS, 10_000);
-        counters.line_bytes = Some(64);
+        let mut counters = Counters::of(Event::FAULTS, "in a test", 10_000);
+        counters.each = Some(64);
         let mut look = |now: Time, jobs: &BTreeMap<ProcessKey, JobId>| {
             let found = counters.look(now, jobs, &mut procfs, &mut Vec::new());
             found.get(&JobId(1)).copied()
@@ -167,7 +184,7 @@ mod tests {
         assert_eq!(std::thread::spawn(touch).join().unwrap(), 64 << 20);
         let second = look(2, &jobs()).unwrap();
         assert!(
-            second.bytes > first.bytes && second.bytes % 64 == 0 && second.at == 2,
+            second.amount > first.amount && second.amount % 64 == 0 && second.at == 2,
             "{first:?} {second:?}"
         );
         let read: u64 = counters
@@ -177,15 +194,24 @@ mod tests {
             .flat_map(|(_, process)| &process.threads)
             .map(|(_, n)| n)
             .sum();
-        assert_eq!(second.bytes, 64 * read, "nothing counts twice");
+        assert_eq!(second.amount, 64 * read, "nothing counts twice");
         let gone = counters.look(3, &BTreeMap::new(), &mut procfs, &mut Vec::new());
         assert_eq!(gone.get(&JobId(1)), None, "its job is gone");
     }
 
     #[test]
+    fn instructions_count_as_they_are() {
+        let cores = Counters::for_share(GangsShare::Cores);
+        assert_eq!((cores.event, cores.each), (Event::INSTRUCTIONS, Some(1)));
+        assert_eq!(Counters::for_share(GangsShare::Bus).event, Event::MISSES);
+        let said = too_many(7, cores.what, 512).to_string();
+        assert!(said.contains("on the cores") && said.contains("first-rate"), "{said}");
+    }
+
+    #[test]
     fn counters_are_bounded_and_that_is_said_once() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
-        let mut counters = Counters::of(Event::FAULTS, 0);
+        let mut counters = Counters::of(Event::FAULTS, "in a test", 0);
         let mut problems = Vec::new();
         for now in 1..3 {
             assert!(counters.look(now, &jobs(), &mut procfs, &mut problems).is_empty());

@@ -57,6 +57,25 @@ pub(crate) fn event(point: &Path) -> Option<&'static str> {
     ["mbm_total_bytes", "mbm_local_bytes"].into_iter().find(has)
 }
 
+/// The event that tells how much of a cache a group's lines fill, in bytes.
+pub(crate) const OCCUPANCY: &str = "llc_occupancy";
+
+/// Whether that is there.
+pub(crate) fn counts_occupancy(point: &Path) -> bool {
+    let features = host::read_to_string(&point.join("info/L3_MON/mon_features")).unwrap_or_default();
+    features.lines().any(|line| line.trim() == OCCUPANCY)
+}
+
+/// What a group's tasks hold of all caches, in bytes; `None` where no cache tells it now.
+pub(crate) fn occupancy(group: &Path) -> Option<u64> {
+    let domains = host::list(&group.join("mon_data")).ok()?;
+    let domains = domains.into_iter().filter(|folder| folder.name().starts_with("mon_L3_"));
+    let counts = domains.filter_map(|folder| {
+        host::read_to_string(&folder.path.join(OCCUPANCY)).ok()?.trim().parse::<u64>().ok()
+    });
+    counts.reduce(u64::saturating_add)
+}
+
 /// How many groups can be told apart, the first included, which is everybody's.
 pub(crate) fn group_count(point: &Path) -> Option<u64> {
     host::read_to_string(&point.join("info/L3_MON/num_rmids")).ok()?.trim().parse().ok()
@@ -228,6 +247,25 @@ mod tests {
     fn look_at(meter: &mut Meter, group: &Path, event: &str) -> Option<u64> {
         meter.read(group, event);
         meter.bytes()
+    }
+
+    #[test]
+    fn what_a_group_holds_is_summed_over_caches() {
+        let dir = fake::tree(&[("info/L3_MON/mon_features", "llc_occupancy\nmbm_total_bytes\n")]);
+        assert!(counts_occupancy(dir.path()) && !counts_occupancy(Path::new("/nowhere")));
+        let group = dir.path().join("mon_groups/a");
+        assert_eq!(occupancy(&group), None);
+        fake::add(&dir, &[("mon_groups/a/mon_data/mon_L3_00/llc_occupancy", "Unavailable\n")]);
+        assert_eq!(occupancy(&group), None);
+        fake::add(
+            &dir,
+            &[
+                ("mon_groups/a/mon_data/mon_L3_00/llc_occupancy", "65536\n"),
+                ("mon_groups/a/mon_data/mon_L3_01/llc_occupancy", "4096\n"),
+                ("mon_groups/a/mon_data/mon_PERF_00/llc_occupancy", "7\n"),
+            ],
+        );
+        assert_eq!(occupancy(&group), Some(69_632));
     }
 
     #[test]

@@ -42,16 +42,16 @@ pub(super) fn rows(context: &Context, counter: io::Result<()>) -> Vec<Row> {
 
 const METERS: [&str; 2] = ["cqm_mbm_total", "cqm_mbm_local"];
 
-fn has_flag(context: &Context, flags: &[&str]) -> bool {
+pub(super) fn has_flag(context: &Context, flags: &[&str]) -> bool {
     flags.iter().any(|flag| context.cpu_flags.contains(*flag))
 }
 
 /// Whether `run` would mount resctrl by itself.
-fn is_mountable(context: &Context) -> bool {
+pub(super) fn is_mountable(context: &Context) -> bool {
     context.tree.exists(FOLDER) && context.status.has(Capability::SysAdmin)
 }
 
-const MOUNTS: &str =
+pub(super) const MOUNTS: &str =
     "`run` mounts resctrl for contracts with gangs, or with amounts of the bus, and unmounts it at its end";
 
 fn by_units(context: &Context) -> Row {

@@ -24,7 +24,11 @@ const TOP: &str = "/sys/fs/cgroup";
 const SCOPE: &str = "/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope";
 
 fn unwritten(counter: io::Result<()>, built_in: bool) -> Unwritten {
-    Unwritten { counter, built_in, pages_out: true, moves_pages: true }
+    let instructions = match &counter {
+        Ok(()) => Ok(()),
+        Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))),
+    };
+    Unwritten { counter, instructions, built_in, pages_out: true, moves_pages: true }
 }
 
 /// No perf counter, as in most virtual machines.
@@ -617,12 +621,15 @@ fn how_the_use_of_the_bus_is_known() {
     is(&found, "bus use of jobs", State::No, "cannot count cache misses", "LD_PRELOAD");
     is(&found, "bus use told by programs", State::Partly, "their own count alone", "LD_PRELOAD");
     is(&found, "bus use assumed", State::Partly, "first-rate", "first-rate");
+    is(&found, "cache held by jobs", State::No, "no flag `cqm_occup_llc`", "gangs-share");
+    is(&found, "instructions of jobs", State::No, "cannot count them", "gangs-share");
     is(&found, "units slowed down", State::No, "no cap", "");
 
     let could = [ROOT, ("/proc/cpuinfo", "flags : mba cqm_mbm_total\n"), ("/sys/fs/resctrl/x", ""), none[2]];
     let (_dir, found) = of(&could, yes);
     is(&found, "bus use of units", State::Yes, "`run` mounts resctrl", "");
     is(&found, "bus use of jobs", State::Yes, "times a line", "");
+    is(&found, "instructions of jobs", State::Yes, "512 threads of every user", "");
     is(&found, "bus use told by programs", State::Yes, "counters of their own", "");
     is(&found, "units slowed down", State::Partly, "`run` mounts", "");
 
@@ -631,18 +638,21 @@ fn how_the_use_of_the_bus_is_known() {
     let mounted = [
         ROOT,
         mount,
-        mon("mbm_total_bytes\nmbm_local_bytes\n"),
+        mon("llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n"),
         ("/sys/fs/resctrl/info/MB/min_bandwidth", "10\n"),
         ("/sys/fs/resctrl/info/MB/bandwidth_gran", "20\n"),
         ("/sys/fs/resctrl/schemata", "MB:0=100\n"),
         ("/sys/fs/resctrl/tasks", ""),
+        ("/sys/fs/resctrl/info/L3_MON/num_rmids", "32\n"),
     ];
     let (dir, found) = of(&mounted, yes);
     is(&found, "bus use of units", State::Yes, "mbm_total_bytes", "");
+    is(&found, "cache held by jobs", State::Yes, "of 31 groups", "");
     is(&found, "units slowed down", State::Yes, "from 10 % on, in steps of 20 %", "");
     fake::add(&dir, &[mon("mbm_local_bytes\n"), ("/sys/fs/resctrl/schemata", "MB:0=2048\n")]);
     let found = probe_with(dir.path(), unwritten(Ok(()), true));
     is(&found, "bus use of units", State::Partly, "the node where they run", "");
+    is(&found, "cache held by jobs", State::No, "counts no llc_occupancy", "gangs-share");
     is(&found, "units slowed down", State::No, "rates of each cache", "");
     fake::add(&dir, &[mon("llc_occupancy\n")]);
     let found = probe_with(dir.path(), unwritten(Ok(()), true));
@@ -662,7 +672,10 @@ fn what_the_bus_carries() {
         is(found, "what the bus carries", state, words, remedy);
     };
     let dir = fake::tree(&files);
-    row(&probe_with(dir.path(), unwritten(Ok(()), true)), State::No, "10 GB/s", "commonhold calibrate --bus");
+    let found = probe_with(dir.path(), unwritten(Ok(()), true));
+    row(&found, State::No, "10 GB/s", "commonhold calibrate --bus");
+    is(&found, "size of last-level caches", State::Partly, "2 MiB are taken", "");
+    is(&found, "cores shared", State::No, "a core of its own", "");
     let kept = r#"{"one_bytes_per_s":9000000000,"all_bytes_per_s":28750000000,"cpus":4,"others_percent":5}"#;
     let file = "/var/lib/commonhold/bus/X_1_1_1.json";
     fake::add(&dir, &[(file, kept)]);

@@ -56,7 +56,7 @@ fn come(world: &mut World, job: u32, threads: usize) {
         unit: UnitId(2 + job % 2),
         threads: Vec::new(),
         memory: None,
-        bus: None,
+        shared: None,
     });
     for _ in 0..threads {
         let thread = ThreadId(u64::from(job) * 100_000 + facts.threads.len() as u64);

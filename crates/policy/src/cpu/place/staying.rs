@@ -20,7 +20,7 @@ fn begin(world: &mut World, job: u32, cpu: u32) {
         unit: UnitId(2),
         threads: [thread].into(),
         memory: None,
-        bus: None,
+        shared: None,
     };
     world.jobs.insert(job, facts);
     world.step();

@@ -71,7 +71,7 @@ impl World {
                 unit: UnitId(2),
                 threads: Vec::new(),
                 memory: None,
-                bus: None,
+                shared: None,
             };
             let facts = self.jobs.entry(job).or_insert(new);
             let thread = ThreadId(u64::from(job) * 1_000 + facts.threads.len() as u64);
@@ -157,7 +157,7 @@ fn fits_differ_by_what_is_free() {
                 unit: UnitId(3),
                 threads: alloc::vec![thread],
                 memory: None,
-                bus: None,
+                shared: None,
             },
         );
         world.step();
@@ -275,7 +275,7 @@ fn districts_come_first() {
     }];
     world.jobs.insert(
         9,
-        JobFacts { job: JobId(9), name: String::new(), unit: UnitId(2), threads, memory: None, bus: None },
+        JobFacts { job: JobId(9), name: String::new(), unit: UnitId(2), threads, memory: None, shared: None },
     );
     world.jobs.get_mut(&0).unwrap().threads.clear();
     world.step();
@@ -302,7 +302,7 @@ fn a_seat_is_where_the_owner_lets_the_thread_run() {
             unit: UnitId(2),
             threads,
             memory: None,
-            bus: None,
+            shared: None,
         };
         world.jobs.insert(job, facts);
         world.step();
@@ -455,7 +455,7 @@ fn the_parents_node_is_filled_first() {
         unit: UnitId(2),
         threads,
         memory: Some(alloc::vec![(0, 1 << 30)]),
-        bus: None,
+        shared: None,
     };
     world.jobs.insert(0, facts);
     let (nodes, divided, _) = brought(&mut world, 100).remove(0);

@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::fs;
 use std::rc::Rc;
 
-use commonhold_contract::{Amount, Member, MemberKind};
+use commonhold_contract::{Amount, Gangs, GangsShare, JobKind, Member, MemberKind};
+use commonhold_policy::{JobFacts, JobId};
 
 use super::*;
 use crate::host::{Answer, Kind, Tampering, tamper};
@@ -277,4 +278,116 @@ fn a_contract_that_asks_nothing_of_the_bus_touches_nothing() {
     world.bus.open(world.dir.path(), &world.contract, &mut world.journal, &mut Vec::new());
     assert!(world.bus.throttles().is_none() && world.look(1).is_empty());
     assert!(Journal::read(world.journal.path()).unwrap().is_empty());
+}
+
+/// A job of a process, in the world of a contract whose gangs are chosen by the cache.
+fn job(world: &World, number: u32, unit: &str) -> JobFacts {
+    let unit = world.contract.find(unit).unwrap();
+    let name = String::new();
+    JobFacts { job: JobId(number), name, unit, threads: Vec::new(), memory: None, shared: None }
+}
+
+impl World {
+    fn by_cache(groups_max: usize) -> World {
+        let mut world = World::opened(groups_max);
+        world.contract.machine.gangs.by = Gangs::LatestQuantum;
+        world.contract.machine.gangs.share = GangsShare::Cache;
+        for unit in &mut world.contract.units {
+            unit.job = Some(JobKind::Process);
+        }
+        world
+    }
+
+    /// A look at units and then at jobs: the processes by job, each of a unit. What jobs are told to have held, and problems.
+    fn jobs(&mut self, now: Time, of: &[(u32, u32, &str)]) -> (Vec<Option<u64>>, Vec<String>) {
+        let mut said = self.look(now);
+        let key = |pid| ProcessKey { pid, start: 101 };
+        let members = of.iter().map(|(pid, number, _)| (key(*pid), JobId(*number))).collect();
+        let mut jobs: Vec<JobFacts> = of.iter().map(|(_, number, unit)| job(self, *number, unit)).collect();
+        let World { bus, contract, roster, journal, .. } = self;
+        let found = bus.follow_jobs(now, contract, &members, &mut jobs, (roster, journal));
+        said.extend(found.iter().map(ToString::to_string));
+        (jobs.iter().map(|facts| facts.shared.map(|shared| shared.amount)).collect(), said)
+    }
+
+    fn holds(&self, group: &str, text: &str) {
+        let dir = self.group(group).join("mon_data/mon_L3_00");
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("llc_occupancy"), text).unwrap();
+    }
+}
+
+const S: Time = 1_000_000_000;
+
+/// Two processes of `a`: each is a job, with a group beside the unit's. What they hold is theirs, and what they transfer is the
+/// unit's.
+#[test]
+fn jobs_have_groups_within_their_units() {
+    let mut world = World::by_cache(9);
+    let (first, second) = (PID, PID + 1);
+    world.put(first, "a", &[first]);
+    world.put(second, "a", &[second, second + 100]);
+    let of = [(first, 1, "a"), (second, 2, "a")];
+    let a = format!("commonhold-{}-a", world.contract.find("a").unwrap().0);
+    assert_eq!(world.jobs(S, &of), (vec![None, None], vec![]));
+    let (one, two) = ("mon_groups/commonhold-job-1", "mon_groups/commonhold-job-2");
+    let expected = pairs(&[(&a, first), (&a, second), (&a, second + 100)]);
+    let written = world.written();
+    assert_eq!(written[..3], expected);
+    assert_eq!(
+        written[3..],
+        pairs(&[
+            ("commonhold-job-1", first),
+            ("commonhold-job-2", second),
+            ("commonhold-job-2", second + 100)
+        ])
+    );
+    world.holds(one, "4000\n");
+    world.holds(two, "Unavailable\n");
+    world.count(one, 0, "100\n");
+    assert_eq!(world.jobs(3 * S, &of), (vec![Some(8_000), None], vec![]));
+    assert_eq!(world.written(), [], "each is where it belongs");
+    world.holds(one, "1000\n");
+    world.holds(two, "70\n");
+    world.count(one, 0, "150\n");
+    assert_eq!(world.jobs(4 * S, &of), (vec![Some(9_000), Some(70)], vec![]));
+    assert_eq!(world.bytes("a"), Some(50), "what the job transferred");
+    // One ends.
+    let left = [(second, 2, "a")];
+    world.jobs(5 * S, &left);
+    assert!(!world.group(one).exists() && world.group(two).exists());
+    // The unit is slowed down: its job's group is within its own then.
+    world.written();
+    assert_eq!(world.order("a", 50), Ok(()));
+    fs::create_dir(world.group(&a).join("mon_groups")).unwrap(); // as the kernel does
+    assert_eq!(world.jobs(6 * S, &left).1, Vec::<String>::new());
+    let within = format!("{a}/mon_groups/commonhold-job-2");
+    assert!(!world.group(two).exists() && world.group(&within).exists());
+    assert_eq!(world.written().last().unwrap().0, "commonhold-job-2");
+    // Chosen by something else, jobs have no groups, and their tasks are brought back to the unit's.
+    world.contract.machine.gangs.share = GangsShare::Bus;
+    assert_eq!(world.jobs(7 * S, &left), (vec![None], vec![]));
+    assert!(!world.group(&within).exists());
+    world.look(8 * S);
+    assert_eq!(world.written().last().unwrap().0, a);
+    let journal = Journal::read(world.journal.path()).unwrap();
+    assert_eq!(journal.iter().filter(|entry| matches!(entry, Entry::ResourceGroup { .. })).count(), 6);
+}
+
+/// Units a and b have a group each, and one job.
+#[test]
+fn jobs_without_a_group_are_not_measured_and_that_is_said_once() {
+    let mut world = World::by_cache(3);
+    let of: Vec<(u32, u32, &str)> = (0..3).map(|at| (PID + at, at, "a")).collect();
+    for (pid, ..) in &of {
+        world.put(*pid, "a", &[*pid]);
+    }
+    let (_, said) = world.jobs(S, &of);
+    assert_eq!(said.len(), 1);
+    assert!(said[0].contains("no group left of 2") && said[0].contains("`first-rate`"), "{}", said[0]);
+    world.holds("mon_groups/commonhold-job-0", "10\n");
+    assert_eq!(world.jobs(2 * S, &of), (vec![Some(10), None, None], vec![]));
+    // The one with a group ends: the next has it.
+    assert_eq!(world.jobs(3 * S, &of[1..]), (vec![None, None], vec![]));
+    assert!(world.group("mon_groups/commonhold-job-1").exists());
 }

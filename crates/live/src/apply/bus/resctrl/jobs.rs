@@ -1,0 +1,202 @@
+//! Jobs as groups of the kernel's `resctrl`, where gangs are chosen by what they hold of the last-level caches.
+//!
+//! Algorithm: each job has a monitoring group within its unit's resource group: among the mount's if the unit has a monitoring
+//! group itself, else among the unit's own. The threads of its processes are put there. At each look, what the group holds
+//! is taken to have been held since the look before.
+//!
+//! Properties: what a job held, in bytes times seconds, never goes back. What its unit transferred counts on: see
+//! [`super::Bus`]. A group is in the journal before it is made, and goes with its job. Each error is said once.
+//!
+//! Limits: units and jobs share the numbers of the processor; jobs that come when there is none left are not measured. A number
+//! that is used again may begin with lines of whoever had it before. Each count that is read interrupts a CPU.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::{Contract, GangsShare, UnitId};
+use commonhold_policy::{JobFacts, JobId, SharedUse, Time};
+
+use super::{Bus, OURS, STRAY_NS, bring, make, outermost};
+use crate::LiveError;
+use crate::host;
+use crate::observe::bus::resctrl::{group_count, occupancy};
+use crate::observe::jobs::has_gangs;
+use crate::observe::process::ProcessKey;
+use crate::observe::roster::Roster;
+use crate::undo::journal::Journal;
+
+/// The groups of jobs.
+#[derive(Debug, Default)]
+pub(super) struct JobGroups {
+    groups: BTreeMap<JobId, JobGroup>,
+    /// Which process is in which job's group, as far as this program knows.
+    placed: BTreeMap<ProcessKey, JobId>,
+    /// Those that nobody can put there: said once.
+    refused: BTreeSet<ProcessKey>,
+    is_full: bool,
+    placed_at: Time,
+}
+
+#[derive(Debug)]
+struct JobGroup {
+    /// The job's outermost unit.
+    unit: UnitId,
+    dir: PathBuf,
+    /// When it was read last.
+    at: Option<Time>,
+    /// In bytes times nanoseconds.
+    held: u128,
+    told: Option<SharedUse>,
+}
+
+impl JobGroup {
+    fn read(&mut self, now: Time) {
+        let since = self.at.replace(now).map_or(0, |at| now.saturating_sub(at));
+        if let Some(bytes) = occupancy(&self.dir) {
+            self.held += u128::from(bytes) * u128::from(since);
+            let amount = u64::try_from(self.held / 1_000_000_000).unwrap_or(u64::MAX);
+            self.told = Some(SharedUse { at: now, amount });
+        }
+    }
+}
+
+impl JobGroups {
+    /// The folders of a unit's jobs.
+    pub(super) fn dirs(&self, unit: UnitId) -> impl Iterator<Item = &Path> {
+        self.groups.values().filter(move |group| group.unit == unit).map(|group| group.dir.as_path())
+    }
+
+    /// Whether a process is in its job's group.
+    pub(super) fn has(&self, key: ProcessKey) -> bool {
+        self.placed.contains_key(&key)
+    }
+
+    /// Removes the groups that are not to stay. Their folders.
+    pub(super) fn keep(&mut self, stays: impl Fn(JobId, UnitId, &Path) -> bool) -> Vec<PathBuf> {
+        let mut gone = Vec::new();
+        self.groups.retain(|job, group| {
+            let stays = stays(*job, group.unit, &group.dir);
+            if !stays {
+                // What cannot be removed now is at the end.
+                let _ = host::remove_dir(&group.dir);
+                gone.push(group.dir.clone());
+            }
+            stays
+        });
+        self.placed.retain(|_, job| self.groups.contains_key(job));
+        // There is a number for another.
+        self.is_full &= gone.is_empty();
+        gone
+    }
+
+    /// Forgets where those are that are not in their group.
+    fn find_missing(&mut self) {
+        for (job, group) in &self.groups {
+            let Ok(tasks) = host::read_to_string(&group.dir.join("tasks")) else { continue };
+            let inside: BTreeSet<u32> = tasks.lines().filter_map(|line| line.trim().parse().ok()).collect();
+            self.placed.retain(|key, placed| placed != job || inside.contains(&key.pid));
+        }
+    }
+}
+
+impl Bus {
+    /// Has jobs in groups of their own where gangs are chosen by what they hold of the caches, and tells what that is.
+    pub(crate) fn follow_jobs(
+        &mut self,
+        now: Time,
+        contract: &Contract,
+        members: &BTreeMap<ProcessKey, JobId>,
+        jobs: &mut [JobFacts],
+        (roster, journal): (&mut Roster, &mut Journal),
+    ) -> Vec<LiveError> {
+        let mut problems = Vec::new();
+        let asked = has_gangs(contract) && contract.machine.gangs.share == GangsShare::Cache;
+        let Some(place) = self.place.clone().filter(|place| asked && place.occupancy) else {
+            self.leave_jobs(|_, _, _| false);
+            return problems;
+        };
+        let unit_of: BTreeMap<JobId, UnitId> =
+            jobs.iter().filter_map(|facts| Some((facts.job, outermost(contract, facts.unit)?))).collect();
+        self.leave_jobs(|job, unit, dir| unit_of.get(&job) == Some(&unit) && host::exists(dir));
+        for (job, unit) in unit_of {
+            if self.jobs.groups.contains_key(&job) || self.jobs.is_full {
+                continue;
+            }
+            let within = self.groups.get(&unit).filter(|group| group.controls);
+            let within = within.map_or(place.mount.point.as_path(), |group| group.dir.as_path());
+            let dir = within.join("mon_groups").join(format!("{OURS}job-{}", job.0));
+            match make(&dir, journal) {
+                Ok(()) => {
+                    let group = JobGroup { unit, dir, at: None, held: 0, told: None };
+                    self.jobs.groups.insert(job, group);
+                }
+                Err(LiveError::File { path, source, .. })
+                    if matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EBUSY)) =>
+                {
+                    self.jobs.is_full = true;
+                    let all =
+                        group_count(&place.mount.point).map_or(String::new(), |all| format!(" of {all}"));
+                    let what = format!("measure what job {} holds of the caches", job.0);
+                    let remedy = format!(
+                        "; the processor has no group left{all}: it and jobs that come later are taken to hold `first-rate`"
+                    );
+                    if !std::mem::replace(&mut self.has_said_full, true) {
+                        problems.push(LiveError::File { path, what, source, remedy });
+                    }
+                }
+                Err(error) => problems.push(error),
+            }
+        }
+        if now >= self.jobs.placed_at.saturating_add(STRAY_NS) {
+            self.jobs.placed_at = now;
+            self.jobs.find_missing();
+        }
+        self.place_in_jobs(members, roster, &mut problems);
+        for group in self.jobs.groups.values_mut() {
+            group.read(now);
+        }
+        for facts in jobs {
+            facts.shared = self.jobs.groups.get(&facts.job).and_then(|group| group.told);
+        }
+        problems
+    }
+
+    fn place_in_jobs(
+        &mut self,
+        members: &BTreeMap<ProcessKey, JobId>,
+        roster: &mut Roster,
+        problems: &mut Vec<LiveError>,
+    ) {
+        self.jobs.placed.retain(|key, _| members.contains_key(key));
+        self.jobs.refused.retain(|key| members.contains_key(key));
+        for (key, job) in members {
+            // One that is another program's stays there.
+            let refused = self.refused.contains(key) || self.jobs.refused.contains(key);
+            if refused || self.jobs.placed.get(key) == Some(job) {
+                continue;
+            }
+            let Some(group) = self.jobs.groups.get(job) else { continue };
+            match bring(*key, &group.dir, roster.procfs()) {
+                Ok(()) => {
+                    self.jobs.placed.insert(*key, *job);
+                }
+                Err(error) => {
+                    self.jobs.refused.insert(*key);
+                    problems.push(error);
+                }
+            }
+        }
+    }
+
+    /// Groups of jobs that go: their tasks are the outer group's again, which may not be the unit's.
+    pub(super) fn leave_jobs(&mut self, stays: impl Fn(JobId, UnitId, &Path) -> bool) {
+        let before: Vec<ProcessKey> = self.jobs.placed.keys().copied().collect();
+        for dir in self.jobs.keep(stays) {
+            self.groups.values_mut().for_each(|group| group.meter.forget(&dir));
+        }
+        for key in before.into_iter().filter(|key| !self.jobs.has(*key)) {
+            self.placed.remove(&key);
+            self.placed_at = 0;
+        }
+    }
+}

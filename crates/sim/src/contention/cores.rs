@@ -1,0 +1,94 @@
+//! How much slower tasks get when they share a core.
+//!
+//! Problem: hardware threads of a core share what computes. Two that wait for memory most of the time hardly meet there; two that
+//! could keep the core busy alone have half of it each. How much slower is each of the tasks that run on one core?
+//!
+//! Terms: a task's *appetite* is the part of a core that it uses if it has it to itself.
+//!
+//! Algorithm: the appetites of those that run on a core are summed. What the sum is beyond the whole core, each that has an
+//! appetite takes longer, as a part of its time: with 0.9 and 0.9, 1.8 times as long; with 0.9 and 0.1, no longer. In a
+//! nanosecond, a task of the whole appetite executes one instruction, on any core.
+//!
+//! Properties: alone on its core a task is not slowed, nor where appetites fit. What all do on a core together is no more than
+//! the core. One more task, or a larger appetite of another, makes nobody faster. A task of no appetite is not slowed.
+//!
+//! Limits: a core is as fast with one thread as with several. Tasks whose appetites fit do not meet at all: really, they do a
+//! little.
+
+use commonhold_contract::MILLIONTH;
+use commonhold_machine::Machine;
+
+/// The cores of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cores {
+    /// The core of each CPU, by place.
+    core_of: Vec<usize>,
+    cores: usize,
+}
+
+impl Cores {
+    /// `None` if no core has several hardware threads.
+    pub fn new(machine: &Machine) -> Option<Cores> {
+        let mut known: Vec<u32> = machine.cpus.iter().map(|cpu| cpu.core).collect();
+        known.sort_unstable();
+        known.dedup();
+        let place = |core: u32| known.binary_search(&core).unwrap_or(0);
+        let core_of = machine.cpus.iter().map(|cpu| place(cpu.core)).collect();
+        (known.len() < machine.cpus.len()).then_some(Cores { core_of, cores: known.len() })
+    }
+
+    /// By how much tasks are slowed, in millionths, given the CPU of each, by place, and its appetite in millionths; in the same
+    /// order.
+    #[must_use]
+    pub fn slowdowns(&self, tasks: &[(usize, u32)]) -> Vec<u64> {
+        let mut wanted = vec![0u64; self.cores];
+        for (cpu, appetite) in tasks {
+            wanted[self.core_of[*cpu]] += u64::from(*appetite);
+        }
+        let one = |(cpu, appetite): &(usize, u32)| match appetite {
+            0 => MILLIONTH,
+            _ => wanted[self.core_of[*cpu]].max(MILLIONTH),
+        };
+        tasks.iter().map(one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn cores() -> Cores {
+        Cores::new(&Machine::synthetic("cpus:6 threads:2").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn by_hand() {
+        let tasks = [(0, 900_000), (1, 900_000), (2, 900_000), (3, 100_000), (4, 1_000_000), (5, 0)];
+        let of = cores().slowdowns(&tasks);
+        assert_eq!(of, [1_800_000, 1_800_000, MILLIONTH, MILLIONTH, MILLIONTH, MILLIONTH]);
+        assert_eq!(Cores::new(&Machine::synthetic("cpus:6").unwrap()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_gains_by_another(
+            tasks in prop::collection::vec((0usize..6, 0u32..=1_000_000), 1..6), cpu in 0usize..6, more in 0u32..=1_000_000,
+        ) {
+            let before = cores().slowdowns(&tasks);
+            for core in 0..3 {
+                // In parts of the core: each does its appetite, by as much slower.
+                let here = tasks.iter().zip(&before).filter(|(task, _)| task.0 / 2 == core);
+                let done: u64 = here.map(|(task, slow)| u64::from(task.1) * MILLIONTH / slow).sum();
+                prop_assert!(done <= MILLIONTH);
+            }
+            for task in &tasks {
+                prop_assert_eq!(cores().slowdowns(std::slice::from_ref(task))[0], MILLIONTH);
+            }
+            let mut with = tasks.clone();
+            with.push((cpu, more));
+            prop_assert!(cores().slowdowns(&with).iter().zip(&before).all(|(after, before)| after >= before));
+        }
+    }
+}

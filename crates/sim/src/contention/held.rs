@@ -1,0 +1,152 @@
+//! How much slower tasks get when they share a last-level cache.
+//!
+//! Problem: a task that comes back to a working set of w bytes is fast while all of that is in the last-level cache. Those that
+//! run beside it, on CPUs of the same cache, bring in theirs. How much of w is there, and how much slower is the task?
+//!
+//! Terms: the cache has C bytes. All working sets of tasks that run on its CPUs now sum to W. `miss` is by how much longer a
+//! task takes of whose working set nothing is there.
+//!
+//! Algorithm: if W is more than C, each task *holds* the part C / W of its own working set, in proportion to its ask; else all of
+//! it. What it holds is h, and alone, a. It takes, for what it takes alone,
+//!
+//! ```text
+//! (1 + miss (w - h) / w) / (1 + miss (w - a) / w)        a = min(w, C)
+//! ```
+//!
+//! Properties: alone a task is not slowed, nor where all working sets fit. Equal tasks are slowed equally. One more task, or a
+//! larger working set of another, makes nobody faster. What all hold together is no more than C. A task is slowed by 1 + `miss`
+//! at most. The answer depends on who runs, and not on what ran before.
+//!
+//! Limits: each task has a working set of its own, also those of one job. A task that begins to run has its part at once, and
+//! one that is stopped holds nothing. What is fetched does not load the bus. A program that streams has none here: it has a
+//! `bus`.
+
+use commonhold_contract::MILLIONTH;
+use commonhold_machine::Machine;
+
+use crate::scenario::Hardware;
+
+/// The last-level caches of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastCaches {
+    /// In millionths.
+    miss: u64,
+    /// The cache of each CPU, by place; and the size of each cache.
+    cache_of: Vec<usize>,
+    bytes: Vec<u64>,
+}
+
+/// How a task stands in its cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    /// What it holds.
+    pub bytes: u64,
+    /// In millionths.
+    pub slowdown: u64,
+}
+
+impl LastCaches {
+    /// `None` if the machine does not say how large its caches are.
+    pub fn new(hardware: &Hardware) -> Option<LastCaches> {
+        let machine: &Machine = &hardware.machine;
+        machine.cache_bytes()?;
+        let place = |id: u32| machine.caches.iter().position(|cache| cache.id == id);
+        Some(LastCaches {
+            miss: hardware.last_cache_miss,
+            cache_of: machine.cpus.iter().map(|cpu| place(cpu.cache).unwrap_or(0)).collect(),
+            bytes: machine.caches.iter().map(|cache| cache.bytes).collect(),
+        })
+    }
+
+    /// How tasks stand, given the CPU of each, by place, and its working set; in the same order.
+    #[must_use]
+    pub fn holdings(&self, tasks: &[(usize, u64)]) -> Vec<Holding> {
+        let mut asked = vec![0u64; self.bytes.len()];
+        for (cpu, set) in tasks {
+            let asked = &mut asked[self.cache_of[*cpu]];
+            *asked = asked.saturating_add(*set);
+        }
+        let one = |(cpu, set): &(usize, u64)| {
+            let cache = self.cache_of[*cpu];
+            let size = self.bytes[cache];
+            let bytes = if asked[cache] <= size { *set } else { part_of(*set, size, asked[cache]) };
+            let (now, alone) = (self.takes(*set, bytes), self.takes(*set, (*set).min(size)));
+            Holding { bytes, slowdown: part_of(now, MILLIONTH, alone).max(MILLIONTH) }
+        };
+        tasks.iter().map(one).collect()
+    }
+
+    /// The time for a unit of work that takes a unit with all of the working set there, in millionths.
+    fn takes(&self, set: u64, held: u64) -> u64 {
+        if set == 0 {
+            return MILLIONTH;
+        }
+        MILLIONTH + part_of(self.miss, set - held.min(set), set)
+    }
+}
+
+/// `value * part / whole`, rounded down.
+fn part_of(value: u64, part: u64, whole: u64) -> u64 {
+    let exact = u128::from(value) * u128::from(part) / u128::from(whole.max(1));
+    u64::try_from(exact).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::scenario::parse_machine;
+    use proptest::prelude::*;
+
+    /// Two caches of 8 MiB, for two CPUs each; a task that misses all takes three times as long.
+    fn caches() -> LastCaches {
+        let text = "version = 1\nshape = \"cpus:4 caches:2 cache:8MiB\"\n[last_cache]\nmiss = 2\n";
+        LastCaches::new(&parse_machine(text).value.unwrap()).unwrap()
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn by_hand() {
+        // 12 and 4 MiB share 8: 6 and 2, a half of each. Alone, the first has two thirds.
+        let of = caches().holdings(&[(0, 12 * MIB), (1, 4 * MIB), (2, 8 * MIB), (3, 0)]);
+        assert_eq!(of.iter().map(|of| of.bytes / MIB).collect::<Vec<_>>(), [6, 2, 8, 0]);
+        // (1 + 2/2) / (1 + 2/3), 1 + 2/2, and all that it wants.
+        assert_eq!(
+            of.iter().map(|of| of.slowdown).collect::<Vec<_>>(),
+            [1_200_000, 2_000_000, MILLIONTH, MILLIONTH]
+        );
+    }
+
+    #[test]
+    fn a_machine_that_does_not_say_it_has_no_such_cache() {
+        assert_eq!(LastCaches::new(&parse_machine("version = 1\nshape = \"cpus:4\"").value.unwrap()), None);
+    }
+
+    fn tasks() -> impl Strategy<Value = Vec<(usize, u64)>> {
+        prop::collection::vec((0usize..4, 0u64..32 * MIB), 1..5)
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_gains_by_another(tasks in tasks(), cpu in 0usize..4, set in 0u64..32 * MIB) {
+            let caches = caches();
+            let before = caches.holdings(&tasks);
+            for (task, is) in tasks.iter().zip(&before) {
+                prop_assert!((MILLIONTH..=3 * MILLIONTH).contains(&is.slowdown));
+                let alone = caches.holdings(std::slice::from_ref(task))[0];
+                prop_assert_eq!(alone.slowdown, MILLIONTH);
+                prop_assert!(is.bytes <= alone.bytes && is.bytes <= task.1);
+            }
+            for cache in 0..2 {
+                let here = tasks.iter().zip(&before).filter(|(task, _)| task.0 / 2 == cache);
+                prop_assert!(here.map(|(_, is)| is.bytes).sum::<u64>() <= 8 * MIB);
+            }
+            let mut more = tasks.clone();
+            more.push((cpu, set));
+            for (after, before) in caches.holdings(&more).iter().zip(&before) {
+                prop_assert!(after.bytes <= before.bytes && after.slowdown >= before.slowdown);
+            }
+        }
+    }
+}
