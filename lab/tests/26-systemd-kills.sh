@@ -94,7 +94,6 @@ kills() {
 		[ -z "$daemon" ] || wait "$daemon" 2> /dev/null
 		daemon=
 	done
-	systemctl revert user-1002.slice > /dev/null 2>&1
 }
 
 each_way kills
