@@ -50,6 +50,9 @@ pub use groups::{Inhabited, held_in, of, owner_of};
 /// A part is ordered anew when it changes by more than one in so many.
 const CHANGE_PART: u64 = 16;
 
+/// The largest page of any kernel, in bytes.
+const PAGE_MAX: u64 = 1 << 16;
+
 /// The highest weight that a kernel takes.
 const WEIGHT_MAX: u64 = 10_000;
 
@@ -73,6 +76,12 @@ fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
         caps[0] = caps[0].min(total / CHANGE_PART);
     }
     spread(total, uses, &caps)
+}
+
+/// Parts of memory as a kernel takes them: it counts in pages, of 64 KiB at most.
+fn whole_pages(mut parts: Vec<u64>) -> Vec<u64> {
+    parts.iter_mut().for_each(|bytes| *bytes -= *bytes % PAGE_MAX);
+    parts
 }
 
 /// What is ordered for a unit.
@@ -392,9 +401,10 @@ impl State {
                 let (min, low) = kept_in.get(&sub).copied().unwrap_or((of_sub.min, of_sub.low));
                 around = (around.0.saturating_add(min), around.1.saturating_add(low));
             }
-            let min = spread_with_own(force.min.saturating_sub(min_inside), &uses, &caps);
-            let low = spread_with_own(force.own, &uses, &caps);
-            let bounds = force.allowed.map(|bytes| spread_with_own(bytes, &uses, &caps));
+            let spread = |bytes: u64| whole_pages(spread_with_own(bytes, &uses, &caps));
+            let min = spread(force.min.saturating_sub(min_inside));
+            let low = spread(force.own);
+            let bounds = force.allowed.map(spread);
             let own: Vec<u64> = low.iter().zip(&min).map(|(low, min)| *low.max(min)).collect();
             let mut kept: Vec<(u64, u64)> = min.iter().zip(&own).map(|(min, own)| (*min, *own)).collect();
             kept[0] = (kept[0].0.saturating_add(around.0), kept[0].1.saturating_add(around.1));

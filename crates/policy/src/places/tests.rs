@@ -141,8 +141,16 @@ fn a_bound_follows_use_and_comes_back_whole() {
     // The unit may use less than it does: both give up in proportion.
     let orders = world.step(|plan| allow(plan, ANA, 250));
     assert_eq!(allowed(&orders), [(None, Some(0)), (Some(1), Some(150)), (Some(2), Some(100))]);
+    // A kernel counts in pages.
+    world.snapshot.places[0].memory += 12_345;
+    let orders = world.step(|plan| allow(plan, ANA, 251));
+    let is_whole = |order: &PartOrder| match order {
+        PartOrder::Allow { bytes: Some(bytes), .. } => bytes % PAGE_MAX == 0,
+        _ => true,
+    };
+    assert!(allowed(&orders).len() >= 2 && orders.iter().all(is_whole), "{orders:?}");
     world.snapshot.places.clear();
-    assert_eq!(allowed(&world.step(|_| ())), [(None, Some(250))]);
+    assert_eq!(allowed(&world.step(|_| ())), [(None, Some(251))]);
     assert_eq!(world.step(|_| ()), []);
 }
 
