@@ -150,7 +150,7 @@ for round in cgroup:TERM kernel:KILL; do
 	}
 	ok "no memory is kept for the user's slice $how" wait_for 10 let_go
 	ok "the weight that was set meanwhile is there $how" is "$(cat "$CGROUPS/user.slice/cpu.weight")" 50
-	ok "and so is what it needs $how" grep -q 'cpu controller stays enabled' "$daemon_log"
+	ok "and so is what it needs $how" wait_for 10 grep -q 'cpu controller stays enabled' "$daemon_log"
 	ok "nobody was put into the root $how" is "$(cgroup_of "$(pid_of sleep 1002)")" /$cron
 	ok "the manager starts and stops services afterwards $how" manager_works afterwards
 	ok "the daemon's groups are gone $how" wait_for 10 test ! -e $HELD
