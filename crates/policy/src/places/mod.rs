@@ -79,9 +79,8 @@ fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
 }
 
 /// Parts of memory as a kernel takes them: it counts in pages, of 64 KiB at most.
-fn whole_pages(mut parts: Vec<u64>) -> Vec<u64> {
-    parts.iter_mut().for_each(|bytes| *bytes -= *bytes % PAGE_MAX);
-    parts
+fn whole_pages(parts: Vec<u64>) -> Vec<u64> {
+    parts.into_iter().map(|bytes| bytes - bytes % PAGE_MAX).collect()
 }
 
 /// What is ordered for a unit.
