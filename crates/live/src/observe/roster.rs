@@ -287,11 +287,15 @@ impl Roster {
     /// Why a process that enters a unit by `exec` is not moved into the unit's control group; `None` if it is, if nobody is
     /// moved, or if the process is gone.
     pub fn stays_on_entering(&mut self, pid: u32) -> Result<Option<Stays>, LiveError> {
-        let Some(Moving { delegated, .. }) = &self.moving else { return Ok(None) };
+        let Some(Moving { delegated, in_place }) = &self.moving else { return Ok(None) };
         let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
         let facts = ProcessFacts { cgroup, ..ProcessFacts::default() };
         let entered = Placement { named: true, ..Placement::by_default(UnitId::SHARED) };
-        Ok(stays(&facts, &entered, delegated.as_deref()))
+        let stays = stays(&facts, &entered, delegated.as_deref());
+        // Alone in its group it is held there.
+        let beside = |known: &Known| known.member.key.pid != pid && known.facts.cgroup == facts.cgroup;
+        let is_alone = || !self.known.values().any(|known| !known.ended && beside(known));
+        Ok(if *in_place { stays.filter(|_| !is_alone()).map(|_| Stays::Mixed) } else { stays })
     }
 
     /// Reads again what is known of these processes, and places them by that.

@@ -41,7 +41,7 @@ use commonhold_machine::CpuSet;
 
 use crate::input::Input;
 use crate::plan::{CpuOrder, DiskOrder, MemoryOrder, PartOrder, Place, Plan, Reason, Step};
-use crate::snapshot::{DiskFacts, MemoryFacts, PlaceFacts, PlaceId};
+use crate::snapshot::{DiskFacts, MemoryFacts, PlaceBounds, PlaceFacts, PlaceId};
 use crate::time::Time;
 use crate::tree::lineage;
 
@@ -133,8 +133,8 @@ struct Mark {
 /// What is remembered between steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct State {
-    /// The places that there are.
-    known: Vec<(PlaceId, UnitId)>,
+    /// The places that there are, and what their managers set there.
+    known: Vec<(PlaceId, UnitId, PlaceBounds)>,
     units: BTreeMap<UnitId, InForce>,
     told: BTreeMap<Holder, Told>,
     marks: BTreeMap<Holder, Mark>,
@@ -159,12 +159,7 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
     }
     state.follow(input, plan);
     let places = &input.snapshot.places;
-    if !state.known.iter().copied().eq(places.iter().map(|place| (place.place, place.unit))) {
-        state.known = places.iter().map(|place| (place.place, place.unit)).collect();
-        let decided =
-            |facts: &PlaceFacts| Place { place: facts.place, unit: facts.unit, group: facts.group.clone() };
-        plan.decisions.places = Some(places.iter().map(decided).collect());
-    }
+    state.look(places, plan);
     if places.is_empty() && state.told.is_empty() {
         return;
     }
@@ -214,6 +209,10 @@ impl<'a> Held<'a> {
         self.places.iter().filter(is_in).collect()
     }
 
+    fn place(&self, (_, at): Holder) -> Option<&'a PlaceFacts> {
+        self.places.iter().find(|place| Some(place.place) == at)
+    }
+
     fn directly(&self, unit: UnitId) -> Vec<&'a PlaceFacts> {
         self.of.get(&unit).into_iter().flatten().map(|at| &self.places[*at]).collect()
     }
@@ -253,6 +252,28 @@ impl State {
     /// Whether nothing is remembered.
     pub(crate) fn is_empty(&self) -> bool {
         *self == State::default()
+    }
+
+    /// Takes note of which places there are. One whose manager has set something else is told everything anew.
+    fn look(&mut self, places: &[PlaceFacts], plan: &mut Plan) {
+        let is_known = |(known, facts): (&(PlaceId, UnitId, PlaceBounds), &PlaceFacts)| {
+            (known.0, known.1) == (facts.place, facts.unit)
+        };
+        if self.known.len() != places.len() || !self.known.iter().zip(places).all(is_known) {
+            let decided = |facts: &PlaceFacts| Place {
+                place: facts.place,
+                unit: facts.unit,
+                group: facts.group.clone(),
+            };
+            plan.decisions.places = Some(places.iter().map(decided).collect());
+        }
+        for (place, unit, most) in &self.known {
+            let now = places.iter().find(|facts| facts.place == *place);
+            if now.is_some_and(|facts| facts.most != *most) {
+                self.told.remove(&(*unit, Some(*place)));
+            }
+        }
+        self.known = places.iter().map(|facts| (facts.place, facts.unit, facts.most.clone())).collect();
     }
 
     /// What plans ordered for units so far.
@@ -400,10 +421,15 @@ impl State {
                 let (min, low) = kept_in.get(&sub).copied().unwrap_or((of_sub.min, of_sub.low));
                 around = (around.0.saturating_add(min), around.1.saturating_add(low));
             }
-            let spread = |bytes: u64| whole_pages(spread_with_own(bytes, &uses, &caps));
-            let min = spread(force.min.saturating_sub(min_inside));
-            let low = spread(force.own);
-            let bounds = force.allowed.map(spread);
+            let spread = |bytes: u64, caps: &[u64]| whole_pages(spread_with_own(bytes, &uses, caps));
+            // Where a manager keeps memory itself, nothing is added to that.
+            let mut keeps = caps.clone();
+            for (cap, place) in keeps[1..].iter_mut().zip(held.directly(unit)) {
+                *cap = if place.most.kept { 0 } else { *cap };
+            }
+            let min = spread(force.min.saturating_sub(min_inside), &keeps);
+            let low = spread(force.own, &keeps);
+            let bounds = force.allowed.map(|bytes| spread(bytes, &caps));
             let own: Vec<u64> = low.iter().zip(&min).map(|(low, min)| *low.max(min)).collect();
             let mut kept: Vec<(u64, u64)> = min.iter().zip(&own).map(|(min, own)| (*min, *own)).collect();
             kept[0] = (kept[0].0.saturating_add(around.0), kept[0].1.saturating_add(around.1));
@@ -502,10 +528,9 @@ impl State {
             for (at, part) in places.iter().zip(&parts[1..]) {
                 let facts = &held.places[*at];
                 let told = self.told.entry((*unit, Some(facts.place))).or_default();
+                // Where the manager allows none of the unit's CPUs, its own set stays.
                 let wanted = match (&cpus, &facts.most.cpus) {
-                    (Some(cpus), Some(most)) => {
-                        Some(cpus.intersection(most)).filter(|both| !both.is_empty()).or(Some(most.clone()))
-                    }
+                    (Some(cpus), Some(most)) => Some(cpus.intersection(most)).filter(|both| !both.is_empty()),
                     (cpus, _) => cpus.clone(),
                 };
                 if input.means.cpu_sets && told.cpus != wanted {
@@ -514,7 +539,10 @@ impl State {
                     orders.push(Step { action, reason: Reason::FollowsUse });
                 }
                 let weight = (part.min(&machine) * WEIGHT_MAX / machine).clamp(1, WEIGHT_MAX);
-                if input.means.weights && differs(told.weight.map(u64::from), Some(weight)) {
+                if input.means.weights
+                    && !facts.most.weight
+                    && differs(told.weight.map(u64::from), Some(weight))
+                {
                     let weight = u32::try_from(weight).unwrap_or(u32::MAX);
                     told.weight = Some(weight);
                     let action = PartOrder::Weigh { unit: *unit, at: facts.place, weight };
@@ -556,7 +584,8 @@ impl State {
                 *lowest = part.min(*lowest);
             }
         }
-        for holder in held.holders() {
+        let is_free = |holder: &Holder| held.place(*holder).is_none_or(|place| !place.most.cap);
+        for holder in held.holders().filter(is_free) {
             let part = parts.get(&holder).copied();
             let told = self.told.entry(holder).or_default();
             if differs(told.cap, part) {
@@ -599,7 +628,9 @@ impl State {
             .collect();
         let all: BTreeSet<(Holder, String)> = before.into_iter().chain(parts.keys().cloned()).collect();
         let there: BTreeSet<Holder> = held.holders().collect();
-        for (holder, disk) in all.into_iter().filter(|(holder, _)| there.contains(holder)) {
+        let is_free = |holder: &Holder| held.place(*holder).is_none_or(|place| !place.most.rates);
+        for (holder, disk) in all.into_iter().filter(|(holder, _)| there.contains(holder) && is_free(holder))
+        {
             let part = parts.get(&(holder, disk.clone())).copied().unwrap_or_default();
             let told = self.told.entry(holder).or_default();
             let before = told.rates.get(&disk).copied().unwrap_or_default();

@@ -178,6 +178,40 @@ fn a_managers_bound_is_kept_and_what_it_leaves_is_used() {
     assert_eq!(cpus, ["1: 1", "2: 1-3"]);
 }
 
+/// An administrator bounds a slice more, and gives it a weight: its parts are told anew, and the weight is left alone.
+#[test]
+fn what_a_manager_sets_meanwhile_stays() {
+    let mut world = World::new();
+    world.place(1, ANA, 100);
+    let orders = world.step(|plan| allow(plan, ANA, 400));
+    assert!(orders.iter().any(|order| matches!(order, PartOrder::Weigh { .. })));
+    assert_eq!(allowed(&orders), [(None, Some(25)), (Some(1), Some(375))]);
+    world.snapshot.places[0].most = PlaceBounds {
+        memory: Some(200 * MIB),
+        weight: true,
+        cap: true,
+        kept: true,
+        rates: true,
+        ..PlaceBounds::default()
+    };
+    let orders = world.step(|plan| {
+        for action in [
+            MemoryOrder::Guarantee { unit: ANA, min: 0, low: 50 * MIB, own: 50 * MIB },
+            MemoryOrder::Allow { unit: ANA, bytes: Some(400 * MIB) },
+        ] {
+            plan.orders.memory.push(Step { action, reason: Reason::Rests });
+        }
+        let rate = DiskOrder::Cap { unit: ANA, disk: String::from("sda"), read: Some(MIB), write: None };
+        plan.orders.disk.push(Step { action: rate, reason: Reason::Rests });
+        let cap = CpuOrder::Cap { unit: ANA, micro_cpus: Some(1_000_000) };
+        plan.orders.cpu.push(Step { action: cap, reason: Reason::Rests });
+    });
+    let of_place = orders.iter().filter(|order| order.at().is_some());
+    let only: Vec<PartOrder> = of_place.cloned().collect();
+    let bytes = Some(200 * MIB);
+    assert_eq!(only, [PartOrder::Allow { unit: ANA, at: Some(PlaceId(1)), bytes }]);
+}
+
 /// What is kept for a unit is kept for its places and its own group, and for what is around these.
 #[test]
 fn guarantees_are_spread() {

@@ -29,15 +29,23 @@ pub struct PlaceFacts {
     pub memory: u64,
     /// By disk, what was done to it from here since it is a place. Never goes back.
     pub disks: Vec<(String, DiskUse)>,
-    /// What its manager allows it at most.
+    /// What its manager has set there.
     pub most: PlaceBounds,
 }
 
-/// What the manager of a control group allows it at most.
+/// What the manager of a control group, or an administrator by way of it, has set there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PlaceBounds {
-    /// Bytes of memory; `None`: no bound.
+    /// Bytes of memory that it may use; `None`: no bound.
     pub memory: Option<u64>,
     /// The CPUs that it may run on; `None`: all.
     pub cpus: Option<CpuSet>,
+    /// Whether a weight is set.
+    pub weight: bool,
+    /// Whether a cap on CPU time is set.
+    pub cap: bool,
+    /// Whether memory is kept for it.
+    pub kept: bool,
+    /// Whether rates of disks are set.
+    pub rates: bool,
 }

@@ -23,7 +23,7 @@ use commonhold_policy::{DiskUse, PlaceBounds, PlaceFacts, PlaceId, Time};
 
 use super::disk::Disks;
 use super::knob;
-use super::properties::{Allowed, Properties};
+use super::properties::Properties;
 use crate::LiveError;
 use crate::host;
 use crate::observe::knob::{Gauge, failed, read};
@@ -32,6 +32,9 @@ use crate::undo::journal::{Entry, Journal, record};
 
 /// The controllers that are enabled for places.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
+
+/// The file of a cap on CPU time.
+const CAP: &str = "cpu.max";
 
 /// Reading and writing, in bytes per second.
 type Rates = (Option<u64>, Option<u64>);
@@ -54,6 +57,8 @@ struct Spot {
     usage: Option<(Gauge, u64)>,
     used_ns: u64,
     most: PlaceBounds,
+    /// What was written into cpu.max.
+    cap: Option<String>,
     /// memory.max, which is never written here.
     bound: Option<u64>,
     kept: (u64, u64),
@@ -101,10 +106,9 @@ impl Places {
         let Some(properties) = &mut self.properties else { return Vec::new() };
         let problems = properties.look(now, journal);
         for spot in &mut self.spots {
-            if let Some(Allowed { memory, cpus }) =
-                spot.systemds.as_ref().and_then(|unit| properties.allowed(unit))
-            {
-                spot.most = PlaceBounds { memory: [memory, spot.bound].into_iter().flatten().min(), cpus };
+            if let Some(set) = spot.systemds.as_ref().and_then(|unit| properties.set_by_others(unit)) {
+                let memory = [set.memory, spot.bound].into_iter().flatten().min();
+                spot.most = PlaceBounds { memory, cap: spot.is_capped_by_others(), ..set };
             }
         }
         problems
@@ -247,9 +251,7 @@ impl Places {
                 self.put(number, "cpu.weight", &weight.to_string(), journal)
             }
             // systemd has no property in cpu.max's own measure.
-            PartOrder::Cap { micro_cpus, .. } => {
-                self.put(number, "cpu.max", &knob::cpu_max(*micro_cpus), journal)
-            }
+            PartOrder::Cap { micro_cpus, .. } => self.put(number, CAP, &knob::cpu_max(*micro_cpus), journal),
             PartOrder::Allow { bytes, .. } => {
                 let bytes = bytes.or(self.spots[number].most.memory);
                 self.tell(number, Property::MemoryHigh, Value::Number(bytes.unwrap_or(UNSET)));
@@ -299,8 +301,8 @@ impl Places {
             note(&mut self.recorded, &path, &original, journal)?;
             spot.originals.insert(file, original);
         }
-        if is_managers(file, &spot.originals[file]) {
-            return Ok(());
+        if file == CAP {
+            spot.cap = Some(value.to_owned());
         }
         knob::put(&path, value)
     }
@@ -335,7 +337,8 @@ impl Places {
             for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
                 let path = group.join(file);
                 let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
-                if !self.recorded.contains(&path) && is_managers(file, &original) {
+                // What somebody keeps there already is left alone.
+                if !self.recorded.contains(&path) && original != "0" {
                     continue;
                 }
                 note(&mut self.recorded, &path, &original, journal)?;
@@ -403,25 +406,26 @@ fn systemds(mount: &Path, dir: &Path) -> Option<String> {
     unit_of(&group).filter(|found| found.is_its_own && found.user.is_none()).map(|found| found.unit)
 }
 
-/// Whether what a file says is its manager's choice, which is left alone.
-fn is_managers(file: &str, original: &str) -> bool {
-    match file {
-        "cpu.max" => !original.starts_with("max"),
-        "cpu.weight" => original != "100",
-        "memory.low" | "memory.min" => original != "0",
-        _ => false,
-    }
-}
-
 impl Spot {
     fn new(id: PlaceId, unit: UnitId, path: &str, group: &str, dir: PathBuf) -> Spot {
         let usage = Gauge::open(&dir.join("cpu.stat")).ok();
         let usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|since| (gauge, since)));
-        let bound = |file: &str| read(&dir.join(file)).ok()?.parse::<u64>().ok();
+        let says = |file: &str| read(&dir.join(file)).ok();
+        let bound = |file: &str| says(file)?.parse::<u64>().ok();
         let max = bound("memory.max");
         let memory = [max, bound("memory.high")].into_iter().flatten().min();
-        let cpus = read(&dir.join("cpuset.cpus")).ok().filter(|text| !text.is_empty());
+        let cpus = says("cpuset.cpus").filter(|text| !text.is_empty());
         let cpus = cpus.and_then(|text| text.parse::<CpuSet>().ok());
+        let most = PlaceBounds {
+            memory,
+            cpus,
+            weight: says("cpu.weight").is_some_and(|weight| weight != "100"),
+            cap: says(CAP).is_some_and(|cap| !cap.starts_with("max")),
+            kept: ["memory.low", "memory.min"]
+                .into_iter()
+                .any(|file| says(file).is_some_and(|kept| kept != "0")),
+            rates: says("io.max").is_some_and(|rates| !rates.is_empty()),
+        };
         Spot {
             id,
             unit,
@@ -435,9 +439,20 @@ impl Spot {
             bound: max,
             usage,
             used_ns: 0,
-            most: PlaceBounds { memory, cpus },
+            most,
+            cap: None,
             kept: (0, 0),
             originals: BTreeMap::new(),
+        }
+    }
+
+    /// Whether its cap on CPU time is its manager's. systemd has no property that says it in this file's measure.
+    fn is_capped_by_others(&self) -> bool {
+        match (&self.cap, self.most.cap) {
+            (Some(ours), false) => {
+                read(&self.dir.join(CAP)).is_ok_and(|now| now != *ours && !now.starts_with("max"))
+            }
+            (_, capped) => capped,
         }
     }
 
@@ -453,7 +468,7 @@ impl Spot {
     /// It is no place any more: what was written is as its manager had it. What systemd was told, it takes back itself.
     fn give_back(mut self) -> Vec<LiveError> {
         if self.systemds.is_some() {
-            self.originals.retain(|file, _| *file == "cpu.max");
+            self.originals.retain(|file, _| *file == CAP);
         }
         let put = |(file, original): (&&str, &String)| {
             let path = self.dir.join(file);

@@ -8,20 +8,17 @@
 //! journal has both before. A value that is neither what was there nor what was given is an administrator's: it takes the place of
 //! what was there. Every five seconds it is looked for.
 //!
-//! What an administrator set stays in force: CPUs and memory bounds are narrowed and never widened, weights and protection are left
-//! alone.
+//! What an administrator set is a fact for the policy ([`PlaceBounds`]), which orders within it. A value that was given and is in
+//! force no more is not given again until the policy has seen that.
 //!
 //! Limits: where systemd does not answer, the kernel's files have what holds, until systemd writes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use commonhold_machine::CpuSet;
-use commonhold_policy::{MS, Time};
+use commonhold_policy::{MS, PlaceBounds, Time};
 
 use crate::LiveError;
-use crate::systemd::{
-    Answer, Done, Former, Held, News, Property, Queue, Request, Reverted, UNSET, Value, Whose,
-};
+use crate::systemd::{Answer, Done, Former, Held, News, Property, Queue, Request, Reverted, Value, Whose};
 use crate::undo::journal::{Entry, Journal, record};
 
 /// What is set of places.
@@ -77,13 +74,6 @@ pub(super) struct Properties {
     said: BTreeSet<String>,
 }
 
-/// What an administrator allows at most.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Allowed {
-    pub(super) memory: Option<u64>,
-    pub(super) cpus: Option<CpuSet>,
-}
-
 impl Properties {
     /// Of the machine's systemd; `None` where there is none.
     pub(super) fn begin() -> Result<Option<Properties>, LiveError> {
@@ -119,19 +109,32 @@ impl Properties {
         self.units.entry(unit.to_owned()).or_default().wanted.insert(property, value);
     }
 
-    /// What an administrator allows a systemd unit; `None` while that is not known.
-    pub(super) fn allowed(&self, unit: &str) -> Option<Allowed> {
+    /// What an administrator has set of a systemd unit; `None` while that is not known.
+    pub(super) fn set_by_others(&self, unit: &str) -> Option<PlaceBounds> {
         let told = self.units.get(unit).filter(|told| told.is_known)?;
-        let value = |property: Property| told.former.get(&property).map(|former| &former.value);
+        let value = |property: Property| {
+            told.former
+                .get(&property)
+                .map(|former| &former.value)
+                .filter(|value| **value != property.nothing())
+        };
         let memory = match value(Property::MemoryHigh) {
-            Some(Value::Number(bytes)) if *bytes != UNSET => Some(*bytes),
+            Some(Value::Number(bytes)) => Some(*bytes),
             _ => None,
         };
         let cpus = match value(Property::AllowedCPUs) {
-            Some(Value::Cpus(cpus)) if !cpus.is_empty() => Some(cpus.clone()),
+            Some(Value::Cpus(cpus)) => Some(cpus.clone()),
             _ => None,
         };
-        Some(Allowed { memory, cpus })
+        let is_set = |properties: &[Property]| properties.iter().any(|property| value(*property).is_some());
+        Some(PlaceBounds {
+            memory,
+            cpus,
+            weight: is_set(&[Property::CPUWeight]),
+            cap: false,
+            kept: is_set(&[Property::MemoryLow, Property::MemoryMin]),
+            rates: is_set(&[Property::IOReadBandwidthMax, Property::IOWriteBandwidthMax]),
+        })
     }
 
     /// Hears what systemd has answered, and asks it for what is due.
@@ -150,9 +153,7 @@ impl Properties {
                     if let Answer::Reverted(Reverted { left, .. }) = &answer {
                         problems.extend(left.iter().map(|(property, value)| stays(&unit, *property, value)));
                     }
-                    let back = properties.iter().map(|property| self.back(&unit, *property));
-                    problems.extend(record(journal, &back.collect::<Vec<_>>()).err());
-                    self.units.remove(&unit);
+                    problems.extend(self.forget(&unit, &properties, journal).err());
                 }
                 (asked, Err(error)) => {
                     if let Asked::Set(values) = asked {
@@ -161,7 +162,8 @@ impl Properties {
                         }
                     }
                     if error.is_gone() {
-                        self.units.remove(&unit);
+                        let given: Vec<Property> = told.given.keys().copied().collect();
+                        problems.extend(self.forget(&unit, &given, journal).err());
                     } else if !error.is_silence() && self.said.insert(format!("{unit} {error}")) {
                         problems.push(error.into());
                     }
@@ -222,7 +224,6 @@ impl Properties {
         for (property, value) in std::mem::take(&mut told.wanted) {
             // One that this systemd does not know is left out.
             let Some(former) = told.former.get(&property) else { continue };
-            let Some(value) = beside(&former.value, property, value) else { continue };
             let given = told.given.get(&property).and_then(|given| given.last());
             if given.unwrap_or(&former.value) != &value {
                 values.push((property, value));
@@ -252,8 +253,18 @@ impl Properties {
         Ok(())
     }
 
-    fn back(&self, unit: &str, property: Property) -> Entry {
-        Entry::PropertyBack { whose: self.whose.clone(), unit: unit.to_owned(), property }
+    /// Nothing is held of a systemd unit any more. One that came again meanwhile begins anew.
+    fn forget(&mut self, unit: &str, given: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
+        let back = given.iter().map(|property| Entry::PropertyBack {
+            whose: self.whose.clone(),
+            unit: unit.to_owned(),
+            property: *property,
+        });
+        record(journal, &back.collect::<Vec<_>>())?;
+        if let Some(told) = self.units.remove(unit).filter(|told| !told.leaves) {
+            self.units.insert(unit.to_owned(), Told { wanted: told.wanted, ..Told::default() });
+        }
+        Ok(())
     }
 }
 
@@ -282,16 +293,13 @@ impl Told {
             };
             match self.given.get(&property) {
                 Some(given) if is_ours(given) => {}
-                Some(given) => {
+                Some(_) => {
                     // An administrator's: what was given is in force no more, and not to be taken back.
-                    let ours = given.last().cloned();
                     let whose = whose.clone();
                     record(journal, &[Entry::PropertyBack { whose, unit: unit.to_owned(), property }])?;
                     self.given.remove(&property);
+                    self.wanted.remove(&property);
                     self.former.insert(property, now);
-                    if let Some(ours) = ours {
-                        self.wanted.entry(property).or_insert(ours);
-                    }
                 }
                 None => {
                     self.former.insert(property, now);
@@ -299,23 +307,6 @@ impl Told {
             }
         }
         Ok(())
-    }
-}
-
-/// What is to be in force beside what an administrator set; `None`: that alone.
-fn beside(before: &Value, property: Property, value: Value) -> Option<Value> {
-    if *before == property.nothing() {
-        return Some(value);
-    }
-    match (property, before, value) {
-        (Property::AllowedCPUs, Value::Cpus(before), Value::Cpus(cpus)) => {
-            let both = before.intersection(&cpus);
-            (!both.is_empty()).then_some(Value::Cpus(both))
-        }
-        (Property::MemoryHigh, Value::Number(before), Value::Number(bytes)) => {
-            Some(Value::Number(bytes.min(*before)))
-        }
-        _ => None,
     }
 }
 
@@ -330,23 +321,10 @@ fn stays(unit: &str, property: Property, value: &Value) -> LiveError {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::systemd::UNSET;
 
     fn cpus(text: &str) -> Value {
         Value::Cpus(text.parse().unwrap())
-    }
-
-    #[test]
-    fn what_an_administrator_set_is_narrowed_or_left_alone() {
-        let number = Value::Number;
-        let allowed = Property::AllowedCPUs;
-        assert_eq!(beside(&allowed.nothing(), allowed, cpus("0-3")), Some(cpus("0-3")));
-        assert_eq!(beside(&cpus("2-5"), allowed, cpus("0-3")), Some(cpus("2-3")));
-        assert_eq!(beside(&cpus("4-5"), allowed, cpus("0-3")), None);
-        assert_eq!(beside(&number(100), Property::MemoryHigh, number(200)), Some(number(100)));
-        assert_eq!(beside(&number(100), Property::MemoryHigh, number(50)), Some(number(50)));
-        assert_eq!(beside(&number(7), Property::CPUWeight, number(50)), None);
-        assert_eq!(beside(&number(UNSET), Property::CPUWeight, number(50)), Some(number(50)));
-        assert_eq!(beside(&Value::Flag(true), Property::IOAccounting, Value::Flag(true)), None);
     }
 
     fn former(property: Property, value: Value) -> Former {
@@ -378,7 +356,7 @@ mod tests {
         hear(&mut told, 1_000);
         assert_eq!(told.held(), []);
         assert_eq!(told.former[&property].value, Value::Number(1_000));
-        assert_eq!(told.wanted[&property], Value::Number(6), "it is to hold beside the other");
+        assert_eq!(told.wanted, BTreeMap::new());
         let entries = Journal::read(journal.path()).unwrap();
         assert!(matches!(entries.as_slice(), [Entry::PropertyBack { .. }]));
     }
@@ -411,23 +389,34 @@ mod tests {
         let mut now = 0;
         properties.come(A);
         properties.want(A, Property::MemoryHigh, Value::Number(200));
-        properties.want(A, Property::AllowedCPUs, cpus("4-7"));
-        assert_eq!(properties.allowed(A), None);
+        properties.want(A, Property::AllowedCPUs, cpus("4-5"));
+        assert_eq!(properties.set_by_others(A), None);
         settle(&mut properties, &mut now, &mut journal);
         let value = |property| played.value(A, property);
         assert_eq!(value(Property::AllowedCPUs), cpus("4-5"));
         assert_eq!(value(Property::MemoryHigh), Value::Number(200));
         assert_eq!(value(Property::IOAccounting), Value::Flag(true));
-        let allowed = Allowed { memory: None, cpus: "0-5".parse().ok() };
-        assert_eq!(properties.allowed(A), Some(allowed));
+        let set = PlaceBounds { cpus: "0-5".parse().ok(), ..PlaceBounds::default() };
+        assert_eq!(properties.set_by_others(A), Some(set));
 
         played.set(A, Property::MemoryHigh, Value::Number(150));
         settle(&mut properties, &mut now, &mut journal);
         assert_eq!(value(Property::MemoryHigh), Value::Number(150));
-        assert_eq!(properties.allowed(A).unwrap().memory, Some(150));
+        assert_eq!(properties.set_by_others(A).unwrap().memory, Some(150));
         properties.want(A, Property::MemoryHigh, Value::Number(100));
         settle(&mut properties, &mut now, &mut journal);
         assert_eq!(value(Property::MemoryHigh), Value::Number(100));
+
+        // It comes again before systemd has answered, and is held anew.
+        properties.leave(A);
+        now += LOOK_NS;
+        properties.look(now, &mut journal);
+        properties.come(A);
+        settle(&mut properties, &mut now, &mut journal);
+        assert_eq!(
+            (value(Property::MemoryHigh), value(Property::IOAccounting)),
+            (Value::Number(150), Value::Flag(true))
+        );
 
         properties.leave(A);
         settle(&mut properties, &mut now, &mut journal);
