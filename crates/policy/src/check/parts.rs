@@ -82,3 +82,51 @@ impl PartBooks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+    use alloc::vec;
+
+    use super::*;
+    use crate::plan::{Place, Reason, Step};
+
+    fn step<A>(action: A) -> Step<A> {
+        Step { action, reason: Reason::FollowsUse }
+    }
+
+    #[test]
+    fn what_is_wrong_with_parts_is_said() {
+        let mut contract = Contract::default();
+        let unit = contract.add(None, "a");
+        let at = Some(PlaceId(1));
+        let mut plan = Plan::default();
+        plan.decisions.places = Some(vec![Place { place: PlaceId(1), unit, group: "/a.slice".to_string() }]);
+        plan.orders.memory = vec![step(MemoryOrder::Allow { unit, bytes: Some(100) })];
+        let allow = |at, bytes| step(PartOrder::Allow { unit, at, bytes: Some(bytes) });
+        let mut books = PartBooks::default();
+        let mut said = |plan: &Plan| {
+            let mut wrong = Vec::new();
+            books.replay(&contract, plan, &mut wrong);
+            wrong
+        };
+        plan.orders.parts = vec![allow(None, 40), allow(at, 60)];
+        assert_eq!(said(&plan), Vec::<String>::new());
+        plan.orders.parts = vec![allow(None, 41)];
+        assert_eq!(said(&plan), ["the parts of unit 2 sum to 101 bytes of 100"]);
+        let disk = "sda".to_string();
+        plan.orders.parts = vec![
+            allow(None, 40),
+            allow(Some(PlaceId(2)), 0),
+            step(PartOrder::Confine {
+                unit,
+                at: PlaceId(1),
+                cpus: Some(commonhold_machine::CpuSet::default()),
+            }),
+            step(PartOrder::Weigh { unit, at: PlaceId(1), weight: 0 }),
+            step(PartOrder::Guarantee { unit, at, min: 2, low: 1, own: 0 }),
+            step(PartOrder::Transfer { unit, at, disk, read: Some(0), write: None }),
+        ];
+        assert_eq!(said(&plan).len(), 5);
+    }
+}

@@ -227,6 +227,7 @@ mod tests {
     fn who_is_named_does_not_count_beside_others() {
         let (contract, [_, ana, bob, _]) = contract();
         assert_eq!(found(&contract, &[(SHELL, ana, false), (SHELL, bob, true)]), [(ANA.to_string(), ana)]);
+        assert_eq!(found(&contract, &[(SHELL, UnitId::SHARED, false), (SHELL, bob, true)]), []);
         let scope = "/commonhold.slice/commonhold-7.scope";
         assert_eq!(found(&contract, &[(scope, bob, true)]), [(scope.to_string(), bob)]);
         let places = of(&contract, &[Inhabited { group: SHELL.to_string(), unit: ana, named: false }]);

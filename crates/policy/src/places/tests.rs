@@ -183,8 +183,9 @@ fn a_managers_bound_is_kept_and_what_it_leaves_is_used() {
 fn what_a_manager_sets_meanwhile_stays() {
     let mut world = World::new();
     world.place(1, ANA, 100);
+    let is_weight = |order: &PartOrder| matches!(order, PartOrder::Weigh { .. });
     let orders = world.step(|plan| allow(plan, ANA, 400));
-    assert!(orders.iter().any(|order| matches!(order, PartOrder::Weigh { .. })));
+    assert!(orders.iter().any(is_weight));
     assert_eq!(allowed(&orders), [(None, Some(25)), (Some(1), Some(375))]);
     world.snapshot.places[0].most = PlaceBounds {
         memory: Some(200 * MIB),
@@ -210,6 +211,27 @@ fn what_a_manager_sets_meanwhile_stays() {
     let only: Vec<PartOrder> = of_place.cloned().collect();
     let bytes = Some(200 * MIB);
     assert_eq!(only, [PartOrder::Allow { unit: ANA, at: Some(PlaceId(1)), bytes }]);
+    // A wider bound took the place of the part: that is told anew, though it is what it was.
+    world.snapshot.places[0].most.memory = Some(1_000 * MIB);
+    world.step(|plan| allow(plan, ANA, 400));
+    world.snapshot.places[0].most.memory = Some(2_000 * MIB);
+    assert_eq!(allowed(&world.step(|_| ())), [(Some(1), Some(375))]);
+}
+
+/// The manager of a slice allows CPUs that the unit does not have: its set stays.
+#[test]
+fn cpus_that_the_manager_allows_are_narrowed_or_left_alone() {
+    let mut world = World::new();
+    world.place(1, ANA, 0);
+    world.snapshot.places[0].most.cpus = "0".parse().ok();
+    let confine = |cpus: &str| {
+        let action = CpuOrder::Confine { unit: ANA, cpus: cpus.parse().ok() };
+        move |plan: &mut Plan| plan.orders.cpu.push(Step { action, reason: Reason::Rests })
+    };
+    let confined =
+        |orders: &[PartOrder]| orders.iter().any(|order| matches!(order, PartOrder::Confine { .. }));
+    assert!(!confined(&world.step(confine("1-3"))));
+    assert!(confined(&world.step(confine("0-3"))));
 }
 
 /// What is kept for a unit is kept for its places and its own group, and for what is around these.
