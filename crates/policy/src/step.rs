@@ -50,7 +50,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let (cpu, attention) = cpu::step(&mut state.cpu, now, input, rights, &mut plan.orders.cpu);
     plan.decisions.cpu = cpu;
     (plan.next, plan.watch) = (attention.next, attention.watch);
-    let mut places = cpu::place::Orders { seats: &mut plan.decisions.seats, orders: &mut plan.orders.place };
+    let mut places = cpu::place::Orders { seats: &mut plan.decisions.seats, orders: &mut plan.orders.seats };
     cpu::place(&mut state.cpu, now, input, &mut places);
     let look_at_gangs = gang(&mut state, now, input, &mut plan);
     let rights = &mut state.rights;

@@ -6,7 +6,7 @@ use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{Contract, GangsShare, Placement, Scheme, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{
-    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PartOrder, PlaceOrder, Seat,
+    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PartOrder, Seat, SeatOrder,
     SharedRate,
 };
 use commonhold_policy::{Plan, Reason};
@@ -457,10 +457,10 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
         Action::Seat(&Seat { thread, job, unit, pool }) => {
             ActionJson::Seat { thread: thread.0, job: job.0, unit: name(unit), pool }
         }
-        Action::Place(&PlaceOrder::Seat { thread, job, unit, ref cpus }) => {
+        Action::Seating(&SeatOrder::Seat { thread, job, unit, ref cpus }) => {
             ActionJson::RunOn { thread: thread.0, job: job.0, unit: name(unit), cpus: cpus.as_ref() }
         }
-        Action::Place(&PlaceOrder::Bring { job, unit, ref nodes, divided }) => {
+        Action::Seating(&SeatOrder::Bring { job, unit, ref nodes, divided }) => {
             ActionJson::Bring { job: job.0, unit: name(unit), nodes, divided }
         }
         Action::Gang(&Gang { job, unit, cpus, rate }) => {

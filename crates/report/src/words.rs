@@ -5,8 +5,8 @@ use std::fmt;
 use commonhold_contract::measure::{Bytes, CpuCount, Cpus, Percent, Speed};
 use commonhold_contract::{Amount, Contract, GangsShare, PerResource, Resource, UnitId, amount_text};
 use commonhold_policy::plan::{
-    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PartOrder, PlaceOrder,
-    RightsChange, Seat, SharedRate,
+    CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PartOrder, RightsChange, Seat,
+    SeatOrder, SharedRate,
 };
 use commonhold_policy::rights::{
     Change, Deal, Ending, How, Leg, Offer, Refused, Resumed, Stake, TICKETS_MAX, Trade, Waits,
@@ -29,7 +29,7 @@ pub enum Action<'a> {
     /// Which pool a thread of a job is in.
     Seat(&'a Seat),
     /// What is ordered for jobs.
-    Place(&'a PlaceOrder),
+    Seating(&'a SeatOrder),
     /// Which job runs in a quantum.
     Gang(&'a Gang),
     /// What is ordered for gangs.
@@ -45,7 +45,7 @@ pub fn steps(plan: &Plan) -> Vec<(Action<'_>, Reason)> {
     let memory = plan.orders.memory.iter().map(|step| (Action::Memory(&step.action), step.reason));
     let disks = plan.orders.disk.iter().map(|step| (Action::Disk(&step.action), step.reason));
     let seats = plan.decisions.seats.iter().map(|step| (Action::Seat(&step.action), step.reason));
-    let places = plan.orders.place.iter().map(|step| (Action::Place(&step.action), step.reason));
+    let places = plan.orders.seats.iter().map(|step| (Action::Seating(&step.action), step.reason));
     let chosen = plan.decisions.quantum.iter().flat_map(|quantum| &quantum.chosen);
     let chosen = chosen.map(|step| (Action::Gang(&step.action), step.reason));
     let gates = plan.orders.gangs.iter().map(|step| (Action::Gate(&step.action), step.reason));
@@ -63,7 +63,7 @@ impl Action<'_> {
             Action::Memory(order) => order.unit(),
             Action::Disk(order) => order.unit(),
             Action::Seat(seat) => seat.unit,
-            Action::Place(order) => order.unit(),
+            Action::Seating(order) => order.unit(),
             Action::Gang(gang) => gang.unit,
             Action::Gate(order) => order.unit(),
             Action::Part(order) => order.unit(),
@@ -422,13 +422,13 @@ impl fmt::Display for Described<'_> {
             Action::Gate(GangOrder::Gate { job, unit, open: false }) => {
                 write!(f, "{}, job {}: is stopped", name(unit), job.0)
             }
-            Action::Place(PlaceOrder::Seat { thread, job, unit, cpus: Some(cpus) }) => {
+            Action::Seating(SeatOrder::Seat { thread, job, unit, cpus: Some(cpus) }) => {
                 write!(f, "{}, job {}: thread {} runs on cpus {cpus}", name(unit), job.0, thread.0)
             }
-            Action::Place(PlaceOrder::Seat { thread, job, unit, cpus: None }) => {
+            Action::Seating(SeatOrder::Seat { thread, job, unit, cpus: None }) => {
                 write!(f, "{}, job {}: thread {} runs where its unit may", name(unit), job.0, thread.0)
             }
-            Action::Place(PlaceOrder::Bring { job, unit, nodes, divided }) => {
+            Action::Seating(SeatOrder::Bring { job, unit, nodes, divided }) => {
                 let whole: u64 = nodes.iter().map(|it| it.part).sum();
                 let part = |it: &NodePart| match divided {
                     true => format!("{} ({} %)", it.node, crate::figures::percent_text(it.part, whole)),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_policy::plan::{GangOrder, PlaceOrder, Step};
+use commonhold_policy::plan::{GangOrder, SeatOrder, Step};
 use commonhold_policy::{JobFacts, JobId, Means, Seats as SeatMeans, Time, UnitFacts};
 
 use super::confine::{Confinement, Problems};
@@ -120,14 +120,14 @@ impl Seats {
     /// Takes in what is ordered. The processes of threads whose seats changed.
     pub(super) fn order(
         &mut self,
-        orders: &[Step<PlaceOrder>],
+        orders: &[Step<SeatOrder>],
         confinement: &mut Confinement,
         failed: &mut Vec<LiveError>,
     ) -> Vec<ProcessKey> {
         let mut concerned = Vec::new();
         for order in orders.iter().map(|step| &step.action) {
             match order {
-                PlaceOrder::Seat { thread, cpus, .. } => {
+                SeatOrder::Seat { thread, cpus, .. } => {
                     // One that ended meanwhile needs no seat.
                     let Some((key, tid)) = self.jobs.thread(*thread) else { continue };
                     confinement.seat(key, tid, cpus.clone());
@@ -135,7 +135,7 @@ impl Seats {
                         concerned.push(key);
                     }
                 }
-                PlaceOrder::Bring { job, nodes, divided, .. } => {
+                SeatOrder::Bring { job, nodes, divided, .. } => {
                     let processes = self.jobs.processes(*job);
                     match pages::Moving::begin(processes, nodes, *divided) {
                         Ok(moving) => {

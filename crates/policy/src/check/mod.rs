@@ -144,7 +144,7 @@ impl Replay<'_> {
         let cpu = plan.orders.cpu.iter().map(|step| step.action.unit());
         let memory = plan.orders.memory.iter().map(|step| step.action.unit());
         let disk = plan.orders.disk.iter().map(|step| step.action.unit());
-        let place = plan.orders.place.iter().map(|step| step.action.unit());
+        let place = plan.orders.seats.iter().map(|step| step.action.unit());
         let gangs = plan.orders.gangs.iter().map(|step| step.action.unit());
         let parts = plan.orders.parts.iter().map(|step| step.action.unit());
         let orders = cpu.chain(memory).chain(disk).chain(place).chain(gangs).chain(parts);

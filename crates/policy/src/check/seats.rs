@@ -12,7 +12,7 @@ use commonhold_contract::Contract;
 use commonhold_machine::Machine;
 use commonhold_machine::pools::Pools;
 
-use crate::plan::{NodePart, PlaceOrder, Plan};
+use crate::plan::{NodePart, Plan, SeatOrder};
 use crate::snapshot::ThreadId;
 
 /// Threads with a seat, and their pools.
@@ -29,7 +29,7 @@ impl SeatBooks {
         plan: &Plan,
         wrong: &mut Vec<String>,
     ) {
-        if plan.decisions.seats.is_empty() && plan.orders.place.is_empty() {
+        if plan.decisions.seats.is_empty() && plan.orders.seats.is_empty() {
             return;
         }
         let pools = crate::pools(machine, contract.machine.pools);
@@ -57,20 +57,20 @@ impl SeatBooks {
                 wrong.push(format!("{taken} threads sit in pool {pool}, which has {cpus} cpus"));
             }
         }
-        for order in plan.orders.place.iter().map(|step| &step.action) {
+        for order in plan.orders.seats.iter().map(|step| &step.action) {
             self.order(order, &pools, machine, wrong);
         }
     }
 
-    fn order(&self, order: &PlaceOrder, pools: &Pools, machine: &Machine, wrong: &mut Vec<String>) {
+    fn order(&self, order: &SeatOrder, pools: &Pools, machine: &Machine, wrong: &mut Vec<String>) {
         match order {
-            PlaceOrder::Seat { thread, cpus: None, .. } => {
+            SeatOrder::Seat { thread, cpus: None, .. } => {
                 let pool = self.pool.get(thread).and_then(|pool| pools.pools.get(*pool as usize));
                 if pools.pools.len() > 1 && pool.is_some_and(|pool| pool.cpus.len() > 1) {
                     wrong.push(format!("thread {} has a seat, and is told no cpus", thread.0));
                 }
             }
-            PlaceOrder::Seat { thread, cpus: Some(cpus), .. } => {
+            SeatOrder::Seat { thread, cpus: Some(cpus), .. } => {
                 let pool = self.pool.get(thread).and_then(|pool| pools.pools.get(*pool as usize));
                 let within = |pool: &commonhold_machine::pools::Pool| {
                     !cpus.is_empty() && cpus.iter().all(|cpu| pool.cpus.contains(&cpu))
@@ -79,7 +79,7 @@ impl SeatBooks {
                     wrong.push(format!("thread {} is told cpus {cpus}, which are not its pool's", thread.0));
                 }
             }
-            PlaceOrder::Bring { job, nodes, .. } => {
+            SeatOrder::Bring { job, nodes, .. } => {
                 let there =
                     |it: &NodePart| it.part > 0 && machine.nodes.iter().any(|node| node.id == it.node);
                 let twice = |at: usize| nodes[..at].iter().any(|it| it.node == nodes[at].node);
@@ -110,17 +110,17 @@ mod tests {
         }
     }
 
-    fn order(thread: u64, cpus: Option<&[u32]>) -> Step<PlaceOrder> {
+    fn order(thread: u64, cpus: Option<&[u32]>) -> Step<SeatOrder> {
         let cpus = cpus.map(|cpus| cpus.iter().copied().collect::<CpuSet>());
-        let action = PlaceOrder::Seat { thread: ThreadId(thread), job: JobId(1), unit: UNIT, cpus };
+        let action = SeatOrder::Seat { thread: ThreadId(thread), job: JobId(1), unit: UNIT, cpus };
         Step { action, reason: Reason::Rests }
     }
 
     /// What is wrong with a plan on two pools of two CPUs.
-    fn wrong(books: &mut SeatBooks, seats: Vec<Step<Seat>>, place: Vec<Step<PlaceOrder>>) -> Vec<String> {
+    fn wrong(books: &mut SeatBooks, seats: Vec<Step<Seat>>, place: Vec<Step<SeatOrder>>) -> Vec<String> {
         let machine = Machine::synthetic("nodes:2 cpus:2").unwrap();
         let mut plan = Plan::default();
-        (plan.decisions.seats, plan.orders.place) = (seats, place);
+        (plan.decisions.seats, plan.orders.seats) = (seats, place);
         let mut wrong = Vec::new();
         books.replay(&Contract::default(), &machine, &plan, &mut wrong);
         wrong
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(elsewhere, ["thread 1 is told cpus 1-2, which are not its pool's"]);
         assert_eq!(wrong(books, vec![], vec![order(1, None)]), ["thread 1 has a seat, and is told no cpus"]);
         let nodes = [0, 7].map(|node| NodePart { node, part: 1 }).to_vec();
-        let bring = PlaceOrder::Bring { job: JobId(1), unit: UNIT, nodes, divided: true };
+        let bring = SeatOrder::Bring { job: JobId(1), unit: UNIT, nodes, divided: true };
         let bring = Step { action: bring, reason: Reason::PagesApart { bytes: 1 } };
         assert_eq!(wrong(books, vec![], vec![bring]), ["pages of job 1 come to nodes [0, 7]"]);
     }

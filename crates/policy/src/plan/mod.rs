@@ -12,8 +12,8 @@ mod disk;
 mod gangs;
 mod memory;
 mod part;
-mod place;
 mod reason;
+mod seat;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -27,8 +27,8 @@ pub use disk::DiskOrder;
 pub use gangs::{Gang, GangOrder, Quantum, SharedRate};
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, Share};
 pub use part::{PartOrder, Place};
-pub use place::{NodePart, PlaceOrder, Seat};
 pub use reason::Reason;
+pub use seat::{NodePart, Seat, SeatOrder};
 
 use crate::negotiate::Negotiation;
 use crate::rights::{Change, Refused, Trade};
@@ -132,9 +132,9 @@ pub struct DiskPlan {
 pub struct Orders {
     /// CPUs.
     pub cpu: Vec<Step<CpuOrder>>,
-    /// Places of jobs.
+    /// Seats of jobs' threads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub place: Vec<Step<PlaceOrder>>,
+    pub seats: Vec<Step<SeatOrder>>,
     /// Gangs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gangs: Vec<Step<GangOrder>>,
@@ -177,8 +177,8 @@ fn because_of<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<St
 impl Plan {
     /// Decisions that change something, and orders.
     pub fn steps(&self) -> usize {
-        let Orders { cpu, place, gangs, bus, memory, disk, parts } = &self.orders;
+        let Orders { cpu, seats, gangs, bus, memory, disk, parts } = &self.orders;
         let decided = self.decisions.cpu.steps.len() + self.decisions.seats.len();
-        decided + cpu.len() + place.len() + gangs.len() + bus.len() + memory.len() + disk.len() + parts.len()
+        decided + cpu.len() + seats.len() + gangs.len() + bus.len() + memory.len() + disk.len() + parts.len()
     }
 }

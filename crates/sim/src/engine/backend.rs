@@ -142,7 +142,7 @@ impl Backend for Engine<'_> {
             // Memory is not held. A live machine tells of it all the same.
             self.held.memory_due = Time::MAX;
         }
-        self.order_places(plan);
+        self.order_seats(plan);
         if !plan.orders.gangs.is_empty() {
             self.order_gangs(plan);
         }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::{Gangs, JobKind, UnitId};
 use commonhold_dispatch::TaskId;
 use commonhold_machine::CpuSet;
-use commonhold_policy::plan::{NodePart, PlaceOrder, Plan};
+use commonhold_policy::plan::{NodePart, Plan, SeatOrder};
 use commonhold_policy::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 
 use super::Engine;
@@ -216,23 +216,23 @@ impl Engine<'_> {
     }
 
     /// Carries out what a plan orders about jobs.
-    pub(super) fn order_places(&mut self, plan: &Plan) {
+    pub(super) fn order_seats(&mut self, plan: &Plan) {
         match self.seating.means {
             Seats::None => {}
             Seats::Cpus => self.order_preferences(plan),
-            Seats::Fixed => self.order_seats(plan),
+            Seats::Fixed => self.order_fixed(plan),
         }
     }
 
     fn order_preferences(&mut self, plan: &Plan) {
-        for step in &plan.orders.place {
+        for step in &plan.orders.seats {
             match &step.action {
-                PlaceOrder::Seat { thread, cpus, .. } => {
+                SeatOrder::Seat { thread, cpus, .. } => {
                     // One that ended meanwhile needs no seat.
                     let Some(id) = self.seating.by_serial.get(&thread.0).copied() else { continue };
                     self.kernel.seat(id, cpus.as_ref().and_then(|cpus| cpus.iter().next()));
                 }
-                PlaceOrder::Bring { job, nodes, divided, .. } => {
+                SeatOrder::Bring { job, nodes, divided, .. } => {
                     let bytes = self.bytes_apart(*job, nodes);
                     let there = self.now.saturating_add(bytes / COPIED_PER_NS).max(self.now + 1);
                     let bringing = Bringing { there, job: *job, parts: nodes.clone(), divided: *divided };
@@ -286,12 +286,12 @@ impl Engine<'_> {
     }
 
     /// All that move get up before anybody sits down: two may change places.
-    fn order_seats(&mut self, plan: &Plan) {
-        let seats = plan.orders.place.iter().filter_map(|step| match &step.action {
-            PlaceOrder::Seat { thread, cpus, .. } => {
+    fn order_fixed(&mut self, plan: &Plan) {
+        let seats = plan.orders.seats.iter().filter_map(|step| match &step.action {
+            SeatOrder::Seat { thread, cpus, .. } => {
                 Some((*self.seating.by_serial.get(&thread.0)?, cpus.clone()))
             }
-            PlaceOrder::Bring { .. } => None,
+            SeatOrder::Bring { .. } => None,
         });
         let seats: Vec<(TaskId, Option<CpuSet>)> = seats.collect();
         for (id, cpus) in &seats {

@@ -43,7 +43,7 @@ use std::path::Path;
 use commonhold_contract::{Contract, GangsShare, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::membership::is_within;
-use commonhold_policy::plan::{BusOrder, CpuOrder, DiskOrder, MemoryOrder, PartOrder, PlaceOrder};
+use commonhold_policy::plan::{BusOrder, CpuOrder, DiskOrder, MemoryOrder, PartOrder, SeatOrder};
 use commonhold_policy::{DiskFacts, DiskMeans, JobId};
 use commonhold_policy::{Means, Plan, Snapshot, Step, Time, UnitFacts};
 use commonhold_policy::{MemoryFacts, MemoryMeans};
@@ -374,7 +374,7 @@ impl CgroupBackend {
     }
 
     /// Carries out what is ordered for jobs.
-    fn order_places(&mut self, orders: &[Step<PlaceOrder>]) {
+    fn order_seats(&mut self, orders: &[Step<SeatOrder>]) {
         let seated = self.seats.order(orders, &mut self.confinement, &mut self.problems);
         if !seated.is_empty() && !self.confinement.leaves_seats() {
             self.confining(|confining| confining.confine(&seated));
@@ -774,7 +774,7 @@ impl Backend for CgroupBackend {
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut problems: Vec<LiveError> =
             plan.orders.cpu.iter().flat_map(|step| self.order_cpus(&step.action)).collect();
-        self.order_places(&plan.orders.place);
+        self.order_seats(&plan.orders.seats);
         if !plan.orders.gangs.is_empty() {
             self.seats.gate(&plan.orders.gangs, clock::now().max(self.now), &self.roster);
             problems.extend(self.enforce_gangs().err());

@@ -413,14 +413,14 @@ impl Backend for UserBackend {
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
-        let Orders { cpu, place, gangs, bus, memory, disk, parts } = &plan.orders;
+        let Orders { cpu, seats, gangs, bus, memory, disk, parts } = &plan.orders;
         if plan.orders == Orders::default() {
             return failed;
         }
         // So that no number is used that another process has by now.
         failed.extend(self.look().err());
         failed.extend(cpu.iter().filter_map(|step| self.order_cpus(&step.action).err()));
-        let seated = self.seats.order(place, &mut self.confinement, &mut failed);
+        let seated = self.seats.order(seats, &mut self.confinement, &mut failed);
         self.confine(&seated);
         if !gangs.is_empty() {
             self.seats.gate(gangs, clock::now().max(self.now), &self.roster);

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::tests::World;
 use super::{State, counts};
-use crate::plan::PlaceOrder;
+use crate::plan::SeatOrder;
 use crate::snapshot::{JobFacts, JobId, ThreadFacts, ThreadId};
 use crate::time::MS;
 
@@ -128,7 +128,7 @@ fn holds(world: &World) -> Result<(), String> {
         }
     }
     for order in &world.orders {
-        let PlaceOrder::Seat { cpus: Some(cpus), thread, .. } = &order.action else { continue };
+        let SeatOrder::Seat { cpus: Some(cpus), thread, .. } = &order.action else { continue };
         if cpus.is_empty() || !cpus.difference(&there).is_empty() {
             return Err(format!("thread {} is told cpus {cpus}", thread.0));
         }
@@ -206,7 +206,7 @@ fn who_keeps_its_cpus_stays_when_others_go() {
         .orders
         .iter()
         .map(|step| match &step.action {
-            PlaceOrder::Seat { job, .. } | PlaceOrder::Bring { job, .. } => job.0,
+            SeatOrder::Seat { job, .. } | SeatOrder::Bring { job, .. } => job.0,
         })
         .collect();
     assert_eq!(told, [0].into());

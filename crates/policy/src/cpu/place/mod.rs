@@ -42,7 +42,7 @@ use commonhold_machine::pools::{Form, Pools};
 use commonhold_machine::{Cpu, CpuSet, Machine};
 
 use crate::input::Input;
-use crate::plan::{PlaceOrder, Reason, Seat, Step};
+use crate::plan::{Reason, Seat, SeatOrder, Step};
 use crate::snapshot::{JobFacts, JobId, Seats, ThreadId};
 use crate::time::{MS, Time};
 use crate::tree::outermost;
@@ -140,7 +140,7 @@ pub(crate) enum Held {
 /// What is decided and ordered of jobs.
 pub(crate) struct Orders<'a> {
     pub(crate) seats: &'a mut Vec<Step<Seat>>,
-    pub(crate) orders: &'a mut Vec<Step<PlaceOrder>>,
+    pub(crate) orders: &'a mut Vec<Step<SeatOrder>>,
 }
 
 /// Decides where the threads of all jobs run.
@@ -435,7 +435,7 @@ impl State {
                 let before = thread.said.as_ref().and_then(|said| said.cpus.as_ref());
                 if before != now.cpus.as_ref() || (fixed && thread.said.is_none()) {
                     let cpus = now.cpus.clone();
-                    let action = PlaceOrder::Seat { thread: thread_id, job: job_id, unit, cpus };
+                    let action = SeatOrder::Seat { thread: thread_id, job: job_id, unit, cpus };
                     orders.orders.push(Step { action, reason });
                 }
                 thread.said = Some(now);
@@ -453,7 +453,7 @@ impl State {
             let Some((nodes, apart)) = pages::bring(job, memory, now, input.machine, pools) else { continue };
             let divided = job.spread().len() > 1;
             job.brought = Some(now);
-            let action = PlaceOrder::Bring { job: facts.job, unit: job.unit, nodes, divided };
+            let action = SeatOrder::Bring { job: facts.job, unit: job.unit, nodes, divided };
             orders.orders.push(Step { action, reason: Reason::PagesApart { bytes: apart } });
         }
     }
@@ -475,7 +475,7 @@ fn let_go(job: JobId, unit: UnitId, thread: ThreadId, was: &Thread, orders: &mut
         orders.seats.push(Step { action: Seat { thread, job, unit, pool: None }, reason });
     }
     if said.cpus.is_some() {
-        orders.orders.push(Step { action: PlaceOrder::Seat { thread, job, unit, cpus: None }, reason });
+        orders.orders.push(Step { action: SeatOrder::Seat { thread, job, unit, cpus: None }, reason });
     }
 }
 

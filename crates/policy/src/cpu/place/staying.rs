@@ -7,7 +7,7 @@ use commonhold_contract::{Placement, UnitId};
 use commonhold_machine::CpuSet;
 
 use super::tests::World;
-use crate::plan::PlaceOrder;
+use crate::plan::SeatOrder;
 use crate::snapshot::{JobFacts, JobId, ThreadFacts, ThreadId};
 
 /// A job whose first thread was seen on a CPU.
@@ -28,8 +28,8 @@ fn begin(world: &mut World, job: u32, cpu: u32) {
 
 fn told(world: &World) -> Vec<Option<CpuSet>> {
     let cpus = world.orders.iter().filter_map(|step| match &step.action {
-        PlaceOrder::Seat { cpus, .. } => Some(cpus.clone()),
-        PlaceOrder::Bring { .. } => None,
+        SeatOrder::Seat { cpus, .. } => Some(cpus.clone()),
+        SeatOrder::Bring { .. } => None,
     });
     cpus.collect()
 }

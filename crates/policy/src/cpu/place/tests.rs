@@ -20,7 +20,7 @@ pub(super) struct World {
     pub(super) jobs: BTreeMap<u32, JobFacts>,
     pub(super) held: Option<BTreeMap<UnitId, CpuSet>>,
     pub(super) seats: Vec<Step<Seat>>,
-    pub(super) orders: Vec<Step<PlaceOrder>>,
+    pub(super) orders: Vec<Step<SeatOrder>>,
 }
 
 impl World {
@@ -197,8 +197,8 @@ fn a_thread_without_a_seat_runs_where_its_unit_may() {
     let gone = world.seats.iter().find(|step| step.reason == Reason::ThreadGone).unwrap();
     assert_eq!((gone.action.thread, gone.action.pool), (ThreadId(3), None));
     // It may live on, in no job.
-    let told = |step: &&Step<PlaceOrder>| {
-        matches!(step.action, PlaceOrder::Seat { thread: ThreadId(3), cpus: None, .. })
+    let told = |step: &&Step<SeatOrder>| {
+        matches!(step.action, SeatOrder::Seat { thread: ThreadId(3), cpus: None, .. })
     };
     assert_eq!(world.orders.iter().filter(told).count(), 1, "{:?}", world.orders);
 }
@@ -215,7 +215,7 @@ fn what_rests_gives_up_its_seat() {
     assert_eq!(world.seen(), "a- --");
     assert!(matches!(
         world.orders[0],
-        Step { action: PlaceOrder::Seat { cpus: None, .. }, reason: Reason::Rests }
+        Step { action: SeatOrder::Seat { cpus: None, .. }, reason: Reason::Rests }
     ));
 }
 
@@ -229,7 +229,7 @@ fn units_have_boards_of_their_own() {
     assert_eq!(world.seen(), "---- aa--");
     let told = |world: &World| world.orders.iter().map(|step| step.action.clone()).collect::<Vec<_>>();
     assert!(
-        matches!(&told(&world)[0], PlaceOrder::Seat { cpus: Some(cpus), .. } if *cpus == held(&[4, 5])),
+        matches!(&told(&world)[0], SeatOrder::Seat { cpus: Some(cpus), .. } if *cpus == held(&[4, 5])),
         "{:?}",
         told(&world)
     );
@@ -394,11 +394,11 @@ fn pages_come_after_their_threads_once() {
     for _ in 0..100 {
         world.now += 100 * MS;
         world.step();
-        let bring = world.orders.iter().filter(|step| matches!(step.action, PlaceOrder::Bring { .. }));
+        let bring = world.orders.iter().filter(|step| matches!(step.action, SeatOrder::Bring { .. }));
         for step in bring {
             brought += 1;
             assert!(
-                matches!(&step.action, PlaceOrder::Bring { nodes, divided: false, .. } if nodes[0].node == 0 && nodes.len() == 1)
+                matches!(&step.action, SeatOrder::Bring { nodes, divided: false, .. } if nodes[0].node == 0 && nodes.len() == 1)
             );
             assert_eq!(step.reason, Reason::PagesApart { bytes: gib / 10 });
         }
@@ -413,8 +413,8 @@ fn brought(world: &mut World, looks: u32) -> Vec<(Vec<NodePart>, bool, Reason)> 
         world.now += 100 * MS;
         world.step();
         all.extend(world.orders.iter().filter_map(|step| match &step.action {
-            PlaceOrder::Bring { nodes, divided, .. } => Some((nodes.clone(), *divided, step.reason)),
-            PlaceOrder::Seat { .. } => None,
+            SeatOrder::Bring { nodes, divided, .. } => Some((nodes.clone(), *divided, step.reason)),
+            SeatOrder::Seat { .. } => None,
         }));
     }
     all
@@ -478,7 +478,7 @@ fn pools_may_take_another_form_under_way() {
     let told = world
         .orders
         .iter()
-        .filter(|step| matches!(&step.action, PlaceOrder::Seat { cpus: Some(cpus), .. } if cpus.len() == 4));
+        .filter(|step| matches!(&step.action, SeatOrder::Seat { cpus: Some(cpus), .. } if cpus.len() == 4));
     assert_eq!(told.count(), 12);
     world.step();
     assert!(world.orders.is_empty() && world.seats.is_empty());
@@ -504,7 +504,7 @@ fn a_few_pages_apart_stay_there() {
     for _ in 0..100 {
         world.now += 100 * MS;
         world.step();
-        assert!(!world.orders.iter().any(|step| matches!(step.action, PlaceOrder::Bring { .. })));
+        assert!(!world.orders.iter().any(|step| matches!(step.action, SeatOrder::Bring { .. })));
     }
 }
 

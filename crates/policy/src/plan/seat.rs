@@ -21,10 +21,10 @@ pub struct Seat {
     pub pool: Option<u32>,
 }
 
-/// What a backend is to do about the places of jobs.
+/// What a backend is to do about where jobs run, and where their pages are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
-pub enum PlaceOrder {
+pub enum SeatOrder {
     /// The thread runs on these CPUs, which its unit may use. Where a scheduler decides at every switch, it looks for a CPU
     /// there first. `None`: wherever its unit may; where each thread has a CPU of its own, it has none and does not begin.
     Seat {
@@ -69,11 +69,11 @@ impl NodePart {
     }
 }
 
-impl PlaceOrder {
+impl SeatOrder {
     /// The unit that it is about.
     pub fn unit(&self) -> UnitId {
         match self {
-            PlaceOrder::Seat { unit, .. } | PlaceOrder::Bring { unit, .. } => *unit,
+            SeatOrder::Seat { unit, .. } | SeatOrder::Bring { unit, .. } => *unit,
         }
     }
 }
