@@ -72,6 +72,8 @@ pub(super) struct Properties {
     asked: BTreeMap<u64, (String, Asked)>,
     /// Refusals that were said.
     said: BTreeSet<String>,
+    /// systemd counts files among its own that are gone: it is to read them anew, once all is let go that is to be.
+    is_to_read: bool,
 }
 
 impl Properties {
@@ -84,7 +86,7 @@ impl Properties {
     fn of(whose: Whose) -> Result<Properties, LiveError> {
         let queue = Queue::start(whose.clone())?;
         let (units, asked, said) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Ok(Properties { whose, queue, units, asked, said })
+        Ok(Properties { whose, queue, units, asked, said, is_to_read: false })
     }
 
     /// A systemd unit's group is held from now on. Its controllers are switched on.
@@ -150,7 +152,8 @@ impl Properties {
                     problems.extend(self.set(&unit, journal).err());
                 }
                 (Asked::Revert(properties), Ok(answer)) => {
-                    if let Answer::Reverted(Reverted { left, .. }) = &answer {
+                    if let Answer::Reverted(Reverted { left, reload, .. }) = &answer {
+                        self.is_to_read |= *reload;
                         problems.extend(left.iter().map(|(property, value)| stays(&unit, *property, value)));
                     }
                     problems.extend(self.forget(&unit, &properties, journal).err());
@@ -210,6 +213,11 @@ impl Properties {
                 continue;
             }
             (told.is_busy, told.asked_at) = (true, Some(now));
+        }
+        if self.is_to_read && !self.units.values().any(|told| told.leaves) {
+            self.is_to_read = false;
+            // What comes of it changes nothing here.
+            self.queue.ask(Request::Reload);
         }
         for (unit, asked, request) in requests {
             let number = self.queue.ask(request);
@@ -423,5 +431,12 @@ mod tests {
         assert_eq!(value(Property::MemoryHigh), Value::Number(150));
         assert_eq!(value(Property::AllowedCPUs), cpus("0-5"));
         assert!(properties.units.is_empty());
+        let heard = played.stage().heard.clone();
+        assert_eq!(
+            heard.iter().filter(|method| *method == "Reload").count(),
+            2,
+            "once each time it was let go"
+        );
+        assert_eq!(played.files(), ["user-1001.slice.d", "50-MemoryHigh.conf"], "the administrator's own");
     }
 }
