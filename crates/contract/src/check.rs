@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::diagnostic::Diagnostic;
 use crate::jobs::{GangRules, Gangs, GangsShare};
-use crate::model::{Amount, Contract, Discipline, MILLIONTH, MemberKind, Resource, Span, Unit, UnitId};
+use crate::model::{Amount, Contract, Discipline, Each, MILLIONTH, MemberKind, Resource, Span, Unit, UnitId};
 use crate::nearest::nearest;
 
 /// A unit that was read, with places that its value does not keep.
@@ -12,6 +12,8 @@ pub(crate) struct Seen {
     pub(crate) id: UnitId,
     /// Where `each` stands.
     pub(crate) each: Option<Span>,
+    /// Where `each-by` stands.
+    pub(crate) each_by: Option<Span>,
 }
 
 /// Where the rules of gangs stand, as far as they are said.
@@ -35,6 +37,7 @@ pub(crate) fn unit(unit: &Unit, seen: &Seen) -> Vec<Diagnostic> {
     }
     found.extend(repeated_members(unit));
     found.extend(each_of_nobody(unit, seen));
+    found.extend(each_by_without_groups(unit, seen));
     found
 }
 
@@ -106,14 +109,34 @@ fn repeated_members(unit: &Unit) -> Vec<Diagnostic> {
 }
 
 fn each_of_nobody(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
-    unit.each?;
-    let people = |kind: &MemberKind| matches!(kind, MemberKind::User(_) | MemberKind::Group(_));
-    if unit.members.iter().any(|member| people(&member.kind)) {
+    let (is_meant, whom, help): (fn(&MemberKind) -> bool, _, _) = match unit.each? {
+        Each::User => (
+            |kind| matches!(kind, MemberKind::User(_) | MemberKind::Group(_)),
+            "its users, but names no user or group",
+            "add a member such as \"group:NAME\"; without one, only users whose processes enter by another rule get a part",
+        ),
+        Each::Cgroup => (
+            |kind| matches!(kind, MemberKind::Cgroup(_)),
+            "control groups, but names none",
+            "add the group that holds them, such as \"cgroup:/system.slice/slurmstepd.scope\" for Slurm's jobs",
+        ),
+    };
+    if unit.members.iter().any(|member| is_meant(&member.kind)) {
         return None;
     }
-    let message = format!("unit `{}` splits among its users, but names no user or group", unit.path);
-    let help = "add a member such as \"group:NAME\"; without one, only users whose processes enter by another rule get a part";
+    let message = format!("unit `{}` splits among {whom}", unit.path);
     Some(Diagnostic::warning("each-of-nobody", seen.each.clone()?, message).help(help))
+}
+
+/// Users bring no weight with them.
+fn each_by_without_groups(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
+    let at = seen.each_by.clone()?;
+    if unit.each == Some(Each::Cgroup) {
+        return None;
+    }
+    let message = format!("unit `{}` weighs its control groups, but does not split among them", unit.path);
+    let help = "add `each = \"cgroup\"`, or remove `each-by`";
+    Some(Diagnostic::warning("each-by-without-groups", at, message).help(help))
 }
 
 /// What can be said of the units below `parent`, or of those at the top level.

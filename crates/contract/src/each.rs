@@ -1,61 +1,224 @@
-//! Sub-units for users: what `each = "user"` makes of a unit's members as they are seen.
+//! Sub-units that `each` makes of a unit's members as they are seen, and those that go with them.
 
-use crate::{Contract, Member, MemberKind, Principal, UnitId};
+use crate::keys::NAME_CHARS_MAX;
+use crate::read::check_name;
+use crate::{Contract, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Unit, UnitId};
 
-impl Contract {
-    /// Gives every user seen in a unit with `each` (unit, user, user's name) a sub-unit; whether there were new ones.
-    pub fn add_users(&mut self, users: &[(UnitId, u32, String)]) -> bool {
-        let before = self.units.len();
-        for (unit, uid, name) in users {
-            add_user(self, *unit, *uid, name);
-        }
-        self.units.len() > before
+/// A member that is to have a sub-unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Newcomer {
+    /// The unit with `each`.
+    pub unit: UnitId,
+    /// Whose the sub-unit is: a user, by number, or a control group.
+    pub whose: MemberKind,
+    /// What it is called by others: the user's name, or the last part of the control group's path.
+    pub name: String,
+    /// Its tickets, of each resource: at least 1.
+    pub tickets: u64,
+}
+
+impl Newcomer {
+    /// A user.
+    pub fn user(unit: UnitId, uid: u32, name: &str) -> Newcomer {
+        let whose = MemberKind::User(Principal::Id(uid));
+        Newcomer { unit, whose, name: name.to_owned(), tickets: DEFAULT_TICKETS }
     }
 
-    /// Gives a contract that replaces `old` the sub-units of users seen so far, where it still has them.
-    pub fn carry_users_over(&mut self, old: &Contract) {
+    /// A control group, by its path as /proc shows it.
+    pub fn group(unit: UnitId, path: &str, tickets: u64) -> Newcomer {
+        let name = path.rsplit('/').next().unwrap_or(path).to_owned();
+        Newcomer { unit, whose: MemberKind::Cgroup(path.to_owned()), name, tickets: tickets.max(1) }
+    }
+}
+
+impl Contract {
+    /// Gives a sub-unit to each that has none; whether any had none. `reuse`: vacant places may be taken.
+    pub fn welcome(&mut self, newcomers: &[Newcomer], reuse: bool) -> bool {
+        let mut came = false;
+        for newcomer in newcomers {
+            came |= self.welcome_one(newcomer, reuse);
+        }
+        came
+    }
+
+    /// Takes sub-units out that `each` made of control groups; whether there was any such.
+    pub fn dismiss(&mut self, units: &[UnitId]) -> bool {
+        let mut went = false;
+        for unit in units {
+            if self.group_of(*unit).is_some() {
+                self.remove(*unit);
+                went = true;
+            }
+        }
+        went
+    }
+
+    /// The control group that a sub-unit was made of by `each`.
+    pub fn group_of(&self, unit: UnitId) -> Option<&str> {
+        let made = Some(unit).filter(|unit| self.has(*unit)).map(|unit| self.unit(unit))?;
+        match (self.unit(made.parent?).each?, made.members.as_slice()) {
+            (Each::Cgroup, [Member { kind: MemberKind::Cgroup(path), .. }]) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Gives a contract that replaces `old` the sub-units that `each` made there so far, where it still makes such.
+    pub fn carry_over(&mut self, old: &Contract) {
         for unit in old.held().map(|id| old.unit(id)) {
-            if let (Some(parent), [Member { kind: MemberKind::User(Principal::Id(uid)), .. }]) =
-                (unit.parent, unit.members.as_slice())
-                && old.unit(parent).each.is_some()
-                && let Some(parent) = self.find(&old.unit(parent).path)
-                && self.unit(parent).each.is_some()
-            {
-                add_user(self, parent, *uid, &unit.name);
+            let ([Member { kind, .. }], Some(parent)) = (unit.members.as_slice(), unit.parent) else {
+                continue;
+            };
+            let each = old.unit(parent).each;
+            let Some(now) = self.find(&old.unit(parent).path) else { continue };
+            if each.is_some() && self.unit(now).each == each {
+                let tickets = match self.unit(now).each_by == old.unit(parent).each_by {
+                    true => unit.tickets.single().copied().unwrap_or(DEFAULT_TICKETS),
+                    false => DEFAULT_TICKETS,
+                };
+                let name = unit.name.clone();
+                self.welcome_one(&Newcomer { unit: now, whose: kind.clone(), name, tickets }, false);
             }
         }
     }
-}
 
-/// A sub-unit for one user, in equal parts with the others.
-fn add_user(contract: &mut Contract, unit: UnitId, uid: u32, name: &str) {
-    // A user's name may hold what a unit's name may not: the number stands in.
-    let plain =
-        name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && !name.starts_with(['-', '.']);
-    let name = if plain && name != "own" { name.to_owned() } else { uid.to_string() };
-    if contract.find(&format!("{}/{name}", contract.unit(unit).path)).is_none() {
-        let id = contract.add(Some(unit), &name);
-        // Users trade with each other where their unit trades with its siblings, and are ordered as users are.
-        contract.units[id.index()].negotiate = contract.unit(unit).negotiate;
-        contract.units[id.index()].discipline = contract.unit(unit).discipline;
-        contract.units[id.index()].job = contract.unit(unit).job;
-        let member = Member { kind: MemberKind::User(Principal::Id(uid)), span: 0..0 };
-        contract.units[id.index()].members.push(member);
+    fn welcome_one(&mut self, newcomer: &Newcomer, reuse: bool) -> bool {
+        let Newcomer { unit, whose, name, tickets } = newcomer;
+        // It was seen under a contract that has been replaced meanwhile.
+        let makes = |unit: &Unit| match whose {
+            MemberKind::User(_) => unit.each == Some(Each::User),
+            _ => unit.each == Some(Each::Cgroup),
+        };
+        if !self.has(*unit) || !makes(self.unit(*unit)) {
+            return false;
+        }
+        let has = |id: UnitId| self.unit(id).members.iter().any(|member| member.kind == *whose);
+        if self.children(Some(*unit)).any(has) {
+            return false;
+        }
+        let name = self.free_name(*unit, &plain_name(whose, name));
+        let id = if reuse { self.add_reusing(*unit, &name) } else { self.add(Some(*unit), &name) };
+        // They trade with each other where their unit trades with its siblings, and are ordered as its own tasks are.
+        let around = self.unit(*unit);
+        let (negotiate, discipline, job) = (around.negotiate, around.discipline, around.job);
+        let made = &mut self.units[id.index()];
+        (made.negotiate, made.discipline, made.job) = (negotiate, discipline, job);
+        made.tickets = PerResource::all(*tickets);
+        made.members.push(Member { kind: whose.clone(), span: 0..0 });
+        true
+    }
+
+    /// Names of groups may become alike when they are made plain.
+    fn free_name(&self, unit: UnitId, name: &str) -> String {
+        let is_free = |name: &str| self.find(&format!("{}/{name}", self.unit(unit).path)).is_none();
+        if is_free(name) {
+            return name.to_owned();
+        }
+        let kept: String = name.chars().take(NAME_CHARS_MAX - 6).collect();
+        (2..).map(|number| format!("{kept}-{number}")).find(|name| is_free(name)).unwrap_or(kept)
     }
 }
 
+/// Names of users and groups may hold what a unit's name may not: for a user, the number stands in; of a group, characters.
+fn plain_name(whose: &MemberKind, name: &str) -> String {
+    if check_name(name).is_ok() {
+        return name.to_owned();
+    }
+    if let MemberKind::User(Principal::Id(uid)) = whose {
+        return uid.to_string();
+    }
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    let plain: String = name.trim_start_matches(['-', '.']).chars().map(plain).take(NAME_CHARS_MAX).collect();
+    if check_name(&plain).is_ok() { plain } else { format!("group-{}", plain.replace('.', "-")) }
+}
+
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
+    fn with(each: Each) -> (Contract, UnitId) {
+        let mut contract = Contract::default();
+        let unit = contract.add(None, "all");
+        contract.units[unit.index()].each = Some(each);
+        (contract, unit)
+    }
+
+    fn paths(contract: &Contract) -> Vec<&str> {
+        contract.held().map(|id| contract.unit(id).path.as_str()).collect()
+    }
+
     #[test]
     fn every_user_gets_one_sub_unit() {
-        let mut contract = Contract::default();
-        let students = contract.add(None, "students");
+        let (mut contract, students) = with(Each::User);
         for (uid, name) in [(1000, "ana"), (1001, "bo"), (1000, "ana"), (1002, "a/b"), (1003, "own")] {
-            add_user(&mut contract, students, uid, name);
+            contract.welcome(&[Newcomer::user(students, uid, name)], true);
         }
-        let paths: Vec<&str> = contract.held().map(|id| contract.unit(id).path.as_str()).collect();
-        assert_eq!(paths, ["students", "students/ana", "students/bo", "students/1002", "students/1003"]);
+        assert_eq!(paths(&contract), ["all", "all/ana", "all/bo", "all/1002", "all/1003"]);
+    }
+
+    #[test]
+    fn every_group_gets_one_sub_unit_with_its_tickets_and_a_name_that_units_may_have() {
+        let (mut contract, jobs) = with(Each::Cgroup);
+        let names =
+            ["job_1", "job_2", "job_1", "a@b.service", "a:b.service", "-.mount", "kernel", "cpu.max", ""];
+        for name in names {
+            let came = contract.welcome(&[Newcomer::group(jobs, &format!("/x/{name}"), 400)], true);
+            assert_eq!(
+                came,
+                contract.welcome(&[Newcomer::group(jobs, &format!("/x/{name}"), 1)], true) || came
+            );
+        }
+        assert_eq!(
+            paths(&contract),
+            [
+                "all",
+                "all/job_1",
+                "all/job_2",
+                "all/a_b.service",
+                "all/a_b.service-2",
+                "all/mount",
+                "all/group-kernel",
+                "all/group-cpu-max",
+                "all/group-"
+            ]
+        );
+        let one = contract.find("all/job_1").unwrap();
+        assert_eq!(contract.unit(one).tickets.single(), Some(&400));
+        assert_eq!((contract.group_of(one), contract.group_of(jobs)), (Some("/x/job_1"), None));
+        let long = "a".repeat(100);
+        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}1"), 1)], true);
+        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}2"), 1)], true);
+        for id in contract.held().collect::<Vec<_>>() {
+            assert_eq!(check_name(&contract.unit(id).name), Ok(()), "{}", contract.unit(id).name);
+        }
+        assert_eq!(contract.held().count(), 11);
+    }
+
+    /// Jobs come and go for years: their places are used again, and lists stay in the order in which units came.
+    #[test]
+    fn a_group_that_went_leaves_its_place() {
+        let (mut contract, jobs) = with(Each::Cgroup);
+        let job = |number: u32| Newcomer::group(jobs, &format!("/x/job_{number}"), 1);
+        contract.welcome(&[job(1), job(2), job(3)], true);
+        let [first, second] = ["all/job_1", "all/job_2"].map(|path| contract.find(path).unwrap());
+        assert!(!contract.dismiss(&[jobs]), "the contract has it");
+        assert!(contract.dismiss(&[first, first]));
+        assert!(!contract.has(first) && contract.find("all/job_1").is_none());
+        assert!(contract.welcome(&[job(4)], false));
+        assert!(!contract.has(first), "nobody has seen it vacant yet");
+        assert!(contract.welcome(&[job(5)], true));
+        assert_eq!(contract.find("all/job_5"), Some(first));
+        assert!(contract.vacant.is_empty());
+        let listed: Vec<&str> = contract.listed().iter().map(|id| contract.unit(*id).name.as_str()).collect();
+        assert_eq!(listed, ["all", "job_2", "job_3", "job_4", "job_5"]);
+        // Another contract has them where it still makes such.
+        let (mut next, _) = with(Each::Cgroup);
+        next.carry_over(&contract);
+        assert_eq!(paths(&next).len(), 5);
+        next.adopt(&contract, true);
+        assert_eq!(next.find("all/job_2"), Some(second));
+        let (mut others, _) = with(Each::User);
+        others.carry_over(&contract);
+        assert_eq!(paths(&others), ["all"]);
     }
 }

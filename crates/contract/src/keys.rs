@@ -253,10 +253,21 @@ pub(crate) static UNIT: Table = Table {
         ),
         key(
             "each",
-            Kind::Choice(&["user"]),
+            Kind::Choice(&["user", "cgroup"]),
             "",
             "\"user\"",
-            "Every user among the members gets a sub-unit. All of these have equal parts.",
+            "`user`: every user among the members gets a sub-unit. `cgroup`: every control group directly in one that a \
+             `cgroup:` rule of the unit names gets one, such as a job of Slurm's, a pod or a container. All of these \
+             have equal parts. A control group's sub-unit goes ten seconds after its last process.",
+        ),
+        key(
+            "each-by",
+            Kind::Choice(&["cpus", "weight"]),
+            "",
+            "\"cpus\"",
+            "With `each = \"cgroup\"`: the tickets of a sub-unit, by what the group's manager has set when it comes. \
+             `cpus`: 100 for each CPU that the group may run on. `weight`: its `cpu.weight`. Without it, all have equal \
+             parts.",
         ),
         key(
             "tickets",

@@ -444,12 +444,54 @@ pub struct Member {
     pub span: Span,
 }
 
-/// `each`: members of the unit get a sub-unit of their own, in equal parts.
+/// `each`: members of the unit get a sub-unit of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Each {
     /// One sub-unit per user.
     User,
+    /// One for each control group directly in one that a `cgroup:` rule of the unit names: another program made it.
+    Cgroup,
+}
+
+impl Each {
+    /// All of them.
+    pub const ALL: [Each; 2] = [Each::User, Each::Cgroup];
+
+    /// Its word in a contract.
+    pub fn name(self) -> &'static str {
+        match self {
+            Each::User => "user",
+            Each::Cgroup => "cgroup",
+        }
+    }
+}
+
+/// How many tickets a sub-unit has that `each` makes of a control group, by what the group's manager set in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Weighed {
+    /// All the same.
+    #[default]
+    Equally,
+    /// As many for each CPU that it may run on.
+    Cpus,
+    /// As many as its `cpu.weight`.
+    Weight,
+}
+
+impl Weighed {
+    /// Those that a contract has a word for.
+    pub const ALL: [Weighed; 2] = [Weighed::Cpus, Weighed::Weight];
+
+    /// Its word in a contract; `equally` is what holds without one.
+    pub fn name(self) -> &'static str {
+        match self {
+            Weighed::Equally => "equally",
+            Weighed::Cpus => "cpus",
+            Weighed::Weight => "weight",
+        }
+    }
 }
 
 /// Where a contract says what only a machine can tell right or wrong.
@@ -476,8 +518,10 @@ pub struct Unit {
     pub members: Vec<Member>,
     /// The user or group that decides over the tickets in it, and over giving its own: see the policy's membership.
     pub owner: Option<Member>,
-    /// Whether its users get a sub-unit each.
+    /// Whether its users, or control groups of its members, get a sub-unit each.
     pub each: Option<Each>,
+    /// How many tickets a sub-unit of a control group has.
+    pub each_by: Weighed,
     /// Soft tickets, against its siblings, for each resource. At least 1.
     pub tickets: PerResource<u64>,
     /// Absolute reservations.
@@ -512,6 +556,7 @@ impl Unit {
             members: Vec::new(),
             owner: None,
             each: None,
+            each_by: Weighed::default(),
             tickets: PerResource::all(DEFAULT_TICKETS),
             hard: PerResource::default(),
             limit: PerResource::default(),
@@ -543,7 +588,7 @@ pub struct Contract {
     pub units: Vec<Unit>,
     /// The unit of processes that match nothing: [`UnitId::SHARED`] unless `machine.default` names one.
     pub default_unit: UnitId,
-    /// Places in `units` of units that a reload dropped. Nothing there is a unit.
+    /// Places in `units` of units that are gone. Nothing there is a unit.
     pub vacant: BTreeSet<UnitId>,
     /// The units that hold tickets, in the order of the text; empty where that is the order of their places.
     order: Vec<UnitId>,
@@ -637,15 +682,43 @@ impl Contract {
         self.held().filter(move |id| self.unit(*id).parent == parent)
     }
 
-    /// Adds a unit below `parent` with every default; used to build contracts in code and for `each`.
+    /// Adds a unit below `parent` with every default; used to build contracts in code.
     pub fn add(&mut self, parent: Option<UnitId>, name: &str) -> UnitId {
-        let id = UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX));
+        self.add_at(UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX)), parent, name)
+    }
+
+    /// The same in a vacant place behind its parent's, if there is one.
+    pub(crate) fn add_reusing(&mut self, parent: UnitId, name: &str) -> UnitId {
+        match self.vacant.range(parent..).next().copied() {
+            Some(place) => self.add_at(place, Some(parent), name),
+            None => self.add(Some(parent), name),
+        }
+    }
+
+    fn add_at(&mut self, id: UnitId, parent: Option<UnitId>, name: &str) -> UnitId {
         let parent = parent.map(|p| (p, self.unit(p).path.clone()));
-        self.units.push(Unit::new(name, parent.as_ref().map(|(id, path)| (*id, path.as_str()))));
+        let unit = Unit::new(name, parent.as_ref().map(|(id, path)| (*id, path.as_str())));
+        if self.vacant.remove(&id) {
+            self.units[id.index()] = unit;
+        } else {
+            self.units.push(unit);
+        }
         if !self.order.is_empty() {
             self.order.push(id);
         }
         id
+    }
+
+    /// Takes a unit out that has no sub-units; its place is vacant then, and tells still where it was.
+    pub(crate) fn remove(&mut self, id: UnitId) {
+        if self.order.is_empty() {
+            // From now on, the order of places is no longer that in which units came.
+            self.order = self.listed();
+        }
+        self.order.retain(|unit| *unit != id);
+        let parent = self.unit(id).parent;
+        self.units[id.index()] = Unit { parent, ..Unit::new("", None) };
+        self.vacant.insert(id);
     }
 
     /// Gives units the identities that units of the same path have in `before`, which this contract replaces. The places

@@ -17,7 +17,7 @@ use crate::keys::{
 use crate::member;
 use crate::model::{
     Amount, Contract, CpuMode, Deadline, Discipline, Each, Member, PerResource, Permission, Resource, Scheme,
-    Span, Unit, UnitId,
+    Span, Unit, UnitId, Weighed,
 };
 use crate::quantity;
 
@@ -288,7 +288,7 @@ impl Reader<'_, '_> {
         }
         let id = self.contract.add(parent, name);
         let mut unit = Unit { span: at.clone(), ..self.contract.unit(id).clone() };
-        let mut seen = check::Seen { id, each: None };
+        let mut seen = check::Seen { id, each: None, each_by: None };
         let mut sub_units = None;
         for entry in self.document.entries(&UNIT, table) {
             match entry.key.name {
@@ -298,8 +298,15 @@ impl Reader<'_, '_> {
                 }
                 "owner" => unit.owner = self.owner(&entry),
                 "each" => {
-                    unit.each = self.choice(&entry).map(|_| Each::User);
+                    let word = self.choice(&entry);
+                    unit.each = Each::ALL.into_iter().find(|known| word == Some(known.name()));
                     seen.each = Some(entry.at.start..self.document.span(entry.value).end);
+                }
+                "each-by" => {
+                    let word = self.choice(&entry);
+                    let known = Weighed::ALL.into_iter().find(|known| word == Some(known.name()));
+                    unit.each_by = known.unwrap_or_default();
+                    seen.each_by = Some(entry.at.start..self.document.span(entry.value).end);
                 }
                 "tickets" => unit.tickets = self.tickets(&entry, unit.tickets),
                 "hard" => (unit.hard, unit.places.hard) = self.amounts(&entry),
@@ -487,7 +494,7 @@ fn with_resource<'e, 'a>(entry: &'e Entry<'a>) -> Option<(&'e Entry<'a>, Resourc
 }
 
 /// Names become folders of the cgroup file system and parts of paths in commands.
-fn check_name(name: &str) -> Result<(), (String, String)> {
+pub(crate) fn check_name(name: &str) -> Result<(), (String, String)> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let rule = format!("names are 1 to {NAME_CHARS_MAX} letters (a to z), digits, `-`, `_` and `.`");
     if name.is_empty() {

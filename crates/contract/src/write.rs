@@ -9,8 +9,8 @@ use crate::Contract;
 use crate::jobs::PoolForm;
 use crate::keys::VERSION;
 use crate::model::{
-    Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, MachineRules, PerResource, Permission,
-    Resource, Unit, UnitId,
+    Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, MachineRules, PerResource, Permission, Resource,
+    Unit, UnitId, Weighed,
 };
 use crate::quantity::{amount_text, duration_text};
 
@@ -110,8 +110,11 @@ fn unit(text: &mut String, unit: &Unit) {
     if let Some(owner) = &unit.owner {
         said(text, "owner", &quoted(&owner.kind.to_string()));
     }
-    if let Some(Each::User) = unit.each {
-        said(text, "each", &quoted("user"));
+    if let Some(each) = unit.each {
+        said(text, "each", &quoted(each.name()));
+    }
+    if unit.each_by != Weighed::default() {
+        said(text, "each-by", &quoted(unit.each_by.name()));
     }
     match unit.tickets.single() {
         Some(&DEFAULT_TICKETS) => {}
@@ -257,7 +260,7 @@ each = "user"
         assert_eq!(write(&contract, &above), text);
         // What `each` made, it makes again.
         let each = contract.find("a.b").unwrap();
-        contract.add_users(&[(each, 1000, "ana".to_owned())]);
+        contract.welcome(&[crate::Newcomer::user(each, 1000, "ana")], true);
         assert_eq!(write(&contract, &above), text);
         let hostile = write(&contract, &["a\u{1b}[31m\r\nversion = 2".to_owned()]);
         assert!(hostile.starts_with("# a\u{fffd}[31m\n# version = 2\nversion = 1\n"), "{hostile}");

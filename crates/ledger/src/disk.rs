@@ -178,6 +178,24 @@ impl Disks {
         self.seen.clear();
     }
 
+    /// What a unit that is over transferred, lent and borrowed stays in another's account.
+    pub(crate) fn bequeath(&mut self, unit: UnitId, heir: UnitId) {
+        self.held.retain(|(held, _)| *held != unit);
+        // Another unit may be counted here from nothing.
+        for (_, units) in self.seen.values_mut() {
+            units.get_mut(unit.index()).map(std::mem::take);
+        }
+        let Some(own) = self.units.get_mut(unit.index()).map(std::mem::take) else { return };
+        let Some(heir) = self.units.get_mut(heir.index()) else { return };
+        heir.used.read_bytes += own.used.read_bytes;
+        heir.used.written_bytes += own.used.written_bytes;
+        heir.used.requests += own.used.requests;
+        heir.entitled += own.entitled;
+        heir.lent += own.lent;
+        heir.borrowed += own.borrowed;
+        heir.call_backs.merge(&own.call_backs);
+    }
+
     /// The account of a unit, given the unit and its sub-units, the unit first; none where no disk was observed.
     pub(crate) fn account(&self, family: &[UnitId]) -> Option<DiskAccount> {
         if self.seen.is_empty() && self.units.is_empty() {

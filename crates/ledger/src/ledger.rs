@@ -54,6 +54,25 @@ impl Own {
     }
 }
 
+impl Own {
+    /// Takes in the sums of another account; what is true at this moment alone ends with it.
+    fn inherit(&mut self, other: Own) {
+        self.used_ns += other.used_ns;
+        self.waited_ns += other.waited_ns;
+        for (unit, ns) in other.waited_on_ns {
+            *self.waited_on_ns.entry(unit).or_insert(0) += ns;
+        }
+        self.lent_ns += other.lent_ns;
+        self.borrowed_ns += other.borrowed_ns;
+        self.lent_at_switches_ns += other.lent_at_switches_ns;
+        self.borrowed_at_switches_ns += other.borrowed_at_switches_ns;
+        self.loans += other.loans;
+        self.called_back += other.called_back;
+        self.call_back_max_ns = self.call_back_max_ns.max(other.call_back_max_ns);
+        self.call_back_sum_ns += other.call_back_sum_ns;
+    }
+}
+
 /// What units without a number in the present contract lent and borrowed by plans: the other side of it may stand in the
 /// accounts of units that are still there.
 #[derive(Debug, Clone, Copy, Default)]
@@ -227,8 +246,31 @@ impl Ledger {
             }
         }
         self.disks.adopt(contract);
-        self.bus.adopt(contract);
         self.memory.adopt(contract);
+        self.follow(contract);
+    }
+
+    /// Sub-units are over, as jobs are, that the contract has no more: what each used, lent and borrowed stays in the account of
+    /// the unit around it. The others' accounts go on.
+    pub fn close(&mut self, gone: &[UnitId], contract: &Contract) {
+        for unit in gone {
+            if let Some(heir) = contract.unit(*unit).parent {
+                let own = std::mem::take(self.unit(*unit));
+                self.unit(heir).inherit(own);
+                self.disks.bequeath(*unit, heir);
+                self.memory.bequeath(*unit, heir);
+            }
+        }
+        for own in &mut self.units {
+            own.waited_on_ns.retain(|unit, _| contract.has(*unit));
+        }
+        self.memory.adopt(contract);
+        self.follow(contract);
+    }
+
+    /// What is remembered by units is remembered of those of the contract.
+    fn follow(&mut self, contract: &Contract) {
+        self.bus.adopt(contract);
         self.exchanges.adopt(contract);
         self.jobs.adopt(contract);
         self.owner.retain(|_, unit| contract.has(*unit));

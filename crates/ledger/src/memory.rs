@@ -248,6 +248,19 @@ impl Memory {
         }
     }
 
+    /// What a unit that is over had of memory, lent and borrowed stays in another's account. What it has borrowed by the last
+    /// decision stays lent until the next one.
+    pub(crate) fn bequeath(&mut self, unit: UnitId, heir: UnitId) {
+        let Some(own) = self.units.get_mut(unit.index()).map(std::mem::take) else { return };
+        self.gone_borrowed += own.share.borrowed;
+        let Some(heir) = self.units.get_mut(heir.index()) else { return };
+        heir.entitled += own.entitled;
+        heir.used += own.used;
+        heir.lent += own.lent;
+        heir.borrowed += own.borrowed;
+        heir.call_backs.merge(&own.call_backs);
+    }
+
     /// Another contract holds from now on. The accounts of units that it has no more are closed, and so are call-backs
     /// that go on.
     pub(crate) fn adopt(&mut self, contract: &Contract) {

@@ -9,7 +9,7 @@ use commonhold_policy::Time;
 use crate::journal::{Journal, ProcessKey};
 use crate::kernel::Switched;
 use crate::observe::arena::NotJoined;
-use crate::roster::Roster;
+use crate::roster::{Roster, Seen};
 use crate::{Backend, LiveError};
 
 /// What holds a contract.
@@ -34,13 +34,13 @@ pub struct Instead {
 
 /// A backend on a running machine.
 pub trait LiveBackend: Backend<Error = LiveError> {
-    /// Takes another contract: a reload, or sub-units for users that were seen. Units that stay have their identities
+    /// Takes another contract: a reload, or sub-units that came or went ([`LiveBackend::take_seen`]). Units that stay have their identities
     /// still ([`Contract::adopt`]), and orders on them stay in force. The next [`Backend::observe`] puts processes where
     /// they belong now.
     fn set_contract(&mut self, contract: &Contract);
 
-    /// Users seen directly in units with `each = "user"` since the last call: unit, number, name.
-    fn take_users(&mut self) -> Vec<(UnitId, u32, String)>;
+    /// What was seen since the last call of units with `each`.
+    fn take_seen(&mut self) -> Seen;
 
     /// What is wrong now, for as long as it is: said when it begins, and shown until it is over.
     fn standing(&self) -> Vec<&LiveError> {
@@ -83,13 +83,17 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     fn into_journal(self: Box<Self>) -> Journal;
 }
 
-/// What [`Backend::newcomers`] is on a live machine: a sub-unit for every user that was seen where there is to be one.
-pub(crate) fn newcomers(backend: &mut impl LiveBackend, contract: &mut Contract) -> bool {
-    let grew = contract.add_users(&backend.take_users());
-    if grew {
+/// What [`Backend::newcomers`] is on a live machine: a sub-unit for all that were seen where there is to be one, and none for
+/// control groups that are gone.
+pub(crate) fn newcomers(backend: &mut impl LiveBackend, contract: &mut Contract, reuse: bool) -> bool {
+    let seen = backend.take_seen();
+    // A place that is vacated now is taken at a later turn: this one has to see that it is vacant.
+    let came = contract.welcome(&seen.newcomers, reuse);
+    let changed = contract.dismiss(&seen.gone) || came;
+    if changed {
         backend.set_contract(contract);
     }
-    grew
+    changed
 }
 
 /// Never silently nothing: a plan was made for other means.

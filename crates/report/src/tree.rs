@@ -2,7 +2,7 @@
 
 use commonhold_contract::{
     Amount, Contract, Each, JobKind, MILLIONTH, MachineRules, PerResource, Permission, PoolForm, Resource,
-    Unit, UnitId,
+    Unit, UnitId, Weighed,
 };
 use commonhold_machine::pools::{Pool, Pools};
 use commonhold_machine::{CpuSet, Machine};
@@ -331,8 +331,17 @@ fn notes(unit: &Unit) -> Vec<String> {
             unit.members.iter().map(|member| clean(&member.kind.to_string())).collect();
         notes.push(format!("members {}", members.join(", ")));
     }
-    if let Some(Each::User) = unit.each {
-        notes.push("each user gets a sub-unit, in equal parts".to_owned());
+    if let Some(each) = unit.each {
+        let whom = match each {
+            Each::User => "user",
+            Each::Cgroup => "control group",
+        };
+        let parts = match unit.each_by {
+            Weighed::Equally => "in equal parts",
+            Weighed::Cpus => "by the CPUs that it may run on",
+            Weighed::Weight => "by its weight",
+        };
+        notes.push(format!("each {whom} gets a sub-unit, {parts}"));
     }
     if let Some(kind) = unit.job {
         notes.push(format!("jobs ({}): {}", kind.name(), kind.meaning()));

@@ -18,9 +18,9 @@ pub trait Backend {
     /// 100 ms old. Also finds new processes and puts them where they belong, under the orders in force.
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, Self::Error>;
 
-    /// Whether processes were seen that the contract gives a unit of their own (`each`), and it has none yet: the contract
-    /// has them then, and the machine is to be looked at again.
-    fn newcomers(&mut self, _contract: &mut Contract) -> bool {
+    /// Whether processes were seen that the contract gives a unit of their own (`each`), and it has none yet, or such units
+    /// are over: the contract is changed then, and the machine is to be looked at again. `reuse`: vacant places may be taken.
+    fn newcomers(&mut self, _contract: &mut Contract, _reuse: bool) -> bool {
         false
     }
 

@@ -29,7 +29,7 @@ pub struct Steward {
     changes: Vec<Change>,
     /// What is divided of memory, in bytes, by the last plan that said so.
     memory_divided: Option<u64>,
-    /// Places that a reload vacated are free for other units once a turn has seen them vacant.
+    /// Vacant places are free for other units once a turn has seen them vacant.
     settled: bool,
 }
 
@@ -135,10 +135,24 @@ impl Steward {
     fn observe<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<Snapshot, B::Error> {
         loop {
             let snapshot = backend.observe(backend.now(), &self.watch)?;
-            if !backend.newcomers(&mut self.contract) {
+            let before = self.contract.vacant.clone();
+            if !backend.newcomers(&mut self.contract, self.settled) {
                 return Ok(snapshot);
             }
+            let gone: Vec<UnitId> = self.contract.vacant.difference(&before).copied().collect();
+            if !gone.is_empty() {
+                self.part(&gone);
+            }
         }
+    }
+
+    /// Units that `each` made are gone.
+    fn part(&mut self, gone: &[UnitId]) {
+        let contract = &self.contract;
+        self.ledger.close(gone, contract);
+        self.watch.retain(|unit| contract.has(*unit));
+        self.changes.retain(|change| change.about().into_iter().all(|(unit, _)| contract.has(unit)));
+        self.settled = false;
     }
 
     /// Queues a change of rights. The next turn whose plan is carried out makes it or refuses it, after those that were
@@ -212,7 +226,7 @@ impl Steward {
     /// Another contract holds from now on. Units of the same path stay the units that they are. A queued change stays queued
     /// where it would have stayed if it had been made: where the contract says no other number of the tickets that it is about.
     pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
-        contract.carry_users_over(&self.contract);
+        contract.carry_over(&self.contract);
         contract.adopt(&self.contract, self.settled);
         self.ledger.adopt(&contract);
         self.watch.clear();

@@ -83,7 +83,7 @@ fn look(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failu
     // Every look may find users that want a sub-unit; with that, the next one places them.
     loop {
         let seen = roster.refresh(contract, begun, Scan::Full)?;
-        if !contract.add_users(&seen.users) {
+        if !contract.welcome(&seen.seen.newcomers, false) {
             break;
         }
     }

@@ -30,6 +30,7 @@
 //! entered by `exec`, is placed by its user, group or cgroup.
 
 mod account;
+mod each;
 mod inherit;
 mod origin;
 mod place;
@@ -37,7 +38,7 @@ mod place;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, Each, MemberKind, UnitId};
 use commonhold_policy::Time;
@@ -48,6 +49,7 @@ use crate::host::clock::process_cpu_ns;
 use crate::observe::names::SystemNames;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, State};
 
+pub use each::Seen;
 use inherit::unit_if_there;
 
 /// The variable that `exec` sets to a [`marker`] of the unit, so that a descendant is recognised when its parents are gone.
@@ -112,9 +114,8 @@ pub struct Changes {
     pub moved: Vec<Moved>,
     /// Processes that stay in their unit and may now be moved into its control group, or no longer may.
     pub regrouped: Vec<(ProcessKey, UnitId)>,
-    /// Users seen directly in a unit with `each = "user"`: unit, user, and the user's name (its number if it has none).
-    /// Give each a sub-unit, and look again.
-    pub users: Vec<(UnitId, u32, String)>,
+    /// What was seen of units with `each`.
+    pub seen: Seen,
 }
 
 impl Changes {
@@ -154,7 +155,7 @@ struct Moving {
 
 impl Decisive {
     fn under(contract: &Contract) -> Decisive {
-        let each = contract.units.iter().any(|unit| unit.each == Some(Each::User));
+        let each = contract.present().any(|unit| contract.unit(unit).each == Some(Each::User));
         let mut decisive = Decisive { identity: each, ..Decisive::default() };
         for member in contract.units.iter().flat_map(|unit| &unit.members) {
             match member.kind {
@@ -179,6 +180,10 @@ pub struct Roster {
     /// `None` where members stay in the control groups that they are in.
     moving: Option<Moving>,
     places: place::Places,
+    /// Where version 2 of control groups is mounted, if units are held there.
+    mount: Option<PathBuf>,
+    /// Since when nobody is in a control group that has a sub-unit.
+    empty_since: BTreeMap<UnitId, Time>,
     known: BTreeMap<u32, Known>,
     /// Units by path, since ids change with the contract.
     entered: BTreeMap<ProcessKey, String>,
@@ -236,6 +241,8 @@ impl Roster {
             decisive: Decisive::default(),
             moving: None,
             places: place::Places::default(),
+            mount: None,
+            empty_since: BTreeMap::new(),
             known: BTreeMap::new(),
             entered: BTreeMap::new(),
             grants: BTreeSet::new(),
@@ -359,7 +366,10 @@ impl Roster {
         self.place_again(changes);
         self.find_places(thorough, changes);
         if !changes.is_empty() || anew {
-            self.find_users(changes);
+            changes.seen.newcomers = self.find_newcomers();
+        }
+        if thorough && self.divides_groups() {
+            changes.seen.gone = self.find_gone(now);
         }
         Ok(())
     }
@@ -621,19 +631,6 @@ impl Roster {
             self.known.entry(pid).and_modify(|known| known.orphan(placement));
         }
         Ok(())
-    }
-
-    fn find_users(&self, changes: &mut Changes) {
-        let each = |unit: UnitId| self.contract.unit(unit).each == Some(Each::User);
-        let there = self.known.values().filter(|known| !known.ended);
-        let users: BTreeSet<(UnitId, u32)> = there
-            .filter(|known| each(known.member.placement.unit))
-            .map(|known| (known.member.placement.unit, self.user_of(&known.facts)))
-            .collect();
-        changes.users = users
-            .into_iter()
-            .map(|(unit, uid)| (unit, uid, self.names.user_name(uid).unwrap_or_else(|| uid.to_string())))
-            .collect();
     }
 }
 

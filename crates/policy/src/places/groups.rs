@@ -2,7 +2,6 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
-use alloc::vec;
 use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, UnitId};
@@ -45,19 +44,17 @@ fn user_slice(group: &str) -> Option<&str> {
     None
 }
 
-/// The groups that could be a place for who is in a group, the outermost first.
-fn candidates(group: &str) -> Vec<&str> {
-    let first = user_slice(group).or_else(|| service(group)).unwrap_or(group);
-    let rest = group[first.len()..]
-        .match_indices('/')
-        .map(|(at, _)| first.len() + at)
-        .filter(|end| *end > first.len());
-    let mut all = vec![first];
-    all.extend(rest.map(|end| &group[..end]));
-    if group.len() > first.len() {
-        all.push(group);
-    }
-    all
+/// A path and those of the groups around it, the outermost first.
+fn around(group: &str) -> impl Iterator<Item = &str> {
+    let ends = group.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0).chain([group.len()]);
+    ends.map(|end| &group[..end])
+}
+
+/// The groups that could be a place for who is in a group, the outermost first. `made`: the groups that sub-units were made of.
+fn candidates<'a>(made: &BTreeSet<&str>, group: &'a str) -> Vec<&'a str> {
+    let made = || around(group).find(|group| made.contains(group));
+    let first = user_slice(group).or_else(made).or_else(|| service(group)).unwrap_or(group);
+    around(group).filter(|group| group.len() >= first.len()).collect()
 }
 
 /// A path up to the first service or scope in it.
@@ -95,7 +92,7 @@ impl Whose {
             Whose::Nobodys => Whose::One(unit),
             Whose::One(before) if before == unit => self,
             Whose::One(before) | Whose::Within(before) => {
-                around(contract, before, unit).map_or(Whose::Several, Whose::Within)
+                encloser_of(contract, before, unit).map_or(Whose::Several, Whose::Within)
             }
             Whose::Several => Whose::Several,
         }
@@ -130,23 +127,24 @@ impl There {
 }
 
 /// The innermost unit that has both in it.
-fn around(contract: &Contract, one: UnitId, other: UnitId) -> Option<UnitId> {
+fn encloser_of(contract: &Contract, one: UnitId, other: UnitId) -> Option<UnitId> {
     let all: BTreeSet<UnitId> = lineage(contract, one).collect();
     lineage(contract, other).find(|unit| all.contains(unit))
 }
 
 /// The places, each with its unit. No place is in another one.
 pub fn of(contract: &Contract, inhabited: &[Inhabited]) -> BTreeMap<String, UnitId> {
+    let made: BTreeSet<&str> = contract.held().filter_map(|unit| contract.group_of(unit)).collect();
     let mut whose: BTreeMap<&str, There> = BTreeMap::new();
     for one in inhabited {
-        for group in candidates(&one.group) {
+        for group in candidates(&made, &one.group) {
             whose.entry(group).or_default().add(contract, one, group == one.group);
         }
     }
     let mut places = BTreeMap::new();
     for one in inhabited.iter().filter(|one| !one.unit.is_common()) {
-        let found =
-            candidates(&one.group).into_iter().find_map(|group| Some((group, whose.get(group)?.unit()?)));
+        let mut all = candidates(&made, &one.group).into_iter();
+        let found = all.find_map(|group| Some((group, whose.get(group)?.unit()?)));
         if let Some((group, unit)) = found {
             places.insert(group.to_string(), unit);
         }
@@ -161,13 +159,17 @@ pub fn held_in<'a>(
     group: &str,
     unit: UnitId,
 ) -> Option<&'a str> {
-    let found = candidates(group).into_iter().find_map(|group| places.get_key_value(group));
+    let found = around(group).find_map(|group| places.get_key_value(group));
     found.filter(|(_, of)| lineage(contract, unit).any(|unit| unit == **of)).map(|(place, _)| place.as_str())
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use alloc::format;
+    use alloc::vec;
+    use commonhold_contract::{Each, Newcomer};
 
     fn contract() -> (Contract, [UnitId; 4]) {
         let mut contract = Contract::default();
@@ -246,6 +248,33 @@ mod tests {
         let of = found(&contract, &[(&one, ana, false), (&two, bob, false), (system, physics, false)]);
         let [one, two] = jobs.map(ToString::to_string);
         assert_eq!(of, [(one, ana), (two, bob), (system.to_string(), physics)]);
+    }
+
+    /// A pod has a slice, and each of its containers a scope in it: the pod is what a sub-unit was made of.
+    #[test]
+    fn the_group_that_a_sub_unit_was_made_of_is_its_place() {
+        let mut contract = Contract::default();
+        let pods = contract.add(None, "pods");
+        contract.units[pods.index()].each = Some(Each::Cgroup);
+        let pod = |number: u32| format!("/kubepods.slice/kubepods-pod{number}.slice");
+        contract.welcome(&[1, 2].map(|number| Newcomer::group(pods, &pod(number), 1)), true);
+        let [one, two] =
+            [1, 2].map(|number| contract.find(&format!("pods/kubepods-pod{number}.slice")).unwrap());
+        let container = |pod: &str, number: u32| format!("{pod}/cri-containerd-{number}.scope/init");
+        let of = found(
+            &contract,
+            &[
+                (&container(&pod(1), 1), one, false),
+                (&container(&pod(1), 2), one, false),
+                (&container(&pod(2), 3), two, false),
+                ("/kubepods.slice/other.scope", pods, false),
+            ],
+        );
+        let other = "/kubepods.slice/other.scope".to_string();
+        assert_eq!(of, [(pod(1), one), (pod(2), two), (other, pods)]);
+        let places = of.into_iter().collect();
+        assert_eq!(held_in(&contract, &places, &container(&pod(1), 1), one), Some(pod(1).as_str()));
+        assert_eq!(held_in(&contract, &places, "/kubepods.slice", pods), None);
     }
 
     #[test]

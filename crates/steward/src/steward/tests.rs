@@ -1,4 +1,5 @@
 use super::*;
+use commonhold_contract::Newcomer;
 use commonhold_policy::rights::Refused;
 use commonhold_policy::{Means, UnitFacts};
 use std::convert::Infallible;
@@ -165,4 +166,90 @@ fn under_smp_what_was_divided_is_forgotten() {
     let machine = steward.machine().clone();
     steward.reload(contract, machine);
     assert!(steward.worth(&steward.rights(), a, Resource::Memory) > 6);
+}
+
+/// A machine on which a job comes at each look and goes three looks later. Each has a process that computes all the time.
+struct Jobs {
+    now: Time,
+    looks: u32,
+    around: UnitId,
+    used: std::collections::BTreeMap<UnitId, u64>,
+    seen: usize,
+}
+
+const LOOK: Time = 1_000_000_000;
+
+impl Backend for Jobs {
+    type Error = Infallible;
+
+    fn means(&self) -> Means {
+        Means { cpu_sets: true, gates: true, ..Means::NONE }
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn observe(&mut self, now: Time, _watch: &[UnitId]) -> Result<Snapshot, Infallible> {
+        let mut units = vec![UnitFacts::default(); self.seen];
+        for (unit, used_ns) in &self.used {
+            units[unit.index()] =
+                UnitFacts { at: now, processes: 1, runnable: 1, used_ns: *used_ns, ..UnitFacts::default() };
+        }
+        Ok(Snapshot { at: now, units, ..Snapshot::default() })
+    }
+
+    fn newcomers(&mut self, contract: &mut Contract, reuse: bool) -> bool {
+        let next = u32::try_from(self.now / LOOK).unwrap();
+        let name = |number: u32| format!("/jobs/{number}");
+        let find = |contract: &Contract, number: u32| contract.find(&format!("jobs/{number}"));
+        if self.looks == next {
+            return false;
+        }
+        self.looks = next;
+        contract.welcome(&[Newcomer::group(self.around, &name(next), 100)], reuse);
+        let over: Vec<UnitId> =
+            next.checked_sub(3).and_then(|number| find(contract, number)).into_iter().collect();
+        contract.dismiss(&over);
+        self.used.retain(|unit, _| contract.has(*unit));
+        let came = find(contract, next).unwrap();
+        self.used.insert(came, 0);
+        self.seen = contract.units.len();
+        true
+    }
+
+    fn apply(&mut self, _plan: &Plan) -> Vec<Infallible> {
+        self.now += LOOK;
+        self.used.values_mut().for_each(|used| *used += LOOK);
+        Vec::new()
+    }
+}
+
+/// Whatever comes and goes, plans are carried out, the books balance, places are used again, and what jobs used that are over
+/// is in the account of the unit around them.
+#[test]
+fn jobs_come_and_go() {
+    let mut contract = Contract::default();
+    let around = contract.add(None, "jobs");
+    contract.units[around.index()].each = Some(commonhold_contract::Each::Cgroup);
+    contract.add(None, "others");
+    let mut steward = Steward::new(contract, Machine::synthetic("cpus:6").unwrap());
+    let mut jobs = Jobs { now: LOOK, looks: 0, around, used: [(UnitId(3), 0)].into(), seen: 4 };
+    for turn in 1..40_u64 {
+        let done = steward.turn(&mut jobs, 0).unwrap();
+        assert!(done.wrong.is_empty(), "turn {turn}: {:?}", done.wrong);
+        let there: Vec<&str> = steward
+            .contract()
+            .children(Some(around))
+            .map(|id| steward.contract().unit(id).name.as_str())
+            .collect();
+        assert_eq!(there.len() as u64, turn.min(3), "{there:?}");
+        // Two are there throughout, and one that is vacant for a turn.
+        assert!(steward.contract().units.len() <= 4 + 5, "{}", steward.contract().units.len());
+        let statement = steward.statement();
+        let used = statement.accounts.iter().find(|account| account.unit == "jobs").unwrap().used_ns;
+        // Of each job that is there or over, what was seen of it before this turn.
+        let due: u64 = (1..=turn).map(|came| (turn - came).min(2) * LOOK).sum();
+        assert_eq!(used, due, "turn {turn}");
+    }
 }

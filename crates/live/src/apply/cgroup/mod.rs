@@ -59,7 +59,7 @@ use crate::observe::capability::CgroupPlace;
 use crate::observe::idle::Idle;
 use crate::observe::jobs::{has_gangs, told_every};
 use crate::observe::process::{ProcFs, ProcessKey};
-use crate::observe::roster::{Changes, Member, Roster, Scan};
+use crate::observe::roster::{Changes, Member, Roster, Scan, Seen};
 use crate::undo::journal::{self, Entry, Journal};
 use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
 use claim::Tree;
@@ -94,7 +94,7 @@ pub struct CgroupBackend {
     usage: Vec<Usage>,
     /// Units without a process whose CPU time was read since they had one: it stands still.
     still: Vec<bool>,
-    users: Vec<(UnitId, u32, String)>,
+    seen: Seen,
     scan: Scan,
     now: Time,
     strays_at: Time,
@@ -169,7 +169,7 @@ impl CgroupBackend {
             facts: Vec::new(),
             usage: Vec::new(),
             still: Vec::new(),
-            users: Vec::new(),
+            seen: Seen::default(),
             scan: Scan::Full,
             now: 0,
             strays_at: 0,
@@ -232,7 +232,7 @@ impl CgroupBackend {
         let came = !(changes.joined.is_empty() && changes.moved.is_empty());
         let bus = self.bus.follow(now, came, &self.contract, &mut self.roster, &mut self.journal);
         self.problems.extend(bus);
-        self.users.extend(changes.users);
+        self.seen.extend(changes.seen);
         self.remove_leaving();
         self.enforce_gangs()?;
         if now >= self.strays_at.saturating_add(STRAY_NS) {
@@ -422,7 +422,7 @@ impl CgroupBackend {
             let changes = self.roster.refresh(&self.contract, self.now, Scan::Quick)?;
             let came = !changes.joined.is_empty() || !changes.moved.is_empty();
             self.follow(&changes);
-            self.users.extend(changes.users);
+            self.seen.extend(changes.seen);
             if !stopped && !came {
                 break;
             }
@@ -689,8 +689,8 @@ impl LiveBackend for CgroupBackend {
         self.open_bus();
     }
 
-    fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
-        std::mem::take(&mut self.users)
+    fn take_seen(&mut self) -> Seen {
+        std::mem::take(&mut self.seen)
     }
 
     fn standing(&self) -> Vec<&LiveError> {
@@ -742,8 +742,8 @@ impl Backend for CgroupBackend {
         std::mem::take(&mut self.problems)
     }
 
-    fn newcomers(&mut self, contract: &mut Contract) -> bool {
-        newcomers(self, contract)
+    fn newcomers(&mut self, contract: &mut Contract, reuse: bool) -> bool {
+        newcomers(self, contract, reuse)
     }
 
     fn means(&self) -> Means {

@@ -40,7 +40,7 @@ use crate::live_backend::{cannot, newcomers};
 use crate::observe::arena::NotJoined;
 use crate::observe::jobs::{has_gangs, told_every};
 use crate::observe::process::ProcessKey;
-use crate::observe::roster::{Roster, Scan};
+use crate::observe::roster::{Roster, Scan, Seen};
 use crate::undo::journal::Journal;
 use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
 
@@ -60,9 +60,6 @@ pub const MEANS: Means = Means { cpu_sets: true, gates: true, disk: disk::MEANS,
 
 /// What it can enforce for memory where the kernel pages out for us ([`paging_out`](crate::observe::capability::paging_out)).
 pub use memory::MEANS as MEMORY_MEANS;
-
-/// A user seen in a unit with `each = "user"`: the unit, the user, and its name.
-pub type SeenUser = (UnitId, u32, String);
 
 /// What is ordered for a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -90,7 +87,7 @@ pub struct UserBackend {
     disks: Disks,
     priorities: Priorities,
     problems: Problems,
-    users: Vec<SeenUser>,
+    seen: Seen,
     /// The contract changed since the last look.
     anew: bool,
     now: Time,
@@ -115,7 +112,7 @@ impl UserBackend {
             disks: Disks::default(),
             priorities: Priorities::default(),
             problems: Problems::default(),
-            users: Vec::new(),
+            seen: Seen::default(),
             anew: true,
             now: 0,
             compared_at: 0,
@@ -204,7 +201,7 @@ impl UserBackend {
         }
         let joined = changes.joined.iter().map(|(key, _)| *key);
         let met: Vec<ProcessKey> = joined.chain(changes.moved.iter().map(|moved| moved.key)).collect();
-        self.users.extend(changes.users);
+        self.seen.extend(changes.seen);
         self.confine(&met);
         self.prioritize(&met);
         Ok(!met.is_empty())
@@ -338,8 +335,8 @@ impl LiveBackend for UserBackend {
         self.anew = true;
     }
 
-    fn take_users(&mut self) -> Vec<SeenUser> {
-        std::mem::take(&mut self.users)
+    fn take_seen(&mut self) -> Seen {
+        std::mem::take(&mut self.seen)
     }
 
     fn roster(&self) -> &Roster {
@@ -404,8 +401,8 @@ impl Backend for UserBackend {
         std::mem::take(&mut self.problems.unread)
     }
 
-    fn newcomers(&mut self, contract: &mut Contract) -> bool {
-        newcomers(self, contract)
+    fn newcomers(&mut self, contract: &mut Contract, reuse: bool) -> bool {
+        newcomers(self, contract, reuse)
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {

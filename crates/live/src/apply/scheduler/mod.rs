@@ -43,7 +43,7 @@ use crate::host::clock;
 use crate::live_backend::newcomers;
 use crate::observe::arena::NotJoined;
 use crate::observe::process::ProcessKey;
-use crate::observe::roster::Roster;
+use crate::observe::roster::{Roster, Seen};
 use crate::undo::journal::Journal;
 use crate::{Backend, HeldBy, Instead, LiveBackend, LiveError};
 use in_place::InPlace;
@@ -121,8 +121,8 @@ impl LiveBackend for KernelBackend {
         self.reign.follow(contract, &places(&self.cgroup), levels);
     }
 
-    fn take_users(&mut self) -> Vec<(UnitId, u32, String)> {
-        self.cgroup.take_users()
+    fn take_seen(&mut self) -> Seen {
+        self.cgroup.take_seen()
     }
 
     fn standing(&self) -> Vec<&LiveError> {
@@ -187,8 +187,8 @@ impl Backend for KernelBackend {
         problems
     }
 
-    fn newcomers(&mut self, contract: &mut Contract) -> bool {
-        newcomers(self, contract)
+    fn newcomers(&mut self, contract: &mut Contract, reuse: bool) -> bool {
+        newcomers(self, contract, reuse)
     }
 
     fn means(&self) -> Means {

@@ -36,6 +36,7 @@ impl Roster {
     /// Tells that members are held in control groups at such a place: where they are if systemd manages the machine, else in
     /// groups of units.
     pub fn held_at(&mut self, place: &CgroupPlace) {
+        self.mount = Some(place.mount.clone());
         match place.delegated_path() {
             None if systemd_runs(Path::new("/")) => self.holds_in_place(),
             delegated => self.moves_members(delegated),

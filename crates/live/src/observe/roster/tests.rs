@@ -4,11 +4,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use commonhold_contract::{Contract, Each, Member, MemberKind, Principal, UnitId};
+use commonhold_contract::{Contract, Each, Member, MemberKind, Newcomer, Principal, UnitId};
 use commonhold_policy::Time;
 use commonhold_policy::membership::{Rule, Stays};
 
-use super::{Changes, MARKER, Moved, Roster, Scan, marker};
+use super::{Changes, MARKER, Moved, Roster, Scan, Seen, marker};
 use crate::host::{Answer, Kind, tamper};
 use crate::observe::process::ProcessKey;
 
@@ -179,8 +179,11 @@ fn users_are_found_after_a_look_that_failed() {
     contract.add(None, "new");
     fake.contract = contract;
     fake.fail(Scan::Quick, 2, "stat");
-    let users = fake.look(Scan::Quick).users;
-    assert_eq!(users.iter().map(|(unit, uid, _)| (*unit, *uid)).collect::<Vec<_>>(), [(ana, 1000)]);
+    let users = fake.look(Scan::Quick).seen.newcomers;
+    assert_eq!(
+        users.iter().map(|user| (user.unit, user.whose.clone())).collect::<Vec<_>>(),
+        [(ana, MemberKind::User(Principal::Id(1000)))]
+    );
 }
 
 /// A process whose file was cut short is met by the next look, though no process was born or ended since.
@@ -275,13 +278,16 @@ fn users_get_units_of_their_own() {
     let mut fake = Fake::new(contract);
     fake.put(2, 0, 2, 1000, "sh");
     fake.put(3, 0, 3, 1000, "sh");
-    let users = fake.look(Scan::Quick).users;
-    assert_eq!(users.iter().map(|(unit, uid, _)| (*unit, *uid)).collect::<Vec<_>>(), [(ana, 1000)]);
+    let users = fake.look(Scan::Quick).seen.newcomers;
+    assert_eq!(
+        users.iter().map(|user| (user.unit, user.whose.clone())).collect::<Vec<_>>(),
+        [(ana, MemberKind::User(Principal::Id(1000)))]
+    );
     let own = fake.contract.add(Some(ana), "u1000");
     let kind = MemberKind::User(Principal::Id(1000));
     fake.contract.units[own.index()].members.push(Member { kind, span: 0..0 });
     let changes = fake.look(Scan::Quick);
-    assert_eq!((changes.moved.len(), changes.users), (2, vec![]));
+    assert_eq!((changes.moved.len(), changes.seen), (2, Seen::default()));
     fake.check(2, "ana/u1000", Rule::User);
 }
 
@@ -415,4 +421,58 @@ fn who_is_named_is_moved_out_of_others_groups_alone() {
     fake.end(1);
     fake.look(Scan::Full);
     assert_eq!((stays(&fake, &[2]), places(&fake)), (vec![None], vec![("/system.slice/run-7.scope", tools)]));
+}
+
+/// Slurm's jobs: each has a group of its own, and a manager stands beside them in the group around.
+#[test]
+fn groups_get_units_of_their_own_and_lose_them() {
+    const SLURM: &str = "/system.slice/slurmstepd.scope";
+    let mut contract = Contract::default();
+    let jobs = contract.add(None, "jobs");
+    let kind = MemberKind::Cgroup(format!("{SLURM}/"));
+    contract.units[jobs.index()].members.push(Member { kind, span: 0..0 });
+    contract.units[jobs.index()].each = Some(Each::Cgroup);
+    let mut fake = Fake::new(contract);
+    let job = |number: u32| format!("{SLURM}/job_{number}");
+    for (pid, group) in [
+        (1, SLURM.to_owned()),
+        (2, job(1)),
+        (3, format!("{}/step_0/user/task_0", job(1))),
+        (4, format!("{}/step_0", job(2))),
+        (5, "/system.slice/slurmstepd.scope2/x".to_owned()),
+    ] {
+        fake.put(pid, 0, pid, 0, "sh");
+        fake.stand(pid, &group);
+    }
+    let seen = fake.look(Scan::Quick).seen;
+    let each = |number: u32| Newcomer::group(jobs, &job(number), 100);
+    assert_eq!(seen, Seen { newcomers: vec![each(1), each(2)], gone: vec![] });
+    assert!(fake.contract.welcome(&seen.newcomers, true));
+    let changes = fake.look(Scan::Full);
+    assert_eq!((changes.moved.len(), changes.seen), (3, Seen::default()));
+    for (pid, path) in [(1, "jobs"), (2, "jobs/job_1"), (3, "jobs/job_1"), (4, "jobs/job_2")] {
+        fake.check(pid, path, Rule::Cgroup);
+    }
+    fake.check(5, "shared", Rule::Default);
+    // A job is over. Another's process comes back before ten seconds are over.
+    fake.end(4);
+    for second in 0..9 {
+        if second == 5 {
+            fake.end(2);
+            fake.end(3);
+        }
+        if second == 8 {
+            fake.put(6, 0, 6, 0, "sh");
+            fake.stand(6, &job(1));
+        }
+        assert_eq!(fake.look(Scan::Quick).seen, Seen::default(), "second {second}");
+    }
+    fake.look(Scan::Quick);
+    let gone = fake.look(Scan::Quick).seen.gone;
+    let second = fake.contract.find("jobs/job_2").unwrap();
+    assert_eq!(gone, [second]);
+    assert!(fake.contract.dismiss(&gone));
+    for _ in 0..12 {
+        assert_eq!(fake.look(Scan::Full).seen, Seen::default());
+    }
 }
