@@ -128,5 +128,74 @@ containers() {
 	ok "no group is left $how" test -z "$(find $CGROUPS -type d -name 'libpod-*')"
 }
 
+# --- Slurm's jobs, each a unit of its own.
+# figure_of UNIT FIGURE: what the daemon's statement says of it, a number.
+figure_of() {
+	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' | grep "^{\"unit\":\"$1\"" |
+		sed -n "s/.*\"$2\":\([0-9]*\).*/\1/p" | head -n 1
+}
+has_unit() {
+	detail=$(figure_of "$1" processes)
+	[ "${detail:-0}" -gt 0 ]
+}
+has_no_unit() {
+	detail=$(figure_of "$1" processes)
+	[ -z "$detail" ]
+}
+has_twice() {
+	one=$(figure_of "$1" entitled_micro_cpus) other=$(figure_of "$2" entitled_micro_cpus)
+	detail="$one and $other millionths of a CPU"
+	[ "${one:-0}" -gt 0 ] && [ $((one * 2 - other)) -ge -20000 ] && [ $((one * 2 - other)) -le 20000 ]
+}
+is_held() {
+	detail=$(cat "$CGROUPS/$1/memory.high")
+	[ "$detail" != max ]
+}
+# files_of GROUP: what its manager may have set in it.
+files_of() {
+	(cd "$CGROUPS/$1" && head -n 5 cpuset.cpus cpu.weight cpu.max memory.min memory.low memory.high memory.max io.max 2> /dev/null)
+}
+jobs() {
+	[ $way = alone ] && return
+	contract=/job/contracts/jobs.toml
+	ok "Slurm is ready for jobs $how" slurm_starts || return
+	on ana "setsid srun -J lab-one -n1 -c1 --mem=100 sh -c 'exec /job/spin 971' > ~/lab-srun 2>&1 < /dev/null &"
+	wait_for 30 job_runs lab-one
+	one=$scope/job_$(number_of lab-one)
+	before=$(files_of "$one")
+	hold || return
+	on carol "setsid srun -J lab-two -n1 -c2 --mem=200 sh -c 'exec /job/spin 972' > ~/lab-srun 2>&1 < /dev/null &"
+	ok "a second job runs $how" wait_for 60 job_runs lab-two
+	two=$scope/job_$(number_of lab-two)
+	ok "the job that was there is a unit $how" soon 20 has_unit "jobs/${one##*/}"
+	ok "and the one that came is $how" soon 20 has_unit "jobs/${two##*/}"
+	ok "its process counts for it $how" is "$(told_unit "$(pid_of spin 972)")" "jobs/${two##*/}"
+	ok "what has two CPUs is entitled to twice as much $how" soon 20 has_twice "jobs/${one##*/}" "jobs/${two##*/}"
+	ok "a job is held in its group $how" soon 20 is_held "$one"
+	ok "Slurm's bound is as it was $how" is "$(cat "$CGROUPS/$one/memory.max")" "$(echo "$before" | sed -n '/memory.max/{n;p}')"
+	scancel -n lab-two
+	ok "scancel ends a job's processes $how" soon 20 gone spin 972
+	ok "its group is gone $how" soon 20 group_gone "${two##*job_}"
+	ok "Slurm knows how it ended $how" soon 40 ended_as "${two##*job_}" CANCELLED
+	ok "ten seconds later its unit is gone $how" soon 30 has_no_unit "jobs/${two##*/}"
+	ok "what it used stays in the unit around it, in ns $how" at_least "$(figure_of jobs used_ns)" 1000000000
+	podman image exists lab || podman import $image lab > podman.log 2>&1
+	podman run -d --name lab-box --memory 100m -v /job:/job:ro lab /job/work touch box 20 0 > podman.log 2>&1
+	ok "a container runs $how" wait_for 30 pgrep -x box || cat podman.log
+	sleep 2
+	case $(told_unit "$(pgrep -x box)") in containers/libpod-*) is_unit=yes ;; *) is_unit=$(told_unit "$(pgrep -x box)") ;; esac
+	ok "it is a unit $how" is $is_unit yes
+	podman rm -f -t 1 lab-box > /dev/null 2>&1
+	release
+	ok "afterwards all of the first job's group is as it was $how" is "$(files_of "$one")" "$before"
+	ok "and the job runs $how" runs spin 971
+	scancel -n lab-one
+	ok "until it is ended $how" soon 20 gone spin 971
+	systemctl stop slurmd slurmctld munge
+	systemctl stop lab_slurmstepd.scope 2> /dev/null
+	contract=/job/contracts/two-groups-of-users.toml
+}
+
 each_way slurm
 each_way containers
+each_way jobs

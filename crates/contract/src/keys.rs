@@ -266,8 +266,8 @@ pub(crate) static UNIT: Table = Table {
             "",
             "\"cpus\"",
             "With `each = \"cgroup\"`: the tickets of a sub-unit, by what the group's manager has set when it comes. \
-             `cpus`: 100 for each CPU that the group may run on. `weight`: its `cpu.weight`. Without it, all have equal \
-             parts.",
+             `cpus`: 100 for each CPU that it has given the group. `weight`: the group's `cpu.weight`. Where nothing is \
+             set, 100. Without this key, all have equal parts.",
         ),
         key(
             "tickets",

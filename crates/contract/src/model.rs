@@ -474,7 +474,7 @@ pub enum Weighed {
     /// All the same.
     #[default]
     Equally,
-    /// As many for each CPU that it may run on.
+    /// As many for each CPU that it was given.
     Cpus,
     /// As many as its `cpu.weight`.
     Weight,

@@ -338,7 +338,7 @@ fn notes(unit: &Unit) -> Vec<String> {
         };
         let parts = match unit.each_by {
             Weighed::Equally => "in equal parts",
-            Weighed::Cpus => "by the CPUs that it may run on",
+            Weighed::Cpus => "by the CPUs that it was given",
             Weighed::Weight => "by its weight",
         };
         notes.push(format!("each {whom} gets a sub-unit, {parts}"));

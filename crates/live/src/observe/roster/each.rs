@@ -95,22 +95,20 @@ impl Roster {
     }
 }
 
-/// How many tickets a control group's manager gives it. What cannot be read weighs as much as any other.
+/// How many tickets a control group's manager gives it. Where it has set nothing, or that cannot be read, those that any unit
+/// has.
 fn tickets(mount: &Path, group: &str, by: Weighed) -> u64 {
     let group = mount.join(group.trim_start_matches('/'));
-    let read = |folder: &Path, file: &str| {
-        let text = host::read_to_string(&folder.join(file)).ok()?;
+    let read = |file: &str| {
+        let text = host::read_to_string(&group.join(file)).ok()?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
     let found = match by {
         Weighed::Equally => None,
-        // Where the controller is not switched on, those of the group around it hold.
-        Weighed::Cpus => group
-            .ancestors()
-            .take_while(|folder| folder.starts_with(mount))
-            .find_map(|folder| read(folder, "cpuset.cpus.effective")?.parse::<CpuSet>().ok())
+        Weighed::Cpus => read("cpuset.cpus")
+            .and_then(|text| text.parse::<CpuSet>().ok())
             .map(|cpus| cpus.len() as u64 * DEFAULT_TICKETS),
-        Weighed::Weight => read(&group, "cpu.weight").and_then(|text| text.parse().ok()),
+        Weighed::Weight => read("cpu.weight").and_then(|text| text.parse().ok()),
     };
     found.unwrap_or(DEFAULT_TICKETS).max(1)
 }
@@ -128,14 +126,13 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         };
-        write("cpuset.cpus.effective", "0-7\n");
-        write("jobs/job_1/cpuset.cpus.effective", "0,2-3\n");
+        write("jobs/job_1/cpuset.cpus", "0,2-3\n");
         write("jobs/job_1/cpu.weight", "39\n");
-        write("jobs/job_2/cpuset.cpus.effective", "\n");
+        write("jobs/job_2/cpuset.cpus", "\n");
         let of = |path: &str, by| tickets(folder.path(), path, by);
         let all = [Weighed::Equally, Weighed::Cpus, Weighed::Weight];
         assert_eq!(all.map(|by| of("/jobs/job_1", by)), [100, 300, 39]);
-        assert_eq!(all.map(|by| of("/jobs/job_2", by)), [100, 800, 100]);
-        assert_eq!(all.map(|by| of("/jobs/gone", by)), [100, 800, 100]);
+        assert_eq!(all.map(|by| of("/jobs/job_2", by)), [100, 100, 100]);
+        assert_eq!(all.map(|by| of("/jobs/gone", by)), [100, 100, 100]);
     }
 }
