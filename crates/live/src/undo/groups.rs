@@ -91,7 +91,7 @@ impl Tree {
         let is_ours = |path: &Path| path.ancestors().any(|path| created.contains(path));
         let foreign = entries.iter().filter(|entry| match entry {
             Entry::Moved { from, .. } => !is_ours(from),
-            Entry::Created { .. } | Entry::Knob { .. } | Entry::Line { .. } => true,
+            Entry::Created { .. } | Entry::Knob { .. } | Entry::KnobLeft { .. } | Entry::Line { .. } => true,
             _ => false,
         });
         let entries = compacted(&foreign.cloned().collect::<Vec<_>>(), |_| true);

@@ -115,6 +115,11 @@ pub enum Entry {
         /// What to write back.
         original: String,
     },
+    /// A file is its manager's again, or gone: the earlier entries count no more.
+    KnobLeft {
+        /// The file.
+        path: PathBuf,
+    },
     /// One device's line in a file that has a line per device is about to be written.
     Line {
         /// The file.
@@ -372,12 +377,12 @@ pub(crate) fn first_word(line: &str) -> &str {
 /// The entries that still matter, in their order.
 ///
 /// Of a thread's affinities and priorities and of a process's scores and origins the latest counts (its owner may have changed it in between), of
-/// a file's contents the first (the others are our own). A stopped process that was continued needs nothing. Of a property
+/// a file's contents the first (the others are our own), unless the file was left since. A stopped process that was continued needs nothing. Of a property
 /// that is held, what was before the first time counts, and the last two values that it was given.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut prioritized, mut scored) = (BTreeSet::new(), BTreeSet::new());
-    let (mut back, mut given_values) = (BTreeSet::new(), BTreeMap::new());
+    let (mut back, mut given_values, mut left) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
     let mut kept: Vec<&Entry> = Vec::new();
     for entry in entries.iter().rev() {
         let keep = match entry {
@@ -394,6 +399,11 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
                 back.insert((whose, unit, *property));
                 false
             }
+            Entry::KnobLeft { path } => {
+                left.insert(path);
+                false
+            }
+            Entry::Knob { path, .. } | Entry::Line { path, .. } => !left.contains(path),
             Entry::Property { whose, unit, former } => !back.contains(&(whose, unit, former.property)),
             Entry::PropertyGiven { whose, unit, property, .. } => {
                 let times = given_values.entry((whose, unit, *property)).or_insert(0);
@@ -405,9 +415,7 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
             | Entry::OomScoreGiven { .. }
             | Entry::Created { .. }
             | Entry::ResourceGroup { .. }
-            | Entry::Mounted { .. }
-            | Entry::Knob { .. }
-            | Entry::Line { .. } => true,
+            | Entry::Mounted { .. } => true,
         };
         if keep {
             kept.push(entry);
@@ -630,10 +638,16 @@ mod tests {
             knob("ours"),
             given("0"),
             affinity(1, "1"),
+            Entry::Knob { path: "/job".into(), original: "a manager's".to_owned() },
+            Entry::KnobLeft { path: "/job".into() },
+            Entry::Knob { path: "/job".into(), original: "another of the manager's".to_owned() },
+            Entry::Line { path: "/gone".into(), original: "8:0 rbps=max".to_owned(), given: String::new() },
+            Entry::KnobLeft { path: "/gone".into() },
         ];
         // Process 9 has ended; process 1 was continued, and its owner changed its mask.
         let kept = compacted(&entries, |key| key.pid != 9);
-        assert_eq!(kept, [knob("first"), given("0"), stopped(2), affinity(1, "1")]);
+        let last = Entry::Knob { path: "/job".into(), original: "another of the manager's".to_owned() };
+        assert_eq!(kept, [knob("first"), given("0"), stopped(2), affinity(1, "1"), last]);
     }
 
     #[test]

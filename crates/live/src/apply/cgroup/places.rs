@@ -10,8 +10,10 @@
 //! Where the group is systemd's, systemd is told as well ([`properties`](super::properties)), and enables the controllers.
 //! Elsewhere a controller that a group lacks is enabled in those around it.
 //!
-//! Limits: a group's `cgroup.freeze` is never written. What a manager other than systemd sets after the first write is seen at the
-//! next start.
+//! A manager other than systemd is not asked: every five seconds its groups' files are read. What is in one, and was not written
+//! here, is the manager's from then on.
+//!
+//! Limits: a group's `cgroup.freeze` is never written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,7 +21,7 @@ use std::path::{Path, PathBuf};
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::PartOrder;
-use commonhold_policy::{DiskUse, PlaceBounds, PlaceFacts, PlaceId, Time};
+use commonhold_policy::{DiskUse, MS, PlaceBounds, PlaceFacts, PlaceId, Time};
 
 use super::disk::Disks;
 use super::knob;
@@ -32,6 +34,9 @@ use crate::undo::journal::{Entry, Journal, record};
 
 /// The controllers that are enabled for places.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
+
+/// So often it is looked for what a manager other than systemd has written.
+const LOOK_NS: Time = 5_000 * MS;
 
 /// The file of a cap on CPU time.
 const CAP: &str = "cpu.max";
@@ -64,6 +69,8 @@ struct Spot {
     kept: (u64, u64),
     /// What its manager had in each file that was written.
     originals: BTreeMap<&'static str, String>,
+    /// What each of them said after it was written last.
+    written: BTreeMap<&'static str, String>,
 }
 
 /// All places.
@@ -79,6 +86,7 @@ pub(super) struct Places {
     /// Groups around places, and what is kept for what is in them.
     around: BTreeMap<PathBuf, (u64, u64)>,
     properties: Option<Properties>,
+    looked_at: Time,
 }
 
 impl Places {
@@ -92,6 +100,7 @@ impl Places {
             recorded: BTreeSet::new(),
             around: BTreeMap::new(),
             properties: None,
+            looked_at: 0,
         }
     }
 
@@ -103,8 +112,15 @@ impl Places {
 
     /// Hears what systemd says, and asks it for what is due.
     pub(super) fn look(&mut self, now: Time, journal: &mut Journal) -> Vec<LiveError> {
-        let Some(properties) = &mut self.properties else { return Vec::new() };
-        let problems = properties.look(now, journal);
+        let mut problems = Vec::new();
+        if now >= self.looked_at.saturating_add(LOOK_NS) {
+            self.looked_at = now;
+            for spot in self.spots.iter_mut().filter(|spot| spot.systemds.is_none()) {
+                problems.extend(spot.hear_manager(journal).err());
+            }
+        }
+        let Some(properties) = &mut self.properties else { return problems };
+        problems.extend(properties.look(now, journal));
         for spot in &mut self.spots {
             if let Some(set) = spot.systemds.as_ref().and_then(|unit| properties.set_by_others(unit)) {
                 let memory = [set.memory, spot.bound].into_iter().flatten().min();
@@ -133,7 +149,7 @@ impl Places {
             if let (Some(properties), Some(unit)) = (&mut self.properties, &spot.systemds) {
                 properties.leave(unit);
             }
-            problems.extend(spot.give_back());
+            problems.extend(self.give_back(spot, journal));
         }
         for spot in &mut self.spots {
             spot.unit = places[&spot.group];
@@ -304,7 +320,44 @@ impl Places {
         if file == CAP {
             spot.cap = Some(value.to_owned());
         }
-        knob::put(&path, value)
+        match knob::put(&path, value) {
+            // systemd has written what it was told before. It is told this value, too.
+            Err(LiveError::NotInForce { .. }) if spot.systemds.is_some() && file != CAP => {}
+            put => put?,
+        }
+        spot.written.insert(file, value.to_owned());
+        Ok(())
+    }
+
+    /// A group is no place any more: what was written is as its manager had it, and need not be undone. What systemd was told,
+    /// it takes back itself.
+    fn give_back(&mut self, mut spot: Spot, journal: &mut Journal) -> Vec<LiveError> {
+        let files: Vec<&str> = spot.originals.keys().copied().collect();
+        let is_systemds = spot.systemds.is_some();
+        if is_systemds {
+            spot.originals.retain(|file, _| *file == CAP);
+        }
+        let put = |(file, original): (&&str, &String)| {
+            let path = spot.dir.join(file);
+            let written = host::write(&path, original);
+            written.err().map(|source| failed(&path, format!("write back `{original}`"), source))
+        };
+        let mut problems: Vec<LiveError> = spot.originals.iter().filter_map(put).collect();
+        // A group that is gone took all with it.
+        let is_gone = !host::is_dir(&spot.dir);
+        if is_gone {
+            problems.clear();
+        }
+        if !is_gone && is_systemds {
+            return problems;
+        }
+        // Rates are taken back at the end, where the group is there still.
+        let files = files.into_iter().chain(is_gone.then_some("io.max"));
+        let left: Vec<PathBuf> = files.map(|file| spot.dir.join(file)).collect();
+        self.recorded.retain(|path| !left.contains(path));
+        let left: Vec<Entry> = left.into_iter().map(|path| Entry::KnobLeft { path }).collect();
+        problems.extend(record(journal, &left).err());
+        problems
     }
 
     /// Keeps memory for a place, and for it in those around it.
@@ -411,21 +464,7 @@ impl Spot {
         let usage = Gauge::open(&dir.join("cpu.stat")).ok();
         let usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|since| (gauge, since)));
         let says = |file: &str| read(&dir.join(file)).ok();
-        let bound = |file: &str| says(file)?.parse::<u64>().ok();
-        let max = bound("memory.max");
-        let memory = [max, bound("memory.high")].into_iter().flatten().min();
-        let cpus = says("cpuset.cpus").filter(|text| !text.is_empty());
-        let cpus = cpus.and_then(|text| text.parse::<CpuSet>().ok());
-        let most = PlaceBounds {
-            memory,
-            cpus,
-            weight: says("cpu.weight").is_some_and(|weight| weight != "100"),
-            cap: says(CAP).is_some_and(|cap| !cap.starts_with("max")),
-            kept: ["memory.low", "memory.min"]
-                .into_iter()
-                .any(|file| says(file).is_some_and(|kept| kept != "0")),
-            rates: says("io.max").is_some_and(|rates| !rates.is_empty()),
-        };
+        let (bound, most) = (says("memory.max").and_then(|text| text.parse().ok()), bounds(says));
         Spot {
             id,
             unit,
@@ -436,14 +475,38 @@ impl Spot {
                 .map(|found| found.unit),
             dir,
             rates: BTreeMap::new(),
-            bound: max,
+            bound,
             usage,
             used_ns: 0,
             most,
             cap: None,
             kept: (0, 0),
             originals: BTreeMap::new(),
+            written: BTreeMap::new(),
         }
+    }
+
+    /// Looks for what its manager has set: what a file says, if it is not what was written here.
+    fn hear_manager(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
+        for (file, written) in std::mem::take(&mut self.written) {
+            let path = self.dir.join(file);
+            match read(&path) {
+                Ok(now) if now != written => {
+                    let left = Entry::KnobLeft { path: path.clone() };
+                    record(journal, &[left, Entry::Knob { path, original: now.clone() }])?;
+                    self.originals.insert(file, now);
+                }
+                _ => drop(self.written.insert(file, written)),
+            }
+        }
+        let rates = self.most.rates;
+        let says = |file: &str| match self.originals.get(file) {
+            Some(original) => Some(original.clone()),
+            None => read(&self.dir.join(file)).ok(),
+        };
+        // Lines of io.max are written here, too.
+        self.most = PlaceBounds { rates, ..bounds(says) };
+        Ok(())
     }
 
     /// Whether its cap on CPU time is its manager's. systemd has no property that says it in this file's measure.
@@ -464,19 +527,131 @@ impl Spot {
         }
         self.used_ns
     }
+}
 
-    /// It is no place any more: what was written is as its manager had it. What systemd was told, it takes back itself.
-    fn give_back(mut self) -> Vec<LiveError> {
-        if self.systemds.is_some() {
-            self.originals.retain(|file, _| *file == CAP);
+/// What bounds a group by what its files say.
+fn bounds(says: impl Fn(&str) -> Option<String>) -> PlaceBounds {
+    let bound = |file: &str| says(file)?.parse::<u64>().ok();
+    let cpus = says("cpuset.cpus").filter(|text| !text.is_empty());
+    PlaceBounds {
+        memory: [bound("memory.max"), bound("memory.high")].into_iter().flatten().min(),
+        cpus: cpus.and_then(|text| text.parse::<CpuSet>().ok()),
+        weight: says("cpu.weight").is_some_and(|weight| weight != "100"),
+        cap: says(CAP).is_some_and(|cap| !cap.starts_with("max")),
+        kept: ["memory.low", "memory.min"].into_iter().any(|file| says(file).is_some_and(|kept| kept != "0")),
+        rates: says("io.max").is_some_and(|rates| !rates.is_empty()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const GROUP: &str = "/jobs/job_1";
+
+    struct Bench {
+        root: tempfile::TempDir,
+        places: Places,
+        contract: Contract,
+        unit: UnitId,
+        journal: Journal,
+        disks: Disks,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let root = tempfile::tempdir().unwrap();
+            let mut contract = Contract::default();
+            let unit = contract.add(None, "job");
+            let (journal, _) = Journal::create(root.path()).unwrap();
+            let places = Places::new(&root.path().join("cgroup"));
+            let bench = Bench { places, contract, unit, journal, disks: Disks::default(), root };
+            for group in ["", "/jobs", GROUP] {
+                bench.put(group, "cgroup.controllers", "cpu cpuset io memory");
+                bench.put(group, "cgroup.subtree_control", "cpu cpuset io memory");
+            }
+            for (file, text) in [("cpuset.cpus", "0-5"), ("memory.high", "max"), ("memory.max", "max")] {
+                bench.put(GROUP, file, text);
+            }
+            bench
         }
-        let put = |(file, original): (&&str, &String)| {
-            let path = self.dir.join(file);
-            let written = host::write(&path, original);
-            written.err().map(|source| failed(&path, format!("write back `{original}`"), source))
-        };
-        let problems: Vec<LiveError> = self.originals.iter().filter_map(put).collect();
-        // A group that is gone took all with it.
-        if host::is_dir(&self.dir) { problems } else { Vec::new() }
+
+        fn path(&self, group: &str, file: &str) -> PathBuf {
+            self.root.path().join("cgroup").join(group.trim_start_matches('/')).join(file)
+        }
+
+        fn put(&self, group: &str, file: &str, text: &str) {
+            let path = self.path(group, file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+
+        fn cpus(&self) -> String {
+            read(&self.path(GROUP, "cpuset.cpus")).unwrap()
+        }
+
+        fn follow(&mut self, is_place: bool) {
+            let places = is_place.then(|| (GROUP.to_owned(), self.unit)).into_iter().collect();
+            let mut problems = Vec::new();
+            self.places.follow(&self.contract, &places, &mut self.journal, &mut problems);
+            assert!(problems.is_empty(), "{problems:?}");
+        }
+
+        fn confine(&mut self, cpus: &str) {
+            let order = PartOrder::Confine {
+                unit: self.unit,
+                at: self.places.spots[0].id,
+                cpus: Some(cpus.parse().unwrap()),
+            };
+            assert!(self.places.carry_out(&order, &mut self.disks, &mut self.journal).is_empty());
+        }
+
+        fn most(&mut self) -> PlaceBounds {
+            self.places.facts(&BTreeMap::new(), &BTreeMap::new()).remove(0).most
+        }
+
+        fn undo(&self) {
+            crate::undo::undo(&Journal::read(self.journal.path()).unwrap(), Path::new("/proc"));
+        }
+    }
+
+    /// What a manager writes is its own: a bound from then on, and what comes back at the end.
+    #[test]
+    fn a_manager_has_the_last_word_on_its_groups() {
+        let mut bench = Bench::new();
+        bench.follow(true);
+        assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()));
+        bench.confine("0-2");
+        bench.places.look(LOOK_NS, &mut bench.journal);
+        assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()), "what was written here is no bound");
+        bench.put(GROUP, "cpuset.cpus", "4-7");
+        bench.put(GROUP, "memory.max", "4096");
+        bench.places.look(LOOK_NS + 1, &mut bench.journal);
+        assert_eq!(bench.most().memory, None, "it is looked for every five seconds");
+        bench.places.look(2 * LOOK_NS, &mut bench.journal);
+        let most = bench.most();
+        assert_eq!((most.cpus, most.memory), (Some("4-7".parse().unwrap()), Some(4096)));
+        bench.confine("4-5");
+        assert_eq!(bench.cpus(), "4-5");
+        bench.undo();
+        assert_eq!(bench.cpus(), "4-7");
+    }
+
+    /// A group that is no place any more is its manager's, and nothing is left to undo there.
+    #[test]
+    fn what_was_given_back_is_not_undone() {
+        let mut bench = Bench::new();
+        bench.follow(true);
+        bench.confine("0-2");
+        bench.follow(false);
+        assert_eq!(bench.cpus(), "0-5");
+        bench.put(GROUP, "cpuset.cpus", "4-7");
+        bench.undo();
+        assert_eq!(bench.cpus(), "4-7");
+        bench.follow(true);
+        bench.confine("4-5");
+        bench.undo();
+        assert_eq!(bench.cpus(), "4-7");
     }
 }

@@ -49,6 +49,7 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
         Entry::Knob { path, original } => {
             put(lines, b'K', &[path.as_os_str().as_bytes(), original.as_bytes()]);
         }
+        Entry::KnobLeft { path } => put(lines, b'H', &[path.as_os_str().as_bytes()]),
         Entry::Line { path, original, given } => {
             put(lines, b'L', &[path.as_os_str().as_bytes(), original.as_bytes(), given.as_bytes()]);
         }
@@ -157,6 +158,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         b"B" => Entry::ResourceGroup { dir: parse_path(field()?) },
         b"F" => Entry::Mounted { point: parse_path(field()?) },
         b"K" => Entry::Knob { path: parse_path(field()?), original: String::from_utf8(field()?).ok()? },
+        b"H" => Entry::KnobLeft { path: parse_path(field()?) },
         b"L" => Entry::Line {
             path: parse_path(field()?),
             original: String::from_utf8(field()?).ok()?,
@@ -299,6 +301,7 @@ mod tests {
             some_path().prop_map(|dir| Entry::ResourceGroup { dir }),
             some_path().prop_map(|point| Entry::Mounted { point }),
             (some_path(), any::<String>()).prop_map(|(path, original)| Entry::Knob { path, original }),
+            some_path().prop_map(|path| Entry::KnobLeft { path }),
             (some_path(), any::<String>(), any::<String>()).prop_map(|(path, original, given)| Entry::Line {
                 path,
                 original,
