@@ -84,6 +84,11 @@ quota_holds() {
 	elapsed=$((($(uptime_cs) - from) * 10))
 	at_most $(((ms - ms_before) * 1000 / elapsed)) 1650
 }
+# The kernel holds a quota with its own scheduler alone.
+gives_way() {
+	detail=$(commonhold status | grep -c 'user-1001.slice has a cap on CPU time')
+	[ "$detail" -gt 0 ]
+}
 # is_killed NAME: a program of that name wanted more memory than the limit, and the kernel ended it for that.
 kills_of_slice() {
 	sed -n 's/^oom_kill //p' "$slice/memory.events"
@@ -106,6 +111,7 @@ properties() {
 	ok "they are in the kernel's files $how" in_force
 	ok "the CPUs are those of a session's process $how" runs_within "$session_pid"
 	ok "and of a service's $how" runs_within "$service_pid"
+	[ $way != kernel ] || ok "the scheduler gives way to the quota $how" soon 20 gives_way
 	kill "$service_pid"
 	ok "the quota is a session's, in thousandths of a CPU $how" quota_holds "$session_pid"
 	kill "$session_pid"

@@ -17,7 +17,8 @@ pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 pub const IN_PLACE: &str = "systemd runs here. Units are held in the control groups that it gave to users, sessions and services. \
     Nobody is moved out of these but processes that `exec`, a `pid:` or a `command:` rule puts into a unit while others are in their \
     group. A process in a group with processes of several units is a member of its unit; its CPU time is held by the `kernel` \
-    backend, and nothing else of it. A `CPUQuota=` holds under `cgroup` and not under `kernel`.";
+    backend, and nothing else of it. While any group has a `CPUQuota=`, the scheduler of the `kernel` backend rests, and control groups \
+    hold CPU.";
 
 /// The processes in a unit, or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]

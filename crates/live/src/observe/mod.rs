@@ -4,6 +4,7 @@
 pub mod arena;
 pub mod bus;
 pub mod capability;
+pub(crate) mod caps;
 pub(crate) mod disk;
 pub(crate) mod files;
 pub(crate) mod idle;

@@ -282,6 +282,16 @@ impl CgroupBackend {
         self.places.all().map(|(_, unit, dir)| (unit, dir))
     }
 
+    /// Where the hierarchy is mounted.
+    pub(crate) fn mount(&self) -> &Path {
+        self.places.mount()
+    }
+
+    /// Whether a cap on CPU time in a control group was written here.
+    pub(crate) fn has_capped(&self, dir: &Path, cap: &str) -> bool {
+        dir.starts_with(&self.groups.tree().top) || self.places.has_capped(dir, cap)
+    }
+
     /// Follows which control groups of other programs are places of units.
     fn follow_places(&mut self) {
         let CgroupBackend { places, contract, roster, journal, problems, now, .. } = self;

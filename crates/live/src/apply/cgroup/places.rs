@@ -28,6 +28,7 @@ use super::knob;
 use super::properties::Properties;
 use crate::LiveError;
 use crate::host;
+use crate::observe::caps::CAP;
 use crate::observe::knob::{Gauge, failed, read};
 use crate::systemd::{Property, UNSET, Value, unit_of};
 use crate::undo::journal::{Entry, Journal, record};
@@ -37,9 +38,6 @@ const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
 
 /// So often it is looked for what a manager other than systemd has written.
 const LOOK_NS: Time = 5_000 * MS;
-
-/// The file of a cap on CPU time.
-const CAP: &str = "cpu.max";
 
 /// Reading and writing, in bytes per second.
 type Rates = (Option<u64>, Option<u64>);
@@ -225,6 +223,16 @@ impl Places {
     /// The places: number, unit and directory.
     pub(super) fn all(&self) -> impl Iterator<Item = (PlaceId, UnitId, &Path)> {
         self.spots.iter().map(|spot| (spot.id, spot.unit, spot.dir.as_path()))
+    }
+
+    /// Where the hierarchy is mounted.
+    pub(super) fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// Whether the cap of a place was written here.
+    pub(super) fn has_capped(&self, dir: &Path, cap: &str) -> bool {
+        self.spots.iter().any(|spot| spot.dir == dir && spot.cap.as_deref() == Some(cap))
     }
 
     /// What the policy is told of them. `memory` is what each was charged when memory was looked at last.

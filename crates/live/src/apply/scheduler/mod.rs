@@ -18,7 +18,8 @@
 //! Properties: if the daemon ends, however it does, the kernel closes the scheduler's link and its own scheduler takes
 //! over. No task is lost. A scheduler that the kernel ended is loaded again, but not for ever ([`patience`]).
 //!
-//! Limits: the scheduler has no caps. Contracts that need them are for the `cgroup` backend ([`cannot_hold`]). The
+//! Limits: the scheduler has no caps. Contracts that need them are for the `cgroup` backend ([`cannot_hold`]). While another
+//! program has set a cap in a control group, it rests ([`caps`](crate::observe::caps)), so that the cap is held. The
 //! kernel itself schedules real-time and deadline tasks before all others. They take CPUs of any unit, and are in the
 //! units' accounts by their cgroups only.
 
@@ -42,6 +43,7 @@ use crate::apply::cgroup::CgroupBackend;
 use crate::host::clock;
 use crate::live_backend::newcomers;
 use crate::observe::arena::NotJoined;
+use crate::observe::caps::Caps;
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Seen};
 use crate::undo::journal::Journal;
@@ -83,6 +85,7 @@ pub struct KernelBackend {
     /// How many schedulers were loaded when seats were told last.
     seated: u64,
     in_place: InPlace,
+    caps: Caps,
 }
 
 impl KernelBackend {
@@ -104,8 +107,10 @@ impl KernelBackend {
 
     fn at_rest(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
         let levels = levels(contract, cgroup.roster().names());
-        let reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
-        KernelBackend { reign, cgroup, seated: 0, in_place: InPlace::default() }
+        let mut reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
+        let mut caps = Caps::new(cgroup.mount());
+        reign.heed_at_rest(caps.look(cgroup.now(), |dir, cap| cgroup.has_capped(dir, cap)));
+        KernelBackend { reign, cgroup, seated: 0, in_place: InPlace::default(), caps }
     }
 }
 
@@ -212,6 +217,8 @@ impl Backend for KernelBackend {
     /// Looks first whether the scheduler still rules: the means that the next plan is made for are those of now.
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         self.reign.look(now);
+        let cgroup = &self.cgroup;
+        self.reign.heed(self.caps.look(now, |dir, cap| cgroup.has_capped(dir, cap)));
         self.cgroup.leave_gangs(self.reign.gates(&self.cgroup.members_of_jobs()));
         let (reign, rules) = (&self.reign, self.reign.rest_now().is_none());
         let counted = |unit| rules.then(|| reign.switched(unit).account.used_ns());

@@ -59,8 +59,8 @@ pub(super) struct Rest {
 enum Until {
     /// It is loaded again then.
     Then(Time),
-    /// This contract is not for it; another may be.
-    AnotherContract,
+    /// This contract is not for it, or what is set in control groups: another may be.
+    Another,
     /// It is given up.
     Ever,
 }
@@ -102,6 +102,8 @@ pub(super) struct Reign {
     matches: Lists,
     former: Former,
     contract: Contract,
+    /// A control group with a cap of another program's, which no scheduler of ours holds.
+    capped: Option<String>,
     now: Time,
     problems: Vec<LiveError>,
 }
@@ -115,7 +117,7 @@ impl Reign {
         levels: Levels,
         now: Time,
     ) -> Reign {
-        let rest = Rest { since: now, why: String::new(), until: Until::AnotherContract };
+        let rest = Rest { since: now, why: String::new(), until: Until::Another };
         let mut reign = Reign {
             loader,
             state: State::Rests(rest),
@@ -132,6 +134,7 @@ impl Reign {
             matches: Lists::new(),
             former: Former::default(),
             contract: contract.clone(),
+            capped: None,
             now,
             problems: Vec::new(),
         };
@@ -143,7 +146,7 @@ impl Reign {
     /// Loads a scheduler, unless the contract asks for what none can hold: then it rests.
     pub(super) fn start(&mut self) -> Result<(), LiveError> {
         match self.unfit() {
-            Some(why) => self.rest(why, Until::AnotherContract),
+            Some(why) => self.rest(why, Until::Another),
             None => self.begin()?,
         }
         Ok(())
@@ -203,6 +206,25 @@ impl Reign {
         }
     }
 
+    /// The same as [`Reign::heed`], before it starts.
+    pub(super) fn heed_at_rest(&mut self, capped: Option<&str>) {
+        self.capped = capped.map(str::to_owned);
+    }
+
+    /// Heeds that another program has set a cap on CPU time in a control group, or that none has any more.
+    pub(super) fn heed(&mut self, capped: Option<&str>) {
+        if self.capped.as_deref() == capped {
+            return;
+        }
+        self.capped = capped.map(str::to_owned);
+        match (self.unfit(), self.rest_now().map(|rest| rest.until)) {
+            (Some(why), None) => self.give_way(why),
+            (Some(why), Some(Until::Another)) => self.rest(why, Until::Another),
+            (None, Some(Until::Another)) => self.load_again(),
+            (_, Some(_)) | (None, None) => {}
+        }
+    }
+
     /// Follows another contract, whose units have these cgroups and rules; nobody was moved into new cgroups yet.
     pub(super) fn follow(&mut self, contract: &Contract, places: &[Place], levels: Levels) {
         self.release_slots();
@@ -215,9 +237,9 @@ impl Reign {
         let until = self.rest_now().map(|rest| rest.until);
         match (self.unfit(), until) {
             // Given up is given up, whatever another contract asks for.
-            (Some(_), Some(Until::AnotherContract | Until::Ever)) => {}
+            (Some(_), Some(Until::Another | Until::Ever)) => {}
             (Some(why), _) => self.give_way(why),
-            (None, Some(Until::AnotherContract)) => self.load_again(),
+            (None, Some(Until::Another)) => self.load_again(),
             (None, Some(_)) => {}
             (None, None)
                 if self.slots.count() > self.room
@@ -387,7 +409,13 @@ impl Reign {
         }
         // Where the CPUs cannot be counted, a plan cannot be made either, and that is said there.
         let cpus = self.loader.cpus().unwrap_or(usize::MAX);
-        cannot_hold(&self.contract, cpus)
+        let capped = |group: &String| {
+            format!(
+                "{group} has a cap on CPU time (`CPUQuota=`, a container's `--cpus`, a pod's limit), which the kernel's own \
+                 scheduler alone holds"
+            )
+        };
+        cannot_hold(&self.contract, cpus).or_else(|| self.capped.as_ref().map(capped))
     }
 
     /// Loads a scheduler and tells it everything. It rules then, or nothing has changed.
@@ -426,13 +454,14 @@ impl Reign {
         }
     }
 
-    /// It rests until there is another contract, and that is said.
+    /// It rests until there is another contract, or no cap any more, and that is said.
     fn give_way(&mut self, why: String) {
+        let until = if self.capped.is_some() { "that is gone" } else { "there is another contract" };
         self.problems.push(LiveError::Unavailable {
             what: why.clone(),
-            remedy: "until there is another contract, control groups hold this one".to_owned(),
+            remedy: format!("until {until}, control groups hold this contract"),
         });
-        self.rest(why, Until::AnotherContract);
+        self.rest(why, Until::Another);
     }
 
     /// It failed: it rests, and what comes next is said.

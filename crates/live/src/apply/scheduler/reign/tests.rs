@@ -624,3 +624,30 @@ fn a_contract_that_it_cannot_hold_is_left_to_cgroups() {
     w.follow();
     assert!(!w.rules() && w.problems()[0].contains("needs a cap"));
 }
+
+/// `CPUQuota=` is held by the kernel's own scheduler alone. It is loaded again when that is gone, and told once.
+#[test]
+fn a_cap_of_another_program_is_left_to_cgroups() {
+    let mut w = World::new(&["a", "b"]);
+    w.begin().unwrap();
+    w.said();
+    w.reign().heed(Some("/user.slice"));
+    assert!(!w.rules());
+    let problems = w.problems();
+    assert!(problems.len() == 1 && problems[0].contains("/user.slice has a cap"), "{problems:?}");
+    w.reign().heed(Some("/user.slice"));
+    w.follow();
+    assert!(!w.rules());
+    w.reign().heed(Some("/system.slice"));
+    assert!(w.reign().rest_now().unwrap().why.starts_with("/system.slice"));
+    assert_eq!(w.problems(), [""; 0]);
+    w.reign().heed(None);
+    assert!(w.rules() && w.said().contains("unit 2 weighs 100 "));
+    // At the start, nothing is loaded.
+    w.reign = Some(w.at_rest());
+    w.reign().heed_at_rest(Some("/user.slice"));
+    w.reign().start().unwrap();
+    assert!(!w.rules());
+    w.reign().heed(None);
+    assert!(w.rules());
+}

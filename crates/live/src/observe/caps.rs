@@ -1,0 +1,109 @@
+//! Caps on CPU time that others have set in control groups: `CPUQuota=` of systemd's, `docker run --cpus`, a pod's limits.
+//!
+//! The kernel holds them with its own scheduler, and with no other.
+
+use std::path::{Path, PathBuf};
+
+use commonhold_policy::Time;
+
+use crate::host;
+use crate::host::clock;
+use crate::observe::knob::read;
+
+/// The file of a cap.
+pub(crate) const CAP: &str = "cpu.max";
+
+const SECOND: Time = 1_000_000_000;
+
+/// How often it is looked for them.
+const LOOK_NS: Time = 5 * SECOND;
+
+/// A look takes no more than this part of a CPU: many groups are looked at more rarely.
+const PART: Time = 1_000;
+
+/// For so long there must have been none. A container may come every second.
+const QUIET_NS: Time = 30 * SECOND;
+
+/// Looks for caps.
+#[derive(Debug)]
+pub(crate) struct Caps {
+    mount: PathBuf,
+    next: Time,
+    /// The last that was seen, and when.
+    seen: Option<(String, Time)>,
+}
+
+impl Caps {
+    /// Nothing was seen yet of a hierarchy that is mounted there.
+    pub(crate) fn new(mount: &Path) -> Caps {
+        Caps { mount: mount.to_owned(), next: 0, seen: None }
+    }
+
+    /// A control group with a cap, as /proc shows its path, or one that had it until a moment ago. `is_ours`: whether this program
+    /// wrote what is in a group's file; a group that is none of others' business is ours with whatever is in it.
+    pub(crate) fn look(&mut self, now: Time, is_ours: impl Fn(&Path, &str) -> bool) -> Option<&str> {
+        if now >= self.next {
+            let begun = clock::now();
+            let found = self.find(&self.mount, &is_ours);
+            self.next = now + LOOK_NS.max(clock::now().saturating_sub(begun).saturating_mul(PART));
+            match found {
+                Some(found) => self.seen = Some((found, now)),
+                None => self.seen = self.seen.take().filter(|(_, at)| now < at.saturating_add(QUIET_NS)),
+            }
+        }
+        self.seen.as_ref().map(|(group, _)| group.as_str())
+    }
+
+    fn find(&self, dir: &Path, is_ours: &impl Fn(&Path, &str) -> bool) -> Option<String> {
+        // Groups come and go meanwhile.
+        let groups = host::list(dir).unwrap_or_default();
+        for group in groups.iter().filter(|entry| entry.is_dir) {
+            let cap = read(&group.path.join(CAP)).unwrap_or_default();
+            let is_cap = !cap.is_empty() && !cap.starts_with("max") && !is_ours(&group.path, &cap);
+            if is_cap && let Ok(path) = group.path.strip_prefix(&self.mount) {
+                return Some(format!("/{}", path.display()));
+            }
+            if let Some(found) = self.find(&group.path, is_ours) {
+                return Some(found);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_is_seen_until_half_a_minute_after_it_went() {
+        let root = tempfile::tempdir().unwrap();
+        let put = |group: &str, text: &str| {
+            let dir = root.path().join(group);
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join(CAP), text).unwrap();
+        };
+        put("user.slice/user-1001.slice", "max 100000\n");
+        put("commonhold/a", "150000 100000\n");
+        put("system.slice/a.service", "5000 100000\n");
+        let mut caps = Caps::new(root.path());
+        let mut look = |now: Time| {
+            let ours = |dir: &Path, text: &str| {
+                dir.starts_with(root.path().join("commonhold"))
+                    || (dir.ends_with("a.service") && text == "5000 100000")
+            };
+            caps.look(now * SECOND, ours).map(str::to_owned)
+        };
+        assert_eq!(look(0), None);
+        put("user.slice/user-1001.slice", "150000 100000\n");
+        assert_eq!(look(4), None, "it is looked for every five seconds");
+        let slice = Some("/user.slice/user-1001.slice".to_owned());
+        assert_eq!(look(5), slice);
+        put("user.slice/user-1001.slice", "max 100000\n");
+        assert_eq!((look(10), look(34)), (slice.clone(), slice));
+        assert_eq!(look(40), None);
+        put("system.slice/a.service", "6000 100000\n");
+        assert_eq!(look(45), Some("/system.slice/a.service".to_owned()), "it is not what was written");
+    }
+}
