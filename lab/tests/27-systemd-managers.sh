@@ -143,13 +143,13 @@ has_no_unit() {
 	[ -z "$detail" ]
 }
 has_twice() {
-	one=$(figure_of "$1" entitled_micro_cpus) other=$(figure_of "$2" entitled_micro_cpus)
-	detail="$one and $other millionths of a CPU"
-	[ "${one:-0}" -gt 0 ] && [ $((one * 2 - other)) -ge -20000 ] && [ $((one * 2 - other)) -le 20000 ]
+	of_one=$(figure_of "$1" entitled_micro_cpus) of_other=$(figure_of "$2" entitled_micro_cpus)
+	detail="$of_one and $of_other millionths of a CPU"
+	[ "${of_one:-0}" -gt 0 ] && [ $((of_one * 2 - of_other)) -ge -20000 ] && [ $((of_one * 2 - of_other)) -le 20000 ]
 }
 is_held() {
-	detail=$(cat "$CGROUPS/$1/memory.high")
-	[ "$detail" != max ]
+	detail=$(commonhold status --json | tr -d ' \n' | grep -o "\"group\":\"/$1\"" | head -n 1)
+	[ -n "$detail" ]
 }
 # files_of GROUP: what its manager may have set in it.
 files_of() {
@@ -161,11 +161,12 @@ jobs() {
 	ok "Slurm is ready for jobs $how" slurm_starts || return
 	on ana "setsid srun -J lab-one -n1 -c1 --mem=100 sh -c 'exec /job/spin 971' > ~/lab-srun 2>&1 < /dev/null &"
 	wait_for 30 job_runs lab-one
+	wait_for 30 runs spin 971
 	one=$scope/job_$(number_of lab-one)
 	before=$(files_of "$one")
 	hold || return
 	on carol "setsid srun -J lab-two -n1 -c2 --mem=200 sh -c 'exec /job/spin 972' > ~/lab-srun 2>&1 < /dev/null &"
-	ok "a second job runs $how" wait_for 60 job_runs lab-two
+	ok "a second job runs $how" wait_for 60 runs spin 972
 	two=$scope/job_$(number_of lab-two)
 	ok "the job that was there is a unit $how" soon 20 has_unit "jobs/${one##*/}"
 	ok "and the one that came is $how" soon 20 has_unit "jobs/${two##*/}"

@@ -114,7 +114,7 @@ impl Contract {
             return name.to_owned();
         }
         let kept: String = name.chars().take(NAME_CHARS_MAX - 6).collect();
-        (2..).map(|number| format!("{kept}-{number}")).find(|name| is_free(name)).unwrap_or(kept)
+        (2..10_000).map(|number| format!("{kept}-{number}")).find(|name| is_free(name)).unwrap_or(kept)
     }
 }
 
