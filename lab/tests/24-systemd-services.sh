@@ -86,7 +86,7 @@ quota_holds() {
 }
 # The kernel holds a quota with its own scheduler alone.
 gives_way() {
-	detail=$(commonhold status | grep -c 'user-1001.slice has a cap on CPU time')
+	detail=$(commonhold status --json | grep -c 'user-1001.slice has a cap on CPU time')
 	[ "$detail" -gt 0 ]
 }
 # is_killed NAME: a program of that name wanted more memory than the limit, and the kernel ended it for that.

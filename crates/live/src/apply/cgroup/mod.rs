@@ -287,6 +287,11 @@ impl CgroupBackend {
         self.places.mount()
     }
 
+    /// A place with a cap on CPU time of another program's.
+    pub(crate) fn capped_place(&self) -> Option<&str> {
+        self.places.capped()
+    }
+
     /// Whether a cap on CPU time in a control group was written here.
     pub(crate) fn has_capped(&self, dir: &Path, cap: &str) -> bool {
         dir.starts_with(&self.groups.tree().top) || self.places.has_capped(dir, cap)

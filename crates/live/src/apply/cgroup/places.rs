@@ -113,8 +113,12 @@ impl Places {
         let mut problems = Vec::new();
         if now >= self.looked_at.saturating_add(LOOK_NS) {
             self.looked_at = now;
-            for spot in self.spots.iter_mut().filter(|spot| spot.systemds.is_none()) {
-                problems.extend(spot.hear_manager(journal).err());
+            for spot in &mut self.spots {
+                if spot.systemds.is_none() {
+                    problems.extend(spot.hear_manager(journal).err());
+                } else {
+                    spot.most.cap = spot.is_capped_by_others();
+                }
             }
         }
         let Some(properties) = &mut self.properties else { return problems };
@@ -122,7 +126,7 @@ impl Places {
         for spot in &mut self.spots {
             if let Some(set) = spot.systemds.as_ref().and_then(|unit| properties.set_by_others(unit)) {
                 let memory = [set.memory, spot.bound].into_iter().flatten().min();
-                spot.most = PlaceBounds { memory, cap: spot.is_capped_by_others(), ..set };
+                spot.most = PlaceBounds { memory, cap: spot.most.cap, ..set };
             }
         }
         problems
@@ -228,6 +232,11 @@ impl Places {
     /// Where the hierarchy is mounted.
     pub(super) fn mount(&self) -> &Path {
         &self.mount
+    }
+
+    /// A place with a cap of another program's, as /proc shows its path.
+    pub(super) fn capped(&self) -> Option<&str> {
+        self.spots.iter().find(|spot| spot.most.cap).map(|spot| spot.group.as_str())
     }
 
     /// Whether the cap of a place was written here.
@@ -519,12 +528,8 @@ impl Spot {
 
     /// Whether its cap on CPU time is its manager's. systemd has no property that says it in this file's measure.
     fn is_capped_by_others(&self) -> bool {
-        match (&self.cap, self.most.cap) {
-            (Some(ours), false) => {
-                read(&self.dir.join(CAP)).is_ok_and(|now| now != *ours && !now.starts_with("max"))
-            }
-            (_, capped) => capped,
-        }
+        let is_ours = |now: &String| self.cap.as_ref() == Some(now);
+        read(&self.dir.join(CAP)).is_ok_and(|now| !now.starts_with("max") && !is_ours(&now))
     }
 
     fn read_used(&mut self) -> u64 {

@@ -109,7 +109,7 @@ impl KernelBackend {
         let levels = levels(contract, cgroup.roster().names());
         let mut reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
         let mut caps = Caps::new(cgroup.mount());
-        reign.heed_at_rest(caps.look(cgroup.now(), |dir, cap| cgroup.has_capped(dir, cap)));
+        reign.heed_at_rest(caps.look(cgroup.now(), None, |dir, cap| cgroup.has_capped(dir, cap)));
         KernelBackend { reign, cgroup, seated: 0, in_place: InPlace::default(), caps }
     }
 }
@@ -218,7 +218,8 @@ impl Backend for KernelBackend {
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         self.reign.look(now);
         let cgroup = &self.cgroup;
-        self.reign.heed(self.caps.look(now, |dir, cap| cgroup.has_capped(dir, cap)));
+        let capped = self.caps.look(now, cgroup.capped_place(), |dir, cap| cgroup.has_capped(dir, cap));
+        self.reign.heed(capped);
         self.cgroup.leave_gangs(self.reign.gates(&self.cgroup.members_of_jobs()));
         let (reign, rules) = (&self.reign, self.reign.rest_now().is_none());
         let counted = |unit| rules.then(|| reign.switched(unit).account.used_ns());

@@ -111,7 +111,8 @@ fn service_manager(context: &Context) -> Row {
     let oomd = "; systemd-oomd runs, and kills by pressure in the same groups, which no contract knows";
     let reason = format!(
         "systemd keeps every session and service in a control group of its own: root's `run` holds units there, and moves only \
-         processes that a rule names; `run --dry-run` counts both{}",
+         processes that a rule names; `run --dry-run` counts both; the `cgroup` backend holds whole CPUs there exactly, and \
+         parts of a CPU only among groups in one slice, such as users{}",
         if context.tree.exists(OOMD) { oomd } else { "" }
     );
     Row::partly(Area::Surroundings, name, reason)
