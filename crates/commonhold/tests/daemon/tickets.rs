@@ -232,11 +232,7 @@ fn what_cannot_be_kept_is_not_made() {
     // A file that is none of ours keeps nobody from holding a contract, and is not written over.
     fs::write(place.directory().join("tickets.json"), "nonsense").unwrap();
     let daemon = place.run(&[]);
-    assert!(
-        daemon.err().contains("cannot understand the changed tickets: line 1, `nonsense`"),
-        "{}",
-        daemon.err()
-    );
+    daemon.says("cannot understand the changed tickets: line 1, `nonsense`");
     assert_eq!(of(&place, "a", "cpu"), (100, 100));
     assert!(done(place.call(&["status"])).contains("the contract's own tickets are in force"));
     assert_eq!(file(&place), "nonsense");

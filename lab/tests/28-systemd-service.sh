@@ -1,0 +1,114 @@
+# guest: debian
+# seconds: 600
+# budget: 300
+# memory: 3072
+# needs: commonhold spin
+# only: with --all
+# The daemon as systemd's service, from the package's files: how long nobody is held while it is started anew, as by an upgrade;
+# what becomes of a daemon that hangs; and a user's own daemon.
+
+. /job/systemd.sh
+
+# as_service FILE TO: one of the package's services, with the program and the contract of this test.
+as_service() {
+	sed "s|/usr/bin/commonhold|/job/commonhold|; s|/etc/commonhold/contract.toml|$contract|; s/^WatchdogSec=.*/WatchdogSec=10/
+		s|^\(ExecStart=.*\)|\1 $backend|; s/^TimeoutStartSec=.*/TimeoutStartSec=300/" "/job/packaging/$1" > "$2"
+	systemctl daemon-reload
+}
+# sees VALUE: whether somebody is held: by the CPUs of a user's slice, or by a scheduler in the kernel.
+slice=$CGROUPS/user.slice/user-1001.slice
+sees() {
+	if [ $way = kernel ]; then
+		read -r value < /sys/kernel/sched_ext/state
+		[ "$value" = enabled ]
+	else
+		value=
+		read -r value < "$slice/cpuset.cpus"
+		[ -n "$value" ]
+	fi
+}
+# watches: until the file `watching` is gone, when nobody is held, in hundredths of a second.
+watches() {
+	since= longest=0
+	while [ -e watching ]; do
+		if sees; then
+			since=
+		else
+			now=$(uptime_cs)
+			since=${since:-$now}
+			[ $((now - since)) -le $longest ] || longest=$((now - since))
+		fi
+		usleep 10000
+	done
+	echo $longest > longest
+}
+restarted() {
+	detail=$(systemctl show lab-commonhold -p NRestarts --value)
+	[ "${detail:-0}" -ge 1 ] && is_active lab-commonhold
+}
+service() {
+	[ $way = alone ] && return
+	backend="--backend $way"
+	as_service commonhold.service /etc/systemd/system/lab-commonhold.service
+	on ana "setsid /job/spin 900 2 < /dev/null > /dev/null 2>&1 &"
+	on carol "setsid /job/spin 900 4 < /dev/null > /dev/null 2>&1 &"
+	ok "the service starts $how" systemctl start lab-commonhold
+	ok "it holds once it is started $how" wait_for 5 sees
+	touch watching
+	watches &
+	watcher=$!
+	sleep 1
+	ok "it is started anew $how" systemctl restart lab-commonhold
+	wait_for 10 sees
+	sleep 1
+	rm watching
+	wait $watcher
+	note "nobody was held for $(cat longest) hundredths of a second $how"
+	ok "nobody is held for no longer than two seconds, in hundredths $how" at_most "$(cat longest)" 200
+	ok "a contract that does not hold is refused at a reload $how" refuses_reload
+	ok "and the daemon goes on $how" is_active lab-commonhold
+	kill -STOP "$(systemctl show lab-commonhold -p MainPID --value)"
+	ok "a daemon that hangs is started anew $how" soon 90 restarted
+	ok "and holds $how" wait_for 20 sees
+	ok "it stops $how" systemctl stop lab-commonhold
+	ok "and nobody is held any more $how" wait_for 10 not_held
+	rm /etc/systemd/system/lab-commonhold.service
+	systemctl daemon-reload
+}
+not_held() {
+	! sees
+}
+refuses_reload() {
+	cp $contract kept.toml
+	echo 'version = "x"' >> $contract
+	! systemctl reload lab-commonhold 2> /dev/null
+	outcome=$?
+	cp kept.toml $contract
+	return $outcome
+}
+
+told() {
+	detail=$(on ana "XDG_RUNTIME_DIR=/run/user/1001 /job/commonhold status --json" | tr -d ' \n' | grep -o '"unit":"spins","processes":[0-9]*' | head -n 1)
+	[ "$detail" = '"unit":"spins","processes":1' ]
+}
+own() {
+	[ $way = cgroup ] || return
+	backend=
+	mkdir -p /etc/systemd/user
+	as_service user/commonhold.service /etc/systemd/user/lab-commonhold.service
+	on ana "mkdir -p ~/.config/commonhold && printf 'version = 1\n[unit.spins]\nmembers = [\"command:spin\"]\n' > ~/.config/commonhold/contract.toml"
+	on ana "setsid /job/spin 900 < /dev/null > /dev/null 2>&1 &"
+	wait_for 20 runs spin 900
+	before=$(cgroup_of "$(pid_of spin 900)")
+	ok "a user's own daemon starts $how" on ana "systemctl --user daemon-reload; systemctl --user start lab-commonhold"
+	ok "it has the user's programs $how" soon 20 told
+	ok "it stops $how" on ana "systemctl --user stop lab-commonhold"
+	ok "its members are where they were $how" is "$(cgroup_of "$(pid_of spin 900)")" "$before"
+	rm /etc/systemd/user/lab-commonhold.service
+}
+
+# A reload is tried with another contract in its place.
+cp $contract /run/contract.toml
+contract=/run/contract.toml
+each_way service
+each_way own
