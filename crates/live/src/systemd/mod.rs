@@ -35,7 +35,7 @@ use crate::host;
 
 pub use former::{Former, Held, Reverted};
 pub use manager::{Manager, State};
-pub use names::{Place, unit_of};
+pub use names::{Place, group_of_slice, slice_for, unit_of};
 pub use property::{Property, UNSET, Value};
 pub use queue::{Answer, Done, News, Queue, Request};
 pub use scope::Scope;
