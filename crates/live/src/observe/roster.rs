@@ -33,6 +33,7 @@ mod account;
 mod inherit;
 mod origin;
 mod place;
+mod scope;
 #[cfg(test)]
 mod tests;
 
@@ -49,6 +50,8 @@ use crate::observe::names::SystemNames;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, State};
 
 use inherit::unit_if_there;
+
+pub use scope::Due;
 
 /// The variable that `exec` sets to a [`marker`] of the unit, so that a descendant is recognised when its parents are gone.
 pub const MARKER: &str = "COMMONHOLD_UNIT";
@@ -179,6 +182,9 @@ pub struct Roster {
     /// `None` where members stay in the control groups that they are in.
     moving: Option<Moving>,
     places: place::Places,
+    scopes: scope::Scopes,
+    /// Processes beside those of other units: of these, some are to get a scope.
+    beside: BTreeSet<u32>,
     known: BTreeMap<u32, Known>,
     /// Units by path, since ids change with the contract.
     entered: BTreeMap<ProcessKey, String>,
@@ -216,6 +222,10 @@ struct Known {
     inode: u64,
     /// It stands in a control group of ours.
     is_moved: bool,
+    /// The control group that it is in, where that is a scope for processes of units.
+    scope: Option<String>,
+    /// It is to get no scope, since systemd made none for it.
+    is_refused: bool,
     seen_at: Time,
     /// Its CPU clock when its facts were read.
     facts_cpu_ns: Option<u64>,
@@ -236,6 +246,8 @@ impl Roster {
             decisive: Decisive::default(),
             moving: None,
             places: place::Places::default(),
+            scopes: scope::Scopes::default(),
+            beside: BTreeSet::new(),
             known: BTreeMap::new(),
             entered: BTreeMap::new(),
             grants: BTreeSet::new(),
@@ -272,6 +284,7 @@ impl Roster {
     /// moved that a rule names, and that stand among others'.
     pub fn holds_in_place(&mut self) {
         self.moving = Some(Moving { delegated: None, in_place: true });
+        self.origins.see_through_scopes(scope::SLICE);
     }
 
     /// Whether units are held in control groups of other programs.
@@ -293,7 +306,7 @@ impl Roster {
         let entered = Placement { named: true, ..Placement::by_default(UnitId::SHARED) };
         let stays = stays(&facts, &entered, delegated.as_deref());
         // Alone in its group it is held there.
-        let beside = |known: &Known| known.member.key.pid != pid && known.facts.cgroup == facts.cgroup;
+        let beside = |known: &Known| known.member.key.pid != pid && known.group() == facts.cgroup;
         let is_alone = || !self.known.values().any(|known| !known.ended && beside(known));
         Ok(if *in_place { stays.filter(|_| !is_alone()).map(|_| Stays::Mixed) } else { stays })
     }
@@ -375,6 +388,7 @@ impl Roster {
         self.grants.insert((identity.uid, path.clone()));
         self.entered.insert(key, path);
         self.stale.insert(key.pid);
+        self.scopes.entering.insert(key);
         Ok(true)
     }
 
@@ -497,6 +511,8 @@ impl Roster {
             orphaned: None,
             inode,
             is_moved: false,
+            scope: None,
+            is_refused: false,
             // What was there at the first look is past its first exec.
             seen_at: if first { now.saturating_sub(SECOND) } else { now },
             facts_cpu_ns: cpu_ns,
@@ -545,6 +561,7 @@ impl Roster {
         for (_, pid) in youngest_first {
             let Some(known) = self.known.remove(&pid) else { continue };
             self.entered.remove(&known.member.key);
+            self.scopes.entering.remove(&known.member.key);
             parents.insert(pid, known.member.placement);
             if let Some(parent) = self.known.get_mut(&known.member.parent) {
                 parent.clocks.inherit(known.clocks.bequest());
@@ -604,7 +621,12 @@ impl Roster {
         known.member.uid = facts.uid;
         known.member.session = stat.session;
         known.member.comm.clone_from(&stat.comm);
-        known.is_moved = self.origins.hides(&facts.cgroup);
+        known.is_moved = self.origins.is_own(&facts.cgroup);
+        let scope = self.origins.is_scope(&facts.cgroup).then(|| facts.cgroup.clone());
+        if known.scope != scope {
+            known.scope = scope;
+            self.stale.insert(pid);
+        }
         facts.cgroup = self.origins.counts_as(facts.cgroup, &known.facts.cgroup);
         if known.facts != facts {
             known.facts = facts;
@@ -638,6 +660,11 @@ impl Roster {
 }
 
 impl Known {
+    /// The control group that it is in, or counts as being in.
+    fn group(&self) -> &str {
+        self.scope.as_deref().unwrap_or(&self.facts.cgroup)
+    }
+
     /// Its parent ended: what it inherited from it stays.
     fn orphan(&mut self, parent: Option<Placement>) {
         self.member.parent = 0;
