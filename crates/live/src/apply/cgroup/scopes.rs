@@ -221,3 +221,228 @@ impl Scopes {
 fn kind_of(error: &str, is_silent: bool) -> String {
     if is_silent { "silent".to_owned() } else { error.replace(|c: char| c.is_ascii_digit(), "") }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+    use std::thread;
+    use std::time::Duration;
+
+    use commonhold_contract::{Member, MemberKind, UnitId};
+
+    use super::*;
+    use crate::host::{Kind, tamper};
+    use crate::observe::process::ProcFs;
+    use crate::observe::roster::Scan;
+    use crate::systemd::played::{Fault, Played};
+
+    /// Beyond any `pid_max`: no real process has these numbers.
+    const BASE: u32 = 90_000_000;
+    const SHELL: &str = "/user.slice/user-1000.slice/session-3.scope";
+    const SECOND: Time = 1_000 * MS;
+
+    struct Fake {
+        dir: tempfile::TempDir,
+        played: Played,
+        contract: Contract,
+        build: UnitId,
+        roster: Roster,
+        members: Members,
+        journal: Journal,
+        scopes: Scopes,
+        now: Time,
+    }
+
+    impl Fake {
+        /// A shell and two builds in a session, all looked at once.
+        fn new() -> Fake {
+            let dir = tempfile::tempdir().unwrap();
+            for folder in ["proc", "run", &format!("cgroup{SHELL}")] {
+                fs::create_dir_all(dir.path().join(folder)).unwrap();
+            }
+            fs::write(dir.path().join(format!("cgroup{SHELL}/cgroup.procs")), "").unwrap();
+            let mut contract = Contract::default();
+            let build = contract.add(None, "build");
+            let make = MemberKind::Command("make".to_owned());
+            contract.units[build.index()].members.push(Member { kind: make, span: 0..0 });
+            let (mount, proc) = (dir.path().join("cgroup"), dir.path().join("proc"));
+            let mut roster = Roster::new(&proc, &[]).unwrap();
+            roster.holds_in_place();
+            roster.makes_scopes();
+            let played = Played::new(true);
+            let mut fake = Fake {
+                members: Members::new(&mount, ProcFs::open(&proc).unwrap(), None),
+                journal: Journal::create(&dir.path().join("run")).unwrap().0,
+                scopes: Scopes::of(&mount, played.whose()).unwrap(),
+                now: 10 * SECOND,
+                dir,
+                played,
+                contract,
+                build,
+                roster,
+            };
+            for (pid, comm) in [(1, "sh"), (2, "make"), (3, "make")] {
+                fake.put(pid, comm, SHELL);
+            }
+            fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+            fake
+        }
+
+        fn put(&self, pid: u32, comm: &str, group: &str) {
+            let dir = self.dir.path().join(format!("proc/{}", BASE + pid));
+            fs::create_dir_all(&dir).unwrap();
+            let number = BASE + pid;
+            let stat =
+                format!("{number} ({comm}) S 0 1 {number} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {} 0\n", 100 + pid);
+            fs::write(dir.join("stat"), stat).unwrap();
+            fs::write(dir.join("status"), "Uid:\t1000\t1000\nGid:\t1000\t1000\nGroups:\t\n").unwrap();
+            fs::write(dir.join("cmdline"), format!("/bin/{comm}\0")).unwrap();
+            fs::write(dir.join("cgroup"), format!("0::{group}\n")).unwrap();
+        }
+
+        fn look(&mut self) -> Came {
+            let Fake { scopes, contract, roster, members, journal, now, dir, .. } = self;
+            let top = dir.path().join("cgroup/commonhold");
+            scopes.look(*now, contract, roster, (members, &top), journal)
+        }
+
+        /// Looks until systemd has answered, without time passing.
+        fn answered(&mut self) -> Came {
+            while self.scopes.queue.waiting() > 0 {
+                let came = self.look();
+                if !(came.arrived.is_empty() && came.refused.is_empty()) {
+                    return came;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            panic!("systemd was asked for nothing, or its answer was not heard");
+        }
+
+        fn entries(&self) -> Vec<Entry> {
+            Journal::read(self.journal.path()).unwrap()
+        }
+
+        fn scopes(&self) -> Vec<(String, Vec<u32>)> {
+            let stage = self.played.stage();
+            stage.scopes.iter().map(|(_, slice, pids)| (slice.clone(), pids.clone())).collect()
+        }
+    }
+
+    fn key(pid: u32) -> ProcessKey {
+        ProcessKey { pid: BASE + pid, start: u64::from(100 + pid) }
+    }
+
+    #[test]
+    fn a_units_processes_get_one_scope_and_go_back_to_their_session() {
+        let mut fake = Fake::new();
+        let came = fake.look();
+        assert_eq!((came.arrived.len(), came.problems.len()), (0, 0));
+        assert_eq!(fake.answered().arrived, [BASE + 2, BASE + 3]);
+        assert_eq!(fake.scopes(), [("commonhold-build.slice".to_owned(), vec![BASE + 2, BASE + 3])]);
+        let mount = fake.dir.path().join("cgroup");
+        let name = fake.played.stage().scopes[0].0.clone();
+        let group = format!("/commonhold.slice/commonhold-build.slice/{name}");
+        let cgroup = mount.join(&group[1..]);
+        let session = mount.join(&SHELL[1..]);
+        let moved = |pid| Entry::Moved { process: key(pid), from: session.clone() };
+        assert_eq!(fake.entries(), [Entry::Scope { cgroup: cgroup.clone() }, moved(2), moved(3)]);
+        // They are there: nothing more is asked.
+        fs::create_dir_all(&cgroup).unwrap();
+        for pid in [2, 3] {
+            fake.put(pid, "make", &group);
+        }
+        fake.roster.look_for_scopes(&[BASE + 2, BASE + 3]).unwrap();
+        fake.now += SECOND;
+        assert_eq!(fake.look().problems.len() + fake.scopes.asked.len(), 0);
+        let slice = "/commonhold.slice/commonhold-build.slice";
+        assert_eq!(fake.roster.place_of(BASE + 3), Some((slice, fake.build)));
+        assert!(fake.members.send_out_of_scope(key(3), "make").is_none());
+        let back = fs::read_to_string(session.join("cgroup.procs")).unwrap();
+        assert_eq!(back.trim(), (BASE + 3).to_string());
+        // The session is gone: the other stays. systemd ends the scope after its last process.
+        fs::remove_dir_all(&session).unwrap();
+        assert!(fake.members.send_out_of_scope(key(2), "make").is_none());
+        fs::remove_dir(&cgroup).unwrap();
+        fake.now += SECOND;
+        fake.look();
+        assert_eq!(fake.entries().last(), Some(&Entry::ScopeOver { cgroup }));
+        let before = fake.entries().len();
+        fake.now += SECOND;
+        fake.look();
+        assert_eq!(fake.entries().len(), before, "it is said once");
+    }
+
+    #[test]
+    fn who_enters_waits_for_no_batch_and_has_a_scope_alone() {
+        let mut fake = Fake::new();
+        fake.look();
+        fake.answered();
+        for pid in [4, 5, 6] {
+            fake.put(pid, "x", SHELL);
+        }
+        fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+        for pid in [4, 5] {
+            assert!(fake.roster.enter(&fake.contract, key(pid), fake.build).unwrap());
+        }
+        fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+        fake.look();
+        fake.answered();
+        while fake.scopes.queue.waiting() > 0 {
+            fake.look();
+        }
+        let alone = [4, 5].map(|pid| ("commonhold-build.slice".to_owned(), vec![BASE + pid]));
+        assert_eq!(fake.scopes()[1..3], alone);
+    }
+
+    #[test]
+    fn what_the_journal_does_not_have_is_not_asked_for() {
+        let mut fake = Fake::new();
+        let hook = tamper(|access| match access.kind {
+            Kind::Write if access.path.ends_with("run/journal") => crate::host::Answer::Refuse(libc::ENOSPC),
+            _ => crate::host::Answer::GoOn,
+        });
+        assert_eq!(fake.look().problems.len(), 1);
+        drop(hook);
+        assert_eq!((fake.scopes.queue.waiting(), fake.entries().len()), (0, 0));
+        fake.now += BATCH_NS;
+        fake.look();
+        assert_eq!(fake.answered().arrived, [BASE + 2, BASE + 3]);
+    }
+
+    #[test]
+    fn who_is_refused_twice_gets_none_and_that_is_said_once() {
+        let mut fake = Fake::new();
+        for _ in 0..4 {
+            fake.played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.Failed"));
+        }
+        let mut said = 0;
+        for last in [false, true] {
+            fake.now += BATCH_NS;
+            fake.look();
+            let came = fake.answered();
+            assert_eq!(came.refused.len(), if last { 2 } else { 0 });
+            said += came.problems.len();
+        }
+        fake.roster.refuse_scopes(&[key(2), key(3)]);
+        fake.put(4, "make", SHELL);
+        fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+        for _ in 0..2 {
+            fake.now += SECOND;
+            fake.look();
+            said += fake.answered().problems.len();
+        }
+        assert_eq!((said, fake.scopes()), (1, vec![]));
+        assert_eq!(fake.played.stage().faults.len(), 0, "each was asked for twice");
+    }
+
+    #[test]
+    fn where_systemd_is_silent_nobody_waits_for_the_second_time() {
+        let mut fake = Fake::new();
+        fake.played.fail("StartTransientUnit", Fault::Silence);
+        fake.look();
+        let came = fake.answered();
+        assert_eq!((came.refused, came.problems.len()), (vec![key(2), key(3)], 1));
+        assert!(came.problems[0].to_string().contains("unit build"), "{}", came.problems[0]);
+    }
+}
