@@ -458,7 +458,8 @@ impl Daemon<'_> {
     fn accept(&mut self) -> Result<(), Failure> {
         let backend = self.hold.backend();
         let key = |pid| backend.roster_mut().procfs().stat(pid).ok().flatten().map(|stat| stat.key);
-        if let Some(id) = self.clients.accept(key, || self.held.kept())
+        let entering = self.entering.iter().map(|(id, ..)| *id);
+        if let Some(id) = self.clients.accept(key, || self.held.kept().into_iter().chain(entering).collect())
             && let Some(stream) = self.clients.stream(id)
         {
             self.waits.add(stream, CLIENTS + id)?;

@@ -226,6 +226,8 @@ struct Known {
     scope: Option<String>,
     /// It is to get no scope, since systemd made none for it.
     is_refused: bool,
+    /// systemd is asked for a scope for it.
+    is_leaving: bool,
     seen_at: Time,
     /// Its CPU clock when its facts were read.
     facts_cpu_ns: Option<u64>,
@@ -513,6 +515,7 @@ impl Roster {
             is_moved: false,
             scope: None,
             is_refused: false,
+            is_leaving: false,
             // What was there at the first look is past its first exec.
             seen_at: if first { now.saturating_sub(SECOND) } else { now },
             facts_cpu_ns: cpu_ns,

@@ -192,6 +192,14 @@ impl Error {
             || self.is_nobody()
     }
 
+    /// Whether it does not know something that it was to set.
+    fn is_about_unknown(&self) -> bool {
+        self.is_named(&[
+            "org.freedesktop.DBus.Error.PropertyReadOnly",
+            "org.freedesktop.DBus.Error.UnknownProperty",
+        ])
+    }
+
     /// Whether the bus says that systemd is not there at the moment: it is being replaced (`daemon-reexec`).
     fn is_nobody(&self) -> bool {
         self.is_named(&[

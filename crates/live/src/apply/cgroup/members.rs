@@ -158,10 +158,9 @@ impl Members {
                 self.origins.remove(&process);
                 None
             }
-            Err(source) => self
-                .reported
-                .insert(process)
-                .then(|| could_not_move(process, name, "out of the scope of a unit that it is not in", source)),
+            Err(source) => self.reported.insert(process).then(|| {
+                could_not_move(process, name, "out of the scope of a unit that it is not in", source)
+            }),
         }
     }
 

@@ -304,7 +304,7 @@ impl CgroupBackend {
     fn follow_scopes(&mut self) -> Result<(), LiveError> {
         let CgroupBackend { scopes, contract, roster, members, journal, now, groups, .. } = self;
         let Some(scopes) = scopes else { return Ok(()) };
-        let Came { arrived, refused, problems } = 
+        let Came { arrived, refused, problems } =
             scopes.look(*now, contract, roster, (members, &groups.tree().top), journal);
         self.problems.extend(problems);
         if !arrived.is_empty() {

@@ -46,7 +46,7 @@ struct Asked {
 /// What came of a look.
 #[derive(Debug, Default)]
 pub(super) struct Came {
-    /// Processes that have a scope now.
+    /// Processes about which systemd has answered: most have a scope now.
     pub(super) arrived: Vec<u32>,
     /// Processes that get none.
     pub(super) refused: Vec<ProcessKey>,
@@ -103,8 +103,7 @@ impl Scopes {
     ) -> Came {
         let mut came = Came::default();
         self.hear(&mut came);
-        let is_answered =
-            |due: &Due| !self.waiting.contains(&due.key) && !came.refused.contains(&due.key);
+        let is_answered = |due: &Due| !self.waiting.contains(&due.key) && !came.refused.contains(&due.key);
         let due: Vec<Due> = roster.due_for_scopes(now).into_iter().filter(is_answered).collect();
         let (entering, others): (Vec<Due>, Vec<Due>) = due.into_iter().partition(|due| due.enters);
         let mut groups: Vec<Vec<Due>> = entering.into_iter().map(|due| vec![due]).collect();
@@ -125,7 +124,10 @@ impl Scopes {
                 None => came.refused.extend(keys),
                 Some(slice) => {
                     let origins = members.leave_for_scope(&keys, top);
-                    came.problems.extend(self.ask(now, (unit, slice), keys, origins, journal).err());
+                    match self.ask(now, (unit, slice), keys.clone(), origins, journal) {
+                        Ok(()) => roster.leave_for_scope(&keys),
+                        Err(error) => came.problems.push(error),
+                    }
                 }
             }
         }
@@ -185,7 +187,8 @@ impl Scopes {
                         keys.into_iter().partition(is_last);
                     // It may have done it, and its answer was lost.
                     came.arrived.extend(again.iter().chain(&refused).map(|key| key.pid));
-                    if !refused.is_empty() && self.said.insert(kind_of(&error.to_string(), error.is_silence()))
+                    if !refused.is_empty()
+                        && self.said.insert(kind_of(&error.to_string(), error.is_silence()))
                     {
                         came.problems.push(LiveError::Unavailable {
                             what: format!("systemd makes no scope for processes of unit {unit}: {error}"),

@@ -71,12 +71,8 @@ impl Roster {
     /// The control group of another program that a process's unit is held in, if it is held there.
     pub fn place_of(&self, pid: u32) -> Option<(&str, UnitId)> {
         let known = self.known.get(&pid).filter(|known| known.member.stays == Some(Stays::InPlace))?;
-        let place = places::held_in(
-            &self.contract,
-            &self.places.held,
-            known.group(),
-            known.member.placement.unit,
-        )?;
+        let place =
+            places::held_in(&self.contract, &self.places.held, known.group(), known.member.placement.unit)?;
         Some((place, *self.places.held.get(place)?))
     }
 

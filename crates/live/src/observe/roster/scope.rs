@@ -69,10 +69,25 @@ impl Roster {
         self.scopes.entering.contains(&key) && known.is_some_and(|known| self.wants_scope(known))
     }
 
-    /// systemd has made a scope for these, or they left one: where are they?
+    /// systemd is asked for a scope for these.
+    pub fn leave_for_scope(&mut self, keys: &[ProcessKey]) {
+        for key in keys {
+            self.settle(key.pid);
+            if let Some(known) = self.known.get_mut(&key.pid) {
+                known.is_leaving = true;
+            }
+        }
+    }
+
+    /// systemd has answered about these, or they left a scope: where are they?
     pub fn look_for_scopes(&mut self, pids: &[u32]) -> Result<Changes, LiveError> {
         let mut changes = self.look_again(pids)?;
         self.find_places(true, &mut changes);
+        for pid in pids {
+            if let Some(known) = self.known.get_mut(pid) {
+                known.is_leaving = false;
+            }
+        }
         Ok(changes)
     }
 
