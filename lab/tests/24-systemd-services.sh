@@ -1,11 +1,12 @@
 # guest: debian
 # seconds: 1200
-# budget: 500
+# budget: 560
 # memory: 3072
 # needs: commonhold spin work
 # only: with --all
 # What an administrator does with systemd, without the daemon and with it: services of users end as a whole, properties are
-# in force, reloads and restarts are survived. Work that comes by cron, at and sudo is counted from its first moment.
+# in force, reloads and restarts are survived. Work that comes by cron, at and sudo is counted from its first moment. A program
+# that enters another user's unit is in a scope that systemd knows, and is back in its session afterwards.
 
 . /job/systemd.sh
 
@@ -204,6 +205,54 @@ work_that_comes() {
 	comes_by "sudo -i" carol ana on ana 'sudo -i -u carol sh lab-work'
 }
 
+# Root, in ana's session, has a program run in carol's unit.
+session_of_ana() {
+	cgroup_of "$(pid_of sleep 942)"
+}
+has_begun_in_scope() {
+	detail=$(cat /tmp/lab-entered)
+	case $detail in */commonhold-maths-carol.slice/commonhold-*.scope) ;; *) return 1 ;; esac
+}
+is_told_in_scope() {
+	detail=$(systemctl --no-pager status "$1" 2>&1 | head -n 1)
+	case $detail in *commonhold-*.scope*) ;; *) return 1 ;; esac
+}
+session_answers() {
+	on ana "loginctl --no-pager session-status > ~/lab-session-status 2>&1" || {
+		detail=$(head -n 1 /home/ana/lab-session-status)
+		return 1
+	}
+}
+no_scopes() {
+	detail=$(systemctl list-units --all --plain --no-legend 'commonhold-*.scope')
+	[ -z "$detail" ]
+}
+enters() {
+	[ $way = alone ] && return
+	on carol "setsid sleep 940 < /dev/null > /dev/null 2>&1 &"
+	on ana "setsid sleep 942 < /dev/null > /dev/null 2>&1 &"
+	wait_for 20 runs sleep 940
+	wait_for 20 runs sleep 942
+	hold || return
+	sleep 2
+	rm -f /tmp/lab-entered
+	on ana "sudo setsid /job/commonhold exec maths/carol -- sh -c 'cat /proc/self/cgroup > /tmp/lab-entered; exec sleep 941' < /dev/null > /dev/null 2>&1 &"
+	ok "a program enters another user's unit $how" wait_for 20 runs sleep 941
+	entered_pid=$(pid_of sleep 941)
+	ok "it is in a scope of that unit's from its first moment $how" has_begun_in_scope
+	ok "systemd names that scope $how" is_told_in_scope "$entered_pid"
+	counted "what has entered" "$entered_pid" carol
+	ok "the session that it came from answers $how" session_answers
+	release
+	sleep 1
+	ok "afterwards it is in that session again $how" is "$(cgroup_of "$entered_pid")" "$(session_of_ana)"
+	ok "and no scope is left $how" soon 10 no_scopes
+	loginctl terminate-user ana
+	ok "the end of the session ends it $how" soon 30 gone sleep 941
+	rm -f /tmp/lab-entered
+}
+
 each_way services
 each_way properties
 each_way work_that_comes
+each_way enters

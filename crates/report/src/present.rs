@@ -16,9 +16,9 @@ pub const EXEMPT: &str = "kernel threads, process 1 and Commonhold itself";
 /// How units are held on a machine with systemd.
 pub const IN_PLACE: &str = "systemd runs here. Units are held in the control groups that it gave to users, sessions and services. \
     Nobody is moved out of these but processes that `exec`, a `pid:` or a `command:` rule puts into a unit while others are in their \
-    group. A process in a group with processes of several units is a member of its unit; its CPU time is held by the `kernel` \
-    backend, and nothing else of it. While any group has a `CPUQuota=`, the scheduler of the `kernel` backend rests, and control groups \
-    hold CPU.";
+    group: systemd makes a scope for such a process, in a slice of the unit's. A process in a group with processes of several \
+    units is a member of its unit; its CPU time is held by the `kernel` backend, and nothing else of it. While any group has a \
+    `CPUQuota=`, the scheduler of the `kernel` backend rests, and control groups hold CPU.";
 
 /// The processes in a unit, or in none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct Present {
     pub beyond_us: usize,
     /// Processes among them that would be moved into the unit's control group; `None` where nobody is moved.
     pub moved: Option<usize>,
+    /// Processes among them for which systemd would make a scope; `None` where it is asked for none.
+    pub scoped: Option<usize>,
     /// Processes among them that would stay in the control groups that they are in, by the reason.
     pub staying: Vec<(Stays, usize)>,
 }
@@ -44,13 +46,20 @@ impl Present {
 
     /// `11 would be moved into the unit's control group; 1 stays (kept by a user's service manager)`
     fn moves(&self) -> Option<String> {
-        let moved = self.moved.filter(|_| self.processes() > 0)?;
-        if moved == 0 && matches!(self.staying.as_slice(), [(Stays::InPlace, _)]) {
+        let (count, what) = match (self.moved, self.scoped) {
+            (_, Some(scoped)) => (scoped, "would get a scope of systemd's"),
+            (Some(moved), None) => (moved, "would be moved into the unit's control group"),
+            (None, None) => return None,
+        };
+        if self.processes() == 0 {
+            return None;
+        }
+        if count == 0 && matches!(self.staying.as_slice(), [(Stays::InPlace, _)]) {
             return Some("all would be held where they are".to_owned());
         }
         let stay = |count: usize| if count == 1 { "stays" } else { "stay" };
         let staying = self.staying.iter().map(|(why, count)| format!("; {count} {} ({why})", stay(*count)));
-        Some(format!("{moved} would be moved into the unit's control group{}", staying.collect::<String>()))
+        Some(format!("{count} {what}{}", staying.collect::<String>()))
     }
 
     /// `3 processes of ana 2, root 1: make, sh`
@@ -124,6 +133,8 @@ pub(crate) struct PresentJson<'a> {
     beyond_us: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     moved: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scoped: Option<usize>,
     staying: BTreeMap<&'static str, usize>,
 }
 
@@ -146,6 +157,7 @@ pub(crate) fn json<'a>(contract: &'a Contract, present: &'a [Present]) -> Vec<Pr
         programs: counts(&present.programs),
         beyond_us: present.beyond_us,
         moved: present.moved,
+        scoped: present.scoped,
         staying: present.staying.iter().map(|(why, count)| (key(*why), *count)).collect(),
     };
     present.iter().map(unit).collect()

@@ -85,6 +85,7 @@ fn who_is_in_which_unit() {
         programs,
         beyond_us,
         moved: None,
+        scoped: None,
         staying: Vec::new(),
     };
     let first = contract.held().next().unwrap();
@@ -104,6 +105,13 @@ fn who_is_in_which_unit() {
     let about =
         plan::About { present: &all[..2], holdings: &[], io_cost: &measured, notes: &[], warnings: &[] };
     assert_snapshot!("who_is_in_which_unit_json", plan::json(&contract, &plan, about));
+    let in_place = Present {
+        scoped: Some(2),
+        staying: vec![(Stays::InPlace, 3)],
+        ..of(first, &[("ana", 5)], some(&[("sh", 5)]), 0)
+    };
+    let text = present::text(&contract, &[in_place], Style::PLAIN);
+    assert!(text.contains("2 would get a scope of systemd's; 3 stay (held where they are)"), "{text}");
     // Nobody is left out, and everybody can be held.
     let text = present::text(&contract, &[of(first, &[("root", 1)], some(&[("sh", 1)]), 0)], Style::PLAIN);
     let last = "Not held: kernel threads, process 1 and Commonhold itself.\n";

@@ -113,8 +113,9 @@ fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
         let name = |uid: u32| roster.names().user_name(uid).unwrap_or_else(|| uid.to_string());
         let users = users.into_iter().map(|(uid, count)| (name(uid), count)).collect();
         let moved = (choice.place().is_some() && !unit.is_common()).then_some(moved);
+        let (moved, scoped) = if roster.is_in_place() { (None, moved) } else { (moved, None) };
         let (programs, staying) = (programs.into_iter().collect(), staying.into_iter().collect());
-        Present { unit, users, programs, beyond_us, moved, staying }
+        Present { unit, users, programs, beyond_us, moved, scoped, staying }
     };
     contract.listed().into_iter().chain([UnitId::SHARED]).map(of_unit).collect()
 }

@@ -22,6 +22,7 @@ use commonhold_client::Why;
 use commonhold_client::wire::{Asked, Call, Refusal};
 use commonhold_contract::Scheme;
 use commonhold_live::caretaker::Caretaker;
+use commonhold_live::journal::ProcessKey;
 use commonhold_live::names::SystemNames;
 use commonhold_live::observe::topology;
 use commonhold_live::{HeldBy, affinity, clock};
@@ -53,6 +54,9 @@ const TOLD_BY: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// How often to look whether CPUs came or went.
 const HOTPLUG_NS: Time = 1_000_000_000;
+
+/// How soon it is looked again whether who enters a unit is in its scope.
+const ENTERING_NS: Time = 10_000_000;
 
 /// What an event is about; clients are numbered upwards from here.
 const CLOCK: u64 = 0;
@@ -153,6 +157,8 @@ struct Daemon<'a> {
     caretaker: Caretaker,
     clients: Clients,
     held: Held,
+    /// Clients that enter a unit and wait for their scope, with their processes and answers.
+    entering: Vec<(u64, ProcessKey, Vec<u8>)>,
     signals: Signals,
     /// The service manager that has started this, if one has.
     service: Service,
@@ -210,6 +216,9 @@ impl Daemon<'_> {
         loop {
             self.service.alive();
             self.forget_gone();
+            if !self.entering.is_empty() {
+                self.next = self.next.min(self.stepped_at + ENTERING_NS);
+            }
             let wakes = [Some(self.next), self.ends, self.held.next()];
             self.waits.wake_at(wakes.into_iter().flatten().min().unwrap_or(self.next))?;
             for about in self.waits.wait()? {
@@ -273,6 +282,15 @@ impl Daemon<'_> {
     fn answer_waiting(&mut self) -> Result<(), Failure> {
         while let Some((id, answer)) = self.held.due(clock::now()) {
             let message = requests::message(requests::reply(&answer));
+            self.clients.answer(id, &message, None);
+            self.serve_client(id)?;
+        }
+        let roster = self.hold.backend().roster();
+        let entering = std::mem::take(&mut self.entering);
+        let (wait, entered): (Vec<_>, Vec<_>) =
+            entering.into_iter().partition(|(_, key, _)| roster.is_entering(*key));
+        self.entering = wait;
+        for (id, _, message) in entered {
             self.clients.answer(id, &message, None);
             self.serve_client(id)?;
         }
@@ -440,7 +458,8 @@ impl Daemon<'_> {
     fn accept(&mut self) -> Result<(), Failure> {
         let backend = self.hold.backend();
         let key = |pid| backend.roster_mut().procfs().stat(pid).ok().flatten().map(|stat| stat.key);
-        if let Some(id) = self.clients.accept(key, || self.held.kept())
+        let entering = self.entering.iter().map(|(id, ..)| *id);
+        if let Some(id) = self.clients.accept(key, || self.held.kept().into_iter().chain(entering).collect())
             && let Some(stream) = self.clients.stream(id)
         {
             self.waits.add(stream, CLIENTS + id)?;
@@ -496,6 +515,12 @@ impl Daemon<'_> {
         if answer.step_first {
             // A process that enters is under the unit's orders before it runs another instruction.
             self.step()?;
+            // It may begin its program once systemd has made a scope for it.
+            if let Some(key) = caller.key.filter(|key| self.hold.backend().roster().is_entering(*key)) {
+                self.entering.push((id, key, answer.message));
+                self.clients.wait(id);
+                return Ok(None);
+            }
         }
         Ok(Some(answer))
     }

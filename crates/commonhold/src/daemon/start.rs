@@ -217,6 +217,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         caretaker,
         clients,
         held: Held::default(),
+        entering: Vec::new(),
         signals,
         service: Service::of_environment(),
         files_each,

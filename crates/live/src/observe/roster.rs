@@ -34,6 +34,7 @@ mod each;
 mod inherit;
 mod origin;
 mod place;
+mod scope;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +52,8 @@ use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, State};
 
 pub use each::Seen;
 use inherit::unit_if_there;
+
+pub use scope::Due;
 
 /// The variable that `exec` sets to a [`marker`] of the unit, so that a descendant is recognised when its parents are gone.
 pub const MARKER: &str = "COMMONHOLD_UNIT";
@@ -184,6 +187,9 @@ pub struct Roster {
     mount: Option<PathBuf>,
     /// Since when nobody is in a control group that has a sub-unit.
     empty_since: BTreeMap<UnitId, Time>,
+    scopes: scope::Scopes,
+    /// Processes beside those of other units: of these, some are to get a scope.
+    beside: BTreeSet<u32>,
     known: BTreeMap<u32, Known>,
     /// Units by path, since ids change with the contract.
     entered: BTreeMap<ProcessKey, String>,
@@ -221,6 +227,12 @@ struct Known {
     inode: u64,
     /// It stands in a control group of ours.
     is_moved: bool,
+    /// The control group that it is in, where that is a scope for processes of units.
+    scope: Option<String>,
+    /// It is to get no scope, since systemd made none for it.
+    is_refused: bool,
+    /// systemd is asked for a scope for it.
+    is_leaving: bool,
     seen_at: Time,
     /// Its CPU clock when its facts were read.
     facts_cpu_ns: Option<u64>,
@@ -243,6 +255,8 @@ impl Roster {
             places: place::Places::default(),
             mount: None,
             empty_since: BTreeMap::new(),
+            scopes: scope::Scopes::default(),
+            beside: BTreeSet::new(),
             known: BTreeMap::new(),
             entered: BTreeMap::new(),
             grants: BTreeSet::new(),
@@ -279,6 +293,7 @@ impl Roster {
     /// moved that a rule names, and that stand among others'.
     pub fn holds_in_place(&mut self) {
         self.moving = Some(Moving { delegated: None, in_place: true });
+        self.origins.see_through_scopes(scope::SLICE);
     }
 
     /// Whether units are held in control groups of other programs.
@@ -300,7 +315,7 @@ impl Roster {
         let entered = Placement { named: true, ..Placement::by_default(UnitId::SHARED) };
         let stays = stays(&facts, &entered, delegated.as_deref());
         // Alone in its group it is held there.
-        let beside = |known: &Known| known.member.key.pid != pid && known.facts.cgroup == facts.cgroup;
+        let beside = |known: &Known| known.member.key.pid != pid && known.group() == facts.cgroup;
         let is_alone = || !self.known.values().any(|known| !known.ended && beside(known));
         Ok(if *in_place { stays.filter(|_| !is_alone()).map(|_| Stays::Mixed) } else { stays })
     }
@@ -385,6 +400,7 @@ impl Roster {
         self.grants.insert((identity.uid, path.clone()));
         self.entered.insert(key, path);
         self.stale.insert(key.pid);
+        self.scopes.entering.insert(key);
         Ok(true)
     }
 
@@ -507,6 +523,9 @@ impl Roster {
             orphaned: None,
             inode,
             is_moved: false,
+            scope: None,
+            is_refused: false,
+            is_leaving: false,
             // What was there at the first look is past its first exec.
             seen_at: if first { now.saturating_sub(SECOND) } else { now },
             facts_cpu_ns: cpu_ns,
@@ -555,6 +574,7 @@ impl Roster {
         for (_, pid) in youngest_first {
             let Some(known) = self.known.remove(&pid) else { continue };
             self.entered.remove(&known.member.key);
+            self.scopes.entering.remove(&known.member.key);
             parents.insert(pid, known.member.placement);
             if let Some(parent) = self.known.get_mut(&known.member.parent) {
                 parent.clocks.inherit(known.clocks.bequest());
@@ -614,7 +634,12 @@ impl Roster {
         known.member.uid = facts.uid;
         known.member.session = stat.session;
         known.member.comm.clone_from(&stat.comm);
-        known.is_moved = self.origins.hides(&facts.cgroup);
+        known.is_moved = self.origins.is_own(&facts.cgroup);
+        let scope = self.origins.is_scope(&facts.cgroup).then(|| facts.cgroup.clone());
+        if known.scope != scope {
+            known.scope = scope;
+            self.stale.insert(pid);
+        }
         facts.cgroup = self.origins.counts_as(facts.cgroup, &known.facts.cgroup);
         if known.facts != facts {
             known.facts = facts;
@@ -635,6 +660,11 @@ impl Roster {
 }
 
 impl Known {
+    /// The control group that it is in, or counts as being in.
+    fn group(&self) -> &str {
+        self.scope.as_deref().unwrap_or(&self.facts.cgroup)
+    }
+
     /// Its parent ended: what it inherited from it stays.
     fn orphan(&mut self, parent: Option<Placement>) {
         self.member.parent = 0;

@@ -32,6 +32,8 @@ pub struct Manager {
     connection: Option<Connection>,
     /// Whether the last call over the bus was not answered: the next one goes to systemd's own socket.
     off_bus: bool,
+    /// Whether this systemd does not know `OOMPolicy` of scopes.
+    pub(super) has_no_oom_policy: bool,
 }
 
 /// What systemd knows of one of its units.
@@ -54,7 +56,7 @@ pub struct State {
 impl Manager {
     /// The machine's, or a user's own. It is called when it is asked for something.
     pub fn new(whose: Whose) -> Manager {
-        Manager { whose, connection: None, off_bus: false }
+        Manager { whose, connection: None, off_bus: false, has_no_oom_policy: false }
     }
 
     /// The same, called at once.

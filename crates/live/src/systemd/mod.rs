@@ -35,7 +35,7 @@ use crate::host;
 
 pub use former::{Former, Held, Reverted};
 pub use manager::{Manager, State};
-pub use names::{Place, unit_of};
+pub use names::{Place, group_of_slice, slice_for, unit_of};
 pub use property::{Property, UNSET, Value};
 pub use queue::{Answer, Done, News, Queue, Request};
 pub use scope::Scope;
@@ -190,6 +190,14 @@ impl Error {
     pub fn is_silence(&self) -> bool {
         matches!(self, Error::Unreachable { .. } | Error::Silent { .. } | Error::Resting { .. })
             || self.is_nobody()
+    }
+
+    /// Whether it does not know something that it was to set.
+    fn is_about_unknown(&self) -> bool {
+        self.is_named(&[
+            "org.freedesktop.DBus.Error.PropertyReadOnly",
+            "org.freedesktop.DBus.Error.UnknownProperty",
+        ])
     }
 
     /// Whether the bus says that systemd is not there at the moment: it is being replaced (`daemon-reexec`).

@@ -6,6 +6,9 @@
 //!
 //! systemd puts `_` before a name that the kernel uses for a file of its own, as in `_cpu.service`, and before one that
 //! begins with `_` or `.`. In unit names, it writes characters as `\x2d`; these are names of units, and stay as they are.
+//!
+//! A `-` in the name of a slice is a step down: `commonhold-physics-ana.slice` is in `commonhold-physics.slice`, and that in
+//! `commonhold.slice`. So the slices for units of the contract are in each other as the units are.
 
 use std::path::{Component, Path};
 
@@ -58,6 +61,31 @@ pub fn unit_of(cgroup: &Path) -> Option<Place> {
     Some(place)
 }
 
+/// The slice for processes of a unit of the contract, by the unit's path: `commonhold-physics-ana.slice` for `physics/ana`.
+/// None, where that name would be too long for systemd.
+pub fn slice_for(unit: &str) -> Option<String> {
+    let mut slice = "commonhold".to_owned();
+    for name in unit.split('/') {
+        slice.push('-');
+        for byte in name.bytes() {
+            if byte.is_ascii_alphanumeric() || b":_.".contains(&byte) {
+                slice.push(char::from(byte));
+            } else {
+                slice.push_str(&format!("\\x{byte:02x}"));
+            }
+        }
+    }
+    slice.push_str(".slice");
+    (slice.len() <= LENGTH_MAX).then_some(slice)
+}
+
+/// The control group of a slice, below the root of systemd's.
+pub fn group_of_slice(slice: &str) -> String {
+    let stem = slice.strip_suffix(".slice").unwrap_or(slice);
+    let ends = stem.match_indices('-').map(|(end, _)| end).chain([stem.len()]);
+    ends.map(|end| format!("/{}.slice", &stem[..end])).collect()
+}
+
 fn is_slice(unit: &str) -> bool {
     unit.strip_suffix(".slice").is_some()
 }
@@ -87,6 +115,26 @@ mod tests {
             let user = place.user.map_or(String::new(), |user| format!(" of {user}"));
             format!("{}{user}{}", place.unit, if place.is_its_own { "" } else { ", inside" })
         })
+    }
+
+    #[test]
+    fn a_units_slice_is_in_the_slice_of_the_unit_around() {
+        for (unit, slice) in [
+            ("physics", "commonhold-physics.slice"),
+            ("physics/ana", "commonhold-physics-ana.slice"),
+            ("night-batch/a b", r"commonhold-night\x2dbatch-a\x20b.slice"),
+            ("a.b/_c", "commonhold-a.b-_c.slice"),
+            ("é", r"commonhold-\xc3\xa9.slice"),
+        ] {
+            assert_eq!(slice_for(unit).as_deref(), Some(slice));
+            let group = group_of_slice(slice);
+            assert_eq!(told(&group), slice, "{group}");
+        }
+        assert_eq!(
+            group_of_slice("commonhold-a-b.slice"),
+            "/commonhold.slice/commonhold-a.slice/commonhold-a-b.slice"
+        );
+        assert_eq!(slice_for(&"-".repeat(70)), None);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(crate) struct Stage {
     pub(crate) units: BTreeMap<String, Unit>,
     /// The methods that were called, but for questions.
     pub(crate) heard: Vec<String>,
+    /// The scopes that were started: name, slice and processes.
+    pub(crate) scopes: Vec<(String, String, Vec<u32>)>,
     pub(crate) faults: VecDeque<(&'static str, Fault)>,
     pub(crate) connections: u32,
 }
@@ -310,6 +312,11 @@ impl Actor {
                 let types: Vec<String> =
                     all.iter().map(|(name, value)| format!("{name} {}", value.value_signature())).collect();
                 stage.heard.push(types.join(", "));
+                let of = |wanted: &str| all.iter().find(|(name, _)| name == wanted).unwrap().1.try_clone();
+                let slice: String = of("Slice").unwrap().try_into().unwrap();
+                let pids: Vec<u32> = of("PIDs").unwrap().try_into().unwrap();
+                assert!(!pids.is_empty(), "systemd refuses a scope of nobody");
+                stage.scopes.push((name.clone(), slice, pids));
                 stage.units.insert(name, Unit { is_transient: true, active: "active", ..Unit::default() });
                 played::answer(to, &(job(),))
             }

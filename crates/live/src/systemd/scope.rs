@@ -1,4 +1,7 @@
 //! Scopes: control groups that systemd makes for processes that are there already.
+//!
+//! A scope is gone with its last process, also if that failed (`CollectMode`). Where the kernel kills one of its processes for want
+//! of memory, the others stay (`OOMPolicy`, which scopes have since version 253).
 
 use std::io;
 use std::thread;
@@ -31,16 +34,15 @@ impl Manager {
     pub fn start_scope(&mut self, scope: &Scope) -> Result<(), Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let name = scope.name.as_str();
-        let mut properties: Vec<(&str, Sent<'_>)> = vec![
-            ("Slice", scope.slice.as_str().into()),
-            ("Description", scope.description.as_str().into()),
-            ("PIDs", scope.pids.clone().into()),
-        ];
-        properties.extend(to_send(name, &scope.properties)?);
-        let others: Vec<(&str, Vec<(&str, Sent<'_>)>)> = Vec::new();
-        let call = new_call(PATH, MANAGER, "StartTransientUnit", &(name, "fail", properties, others))?;
         let mut asked_again = false;
-        match self.ask_noting(&call, until, &mut asked_again) {
+        let mut call = scope.call(!self.has_no_oom_policy)?;
+        let mut answer = self.ask_noting(&call, until, &mut asked_again);
+        if !self.has_no_oom_policy && answer.as_ref().is_err_and(Error::is_about_unknown) {
+            self.has_no_oom_policy = true;
+            call = scope.call(false)?;
+            answer = self.ask_noting(&call, until, &mut asked_again);
+        }
+        match answer {
             // The answer to the first time was lost: it is the one that was to be started.
             Err(Error::Refused { name, .. }) if asked_again && name.ends_with(".UnitExists") => {}
             answer => drop(job(&call, &answer?)?),
@@ -99,6 +101,25 @@ impl Manager {
     }
 }
 
+impl Scope {
+    /// What starts it.
+    fn call(&self, with_oom_policy: bool) -> Result<Call, Error> {
+        let name = self.name.as_str();
+        let mut properties: Vec<(&str, Sent<'_>)> = vec![
+            ("Slice", self.slice.as_str().into()),
+            ("Description", self.description.as_str().into()),
+            ("PIDs", self.pids.clone().into()),
+            ("CollectMode", "inactive-or-failed".into()),
+        ];
+        if with_oom_policy {
+            properties.push(("OOMPolicy", "continue".into()));
+        }
+        properties.extend(to_send(name, &self.properties)?);
+        let others: Vec<(&str, Vec<(&str, Sent<'_>)>)> = Vec::new();
+        new_call(PATH, MANAGER, "StartTransientUnit", &(name, "fail", properties, others))
+    }
+}
+
 fn job(call: &Call, answer: &Message) -> Result<OwnedObjectPath, Error> {
     answer.values::<(OwnedObjectPath,)>().map(|(job,)| job).map_err(|what| unexpected(call.method, &what))
 }
@@ -117,15 +138,41 @@ mod tests {
     use super::super::played::{Fault, Played};
     use super::*;
 
-    #[test]
-    fn a_scope_is_started_and_stopped() {
-        let scope = Scope {
+    fn scope() -> Scope {
+        Scope {
             name: "a.scope".to_owned(),
             slice: "user-7.slice".to_owned(),
             description: "what it is".to_owned(),
             pids: vec![7, 8],
             properties: vec![(Property::AllowedCPUs, Value::Cpus("0".parse().unwrap()))],
-        };
+        }
+    }
+
+    /// Version 252 does not know what becomes of a scope of which the kernel kills a process.
+    #[test]
+    fn an_older_systemd_is_asked_once_for_what_it_does_not_know() {
+        let played = Played::new(true);
+        let mut manager = Manager::new(played.whose());
+        played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
+        for name in ["a.scope", "b.scope"] {
+            manager.start_scope(&Scope { name: name.to_owned(), ..scope() }).unwrap();
+        }
+        let heard: Vec<bool> = played
+            .stage()
+            .heard
+            .iter()
+            .filter(|heard| heard.contains("PIDs"))
+            .map(|heard| heard.contains("OOMPolicy"))
+            .collect();
+        assert_eq!((heard, played.stage().heard.len()), (vec![false, false], 5));
+        played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
+        let error = manager.start_scope(&Scope { name: "c.scope".to_owned(), ..scope() }).unwrap_err();
+        assert!(error.is_about_unknown(), "{error}");
+    }
+
+    #[test]
+    fn a_scope_is_started_and_stopped() {
+        let scope = scope();
         for fault in [None, Some(Fault::EndAfter)] {
             let played = Played::new(true);
             let mut manager = Manager::new(played.whose());
@@ -133,7 +180,8 @@ mod tests {
                 played.fail("StartTransientUnit", fault);
             }
             manager.start_scope(&scope).unwrap();
-            assert_eq!(played.stage().heard[1], "Slice s, Description s, PIDs au, AllowedCPUs ay");
+            let heard = "Slice s, Description s, PIDs au, CollectMode s, OOMPolicy s, AllowedCPUs ay";
+            assert_eq!(played.stage().heard[1], heard);
             if fault.is_none() {
                 let error = manager.start_scope(&scope).unwrap_err();
                 assert!(

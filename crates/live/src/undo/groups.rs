@@ -4,6 +4,8 @@
 //! daemon wrote stays as it is. A controller that another control group uses by now stays enabled. Both are told, and
 //! neither is a problem.
 //!
+//! A scope is systemd's, and goes with its last process. Whoever is in one goes back to where it came from, if that is still there.
+//!
 //! The last entry comes first, and each is tried again for a while. A group is busy until the last of its processes is
 //! out of it. And a process cannot go back to a group whose controllers are still enabled for its children.
 
@@ -18,7 +20,7 @@ use crate::host;
 use crate::observe::knob::processes;
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::undo::journal::{Entry, compacted, first_word};
-use crate::undo::way_back::{Elsewhere, Sent, WayBack, origin_of};
+use crate::undo::way_back::{Elsewhere, Sent, WayBack, origin_of, send_out_of_scope};
 
 /// How long what fails is tried again while nothing else succeeds: the more there is to undo, the longer that takes.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -87,11 +89,14 @@ impl Tree {
 
     fn of(entries: &[Entry]) -> Tree {
         let created: BTreeSet<PathBuf> = entries.iter().filter_map(created).cloned().collect();
+        let scopes: BTreeSet<PathBuf> = entries.iter().filter_map(scope).cloned().collect();
         // From one of our groups to another is not where a process came from.
-        let is_ours = |path: &Path| path.ancestors().any(|path| created.contains(path));
+        let is_ours =
+            |path: &Path| path.ancestors().any(|path| created.contains(path) || scopes.contains(path));
         let foreign = entries.iter().filter(|entry| match entry {
             Entry::Moved { from, .. } => !is_ours(from),
             Entry::Created { .. } | Entry::Knob { .. } | Entry::KnobLeft { .. } | Entry::Line { .. } => true,
+            Entry::Scope { .. } | Entry::ScopeOver { .. } => true,
             _ => false,
         });
         let entries = compacted(&foreign.cloned().collect::<Vec<_>>(), |_| true);
@@ -111,6 +116,7 @@ impl Tree {
                 Ok(())
             }
             Entry::Created { cgroup } => self.remove(cgroup, work),
+            Entry::Scope { cgroup } => self.leave_scope(cgroup, work),
             Entry::Knob { path, original } if passes_on(path) => self.take_back(path, original, work.undone),
             Entry::Knob { path, original } => {
                 work.undone.knobs += u32::from(write_back(path, original)?);
@@ -124,6 +130,27 @@ impl Tree {
     /// Who is in one of our groups.
     fn inside(&self) -> BTreeSet<u32> {
         self.created.iter().flat_map(|group| processes(group).unwrap_or_default()).collect()
+    }
+
+    /// Sends whoever is in a scope to where it came from, if that is there.
+    fn leave_scope(&self, scope: &Path, work: &mut Work<'_>) -> io::Result<()> {
+        for child in children(scope) {
+            self.leave_scope(&child, work)?;
+        }
+        // Who is born while this goes on is found by the next round.
+        let mut seen = BTreeSet::new();
+        loop {
+            let mut here = processes(scope).unwrap_or_default();
+            here.retain(|pid| seen.insert(*pid));
+            if here.is_empty() {
+                break;
+            }
+            for pid in here {
+                let origin = origin_of(work.procfs, pid, &self.origins);
+                work.undone.moved += u32::from(send_out_of_scope(pid, origin.as_deref())?);
+            }
+        }
+        Ok(())
     }
 
     /// Moves out whoever is in a group, removes what others made below it, and then the group.
@@ -291,6 +318,13 @@ fn created(entry: &Entry) -> Option<&PathBuf> {
     }
 }
 
+fn scope(entry: &Entry) -> Option<&PathBuf> {
+    match entry {
+        Entry::Scope { cgroup } => Some(cgroup),
+        _ => None,
+    }
+}
+
 fn origin(entry: &Entry) -> Option<(ProcessKey, &PathBuf)> {
     match entry {
         Entry::Moved { process, from } => Some((*process, from)),
@@ -355,6 +389,10 @@ fn describe(entry: &Entry, err: &io::Error) -> String {
             process.pid,
             from.display()
         ),
+        Entry::Scope { cgroup } => format!(
+            "{}: its processes cannot go back to where they came from: {err}; they stay there",
+            cgroup.display()
+        ),
         Entry::Created { cgroup } => {
             format!(
                 "{}: cannot remove: {err}; end what runs in it and remove it: rmdir {0}",
@@ -376,6 +414,51 @@ mod tests {
     use super::*;
 
     use crate::host::{Answer, Kind, tamper};
+
+    /// This process is in a scope, and so is its child, which nothing is written of: they go back to the session. Another scope is
+    /// gone, and a third one's processes came from a session that is gone: they stay.
+    #[test]
+    fn who_is_in_a_scope_goes_back_or_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let [session, scope, other] = ["session", "scope", "other"].map(|name| root.path().join(name));
+        for dir in [&session, &scope, &other] {
+            fs::create_dir(dir).unwrap();
+            fs::write(dir.join("cgroup.procs"), "").unwrap();
+        }
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let (own, born) = (std::process::id(), child.id());
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let process = procfs.stat(own).unwrap().unwrap().key;
+        let say = |dir: &Path, text: &str| fs::write(dir.join("cgroup.procs"), text).unwrap();
+        let reads = |dir: &Path| fs::read_to_string(dir.join("cgroup.procs")).unwrap().trim().to_owned();
+        let came = |from: &Path, scope: &Path| {
+            vec![
+                Entry::Scope { cgroup: scope.to_owned() },
+                Entry::Moved { process, from: from.to_owned() },
+                Entry::Scope { cgroup: root.path().join("gone") },
+            ]
+        };
+        say(&scope, &format!("{own}\n{born}\n"));
+        let mut entries = came(&session, &scope);
+        // From one scope to another is not where it came from.
+        entries.extend(came(&scope, &other));
+        let undone = undo(&entries);
+        assert_eq!((undone.moved, undone.problems.as_slice()), (2, [].as_slice()));
+        assert_eq!(reads(&session), born.to_string(), "a plain file has what was written last");
+        assert!(scope.exists());
+
+        let gone = root.path().join("session-that-is-over");
+        say(&session, "");
+        let undone = undo(&came(&gone, &scope));
+        assert_eq!((undone.moved, undone.problems.len(), undone.notices.len()), (0, 0, 0));
+        assert_eq!(reads(&scope), format!("{own}\n{born}"));
+        // systemd has ended it: nothing is looked for there.
+        let over = Entry::ScopeOver { cgroup: scope.clone() };
+        let undone = undo(&[came(&session, &scope), vec![over]].concat());
+        assert_eq!((undone.moved, reads(&session)), (0, String::new()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 
     /// A group that cannot be looked at for a moment is not taken for gone.
     #[test]

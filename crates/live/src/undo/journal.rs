@@ -86,7 +86,7 @@ pub enum Entry {
         /// The process.
         process: ProcessKey,
     },
-    /// A process is about to be moved to a cgroup of ours; this is where it was.
+    /// A process is about to be moved to a cgroup of ours, or to a scope; this is where it was.
     Moved {
         /// The process.
         process: ProcessKey,
@@ -96,6 +96,16 @@ pub enum Entry {
     /// A cgroup is about to be created.
     Created {
         /// Its directory.
+        cgroup: PathBuf,
+    },
+    /// systemd is about to be asked for a scope.
+    Scope {
+        /// The directory that its control group will have.
+        cgroup: PathBuf,
+    },
+    /// A scope is gone, or was not made: the earlier entry counts no more.
+    ScopeOver {
+        /// The directory that its control group had.
         cgroup: PathBuf,
     },
     /// A group of `resctrl` is about to be made.
@@ -383,6 +393,7 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut prioritized, mut scored) = (BTreeSet::new(), BTreeSet::new());
     let (mut back, mut given_values, mut left) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+    let mut over = BTreeSet::new();
     let mut kept: Vec<&Entry> = Vec::new();
     for entry in entries.iter().rev() {
         let keep = match entry {
@@ -395,6 +406,11 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
                 false
             }
             Entry::Moved { process, .. } => origins.insert(*process) && alive(*process),
+            Entry::ScopeOver { cgroup } => {
+                over.insert(cgroup);
+                false
+            }
+            Entry::Scope { cgroup } => !over.contains(cgroup),
             Entry::PropertyBack { whose, unit, property } => {
                 back.insert((whose, unit, *property));
                 false
@@ -429,6 +445,7 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
         Entry::PriorityGiven { priority } => priorities.insert(*priority),
         Entry::OomScoreGiven { value } => scores.insert(*value),
         Entry::Created { cgroup: path }
+        | Entry::Scope { cgroup: path }
         | Entry::ResourceGroup { dir: path }
         | Entry::Mounted { point: path } => created.insert(path.clone()),
         Entry::Knob { path, .. } => knobs.insert(path.clone()),

@@ -12,6 +12,8 @@
 //! 4. the group of its parent;
 //! 5. the place that this program's own groups are in.
 //!
+//! A process in a scope goes to the group that it came from, or stays: systemd knows the scope, and ends it with its processes.
+//!
 //! A slice is there for groups, and a group that passes controllers on takes no process itself. There the process goes into a
 //! leaf, [`LEAF`], which is removed at this program's next start, once it is empty.
 //!
@@ -103,6 +105,14 @@ impl WayBack<'_> {
         let parent = procfs.stat(pid).ok()??.parent;
         let group = procfs.cgroup(parent).ok()?.filter(|_| parent > 1)?;
         Some(root.join(group.trim_start_matches('/')))
+    }
+}
+
+/// Sends a process that is in a scope to where it came from. False: it is gone, or that group is, and it stays.
+pub(crate) fn send_out_of_scope(pid: u32, origin: Option<&Path>) -> io::Result<bool> {
+    match origin.filter(|origin| is_group(origin)) {
+        Some(origin) => enter(pid, origin),
+        None => Ok(false),
     }
 }
 

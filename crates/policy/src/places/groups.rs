@@ -25,6 +25,22 @@ pub fn owner_of(group: &str) -> Option<u32> {
     slice.rsplit('/').next()?.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()
 }
 
+/// The slice of this program's own, in which systemd makes slices for units, and in these scopes for processes.
+const OWN: &str = "/commonhold.slice/";
+
+/// The slices of units that a group is in, the outermost first: `commonhold-a.slice`, and in it `commonhold-a-b.slice`.
+fn slices_of_units(group: &str) -> Vec<&str> {
+    let Some(rest) = group.strip_prefix(OWN) else { return Vec::new() };
+    let mut end = OWN.len();
+    let names =
+        rest.split('/').take_while(|name| name.starts_with("commonhold-") && name.ends_with(".slice"));
+    let ends = names.map(|name| {
+        end += name.len() + 1;
+        end - 1
+    });
+    ends.map(|end| &group[..end]).collect()
+}
+
 /// A path up to the user's slice in it.
 fn user_slice(group: &str) -> Option<&str> {
     let is_user = |name: &str| {
@@ -53,7 +69,8 @@ fn around(group: &str) -> impl Iterator<Item = &str> {
 /// The groups that could be a place for who is in a group, the outermost first. `made`: the groups that sub-units were made of.
 fn candidates<'a>(made: &BTreeSet<&str>, group: &'a str) -> Vec<&'a str> {
     let made = || around(group).find(|group| made.contains(group));
-    let first = user_slice(group).or_else(made).or_else(|| service(group)).unwrap_or(group);
+    let of_unit = || slices_of_units(group).pop();
+    let first = user_slice(group).or_else(made).or_else(of_unit).or_else(|| service(group)).unwrap_or(group);
     around(group).filter(|group| group.len() >= first.len()).collect()
 }
 
@@ -106,6 +123,8 @@ struct There {
     others: Whose,
     /// Whether any is in the group itself.
     inhabited: bool,
+    /// Whether it is a unit's slice, and another unit's in it has processes.
+    is_around: bool,
 }
 
 impl There {
@@ -117,6 +136,9 @@ impl There {
 
     /// The unit that is held here, if the group is a place. A group of several units is one only where it cannot be divided.
     fn unit(self) -> Option<UnitId> {
+        if self.is_around {
+            return None;
+        }
         let counts = if self.others == Whose::Nobodys { self.named } else { self.others };
         match counts {
             Whose::One(unit) => Some(unit),
@@ -139,6 +161,11 @@ pub fn of(contract: &Contract, inhabited: &[Inhabited]) -> BTreeMap<String, Unit
     for one in inhabited {
         for group in candidates(&made, &one.group) {
             whose.entry(group).or_default().add(contract, one, group == one.group);
+        }
+        let mut around = slices_of_units(&one.group);
+        around.pop();
+        for slice in around {
+            whose.entry(slice).or_default().is_around = true;
         }
     }
     let mut places = BTreeMap::new();
@@ -236,6 +263,27 @@ mod tests {
         assert_eq!(held_in(&contract, &places, SHELL, ana), Some(ANA));
         assert_eq!(held_in(&contract, &places, SHELL, bob), None);
         assert_eq!(held_in(&contract, &places, CRON, ana), None);
+    }
+
+    /// The unit physics has a scope, and ana in it has two: each slice is one place, and none is in another.
+    #[test]
+    fn a_units_slice_is_the_place_of_its_scopes() {
+        let (contract, [physics, ana, bob, _]) = contract();
+        let slice = "/commonhold.slice/commonhold-physics.slice";
+        let anas = format!("{slice}/commonhold-physics-ana.slice");
+        let bobs = format!("{slice}/commonhold-physics-bob.slice");
+        let [first, second] = ["1", "2"].map(|n| format!("{anas}/commonhold-{n}.scope"));
+        let [own, of_bob] = [format!("{slice}/commonhold-3.scope"), format!("{bobs}/commonhold-4.scope")];
+        let alone = found(&contract, &[(&first, ana, true), (&second, ana, true)]);
+        assert_eq!(alone, [(anas.clone(), ana)], "bob may come");
+        let both = found(&contract, &[(&first, ana, true), (&of_bob, bob, true)]);
+        assert_eq!(both, [(anas.clone(), ana), (bobs, bob)]);
+        let around = found(&contract, &[(&first, ana, true), (&own, physics, true)]);
+        assert_eq!(around, [(own.clone(), physics), (anas, ana)]);
+        assert_eq!(found(&contract, &[(&own, physics, true)]), [(slice.to_string(), physics)]);
+        // Of a scope in which others are, too, the rest of the slice is still the unit's.
+        let mixed = found(&contract, &[(&first, ana, true), (&second, UnitId::SHARED, false)]);
+        assert_eq!(mixed, [(first, ana)]);
     }
 
     /// Two jobs of one manager, each a unit of its own.

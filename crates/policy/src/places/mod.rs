@@ -7,10 +7,10 @@
 //! Terms. A *place* is a control group of another program's in which all processes are one unit's, or of units within that.
 //! A unit's *holders* are its places and its own control group. What holds at a holder is its *part*.
 //!
-//! Algorithm, which groups are places ([`of`]): a user's slice; else the outermost service or scope; else the group itself. If
-//! it has processes of several units, what is in it is looked at one level deeper. A group that cannot be divided is the place of
-//! the innermost unit around all, if there is one. A process that a rule names (`exec`, `pid`, `command`) does not count where
-//! others are: it is moved to a scope of its own.
+//! Algorithm, which groups are places ([`of`]): a user's slice; else a unit's slice of scopes that were made for its processes;
+//! else the outermost service or scope; else the group itself. If it has processes of several units, what is in it is looked at
+//! one level deeper. A group that cannot be divided is the place of the innermost unit around all, if there is one. A process
+//! that a rule names (`exec`, `pid`, `command`) does not count where others are: it is moved to a scope in its unit's slice.
 //!
 //! Algorithm, parts ([`spread`]): a holder has what it uses, and what is left of the unit's is divided evenly. If all
 //! use more than the unit has, its parts are in proportion to what they use. A holder that its manager bounds has no more than

@@ -20,7 +20,7 @@ use crate::LiveError;
 use crate::host::{self, affinity};
 use crate::observe::process::{ProcFs, ProcessKey};
 use crate::undo::journal::{Entry, Journal, record};
-use crate::undo::way_back::{Sent, WayBack, origin_of, refusal};
+use crate::undo::way_back::{self, Sent, WayBack, origin_of, refusal};
 
 /// How often a process that another program moved away is moved back.
 const RETURNS_MAX: u8 = 3;
@@ -44,6 +44,8 @@ pub(super) struct Arrival {
 pub(super) struct Members {
     /// Where cgroup v2 is mounted.
     mount: PathBuf,
+    /// The slice of all scopes.
+    scopes: PathBuf,
     /// Where the kernel overwrites affinities: what with, the CPUs of a thread that chose none.
     overwritten: Option<CpuSet>,
     procfs: ProcFs,
@@ -77,6 +79,7 @@ impl Members {
     pub(super) fn new(mount: &Path, procfs: ProcFs, overwritten: Option<CpuSet>) -> Members {
         Members {
             mount: mount.to_owned(),
+            scopes: mount.join("commonhold.slice"),
             overwritten,
             procfs,
             threads: Vec::new(),
@@ -105,7 +108,8 @@ impl Members {
             if here == arrival.to {
                 continue;
             }
-            if !here.starts_with(&tree.top) {
+            // Nobody came from a scope.
+            if !here.starts_with(&tree.top) && !here.starts_with(&self.scopes) {
                 self.remember(arrival.process, here, &mut entries);
             }
             moves.push(arrival);
@@ -128,6 +132,36 @@ impl Members {
         self.brought.insert(process, anonymous_bytes(process.pid).unwrap_or(0));
         self.origins.insert(process, here.clone());
         entries.push(Entry::Moved { process, from: here });
+    }
+
+    /// What it takes to undo that systemd takes these into a scope. From one of our groups, or out of another scope, is not where a
+    /// process came from.
+    pub(super) fn leave_for_scope(&mut self, processes: &[ProcessKey], top: &Path) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for process in processes {
+            if let Some(here) = self.whereabouts(*process)
+                && !here.starts_with(&self.scopes)
+                && !here.starts_with(top)
+            {
+                self.remember(*process, here, &mut entries);
+            }
+        }
+        entries
+    }
+
+    /// Sends a process out of a scope to where it, or the one that started it, came from. Where that is gone it stays, since
+    /// systemd knows the scope.
+    pub(super) fn send_out_of_scope(&mut self, process: ProcessKey, name: &str) -> Option<LiveError> {
+        let origin = origin_of(&mut self.procfs, process.pid, &self.origins);
+        match way_back::send_out_of_scope(process.pid, origin.as_deref()) {
+            Ok(_) => {
+                self.origins.remove(&process);
+                None
+            }
+            Err(source) => self.reported.insert(process).then(|| {
+                could_not_move(process, name, "out of the scope of a unit that it is not in", source)
+            }),
+        }
     }
 
     fn move_one(&mut self, arrival: &Arrival) -> Option<LiveError> {

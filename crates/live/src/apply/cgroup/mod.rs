@@ -34,6 +34,7 @@ pub(crate) mod memory;
 mod order;
 mod places;
 mod properties;
+mod scopes;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,6 +70,7 @@ use groups::Groups;
 use members::{Arrival, Members, forgets_affinity};
 use memory::Memory;
 use places::Places;
+use scopes::{Came, Scopes};
 use usage::Usage;
 
 /// How often to look whether another program moved members away, in nanoseconds.
@@ -110,6 +112,8 @@ pub struct CgroupBackend {
     usable: CpuSet,
     bus: Bus,
     places: Places,
+    /// `None` where systemd makes none.
+    scopes: Option<Scopes>,
     /// How often it changed who is in which control group.
     changed: u64,
 }
@@ -176,12 +180,17 @@ impl CgroupBackend {
             problems,
             bus: Bus::default(),
             places: Places::new(&place.mount),
+            scopes: None,
             changed: 0,
         };
         backend.follow_memory();
         backend.open_bus();
         if backend.roster.is_in_place() {
             backend.problems.extend(backend.places.tell_systemd().err());
+            match Scopes::begin(&place.mount) {
+                Ok(scopes) => backend.make_scopes(scopes),
+                Err(error) => backend.problems.push(error),
+            }
         }
         Ok(backend)
     }
@@ -190,6 +199,14 @@ impl CgroupBackend {
     pub fn files_per_unit(place: &CgroupPlace) -> usize {
         let memory = if place.controllers.contains("memory") { memory::FILES_PER_UNIT } else { 0 };
         groups::FILES_PER_UNIT + memory
+    }
+
+    /// Has systemd make scopes for processes that stand beside those of other units.
+    fn make_scopes(&mut self, scopes: Option<Scopes>) {
+        if scopes.is_some() {
+            self.roster.makes_scopes();
+        }
+        self.scopes = scopes;
     }
 
     /// Finds what the processor offers for the memory bus.
@@ -228,6 +245,7 @@ impl CgroupBackend {
         let changes = self.roster.refresh(&self.contract, now, self.scan)?;
         self.scan = Scan::Quick;
         self.follow(&changes);
+        self.follow_scopes()?;
         self.follow_places();
         let came = !(changes.joined.is_empty() && changes.moved.is_empty());
         let bus = self.bus.follow(now, came, &self.contract, &mut self.roster, &mut self.journal);
@@ -297,6 +315,24 @@ impl CgroupBackend {
         dir.starts_with(&self.groups.tree().top) || self.places.has_capped(dir, cap)
     }
 
+    /// Has systemd make the scopes that are due, and follows who is in one.
+    fn follow_scopes(&mut self) -> Result<(), LiveError> {
+        let CgroupBackend { scopes, contract, roster, members, journal, now, groups, .. } = self;
+        let Some(scopes) = scopes else { return Ok(()) };
+        let Came { arrived, refused, problems } =
+            scopes.look(*now, contract, roster, (members, &groups.tree().top), journal);
+        self.problems.extend(problems);
+        if !arrived.is_empty() {
+            let changes = self.roster.look_for_scopes(&arrived)?;
+            self.follow(&changes);
+        }
+        if !refused.is_empty() {
+            let changes = self.roster.refuse_scopes(&refused);
+            self.follow(&changes);
+        }
+        Ok(())
+    }
+
     /// Follows which control groups of other programs are places of units.
     fn follow_places(&mut self) {
         let CgroupBackend { places, contract, roster, journal, problems, now, .. } = self;
@@ -348,12 +384,13 @@ impl CgroupBackend {
             self.members.forget(*process);
             self.confinement.forget(*process);
             self.stops.forget(*process);
+            self.scopes.iter_mut().for_each(|scopes| scopes.forget(*process));
             self.seating.reported.retain(|(reported, _)| reported != process);
         }
         let joined = changes.joined.iter().copied();
         let moved = changes.moved.iter().map(|moved| (moved.key, moved.to));
         let regrouped = changes.regrouped.iter().copied();
-        let mut arrivals = Vec::new();
+        let (mut arrivals, mut astray) = (Vec::new(), Vec::new());
         for (process, unit) in
             joined.chain(moved).chain(regrouped).filter(|(_, unit)| *unit != UnitId::KERNEL)
         {
@@ -365,11 +402,21 @@ impl CgroupBackend {
                 if self.groups.is_made(unit) {
                     arrivals.push(Arrival { process, name, to });
                 }
+            } else if self.roster.is_astray(process.pid) {
+                self.problems.extend(self.members.send_out_of_scope(process, &name));
+                astray.push(process.pid);
             } else {
                 self.problems.extend(self.members.send_home(process, &name, self.groups.tree()));
             }
         }
         self.problems.extend(self.members.bring(&arrivals, self.groups.tree(), &mut self.journal));
+        if !astray.is_empty() {
+            // Who is asleep was moved without its facts being read again.
+            match self.roster.look_for_scopes(&astray) {
+                Ok(changes) => self.follow(&changes),
+                Err(error) => self.problems.push(error),
+            }
+        }
     }
 
     /// Puts the threads of jobs of these processes where their seats are.

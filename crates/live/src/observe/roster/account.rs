@@ -37,7 +37,8 @@ impl Account {
     /// Books CPU time of a process.
     fn add(&mut self, known: &Known, ns: u64) {
         self.used_ns += ns;
-        if known.member.stays.is_some_and(Stays::is_outside) {
+        // systemd takes it to where the kernel counts for the unit, at a moment that is not known: never twice.
+        if known.member.stays.is_some_and(Stays::is_outside) && !known.is_leaving {
             self.outside_ns += ns;
         }
     }

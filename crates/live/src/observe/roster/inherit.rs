@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_policy::membership::{Placement, Rule};
+use commonhold_policy::membership::{Placement, Rule, Stays};
 
 use crate::observe::process::ProcessKey;
 
@@ -44,6 +44,9 @@ impl Roster {
                 self.find_lost_parent(&mut known);
                 known.member.placement = placement_of(self, &known);
                 known.member.stays = stays_of(self, &known);
+                if known.member.stays == Some(Stays::Mixed) {
+                    self.beside.insert(pid);
+                }
                 if !known.ended {
                     changes.joined.push((known.member.key, known.member.placement.unit));
                 }
@@ -56,7 +59,8 @@ impl Roster {
     fn find_origin(&self, known: &mut Known) {
         let parent = self.known.get(&known.member.parent);
         let seen = std::mem::take(&mut known.facts.cgroup);
-        known.is_moved = self.origins.hides(&seen);
+        known.is_moved = self.origins.is_own(&seen);
+        known.scope = self.origins.is_scope(&seen).then(|| seen.clone());
         known.facts.cgroup = self.origins.of_newborn(seen, parent.map(|parent| parent.facts.cgroup.as_str()));
     }
 
@@ -127,6 +131,9 @@ impl Roster {
     pub(super) fn regroup(&mut self, pid: u32, here: bool, changes: &mut Changes) {
         let Some(known) = self.known.get(&pid) else { return };
         let (stays, before) = (stays_of(self, known), known.member.stays);
+        if stays == Some(Stays::Mixed) {
+            self.beside.insert(pid);
+        }
         if stays == before {
             return;
         }

@@ -5,7 +5,8 @@
 //!
 //! Algorithm: while a process stands in that backend's subtree, it counts as standing where it stood before. A process
 //! that was born there counts as standing where its parent does. If the parent is gone, it counts as standing where
-//! the processes did that were looked at last in the same place.
+//! the processes did that were looked at last in the same place. The same holds for scopes that systemd makes for processes of
+//! units.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     subtree: Option<String>,
+    /// The slice of all scopes, where there are any.
+    scopes: Option<&'static str>,
     /// By control group in the subtree, where somebody in it came from.
     last: BTreeMap<String, String>,
 }
@@ -23,10 +26,24 @@ impl Origins {
         self.subtree = Some(subtree.trim_end_matches('/').to_owned());
     }
 
+    /// Sees through the scopes that systemd makes for processes of units, in this slice.
+    pub(super) fn see_through_scopes(&mut self, slice: &'static str) {
+        self.scopes = Some(slice);
+    }
+
+    /// Whether a control group is one of the backend's own.
+    pub(super) fn is_own(&self, cgroup: &str) -> bool {
+        self.subtree.as_deref().is_some_and(|subtree| is_below(cgroup, subtree))
+    }
+
+    /// Whether a control group is a scope for processes of units, or in one.
+    pub(super) fn is_scope(&self, cgroup: &str) -> bool {
+        self.scopes.is_some_and(|slice| is_below(cgroup, slice))
+    }
+
     /// Whether a control group is one to see through.
-    pub(super) fn hides(&self, cgroup: &str) -> bool {
-        let below = |subtree: &String| cgroup.strip_prefix(subtree.as_str());
-        self.subtree.as_ref().and_then(below).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    fn hides(&self, cgroup: &str) -> bool {
+        self.is_own(cgroup) || self.is_scope(cgroup)
     }
 
     /// Where a process counts as standing that is seen in `seen` and counted as standing in `before` so far.
@@ -45,6 +62,10 @@ impl Origins {
         }
         parent.or(self.last.get(&seen).map(String::as_str)).unwrap_or_default().to_owned()
     }
+}
+
+fn is_below(cgroup: &str, around: &str) -> bool {
+    cgroup.strip_prefix(around).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

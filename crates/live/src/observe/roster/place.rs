@@ -22,14 +22,14 @@ pub(super) struct Places {
 }
 
 /// Who is in a group as a process of its unit.
-fn inhabited(known: &Known) -> Inhabited {
+pub(super) fn inhabited(known: &Known) -> Inhabited {
     let named = matches!(known.member.placement.rule, Rule::Exec | Rule::Pid | Rule::Command);
-    Inhabited { group: known.facts.cgroup.clone(), unit: known.member.placement.unit, named }
+    Inhabited { group: known.group().to_owned(), unit: known.member.placement.unit, named }
 }
 
 /// Whether a process counts in whose a group is. The kernel's own threads and those that were moved away do not.
 fn counts(known: &Known) -> bool {
-    !known.ended && !known.facts.kernel_thread && !known.is_moved && known.facts.cgroup.len() > 1
+    !known.ended && !known.facts.kernel_thread && !known.is_moved && known.group().len() > 1
 }
 
 impl Roster {
@@ -56,22 +56,24 @@ impl Roster {
         if named && known.is_moved {
             return None;
         }
-        if places::held_in(&self.contract, &self.places.held, &group, unit).is_some() {
+        let held = places::held_in(&self.contract, &self.places.held, &group, unit).is_some();
+        if held && !self.is_in_others_scope(known) {
             return Some(Stays::InPlace);
         }
-        let manages = stays(&known.facts, &known.member.placement, None) == Some(Stays::UserManager);
-        (!named || manages).then_some(Stays::Mixed)
+        // Until systemd has made a scope for it, it is where it is.
+        (!named || self.is_kept_by_manager(known) || self.may_have_scope(known)).then_some(Stays::Mixed)
+    }
+
+    /// Whether a user's service manager keeps it.
+    pub(super) fn is_kept_by_manager(&self, known: &Known) -> bool {
+        stays(&known.facts, &known.member.placement, None) == Some(Stays::UserManager)
     }
 
     /// The control group of another program that a process's unit is held in, if it is held there.
     pub fn place_of(&self, pid: u32) -> Option<(&str, UnitId)> {
         let known = self.known.get(&pid).filter(|known| known.member.stays == Some(Stays::InPlace))?;
-        let place = places::held_in(
-            &self.contract,
-            &self.places.held,
-            &known.facts.cgroup,
-            known.member.placement.unit,
-        )?;
+        let place =
+            places::held_in(&self.contract, &self.places.held, known.group(), known.member.placement.unit)?;
         Some((place, *self.places.held.get(place)?))
     }
 

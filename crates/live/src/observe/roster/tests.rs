@@ -476,3 +476,107 @@ fn groups_get_units_of_their_own_and_lose_them() {
         assert_eq!(fake.look(Scan::Full).seen, Seen::default());
     }
 }
+
+/// systemd makes scopes: a build in a session waits for its second second, and who entered by `exec` for nothing. Then they are
+/// held in the unit's slice. What `exec` began in cron's group is refused a scope.
+#[test]
+fn who_is_named_is_due_for_a_scope() {
+    let (contract, [_, tools, ana, bob]) = contract_of_users();
+    let mut fake = Fake::new(contract);
+    fake.roster.holds_in_place();
+    fake.roster.see_through("/commonhold");
+    fake.roster.makes_scopes();
+    for (pid, comm) in [(1, "sh"), (9, "x")] {
+        fake.put(pid, 0, pid, 1000, comm);
+        fake.stand(pid, SHELL);
+    }
+    fake.look(Scan::Full);
+    let due = |fake: &mut Fake, later: Time| -> Vec<(u32, UnitId, bool)> {
+        let due = fake.roster.due_for_scopes(fake.now + later);
+        due.into_iter().map(|due| (due.key.pid - BASE, due.unit, due.enters)).collect()
+    };
+    for (pid, comm) in [(2, "make"), (3, "hog")] {
+        fake.put(pid, 1, 1, 1000, comm);
+        fake.stand(pid, SHELL);
+    }
+    fake.look(Scan::Quick);
+    let key = |pid: u32| ProcessKey { pid: BASE + pid, start: 100 + u64::from(pid) };
+    assert!(fake.roster.enter(&fake.contract, key(3), bob).unwrap());
+    fake.now -= super::SECOND;
+    fake.look(Scan::Quick);
+    let (mixed, in_place) = (Some(Stays::Mixed), Some(Stays::InPlace));
+    assert_eq!(stays(&fake, &[1, 2, 3]), [in_place, mixed, mixed]);
+    assert!(fake.roster.is_entering(key(3)) && !fake.roster.is_entering(key(2)));
+    assert_eq!(due(&mut fake, 0), [(3, bob, true)]);
+    assert_eq!(due(&mut fake, super::SECOND), [(2, tools, false), (3, bob, true)]);
+    // systemd has made them.
+    let scope = |slice: &str| format!("/commonhold.slice/commonhold-{slice}.slice/commonhold-1-2.scope");
+    fake.stand(2, &scope("tools"));
+    fake.stand(3, &scope("physics.slice/commonhold-physics-u1001"));
+    fake.roster.look_for_scopes(&[BASE + 2, BASE + 3]).unwrap();
+    assert_eq!(stays(&fake, &[1, 2, 3]), [in_place, in_place, in_place]);
+    assert!(!fake.roster.is_entering(key(3)));
+    let of_bob = "/commonhold.slice/commonhold-physics.slice/commonhold-physics-u1001.slice";
+    let slices = ["/commonhold.slice/commonhold-tools.slice", "/user.slice/user-1000.slice"];
+    assert_eq!(places(&fake), [(of_bob, bob), (slices[0], tools), (slices[1], ana)]);
+    assert_eq!(fake.roster.place_of(BASE + 3), Some((of_bob, bob)));
+    assert_eq!(due(&mut fake, super::SECOND), []);
+    assert_eq!(fake.roster.user_of(&fake.roster.known[&(BASE + 3)].facts), 1000, "it is ana's still");
+    // What a build starts is born there.
+    fake.put(4, 2, 1, 1000, "cc");
+    fake.stand(4, &scope("tools"));
+    fake.look(Scan::Quick);
+    assert_eq!(stays(&fake, &[4]), [in_place]);
+    fake.check(4, "tools", Rule::Command);
+
+    // The contract has the unit tools no more: the build is ana's, and not in a scope of hers.
+    let (reduced, [.., ana, _]) = {
+        let (mut contract, ids) = contract_of_users();
+        contract.units[tools.index()].members.clear();
+        (contract, ids)
+    };
+    fake.contract = reduced;
+    fake.look(Scan::Full);
+    assert_eq!(fake.roster.member(BASE + 2).unwrap().placement.unit, ana);
+    assert_eq!([2, 3, 4].map(|pid| fake.roster.is_astray(BASE + pid)), [true, false, true]);
+    assert_eq!(stays(&fake, &[2, 4]), [mixed, mixed]);
+    assert_eq!(due(&mut fake, super::SECOND), [], "they go back");
+    for pid in [2, 4] {
+        fake.stand(pid, SHELL);
+    }
+    fake.roster.look_for_scopes(&[BASE + 2, BASE + 4]).unwrap();
+    assert_eq!(stays(&fake, &[2, 4]), [in_place, in_place]);
+
+    // systemd makes none: it is moved.
+    fake.put(5, 1, 1, 1000, "hog");
+    fake.stand(5, SHELL);
+    fake.look(Scan::Quick);
+    fake.roster.enter(&fake.contract, key(5), tools).unwrap();
+    fake.look(Scan::Quick);
+    assert_eq!(due(&mut fake, 0), [(5, tools, true)]);
+    let changes = fake.roster.refuse_scopes(&[key(5)]);
+    assert_eq!((changes.regrouped, stays(&fake, &[5])), (vec![(key(5), tools)], vec![None]));
+    assert!(!fake.roster.is_entering(key(5)));
+    assert_eq!(due(&mut fake, 0), []);
+}
+
+/// Neither `exec` nor a rule takes anything from a user's manager.
+#[test]
+fn who_is_kept_by_a_manager_is_due_for_none() {
+    let (contract, [_, tools, ..]) = contract_of_users();
+    let mut fake = Fake::new(contract);
+    fake.roster.holds_in_place();
+    fake.roster.makes_scopes();
+    let app = "/user.slice/user-1000.slice/user@1000.service/app.slice/terminal.scope";
+    for (pid, comm) in [(1, "sh"), (2, "make")] {
+        fake.put(pid, 0, pid, 1000, comm);
+        fake.stand(pid, app);
+    }
+    fake.look(Scan::Full);
+    fake.roster.enter(&fake.contract, ProcessKey { pid: BASE + 1, start: 101 }, tools).unwrap();
+    fake.put(3, 0, 3, 1000, "x");
+    fake.stand(3, app);
+    fake.look(Scan::Full);
+    assert_eq!(stays(&fake, &[1, 2]), [Some(Stays::Mixed); 2]);
+    assert_eq!(fake.roster.due_for_scopes(fake.now + super::SECOND), []);
+}

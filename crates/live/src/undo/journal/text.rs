@@ -44,6 +44,8 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
             put(lines, b'M', &[key(process).as_bytes(), from.as_os_str().as_bytes()]);
         }
         Entry::Created { cgroup } => put(lines, b'C', &[cgroup.as_os_str().as_bytes()]),
+        Entry::Scope { cgroup } => put(lines, b'D', &[cgroup.as_os_str().as_bytes()]),
+        Entry::ScopeOver { cgroup } => put(lines, b'E', &[cgroup.as_os_str().as_bytes()]),
         Entry::ResourceGroup { dir } => put(lines, b'B', &[dir.as_os_str().as_bytes()]),
         Entry::Mounted { point } => put(lines, b'F', &[point.as_os_str().as_bytes()]),
         Entry::Knob { path, original } => {
@@ -155,6 +157,8 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         b"R" => Entry::Continued { process: parse_key(field()?)? },
         b"M" => Entry::Moved { process: parse_key(field()?)?, from: parse_path(field()?) },
         b"C" => Entry::Created { cgroup: parse_path(field()?) },
+        b"D" => Entry::Scope { cgroup: parse_path(field()?) },
+        b"E" => Entry::ScopeOver { cgroup: parse_path(field()?) },
         b"B" => Entry::ResourceGroup { dir: parse_path(field()?) },
         b"F" => Entry::Mounted { point: parse_path(field()?) },
         b"K" => Entry::Knob { path: parse_path(field()?), original: String::from_utf8(field()?).ok()? },
@@ -298,6 +302,8 @@ mod tests {
             some_key().prop_map(|process| Entry::Continued { process }),
             (some_key(), some_path()).prop_map(|(process, from)| Entry::Moved { process, from }),
             some_path().prop_map(|cgroup| Entry::Created { cgroup }),
+            some_path().prop_map(|cgroup| Entry::Scope { cgroup }),
+            some_path().prop_map(|cgroup| Entry::ScopeOver { cgroup }),
             some_path().prop_map(|dir| Entry::ResourceGroup { dir }),
             some_path().prop_map(|point| Entry::Mounted { point }),
             (some_path(), any::<String>()).prop_map(|(path, original)| Entry::Knob { path, original }),

@@ -1,0 +1,451 @@
+//! Scopes of systemd's for processes that stand beside those of other units.
+//!
+//! Problem: a process that entered by `exec` stands in its user's session, with the shell. To hold it in its unit it must leave
+//! that group. Moved behind systemd's back, it would be in a group that systemd does not know.
+//!
+//! Algorithm: who is due, the roster says ([`Roster::due_for_scopes`]). systemd is asked for a scope in the unit's slice: one for each
+//! process that entered by `exec`, else one for all of a unit's that are due, at most twice a second. The journal has before where
+//! each process was, and the scope. Where systemd says no twice, or nothing, the processes are moved into the unit's own group.
+//!
+//! Properties: a process is in no scope of a unit that it is not in, but while a call to systemd lasts. A scope that is empty is
+//! gone by itself, and then the journal has it no more.
+//!
+//! Limits: where systemd answers too late, it may move a process out of the unit's own group into the scope. It is held there
+//! as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use commonhold_contract::Contract;
+use commonhold_policy::{MS, Time};
+
+use super::members::Members;
+use crate::LiveError;
+use crate::host;
+use crate::observe::process::ProcessKey;
+use crate::observe::roster::{Due, Roster};
+use crate::systemd::{Answer, Done, Queue, Request, Scope, Whose, group_of_slice, slice_for};
+use crate::undo::journal::{Entry, Journal, record};
+
+/// Processes that do not wait are brought into scopes no more often.
+const BATCH_NS: Time = 500 * MS;
+
+/// So often it is looked which scopes are gone.
+const LOOK_NS: Time = 1_000 * MS;
+
+/// So often systemd is asked for the same process: one of others may have ended meanwhile, and no scope is made then.
+const TRIES_MAX: u8 = 2;
+
+/// A scope that systemd was asked for.
+#[derive(Debug)]
+struct Asked {
+    unit: String,
+    keys: Vec<ProcessKey>,
+}
+
+/// What came of a look.
+#[derive(Debug, Default)]
+pub(super) struct Came {
+    /// Processes about which systemd has answered: most have a scope now.
+    pub(super) arrived: Vec<u32>,
+    /// Processes that get none.
+    pub(super) refused: Vec<ProcessKey>,
+    pub(super) problems: Vec<LiveError>,
+}
+
+/// Scopes, and who asks for them.
+#[derive(Debug)]
+pub(super) struct Scopes {
+    mount: PathBuf,
+    queue: Queue,
+    asked: BTreeMap<u64, Asked>,
+    /// Processes that systemd is asked about, or was: how often.
+    tries: BTreeMap<ProcessKey, u8>,
+    /// Those for which no answer has come yet.
+    waiting: BTreeSet<ProcessKey>,
+    /// Directories of scopes that the journal has.
+    there: BTreeSet<PathBuf>,
+    batch_at: Time,
+    looked_at: Time,
+    /// Refusals that were said.
+    said: BTreeSet<String>,
+}
+
+impl Scopes {
+    /// Of the machine's systemd; `None` where there is none.
+    pub(super) fn begin(mount: &Path) -> Result<Option<Scopes>, LiveError> {
+        let whose = Whose::system();
+        whose.is_there().then(|| Scopes::of(mount, whose)).transpose()
+    }
+
+    pub(super) fn of(mount: &Path, whose: Whose) -> Result<Scopes, LiveError> {
+        Ok(Scopes {
+            mount: mount.to_owned(),
+            queue: Queue::start(whose)?,
+            asked: BTreeMap::new(),
+            tries: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            there: BTreeSet::new(),
+            batch_at: 0,
+            looked_at: 0,
+            said: BTreeSet::new(),
+        })
+    }
+
+    /// Hears what systemd has answered, and asks it for scopes for those that are due.
+    pub(super) fn look(
+        &mut self,
+        now: Time,
+        contract: &Contract,
+        roster: &mut Roster,
+        (members, top): (&mut Members, &Path),
+        journal: &mut Journal,
+    ) -> Came {
+        let mut came = Came::default();
+        self.hear(&mut came);
+        let is_answered = |due: &Due| !self.waiting.contains(&due.key) && !came.refused.contains(&due.key);
+        let due: Vec<Due> = roster.due_for_scopes(now).into_iter().filter(is_answered).collect();
+        let (entering, others): (Vec<Due>, Vec<Due>) = due.into_iter().partition(|due| due.enters);
+        let mut groups: Vec<Vec<Due>> = entering.into_iter().map(|due| vec![due]).collect();
+        if !others.is_empty() && now >= self.batch_at.saturating_add(BATCH_NS) {
+            self.batch_at = now;
+            let mut by_unit: BTreeMap<_, Vec<Due>> = BTreeMap::new();
+            for due in others {
+                by_unit.entry(due.unit).or_default().push(due);
+            }
+            groups.extend(by_unit.into_values());
+        }
+        for group in groups {
+            let Some(first) = group.first() else { continue };
+            let unit = &contract.unit(first.unit).path;
+            let keys: Vec<ProcessKey> = group.iter().map(|due| due.key).collect();
+            match slice_for(unit) {
+                // Its name is too long for systemd.
+                None => came.refused.extend(keys),
+                Some(slice) => {
+                    let origins = members.leave_for_scope(&keys, top);
+                    match self.ask(now, (unit, slice), keys.clone(), origins, journal) {
+                        Ok(()) => roster.leave_for_scope(&keys),
+                        Err(error) => came.problems.push(error),
+                    }
+                }
+            }
+        }
+        if now >= self.looked_at.saturating_add(LOOK_NS) {
+            self.looked_at = now;
+            came.problems.extend(self.forget_those_gone(journal).err());
+        }
+        came
+    }
+
+    fn ask(
+        &mut self,
+        now: Time,
+        (unit, slice): (&str, String),
+        keys: Vec<ProcessKey>,
+        origins: Vec<Entry>,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let Some(first) = keys.first() else { return Ok(()) };
+        // A name that no scope of this machine has had: processes and times are not given twice together.
+        let name = format!("commonhold-{}-{}.scope", first.pid, now / MS);
+        let cgroup = self.mount.join(group_of_slice(&slice).trim_start_matches('/')).join(&name);
+        let mut entries = vec![Entry::Scope { cgroup: cgroup.clone() }];
+        entries.extend(origins);
+        record(journal, &entries)?;
+        self.there.insert(cgroup);
+        for key in &keys {
+            self.waiting.insert(*key);
+            *self.tries.entry(*key).or_default() += 1;
+        }
+        let scope = Scope {
+            name,
+            slice,
+            description: format!("processes of the unit {unit} of Commonhold's contract"),
+            pids: keys.iter().map(|key| key.pid).collect(),
+            properties: Vec::new(),
+        };
+        let number = self.queue.ask(Request::Start(scope));
+        self.asked.insert(number, Asked { unit: unit.to_owned(), keys });
+        Ok(())
+    }
+
+    fn hear(&mut self, came: &mut Came) {
+        for Done { number, answer } in self.queue.done() {
+            let Some(Asked { unit, keys }) = self.asked.remove(&number) else { continue };
+            for key in &keys {
+                self.waiting.remove(key);
+            }
+            match answer {
+                Ok(Answer::Started) => came.arrived.extend(keys.iter().map(|key| key.pid)),
+                Ok(_) => {}
+                Err(error) => {
+                    let is_last = |key: &ProcessKey| {
+                        error.is_silence() || self.tries.get(key).is_none_or(|tries| *tries >= TRIES_MAX)
+                    };
+                    let (refused, again): (Vec<ProcessKey>, Vec<ProcessKey>) =
+                        keys.into_iter().partition(is_last);
+                    // It may have done it, and its answer was lost.
+                    came.arrived.extend(again.iter().chain(&refused).map(|key| key.pid));
+                    if !refused.is_empty()
+                        && self.said.insert(kind_of(&error.to_string(), error.is_silence()))
+                    {
+                        came.problems.push(LiveError::Unavailable {
+                            what: format!("systemd makes no scope for processes of unit {unit}: {error}"),
+                            remedy: "they are moved into the unit's own control group".to_owned(),
+                        });
+                    }
+                    came.refused.extend(refused);
+                }
+            }
+        }
+    }
+
+    /// A scope that systemd has ended, or has not made, is none to undo.
+    fn forget_those_gone(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
+        if !self.asked.is_empty() {
+            return Ok(());
+        }
+        let gone: Vec<PathBuf> =
+            self.there.iter().filter(|dir| matches!(host::is_there(dir), Ok(false))).cloned().collect();
+        let over = gone.iter().map(|cgroup| Entry::ScopeOver { cgroup: cgroup.clone() });
+        record(journal, &over.collect::<Vec<_>>())?;
+        self.there.retain(|dir| !gone.contains(dir));
+        Ok(())
+    }
+
+    /// A process is gone.
+    pub(super) fn forget(&mut self, key: ProcessKey) {
+        self.tries.remove(&key);
+    }
+}
+
+/// What is said once of errors that differ in names and numbers only.
+fn kind_of(error: &str, is_silent: bool) -> String {
+    if is_silent { "silent".to_owned() } else { error.replace(|c: char| c.is_ascii_digit(), "") }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+    use std::thread;
+    use std::time::Duration;
+
+    use commonhold_contract::{Member, MemberKind, UnitId};
+
+    use super::*;
+    use crate::host::{Kind, tamper};
+    use crate::observe::process::ProcFs;
+    use crate::observe::roster::Scan;
+    use crate::systemd::played::{Fault, Played};
+
+    /// Beyond any `pid_max`: no real process has these numbers.
+    const BASE: u32 = 90_000_000;
+    const SHELL: &str = "/user.slice/user-1000.slice/session-3.scope";
+    const SECOND: Time = 1_000 * MS;
+
+    struct Fake {
+        dir: tempfile::TempDir,
+        played: Played,
+        contract: Contract,
+        build: UnitId,
+        roster: Roster,
+        members: Members,
+        journal: Journal,
+        scopes: Scopes,
+        now: Time,
+    }
+
+    impl Fake {
+        /// A shell and two builds in a session, all looked at once.
+        fn new() -> Fake {
+            let dir = tempfile::tempdir().unwrap();
+            for folder in ["proc", "run", &format!("cgroup{SHELL}")] {
+                fs::create_dir_all(dir.path().join(folder)).unwrap();
+            }
+            fs::write(dir.path().join(format!("cgroup{SHELL}/cgroup.procs")), "").unwrap();
+            let mut contract = Contract::default();
+            let build = contract.add(None, "build");
+            let make = MemberKind::Command("make".to_owned());
+            contract.units[build.index()].members.push(Member { kind: make, span: 0..0 });
+            let (mount, proc) = (dir.path().join("cgroup"), dir.path().join("proc"));
+            let mut roster = Roster::new(&proc, &[]).unwrap();
+            roster.holds_in_place();
+            roster.makes_scopes();
+            let played = Played::new(true);
+            let mut fake = Fake {
+                members: Members::new(&mount, ProcFs::open(&proc).unwrap(), None),
+                journal: Journal::create(&dir.path().join("run")).unwrap().0,
+                scopes: Scopes::of(&mount, played.whose()).unwrap(),
+                now: 10 * SECOND,
+                dir,
+                played,
+                contract,
+                build,
+                roster,
+            };
+            for (pid, comm) in [(1, "sh"), (2, "make"), (3, "make")] {
+                fake.put(pid, comm, SHELL);
+            }
+            fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+            fake
+        }
+
+        fn put(&self, pid: u32, comm: &str, group: &str) {
+            let dir = self.dir.path().join(format!("proc/{}", BASE + pid));
+            fs::create_dir_all(&dir).unwrap();
+            let number = BASE + pid;
+            let stat =
+                format!("{number} ({comm}) S 0 1 {number} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {} 0\n", 100 + pid);
+            fs::write(dir.join("stat"), stat).unwrap();
+            fs::write(dir.join("status"), "Uid:\t1000\t1000\nGid:\t1000\t1000\nGroups:\t\n").unwrap();
+            fs::write(dir.join("cmdline"), format!("/bin/{comm}\0")).unwrap();
+            fs::write(dir.join("cgroup"), format!("0::{group}\n")).unwrap();
+        }
+
+        fn look(&mut self) -> Came {
+            let Fake { scopes, contract, roster, members, journal, now, dir, .. } = self;
+            let top = dir.path().join("cgroup/commonhold");
+            scopes.look(*now, contract, roster, (members, &top), journal)
+        }
+
+        /// Looks until systemd has answered, without time passing.
+        fn answered(&mut self) -> Came {
+            while self.scopes.queue.waiting() > 0 {
+                let came = self.look();
+                if !(came.arrived.is_empty() && came.refused.is_empty()) {
+                    return came;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            panic!("systemd was asked for nothing, or its answer was not heard");
+        }
+
+        fn entries(&self) -> Vec<Entry> {
+            Journal::read(self.journal.path()).unwrap()
+        }
+
+        fn scopes(&self) -> Vec<(String, Vec<u32>)> {
+            let stage = self.played.stage();
+            stage.scopes.iter().map(|(_, slice, pids)| (slice.clone(), pids.clone())).collect()
+        }
+    }
+
+    fn key(pid: u32) -> ProcessKey {
+        ProcessKey { pid: BASE + pid, start: u64::from(100 + pid) }
+    }
+
+    #[test]
+    fn a_units_processes_get_one_scope_and_go_back_to_their_session() {
+        let mut fake = Fake::new();
+        let came = fake.look();
+        assert_eq!((came.arrived.len(), came.problems.len()), (0, 0));
+        assert_eq!(fake.answered().arrived, [BASE + 2, BASE + 3]);
+        assert_eq!(fake.scopes(), [("commonhold-build.slice".to_owned(), vec![BASE + 2, BASE + 3])]);
+        let mount = fake.dir.path().join("cgroup");
+        let name = fake.played.stage().scopes[0].0.clone();
+        let group = format!("/commonhold.slice/commonhold-build.slice/{name}");
+        let cgroup = mount.join(&group[1..]);
+        let session = mount.join(&SHELL[1..]);
+        let moved = |pid| Entry::Moved { process: key(pid), from: session.clone() };
+        assert_eq!(fake.entries(), [Entry::Scope { cgroup: cgroup.clone() }, moved(2), moved(3)]);
+        // They are there: nothing more is asked.
+        fs::create_dir_all(&cgroup).unwrap();
+        for pid in [2, 3] {
+            fake.put(pid, "make", &group);
+        }
+        fake.roster.look_for_scopes(&[BASE + 2, BASE + 3]).unwrap();
+        fake.now += SECOND;
+        assert_eq!(fake.look().problems.len() + fake.scopes.asked.len(), 0);
+        let slice = "/commonhold.slice/commonhold-build.slice";
+        assert_eq!(fake.roster.place_of(BASE + 3), Some((slice, fake.build)));
+        assert!(fake.members.send_out_of_scope(key(3), "make").is_none());
+        let back = fs::read_to_string(session.join("cgroup.procs")).unwrap();
+        assert_eq!(back.trim(), (BASE + 3).to_string());
+        // The session is gone: the other stays. systemd ends the scope after its last process.
+        fs::remove_dir_all(&session).unwrap();
+        assert!(fake.members.send_out_of_scope(key(2), "make").is_none());
+        fs::remove_dir(&cgroup).unwrap();
+        fake.now += SECOND;
+        fake.look();
+        assert_eq!(fake.entries().last(), Some(&Entry::ScopeOver { cgroup }));
+        let before = fake.entries().len();
+        fake.now += SECOND;
+        fake.look();
+        assert_eq!(fake.entries().len(), before, "it is said once");
+    }
+
+    #[test]
+    fn who_enters_waits_for_no_batch_and_has_a_scope_alone() {
+        let mut fake = Fake::new();
+        fake.look();
+        fake.answered();
+        for pid in [4, 5, 6] {
+            fake.put(pid, "x", SHELL);
+        }
+        fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+        for pid in [4, 5] {
+            assert!(fake.roster.enter(&fake.contract, key(pid), fake.build).unwrap());
+        }
+        fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+        fake.look();
+        fake.answered();
+        while fake.scopes.queue.waiting() > 0 {
+            fake.look();
+        }
+        let alone = [4, 5].map(|pid| ("commonhold-build.slice".to_owned(), vec![BASE + pid]));
+        assert_eq!(fake.scopes()[1..3], alone);
+    }
+
+    #[test]
+    fn what_the_journal_does_not_have_is_not_asked_for() {
+        let mut fake = Fake::new();
+        let hook = tamper(|access| match access.kind {
+            Kind::Write if access.path.ends_with("run/journal") => crate::host::Answer::Refuse(libc::ENOSPC),
+            _ => crate::host::Answer::GoOn,
+        });
+        assert_eq!(fake.look().problems.len(), 1);
+        drop(hook);
+        assert_eq!((fake.scopes.queue.waiting(), fake.entries().len()), (0, 0));
+        fake.now += BATCH_NS;
+        fake.look();
+        assert_eq!(fake.answered().arrived, [BASE + 2, BASE + 3]);
+    }
+
+    #[test]
+    fn who_is_refused_twice_gets_none_and_that_is_said_once() {
+        let mut fake = Fake::new();
+        for _ in 0..4 {
+            fake.played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.Failed"));
+        }
+        let mut said = 0;
+        for last in [false, true] {
+            fake.now += BATCH_NS;
+            fake.look();
+            let came = fake.answered();
+            assert_eq!(came.refused.len(), if last { 2 } else { 0 });
+            said += came.problems.len();
+        }
+        fake.roster.refuse_scopes(&[key(2), key(3)]);
+        fake.put(4, "make", SHELL);
+        fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+        for _ in 0..2 {
+            fake.now += SECOND;
+            fake.look();
+            said += fake.answered().problems.len();
+        }
+        assert_eq!((said, fake.scopes()), (1, vec![]));
+        assert_eq!(fake.played.stage().faults.len(), 0, "each was asked for twice");
+    }
+
+    #[test]
+    fn where_systemd_is_silent_nobody_waits_for_the_second_time() {
+        let mut fake = Fake::new();
+        fake.played.fail("StartTransientUnit", Fault::Silence);
+        fake.look();
+        let came = fake.answered();
+        assert_eq!((came.refused, came.problems.len()), (vec![key(2), key(3)], 1));
+        assert!(came.problems[0].to_string().contains("unit build"), "{}", came.problems[0]);
+    }
+}
