@@ -10,6 +10,7 @@
 //! A `-` in the name of a slice is a step down: `commonhold-physics-ana.slice` is in `commonhold-physics.slice`, and that in
 //! `commonhold.slice`. So the slices for units of the contract are in each other as the units are.
 
+use std::fmt::Write;
 use std::path::{Component, Path};
 
 /// The kinds of systemd units that own a control group.
@@ -71,7 +72,7 @@ pub fn slice_for(unit: &str) -> Option<String> {
             if byte.is_ascii_alphanumeric() || b":_.".contains(&byte) {
                 slice.push(char::from(byte));
             } else {
-                slice.push_str(&format!("\\x{byte:02x}"));
+                let _ = write!(slice, "\\x{byte:02x}");
             }
         }
     }
@@ -82,8 +83,11 @@ pub fn slice_for(unit: &str) -> Option<String> {
 /// The control group of a slice, below the root of systemd's.
 pub fn group_of_slice(slice: &str) -> String {
     let stem = slice.strip_suffix(".slice").unwrap_or(slice);
-    let ends = stem.match_indices('-').map(|(end, _)| end).chain([stem.len()]);
-    ends.map(|end| format!("/{}.slice", &stem[..end])).collect()
+    let mut group = String::new();
+    for end in stem.match_indices('-').map(|(end, _)| end).chain([stem.len()]) {
+        group.extend(["/", &stem[..end], ".slice"]);
+    }
+    group
 }
 
 fn is_slice(unit: &str) -> bool {

@@ -95,8 +95,12 @@ impl Tree {
             |path: &Path| path.ancestors().any(|path| created.contains(path) || scopes.contains(path));
         let foreign = entries.iter().filter(|entry| match entry {
             Entry::Moved { from, .. } => !is_ours(from),
-            Entry::Created { .. } | Entry::Knob { .. } | Entry::KnobLeft { .. } | Entry::Line { .. } => true,
-            Entry::Scope { .. } | Entry::ScopeOver { .. } => true,
+            Entry::Created { .. }
+            | Entry::Scope { .. }
+            | Entry::ScopeOver { .. }
+            | Entry::Knob { .. }
+            | Entry::KnobLeft { .. }
+            | Entry::Line { .. } => true,
             _ => false,
         });
         let entries = compacted(&foreign.cloned().collect::<Vec<_>>(), |_| true);

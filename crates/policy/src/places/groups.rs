@@ -32,8 +32,9 @@ const OWN: &str = "/commonhold.slice/";
 fn slices_of_units(group: &str) -> Vec<&str> {
     let Some(rest) = group.strip_prefix(OWN) else { return Vec::new() };
     let mut end = OWN.len();
-    let names =
-        rest.split('/').take_while(|name| name.starts_with("commonhold-") && name.ends_with(".slice"));
+    let names = rest
+        .split('/')
+        .take_while(|name| name.starts_with("commonhold-") && name.strip_suffix(".slice").is_some());
     let ends = names.map(|name| {
         end += name.len() + 1;
         end - 1

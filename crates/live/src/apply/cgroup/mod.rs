@@ -958,4 +958,58 @@ mod tests {
         assert!(!looks_at_memory(1_000_000_000 - EARLY_NS - 1));
         assert!(looks_at_memory(1_000_000_000 - EARLY_NS));
     }
+
+    /// A program enters beside a shell: it waits until systemd has made its scope, and is held there at the same look.
+    #[test]
+    fn who_enters_waits_for_its_scope_and_is_held_there() {
+        const SHELL: &str = "/user.slice/user-0.slice/session-3.scope";
+        let dir = tempfile::tempdir().unwrap();
+        let mut backend = backend(dir.path());
+        let proc = dir.path().join("proc");
+        let stand = |group: &str| {
+            let file = proc.join(PID.to_string()).join("cgroup");
+            fs::write(file, format!("0::{group}\n")).unwrap();
+        };
+        put(&proc, "x");
+        fs::rename(proc.join(PID.to_string()), proc.join((PID + 1).to_string())).unwrap();
+        let shell = proc.join((PID + 1).to_string());
+        let stat =
+            fs::read_to_string(shell.join("stat")).unwrap().replace(&PID.to_string(), &(PID + 1).to_string());
+        fs::write(shell.join("stat"), stat).unwrap();
+        fs::write(shell.join("cgroup"), format!("0::{SHELL}\n")).unwrap();
+        put(&proc, "x");
+        stand(SHELL);
+        let played = crate::systemd::played::Played::new(true);
+        backend.roster.holds_in_place();
+        backend.make_scopes(Some(Scopes::of(&dir.path().join("cgroup"), played.whose()).unwrap()));
+        backend.observe(1, &[]).unwrap();
+        let contract = backend.contract.clone();
+        let build = contract.find("build").unwrap();
+        let key = ProcessKey { pid: PID, start: 101 };
+        assert!(backend.roster.enter(&contract, key, build).unwrap());
+        backend.observe(2, &[]).unwrap();
+        assert!(backend.roster.is_entering(key));
+        assert_eq!(backend.held_in_place().count(), 0);
+        while played.stage().scopes.is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        // What systemd does.
+        let (name, slice, pids) = played.stage().scopes[0].clone();
+        assert_eq!((slice.as_str(), pids.as_slice()), ("commonhold-build.slice", [PID].as_slice()));
+        let group = format!("/commonhold.slice/{slice}/{name}");
+        fs::create_dir_all(dir.path().join(format!("cgroup{group}"))).unwrap();
+        stand(&group);
+        let mut now = 3;
+        while backend.roster.is_entering(key) {
+            backend.observe(now, &[]).unwrap();
+            now += 1;
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let held: Vec<(UnitId, &Path)> = backend.held_in_place().collect();
+        assert_eq!(held, [(build, dir.path().join(format!("cgroup/commonhold.slice/{slice}")).as_path())]);
+        assert_eq!(played.stage().scopes.len(), 1);
+        // This tree has no files of controllers, which is told.
+        let problems = backend.take_problems();
+        assert!(problems.iter().all(|problem| problem.to_string().contains("cpu.stat")), "{problems:?}");
+    }
 }

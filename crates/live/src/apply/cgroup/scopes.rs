@@ -33,7 +33,8 @@ const BATCH_NS: Time = 500 * MS;
 /// So often it is looked which scopes are gone.
 const LOOK_NS: Time = 1_000 * MS;
 
-/// So often systemd is asked for the same process: one of others may have ended meanwhile, and no scope is made then.
+/// So often systemd is asked for the same process. It makes no scope if one of its processes has ended meanwhile, so the second
+/// time each is asked for alone.
 const TRIES_MAX: u8 = 2;
 
 /// A scope that systemd was asked for.
@@ -111,7 +112,11 @@ impl Scopes {
             self.batch_at = now;
             let mut by_unit: BTreeMap<_, Vec<Due>> = BTreeMap::new();
             for due in others {
-                by_unit.entry(due.unit).or_default().push(due);
+                match self.tries.contains_key(&due.key) {
+                    // No other one is to end meanwhile.
+                    true => groups.push(vec![due]),
+                    false => by_unit.entry(due.unit).or_default().push(due),
+                }
             }
             groups.extend(by_unit.into_values());
         }
@@ -177,7 +182,12 @@ impl Scopes {
                 self.waiting.remove(key);
             }
             match answer {
-                Ok(Answer::Started) => came.arrived.extend(keys.iter().map(|key| key.pid)),
+                Ok(Answer::Started) => {
+                    came.arrived.extend(keys.iter().map(|key| key.pid));
+                    for key in &keys {
+                        self.tries.remove(key);
+                    }
+                }
                 Ok(_) => {}
                 Err(error) => {
                     let is_last = |key: &ProcessKey| {
@@ -416,16 +426,20 @@ mod tests {
     #[test]
     fn who_is_refused_twice_gets_none_and_that_is_said_once() {
         let mut fake = Fake::new();
-        for _ in 0..4 {
+        // Both together, then each alone; and a third.
+        for _ in 0..5 {
             fake.played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.Failed"));
         }
-        let mut said = 0;
-        for last in [false, true] {
+        let (mut said, mut refused) = (0, Vec::new());
+        for expected in [vec![], vec![key(2), key(3)]] {
             fake.now += BATCH_NS;
             fake.look();
-            let came = fake.answered();
-            assert_eq!(came.refused.len(), if last { 2 } else { 0 });
-            said += came.problems.len();
+            while fake.scopes.queue.waiting() > 0 {
+                let came = fake.answered();
+                refused.extend(came.refused);
+                said += came.problems.len();
+            }
+            assert_eq!(refused, expected);
         }
         fake.roster.refuse_scopes(&[key(2), key(3)]);
         fake.put(4, "make", SHELL);

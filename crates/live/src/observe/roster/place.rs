@@ -32,6 +32,11 @@ fn counts(known: &Known) -> bool {
     !known.ended && !known.facts.kernel_thread && !known.is_moved && known.group().len() > 1
 }
 
+/// Whether a user's service manager keeps it.
+pub(super) fn is_kept_by_manager(known: &Known) -> bool {
+    stays(&known.facts, &known.member.placement, None) == Some(Stays::UserManager)
+}
+
 impl Roster {
     /// Tells that members are held in control groups at such a place: where they are if systemd manages the machine, else in
     /// groups of units.
@@ -61,12 +66,7 @@ impl Roster {
             return Some(Stays::InPlace);
         }
         // Until systemd has made a scope for it, it is where it is.
-        (!named || self.is_kept_by_manager(known) || self.may_have_scope(known)).then_some(Stays::Mixed)
-    }
-
-    /// Whether a user's service manager keeps it.
-    pub(super) fn is_kept_by_manager(&self, known: &Known) -> bool {
-        stays(&known.facts, &known.member.placement, None) == Some(Stays::UserManager)
+        (!named || is_kept_by_manager(known) || self.may_have_scope(known)).then_some(Stays::Mixed)
     }
 
     /// The control group of another program that a process's unit is held in, if it is held there.

@@ -11,7 +11,7 @@ use commonhold_policy::Time;
 use commonhold_policy::membership::Stays;
 use commonhold_policy::tree::lineage;
 
-use super::place::inhabited;
+use super::place::{inhabited, is_kept_by_manager};
 use super::{Changes, Known, Roster, SECOND};
 use crate::LiveError;
 use crate::observe::process::ProcessKey;
@@ -112,7 +112,10 @@ impl Roster {
     /// Whether it is in a scope of another unit than its own.
     pub(super) fn is_in_others_scope(&self, known: &Known) -> bool {
         let Some(scope) = &known.scope else { return false };
-        let slice = scope.split('/').take_while(|name| name.is_empty() || name.ends_with(".slice")).last();
+        let slice = scope
+            .split('/')
+            .take_while(|name| name.is_empty() || name.strip_suffix(".slice").is_some())
+            .last();
         let is_units = |unit: UnitId| slice_for(&self.contract.unit(unit).path).as_deref() == slice;
         !lineage(&self.contract, known.member.placement.unit).any(is_units)
     }
@@ -127,6 +130,6 @@ impl Roster {
             && self.is_in_place()
             && self.may_have_scope(known)
             && inhabited(known).named
-            && !self.is_kept_by_manager(known)
+            && !is_kept_by_manager(known)
     }
 }
