@@ -117,8 +117,8 @@ fn each_of_nobody(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
         ),
         Each::Cgroup => (
             |kind| matches!(kind, MemberKind::Cgroup(_)),
-            "control groups, but names none",
-            "add the group that holds them, such as \"cgroup:/system.slice/slurmstepd.scope\" for Slurm's jobs",
+            "control groups, but no rule of it names one around them: no sub-unit will be made",
+            "add the group that they are in, such as \"cgroup:/system.slice/slurmstepd.scope\" for Slurm's jobs",
         ),
     };
     if unit.members.iter().any(|member| is_meant(&member.kind)) {
@@ -135,7 +135,11 @@ fn each_by_without_groups(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
         return None;
     }
     let message = format!("unit `{}` weighs its control groups, but does not split among them", unit.path);
-    let help = "add `each = \"cgroup\"`, or remove `each-by`";
+    let help = if unit.each.is_some() {
+        "write `each = \"cgroup\"` in place of `\"user\"`, or remove `each-by`"
+    } else {
+        "add `each = \"cgroup\"`, or remove `each-by`"
+    };
     Some(Diagnostic::warning("each-by-without-groups", at, message).help(help))
 }
 
@@ -148,11 +152,17 @@ pub(crate) fn siblings(contract: &Contract, parent: Option<&Seen>, units: &[Seen
     }
     found.extend(units.iter().filter_map(|seen| deadline_without_discipline(contract, parent, seen.id)));
     if let (Some(each), Some(first)) = (parent.and_then(|parent| parent.each.clone()), units.first()) {
-        let message = "a unit that splits among its users cannot declare sub-units too";
+        let whom = match parent.and_then(|parent| contract.unit(parent.id).each) {
+            Some(Each::Cgroup) => "control groups",
+            Some(Each::User) | None => "its users",
+        };
+        let message = format!("a unit that splits among {whom} cannot declare sub-units too");
         let sub_unit = contract.unit(first.id).span.clone();
         let diagnostic =
             Diagnostic::error("each-and-sub-units", each, message).related(sub_unit, "a sub-unit");
-        found.push(diagnostic.help("choose one: remove `each`, or the sub-units"));
+        found.push(
+            diagnostic.help("choose one: remove `each`, or the sub-units, which may stand beside this unit"),
+        );
     }
     found
 }

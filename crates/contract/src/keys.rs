@@ -258,7 +258,7 @@ pub(crate) static UNIT: Table = Table {
             "\"user\"",
             "`user`: every user among the members gets a sub-unit. `cgroup`: every control group directly in one that a \
              `cgroup:` rule of the unit names gets one, such as a job of Slurm's, a pod or a container. All of these \
-             have equal parts. A control group's sub-unit goes ten seconds after its last process.",
+             have equal parts, unless `each-by` says otherwise. A control group's sub-unit goes ten seconds after its last process.",
         ),
         key(
             "each-by",

@@ -337,6 +337,7 @@ fn notes(unit: &Unit) -> Vec<String> {
             Each::Cgroup => "control group",
         };
         let parts = match unit.each_by {
+            _ if each == Each::User => "in equal parts",
             Weighed::Equally => "in equal parts",
             Weighed::Cpus => "by the CPUs that it was given",
             Weighed::Weight => "by its weight",
