@@ -170,7 +170,8 @@ impl Scopes {
         self.there.insert(cgroup.clone());
         for key in &keys {
             self.waiting.insert(*key);
-            *self.tries.entry(*key).or_default() += 1;
+            let tries = self.tries.entry(*key).or_default();
+            *tries = tries.saturating_add(1);
         }
         let scope = Scope {
             name,
@@ -411,10 +412,12 @@ mod tests {
         }
         fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
         fake.look();
-        fake.answered();
+        let mut came = Came::default();
         while fake.scopes.queue.waiting() > 0 {
-            fake.look();
+            fake.scopes.hear(&mut came);
+            thread::sleep(Duration::from_millis(1));
         }
+        assert_eq!(came.arrived, [BASE + 4, BASE + 5]);
         let alone = [4, 5].map(|pid| ("commonhold-build.slice".to_owned(), vec![BASE + pid]));
         assert_eq!(fake.scopes()[1..3], alone);
     }
