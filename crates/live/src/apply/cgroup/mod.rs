@@ -245,7 +245,7 @@ impl CgroupBackend {
         let changes = self.roster.refresh(&self.contract, now, self.scan)?;
         self.scan = Scan::Quick;
         self.follow(&changes);
-        self.follow_scopes()?;
+        self.follow_scopes();
         self.follow_places();
         let came = !(changes.joined.is_empty() && changes.moved.is_empty());
         let bus = self.bus.follow(now, came, &self.contract, &mut self.roster, &mut self.journal);
@@ -316,21 +316,22 @@ impl CgroupBackend {
     }
 
     /// Has systemd make the scopes that are due, and follows who is in one.
-    fn follow_scopes(&mut self) -> Result<(), LiveError> {
+    fn follow_scopes(&mut self) {
         let CgroupBackend { scopes, contract, roster, members, journal, now, groups, .. } = self;
-        let Some(scopes) = scopes else { return Ok(()) };
+        let Some(scopes) = scopes else { return };
         let Came { arrived, refused, problems } =
             scopes.look(*now, contract, roster, (members, &groups.tree().top), journal);
         self.problems.extend(problems);
         if !arrived.is_empty() {
-            let changes = self.roster.look_for_scopes(&arrived)?;
-            self.follow(&changes);
+            match self.roster.look_for_scopes(&arrived) {
+                Ok(changes) => self.follow(&changes),
+                Err(error) => self.problems.push(error),
+            }
         }
         if !refused.is_empty() {
             let changes = self.roster.refuse_scopes(&refused);
             self.follow(&changes);
         }
-        Ok(())
     }
 
     /// Follows which control groups of other programs are places of units.

@@ -37,10 +37,14 @@ const LOOK_NS: Time = 1_000 * MS;
 /// time each is asked for alone.
 const TRIES_MAX: u8 = 2;
 
+/// So many questions wait for systemd at most. A program that enters beyond that is not kept waiting.
+const WAITING_MAX: u64 = 32;
+
 /// A scope that systemd was asked for.
 #[derive(Debug)]
 struct Asked {
     unit: String,
+    cgroup: PathBuf,
     keys: Vec<ProcessKey>,
 }
 
@@ -124,9 +128,14 @@ impl Scopes {
             let Some(first) = group.first() else { continue };
             let unit = &contract.unit(first.unit).path;
             let keys: Vec<ProcessKey> = group.iter().map(|due| due.key).collect();
-            match slice_for(unit) {
-                // Its name is too long for systemd.
-                None => came.refused.extend(keys),
+            let is_too_much = self.queue.waiting() >= WAITING_MAX;
+            match slice_for(unit).filter(|_| !is_too_much) {
+                None => {
+                    let why =
+                        if is_too_much { "it has too many to make" } else { "the unit's path is too long" };
+                    came.problems.extend(self.no_scope(unit, why, why.to_owned()));
+                    came.refused.extend(keys);
+                }
                 Some(slice) => {
                     let origins = members.leave_for_scope(&keys, top);
                     match self.ask(now, (unit, slice), keys.clone(), origins, journal) {
@@ -158,10 +167,11 @@ impl Scopes {
         let mut entries = vec![Entry::Scope { cgroup: cgroup.clone() }];
         entries.extend(origins);
         record(journal, &entries)?;
-        self.there.insert(cgroup);
+        self.there.insert(cgroup.clone());
         for key in &keys {
             self.waiting.insert(*key);
-            *self.tries.entry(*key).or_default() += 1;
+            let tries = self.tries.entry(*key).or_default();
+            *tries = tries.saturating_add(1);
         }
         let scope = Scope {
             name,
@@ -171,13 +181,13 @@ impl Scopes {
             properties: Vec::new(),
         };
         let number = self.queue.ask(Request::Start(scope));
-        self.asked.insert(number, Asked { unit: unit.to_owned(), keys });
+        self.asked.insert(number, Asked { unit: unit.to_owned(), cgroup, keys });
         Ok(())
     }
 
     fn hear(&mut self, came: &mut Came) {
         for Done { number, answer } in self.queue.done() {
-            let Some(Asked { unit, keys }) = self.asked.remove(&number) else { continue };
+            let Some(Asked { unit, keys, .. }) = self.asked.remove(&number) else { continue };
             for key in &keys {
                 self.waiting.remove(key);
             }
@@ -197,13 +207,9 @@ impl Scopes {
                         keys.into_iter().partition(is_last);
                     // It may have done it, and its answer was lost.
                     came.arrived.extend(again.iter().chain(&refused).map(|key| key.pid));
-                    if !refused.is_empty()
-                        && self.said.insert(kind_of(&error.to_string(), error.is_silence()))
-                    {
-                        came.problems.push(LiveError::Unavailable {
-                            what: format!("systemd makes no scope for processes of unit {unit}: {error}"),
-                            remedy: "they are moved into the unit's own control group".to_owned(),
-                        });
+                    if !refused.is_empty() {
+                        let kind = kind_of(&error.to_string(), error.is_silence());
+                        came.problems.extend(self.no_scope(&unit, &error.to_string(), kind));
                     }
                     came.refused.extend(refused);
                 }
@@ -211,13 +217,19 @@ impl Scopes {
         }
     }
 
+    /// What is said once of each kind.
+    fn no_scope(&mut self, unit: &str, why: &str, kind: String) -> Option<LiveError> {
+        self.said.insert(kind).then(|| LiveError::Unavailable {
+            what: format!("systemd makes no scope for processes of unit {unit}: {why}"),
+            remedy: "they are moved into the unit's own control group".to_owned(),
+        })
+    }
+
     /// A scope that systemd has ended, or has not made, is none to undo.
     fn forget_those_gone(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
-        if !self.asked.is_empty() {
-            return Ok(());
-        }
-        let gone: Vec<PathBuf> =
-            self.there.iter().filter(|dir| matches!(host::is_there(dir), Ok(false))).cloned().collect();
+        let to_come: BTreeSet<&PathBuf> = self.asked.values().map(|asked| &asked.cgroup).collect();
+        let is_gone = |dir: &&PathBuf| !to_come.contains(dir) && matches!(host::is_there(dir), Ok(false));
+        let gone: Vec<PathBuf> = self.there.iter().filter(is_gone).cloned().collect();
         let over = gone.iter().map(|cgroup| Entry::ScopeOver { cgroup: cgroup.clone() });
         record(journal, &over.collect::<Vec<_>>())?;
         self.there.retain(|dir| !gone.contains(dir));
@@ -400,10 +412,12 @@ mod tests {
         }
         fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
         fake.look();
-        fake.answered();
+        let mut came = Came::default();
         while fake.scopes.queue.waiting() > 0 {
-            fake.look();
+            fake.scopes.hear(&mut came);
+            thread::sleep(Duration::from_millis(1));
         }
+        assert_eq!(came.arrived, [BASE + 4, BASE + 5]);
         let alone = [4, 5].map(|pid| ("commonhold-build.slice".to_owned(), vec![BASE + pid]));
         assert_eq!(fake.scopes()[1..3], alone);
     }
@@ -461,5 +475,25 @@ mod tests {
         let came = fake.answered();
         assert_eq!((came.refused, came.problems.len()), (vec![key(2), key(3)], 1));
         assert!(came.problems[0].to_string().contains("unit build"), "{}", came.problems[0]);
+    }
+
+    #[test]
+    fn where_too_many_wait_nobody_else_does() {
+        let mut fake = Fake::new();
+        fake.look();
+        fake.answered();
+        let all: Vec<u32> = (10..13 + u32::try_from(WAITING_MAX).unwrap()).collect();
+        for pid in &all {
+            fake.put(*pid, "x", SHELL);
+        }
+        fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+        for pid in &all {
+            assert!(fake.roster.enter(&fake.contract, key(*pid), fake.build).unwrap());
+        }
+        fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
+        let came = fake.look();
+        let last: Vec<ProcessKey> = all[all.len() - 3..].iter().map(|pid| key(*pid)).collect();
+        assert_eq!((came.refused, came.problems.len()), (last, 1));
+        assert!(came.problems[0].to_string().contains("too many"), "{}", came.problems[0]);
     }
 }
