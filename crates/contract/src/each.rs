@@ -1,5 +1,7 @@
 //! Sub-units that `each` makes of a unit's members as they are seen, and those that go with them.
 
+use std::collections::BTreeSet;
+
 use crate::keys::NAME_CHARS_MAX;
 use crate::read::check_name;
 use crate::{Contract, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Unit, UnitId};
@@ -32,11 +34,11 @@ impl Newcomer {
 }
 
 impl Contract {
-    /// Gives a sub-unit to each that has none; whether any had none. `reuse`: vacant places may be taken.
-    pub fn welcome(&mut self, newcomers: &[Newcomer], reuse: bool) -> bool {
+    /// Gives a sub-unit to each that has none; whether any had none. `free`: vacant places that may be taken.
+    pub fn welcome(&mut self, newcomers: &[Newcomer], free: &BTreeSet<UnitId>) -> bool {
         let mut came = false;
         for newcomer in newcomers {
-            came |= self.welcome_one(newcomer, reuse);
+            came |= self.welcome_one(newcomer, free);
         }
         came
     }
@@ -76,12 +78,15 @@ impl Contract {
                     false => DEFAULT_TICKETS,
                 };
                 let name = unit.name.clone();
-                self.welcome_one(&Newcomer { unit: now, whose: kind.clone(), name, tickets }, false);
+                self.welcome_one(
+                    &Newcomer { unit: now, whose: kind.clone(), name, tickets },
+                    &BTreeSet::new(),
+                );
             }
         }
     }
 
-    fn welcome_one(&mut self, newcomer: &Newcomer, reuse: bool) -> bool {
+    fn welcome_one(&mut self, newcomer: &Newcomer, free: &BTreeSet<UnitId>) -> bool {
         let Newcomer { unit, whose, name, tickets } = newcomer;
         // It was seen under a contract that has been replaced meanwhile.
         let makes = |unit: &Unit| match whose {
@@ -96,7 +101,7 @@ impl Contract {
             return false;
         }
         let name = self.free_name(*unit, &plain_name(whose, name));
-        let id = if reuse { self.add_reusing(*unit, &name) } else { self.add(Some(*unit), &name) };
+        let id = self.add_reusing(*unit, &name, free);
         // They trade with each other where their unit trades with its siblings, and are ordered as its own tasks are.
         let around = self.unit(*unit);
         let (negotiate, discipline, job) = (around.negotiate, around.discipline, around.job);
@@ -151,7 +156,7 @@ mod tests {
     fn every_user_gets_one_sub_unit() {
         let (mut contract, students) = with(Each::User);
         for (uid, name) in [(1000, "ana"), (1001, "bo"), (1000, "ana"), (1002, "a/b"), (1003, "own")] {
-            contract.welcome(&[Newcomer::user(students, uid, name)], true);
+            contract.welcome(&[Newcomer::user(students, uid, name)], &BTreeSet::new());
         }
         assert_eq!(paths(&contract), ["all", "all/ana", "all/bo", "all/1002", "all/1003"]);
     }
@@ -162,10 +167,12 @@ mod tests {
         let names =
             ["job_1", "job_2", "job_1", "a@b.service", "a:b.service", "-.mount", "kernel", "cpu.max", ""];
         for name in names {
-            let came = contract.welcome(&[Newcomer::group(jobs, &format!("/x/{name}"), 400)], true);
+            let came =
+                contract.welcome(&[Newcomer::group(jobs, &format!("/x/{name}"), 400)], &BTreeSet::new());
             assert_eq!(
                 came,
-                contract.welcome(&[Newcomer::group(jobs, &format!("/x/{name}"), 1)], true) || came
+                contract.welcome(&[Newcomer::group(jobs, &format!("/x/{name}"), 1)], &BTreeSet::new())
+                    || came
             );
         }
         assert_eq!(
@@ -186,8 +193,8 @@ mod tests {
         assert_eq!(contract.unit(one).tickets.single(), Some(&400));
         assert_eq!((contract.group_of(one), contract.group_of(jobs)), (Some("/x/job_1"), None));
         let long = "a".repeat(100);
-        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}1"), 1)], true);
-        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}2"), 1)], true);
+        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}1"), 1)], &BTreeSet::new());
+        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}2"), 1)], &BTreeSet::new());
         for id in contract.held().collect::<Vec<_>>() {
             assert_eq!(check_name(&contract.unit(id).name), Ok(()), "{}", contract.unit(id).name);
         }
@@ -199,14 +206,15 @@ mod tests {
     fn a_group_that_went_leaves_its_place() {
         let (mut contract, jobs) = with(Each::Cgroup);
         let job = |number: u32| Newcomer::group(jobs, &format!("/x/job_{number}"), 1);
-        contract.welcome(&[job(1), job(2), job(3)], true);
+        contract.welcome(&[job(1), job(2), job(3)], &BTreeSet::new());
         let [first, second] = ["all/job_1", "all/job_2"].map(|path| contract.find(path).unwrap());
         assert!(!contract.dismiss(&[jobs]), "the contract has it");
         assert!(contract.dismiss(&[first, first]));
         assert!(!contract.has(first) && contract.find("all/job_1").is_none());
-        assert!(contract.welcome(&[job(4)], false));
+        assert!(contract.welcome(&[job(4)], &BTreeSet::new()));
         assert!(!contract.has(first), "nobody has seen it vacant yet");
-        assert!(contract.welcome(&[job(5)], true));
+        let vacant = contract.vacant.clone();
+        assert!(contract.welcome(&[job(5)], &vacant));
         assert_eq!(contract.find("all/job_5"), Some(first));
         assert!(contract.vacant.is_empty());
         let listed: Vec<&str> = contract.listed().iter().map(|id| contract.unit(*id).name.as_str()).collect();

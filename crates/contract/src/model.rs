@@ -687,9 +687,9 @@ impl Contract {
         self.add_at(UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX)), parent, name)
     }
 
-    /// The same in a vacant place behind its parent's, if there is one.
-    pub(crate) fn add_reusing(&mut self, parent: UnitId, name: &str) -> UnitId {
-        match self.vacant.range(parent..).next().copied() {
+    /// The same in a place behind its parent's that is vacant and free, if there is one.
+    pub(crate) fn add_reusing(&mut self, parent: UnitId, name: &str, free: &BTreeSet<UnitId>) -> UnitId {
+        match free.range(parent..).find(|place| self.vacant.contains(place)).copied() {
             Some(place) => self.add_at(place, Some(parent), name),
             None => self.add(Some(parent), name),
         }

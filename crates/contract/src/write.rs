@@ -260,7 +260,7 @@ each = "user"
         assert_eq!(write(&contract, &above), text);
         // What `each` made, it makes again.
         let each = contract.find("a.b").unwrap();
-        contract.welcome(&[crate::Newcomer::user(each, 1000, "ana")], true);
+        contract.welcome(&[crate::Newcomer::user(each, 1000, "ana")], &std::collections::BTreeSet::new());
         assert_eq!(write(&contract, &above), text);
         let hostile = write(&contract, &["a\u{1b}[31m\r\nversion = 2".to_owned()]);
         assert!(hostile.starts_with("# a\u{fffd}[31m\n# version = 2\nversion = 1\n"), "{hostile}");

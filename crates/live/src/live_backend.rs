@@ -1,5 +1,6 @@
 //! What a daemon needs of a live backend beside the seam: members that enter by `exec`, reloads, and an end.
 
+use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use commonhold_contract::{Contract, UnitId};
@@ -85,10 +86,13 @@ pub trait LiveBackend: Backend<Error = LiveError> {
 
 /// What [`Backend::newcomers`] is on a live machine: a sub-unit for all that were seen where there is to be one, and none for
 /// control groups that are gone.
-pub(crate) fn newcomers(backend: &mut impl LiveBackend, contract: &mut Contract, reuse: bool) -> bool {
+pub(crate) fn newcomers(
+    backend: &mut impl LiveBackend,
+    contract: &mut Contract,
+    free: &BTreeSet<UnitId>,
+) -> bool {
     let seen = backend.take_seen();
-    // A place that is vacated now is taken at a later turn: this one has to see that it is vacant.
-    let came = contract.welcome(&seen.newcomers, reuse);
+    let came = contract.welcome(&seen.newcomers, free);
     let changed = contract.dismiss(&seen.gone) || came;
     if changed {
         backend.set_contract(contract);

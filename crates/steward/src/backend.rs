@@ -1,5 +1,7 @@
 //! The seam between policies and machines.
 
+use std::collections::BTreeSet;
+
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::{Means, Plan, Snapshot, Time};
 
@@ -19,8 +21,8 @@ pub trait Backend {
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, Self::Error>;
 
     /// Whether processes were seen that the contract gives a unit of their own (`each`), and it has none yet, or such units
-    /// are over: the contract is changed then, and the machine is to be looked at again. `reuse`: vacant places may be taken.
-    fn newcomers(&mut self, _contract: &mut Contract, _reuse: bool) -> bool {
+    /// are over: the contract is changed then, and the machine is to be looked at again. `free`: vacant places that may be taken.
+    fn newcomers(&mut self, _contract: &mut Contract, _free: &BTreeSet<UnitId>) -> bool {
         false
     }
 

@@ -1,5 +1,6 @@
 //! A contract in force, and a turn of the loop.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use commonhold_contract::{Contract, Resource, Scheme, UnitId};
@@ -29,8 +30,8 @@ pub struct Steward {
     changes: Vec<Change>,
     /// What is divided of memory, in bytes, by the last plan that said so.
     memory_divided: Option<u64>,
-    /// Vacant places are free for other units once a turn has seen them vacant.
-    settled: bool,
+    /// Vacant places that a turn has seen vacant: other units may take them.
+    free: BTreeSet<UnitId>,
 }
 
 /// A unit's tickets of a resource, where they are not those that the contract gives it.
@@ -90,7 +91,7 @@ impl Steward {
             watch: Vec::new(),
             changes: Vec::new(),
             memory_divided: None,
-            settled: true,
+            free: BTreeSet::new(),
         }
     }
 
@@ -118,7 +119,7 @@ impl Steward {
                 self.changes.clear();
                 self.memory_divided =
                     plan.decisions.memory.as_ref().map(|memory| memory.divided).or(self.memory_divided);
-                self.settled = true;
+                self.free.clone_from(&self.contract.vacant);
             }
             // What is in force stays in force, and the next snapshot is another chance: for changes of rights too.
             Err(found) => wrong.extend(found.into_iter().map(Wrong::Plan)),
@@ -136,7 +137,7 @@ impl Steward {
         loop {
             let snapshot = backend.observe(backend.now(), &self.watch)?;
             let before = self.contract.vacant.clone();
-            if !backend.newcomers(&mut self.contract, self.settled) {
+            if !backend.newcomers(&mut self.contract, &self.free) {
                 return Ok(snapshot);
             }
             let gone: Vec<UnitId> = self.contract.vacant.difference(&before).copied().collect();
@@ -152,7 +153,6 @@ impl Steward {
         self.ledger.close(gone, contract);
         self.watch.retain(|unit| contract.has(*unit));
         self.changes.retain(|change| change.about().into_iter().all(|(unit, _)| contract.has(unit)));
-        self.settled = false;
     }
 
     /// Queues a change of rights. The next turn whose plan is carried out makes it or refuses it, after those that were
@@ -227,7 +227,7 @@ impl Steward {
     /// where it would have stayed if it had been made: where the contract says no other number of the tickets that it is about.
     pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
         contract.carry_over(&self.contract);
-        contract.adopt(&self.contract, self.settled);
+        contract.adopt(&self.contract, self.free == self.contract.vacant);
         self.ledger.adopt(&contract);
         self.watch.clear();
         let before = &self.contract;
@@ -241,7 +241,8 @@ impl Steward {
             // No plan says it from now on.
             self.memory_divided = None;
         }
-        (self.contract, self.machine, self.settled) = (contract, machine, false);
+        (self.contract, self.machine) = (contract, machine);
+        self.free.clear();
     }
 
     /// CPUs came or went.

@@ -1,6 +1,6 @@
 //! `run --dry-run`: the plan for this moment, with reasons, and the processes that it is about. Nothing is changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
@@ -83,7 +83,7 @@ fn look(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failu
     // Every look may find users that want a sub-unit; with that, the next one places them.
     loop {
         let seen = roster.refresh(contract, begun, Scan::Full)?;
-        if !contract.welcome(&seen.seen.newcomers, false) {
+        if !contract.welcome(&seen.seen.newcomers, &BTreeSet::new()) {
             break;
         }
     }

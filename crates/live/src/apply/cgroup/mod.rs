@@ -805,8 +805,8 @@ impl Backend for CgroupBackend {
         std::mem::take(&mut self.problems)
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, reuse: bool) -> bool {
-        newcomers(self, contract, reuse)
+    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
+        newcomers(self, contract, free)
     }
 
     fn means(&self) -> Means {

@@ -27,6 +27,7 @@ mod memory;
 mod pageout;
 mod priorities;
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
 use commonhold_contract::{Contract, UnitId};
@@ -401,8 +402,8 @@ impl Backend for UserBackend {
         std::mem::take(&mut self.problems.unread)
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, reuse: bool) -> bool {
-        newcomers(self, contract, reuse)
+    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
+        newcomers(self, contract, free)
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {

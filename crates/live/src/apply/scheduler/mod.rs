@@ -32,6 +32,7 @@ mod reign;
 mod slots;
 mod switched;
 
+use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use commonhold_contract::{Contract, UnitId};
@@ -192,8 +193,8 @@ impl Backend for KernelBackend {
         problems
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, reuse: bool) -> bool {
-        newcomers(self, contract, reuse)
+    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
+        newcomers(self, contract, free)
     }
 
     fn means(&self) -> Means {

@@ -1,6 +1,7 @@
 //! The roster on fake trees. Their process numbers are beyond any `pid_max`, so that no real process has them.
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -447,7 +448,7 @@ fn groups_get_units_of_their_own_and_lose_them() {
     let seen = fake.look(Scan::Quick).seen;
     let each = |number: u32| Newcomer::group(jobs, &job(number), 100);
     assert_eq!(seen, Seen { newcomers: vec![each(1), each(2)], gone: vec![] });
-    assert!(fake.contract.welcome(&seen.newcomers, true));
+    assert!(fake.contract.welcome(&seen.newcomers, &BTreeSet::new()));
     let changes = fake.look(Scan::Full);
     assert_eq!((changes.moved.len(), changes.seen), (3, Seen::default()));
     for (pid, path) in [(1, "jobs"), (2, "jobs/job_1"), (3, "jobs/job_1"), (4, "jobs/job_2")] {
