@@ -65,6 +65,10 @@ in_force() {
 	detail="$(cat "$slice/memory.max") $(cat "$slice/cpu.max") $(cat "$slice/cpuset.cpus") $(cat "$slice/cpu.weight")"
 	[ "$detail" = "314572800 150000 100000 0-3 50" ]
 }
+are_named() {
+	detail=$(commonhold status | grep '/user.slice/user-1001.slice ' | head -n 1)
+	case $detail in *"at most 300 MiB, CPUs 0-3, a cap on CPU time, a weight"*) ;; *) return 1 ;; esac
+}
 # runs_within PID: it may use no CPU but the four.
 runs_within() {
 	detail=$(cpus_of "$1")
@@ -110,6 +114,7 @@ properties() {
 	sleep 2
 	ok "systemd has the properties $how" are_set
 	ok "they are in the kernel's files $how" in_force
+	[ $way = alone ] || ok "the daemon names them $how" soon 20 are_named
 	ok "the CPUs are those of a session's process $how" runs_within "$session_pid"
 	ok "and of a service's $how" runs_within "$service_pid"
 	[ $way != kernel ] || ok "the scheduler gives way to the quota $how" soon 20 gives_way

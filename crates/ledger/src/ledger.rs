@@ -150,6 +150,7 @@ impl Ledger {
             place: place.place.0,
             unit: contract.unit(place.unit).path.clone(),
             group: place.group.clone(),
+            set: place.most.clone(),
         });
         told.collect()
     }

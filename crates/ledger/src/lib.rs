@@ -24,6 +24,7 @@ pub use trade::{Cause, Done, Exchange, Lent, Negotiated, Side, Trial};
 use std::collections::BTreeMap;
 
 use commonhold_contract::Scheme;
+use commonhold_policy::PlaceBounds;
 
 /// The CPU account of one unit since the ledger was opened. Times are CPU time in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -138,6 +139,9 @@ pub struct Place {
     pub unit: String,
     /// The control group, as /proc shows its path.
     pub group: String,
+    /// What its manager, or an administrator, has set there: what holds is within it.
+    #[serde(default, skip_serializing_if = "PlaceBounds::is_none")]
+    pub set: PlaceBounds,
 }
 
 impl Statement {

@@ -1,7 +1,9 @@
-//! The control groups of other programs that units are held in, as a table of `status`.
+//! The control groups of other programs that units are held in, as a table of `status` and for `run --dry-run`.
 
 use commonhold_ledger::Statement;
+use commonhold_policy::PlaceBounds;
 
+use crate::figures::bytes;
 use crate::table::{Paint, Style, Table, clean};
 
 /// One row for each place, by unit; nothing where units have groups of their own alone.
@@ -9,14 +11,33 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
     if statement.places.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&["unit", "place", "held in"]);
+    let is_set = statement.places.iter().any(|place| !place.set.is_none());
+    let columns = ["unit", "place", "held in", "set by others"];
+    let mut table = Table::new(if is_set { &columns } else { &columns[..3] });
     let mut places: Vec<_> = statement.places.iter().collect();
     places.sort_by_key(|place| (&place.unit, &place.group));
     for place in places {
-        let cells = vec![clean(&place.unit), place.place.to_string(), clean(&place.group)];
+        let mut cells = vec![clean(&place.unit), place.place.to_string(), clean(&place.group)];
+        if is_set {
+            cells.push(set(&place.set));
+        }
         table.row(Paint::Plain, cells);
     }
     format!("\n{}", table.render(style))
+}
+
+/// What another program has set in a control group, in words: `at most 300 MiB, CPUs 0-3, a cap on CPU time`. Empty: nothing.
+pub(crate) fn set(bounds: &PlaceBounds) -> String {
+    let memory = bounds.memory.map(|most| format!("at most {}", bytes(most)));
+    let cpus = bounds.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));
+    let others = [
+        (bounds.cap, "a cap on CPU time"),
+        (bounds.weight, "a weight"),
+        (bounds.kept, "memory that is kept"),
+        (bounds.rates, "rates of disks"),
+    ];
+    let others = others.into_iter().filter(|(is_set, _)| *is_set).map(|(_, what)| what.to_owned());
+    memory.into_iter().chain(cpus).chain(others).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -27,16 +48,32 @@ mod tests {
 
     #[test]
     fn places_stand_by_unit() {
-        let place =
-            |place, unit: &str, group: &str| Place { place, unit: unit.to_owned(), group: group.to_owned() };
-        let places = vec![
+        let place = |place, unit: &str, group: &str| Place {
+            place,
+            unit: unit.to_owned(),
+            group: group.to_owned(),
+            set: PlaceBounds::default(),
+        };
+        let mut places = vec![
             place(1, "web", "/system.slice/nginx.service"),
             place(2, "physics/ana", "/user.slice/user-1001.slice"),
         ];
-        let text = table(&Statement { places, ..Statement::default() }, Style::default());
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[1].starts_with("unit") && lines[2].starts_with("physics/ana"), "{text}");
-        assert!(lines[3].ends_with("/system.slice/nginx.service"), "{text}");
+        let text = |places: &[Place]| {
+            table(&Statement { places: places.to_vec(), ..Statement::default() }, Style::default())
+        };
+        let said = text(&places);
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines[1].starts_with("unit") && lines[2].starts_with("physics/ana"), "{said}");
+        assert!(lines[1].ends_with("held in") && lines[3].ends_with("/system.slice/nginx.service"), "{said}");
         assert_eq!(table(&Statement::default(), Style::default()), "");
+        places[0].set = PlaceBounds {
+            memory: Some(300 << 20),
+            cpus: "0-3".parse().ok(),
+            cap: true,
+            ..PlaceBounds::default()
+        };
+        let said = text(&places);
+        assert!(said.contains("set by others"), "{said}");
+        assert!(said.contains("/system.slice/nginx.service  at most 300 MiB, CPUs 0-3, a cap on CPU time"), "{said}");
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, UnitId};
+use commonhold_policy::PlaceBounds;
 use commonhold_policy::membership::Stays;
 use serde::Serialize;
 
 use crate::figures::count;
+use crate::places::set;
 use crate::table::{Paint, Style, clean, wrap};
 use crate::words::path;
 
@@ -37,6 +39,8 @@ pub struct Present {
     pub scoped: Option<usize>,
     /// Processes among them that would stay in the control groups that they are in, by the reason.
     pub staying: Vec<(Stays, usize)>,
+    /// The control groups of other programs that the unit would be held in, and what these programs have set there.
+    pub places: Vec<(String, PlaceBounds)>,
 }
 
 impl Present {
@@ -104,6 +108,14 @@ pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
         text.extend(wrap(&line, style.width, "  ", &rest).into_iter().map(|line| line + "\n"));
         let moves = unit.moves().into_iter().flat_map(|moves| wrap(&moves, style.width, &rest, &rest));
         text.extend(moves.map(|line| line + "\n"));
+        for (group, bounds) in unit.places.iter().take(NAMED_MAX) {
+            let set = if bounds.is_none() { String::new() } else { format!(" (set by others: {})", set(bounds)) };
+            let line = format!("in {}{set}", clean(group));
+            text.extend(wrap(&line, style.width, &rest, &rest).into_iter().map(|line| line + "\n"));
+        }
+        if let more @ 1.. = unit.places.len().saturating_sub(NAMED_MAX) {
+            text += &format!("{rest}and in {}\n", count(more, "other"));
+        }
     }
     let unmatched: usize = present.iter().filter(|unit| unit.unit.is_common()).map(Present::processes).sum();
     let unmatched = match unmatched {
@@ -136,6 +148,9 @@ pub(crate) struct PresentJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     scoped: Option<usize>,
     staying: BTreeMap<&'static str, usize>,
+    /// By the control group, what its manager has set there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    places: BTreeMap<&'a str, &'a PlaceBounds>,
 }
 
 const fn key(why: Stays) -> &'static str {
@@ -159,6 +174,7 @@ pub(crate) fn json<'a>(contract: &'a Contract, present: &'a [Present]) -> Vec<Pr
         moved: present.moved,
         scoped: present.scoped,
         staying: present.staying.iter().map(|(why, count)| (key(*why), *count)).collect(),
+        places: present.places.iter().map(|(group, bounds)| (group.as_str(), bounds)).collect(),
     };
     present.iter().map(unit).collect()
 }

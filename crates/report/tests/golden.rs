@@ -6,7 +6,7 @@ mod fixture;
 
 use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_ledger::Credits;
-use commonhold_policy::Plan;
+use commonhold_policy::{PlaceBounds, Plan};
 use commonhold_policy::membership::Stays;
 use commonhold_report::comparison::{self, Comparison};
 use commonhold_report::holdings::Holding;
@@ -87,6 +87,7 @@ fn who_is_in_which_unit() {
         moved: None,
         scoped: None,
         staying: Vec::new(),
+        places: Vec::new(),
     };
     let first = contract.held().next().unwrap();
     let hostile = Present {
@@ -105,13 +106,17 @@ fn who_is_in_which_unit() {
     let about =
         plan::About { present: &all[..2], holdings: &[], io_cost: &measured, notes: &[], warnings: &[] };
     assert_snapshot!("who_is_in_which_unit_json", plan::json(&contract, &plan, about));
+    let set = PlaceBounds { memory: Some(300 << 20), cap: true, ..PlaceBounds::default() };
     let in_place = Present {
         scoped: Some(2),
         staying: vec![(Stays::InPlace, 3)],
+        places: vec![("/user.slice/user-1001.slice".to_owned(), set)],
         ..of(first, &[("ana", 5)], some(&[("sh", 5)]), 0)
     };
     let text = present::text(&contract, &[in_place], Style::PLAIN);
     assert!(text.contains("2 would get a scope of systemd's; 3 stay (held where they are)"), "{text}");
+    let set = "in /user.slice/user-1001.slice (set by others: at most 300 MiB, a cap on CPU\n    time)";
+    assert!(text.contains(set), "{text}");
     // Nobody is left out, and everybody can be held.
     let text = present::text(&contract, &[of(first, &[("root", 1)], some(&[("sh", 1)]), 0)], Style::PLAIN);
     let last = "Not held: kernel threads, process 1 and Commonhold itself.\n";

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_live::names::SystemNames;
-use commonhold_live::observe::{capability, topology};
+use commonhold_live::observe::{bounds, capability, topology};
 use commonhold_live::roster::{Roster, Scan};
 use commonhold_live::{clock, disk};
 use commonhold_policy::{Input, Snapshot, State, step};
@@ -115,7 +115,10 @@ fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
         let moved = (choice.place().is_some() && !unit.is_common()).then_some(moved);
         let (moved, scoped) = if roster.is_in_place() { (None, moved) } else { (moved, None) };
         let (programs, staying) = (programs.into_iter().collect(), staying.into_iter().collect());
-        Present { unit, users, programs, beyond_us, moved, scoped, staying }
+        let of_unit = roster.places().iter().filter(|(_, of)| **of == unit).map(|(group, _)| group.clone());
+        let set = |group: &str| choice.place().map(|place| bounds::of(&place.mount, group)).unwrap_or_default();
+        let places = of_unit.map(|group| (group.clone(), set(&group))).collect();
+        Present { unit, users, programs, beyond_us, moved, scoped, staying, places }
     };
     contract.listed().into_iter().chain([UnitId::SHARED]).map(of_unit).collect()
 }

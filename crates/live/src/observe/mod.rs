@@ -2,6 +2,7 @@
 //! of them (`memory/ages.rs`).
 
 pub mod arena;
+pub mod bounds;
 pub mod bus;
 pub mod capability;
 pub(crate) mod caps;

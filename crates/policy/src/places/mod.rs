@@ -257,13 +257,14 @@ impl State {
     /// Takes note of which places there are. One whose manager has set something else is told everything anew.
     fn look(&mut self, places: &[PlaceFacts], plan: &mut Plan) {
         let is_known = |(known, facts): (&(PlaceId, UnitId, PlaceBounds), &PlaceFacts)| {
-            (known.0, known.1) == (facts.place, facts.unit)
+            (known.0, known.1, &known.2) == (facts.place, facts.unit, &facts.most)
         };
         if self.known.len() != places.len() || !self.known.iter().zip(places).all(is_known) {
             let decided = |facts: &PlaceFacts| Place {
                 place: facts.place,
                 unit: facts.unit,
                 group: facts.group.clone(),
+                most: facts.most.clone(),
             };
             plan.decisions.places = Some(places.iter().map(decided).collect());
         }

@@ -6,7 +6,7 @@ use commonhold_contract::UnitId;
 use commonhold_machine::CpuSet;
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::PlaceId;
+use crate::snapshot::{PlaceBounds, PlaceId};
 
 /// A control group of another program's that a unit is held in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +17,9 @@ pub struct Place {
     pub unit: UnitId,
     /// The control group, as /proc shows its path.
     pub group: String,
+    /// What its manager has set there: the unit's orders are within it.
+    #[serde(default, skip_serializing_if = "PlaceBounds::is_none")]
+    pub most: PlaceBounds,
 }
 
 /// What a backend is to do at one of a unit's holders: a place, or the unit's own control group (`at` is `None`). It comes after

@@ -34,7 +34,7 @@ pub struct PlaceFacts {
 }
 
 /// What the manager of a control group, or an administrator by way of it, has set there.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PlaceBounds {
     /// Bytes of memory that it may use; `None`: no bound.
     pub memory: Option<u64>,
@@ -48,4 +48,11 @@ pub struct PlaceBounds {
     pub kept: bool,
     /// Whether rates of disks are set.
     pub rates: bool,
+}
+
+impl PlaceBounds {
+    /// Whether nothing is set.
+    pub fn is_none(&self) -> bool {
+        *self == PlaceBounds::default()
+    }
 }

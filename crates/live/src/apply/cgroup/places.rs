@@ -28,6 +28,7 @@ use super::knob;
 use super::properties::Properties;
 use crate::LiveError;
 use crate::host;
+use crate::observe::bounds;
 use crate::observe::caps::CAP;
 use crate::observe::knob::{Gauge, failed, read};
 use crate::systemd::{Property, UNSET, Value, unit_of};
@@ -481,7 +482,7 @@ impl Spot {
         let usage = Gauge::open(&dir.join("cpu.stat")).ok();
         let usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|since| (gauge, since)));
         let says = |file: &str| read(&dir.join(file)).ok();
-        let (bound, most) = (says("memory.max").and_then(|text| text.parse().ok()), bounds(says));
+        let (bound, most) = (says("memory.max").and_then(|text| text.parse().ok()), bounds::by(says));
         Spot {
             id,
             unit,
@@ -522,7 +523,7 @@ impl Spot {
             None => read(&self.dir.join(file)).ok(),
         };
         // Lines of io.max are written here, too.
-        self.most = PlaceBounds { rates, ..bounds(says) };
+        self.most = PlaceBounds { rates, ..bounds::by(says) };
         Ok(())
     }
 
@@ -539,20 +540,6 @@ impl Spot {
             self.used_ns = self.used_ns.max(now.saturating_sub(*since).saturating_mul(1_000));
         }
         self.used_ns
-    }
-}
-
-/// What bounds a group by what its files say.
-fn bounds(says: impl Fn(&str) -> Option<String>) -> PlaceBounds {
-    let bound = |file: &str| says(file)?.parse::<u64>().ok();
-    let cpus = says("cpuset.cpus").filter(|text| !text.is_empty());
-    PlaceBounds {
-        memory: [bound("memory.max"), bound("memory.high")].into_iter().flatten().min(),
-        cpus: cpus.and_then(|text| text.parse::<CpuSet>().ok()),
-        weight: says("cpu.weight").is_some_and(|weight| weight != "100"),
-        cap: says(CAP).is_some_and(|cap| !cap.starts_with("max")),
-        kept: ["memory.low", "memory.min"].into_iter().any(|file| says(file).is_some_and(|kept| kept != "0")),
-        rates: says("io.max").is_some_and(|rates| !rates.is_empty()),
     }
 }
 

@@ -6,6 +6,7 @@ use commonhold_machine::CpuSet;
 use commonhold_machine::capability::{Area, Row};
 
 use super::context::{Capability, Context};
+use crate::observe::caps::CAP;
 
 /// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with 5.4.
 const KERNEL_MIN: (u32, u32) = (5, 4);
@@ -67,6 +68,7 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
         kernel(context),
         container(context),
         service_manager(context),
+        bounds_of_others(context),
         virtual_machine(context),
         every_cpu(context),
         cpu_time_not_capped(context),
@@ -109,14 +111,77 @@ fn service_manager(context: &Context) -> Row {
         return Row::yes(Area::Surroundings, name, "no sign of systemd");
     }
     let oomd = "; systemd-oomd runs, and kills by pressure in the same groups, which no contract knows";
+    let managers: Vec<&str> =
+        MANAGERS.iter().filter(|(sign, _)| context.tree.exists(*sign)).map(|(_, name)| *name).collect();
+    let managers = match managers.is_empty() {
+        true => String::new(),
+        false => format!("; {} makes groups, too: see `each = \"cgroup\"`", managers.join(", ")),
+    };
     let reason = format!(
         "systemd keeps every session and service in a control group of its own: root's `run` holds units there, and moves only \
          processes that a rule names; `run --dry-run` counts both; the `cgroup` backend holds whole CPUs there exactly, and \
-         parts of a CPU only among groups in one slice, such as users{}",
+         parts of a CPU only among groups in one slice, such as users{managers}{}",
         if context.tree.exists(OOMD) { oomd } else { "" }
     );
     Row::partly(Area::Surroundings, name, reason)
 }
+
+/// Where version 2 of control groups is mounted on a machine with systemd.
+const GROUPS: &str = "/sys/fs/cgroup";
+
+/// So many groups are named.
+const NAMED_MAX: usize = 3;
+
+/// Bounds in slices of users and in services that are never this program's own: somebody has set them.
+fn bounds_of_others(context: &Context) -> Row {
+    let name = "no bounds of others in slices and services";
+    let is_set = |dir: &str, file: &str| {
+        let text = context.tree.text(format!("{dir}/{file}"));
+        text.is_some_and(|text| !text.is_empty() && !text.starts_with("max"))
+    };
+    let (mut capped, mut bounded) = (Vec::new(), Vec::new());
+    for slice in ["user.slice", "system.slice", "machine.slice"] {
+        let around = format!("{GROUPS}/{slice}");
+        let inside = context.tree.names(&around).into_iter().filter(|name| name.contains('.'));
+        let groups = inside.map(|name| format!("{slice}/{name}")).chain([slice.to_owned()]);
+        for group in groups.filter(|group| context.tree.exists(format!("{GROUPS}/{group}/cgroup.procs"))) {
+            let dir = format!("{GROUPS}/{group}");
+            if is_set(&dir, CAP) {
+                capped.push(group);
+            } else if is_set(&dir, "memory.max") {
+                bounded.push(group);
+            }
+        }
+    }
+    let list = |groups: &[String]| {
+        let more = groups.len().saturating_sub(NAMED_MAX);
+        let named = groups.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+        if more > 0 { format!("{named} and {more} more") } else { named }
+    };
+    let caps = (!capped.is_empty()).then(|| {
+        format!(
+            "caps on CPU time (`CPUQuota=`) in {}: while they are there, the scheduler of the `kernel` backend rests",
+            list(&capped)
+        )
+    });
+    let memory = (!bounded.is_empty()).then(|| format!("bounds of memory (`MemoryMax=`) in {}", list(&bounded)));
+    let found: Vec<String> = caps.into_iter().chain(memory).collect();
+    match found.is_empty() {
+        true => Row::yes(Area::Surroundings, name, "none is set"),
+        false => {
+            let reason = format!("{}; they stay in force, and units are held within them", found.join("; "));
+            Row::partly(Area::Surroundings, name, reason)
+        }
+    }
+}
+
+/// Managers of control groups, by what gives them away.
+const MANAGERS: [(&str, &str); 4] = [
+    ("/sys/fs/cgroup/kubepods.slice", "Kubernetes"),
+    ("/sys/fs/cgroup/system.slice/slurmd.service", "Slurm"),
+    ("/sys/fs/cgroup/system.slice/docker.service", "docker"),
+    ("/sys/fs/cgroup/machine.slice", "a manager of containers or machines"),
+];
 
 /// What gives a container away.
 fn container_sign(context: &Context) -> Option<String> {

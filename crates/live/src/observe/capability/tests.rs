@@ -101,6 +101,21 @@ fn systemd_is_said_to_keep_groups_of_its_own() {
     let killer = ("/run/systemd/io.systemd.ManagedOOM", "");
     let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2, ("/run/systemd/system/x", ""), killer]));
     is(&found, "no other manager of groups", State::Partly, "systemd-oomd runs", "");
+    let slurm = ("/sys/fs/cgroup/system.slice/slurmd.service/cgroup.procs", "");
+    let set = [
+        ROOT,
+        PURE_V2,
+        ("/run/systemd/system/x", ""),
+        slurm,
+        ("/sys/fs/cgroup/user.slice/user-1001.slice/cgroup.procs", ""),
+        ("/sys/fs/cgroup/user.slice/user-1001.slice/cpu.max", "150000 100000\n"),
+        ("/sys/fs/cgroup/system.slice/slurmd.service/memory.max", "4096\n"),
+    ];
+    let (_dir, found) = probed(&with(&top, &set));
+    is(&found, "no other manager of groups", State::Partly, "Slurm makes groups, too", "");
+    let name = "no bounds of others in slices and services";
+    is(&found, name, State::Partly, "in user.slice/user-1001.slice: while", "");
+    is(&found, name, State::Partly, "(`MemoryMax=`) in system.slice/slurmd.service", "");
     let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2]));
     is(&found, "no other manager of groups", State::Yes, "no sign of systemd", "");
 }
