@@ -66,7 +66,7 @@ in_force() {
 	[ "$detail" = "314572800 150000 100000 0-3 50" ]
 }
 are_named() {
-	detail=$(commonhold status | grep '/user.slice/user-1001.slice ' | head -n 1)
+	detail=$(commonhold status | grep 'set by others: ' | head -n 1)
 	case $detail in *"at most 300 MiB, CPUs 0-3, a cap on CPU time, a weight"*) ;; *) return 1 ;; esac
 }
 # runs_within PID: it may use no CPU but the four.

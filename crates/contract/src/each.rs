@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::keys::NAME_CHARS_MAX;
 use crate::read::check_name;
-use crate::{Contract, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Unit, UnitId};
+use crate::{
+    Contract, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Unit, UnitId, Weighed,
+};
 
 /// A member that is to have a sub-unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,21 +17,42 @@ pub struct Newcomer {
     pub whose: MemberKind,
     /// What it is called by others: the user's name, or the last part of the control group's path.
     pub name: String,
-    /// Its tickets, of each resource: at least 1.
-    pub tickets: u64,
+    /// What its manager has given it.
+    pub given: Given,
+}
+
+/// What the manager of a control group has given it; nothing of a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Given {
+    /// How many CPUs, if it has set any.
+    pub cpus: Option<u32>,
+    /// Its `cpu.weight`.
+    pub weight: Option<u64>,
+}
+
+impl Given {
+    /// The tickets of a sub-unit, of each resource: at least 1. Where its manager has set nothing, those that any unit has.
+    fn tickets(self, by: Weighed) -> u64 {
+        let tickets = match by {
+            Weighed::Equally => None,
+            Weighed::Cpus => self.cpus.map(|cpus| u64::from(cpus) * DEFAULT_TICKETS),
+            Weighed::Weight => self.weight,
+        };
+        tickets.unwrap_or(DEFAULT_TICKETS).max(1)
+    }
 }
 
 impl Newcomer {
     /// A user.
     pub fn user(unit: UnitId, uid: u32, name: &str) -> Newcomer {
         let whose = MemberKind::User(Principal::Id(uid));
-        Newcomer { unit, whose, name: name.to_owned(), tickets: DEFAULT_TICKETS }
+        Newcomer { unit, whose, name: name.to_owned(), given: Given::default() }
     }
 
     /// A control group, by its path as /proc shows it.
-    pub fn group(unit: UnitId, path: &str, tickets: u64) -> Newcomer {
+    pub fn group(unit: UnitId, path: &str, given: Given) -> Newcomer {
         let name = path.rsplit('/').next().unwrap_or(path).to_owned();
-        Newcomer { unit, whose: MemberKind::Cgroup(path.to_owned()), name, tickets: tickets.max(1) }
+        Newcomer { unit, whose: MemberKind::Cgroup(path.to_owned()), name, given }
     }
 }
 
@@ -73,13 +96,9 @@ impl Contract {
             let each = old.unit(parent).each;
             let Some(now) = self.find(&old.unit(parent).path) else { continue };
             if each.is_some() && self.unit(now).each == each {
-                let tickets = match self.unit(now).each_by == old.unit(parent).each_by {
-                    true => unit.tickets.single().copied().unwrap_or(DEFAULT_TICKETS),
-                    false => DEFAULT_TICKETS,
-                };
                 let name = unit.name.clone();
                 self.welcome_one(
-                    &Newcomer { unit: now, whose: kind.clone(), name, tickets },
+                    &Newcomer { unit: now, whose: kind.clone(), name, given: unit.given },
                     &BTreeSet::new(),
                 );
             }
@@ -87,7 +106,7 @@ impl Contract {
     }
 
     fn welcome_one(&mut self, newcomer: &Newcomer, free: &BTreeSet<UnitId>) -> bool {
-        let Newcomer { unit, whose, name, tickets } = newcomer;
+        let Newcomer { unit, whose, name, given } = newcomer;
         // It was seen under a contract that has been replaced meanwhile.
         let makes = |unit: &Unit| match whose {
             MemberKind::User(_) => unit.each == Some(Each::User),
@@ -105,9 +124,10 @@ impl Contract {
         // They trade with each other where their unit trades with its siblings, and are ordered as its own tasks are.
         let around = self.unit(*unit);
         let (negotiate, discipline, job) = (around.negotiate, around.discipline, around.job);
+        let tickets = given.tickets(around.each_by);
         let made = &mut self.units[id.index()];
         (made.negotiate, made.discipline, made.job) = (negotiate, discipline, job);
-        made.tickets = PerResource::all(*tickets);
+        (made.tickets, made.given) = (PerResource::all(tickets), *given);
         made.members.push(Member { kind: whose.clone(), span: 0..0 });
         true
     }
@@ -164,16 +184,14 @@ mod tests {
     #[test]
     fn every_group_gets_one_sub_unit_with_its_tickets_and_a_name_that_units_may_have() {
         let (mut contract, jobs) = with(Each::Cgroup);
+        contract.units[jobs.index()].each_by = Weighed::Cpus;
+        let four = Given { cpus: Some(4), weight: Some(39) };
         let names =
             ["job_1", "job_2", "job_1", "a@b.service", "a:b.service", "-.mount", "kernel", "cpu.max", ""];
         for name in names {
-            let came =
-                contract.welcome(&[Newcomer::group(jobs, &format!("/x/{name}"), 400)], &BTreeSet::new());
-            assert_eq!(
-                came,
-                contract.welcome(&[Newcomer::group(jobs, &format!("/x/{name}"), 1)], &BTreeSet::new())
-                    || came
-            );
+            contract.welcome(&[Newcomer::group(jobs, &format!("/x/{name}"), four)], &BTreeSet::new());
+            let again = Newcomer::group(jobs, &format!("/x/{name}"), Given::default());
+            assert!(!contract.welcome(&[again], &BTreeSet::new()), "{name} has one");
         }
         assert_eq!(
             paths(&contract),
@@ -193,8 +211,8 @@ mod tests {
         assert_eq!(contract.unit(one).tickets.single(), Some(&400));
         assert_eq!((contract.group_of(one), contract.group_of(jobs)), (Some("/x/job_1"), None));
         let long = "a".repeat(100);
-        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}1"), 1)], &BTreeSet::new());
-        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}2"), 1)], &BTreeSet::new());
+        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}1"), four)], &BTreeSet::new());
+        contract.welcome(&[Newcomer::group(jobs, &format!("/x/{long}2"), four)], &BTreeSet::new());
         for id in contract.held().collect::<Vec<_>>() {
             assert_eq!(check_name(&contract.unit(id).name), Ok(()), "{}", contract.unit(id).name);
         }
@@ -205,7 +223,9 @@ mod tests {
     #[test]
     fn a_group_that_went_leaves_its_place() {
         let (mut contract, jobs) = with(Each::Cgroup);
-        let job = |number: u32| Newcomer::group(jobs, &format!("/x/job_{number}"), 1);
+        let job = |number: u32| {
+            Newcomer::group(jobs, &format!("/x/job_{number}"), Given { cpus: Some(number), weight: Some(7) })
+        };
         contract.welcome(&[job(1), job(2), job(3)], &BTreeSet::new());
         let [first, second] = ["all/job_1", "all/job_2"].map(|path| contract.find(path).unwrap());
         assert!(!contract.dismiss(&[jobs]), "the contract has it");
@@ -228,5 +248,31 @@ mod tests {
         let (mut others, _) = with(Each::User);
         others.carry_over(&contract);
         assert_eq!(paths(&others), ["all"]);
+    }
+
+    #[test]
+    fn tickets_follow_what_the_manager_gave_also_after_a_reload() {
+        let (mut contract, jobs) = with(Each::Cgroup);
+        let given = [
+            Given { cpus: Some(3), weight: Some(39) },
+            Given { cpus: Some(0), weight: Some(0) },
+            Given::default(),
+        ];
+        for (number, given) in given.into_iter().enumerate() {
+            contract.welcome(&[Newcomer::group(jobs, &format!("/x/{number}"), given)], &BTreeSet::new());
+        }
+        for (by, tickets) in [
+            (Weighed::Cpus, [300, 1, 100]),
+            (Weighed::Weight, [39, 1, 100]),
+            (Weighed::Equally, [100, 100, 100]),
+        ] {
+            let (mut next, jobs) = with(Each::Cgroup);
+            next.units[jobs.index()].each_by = by;
+            next.carry_over(&contract);
+            let of =
+                |number| next.unit(next.find(&format!("all/{number}")).unwrap()).tickets.single().copied();
+            assert_eq!([0, 1, 2].map(of), tickets.map(Some), "{by:?}");
+            contract = next;
+        }
     }
 }

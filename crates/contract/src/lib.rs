@@ -35,7 +35,7 @@ mod syntax;
 mod write;
 
 pub use diagnostic::{Diagnostic, Level, Problem, position};
-pub use each::Newcomer;
+pub use each::{Given, Newcomer};
 pub use jobs::{GANG_WINDOW_MAX, GangRules, Gangs, GangsShare, JobKind, POOL_CPUS_MAX, Placement, PoolForm};
 pub use member::{MEMBER_FORMS, MemberForm};
 pub use model::{

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Index, IndexMut, Range};
 
+use crate::each::Given;
 use crate::jobs::{GangRules, JobKind, Placement, PoolForm};
 
 /// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is 1,000,000).
@@ -522,6 +523,8 @@ pub struct Unit {
     pub each: Option<Each>,
     /// How many tickets a sub-unit of a control group has.
     pub each_by: Weighed,
+    /// Of such a sub-unit: what its manager had given the group when it came.
+    pub given: Given,
     /// Soft tickets, against its siblings, for each resource. At least 1.
     pub tickets: PerResource<u64>,
     /// Absolute reservations.
@@ -557,6 +560,7 @@ impl Unit {
             owner: None,
             each: None,
             each_by: Weighed::default(),
+            given: Given::default(),
             tickets: PerResource::all(DEFAULT_TICKETS),
             hard: PerResource::default(),
             limit: PerResource::default(),

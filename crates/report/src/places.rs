@@ -4,24 +4,25 @@ use commonhold_ledger::Statement;
 use commonhold_policy::PlaceBounds;
 
 use crate::figures::bytes;
-use crate::table::{Paint, Style, Table, clean};
+use crate::table::{Paint, Style, Table, clean, wrap};
 
 /// One row for each place, by unit; nothing where units have groups of their own alone.
 pub(crate) fn table(statement: &Statement, style: Style) -> String {
     if statement.places.is_empty() {
         return String::new();
     }
-    let is_set = statement.places.iter().any(|place| !place.set.is_none());
-    let columns = ["unit", "place", "held in", "set by others"];
-    let mut table = Table::new(if is_set { &columns } else { &columns[..3] });
+    let mut table = Table::new(&["unit", "place", "held in"]);
     let mut places: Vec<_> = statement.places.iter().collect();
     places.sort_by_key(|place| (&place.unit, &place.group));
     for place in places {
-        let mut cells = vec![clean(&place.unit), place.place.to_string(), clean(&place.group)];
-        if is_set {
-            cells.push(set(&place.set));
-        }
+        let cells = vec![clean(&place.unit), place.place.to_string(), clean(&place.group)];
         table.row(Paint::Plain, cells);
+        if !place.set.is_none() {
+            let line = format!("set by others: {}", set(&place.set));
+            for line in wrap(&line, style.width, "  ", "  ") {
+                table.line(Paint::Plain, line);
+            }
+        }
     }
     format!("\n{}", table.render(style))
 }
@@ -73,7 +74,9 @@ mod tests {
             ..PlaceBounds::default()
         };
         let said = text(&places);
-        assert!(said.contains("set by others"), "{said}");
-        assert!(said.contains("/system.slice/nginx.service  at most 300 MiB, CPUs 0-3, a cap on CPU time"), "{said}");
+        assert!(
+            said.ends_with("nginx.service\n  set by others: at most 300 MiB, CPUs 0-3, a cap on CPU time\n"),
+            "{said}"
+        );
     }
 }

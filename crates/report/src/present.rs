@@ -109,7 +109,8 @@ pub fn text(contract: &Contract, present: &[Present], style: Style) -> String {
         let moves = unit.moves().into_iter().flat_map(|moves| wrap(&moves, style.width, &rest, &rest));
         text.extend(moves.map(|line| line + "\n"));
         for (group, bounds) in unit.places.iter().take(NAMED_MAX) {
-            let set = if bounds.is_none() { String::new() } else { format!(" (set by others: {})", set(bounds)) };
+            let set =
+                if bounds.is_none() { String::new() } else { format!(" (set by others: {})", set(bounds)) };
             let line = format!("in {}{set}", clean(group));
             text.extend(wrap(&line, style.width, &rest, &rest).into_iter().map(|line| line + "\n"));
         }

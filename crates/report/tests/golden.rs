@@ -6,8 +6,8 @@ mod fixture;
 
 use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_ledger::Credits;
-use commonhold_policy::{PlaceBounds, Plan};
 use commonhold_policy::membership::Stays;
+use commonhold_policy::{PlaceBounds, Plan};
 use commonhold_report::comparison::{self, Comparison};
 use commonhold_report::holdings::Holding;
 use commonhold_report::present::{self, Present};

@@ -89,8 +89,8 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::snapshot::PlaceBounds;
     use crate::plan::{Place, Reason, Step};
+    use crate::snapshot::PlaceBounds;
 
     fn step<A>(action: A) -> Step<A> {
         Step { action, reason: Reason::FollowsUse }
@@ -102,7 +102,12 @@ mod tests {
         let unit = contract.add(None, "a");
         let at = Some(PlaceId(1));
         let mut plan = Plan::default();
-        plan.decisions.places = Some(vec![Place { place: PlaceId(1), unit, group: "/a.slice".to_string(), most: PlaceBounds::default() }]);
+        plan.decisions.places = Some(vec![Place {
+            place: PlaceId(1),
+            unit,
+            group: "/a.slice".to_string(),
+            most: PlaceBounds::default(),
+        }]);
         plan.orders.memory = vec![step(MemoryOrder::Allow { unit, bytes: Some(100) })];
         let allow = |at, bytes| step(PartOrder::Allow { unit, at, bytes: Some(bytes) });
         let mut books = PartBooks::default();

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use alloc::format;
     use alloc::vec;
-    use commonhold_contract::{Each, Newcomer};
+    use commonhold_contract::{Each, Given, Newcomer};
 
     fn contract() -> (Contract, [UnitId; 4]) {
         let mut contract = Contract::default();
@@ -306,7 +306,10 @@ mod tests {
         let pods = contract.add(None, "pods");
         contract.units[pods.index()].each = Some(Each::Cgroup);
         let pod = |number: u32| format!("/kubepods.slice/kubepods-pod{number}.slice");
-        contract.welcome(&[1, 2].map(|number| Newcomer::group(pods, &pod(number), 1)), &BTreeSet::new());
+        contract.welcome(
+            &[1, 2].map(|number| Newcomer::group(pods, &pod(number), Given::default())),
+            &BTreeSet::new(),
+        );
         let [one, two] =
             [1, 2].map(|number| contract.find(&format!("pods/kubepods-pod{number}.slice")).unwrap());
         let container = |pod: &str, number: u32| format!("{pod}/cri-containerd-{number}.scope/init");

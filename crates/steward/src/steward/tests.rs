@@ -1,5 +1,5 @@
 use super::*;
-use commonhold_contract::Newcomer;
+use commonhold_contract::{Given, Newcomer};
 use commonhold_policy::rights::Refused;
 use commonhold_policy::{Means, UnitFacts};
 use std::convert::Infallible;
@@ -211,7 +211,8 @@ impl Backend for Jobs {
             assert!(contract.dismiss(&[over]));
             self.over = Some(over);
         } else {
-            contract.welcome(&[Newcomer::group(self.around, &format!("/jobs/{next}"), 100)], free);
+            contract
+                .welcome(&[Newcomer::group(self.around, &format!("/jobs/{next}"), Given::default())], free);
             let came = find(contract, next).unwrap();
             assert_ne!(Some(came), self.over, "no turn has seen that this place is vacant");
             self.used.insert(came, 0);

@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_machine::CpuSet;
 use commonhold_policy::plan::PartOrder;
 use commonhold_policy::{DiskUse, MS, PlaceBounds, PlaceFacts, PlaceId, Time};
 

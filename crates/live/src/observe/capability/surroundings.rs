@@ -164,15 +164,14 @@ fn bounds_of_others(context: &Context) -> Row {
             list(&capped)
         )
     });
-    let memory = (!bounded.is_empty()).then(|| format!("bounds of memory (`MemoryMax=`) in {}", list(&bounded)));
+    let memory =
+        (!bounded.is_empty()).then(|| format!("bounds of memory (`MemoryMax=`) in {}", list(&bounded)));
     let found: Vec<String> = caps.into_iter().chain(memory).collect();
-    match found.is_empty() {
-        true => Row::yes(Area::Surroundings, name, "none is set"),
-        false => {
-            let reason = format!("{}; they stay in force, and units are held within them", found.join("; "));
-            Row::partly(Area::Surroundings, name, reason)
-        }
+    if found.is_empty() {
+        return Row::yes(Area::Surroundings, name, "none is set");
     }
+    let reason = format!("{}; they stay in force, and units are held within them", found.join("; "));
+    Row::partly(Area::Surroundings, name, reason)
 }
 
 /// Managers of control groups, by what gives them away.

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use commonhold_contract::{DEFAULT_TICKETS, Each, MemberKind, Newcomer, UnitId, Weighed};
+use commonhold_contract::{Each, Given, MemberKind, Newcomer, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
 use commonhold_policy::membership::Placement;
 
 use super::{Known, Roster, SECOND};
-use crate::host;
+use crate::observe::knob::read;
 
 /// How long nobody is in a control group before its sub-unit goes. Its manager may be between two steps of a job.
 const EMPTY_NS: Time = 10 * SECOND;
@@ -53,9 +53,8 @@ impl Roster {
             Newcomer::user(unit, uid, &name)
         };
         let group = |(unit, path): (UnitId, &str)| {
-            let by = self.contract.unit(unit).each_by;
-            let mount = self.mount.as_deref();
-            Newcomer::group(unit, path, mount.map_or(DEFAULT_TICKETS, |mount| tickets(mount, path, by)))
+            let given = self.mount.as_deref().map(|mount| given(mount, path)).unwrap_or_default();
+            Newcomer::group(unit, path, given)
         };
         users.into_iter().map(user).chain(groups.into_iter().map(group)).collect()
     }
@@ -95,22 +94,15 @@ impl Roster {
     }
 }
 
-/// How many tickets a control group's manager gives it. Where it has set nothing, or that cannot be read, those that any unit
-/// has.
-fn tickets(mount: &Path, group: &str, by: Weighed) -> u64 {
+/// What a control group's manager has set in it.
+fn given(mount: &Path, group: &str) -> Given {
     let group = mount.join(group.trim_start_matches('/'));
-    let read = |file: &str| {
-        let text = host::read_to_string(&group.join(file)).ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-    };
-    let found = match by {
-        Weighed::Equally => None,
-        Weighed::Cpus => read("cpuset.cpus")
-            .and_then(|text| text.parse::<CpuSet>().ok())
-            .map(|cpus| cpus.len() as u64 * DEFAULT_TICKETS),
-        Weighed::Weight => read("cpu.weight").and_then(|text| text.parse().ok()),
-    };
-    found.unwrap_or(DEFAULT_TICKETS).max(1)
+    let says = |file: &str| read(&group.join(file)).ok().filter(|text| !text.is_empty());
+    let cpus = says("cpuset.cpus").and_then(|text| text.parse::<CpuSet>().ok());
+    Given {
+        cpus: cpus.and_then(|cpus| u32::try_from(cpus.len()).ok()),
+        weight: says("cpu.weight").and_then(|text| text.parse().ok()),
+    }
 }
 
 #[cfg(test)]
@@ -119,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_weighs_what_its_manager_says() {
+    fn what_a_manager_has_set_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = folder.path().join(path);
@@ -129,10 +121,9 @@ mod tests {
         write("jobs/job_1/cpuset.cpus", "0,2-3\n");
         write("jobs/job_1/cpu.weight", "39\n");
         write("jobs/job_2/cpuset.cpus", "\n");
-        let of = |path: &str, by| tickets(folder.path(), path, by);
-        let all = [Weighed::Equally, Weighed::Cpus, Weighed::Weight];
-        assert_eq!(all.map(|by| of("/jobs/job_1", by)), [100, 300, 39]);
-        assert_eq!(all.map(|by| of("/jobs/job_2", by)), [100, 100, 100]);
-        assert_eq!(all.map(|by| of("/jobs/gone", by)), [100, 100, 100]);
+        let of = |path: &str| given(folder.path(), path);
+        assert_eq!(of("/jobs/job_1"), Given { cpus: Some(3), weight: Some(39) });
+        assert_eq!(of("/jobs/job_2"), Given::default());
+        assert_eq!(of("/jobs/gone"), Given::default());
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use commonhold_contract::{Contract, Each, Member, MemberKind, Newcomer, Principal, UnitId};
+use commonhold_contract::{Contract, Each, Given, Member, MemberKind, Newcomer, Principal, UnitId};
 use commonhold_policy::Time;
 use commonhold_policy::membership::{Rule, Stays};
 
@@ -446,7 +446,7 @@ fn groups_get_units_of_their_own_and_lose_them() {
         fake.stand(pid, &group);
     }
     let seen = fake.look(Scan::Quick).seen;
-    let each = |number: u32| Newcomer::group(jobs, &job(number), 100);
+    let each = |number: u32| Newcomer::group(jobs, &job(number), Given::default());
     assert_eq!(seen, Seen { newcomers: vec![each(1), each(2)], gone: vec![] });
     assert!(fake.contract.welcome(&seen.newcomers, &BTreeSet::new()));
     let changes = fake.look(Scan::Full);
