@@ -37,6 +37,8 @@ struct World {
     means: Means,
     state: State,
     books: crate::check::Books,
+    /// The places that the last step decided anew.
+    told: Option<Vec<crate::plan::Place>>,
     now: Time,
 }
 
@@ -59,6 +61,7 @@ impl World {
             means: Means { places: true, cpu_sets: true, weights: true, caps: true, ..Means::NONE },
             state: State::default(),
             books: crate::check::Books::default(),
+            told: None,
             now: 0,
         }
     }
@@ -102,6 +105,7 @@ impl World {
         let books = self.books.parts_alone(&self.contract, &plan, &mut wrong);
         assert_eq!(wrong, Vec::<String>::new());
         self.books = books;
+        self.told = plan.decisions.places;
         plan.orders.parts.into_iter().map(|step| step.action).collect()
     }
 }
@@ -216,6 +220,10 @@ fn what_a_manager_sets_meanwhile_stays() {
     world.step(|plan| allow(plan, ANA, 400));
     world.snapshot.places[0].most.memory = Some(2_000 * MIB);
     assert_eq!(allowed(&world.step(|_| ())), [(Some(1), Some(375))]);
+    let told = world.told.take().unwrap_or_default();
+    assert_eq!(told[0].most.memory, Some(2_000 * MIB), "and reports know it");
+    world.step(|_| ());
+    assert_eq!(world.told, None, "once");
 }
 
 /// The manager of a slice allows CPUs that the unit does not have: its set stays.
