@@ -118,6 +118,7 @@ impl Places {
                     problems.extend(spot.hear_manager(journal).err());
                 } else {
                     spot.most.cap = spot.is_capped_by_others();
+                    spot.bound = spot.bound_now();
                 }
             }
         }
@@ -481,8 +482,8 @@ impl Spot {
         let usage = Gauge::open(&dir.join("cpu.stat")).ok();
         let usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|since| (gauge, since)));
         let says = |file: &str| read(&dir.join(file)).ok();
-        let (bound, most) = (says("memory.max").and_then(|text| text.parse().ok()), bounds::by(says));
-        Spot {
+        let most = bounds::by(says);
+        let mut spot = Spot {
             id,
             unit,
             path: path.to_owned(),
@@ -492,7 +493,7 @@ impl Spot {
                 .map(|found| found.unit),
             dir,
             rates: BTreeMap::new(),
-            bound,
+            bound: None,
             usage,
             used_ns: 0,
             most,
@@ -500,7 +501,9 @@ impl Spot {
             kept: (0, 0),
             originals: BTreeMap::new(),
             written: BTreeMap::new(),
-        }
+        };
+        spot.bound = spot.bound_now();
+        spot
     }
 
     /// Looks for what its manager has set: what a file says, if it is not what was written here.
@@ -526,6 +529,11 @@ impl Spot {
         Ok(())
     }
 
+    /// Its memory.max, which is its manager's.
+    fn bound_now(&self) -> Option<u64> {
+        read(&self.dir.join("memory.max")).ok()?.parse().ok()
+    }
+
     /// Whether its cap on CPU time is its manager's. systemd has no property that says it in this file's measure.
     fn is_capped_by_others(&self) -> bool {
         let is_ours = |now: &String| self.cap.as_ref() == Some(now);
@@ -546,6 +554,7 @@ impl Spot {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::systemd::played::Played;
 
     const GROUP: &str = "/jobs/job_1";
 
@@ -635,6 +644,30 @@ mod tests {
         assert_eq!(bench.cpus(), "4-5");
         bench.undo();
         assert_eq!(bench.cpus(), "4-7");
+    }
+
+    /// `MemoryMax=` is no property that is set here: it is read from the kernel's file, before and after it becomes a place.
+    #[test]
+    fn a_bound_that_an_administrator_sets_later_is_seen() {
+        let mut bench = Bench::new();
+        let played = Played::new(true);
+        played.unit("a.slice", false, &[]);
+        bench.places.properties = Some(Properties::of(played.whose()).unwrap());
+        let group = "/a.slice";
+        bench.put(group, "memory.max", "max");
+        let mut problems = Vec::new();
+        let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
+        bench.places.follow(&bench.contract, &places, &mut bench.journal, &mut problems);
+        let mut now = LOOK_NS;
+        bench.places.look(now, &mut bench.journal);
+        assert_eq!(bench.most().memory, None);
+        bench.put(group, "memory.max", "314572800");
+        while bench.most().memory != Some(314_572_800) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            now += LOOK_NS;
+            bench.places.look(now, &mut bench.journal);
+            assert!(now < 10_000 * LOOK_NS, "it is not seen");
+        }
     }
 
     /// A group that is no place any more is its manager's, and nothing is left to undo there.

@@ -83,7 +83,8 @@ impl Properties {
         whose.is_there().then(|| Properties::of(whose)).transpose()
     }
 
-    fn of(whose: Whose) -> Result<Properties, LiveError> {
+    /// Of a systemd that is there.
+    pub(super) fn of(whose: Whose) -> Result<Properties, LiveError> {
         let queue = Queue::start(whose.clone())?;
         let (units, asked, said) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         Ok(Properties { whose, queue, units, asked, said, is_to_read: false })
