@@ -45,6 +45,8 @@ pub(crate) enum Kind {
     Owner,
     /// A quantity of a resource, as an absolute amount or as a part.
     Amount(Resource),
+    /// A percentage, up to all.
+    Part,
     /// A length of time from `min_ns` to `max_ns`.
     Duration { min_ns: u64, max_ns: u64 },
     /// The path of a unit: `physics/night-batch`.
@@ -86,6 +88,20 @@ pub(crate) static ROOT: Table = Table {
         ),
     ],
 };
+
+pub(crate) const CALL_BACK_IDLE: &str = "call-back-memory-idle";
+pub(crate) const CALL_BACK_MOST: &str = "call-back-memory-most";
+const CALL_BACK_MOST_KIND: Kind = Kind::Duration { min_ns: 100_000_000, max_ns: 600_000_000_000 };
+const CALL_BACK_IDLE_DOC: &str = "A loan of memory may take this part of the time for which its owner left it idle, where that \
+     is longer than `call-back-memory`. With `10%`, memory that was idle for a minute is to be back within 6 s. `0%`: the time \
+     does not grow.";
+const CALL_BACK_MOST_DOC: &str =
+    "However long its owner left it idle, a loan of memory is to be back within this time, or within `call-back-memory`.";
+
+const CALL_BACK_IDLE_OF_UNIT_DOC: &str = "For memory that the unit and its sub-units lend: `call-back-memory-idle` of `[machine]`. \
+     Without it, as in the unit around it.";
+const CALL_BACK_MOST_OF_UNIT_DOC: &str = "For memory that the unit and its sub-units lend: `call-back-memory-most` of `[machine]`. \
+     Without it, as in the unit around it.";
 
 /// The `[machine]` table.
 pub(crate) static MACHINE: Table = Table {
@@ -135,9 +151,11 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Duration { min_ns: 100_000_000, max_ns: 60_000_000_000 },
             "\"1s\"",
             "\"500ms\"",
-            "The longest that calling back a loan of memory may take. The estimate goes by how fast memory was taken so \
-             far. No loan is made that would take longer.",
+            "Within this time a loan of memory is to be back whose owner left it idle for a short time. The estimate goes by how \
+             fast memory was taken so far. No loan is made that would take longer.",
         ),
+        key(CALL_BACK_IDLE, Kind::Part, "\"10%\"", "\"0%\"", CALL_BACK_IDLE_DOC),
+        key(CALL_BACK_MOST, CALL_BACK_MOST_KIND, "\"30s\"", "\"5s\"", CALL_BACK_MOST_DOC),
         key(
             "loans-remembered",
             Kind::Duration { min_ns: 0, max_ns: 604_800_000_000_000 },
@@ -308,6 +326,8 @@ pub(crate) static UNIT: Table = Table {
             "Whether the unit may use what others leave idle, and how much of it at any time. A part is of what a part in \
              `limit` would be of: of the machine at the top.",
         ),
+        key(CALL_BACK_IDLE, Kind::Part, "", "\"0%\"", CALL_BACK_IDLE_OF_UNIT_DOC),
+        key(CALL_BACK_MOST, CALL_BACK_MOST_KIND, "", "\"5s\"", CALL_BACK_MOST_OF_UNIT_DOC),
         key(
             "negotiate",
             Kind::Flag,

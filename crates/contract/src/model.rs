@@ -322,6 +322,49 @@ impl fmt::Display for Discipline {
     }
 }
 
+/// How the time within which a loan of memory is to be back grows with the time for which its owner left it idle.
+/// What is `None` is as in the unit around, or as `[machine]` has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Growth {
+    /// That part of the idle time, in millionths. 0: it does not grow.
+    pub idle: Option<u64>,
+    /// It grows no longer than this, in nanoseconds. Less than `call-back-memory`: it does not grow.
+    pub most_ns: Option<u64>,
+}
+
+impl Growth {
+    /// What it says differently than another.
+    pub(crate) fn beyond(self, other: Growth) -> Growth {
+        Growth {
+            idle: self.idle.filter(|_| self.idle != other.idle),
+            most_ns: self.most_ns.filter(|_| self.most_ns != other.most_ns),
+        }
+    }
+
+    fn or(self, around: Growth) -> Growth {
+        Growth { idle: self.idle.or(around.idle), most_ns: self.most_ns.or(around.most_ns) }
+    }
+}
+
+/// Within what time memory that a unit lends is to be back: [`Contract::promise`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promise {
+    /// However short the owner left it idle, in nanoseconds.
+    pub first_ns: u64,
+    /// Else within this part of the time for which it did, in millionths.
+    pub idle: u64,
+    /// But never more than this, or `first_ns`.
+    pub most_ns: u64,
+}
+
+impl Promise {
+    /// The time, in nanoseconds, within which memory is to be back that was idle for so long.
+    pub fn after(&self, idle_ns: u64) -> u64 {
+        let part = u128::from(idle_ns) * u128::from(self.idle) / u128::from(MILLIONTH);
+        u64::try_from(part).unwrap_or(u64::MAX).min(self.most_ns).max(self.first_ns)
+    }
+}
+
 /// The `[machine]` table: rules for the machine as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachineRules {
@@ -337,6 +380,8 @@ pub struct MachineRules {
     pub call_back_ns: u64,
     /// The longest that calling back a loan of memory may take, in nanoseconds: 1 s. The seeds name no time.
     pub call_back_memory_ns: u64,
+    /// How that time grows while the owner leaves the memory idle, where a unit says nothing of its own.
+    pub call_back_memory_grows: Growth,
     /// The half-life of what units lent and borrowed, in the choice of who is lent to next, in nanoseconds: 10 min. 0:
     /// nothing is remembered. The seeds remember no loans.
     pub loans_remembered_ns: u64,
@@ -359,6 +404,7 @@ impl Default for MachineRules {
             rotation_ns: 250_000_000,
             call_back_ns: 10_000_000,
             call_back_memory_ns: 1_000_000_000,
+            call_back_memory_grows: Growth { idle: Some(100_000), most_ns: Some(30_000_000_000) },
             loans_remembered_ns: 600_000_000_000,
             pools: PoolForm::Auto,
             placement: Placement::WorstFit,
@@ -537,6 +583,8 @@ pub struct Unit {
     pub borrow: PerResource<Permission>,
     /// Whether exchanges of its tickets are proposed and tried for it.
     pub negotiate: bool,
+    /// How the time grows within which memory that it lends is to be back.
+    pub call_back_memory_grows: Growth,
     /// Who of its own tasks and its sub-units runs next.
     pub discipline: Discipline,
     /// What it wants where the discipline around it is `dwcs`.
@@ -567,6 +615,7 @@ impl Unit {
             lend: PerResource::default(),
             borrow: PerResource::default(),
             negotiate: false,
+            call_back_memory_grows: Growth::default(),
             discipline: Discipline::Stride,
             deadline: None,
             job: None,
@@ -679,6 +728,22 @@ impl Contract {
             next.extend(inside.remove(&Some(unit)).unwrap_or_default());
         }
         listed
+    }
+
+    /// Within what time memory that the unit lends is to be back.
+    pub fn promise(&self, id: UnitId) -> Promise {
+        let mut grows = Growth::default();
+        let mut around = Some(id);
+        while let Some(id) = around {
+            grows = grows.or(self.unit(id).call_back_memory_grows);
+            around = self.unit(id).parent;
+        }
+        let grows = grows.or(self.machine.call_back_memory_grows);
+        Promise {
+            first_ns: self.machine.call_back_memory_ns,
+            idle: grows.idle.unwrap_or(0),
+            most_ns: grows.most_ns.unwrap_or(0),
+        }
     }
 
     /// The units directly below `parent`, in the order of their places; `None` for the top level. Common parts left out.

@@ -7,16 +7,16 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::check::{self, GangsAt};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Problem};
 use crate::document::{self, Document, Named, article, integer};
 use crate::jobs::{Gangs, GangsShare, JobKind, Placement, PoolForm};
 use crate::keys::{
-    DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, RESERVED_NAMES, ROOT,
+    CALL_BACK_IDLE, CALL_BACK_MOST, DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, RESERVED_NAMES, ROOT,
     UNIT, UNITS_MAX, VERSION,
 };
 use crate::member;
 use crate::model::{
-    Amount, Contract, CpuMode, Deadline, Discipline, Each, Member, PerResource, Permission, Resource, Scheme,
+    Amount, Contract, CpuMode, Deadline, Discipline, Each, Growth, MILLIONTH, Member, PerResource, Permission, Resource, Scheme,
     Span, Unit, UnitId, Weighed,
 };
 use crate::quantity;
@@ -106,6 +106,10 @@ impl Reader<'_, '_> {
                     if let Some(ns) = self.duration(&entry) {
                         self.contract.machine.call_back_memory_ns = ns;
                     }
+                }
+                CALL_BACK_IDLE | CALL_BACK_MOST => {
+                    let grows = self.contract.machine.call_back_memory_grows;
+                    self.contract.machine.call_back_memory_grows = self.growth(&entry, grows);
                 }
                 "loans-remembered" => {
                     if let Some(ns) = self.duration(&entry) {
@@ -203,6 +207,31 @@ impl Reader<'_, '_> {
     fn choice<'a>(&mut self, entry: &Entry<'a>) -> Option<&'a str> {
         let Kind::Choice(words) = entry.key.kind else { return None };
         self.document.choice(entry, words)
+    }
+
+    /// What one of the two keys says of how the time for call-backs of memory grows.
+    fn growth(&mut self, entry: &Entry, so_far: Growth) -> Growth {
+        match entry.key.kind {
+            Kind::Part => Growth { idle: self.part(entry).or(so_far.idle), ..so_far },
+            _ => Growth { most_ns: self.duration(entry).or(so_far.most_ns), ..so_far },
+        }
+    }
+
+    /// A percentage, in millionths.
+    fn part(&mut self, entry: &Entry) -> Option<u64> {
+        let Some(text) = entry.value.get_ref().as_str() else {
+            self.document.wrong_type(entry, "a percentage, such as \"10%\"");
+            return None;
+        };
+        let part = quantity::part(text).and_then(|part| match part {
+            0..=MILLIONTH => Ok(part),
+            _ => Err(Problem {
+                span: 0..text.len(),
+                message: format!("{} is more than all", text.trim()),
+                help: "write a percentage up to 100%".to_owned(),
+            }),
+        });
+        part.map_err(|problem| self.document.problem("quantity", entry.value, text, problem)).ok()
     }
 
     fn duration(&mut self, entry: &Entry) -> Option<u64> {
@@ -314,6 +343,9 @@ impl Reader<'_, '_> {
                 "lend" => unit.lend = self.permissions(&entry),
                 "borrow" => unit.borrow = self.permissions(&entry),
                 "negotiate" => unit.negotiate = self.flag(&entry),
+                CALL_BACK_IDLE | CALL_BACK_MOST => {
+                    unit.call_back_memory_grows = self.growth(&entry, unit.call_back_memory_grows);
+                }
                 "discipline" => unit.discipline = self.discipline(&entry),
                 "deadline" => unit.deadline = self.deadline(&entry),
                 "job" => {

@@ -73,6 +73,7 @@ fn values(kind: Kind) -> String {
         Kind::Members => "a list of [members](#members)".to_owned(),
         Kind::Owner => "`user:` or `group:`, as in [members](#members)".to_owned(),
         Kind::Amount(resource) => format!("{}, or a percentage", measure(resource)),
+        Kind::Part => "a percentage, up to `100%`".to_owned(),
         Kind::Duration { min_ns, max_ns } => {
             format!("{} to {}", duration_text(min_ns), duration_text(max_ns))
         }

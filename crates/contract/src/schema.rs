@@ -77,6 +77,7 @@ fn kind_schema(kind: Kind) -> Value {
         }),
         Kind::Amount(Resource::Memory) => amount_schema(""),
         Kind::Amount(Resource::Disk | Resource::Bus) => amount_schema("/s"),
+        Kind::Part => json!({ "type": "string", "pattern": r"^\d+(\.\d{1,4})? *%$" }),
         Kind::Duration { .. } => {
             json!({ "type": "string", "pattern": r"^\d+(\.\d{1,6})? *(ns|us|ms|s|min|h)$" })
         }

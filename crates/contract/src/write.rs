@@ -7,12 +7,12 @@ use std::fmt::{Display, Write};
 
 use crate::Contract;
 use crate::jobs::PoolForm;
-use crate::keys::VERSION;
+use crate::keys::{CALL_BACK_IDLE, CALL_BACK_MOST, VERSION};
 use crate::model::{
-    Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, MachineRules, PerResource, Permission, Resource,
+    Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Growth, MachineRules, PerResource, Permission, Resource,
     Unit, UnitId, Weighed,
 };
-use crate::quantity::{amount_text, duration_text};
+use crate::quantity::{amount_text, duration_text, part_text};
 
 /// A text that says what the contract says, with `above` as comments at its head. Parsing it gives the same contract, but for
 /// spans, and for sub-units that `each` made.
@@ -63,6 +63,7 @@ fn machine(text: &mut String, contract: &Contract) {
             said(&mut lines, key, &quoted(&duration_text(ns)));
         }
     }
+    growth(&mut lines, now.call_back_memory_grows.beyond(usual.call_back_memory_grows));
     if now.pools != usual.pools {
         match now.pools {
             PoolForm::Size(cpus) => said(&mut lines, "pools", &cpus),
@@ -136,6 +137,7 @@ fn unit(text: &mut String, unit: &Unit) {
             _ => said(text, key, &table(|resource| permission(resource, permissions[resource]))),
         }
     }
+    growth(text, unit.call_back_memory_grows);
     if unit.negotiate {
         said(text, "negotiate", &true);
     }
@@ -149,6 +151,15 @@ fn unit(text: &mut String, unit: &Unit) {
         let [period, budget] = [period_ns, budget_ns].map(|ns| quoted(&duration_text(ns.into())));
         let table = format!("{{ period = {period}, budget = {budget}, misses = {misses}, of = {of} }}");
         said(text, "deadline", &table);
+    }
+}
+
+fn growth(text: &mut String, growth: Growth) {
+    if let Some(part) = growth.idle {
+        said(text, CALL_BACK_IDLE, &quoted(&part_text(part)));
+    }
+    if let Some(ns) = growth.most_ns {
+        said(text, CALL_BACK_MOST, &quoted(&duration_text(ns)));
     }
 }
 
@@ -236,6 +247,7 @@ reserve = "512MiB"
 rotation = "100ms"
 call-back = "20ms"
 call-back-memory = "500ms"
+call-back-memory-most = "1min"
 default = "physics/night-batch"
 
 [unit.physics]
@@ -246,6 +258,8 @@ hard = { cpu = "1.5", memory = "8GiB", disk = "25%" }
 limit = { cpu = "50%", bus = "1GB/s" }
 lend = { memory = "2GiB", bus = false }
 borrow = false
+call-back-memory-idle = "0%"
+call-back-memory-most = "5s"
 
 [unit.physics.unit.night-batch]
 members = []
@@ -309,6 +323,8 @@ each = "user"
             let mut contract = Contract::default();
             contract.machine.rotation_ns = rotation * 1_000_000;
             contract.machine.loans_remembered_ns = rotation * 60_000_000_000;
+            contract.machine.call_back_memory_grows.idle = Some(rotation * 10);
+            contract.machine.call_back_memory_grows.most_ns = Some(rotation * 20_000_000);
             let turn = usize::try_from(rotation).unwrap();
             let size = PoolForm::Size(u32::try_from(rotation).unwrap());
             contract.machine.pools = PoolForm::NAMED.get(turn % 7).copied().unwrap_or(size);
@@ -340,6 +356,8 @@ each = "user"
                 let name = member.filter(|it| it.trim() == it).map(|it| format!("{it}{n}"));
                 unit.members = name.into_iter().map(|it| Member { kind: MemberKind::User(Principal::Name(it)), span: 0..0 }).collect();
                 unit.negotiate = n % 2 == 1;
+                unit.call_back_memory_grows =
+                    Growth { idle: owner.map(|n| n.into()), most_ns: owner.map(|n| 1_000_000_000 * (u64::from(n) + 1)) };
                 unit.discipline = Discipline::ALL[(n + cpu) % Discipline::ALL.len()];
                 unit.deadline = owner.map(|n| Deadline { period_ns: 20_000_000, budget_ns: 1_000_000 * (n + 1), misses: n, of: n + 1 });
                 unit.job = owner.map(|uid| JobKind::ALL[uid as usize % JobKind::ALL.len()]);

@@ -18,7 +18,7 @@ pub use gangs::{Gang, GangAccount, GangState, Known};
 pub use imbalance::Imbalance;
 pub use jobs::Job;
 pub use ledger::Ledger;
-pub use memory::{CallBacks, MemoryAccount, MemoryTotals};
+pub use memory::{CallBacks, MemoryAccount, MemoryTotals, Return};
 pub use trade::{Cause, Done, Exchange, Lent, Negotiated, Side, Trial};
 
 use std::collections::BTreeMap;

@@ -8,6 +8,9 @@
 //! beyond its bound was never lent and is not called back, though a call-back ends only with the borrower at its
 //! bound.
 //!
+//! What a lender was promised is what the plan said that it would have its memory back within, the last time that it lent. A
+//! call-back that takes longer is late.
+//!
 //! No page is lent to one unit in particular. What is idle is lent together, and dealt among the units that are short.
 //! So a loan that is called back is one of each lender that called, to each borrower that had to give back then. It is
 //! over when that borrower has given back its part. The lender's own call-back is over when all of them have.
@@ -52,6 +55,16 @@ pub struct MemoryAccount {
     pub call_back_p99_ns: u64,
     /// The longest.
     pub call_back_max_ns: u64,
+    /// Those that took longer than what was promised when they began.
+    #[serde(default)]
+    pub call_backs_late: u64,
+    /// The last of them, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_call_backs: Vec<Return>,
+    /// Within what time all that it lends now is to be back: the longest of its sub-units' and its own. Nothing where it
+    /// lends nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within_ns: Option<u64>,
     /// Time in which one of its processes at least waited for memory.
     pub waited_ns: u64,
     /// What came back soon after it was taken from it.
@@ -72,6 +85,19 @@ pub struct MemoryAccount {
     /// Its loans that were called back, by the path of the unit that gave back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub called_back_from: BTreeMap<String, CallBacks>,
+}
+
+/// A call-back that is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Return {
+    /// When it was over, in nanoseconds, on the clock of the plans.
+    pub at_ns: u64,
+    /// What was called back with it from all borrowers, in bytes; other lenders may have called at the same time.
+    pub bytes: u64,
+    /// Within what time it was to be over.
+    pub promised_ns: u64,
+    /// What it took.
+    pub took_ns: u64,
 }
 
 /// The loans of one unit to another that were called back, and how long that took. Nanoseconds.
@@ -129,10 +155,25 @@ struct Own {
     from_it: Calls,
     /// What it lent and called back, and of that what each borrower had to give back.
     call_backs: Spread,
+    late: u64,
+    returns: VecDeque<Return>,
     by_borrower: BTreeMap<UnitId, Spread>,
 }
 
+/// Call-backs of a unit that are remembered one by one.
+const RETURNS_MAX: usize = 16;
+
 impl Own {
+    /// A call-back is over.
+    fn is_back(&mut self, back: Return) {
+        self.call_backs.add(back.took_ns);
+        self.late += u64::from(back.took_ns > back.promised_ns);
+        if self.returns.len() == RETURNS_MAX {
+            self.returns.pop_front();
+        }
+        self.returns.push_back(back);
+    }
+
     /// What of its use was within its allowance so far, and is not from now on: what it had taken beyond that, or takes from
     /// now on, was never lent.
     fn newly_called(&self, share: &Share) -> Option<u64> {
@@ -169,14 +210,16 @@ struct Call {
     since: Time,
     /// What had been called back by then, with this.
     until: u64,
-    lenders: Vec<usize>,
+    bytes: u64,
+    /// And what each was promised.
+    lenders: Vec<(usize, Time)>,
 }
 
 impl Calls {
-    fn begin(&mut self, since: Time, bytes: u64, lenders: &[usize]) {
+    fn begin(&mut self, since: Time, bytes: u64, lenders: &[(usize, Time)]) {
         if bytes > 0 {
             self.called += bytes;
-            self.going_on.push_back(Call { since, until: self.called, lenders: lenders.to_vec() });
+            self.going_on.push_back(Call { since, until: self.called, bytes, lenders: lenders.to_vec() });
         }
     }
 
@@ -223,7 +266,11 @@ impl Memory {
     fn book_call_backs(&mut self, at: Time, memory: &MemoryPlan) {
         let sank = |(own, share): (&Own, &Share)| share.lent < own.share.lent;
         let both = self.units.iter().zip(&memory.units);
-        let lenders: Vec<usize> = (0..).zip(both).filter(|(_, pair)| sank(*pair)).map(|(i, _)| i).collect();
+        let lenders: Vec<(usize, Time)> = (0..)
+            .zip(both)
+            .filter(|(_, pair)| sank(*pair))
+            .map(|(i, (own, _))| (i, own.share.within_ns.unwrap_or(0)))
+            .collect();
         let mut called = 0;
         let mut back = Vec::new();
         for (unit, (own, share)) in (0u32..).map(UnitId).zip(self.units.iter_mut().zip(&memory.units)) {
@@ -235,15 +282,16 @@ impl Memory {
             called += more;
         }
         for (borrower, call) in back {
-            for lender in call.lenders {
+            for (lender, _) in call.lenders {
                 let spread = self.units[lender].by_borrower.entry(borrower).or_default();
                 spread.add(at.saturating_sub(call.since));
             }
         }
         self.calls.begin(self.content_at, called, &lenders);
         for call in self.calls.over(self.units.iter().map(|own| own.owed).sum()) {
-            for lender in call.lenders {
-                self.units[lender].call_backs.add(at.saturating_sub(call.since));
+            for (lender, promised_ns) in call.lenders {
+                let (bytes, took_ns) = (call.bytes, at.saturating_sub(call.since));
+                self.units[lender].is_back(Return { at_ns: at, bytes, promised_ns, took_ns });
             }
         }
     }
@@ -259,6 +307,7 @@ impl Memory {
         heir.lent += own.lent;
         heir.borrowed += own.borrowed;
         heir.call_backs.merge(&own.call_backs);
+        heir.late += own.late;
     }
 
     /// Another contract holds from now on. The accounts of units that it has no more are closed, and so are call-backs
@@ -309,6 +358,9 @@ impl Memory {
         let mut call_backs = Spread::default();
         own().for_each(|own| call_backs.merge(&own.call_backs));
         let call_backs = CallBacks::from(&call_backs);
+        let mut returns: Vec<Return> = own().flat_map(|own| own.returns.iter().copied()).collect();
+        returns.sort_by_key(|back| back.at_ns);
+        let last_call_backs = returns.split_off(returns.len().saturating_sub(RETURNS_MAX));
         let mut by_borrower: BTreeMap<&str, Spread> = BTreeMap::new();
         for (id, spread) in own().flat_map(|own| &own.by_borrower) {
             let path = contract.units.get(id.index()).map_or("?", |unit| unit.path.as_str());
@@ -332,6 +384,9 @@ impl Memory {
             call_back_p50_ns: call_backs.p50_ns,
             call_back_p99_ns: call_backs.p99_ns,
             call_back_max_ns: call_backs.max_ns,
+            call_backs_late: sum(|own| own.late),
+            last_call_backs,
+            within_ns: own().filter_map(|own| own.share.within_ns).max(),
             called_back_from: by_borrower
                 .into_iter()
                 .map(|(path, spread)| (path.to_owned(), CallBacks::from(&spread)))
@@ -389,6 +444,7 @@ mod tests {
             borrowed: borrowed * MIB,
             allowed: (500 - lent + borrowed) * MIB,
             called_back: called_back && lent == 0,
+            within_ns: (lent > 0).then_some(50 * MS),
             ..Share::default()
         };
         let units = vec![Share::default(), Share::default(), share(lent, 0), share(0, lent)];
@@ -416,6 +472,10 @@ mod tests {
         let lender = memory.account(&contract(), &units[..1]).unwrap();
         assert_eq!((lender.used, lender.lent, lender.called_back), (400 * MIB, 0, 1));
         assert_eq!(lender.call_back_max_ns, 70 * MS);
+        // It was to be over within 50 ms.
+        let back = Return { at_ns: 1_070 * MS, bytes: 200 * MIB, promised_ns: 50 * MS, took_ns: 70 * MS };
+        assert_eq!((lender.call_backs_late, &lender.last_call_backs[..]), (1, &[back][..]));
+        assert_eq!(lender.within_ns, None, "nothing is lent now");
         let loan = CallBacks { loans: 1, p50_ns: 70 * MS, p99_ns: 70 * MS, max_ns: 70 * MS };
         assert_eq!(lender.called_back_from, BTreeMap::from([("b".to_owned(), loan)]));
         assert_eq!(lender.waited_ns, 2 * MS);

@@ -171,7 +171,7 @@ fn what_is_ordered_on_trial_is_taken_once() {
         return;
     }
     let (_file, _job, mut rig) = with_its_file();
-    rig.order(MemoryOrder::Reclaim { unit: rig.unit, bytes: 10 * MIB });
+    rig.order(MemoryOrder::Reclaim { unit: rig.unit, bytes: 10 * MIB, files: false });
     eventually("some of it is taken", || rig.seen().taken > 9 * MIB);
     for _ in 0..5 {
         rig.seen();

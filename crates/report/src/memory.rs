@@ -55,7 +55,11 @@ const SAID_MIN: u64 = 1 << 20;
 /// What a reader should know beside the figures.
 fn remarks(memory: &MemoryAccount) -> Vec<String> {
     let mut remarks = Vec::new();
+    if let Some(within) = memory.within_ns {
+        remarks.push(format!("has all that it lends back within {}, once it needs it", duration(within)));
+    }
     remarks.extend(call_backs(memory));
+    remarks.extend(promises(memory));
     if memory.killed > 0 {
         remarks.push(format!("the kernel killed {} of its processes for want of memory", memory.killed));
     }
@@ -99,6 +103,17 @@ fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     of_each.chain(of_all).collect()
 }
 
+/// Whether call-backs took no longer than promised, and what the last one took of that.
+fn promises(memory: &MemoryAccount) -> Option<String> {
+    let last = memory.last_call_backs.last()?;
+    let [took, promised] = [last.took_ns, last.promised_ns].map(duration);
+    let late = match memory.call_backs_late {
+        0 => "none of its call-backs was late".to_owned(),
+        late => format!("{late} of its {} call-backs were late", memory.called_back),
+    };
+    Some(format!("{late}; the last took {took}, of {promised} that were promised"))
+}
+
 /// Where the machine's memory is: `memory 2.0 GiB = kernel ... + in no unit ... + divided ...`.
 fn sums(totals: MemoryTotals) -> String {
     format!(
@@ -113,7 +128,7 @@ fn sums(totals: MemoryTotals) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commonhold_ledger::{Account, CallBacks};
+    use commonhold_ledger::{Account, CallBacks, Return};
 
     const MIB: u64 = 1 << 20;
 
@@ -130,6 +145,14 @@ mod tests {
             call_back_p50_ns: 40_000_000,
             call_back_p99_ns: 80_000_000,
             call_back_max_ns: 81_500_000,
+            call_backs_late: 1,
+            last_call_backs: vec![Return {
+                at_ns: 9_000_000_000,
+                bytes: 480 * MIB,
+                promised_ns: 12_000_000_000,
+                took_ns: 81_500_000,
+            }],
+            within_ns: Some(12_000_000_000),
             called_back_from: [
                 (
                     "lab/borrower".to_owned(),
@@ -158,6 +181,9 @@ mod tests {
         let borrower = MemoryAccount {
             lent: 0,
             called_back: 0,
+            call_backs_late: 0,
+            last_call_backs: Vec::new(),
+            within_ns: None,
             called_back_from: std::collections::BTreeMap::new(),
             killed: 0,
             elsewhere: 0,

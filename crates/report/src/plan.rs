@@ -221,6 +221,7 @@ enum ActionJson<'a> {
     Reclaim {
         unit: &'a str,
         bytes: u64,
+        files: bool,
     },
     Expose {
         unit: &'a str,
@@ -354,6 +355,7 @@ enum ReasonJson<'a> {
     },
     Lends {
         bytes: u64,
+        within_ns: u64,
     },
     CallsBack {
         bytes: u64,
@@ -362,6 +364,9 @@ enum ReasonJson<'a> {
         bytes: u64,
     },
     BorrowsFirst {
+        bytes: u64,
+    },
+    BorrowsInTime {
         bytes: u64,
     },
     GivesBack {
@@ -485,8 +490,8 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
             ActionJson::Guarantee { unit: name(unit), min, low, own }
         }
         Action::Memory(&MemoryOrder::Allow { unit, bytes }) => ActionJson::Allow { unit: name(unit), bytes },
-        Action::Memory(&MemoryOrder::Reclaim { unit, bytes }) => {
-            ActionJson::Reclaim { unit: name(unit), bytes }
+        Action::Memory(&MemoryOrder::Reclaim { unit, bytes, files }) => {
+            ActionJson::Reclaim { unit: name(unit), bytes, files }
         }
         Action::Memory(&MemoryOrder::Expose { unit, exposed }) => {
             ActionJson::Expose { unit: name(unit), exposed }
@@ -554,7 +559,8 @@ fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
         Reason::DiskDebt { bytes } => ReasonJson::DiskDebt { bytes },
         Reason::DiskDebtPaid => ReasonJson::DiskDebtPaid,
         Reason::EntitledTo { bytes } => ReasonJson::EntitledTo { bytes },
-        Reason::Lends { bytes } => ReasonJson::Lends { bytes },
+        Reason::Lends { bytes, within_ns } => ReasonJson::Lends { bytes, within_ns },
+        Reason::BorrowsInTime { bytes } => ReasonJson::BorrowsInTime { bytes },
         Reason::CallsBack { bytes } => ReasonJson::CallsBack { bytes },
         Reason::Borrows { bytes } => ReasonJson::Borrows { bytes },
         Reason::BorrowsFirst { bytes } => ReasonJson::BorrowsFirst { bytes },

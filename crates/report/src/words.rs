@@ -438,7 +438,7 @@ impl fmt::Display for Described<'_> {
                 write!(f, "{}, job {}: its pages come to node {nodes}", name(unit), job.0)
             }
             Action::Part(order) => crate::parts::write(f, order, name(&order.unit())),
-            Action::Memory(MemoryOrder::Reclaim { unit, bytes }) => {
+            Action::Memory(MemoryOrder::Reclaim { unit, bytes, .. }) => {
                 write!(f, "{}: gives up {} of memory", name(unit), Bytes(*bytes))
             }
             Action::Memory(MemoryOrder::Expose { unit, exposed: true }) => {
@@ -608,7 +608,15 @@ impl fmt::Display for Because<'_> {
             Reason::DiskDebtPaid => write!(f, "its limit on disks allows it again"),
             Reason::DiskFree => write!(f, "no other unit wants the disk"),
             Reason::EntitledTo { bytes } => write!(f, "it is entitled to {}", Bytes(bytes)),
-            Reason::Lends { bytes } => write!(f, "it does not need {}, which others borrow", Bytes(bytes)),
+            Reason::Lends { bytes, within_ns } => write!(
+                f,
+                "it does not need {}, which others borrow, and has it back within {}",
+                Bytes(bytes),
+                duration(within_ns)
+            ),
+            Reason::BorrowsInTime { bytes } => {
+                write!(f, "it is short, and borrows {}: more would not be back in time", Bytes(bytes))
+            }
             Reason::CallsBack { bytes } => {
                 write!(f, "it is short, and takes back {} that it lent", Bytes(bytes))
             }

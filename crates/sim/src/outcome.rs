@@ -205,7 +205,10 @@ pub struct MemoryCallBacks {
     pub median_ns: Time,
     /// The longest, in ns; one that was not over when the run ended counts as far as it got.
     pub max_ns: Time,
-    /// Those that took longer than the contract's `call-back-memory`.
+    /// The longest time within which one was to be over.
+    pub promised_max_ns: Time,
+    /// Those that took longer than what was promised when they began: the contract's `call-back-memory`, or more where the
+    /// memory had been idle for long.
     pub late: u64,
 }
 

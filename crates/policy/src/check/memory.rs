@@ -3,7 +3,7 @@
 //! Checked:
 //! - A unit's allowance is what it is entitled to, less what it lends, plus what it borrows. Allowances sum to no more
 //!   than is divided.
-//! - What is lent has a borrower. No unit lends or borrows that may not, nor beyond what its contract allows.
+//! - What is lent has a borrower, and a time within which it is to be back, which its contract allows. No unit lends or borrows that may not, nor beyond what its contract allows.
 //! - The bounds in force are those allowances.
 //! - No unit is guaranteed more than it is entitled to, nor (`min`) more than it may use. It is guaranteed as much (`min`) as its
 //!   sub-units together: a kernel keeps nothing for them that is not kept for the unit around them.
@@ -153,6 +153,10 @@ fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
     let (lent, borrowed) = (sum(|share| share.lent), sum(|share| share.borrowed));
     let (allowed, divided) = (sum(|share| share.allowed), memory.divided);
     let mut wrong = Vec::new();
+    let timed = memory.terms.iter().map(|term| term.lent).fold(0, u64::saturating_add);
+    if lent > timed {
+        wrong.push(format!("{lent} bytes of memory are lent, of which {timed} are to be back within a time"));
+    }
     if lent > borrowed {
         wrong.push(format!("{lent} bytes of memory are lent and {borrowed} borrowed"));
     }
@@ -175,6 +179,14 @@ fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId, entitled: &[u
     }
     if share.borrowed > 0 && !(unit.borrow.memory.allows() && isolate) {
         return Some(format!("{path} borrows memory but may not"));
+    }
+    if (share.lent > 0) != share.within_ns.is_some() {
+        return Some(format!("{path} lends {} bytes of memory without a time, or none with one", share.lent));
+    }
+    let promise = contract.promise(id);
+    let (within, most) = (share.within_ns.unwrap_or(0), promise.most_ns.max(promise.first_ns));
+    if within > most {
+        return Some(format!("{path} is to have back what it lends within {within} ns, of {most} at most"));
     }
     let around = unit.parent.map_or(memory.divided, |around| entitled[around.index()]);
     let sides = [

@@ -23,15 +23,14 @@ impl State {
         if self.units.iter().all(|unit| !unit.known) {
             self.rates = Rates::free_to_drop();
         }
-        let promise = input.contract.machine.call_back_memory_ns;
         let mut all = Vec::with_capacity(self.units.len());
         for id in input.contract.ids() {
             let seen = facts.units.get(id.index()).copied().unwrap_or_default();
             let unit = &mut self.units[id.index()];
             let callable = frames.in_time.then(|| {
                 let written = Taken { bytes: seen.taken, ns: seen.taking_ns };
-                self.rates.learn_written(&mut unit.taken, written, seen.taking);
-                self.rates.callable(seen, facts, promise) / frames.bytes
+                self.rates.learn_written(&mut unit.taken, written, seen.taking, facts.swap_next);
+                self.rates.pace(seen, facts).in_frames(frames.bytes)
             });
             let short = seen.refused > unit.facts.refused;
             (unit.facts, unit.known, unit.short) = (seen, true, short);

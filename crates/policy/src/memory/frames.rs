@@ -20,13 +20,14 @@
 //!    gives up what is beyond before it lends what is cold.
 //! 2. Each borrower has a *target*. The excess is dealt down the tree by tickets, among the units that may borrow. What
 //!    units may borrow *first*, since they lent before, is dealt before the rest, in proportion to that. No
-//!    unit gets more than its limit. A unit that is not short gets no more than it uses now. No unit gets more than
-//!    could be called back in time, from it and from all borrowers together: each takes a part of that time.
+//!    unit gets more than its limit. A unit that is not short gets no more than it uses now. No more is lent than
+//!    could be called back in time, from each borrower and from all together ([`terms`]).
 //! 3. A loan grows towards its target by at most 1/[`GROWTH_PART`] of the frames a period. A borrower that does not
 //!    use a loan gives it back at the same pace.
 //! 4. If all loans then exceed the excess, or a limit, the borrowers above their targets give back the difference at
 //!    once: this is the call-back.
-//! 5. What is borrowed is lent by the lenders in proportion to what is unused of theirs, and then to what is cold.
+//! 5. What is borrowed is lent by the lenders: what is unused of theirs, and then what is cold; of each, what was idle
+//!    longest first.
 //!
 //! Under `smp`, every unit is allowed everything. Under `quota`, it is allowed what it is entitled to.
 //!
@@ -55,9 +56,18 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, Permission, Resource, Scheme, UnitId};
 
+use super::idleness::Idleness;
+use super::pace::Pace;
 use crate::rights::share::{split, split_capped};
 use crate::rights::{Capacity, Entitlement, Rights};
+use crate::time::Time;
 use crate::tree::{self, Levels, lineage};
+
+mod terms;
+
+use terms::{ALL_TIME, Terms};
+
+pub use terms::Term;
 
 /// A unit lends nothing before it was there, and not short, at so many looks: a unit that comes, or has just called its
 /// frames back, will want more.
@@ -79,9 +89,8 @@ pub struct Facts {
     pub cold: u64,
     /// Whether a request of it was refused, or its own pager had to free frames, since the last look of either kind.
     pub short: bool,
-    /// It is lent no more than so many frames, because more could not be called back from it in time, if from no
-    /// other unit; `None`: any number.
-    pub callable: Option<u64>,
+    /// How many frames could be called back from it within a time, if from no other unit; `None`: any number at once.
+    pub callable: Option<Pace>,
 }
 
 /// What kind of look this is.
@@ -107,8 +116,12 @@ pub struct Input<'a> {
     pub frame_bytes: u64,
     /// One per unit of the contract; units that the list has not are taken as empty.
     pub units: &'a [Facts],
+    /// When it was looked.
+    pub now: Time,
     /// What kind of look this is.
     pub look: Look,
+    /// Of the time within which a loan is to be back, what passes until it is known to be called back, and to be back.
+    pub delay_ns: Time,
     /// Frames that each unit may borrow before others, since it lent before ([`crate::credits`]); units that the list has not
     /// may borrow none so.
     pub first: &'a [u64],
@@ -121,6 +134,8 @@ pub struct State {
     allowed: Vec<u64>,
     /// At how many looks in a row each unit was there and not short.
     calm: Vec<u32>,
+    /// For how long each left frames idle.
+    idleness: Vec<Idleness>,
     /// Which units were short at a look between two periods: marks seen there count at the period's end too.
     short: Vec<bool>,
 }
@@ -134,6 +149,9 @@ impl State {
             }
             if let Some(short) = self.short.get_mut(id.index()) {
                 *short = false;
+            }
+            if let Some(idleness) = self.idleness.get_mut(id.index()) {
+                idleness.forget();
             }
         }
     }
@@ -152,8 +170,23 @@ pub struct Allowance {
     pub borrowed: u64,
     /// What it may use: entitled - lent + borrowed, or every frame of the machine where nothing is held.
     pub allowed: u64,
+    /// Within what time all that it lends is to be back, in nanoseconds; `None`: it lends nothing.
+    pub within_ns: Option<Time>,
+    /// The most that it could be lent for the time that call-backs take, if no other unit borrowed; `None`: any amount.
+    pub callable: Option<u64>,
     /// Why.
     pub because: Because,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shares {
+    /// One per unit of the contract.
+    pub allowances: Vec<Allowance>,
+    /// What is lent, by the time within which it is to be back, the shortest first.
+    pub terms: Vec<Term>,
+    /// Whether more is not lent because it could not be called back in time.
+    pub full: bool,
 }
 
 /// Why a unit is allowed what it is.
@@ -176,6 +209,8 @@ pub enum Because {
     Borrows,
     /// It borrows, before others, since it lent before.
     BorrowsFirst,
+    /// It borrows as much as could be called back in time.
+    BorrowsInTime,
     /// It gave back a part of what it borrowed: to the owner, or to others that are short, or because it did not use it.
     GaveBack {
         /// So many frames.
@@ -189,22 +224,28 @@ pub enum Because {
     NothingIdle,
 }
 
-/// Decides what every unit is allowed from now on: one allowance per unit of the contract.
+/// Decides what every unit is allowed from now on.
 #[must_use]
-pub fn step(state: State, input: Input<'_>) -> (State, Vec<Allowance>) {
-    let division = Division::new(state, input);
+pub fn step(state: State, input: Input<'_>) -> (State, Shares) {
+    let mut division = Division::new(state, input);
     let scheme = input.contract.machine.scheme;
-    let allowances = match scheme {
-        Scheme::Smp => division.unrestricted(),
-        Scheme::Quota => division.with(&division.nothing(), &division.nothing(), |_| Because::Scheme(scheme)),
+    let shares = match scheme {
+        Scheme::Smp => Shares::without_loans(division.unrestricted()),
+        Scheme::Quota => Shares::without_loans(division.own(|_| Because::Scheme(scheme))),
         Scheme::Isolate => division.lend(),
     };
-    let allowed = allowances.iter().map(|allowance| allowance.allowed).collect();
+    let allowed = shares.allowances.iter().map(|allowance| allowance.allowed).collect();
     let short = match input.look {
         Look::Period => Vec::new(),
         Look::CallBack => division.facts.iter().map(|facts| facts.short).collect(),
     };
-    (State { allowed, calm: division.calm, short }, allowances)
+    (State { allowed, calm: division.calm, idleness: division.idleness, short }, shares)
+}
+
+impl Shares {
+    fn without_loans(allowances: Vec<Allowance>) -> Shares {
+        Shares { allowances, terms: Vec::new(), full: false }
+    }
 }
 
 /// One look at all units. Vectors have one element per unit.
@@ -215,6 +256,9 @@ struct Division<'a> {
     /// What each was allowed before; of one that has come since, what it is entitled to.
     before: Vec<u64>,
     calm: Vec<u32>,
+    idleness: Vec<Idleness>,
+    /// When what is lent is to be back.
+    terms: Terms,
     /// Frames that neither `kernel` nor `shared` uses.
     divided: u64,
     /// The same, as rights weigh amounts by it.
@@ -254,10 +298,28 @@ impl<'a> Division<'a> {
             .collect();
         let levels = Levels::of(contract);
         let first = tree::sums(contract, |id| input.first.get(id.index()).copied().unwrap_or(0));
+        let (idleness, terms) = (state.idleness, Terms::default());
         let mut division =
-            Division { input, facts, entitlement, before, calm, divided, capacity, levels, first };
+            Division { input, facts, entitlement, before, calm, idleness, terms, divided, capacity, levels, first };
         division.give_up_cold();
+        division.note_needs();
         division
+    }
+
+    /// Takes note of what each unit needs. How much a unit needs that is short of what it lent, nobody knows; one that is
+    /// not there has left nothing idle by the time when it comes.
+    fn note_needs(&mut self) {
+        self.idleness.resize_with(self.facts.len(), Idleness::default);
+        for id in self.input.contract.held() {
+            let (facts, own) = (self.facts[id.index()], self.entitlement.own(id));
+            let needed = if facts.short { self.needed(id).max(own) } else { self.needed(id) };
+            let idleness = &mut self.idleness[id.index()];
+            if facts.present {
+                idleness.note(self.input.now, needed, self.divided);
+            } else {
+                idleness.forget();
+            }
+        }
     }
 
     /// Where others are short or borrow, a unit that would lend and is beyond its entitlement with what is cold needs
@@ -291,30 +353,31 @@ impl<'a> Division<'a> {
     }
 
     fn unrestricted(&self) -> Vec<Allowance> {
-        let mut allowances = self.with(&self.nothing(), &self.nothing(), |_| Because::Scheme(Scheme::Smp));
+        let mut allowances = self.own(|_| Because::Scheme(Scheme::Smp));
         for allowance in &mut allowances {
             allowance.allowed = self.input.frames;
         }
         allowances
     }
 
-    /// The allowances with these loans.
-    fn with(&self, lent: &[u64], borrowed: &[u64], because: impl Fn(UnitId) -> Because) -> Vec<Allowance> {
+    /// The allowances without loans.
+    fn own(&self, because: impl Fn(UnitId) -> Because) -> Vec<Allowance> {
         let allowance = |id: UnitId| {
+            let (lent, borrowed, within_ns, callable) = (0, 0, None, None);
             if id.is_common() {
                 let (allowed, because) = (self.input.frames, Because::Common);
-                return Allowance { entitled: 0, reserved: 0, lent: 0, borrowed: 0, allowed, because };
+                return Allowance { entitled: 0, reserved: 0, lent, borrowed, allowed, within_ns, callable, because };
             }
-            let (entitled, lent, borrowed) =
-                (self.entitlement.own(id), lent[id.index()], borrowed[id.index()]);
-            let (allowed, reserved) = (entitled - lent + borrowed, self.entitlement.hard(id));
-            Allowance { entitled, reserved, lent, borrowed, allowed, because: because(id) }
+            let (entitled, reserved) = (self.entitlement.own(id), self.entitlement.hard(id));
+            let (allowed, because) = (entitled, because(id));
+            Allowance { entitled, reserved, lent, borrowed, allowed, within_ns, callable, because }
         };
         self.input.contract.ids().map(allowance).collect()
     }
 
-    fn lend(&self) -> Vec<Allowance> {
+    fn lend(&mut self) -> Shares {
         let idle = self.per_unit(|id| self.idle(id));
+        self.terms = self.terms(&idle);
         let lendable = idle.iter().sum::<u64>() + self.entitlement.unheld;
         let reserve = Some(self.input.contract.machine.reserve);
         let reserve = self.capacity.weigh_up(reserve, self.input.frames).unwrap_or(0);
@@ -341,20 +404,31 @@ impl<'a> Division<'a> {
         let shrunk: Vec<u64> = loans.iter().zip(&held).map(|(loan, held)| *loan.min(held)).collect();
         self.fit_in_time(&mut loans, &shrunk);
         self.call_back(&mut loans, &target, excess);
-        // What no unit is entitled to is lent first: no unit will call it back.
-        let from_units = loans.iter().sum::<u64>().saturating_sub(self.entitlement.unheld);
-        let lent = self.lenders(from_units, &idle);
-        debug_assert!(lent.iter().zip(&idle).all(|(lent, idle)| lent <= idle), "only idle frames are lent");
-        self.with(&lent, &loans, |id| self.because(id, &held, &loans, &lent, &rooms))
+        let lent = self.lenders(&loans, &idle);
+        debug_assert!(lent.frames.iter().zip(&idle).all(|(lent, idle)| lent <= idle), "only idle frames are lent");
+        let full = self.terms.are_full(&loans, 2) && loans.iter().sum::<u64>() + 2 <= excess;
+        let mut allowances =
+            self.own(|id| self.because(id, &held, &loans, &lent.frames, &rooms, full));
+        for id in self.input.contract.held() {
+            let (i, allowance) = (id.index(), &mut allowances[id.index()]);
+            (allowance.lent, allowance.within_ns) = (lent.frames[i], lent.within_ns[i]);
+            (allowance.borrowed, allowance.callable) = (loans[i], self.terms.most(id));
+            allowance.allowed = allowance.entitled - allowance.lent + allowance.borrowed;
+        }
+        Shares { allowances, terms: lent.terms, full }
     }
 
     /// What a unit may lend. A unit that needs more than its entitlement lends nothing, however cold the rest; what is
     /// reserved and in use stays, cold or not.
     fn idle(&self, unit: UnitId) -> u64 {
+        self.left_of_own(unit, self.needed(unit))
+    }
+
+    /// What a unit needs of its own.
+    fn needed(&self, unit: UnitId) -> u64 {
         let facts = self.facts[unit.index()];
         let cold = if self.beyond(unit) > 0 { 0 } else { facts.cold };
-        let needed = facts.used.saturating_sub(cold).max(facts.used.min(self.reserved(unit)));
-        self.left_of_own(unit, needed)
+        facts.used.saturating_sub(cold).max(facts.used.min(self.reserved(unit)))
     }
 
     /// The part of a unit's own that is hard: its own reservation, or its part of one around it.
@@ -392,16 +466,6 @@ impl<'a> Division<'a> {
 
     fn may_lend(&self, unit: UnitId) -> bool {
         self.calm[unit.index()] >= CALM_LOOKS && self.lend_permission(unit).allows()
-    }
-
-    /// How much each unit lends of what is lent in all: frames that are not used go before those that are cold, because
-    /// nothing is taken from any unit for them.
-    fn lenders(&self, from_units: u64, idle: &[u64]) -> Vec<u64> {
-        let unused = self.per_unit(|id| self.unused(id));
-        let cold: Vec<u64> = idle.iter().zip(&unused).map(|(idle, unused)| idle - unused).collect();
-        let first = from_units.min(unused.iter().sum());
-        let (of_unused, of_cold) = (split(first, &unused), split(from_units - first, &cold));
-        of_unused.iter().zip(of_cold).map(|(unused, cold)| unused + cold).collect()
     }
 
     /// What a unit uses beyond its entitlement.
@@ -443,9 +507,9 @@ impl<'a> Division<'a> {
         parent.map_or(self.divided, |id| self.entitlement.value(id))
     }
 
-    /// What could be called back from a unit in time.
+    /// What could be called back from a unit in time, if from no other.
     fn callable(&self, unit: UnitId) -> u64 {
-        self.facts[unit.index()].callable.unwrap_or(u64::MAX)
+        self.terms.most(unit).unwrap_or(u64::MAX)
     }
 
     /// What may be lent to a unit beyond its entitlement, sub-units included, for its limit; `None`: no limit.
@@ -505,27 +569,6 @@ impl<'a> Division<'a> {
         self.input.first.get(unit.index()).copied().unwrap_or(0)
     }
 
-    /// Takes from loans what is beyond `floor`, in proportion to the time that it would take to call back, until all loans
-    /// together could be called back in the time in which each alone could be as far as it is callable.
-    fn fit_in_time(&self, loans: &mut [u64], floor: &[u64]) {
-        let parts = |loans: &[u64]| {
-            let part = |id: UnitId| part_of_time(loans[id.index()], self.facts[id.index()].callable);
-            self.per_unit(part)
-        };
-        let all = parts(loans);
-        if all.iter().sum::<u64>() <= ALL_TIME {
-            return;
-        }
-        let least = parts(floor);
-        let above: Vec<u64> = all.iter().zip(&least).map(|(all, least)| all.saturating_sub(*least)).collect();
-        let over = (all.iter().sum::<u64>() - ALL_TIME).min(above.iter().sum());
-        for (i, cut) in split(over, &above).into_iter().enumerate().filter(|(_, cut)| *cut > 0) {
-            let frames = u128::from(cut) * u128::from(self.facts[i].callable.unwrap_or(0));
-            let frames = u64::try_from(frames.div_ceil(u128::from(ALL_TIME))).unwrap_or(u64::MAX);
-            loans[i] = loans[i].saturating_sub(frames).max(floor[i]);
-        }
-    }
-
     /// A loan's next size, from its size, its target, and what is kept of it as long as no unit calls anything back.
     fn towards(&self, held: u64, target: u64, keep: u64) -> u64 {
         let pace = (self.divided / GROWTH_PART).max(1);
@@ -547,7 +590,15 @@ impl<'a> Division<'a> {
         shrink(loans, target, excess, &contract.held().collect::<Vec<_>>());
     }
 
-    fn because(&self, unit: UnitId, held: &[u64], loans: &[u64], lent: &[u64], rooms: &[u64]) -> Because {
+    fn because(
+        &self,
+        unit: UnitId,
+        held: &[u64],
+        loans: &[u64],
+        lent: &[u64],
+        rooms: &[u64],
+        full: bool,
+    ) -> Because {
         let i = unit.index();
         let (facts, own) = (self.facts[i], self.entitlement.own(unit));
         if lent[i] > 0 {
@@ -560,6 +611,7 @@ impl<'a> Division<'a> {
             return Because::GaveBack { frames: held[i] - loans[i] };
         }
         match facts.short {
+            true if loans[i] > 0 && full => Because::BorrowsInTime,
             _ if loans[i] > 0 && self.own_first(unit) > 0 => Because::BorrowsFirst,
             _ if loans[i] > 0 => Because::Borrows,
             false => Because::Entitled,
@@ -583,10 +635,7 @@ fn in_whole_frames(permission: Permission, frame_bytes: u64) -> Permission {
     })
 }
 
-/// The time that there is for calling back.
-const ALL_TIME: u64 = 1 << 30;
-
-/// What part of it a loan takes, of which so much could be called back in all of it. More than all where that is too much.
+/// What part of all the time a loan takes, of which so much could be called back in all of it. More than all where that is too much.
 fn part_of_time(loan: u64, callable: Option<u64>) -> u64 {
     match callable {
         None => 0,
@@ -597,15 +646,6 @@ fn part_of_time(loan: u64, callable: Option<u64>) -> u64 {
             u64::try_from(part).unwrap_or(u64::MAX).min(ALL_TIME << 16)
         }
     }
-}
-
-/// Whether loans take so nearly all the time for calling back that `more` frames to one of them would not fit: each with
-/// what could be called back from that borrower in all of it.
-pub(crate) fn fills_time(loans: impl Iterator<Item = (u64, u64)>, more: u64) -> bool {
-    let loans: Vec<(u64, u64)> = loans.filter(|(loan, _)| *loan > 0).collect();
-    let all: u64 = loans.iter().map(|(loan, callable)| part_of_time(*loan, Some(*callable))).sum();
-    let least = loans.iter().map(|(_, callable)| part_of_time(more, Some(*callable))).min();
-    least.is_some_and(|least| all + least > ALL_TIME)
 }
 
 /// Takes what the loans of these units sum to beyond `most` from those above their targets, in proportion to how far above.

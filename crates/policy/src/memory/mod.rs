@@ -15,10 +15,10 @@
 //! 3. Cold pages count as not needed, unless lending them was wrong lately. It was wrong for a unit that is short
 //!    while it lends. It was also wrong for one whose pages come back so fast that all that it lends would be back
 //!    within [`BACK_NS`]. Such a unit is not believed to be cold for [`DOUBT_NS`], each time twice as long.
-//! 4. What can be called back in time from a borrower is worked out ([`rates`]). First come clean pages of files, at
-//!    the rate at which such pages were taken so far. Then come dirty and anonymous ones at theirs, the latter only
-//!    into free swap. Two delays are taken off the time: until a look sees that a lender is short, and until another
-//!    sees that all is back.
+//! 4. What can be called back in time from a borrower is worked out ([`rates`]). First come clean pages of files and those
+//!    that are in swap already, at the rate at which such pages were taken so far. Then come dirty and anonymous ones at
+//!    theirs, the latter only into free swap. Two delays are taken off the time: until a look sees that a lender is short,
+//!    and until another sees that all is back. The time itself depends on the lender ([`idleness`]).
 //! 5. [`frames`] decides.
 //! 6. Orders are made, as differences. Guarantees say what no other unit's want may take: of a reservation, what is
 //!    not lent. Allowances that sink come before those that grow. Memory is reclaimed from units that owe. Where none
@@ -45,7 +45,7 @@ use commonhold_contract::{Contract, Scheme, UnitId};
 
 use crate::credits::{Credits, pays_for};
 use crate::input::Input;
-use crate::plan::{MemoryOrder, MemoryPlan, Reason, Share, Step};
+use crate::plan::{MemoryOrder, MemoryPlan, MemoryTerm, Reason, Share, Step};
 use crate::rights::Rights;
 use crate::snapshot::{MemoryFacts, UnitMemory};
 use crate::time::{MS, Time};
@@ -53,14 +53,17 @@ use crate::time::{MS, Time};
 mod exact;
 pub mod frames;
 mod grain;
+mod idleness;
 mod killing;
 mod orders;
+mod pace;
 mod rates;
 
 use frames::{Allowance, Because, Facts, Look};
 use grain::{NEAR_PART, SLACK_PART};
 use orders::Orders;
 
+pub use pace::Pace;
 pub use rates::{Rates, Taken};
 
 /// How often loans may grow. Longer where there are many units, since looking at each costs time.
@@ -135,7 +138,7 @@ struct Seen {
     reclaimed: Option<(Time, u64)>,
     /// At the last look.
     short: bool,
-    /// What could be called back from it in time.
+    /// What could be called back from it within `call-back-memory`.
     callable: u64,
     taken: Taken,
 }
@@ -194,16 +197,19 @@ pub(crate) fn step(
         frames: facts.total / frame,
         frame_bytes: frame,
         units: &units,
+        now,
         look,
+        delay_ns: if exact.is_some() { 0 } else { delay_ns(input.contract) },
         first: &state.first(input.contract, frame),
     };
-    let (frames_state, allowances) = frames::step(core::mem::take(&mut state.frames), frames_input);
+    let (frames_state, shares) = frames::step(core::mem::take(&mut state.frames), frames_input);
     state.frames = frames_state;
     let slack = facts.total / SLACK_PART;
-    state.share_out(&allowances, &units, frame, slack);
-    let wanted = orders::wanted(input, &state.charged(), |id| allowances[id.index()].reserved * frame);
+    state.share_out(&shares.allowances, frame, slack);
+    let wanted = orders::wanted(input, &state.charged(), |id| shares.allowances[id.index()].reserved * frame);
     orders::differences(&state.orders, &wanted, Reason::NobodyThere, steps);
-    explain(steps, &allowances, frame);
+    explain(steps, &shares.allowances, frame);
+    let terms: Vec<MemoryTerm> = shares.terms.iter().map(|term| in_bytes(*term, frame)).collect();
     state.orders = wanted;
     let beyond = if input.means.memory.kill_order {
         let (shares, divided) = (state.shares(), state.divided(facts.total));
@@ -223,12 +229,13 @@ pub(crate) fn step(
             units,
             watch,
             beyond,
+            terms,
             credits: state.credits.listed(BYTES_SECONDS),
         });
     }
     let owing = state.call_back(now, input, facts, slack, steps);
-    if !owing && input.means.memory.reclaim {
-        steps.extend(state.trial(now, input.contract, facts.total, frame));
+    if !owing && shares.full && input.means.memory.reclaim {
+        steps.extend(state.trial(now, input.contract, facts));
     }
     let lends = |id: &UnitId| state.units[id.index()].share.lent > 0;
     // What the last process of a unit leaves behind does not grow.
@@ -246,7 +253,15 @@ pub(crate) fn step(
     let watch: Vec<UnitId> = input.contract.held().filter(watch).collect();
     state.next = Some(next);
     let (divided, credits) = (state.divided(facts.total), state.credits.listed(BYTES_SECONDS));
-    Some(MemoryPlan { next, divided, units: state.shares(), watch, beyond, credits })
+    Some(MemoryPlan { next, divided, units: state.shares(), watch, beyond, terms, credits })
+}
+
+fn in_bytes(term: frames::Term, frame: u64) -> MemoryTerm {
+    MemoryTerm {
+        within_ns: term.within_ns,
+        lent: term.lent * frame,
+        callable: term.callable.map(|frames| frames.saturating_mul(frame)),
+    }
 }
 
 /// Memory is divided in pieces of 1/4096 of the machine, so that a page more or less changes nothing; in no less than 64 KiB.
@@ -263,10 +278,10 @@ fn loan_look_ns(contract: &Contract) -> Time {
     period_ns(contract).min(contract.machine.call_back_memory_ns / LOAN_LOOK_PART)
 }
 
-/// What of the promised time is left for taking: a look passes before the lender is seen to be short, and one before all is
-/// seen to be back, beside what each takes.
-fn time_to_take_ns(contract: &Contract) -> Time {
-    contract.machine.call_back_memory_ns.saturating_sub(loan_look_ns(contract) + 2 * DEBT_LOOK_NS)
+/// What of the promised time is not left for taking: a look passes before the lender is seen to be short, and one before all
+/// is seen to be back, beside what each takes.
+fn delay_ns(contract: &Contract) -> Time {
+    loan_look_ns(contract) + 2 * DEBT_LOOK_NS
 }
 
 impl State {
@@ -349,7 +364,8 @@ impl State {
     ) -> Vec<Facts> {
         let elapsed = self.looked_at.map_or(0, |at| now.saturating_sub(at));
         self.looked_at = Some(now);
-        let time = time_to_take_ns(input.contract);
+        let first_ns = input.contract.machine.call_back_memory_ns;
+        let time = pace::relied(first_ns.saturating_sub(delay_ns(input.contract)));
         // What swap has room for is promised once.
         let mut swap_left = facts.swap_free;
         let mut all = vec![Facts::default(); self.units.len()];
@@ -367,21 +383,22 @@ impl State {
                 unit.share.packed = seen.packed.div_ceil(frame) * frame;
             }
             let cold = if now < unit.doubted_until { 0 } else { cold(seen, facts, &mut swap_left) };
-            unit.callable = self.rates.callable(seen, facts, time);
+            let callable = self.rates.pace(seen, facts);
+            unit.callable = callable.within(time);
             (unit.facts, unit.known, unit.short) = (seen, true, short);
             all[id.index()] = Facts {
                 present: input.snapshot.unit(id).processes > 0,
                 used: unit.used.div_ceil(frame),
                 cold: (cold / frame).min(unit.used / frame),
                 short,
-                callable: Some(unit.callable / frame),
+                callable: Some(callable.in_frames(frame)),
             };
         }
         all
     }
 
-    fn share_out(&mut self, allowances: &[Allowance], units: &[Facts], frame: u64, slack: u64) {
-        for ((unit, allowance), facts) in self.units.iter_mut().zip(allowances).zip(units) {
+    fn share_out(&mut self, allowances: &[Allowance], frame: u64, slack: u64) {
+        for (unit, allowance) in self.units.iter_mut().zip(allowances) {
             let before = unit.share;
             let share = Share {
                 entitled: allowance.entitled * frame,
@@ -389,7 +406,8 @@ impl State {
                 borrowed: allowance.borrowed * frame,
                 allowed: allowance.allowed * frame,
                 packed: before.packed,
-                callable: facts.callable.map(|callable| callable * frame),
+                callable: allowance.callable.map(|callable| callable.saturating_mul(frame)),
+                within_ns: allowance.within_ns,
                 called_back: false,
             };
             // Until what is beyond is there, the call-back goes on; a unit that is allowed as much again owes nothing.
@@ -416,7 +434,7 @@ impl State {
             let owes_lender = owed > slack && (unit.share.called_back || unit.share.lent > 0);
             // A kernel that is told a lower bound may leave it at that, as long as the unit wants no new page.
             let owes = owes_lender || owed > slack && !input.contract.unit(id).borrow.memory.allows();
-            self.rates.learn(&mut unit.taken, unit.facts, facts.swap_free, owes);
+            self.rates.learn(&mut unit.taken, unit.facts, facts, owes);
             if !owes {
                 unit.reclaimed = None;
                 continue;
@@ -428,7 +446,8 @@ impl State {
             });
             if due && input.means.memory.reclaim {
                 unit.reclaimed = Some((now, unit.facts.used));
-                let action = MemoryOrder::Reclaim { unit: id, bytes: owed };
+                let files = unit.facts.has_to_drop(owed);
+                let action = MemoryOrder::Reclaim { unit: id, bytes: owed, files };
                 steps.push(Step { action, reason: Reason::Owes { allowed: unit.share.allowed } });
             }
         }
@@ -437,18 +456,15 @@ impl State {
 
     /// Takes a little from a unit that is short and borrows, where as much is lent as could be called back in time, by what is
     /// known.
-    fn trial(&mut self, now: Time, contract: &Contract, total: u64, frame: u64) -> Option<Step<MemoryOrder>> {
-        let loans = contract.held().map(|id| &self.units[id.index()]);
-        if !frames::fills_time(loans.map(|unit| (unit.share.borrowed, unit.callable)), 2 * frame) {
-            return None;
-        }
+    fn trial(&mut self, now: Time, contract: &Contract, facts: &MemoryFacts) -> Option<Step<MemoryOrder>> {
         contract.held().find_map(|id| {
             let unit = &self.units[id.index()];
             if !(unit.short && unit.share.borrowed > 0) {
                 return None;
             }
-            let bytes = self.rates.trial(now, unit.facts, unit.callable, total)?;
-            Some(Step { action: MemoryOrder::Reclaim { unit: id, bytes }, reason: Reason::OnTrial })
+            let bytes = self.rates.trial(now, unit.facts, unit.callable, facts)?;
+            let files = unit.facts.has_to_drop(bytes);
+            Some(Step { action: MemoryOrder::Reclaim { unit: id, bytes, files }, reason: Reason::OnTrial })
         })
     }
 }
@@ -529,9 +545,13 @@ fn explain(steps: &mut [Step<MemoryOrder>], allowances: &[Allowance], frame: u64
                     Reason::EntitledTo { bytes: allowance.entitled * frame }
                 }
                 Because::Scheme(scheme) => Reason::Scheme(scheme),
-                Because::Lends => Reason::Lends { bytes: allowance.lent * frame },
+                Because::Lends => {
+                    let within_ns = allowance.within_ns.unwrap_or(0);
+                    Reason::Lends { bytes: allowance.lent * frame, within_ns }
+                }
                 Because::CalledBack { frames } => Reason::CallsBack { bytes: frames * frame },
                 Because::BorrowsFirst => Reason::BorrowsFirst { bytes: allowance.borrowed * frame },
+                Because::BorrowsInTime => Reason::BorrowsInTime { bytes: allowance.borrowed * frame },
                 Because::Borrows => Reason::Borrows { bytes: allowance.borrowed * frame },
                 Because::GaveBack { frames } => Reason::GivesBack { bytes: frames * frame },
                 Because::MayNotBorrow => Reason::MayNotBorrow,

@@ -4,13 +4,15 @@
 //! is not known. Clean pages of files are dropped, dirty ones are written, and anonymous ones go to swap. Each happens
 //! at the pace of the CPUs, of devices and of other load.
 //!
-//! Algorithm: there are two rates, of pages that only have to be dropped and of pages that have to be written.
-//! - Both begin as a slow machine's, so that first loans are small. What a backend took, and the time that it worked
+//! Algorithm: there are rates of pages that only have to be dropped, of pages that have to be written to files, and of
+//! pages that go to swap: one for each swap area, by the area that the kernel fills next.
+//! - All begin as a slow machine's, so that first loans are small. What a backend took, and the time that it worked
 //!   at it, replaces that. From then on the rate follows: half way down at once, a quarter of the way up.
 //! - Time without work does not count. So a lender that grows slowly does not make the rates look slow.
 //! - A rate is to be known before it is relied on. So a little is taken *on trial* from a borrower whose loan has come
 //!   to where its rate ends: at first after [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
-//! - What was taken counts for the rate of what there was enough of. A simulated machine knows of each page whether it
+//! - What was taken counts for the rate of what there was enough of: pages to drop, or else the more of dirty ones and
+//!   those in no file. A simulated machine knows of each page whether it
 //!   was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
 //!
 //! Limits:
@@ -19,6 +21,9 @@
 //! - Several borrowers that are called on at once are taken to share the time ([`frames`](super::frames)), also where
 //!   their pages could be taken side by side.
 
+use alloc::collections::BTreeMap;
+
+use super::pace::Pace;
 use crate::snapshot::{MemoryFacts, UnitMemory};
 use crate::time::{MS, Time};
 
@@ -29,14 +34,14 @@ const WRITTEN_PER_S: u64 = 32 << 20;
 const PER_S_MIN: u64 = 1 << 20;
 /// Less than this, taken in less than a second, says nothing about a rate.
 const BYTES_MIN: u64 = 8 << 20;
-/// Of the time that there is for taking, so many quarters are relied on.
-const RELIED_QUARTERS: u64 = 3;
 /// When something is taken on trial again: at first, and at most.
 const TRIAL_NS: Time = 500 * MS;
 const TRIAL_NS_MAX: Time = 64_000 * MS;
 /// What is taken on trial: a part of the machine, within bounds.
 const TRIAL_PART: u64 = 64;
 const TRIAL_BYTES_MAX: u64 = 64 << 20;
+/// Swap areas of which rates are known: as many as a kernel has at once.
+const AREAS_MAX: usize = 32;
 
 const SECOND: u128 = 1_000_000_000;
 
@@ -51,7 +56,10 @@ struct Rate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rates {
     dropped: Rate,
+    /// Of dirty pages of files.
     written: Rate,
+    /// Of pages in no file, by swap area.
+    swapped: BTreeMap<u64, Rate>,
     trial_at: Time,
     trial_rest: Time,
 }
@@ -67,10 +75,10 @@ pub struct Taken {
 
 impl Default for Rates {
     fn default() -> Self {
-        let assumed = |per_s| Rate { per_s, measured: false };
         Rates {
-            dropped: assumed(DROPPED_PER_S),
-            written: assumed(WRITTEN_PER_S),
+            dropped: Rate::assumed(DROPPED_PER_S),
+            written: Rate::assumed(WRITTEN_PER_S),
+            swapped: BTreeMap::new(),
             trial_at: 0,
             trial_rest: TRIAL_NS,
         }
@@ -78,6 +86,10 @@ impl Default for Rates {
 }
 
 impl Rate {
+    fn assumed(per_s: u64) -> Rate {
+        Rate { per_s, measured: false }
+    }
+
     fn learn(&mut self, seen: u64) {
         self.per_s = if self.measured { self.towards(seen) } else { seen }.max(PER_S_MIN);
         self.measured = true;
@@ -115,45 +127,56 @@ impl Rates {
         Rates { dropped: Rate { per_s: u64::MAX, measured: true }, ..Rates::default() }
     }
 
-    /// How many bytes a unit with these could give back, where so much time (in ns) is left for taking them. Of the facts,
-    /// swap counts.
-    pub fn callable(&self, unit: UnitMemory, facts: &MemoryFacts, time: Time) -> u64 {
-        let time = u128::from(time / 4 * RELIED_QUARTERS);
-        let clean = u128::from(unit.clean());
-        let dropped = u128::from(self.dropped.per_s);
-        let in_time = clean.min(dropped * time / SECOND);
-        let left = time.saturating_sub(in_time * SECOND / dropped);
-        let written = u64::try_from(u128::from(self.written.per_s) * left / SECOND).unwrap_or(u64::MAX);
-        let dirty = written.min(unit.dirty);
-        let swapped = freed((written - dirty).min(facts.swap_free), facts);
-        u64::try_from(in_time).unwrap_or(u64::MAX).saturating_add(dirty).saturating_add(swapped)
+    /// How much a unit with these could give back, in bytes. Of the facts, swap counts.
+    pub fn pace(&self, unit: UnitMemory, facts: &MemoryFacts) -> Pace {
+        let (dropped, written) = (unit.droppable(), unit.dirty);
+        Pace::default()
+            .then(dropped, dropped, self.dropped.per_s)
+            .then(written, written, self.written.per_s)
+            .then(freed(facts.swap_free, facts), facts.swap_free, self.swapped(facts.swap_next).per_s)
+    }
+
+    fn swapped(&self, area: u64) -> Rate {
+        self.swapped.get(&area).copied().unwrap_or(Rate::assumed(WRITTEN_PER_S))
     }
 
     /// Learns from what was taken from a unit since `before`, once that is enough to tell; `busy` while more is being taken.
-    pub(super) fn learn(&mut self, before: &mut Taken, unit: UnitMemory, swap_free: u64, busy: bool) {
+    pub(super) fn learn(&mut self, before: &mut Taken, unit: UnitMemory, facts: &MemoryFacts, busy: bool) {
         let now = Taken { bytes: unit.taken, ns: unit.taking_ns };
         let Some((bytes, per_s)) = before.pace(now, busy) else { return };
-        let had_clean = unit.clean() >= bytes;
-        let rate = if had_clean || unit.dirty.saturating_add(swap_free) == 0 {
-            &mut self.dropped
-        } else {
-            &mut self.written
-        };
-        rate.learn(per_s);
-    }
-
-    /// The same where all that was taken is known to have been written: `now` has nothing else.
-    pub fn learn_written(&mut self, before: &mut Taken, now: Taken, busy: bool) {
-        if let Some((_, per_s)) = before.pace(now, busy) {
+        let swappable = unit.anonymous.min(facts.swap_free);
+        if unit.droppable() >= bytes || unit.dirty.saturating_add(facts.swap_free) == 0 {
+            self.dropped.learn(per_s);
+        } else if unit.dirty > swappable {
             self.written.learn(per_s);
+        } else {
+            self.learn_swapped(facts.swap_next, per_s);
         }
     }
 
-    /// How much to take now on trial from a unit whose loan has come to `callable`, on a machine of `total` bytes. Nothing
-    /// while it is too soon after the last time, or where the unit has little that only had to be dropped.
-    pub(super) fn trial(&mut self, now: Time, unit: UnitMemory, callable: u64, total: u64) -> Option<u64> {
-        let bytes = (total / TRIAL_PART).clamp(BYTES_MIN, TRIAL_BYTES_MAX).min(callable);
-        if now < self.trial_at || bytes == 0 || unit.clean() / 4 < bytes {
+    /// The same where all that was taken is known to have been written, to files or to swap: `now` has nothing else.
+    pub fn learn_written(&mut self, before: &mut Taken, now: Taken, busy: bool, area: u64) {
+        if let Some((_, per_s)) = before.pace(now, busy) {
+            self.written.learn(per_s);
+            self.learn_swapped(area, per_s);
+        }
+    }
+
+    fn learn_swapped(&mut self, area: u64, per_s: u64) {
+        let mut rate = self.swapped(area);
+        rate.learn(per_s);
+        if self.swapped.len() >= AREAS_MAX && !self.swapped.contains_key(&area) {
+            self.swapped.pop_first();
+        }
+        self.swapped.insert(area, rate);
+    }
+
+    /// How much to take now on trial from a unit whose loan has come to `callable`. Nothing while it is too soon after the
+    /// last time, or where the unit has little of one kind: what only had to be dropped, or what could go to swap.
+    pub(super) fn trial(&mut self, now: Time, unit: UnitMemory, callable: u64, facts: &MemoryFacts) -> Option<u64> {
+        let bytes = (facts.total / TRIAL_PART).clamp(BYTES_MIN, TRIAL_BYTES_MAX).min(callable);
+        let enough = unit.droppable().max(unit.anonymous.min(facts.swap_free)) / 4 >= bytes;
+        if now < self.trial_at || bytes == 0 || !enough {
             return None;
         }
         self.trial_at = now.saturating_add(self.trial_rest);

@@ -1,6 +1,6 @@
 use alloc::collections::BTreeSet;
 
-use commonhold_contract::{Amount, MILLIONTH, Permission};
+use commonhold_contract::{Growth, Amount, MILLIONTH, Permission};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
 
@@ -56,6 +56,7 @@ impl World {
                 kernel: 100 * MIB,
                 shared: 28 * MIB,
                 swap_free: 0,
+                swap_next: 0,
                 packed_permille: 0,
                 units: vec![UnitMemory::default(); units],
             },
@@ -206,7 +207,7 @@ fn a_loan_grows_and_is_called_back_at_once() {
     let reclaim = steps.iter().find(|step| matches!(step.action, MemoryOrder::Reclaim { .. }));
     let owed = lent - 8;
     assert!(
-        matches!(reclaim, Some(Step { action: MemoryOrder::Reclaim { unit, bytes }, reason: Reason::Owes { .. } })
+        matches!(reclaim, Some(Step { action: MemoryOrder::Reclaim { unit, bytes, .. }, reason: Reason::Owes { .. } })
             if *unit == units[1] && *bytes >= owed * MIB),
         "{steps:?}"
     );
@@ -237,7 +238,7 @@ fn who_may_not_borrow_keeps_nothing_beyond_its_entitlement() {
         (world.of(units[0]).used, world.of(units[1]).used) = (960 * MIB, 100 * MIB);
         let reclaimed = |steps: &[Step<MemoryOrder>]| {
             let bytes = |step: &Step<MemoryOrder>| match (&step.action, step.reason) {
-                (MemoryOrder::Reclaim { unit, bytes }, Reason::Owes { .. }) if *unit == units[0] => {
+                (MemoryOrder::Reclaim { unit, bytes, .. }, Reason::Owes { .. }) if *unit == units[0] => {
                     Some(bytes / MIB)
                 }
                 _ => None,
@@ -495,41 +496,55 @@ fn rates_follow_what_taking_took() {
         ..MemoryFacts::default()
     };
     // Of 400 ms, three quarters count: at 128 MiB/s as long as nothing was measured.
-    let callable = |rates: &Rates| rates.callable(seen(0, 0), &swap(0, 0), 400 * MS) / MIB;
+    let within = |rates: &Rates, unit, facts: &MemoryFacts, time| {
+        rates.pace(unit, facts).within(pace::relied(time)) / MIB
+    };
+    let none = swap(0, 0);
+    let callable = |rates: &Rates| within(rates, seen(0, 0), &none, 400 * MS);
     assert_eq!(callable(&rates), 128 * 3 / 10);
     // 16 MiB in 16 ms: 1,000 MiB/s, which replaces what was assumed.
-    rates.learn(&mut before, seen(16, 16), 0, false);
+    rates.learn(&mut before, seen(16, 16), &none, false);
     assert_eq!(callable(&rates), 300);
     // Too little to tell; while more is being taken, not yet; then 100 MiB in 500 ms, half way down from 1,000 to 200.
-    rates.learn(&mut before, seen(20, 300), 0, false);
-    rates.learn(&mut before, seen(100, 400), 0, true);
+    rates.learn(&mut before, seen(20, 300), &none, false);
+    rates.learn(&mut before, seen(100, 400), &none, true);
     assert_eq!(callable(&rates), 300);
-    rates.learn(&mut before, seen(116, 516), 0, false);
+    rates.learn(&mut before, seen(116, 516), &none, false);
     assert_eq!(callable(&rates), 180);
     // 40 MiB at 1,000 MiB/s: a quarter of the way up, to 700. Nothing in a second: half way down.
-    rates.learn(&mut before, seen(156, 556), 0, false);
+    rates.learn(&mut before, seen(156, 556), &none, false);
     assert_eq!(callable(&rates), 210);
-    rates.learn(&mut before, seen(156, 1_556), 0, true);
+    rates.learn(&mut before, seen(156, 1_556), &none, true);
     assert_eq!(callable(&rates), 105);
     // The unit was made anew: what it counts is no measurement, and what follows is.
-    rates.learn(&mut before, seen(1, 1), 0, false);
+    rates.learn(&mut before, seen(1, 1), &none, false);
     assert_eq!(callable(&rates), 105);
-    rates.learn(&mut before, seen(65, 65), 0, false);
+    rates.learn(&mut before, seen(65, 65), &none, false);
     assert_eq!(callable(&rates), 153);
     // Anonymous memory, with swap: 32 MiB/s at first; then 16 MiB were taken in a tenth of a second.
     let anonymous = UnitMemory { anonymous: 600 * MIB, ..seen(0, 0) };
-    assert_eq!(rates.callable(anonymous, &swap(1_000, 0), second) / MIB, 24);
+    assert_eq!(within(&rates, anonymous, &swap(1_000, 0), second), 24);
     let took = UnitMemory { anonymous: 600 * MIB, ..seen(16, 100) };
-    rates.learn(&mut Taken::default(), took, 1_000 * MIB, false);
-    assert_eq!(rates.callable(anonymous, &swap(1_000, 0), second) / MIB, 120);
-    let callable_into = |swap: &MemoryFacts| rates.callable(anonymous, swap, second) / MIB;
+    rates.learn(&mut Taken::default(), took, &swap(1_000, 0), false);
+    assert_eq!(within(&rates, anonymous, &swap(1_000, 0), second), 120);
+    let callable_into = |swap: &MemoryFacts| within(&rates, anonymous, swap, second);
     assert_eq!(callable_into(&swap(10, 0)), 10, "no more than swap has room for");
     // Swap that is memory: a quarter of each page stays there; of what has to be written to files, nothing does.
     assert_eq!((callable_into(&swap(1_000, 250)), callable_into(&swap(40, 250))), (90, 30));
     assert_eq!(callable_into(&swap(1_000, 1_000)), 0, "what cannot be compressed frees nothing");
     let dirty = UnitMemory { dirty: 20 * MIB, ..anonymous };
-    assert_eq!(rates.callable(dirty, &swap(1_000, 250), second) / MIB, 20 + 75);
+    // 20 MiB take 625 of 750 ms as long as no such pages were taken; an eighth of a second is left at 160 MiB/s.
+    assert_eq!(within(&rates, dirty, &swap(1_000, 250), second), 20 + 15);
     assert_eq!(callable(&rates), 153, "one rate is not the other");
+    // What is in swap already only has to be dropped: as fast as clean pages, 514 MiB/s, and 3/4 of a second is relied on.
+    let cached = UnitMemory { swap_cached: 600 * MIB, ..anonymous };
+    assert_eq!(within(&rates, cached, &swap(1_000, 0), second), 384);
+    // Another area is another device: nothing is known of it. What is known of the first is not forgotten.
+    let other = MemoryFacts { swap_next: 7, ..swap(1_000, 0) };
+    assert_eq!((callable_into(&other), callable_into(&swap(1_000, 0))), (24, 120));
+    rates.learn(&mut Taken::default(), UnitMemory { anonymous: 600 * MIB, ..seen(16, 1_000) }, &other, false);
+    let callable_into = |swap: &MemoryFacts| within(&rates, anonymous, swap, second);
+    assert_eq!((callable_into(&other), callable_into(&swap(1_000, 0))), (12, 120));
 }
 
 #[test]
@@ -538,33 +553,39 @@ fn a_machine_that_drops_in_no_time_learns_of_writes_alone() {
     let unit = UnitMemory { used: 5_000 * MIB, anonymous: 600 * MIB, ..UnitMemory::default() };
     let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
     let taken = |mib: u64, ms: u64| Taken { bytes: mib * MIB, ns: ms * MS };
-    let callable = |rates: &Rates| rates.callable(unit, &facts, 1_000 * MS) / MIB;
+    let callable = |rates: &Rates| rates.pace(unit, &facts).within(pace::relied(1_000 * MS)) / MIB;
     assert_eq!(callable(&rates), 4_400 + 24, "what is clean costs no time");
-    rates.learn_written(&mut before, taken(4, 500), false);
+    rates.learn_written(&mut before, taken(4, 500), false, 0);
     assert_eq!(callable(&rates), 4_400 + 24, "too little to tell");
-    rates.learn_written(&mut before, taken(8, 1_000), true);
+    rates.learn_written(&mut before, taken(8, 1_000), true, 0);
     assert_eq!(callable(&rates), 4_400 + 6, "clean or not, it was written");
 }
 
 #[test]
-fn a_trial_takes_little_seldom_and_what_is_clean() {
+fn a_trial_takes_little_seldom_and_of_one_kind() {
     let mut rates = Rates::default();
     let clean = UnitMemory { used: 600 * MIB, ..UnitMemory::default() };
     let mixed = UnitMemory { anonymous: 500 * MIB, ..clean };
+    let mut swap_free = 0;
     let mut trial = |ms: u64, unit, callable: u64, total: u64| {
-        rates.trial(ms * MS, unit, callable * MIB, total).map(|bytes| bytes / MIB)
+        let facts = MemoryFacts { total, swap_free, ..MemoryFacts::default() };
+        rates.trial(ms * MS, unit, callable * MIB, &facts).map(|bytes| bytes / MIB)
     };
     assert_eq!(trial(0, mixed, 100, TOTAL), None);
     assert_eq!(trial(0, clean, 100, TOTAL), Some(32));
     assert_eq!((trial(499, clean, 100, TOTAL), trial(500, clean, 10, TOTAL)), (None, Some(10)));
     assert_eq!((trial(1_499, clean, 100, TOTAL), trial(1_500, clean, 100, 1 << 40)), (None, Some(64)));
+    swap_free = 1_000 * MIB;
+    let facts = MemoryFacts { total: TOTAL, swap_free, ..MemoryFacts::default() };
+    assert_eq!(rates.trial(9_000 * MS, mixed, 100 * MIB, &facts), Some(32 * MIB), "what could go to swap");
 }
 
 /// A loan begins small: of a second, 208 ms pass until a look and 40 until the last, and three quarters of the rest at 128
 /// MiB/s are 72 MiB. What is taken then, on trial, tells the rate, and the loan follows it: 64 MiB in 320 ms are 112 MiB.
 #[test]
 fn a_loan_waits_for_its_rate() {
-    let (contract, units) = equals(2);
+    let (mut contract, units) = equals(2);
+    contract.machine.call_back_memory_grows = Growth::default();
     let mut world = World::new(contract);
     world.of(units[0]).used = 60 * MIB;
     let trials = |world: &mut World, looks: u32| {
@@ -572,7 +593,7 @@ fn a_loan_waits_for_its_rate() {
         for _ in 0..looks {
             world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
             for step in world.look(250).0 {
-                if let (MemoryOrder::Reclaim { unit, bytes }, Reason::OnTrial) = (step.action, step.reason) {
+                if let (MemoryOrder::Reclaim { unit, bytes, .. }, Reason::OnTrial) = (step.action, step.reason) {
                     assert_eq!(unit, units[1]);
                     trials.push(bytes / MIB);
                 }
@@ -672,7 +693,8 @@ fn what_is_packed_comes_off_what_is_charged() {
 /// While a unit owes, nothing is taken on trial from another that borrows all that its rate permits.
 #[test]
 fn nothing_is_tried_while_somebody_owes() {
-    let (contract, units) = equals(3);
+    let (mut contract, units) = equals(3);
+    contract.machine.call_back_memory_grows = Growth::default();
     let mut world = World::new(contract);
     world.of(units[0]).used = 60 * MIB;
     // Both borrow all that their rate permits; the second may use more than that.

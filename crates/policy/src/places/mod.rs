@@ -395,16 +395,16 @@ impl State {
     /// Bounds, guarantees, and what is taken.
     fn memory(&mut self, held: &Held<'_>, plan: &Plan, orders: &mut Vec<Step<PartOrder>>) {
         let taken = plan.orders.memory.iter().filter_map(|step| match step.action {
-            MemoryOrder::Reclaim { unit, bytes } => Some((unit, bytes, step.reason)),
+            MemoryOrder::Reclaim { unit, bytes, files } => Some((unit, bytes, files, step.reason)),
             _ => None,
         });
-        for (unit, bytes, reason) in taken {
+        for (unit, bytes, files, reason) in taken {
             let (holders, uses, _) = memory_holders(held, unit);
             if holders.len() > 1 {
                 for (at, bytes) in
                     holders.iter().zip(crate::share::split(bytes, &uses)).filter(|(_, bytes)| *bytes > 0)
                 {
-                    orders.push(Step { action: PartOrder::Reclaim { unit, at: *at, bytes }, reason });
+                    orders.push(Step { action: PartOrder::Reclaim { unit, at: *at, bytes, files }, reason });
                 }
             }
         }

@@ -21,10 +21,24 @@ pub struct MemoryPlan {
     pub watch: Vec<UnitId>,
     /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
     pub beyond: Vec<Beyond>,
+    /// What is lent, by the time within which it is to be back, the shortest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub terms: Vec<MemoryTerm>,
     /// What each unit lent beyond what it was lent, as far as it is remembered, in bytes times seconds; what is below 0 is the
     /// other way. By unit; none where nothing was lent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub credits: Vec<i64>,
+}
+
+/// What is lent with the same time to be back in. Bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MemoryTerm {
+    /// The time, in nanoseconds.
+    pub within_ns: Time,
+    /// What is lent so, with what no unit is entitled to.
+    pub lent: u64,
+    /// What could be taken in that time from all borrowers, if each gave the same part of its loan; `None`: any amount.
+    pub callable: Option<u64>,
 }
 
 /// One unit's memory in a plan. Bytes.
@@ -40,8 +54,12 @@ pub struct Share {
     pub allowed: u64,
     /// What of that is taken to be in swap that is memory: what is charged may be so much less.
     pub packed: u64,
-    /// How much more than it is entitled to could be called back from it in time; `None` where that does not matter.
+    /// How much it could be lent for the time that calling it back takes, if no other unit borrowed; `None` where that does
+    /// not matter.
     pub callable: Option<u64>,
+    /// Within what time all that it lends is to be back, in nanoseconds; `None`: it lends nothing.
+    #[serde(default)]
+    pub within_ns: Option<Time>,
     /// Whether its allowance sank because the memory is wanted elsewhere, so that what it uses beyond is called back.
     pub called_back: bool,
 }
@@ -84,6 +102,9 @@ pub enum MemoryOrder {
         unit: UnitId,
         /// Bytes.
         bytes: u64,
+        /// Of pages of files alone, where the kernel can tell: the unit has enough that only have to be dropped.
+        #[serde(default)]
+        files: bool,
     },
     /// Of a kernel that is out of memory and kills, the unit's own processes are to be killed before others'.
     Expose {

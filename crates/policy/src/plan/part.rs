@@ -84,6 +84,9 @@ pub enum PartOrder {
         at: Option<PlaceId>,
         /// Bytes.
         bytes: u64,
+        /// Of pages of files alone, where the kernel can tell.
+        #[serde(default)]
+        files: bool,
     },
     /// It transfers no more than this to and from a disk. `None`: no bound that way.
     Transfer {

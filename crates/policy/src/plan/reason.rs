@@ -200,6 +200,8 @@ pub enum Reason {
     Lends {
         /// Bytes.
         bytes: u64,
+        /// All of it is to be back within this time, in nanoseconds, by how long it was idle.
+        within_ns: Time,
     },
     /// It is short of memory that it lent, and has it back.
     CallsBack {
@@ -208,6 +210,11 @@ pub enum Reason {
     },
     /// It is short of memory, and others do not need theirs.
     Borrows {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// It is short of memory, and borrows as much as could be called back in time.
+    BorrowsInTime {
         /// Bytes.
         bytes: u64,
     },

@@ -58,6 +58,8 @@ pub struct MemoryFacts {
     pub shared: u64,
     /// Swap space that is free.
     pub swap_free: u64,
+    /// The swap area that is filled next, by any number that it keeps; 0 where nobody can tell.
+    pub swap_next: u64,
     /// What a byte that is swapped out takes of the memory all the same, in thousandths: 0 unless swap is memory itself, and
     /// compressed (zram, zswap).
     pub packed_permille: u64,
@@ -74,6 +76,8 @@ pub struct UnitMemory {
     pub packed: u64,
     /// The part of it that belongs to no file: only swap could take it.
     pub anonymous: u64,
+    /// The part of `anonymous` that is in swap as well: it only has to be dropped.
+    pub swap_cached: u64,
     /// The part that belongs to files and must be written before it can be given up.
     pub dirty: u64,
     /// The part that the kernel keeps for it, and would not give up.
@@ -105,7 +109,17 @@ pub struct UnitMemory {
 }
 
 impl UnitMemory {
-    /// The part that only has to be dropped: pages of files that are as they are on disk. 0 where the machine does not tell these
+    /// The part that only has to be dropped, in files or not.
+    pub fn droppable(&self) -> u64 {
+        self.clean().saturating_add(self.swap_cached.min(self.anonymous))
+    }
+
+    /// Whether so much can be taken of clean pages of files, and is no more than half of these.
+    pub(crate) fn has_to_drop(&self, bytes: u64) -> bool {
+        self.clean() / 2 >= bytes
+    }
+
+    /// The part in files that only has to be dropped: pages of files that are as they are on disk. 0 where the machine does not tell these
     /// apart.
     pub fn clean(&self) -> u64 {
         self.used

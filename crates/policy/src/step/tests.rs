@@ -392,7 +392,7 @@ fn the_checker_knows_who_is_there() {
                 plan.orders = Orders::of_cpus(Reason::TurnOver, [CpuOrder::Gate { unit, open: true }]);
             }),
             wrong(&|plan| {
-                let order = MemoryOrder::Reclaim { unit, bytes: 1 };
+                let order = MemoryOrder::Reclaim { unit, bytes: 1, files: false };
                 plan.orders = Orders::of_memory(Reason::TurnOver, [order]);
             }),
             wrong(&|plan| {

@@ -165,7 +165,7 @@ impl Engine<'_> {
             }
             MemoryOrder::Allow { unit, bytes } => self.memory.bound(unit, bytes),
             MemoryOrder::Guarantee { unit, min, low, own } => self.memory.protect(unit, min, low, own),
-            MemoryOrder::Reclaim { unit, bytes } => {
+            MemoryOrder::Reclaim { unit, bytes, .. } => {
                 let taken = self.memory.take(unit, bytes);
                 self.follow_reclaim(taken);
             }
@@ -318,6 +318,7 @@ impl Engine<'_> {
             kernel: used(UnitId::KERNEL),
             shared: used(UnitId::SHARED),
             swap_free: self.swap_free(),
+            swap_next: 0,
             packed_permille: 0,
             units,
         }

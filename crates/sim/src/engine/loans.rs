@@ -5,8 +5,8 @@
 //!
 //! Where the machine bounds its loans ([`MemoryLoans::InTime`]), the policy learns from every page-out how fast a unit's
 //! pages are written, over the time in which at least one such write was under way. A loan is what that pace brings back
-//! within the contract's `call-back-memory`. Then the pager writes what the borrower owes without being asked for each
-//! page.
+//! within what its owner was promised: the contract's `call-back-memory`, or more where it left the memory idle for long.
+//! Then the pager writes what the borrower owes without being asked for each page.
 //!
 //! Measured, on every machine: a call-back begins at the moment at which a lender is short. It lasts until all that
 //! the lender is allowed is its own or free, until a period passed in which it got everything it asked for, or until
@@ -17,11 +17,11 @@
 //! - While something is called back, a unit that owes frames has some on their way as long as it has any to give. So a
 //!   call-back takes what disks need for it and no more.
 //!
-//! Whether this keeps the promise is a figure (`late`): a disk may have other work then than when its pace was learnt.
+//! Whether this keeps what was promised is a figure (`late`): a disk may have other work then than when its pace was learnt.
 
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_policy::memory::Taken;
-use commonhold_policy::plan::{MemoryOrder, MemoryPlan, Share};
+use commonhold_policy::plan::{MemoryOrder, MemoryPlan};
 use commonhold_policy::{MemoryFacts, Reason, Step};
 
 use super::Engine;
@@ -33,8 +33,6 @@ use crate::scenario::{Enforces, MemoryLoans, Scenario};
 /// What is known of loans of memory.
 #[derive(Debug)]
 pub(super) struct Loans {
-    /// Within what a call-back should be over, in ns.
-    promise: Time,
     /// Whether loans are bounded by that.
     bounded: bool,
     units: Vec<Unit>,
@@ -50,14 +48,14 @@ struct Unit {
     since: Time,
     /// What was written, and how long that took.
     written: Taken,
-    /// Whether it lent at the last look, and how many bytes it was allowed.
-    lent: bool,
+    /// Within what time it was to have back what it lent at the last look, if it lent any; and how many bytes it was allowed.
+    within: Option<Time>,
     allowed: u64,
-    /// Since when it calls back what it lent; and when it called last.
-    call: Option<Time>,
+    /// Since when it calls back what it lent, and within what time that was to be back; and when it called last.
+    call: Option<(Time, Time)>,
     called_at: Option<Time>,
-    /// How long its call-backs took.
-    spans: Vec<Time>,
+    /// How long its call-backs took, and within what time they were to be over.
+    spans: Vec<(Time, Time)>,
     /// How long its tasks waited for frames, summed.
     waited_ns: Time,
 }
@@ -69,8 +67,8 @@ impl Unit {
     }
 
     fn over(&mut self, now: Time) {
-        if let Some(since) = self.call.take() {
-            self.spans.push(now - since);
+        if let Some((since, within)) = self.call.take() {
+            self.spans.push((now - since, within));
         }
     }
 }
@@ -80,7 +78,6 @@ impl Loans {
         let machine = &scenario.contract.machine;
         let in_time = scenario.hardware.kernel.memory_loans == MemoryLoans::InTime;
         Loans {
-            promise: machine.call_back_memory_ns,
             bounded: in_time
                 && machine.scheme == Scheme::Isolate
                 && scenario.hardware.enforces == Enforces::Irix,
@@ -124,13 +121,16 @@ impl Loans {
     /// What a unit's call-backs of memory came to.
     pub(super) fn call_backs(&self, id: UnitId, now: Time) -> MemoryCallBacks {
         let unit = &self.units[id.index()];
-        let mut spans: Vec<Time> = unit.spans.iter().copied().chain(unit.call.map(|at| now - at)).collect();
+        let going_on = unit.call.map(|(since, within)| (now - since, within));
+        let mut spans: Vec<(Time, Time)> = unit.spans.iter().copied().chain(going_on).collect();
         spans.sort_unstable();
+        let took = |span: Option<&(Time, Time)>| span.map_or(0, |(took, _)| *took);
         MemoryCallBacks {
             count: spans.len() as u64,
-            median_ns: spans.get(spans.len().saturating_sub(1) / 2).copied().unwrap_or(0),
-            max_ns: spans.last().copied().unwrap_or(0),
-            late: spans.iter().filter(|span| **span > self.promise).count() as u64,
+            median_ns: took(spans.get(spans.len().saturating_sub(1) / 2)),
+            max_ns: took(spans.last()),
+            promised_max_ns: spans.iter().map(|(_, within)| *within).max().unwrap_or(0),
+            late: spans.iter().filter(|(took, within)| took > within).count() as u64,
         }
     }
 }
@@ -167,7 +167,7 @@ impl Engine<'_> {
         orders: &[Step<MemoryOrder>],
     ) {
         let period = self.is_memory_period();
-        self.expect_time_for_all(&plan.units);
+        self.expect_time_for_all(plan);
         let calls_back = |id: UnitId| {
             let mine = |step: &&Step<MemoryOrder>| step.action.unit() == id;
             orders.iter().filter(mine).any(|step| matches!(step.reason, Reason::CallsBack { .. }))
@@ -177,19 +177,19 @@ impl Engine<'_> {
             let waits = short || !self.starved[id.index()].is_empty();
             let present = self.units.present[id.index()] > 0;
             let unit = &mut self.loans.units[id.index()];
-            let calls = unit.lent && calls_back(id);
+            let calls = unit.within.filter(|_| calls_back(id));
             // A loan is made, or grows, only to where it could be called back in time. (What a unit had before others came
             // becomes a loan when they come, without growing.)
             let callable = share.callable.filter(|_| self.loans.bounded && !id.is_common());
             let callable = callable.map_or(u64::MAX, |callable| share.entitled.saturating_add(callable));
             let (allowed, most) = (share.allowed, callable.max(unit.allowed));
             self.audit.expect(self.now, allowed <= most, || {
-                let (name, promise) = (&self.scenario.contract.unit(id).path, self.loans.promise);
-                format!("{name}: is allowed {allowed} bytes, and beyond {most} none would be back within {promise} ns")
+                let name = &self.scenario.contract.unit(id).path;
+                format!("{name}: is allowed {allowed} bytes, and beyond {most} none would be back in time")
             });
-            (unit.lent, unit.allowed) = (share.lent > 0, allowed);
-            if calls && unit.call.is_none() {
-                (unit.call, unit.called_at) = (Some(self.now), Some(self.now));
+            (unit.within, unit.allowed) = (share.within_ns, allowed);
+            if let (Some(within), None) = (calls, unit.call) {
+                (unit.call, unit.called_at) = (Some((self.now, within)), Some(self.now));
             } else if period && !waits || !present {
                 unit.over(self.now);
             }
@@ -198,22 +198,19 @@ impl Engine<'_> {
     }
 
     /// Loans that together could not be called back in time do not grow.
-    fn expect_time_for_all(&mut self, shares: &[Share]) {
+    fn expect_time_for_all(&mut self, plan: &MemoryPlan) {
         if !self.loans.bounded {
             return;
         }
-        let promise = self.loans.promise;
-        let part = |share: &Share| {
-            let callable = share.callable.filter(|_| share.borrowed > 0)?;
-            Some(u128::from(share.borrowed) * 1_000_000 / u128::from(callable.max(1)))
-        };
-        let time: u128 = shares.iter().filter_map(part).sum();
-        let units = shares.iter().zip(&self.loans.units).skip(2);
+        let mut due = 0u64;
+        let late = plan.terms.iter().find(|term| {
+            due = due.saturating_add(term.lent);
+            term.callable.is_some_and(|callable| due > callable)
+        });
+        let units = plan.units.iter().zip(&self.loans.units).skip(2);
         let grew = units.into_iter().any(|(share, unit)| share.allowed > unit.allowed.max(share.entitled));
-        self.audit.expect(self.now, time <= 1_000_000 || !grew, || {
-            format!(
-                "a loan grows, though all of them would take {time} millionths of {promise} ns to come back"
-            )
+        self.audit.expect(self.now, late.is_none() || !grew, || {
+            format!("a loan grows, though of {:?} more is lent than could be back by then", plan.terms)
         });
     }
 

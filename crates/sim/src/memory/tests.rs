@@ -735,17 +735,18 @@ proptest! {
         let mut state = State::default();
         let (a, b) = (memory.open_space(A, MS), memory.open_space(B, MS));
         let mut history = Vec::new();
-        for _ in 0..60 {
+        for number in 0..60 {
             let units = memory.facts();
             let mut rights = Rights::new(&contract);
             for (unit, facts) in contract.ids().zip(&units) {
                 let _ = rights.set_present(unit, facts.present);
             }
             let (look, rights) = (Look::Period, &rights);
-            let input = Input { contract: &contract, rights, frames: 140, frame_bytes: 1, units: &units, look, first: &[] };
-            let (next, allowances) = step(state, input);
+            let (contract, now) = (&contract, number * 100 * MS);
+            let input = Input { contract, rights, frames: 140, frame_bytes: 1, units: &units, now, look, delay_ns: 0, first: &[] };
+            let (next, shares) = step(state, input);
             state = next;
-            let allowed: Vec<u64> = allowances.iter().map(|allowance| allowance.allowed).collect();
+            let allowed: Vec<u64> = shares.allowances.iter().map(|allowance| allowance.allowed).collect();
             memory.allow(&allowed);
             for (space, unit, wanted) in [(a, A, fits), (b, B, wants)] {
                 for _ in 0..40 {

@@ -349,16 +349,16 @@ impl CgroupBackend {
 
     /// Carries out what holds in each of a unit's control groups.
     fn order_part(&mut self, order: &PartOrder) -> Vec<LiveError> {
-        let CgroupBackend { places, disks, journal, .. } = self;
+        let CgroupBackend { places, disks, journal, memory, .. } = self;
         match *order {
-            _ if order.at().is_some() => places.carry_out(order, disks, journal),
+            _ if order.at().is_some() => places.carry_out(order, memory.as_mut(), disks, journal),
             PartOrder::Cap { unit, micro_cpus, .. } => self.order_cpus(&CpuOrder::Cap { unit, micro_cpus }),
             PartOrder::Guarantee { unit, min, low, own, .. } => {
                 self.order_memory(&MemoryOrder::Guarantee { unit, min, low, own })
             }
             PartOrder::Allow { unit, bytes, .. } => self.order_memory(&MemoryOrder::Allow { unit, bytes }),
-            PartOrder::Reclaim { unit, bytes, .. } => {
-                self.order_memory(&MemoryOrder::Reclaim { unit, bytes })
+            PartOrder::Reclaim { unit, bytes, files, .. } => {
+                self.order_memory(&MemoryOrder::Reclaim { unit, bytes, files })
             }
             PartOrder::Transfer { unit, ref disk, read, write, .. } => {
                 self.order_disk(&DiskOrder::Cap { unit, disk: disk.clone(), read, write })

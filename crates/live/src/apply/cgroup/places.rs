@@ -24,6 +24,7 @@ use commonhold_policy::{DiskUse, MS, PlaceBounds, PlaceFacts, PlaceId, Time};
 
 use super::disk::Disks;
 use super::knob;
+use super::memory::{Memory, Pager};
 use super::properties::Properties;
 use crate::LiveError;
 use crate::host;
@@ -35,6 +36,9 @@ use crate::undo::journal::{Entry, Journal, record};
 
 /// The controllers that are enabled for places.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
+
+/// The file of a bound on memory.
+const HIGH: &str = "memory.high";
 
 /// So often it is looked for what a manager other than systemd has written.
 const LOOK_NS: Time = 5_000 * MS;
@@ -62,6 +66,9 @@ struct Spot {
     most: PlaceBounds,
     /// What was written into cpu.max.
     cap: Option<String>,
+    /// The bound on memory that was ordered last, and whether systemd is still to be told.
+    high: u64,
+    untold_high: Option<u64>,
     /// memory.max, which is never written here.
     bound: Option<u64>,
     kept: (u64, u64),
@@ -122,6 +129,7 @@ impl Places {
                 }
             }
         }
+        self.tell_bounds();
         let Some(properties) = &mut self.properties else { return problems };
         problems.extend(properties.look(now, journal));
         for spot in &mut self.spots {
@@ -267,6 +275,7 @@ impl Places {
     pub(super) fn carry_out(
         &mut self,
         order: &PartOrder,
+        memory: Option<&mut Memory>,
         disks: &mut Disks,
         journal: &mut Journal,
     ) -> Vec<LiveError> {
@@ -287,16 +296,14 @@ impl Places {
             // systemd has no property in cpu.max's own measure.
             PartOrder::Cap { micro_cpus, .. } => self.put(number, CAP, &knob::cpu_max(*micro_cpus), journal),
             PartOrder::Allow { bytes, .. } => {
-                let bytes = bytes.or(self.spots[number].most.memory);
-                self.tell(number, Property::MemoryHigh, Value::Number(bytes.unwrap_or(UNSET)));
-                let text = bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
-                self.put(number, "memory.high", &text, journal)
+                let bytes = bytes.or(self.spots[number].most.memory).unwrap_or(UNSET);
+                self.bound(number, bytes, memory.map(Memory::pager), journal)
             }
             PartOrder::Guarantee { min, low, .. } => self.guarantee(number, *min, *low, journal),
-            PartOrder::Reclaim { bytes, .. } => {
-                let file = self.spots[number].dir.join("memory.reclaim");
-                // It gives up what it can: that it was not all, the next look shows.
-                let _ = host::write(&file, &bytes.to_string());
+            PartOrder::Reclaim { bytes, files, .. } => {
+                if let Some(memory) = memory {
+                    memory.pager().reclaim(&self.spots[number].dir, *bytes, *files);
+                }
                 Ok(())
             }
             PartOrder::Transfer { disk, read, write, .. } => {
@@ -306,6 +313,53 @@ impl Places {
         match done {
             Err(_) if !host::is_dir(&self.spots[number].dir) => Vec::new(),
             done => done.err().into_iter().collect(),
+        }
+    }
+
+    /// Bounds a place's memory. systemd writes into the file itself, and a kernel takes what is beyond a lower bound before it
+    /// answers: so systemd is told one only when the place is within it ([`Self::tell_bounds`]).
+    fn bound(
+        &mut self,
+        number: usize,
+        bytes: u64,
+        pager: Option<&mut Pager>,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let text = if bytes == UNSET { "max".to_owned() } else { bytes.to_string() };
+        let spot = &mut self.spots[number];
+        let sinks = bytes < spot.high;
+        (spot.high, spot.untold_high) = (bytes, sinks.then_some(bytes));
+        match pager {
+            Some(pager) if sinks => {
+                if !self.remember(number, HIGH, journal)? {
+                    // It comes when systemd has been told.
+                    self.spots[number].untold_high = None;
+                    self.tell(number, Property::MemoryHigh, Value::Number(bytes));
+                    return Ok(());
+                }
+                let spot = &mut self.spots[number];
+                pager.lower(&spot.dir, &text);
+                spot.written.insert(HIGH, text);
+                Ok(())
+            }
+            pager => {
+                if let Some(pager) = pager {
+                    pager.raised(&spot.dir, &text);
+                }
+                self.tell(number, Property::MemoryHigh, Value::Number(bytes));
+                self.put(number, HIGH, &text, journal)
+            }
+        }
+    }
+
+    /// Tells systemd of bounds that places have come to be within.
+    fn tell_bounds(&mut self) {
+        for number in 0..self.spots.len() {
+            let spot = &mut self.spots[number];
+            let within = |bytes: &u64| read(&spot.dir.join("memory.current")).is_ok_and(|now| now.parse().is_ok_and(|now: u64| now <= *bytes));
+            if let Some(bytes) = spot.untold_high.take_if(|bytes| within(bytes)) {
+                self.tell(number, Property::MemoryHigh, Value::Number(bytes));
+            }
         }
     }
 
@@ -324,21 +378,14 @@ impl Places {
         value: &str,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        let spot = &mut self.spots[number];
-        let path = spot.dir.join(file);
-        // systemd enables the controller, and writes the file then.
-        if spot.systemds.is_some() && !host::exists(&path) {
+        if !self.remember(number, file, journal)? {
             return Ok(());
         }
-        if !spot.originals.contains_key(file) {
-            let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
-            note(&mut self.recorded, &path, &original, journal)?;
-            spot.originals.insert(file, original);
-        }
+        let spot = &mut self.spots[number];
         if file == CAP {
             spot.cap = Some(value.to_owned());
         }
-        match knob::put(&path, value) {
+        match knob::put(&spot.dir.join(file), value) {
             // systemd has written what it was told before. It is told this value, too.
             Err(LiveError::NotInForce { .. }) if spot.systemds.is_some() && file != CAP => {}
             put => put?,
@@ -347,13 +394,36 @@ impl Places {
         Ok(())
     }
 
+    /// Remembers what its manager has in a file, before it is written first. Not where the file comes only when systemd has
+    /// been told: it enables the controller, and writes the file then.
+    fn remember(
+        &mut self,
+        number: usize,
+        file: &'static str,
+        journal: &mut Journal,
+    ) -> Result<bool, LiveError> {
+        let spot = &mut self.spots[number];
+        let path = spot.dir.join(file);
+        if spot.systemds.is_some() && !host::exists(&path) {
+            return Ok(false);
+        }
+        if !spot.originals.contains_key(file) {
+            let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
+            note(&mut self.recorded, &path, &original, journal)?;
+            spot.originals.insert(file, original);
+        }
+        Ok(true)
+    }
+
     /// A group is no place any more: what was written is as its manager had it, and need not be undone. What systemd was told,
     /// it takes back itself.
     fn give_back(&mut self, mut spot: Spot, journal: &mut Journal) -> Vec<LiveError> {
         let files: Vec<&str> = spot.originals.keys().copied().collect();
         let is_systemds = spot.systemds.is_some();
         if is_systemds {
-            spot.originals.retain(|file, _| *file == CAP);
+            // A bound that systemd was not told yet, it cannot take back.
+            let untold = spot.untold_high.is_some();
+            spot.originals.retain(|file, _| *file == CAP || *file == HIGH && untold);
         }
         let put = |(file, original): (&&str, &String)| {
             let path = spot.dir.join(file);
@@ -493,6 +563,8 @@ impl Spot {
                 .map(|found| found.unit),
             dir,
             rates: BTreeMap::new(),
+            high: UNSET,
+            untold_high: None,
             bound: None,
             usage,
             used_ns: 0,
@@ -612,7 +684,7 @@ mod tests {
                 at: self.places.spots[0].id,
                 cpus: Some(cpus.parse().unwrap()),
             };
-            assert!(self.places.carry_out(&order, &mut self.disks, &mut self.journal).is_empty());
+            assert!(self.places.carry_out(&order, None, &mut self.disks, &mut self.journal).is_empty());
         }
 
         fn most(&mut self) -> PlaceBounds {

@@ -192,7 +192,7 @@ impl Memory {
                     unit.bound = bytes;
                 }
             }
-            MemoryOrder::Reclaim { unit: id, bytes } => {
+            MemoryOrder::Reclaim { unit: id, bytes, .. } => {
                 let taken = self.pageout.taken(id).bytes;
                 let unit = self.units.get_mut(id.index());
                 // Who is beyond its bound is brought there, and not further.
@@ -366,9 +366,16 @@ impl Memory {
                 ..UnitMemory::default()
             });
         }
-        let (swap_free, packed_permille) =
-            (machine.swap_free, self.swaps.read(machine, &mut self.buffer)?.permille);
-        Ok(MemoryFacts { total: machine.total, kernel, shared, swap_free, packed_permille, units })
+        let packing = self.swaps.read(machine, &mut self.buffer)?;
+        Ok(MemoryFacts {
+            total: machine.total,
+            kernel,
+            shared,
+            swap_free: machine.swap_free,
+            swap_next: packing.next,
+            packed_permille: packing.permille,
+            units,
+        })
     }
 
     /// Has paged out what units have too much, and says what cannot be.

@@ -19,6 +19,8 @@ pub(crate) struct Packing {
     pub(super) swapped: u64,
     /// Bytes of memory that those on zram take.
     pub(super) pool: u64,
+    /// The area that is filled next: a number that goes with its name. 0: there is none.
+    pub(crate) next: u64,
     /// What a byte that is swapped out next takes of memory all the same, in thousandths.
     pub(crate) permille: u64,
 }
@@ -26,7 +28,7 @@ pub(crate) struct Packing {
 impl Packing {
     #[cfg(test)]
     pub(crate) fn of_all(swapped: u64, pool: u64) -> Packing {
-        Packing { swapped, pool, permille: 0 }
+        Packing { swapped, pool, next: 0, permille: 0 }
     }
 
     /// What a unit's pages take that are on zram, if it has so many bytes in swap.
@@ -55,6 +57,8 @@ pub(crate) struct Charged {
     /// What it has in swap.
     pub(crate) swapped: u64,
     pub(crate) anonymous: u64,
+    /// The part of that which is in swap as well.
+    pub(crate) swap_cached: u64,
     pub(crate) dirty: u64,
     pub(crate) kernel: u64,
     pub(crate) inactive_file: u64,
@@ -93,6 +97,7 @@ impl Charged {
             packed: 0,
             swapped: 0,
             anonymous: value("anon") + value("shmem"),
+            swap_cached: value("swapcached"),
             dirty: value("file_dirty") + value("file_writeback"),
             kernel,
             inactive_file: value("inactive_file"),
@@ -114,6 +119,7 @@ impl Charged {
             packed: self.packed + other.packed,
             swapped: self.swapped + other.swapped,
             anonymous: self.anonymous + other.anonymous,
+            swap_cached: self.swap_cached + other.swap_cached,
             dirty: self.dirty + other.dirty,
             kernel: self.kernel + other.kernel,
             inactive_file: self.inactive_file + other.inactive_file,
@@ -130,6 +136,7 @@ impl Charged {
             packed: less(self.packed, |c| c.packed),
             swapped: less(self.swapped, |c| c.swapped),
             anonymous: less(self.anonymous, |c| c.anonymous),
+            swap_cached: less(self.swap_cached, |c| c.swap_cached),
             dirty: less(self.dirty, |c| c.dirty),
             kernel: less(self.kernel, |c| c.kernel),
             inactive_file: less(self.inactive_file, |c| c.inactive_file),
@@ -144,6 +151,7 @@ impl Charged {
             used: self.current,
             packed: self.packed,
             anonymous: self.anonymous,
+            swap_cached: self.swap_cached,
             dirty: self.dirty,
             kernel: self.kernel,
             refaulted: self.refaulted,
@@ -201,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_group_is_charged_what_memory_stat_says() {
-        let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\ninactive_file 4000\n\
+        let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\nswapcached 20\ninactive_file 4000\n\
                     active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\n";
         let seen = Charged::parse(text, 4_096);
         let expected = Charged {
@@ -209,6 +217,7 @@ mod tests {
             packed: 0,
             swapped: 0,
             anonymous: 1_050,
+            swap_cached: 20,
             dirty: 10,
             kernel: 200,
             inactive_file: 4_000,

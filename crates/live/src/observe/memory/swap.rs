@@ -50,6 +50,7 @@ impl Swaps {
 /// One swap area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Area {
+    name: String,
     /// `zram0`, if it is one.
     zram: Option<String>,
     used: u64,
@@ -66,6 +67,7 @@ fn areas(text: &str) -> Vec<Area> {
         let (size, used): (u64, u64) = (size.parse().ok()?, used.parse().ok()?);
         let zram = name.strip_prefix("/dev/").filter(|name| name.starts_with("zram"));
         Some(Area {
+            name: (*name).to_owned(),
             zram: zram.map(str::to_owned),
             used: used.saturating_mul(1_024),
             full: used >= size,
@@ -90,8 +92,14 @@ fn packing(areas: &[Area], sizes: impl Fn(&str) -> Option<(u64, u64)>, zswap: Op
     Packing {
         swapped: areas.iter().map(|area| area.used).sum(),
         pool: areas.iter().filter_map(on_zram).map(|(_, taken)| taken).sum(),
+        next: next.map_or(0, |area| number(&area.name)),
         permille: first.map_or(0, |(held, taken)| permille(held, taken)),
     }
+}
+
+/// The same for the same name, and hardly for another (FNV-1a).
+fn number(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn permille(held: u64, taken: u64) -> u64 {
@@ -116,7 +124,7 @@ mod tests {
             sizes("104857600 20000000 26214400 0 30000000 12 0 3 3\n")
         };
         let found = packing(&areas, zram, None);
-        assert_eq!(found, Packing { swapped: 200 * MIB, pool: 25 * MIB, permille: 250 });
+        assert_eq!(found, Packing { swapped: 200 * MIB, pool: 25 * MIB, next: number("/dev/zram0"), permille: 250 });
         assert_eq!(found.of(40 * MIB), 5 * MIB);
         assert_eq!(Packing::default().of(MIB), 0);
     }
@@ -127,13 +135,16 @@ mod tests {
         let full = TEXT.replace("524284\t\t102400", "102400\t\t102400");
         let zram = |_: &str| Some((100 * MIB, 25 * MIB));
         assert_eq!(packing(&areas(&full), zram, None).permille, 0);
+        let next = |text: &str| packing(&areas(text), zram, None).next;
+        assert_eq!((next(TEXT), next(&full)), (number("/dev/zram0"), number("/dev/nvme0n1")));
+        assert_ne!(next(TEXT), next(&full), "each has a rate of its own");
         assert_eq!(packing(&areas(TEXT), |_| Some((MIB, 0)), None).permille, 500);
         assert_eq!(packing(&areas(TEXT), |_| Some((8 * MIB, 9 * MIB)), None).permille, 1_000);
         // zswap comes before all areas; what it keeps is charged to the units themselves.
         let drive = areas(&TEXT.replace("zram0", "sda1"));
         assert_eq!(
             packing(&drive, |_| None, Some((8 * MIB, 2 * MIB))),
-            Packing { swapped: 200 * MIB, pool: 0, permille: 250 }
+            Packing { swapped: 200 * MIB, pool: 0, next: number("/dev/sda1"), permille: 250 }
         );
         assert_eq!(packing(&drive, |_| None, None).permille, 0);
     }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::membership::is_within;
-use commonhold_contract::{MILLIONTH, PerResource, Permission};
+use crate::time::MS;
+use commonhold_contract::{Growth, MILLIONTH, PerResource, Permission};
 use proptest::prelude::*;
 
 /// A contract of equal top-level units.
@@ -21,6 +22,20 @@ fn seen(kernel: u64, shared: u64, units: &[Facts]) -> Vec<Facts> {
     [common(kernel), common(shared)].into_iter().chain(units.iter().copied()).collect()
 }
 
+/// So many frames could be called back from a unit within any time that is promised.
+fn within_any(frames: u64) -> Option<Pace> {
+    Some(Pace::default().then(frames, 750, 1_000))
+}
+
+thread_local! {
+    static LOOKS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
+
+/// The time of the next look, 200 ms after the one before.
+fn next_look() -> Time {
+    LOOKS.with(|looks| looks.replace(looks.get() + 1)) * 200 * MS
+}
+
 /// A step with frames of one byte, and the rights of who is there.
 fn step(
     state: State,
@@ -33,7 +48,21 @@ fn step(
     for (id, facts) in contract.ids().zip(units) {
         let _ = rights.set_present(id, facts.present);
     }
-    super::step(state, Input { contract, rights: &rights, frames, frame_bytes: 1, units, look, first: &[] })
+    let input = Input {
+        contract,
+        rights: &rights,
+        frames,
+        frame_bytes: 1,
+        units,
+        now: next_look(),
+        look,
+        delay_ns: 0,
+        first: &[],
+    };
+    let (state, shares) = super::step(state, input);
+    let lent: u64 = shares.allowances.iter().map(|allowance| allowance.lent).sum();
+    assert!(shares.terms.iter().map(|term| term.lent).sum::<u64>() >= lent, "{:?}", shares.terms);
+    (state, shares.allowances)
 }
 
 fn look(state: State, contract: &Contract, frames: u64, units: &[Facts]) -> (State, Vec<Allowance>) {
@@ -110,7 +139,7 @@ fn amounts_of_loans_are_in_whole_frames() {
 #[test]
 fn borrowers_share_the_time_of_a_call_back() {
     let (contract, _) = equals(3, Scheme::Isolate);
-    let borrower = |short, callable| Facts { callable: Some(callable), ..facts(300, short) };
+    let borrower = |short, callable| Facts { callable: within_any(callable), ..facts(300, short) };
     let borrowed = |both| {
         let units = seen(60, 40, &[facts(20, false), borrower(true, 100), borrower(both, 50)]);
         let (_, all) = looks(20, State::default(), &contract, 1_000, &units);
@@ -127,16 +156,74 @@ fn borrowers_share_the_time_of_a_call_back() {
 fn a_loan_waits_until_there_is_time_for_it() {
     let (contract, _) = equals(3, Scheme::Isolate);
     let units = |second: bool| {
-        let borrower = |short, callable| Facts { callable: Some(callable), ..facts(300, short) };
+        let borrower = |short, callable| Facts { callable: within_any(callable), ..facts(300, short) };
         seen(60, 40, &[facts(20, false), borrower(true, 200), borrower(second, 50)])
     };
     let borrowed = |all: &[Allowance]| [all[3].borrowed, all[4].borrowed];
     let (mut state, mut all) = looks(20, State::default(), &contract, 1_000, &units(false));
     assert_eq!(borrowed(&all), [200, 0]);
-    for expected in [[144, 13], [88, 27], [85, 28], [85, 28]] {
+    for expected in [[144, 13], [88, 27], [86, 28], [86, 28]] {
         (state, all) = look(state, &contract, 1_000, &units(true));
         assert_eq!(borrowed(&all), expected);
     }
+}
+
+/// 100 frames a second come back, of which 75 are relied on in the first second, and 90 in each further one. Of 1,000 frames a
+/// unit leaves 480 idle, and the reserve is 80. It lends as much as comes back within a second, at first; after 20 s within
+/// two, after a minute within six, of which the eighths of an octave are rounded down.
+#[test]
+fn a_loan_grows_with_the_time_for_which_its_owner_left_it_idle() {
+    let (mut contract, units) = equals(2, Scheme::Isolate);
+    let pace = Pace::default().then(10_000, 10_000, 100);
+    let seen = |owner: Facts| seen(0, 0, &[owner, Facts { callable: Some(pace), ..facts(1_000, true) }]);
+    let idle = seen(facts(20, false));
+    let lent = |contract: &Contract, looks: u32| {
+        let (_, all) = self::looks(looks, State::default(), contract, 1_000, &idle);
+        (all[2].lent, all[2].within_ns.unwrap_or(0) / MS, all[3].because)
+    };
+    assert_eq!(lent(&contract, 50), (75, 1_000, Because::BorrowsInTime));
+    assert_eq!(lent(&contract, 102), (75 + 91, 2_013, Because::BorrowsInTime));
+    assert_eq!(lent(&contract, 302).0, 400, "all of it but the reserve");
+    contract.machine.reserve = Amount::Part(0);
+    let (frames, within_ms, _) = lent(&contract, 302);
+    assert_eq!((frames, within_ms), (480, 5_905));
+    // A unit may say something else than the machine, and less than the first second is no bound.
+    contract.units[units[0].index()].call_back_memory_grows.most_ns = Some(1_500 * MS);
+    assert_eq!(lent(&contract, 302).0, 75 + 36);
+    contract.units[units[0].index()].call_back_memory_grows.most_ns = Some(100 * MS);
+    assert_eq!(lent(&contract, 302).0, 75);
+    contract.units[units[0].index()].call_back_memory_grows = Growth { idle: Some(0), most_ns: None };
+    assert_eq!(lent(&contract, 302).0, 75);
+    // An owner that comes back has all of it at once, and begins anew.
+    contract.units[units[0].index()].call_back_memory_grows = Growth::default();
+    let (state, _) = self::looks(302, State::default(), &contract, 1_000, &idle);
+    let (state, all) = look(state, &contract, 1_000, &seen(facts(21, true)));
+    assert_eq!((all[2].lent, all[3].borrowed), (0, 0));
+    let (_, all) = self::looks(30, state, &contract, 1_000, &idle);
+    assert_eq!((all[2].lent, all[2].within_ns), (75, Some(1_000 * MS)));
+}
+
+/// One unit has slept for a minute, another needs its memory every second look but one: 75 frames of it would be back in a
+/// second, 516 of the other's in six. What both lend is to be back in their times together.
+#[test]
+fn those_that_sleep_lend_more_than_those_that_come_back() {
+    let (mut contract, _) = equals(3, Scheme::Isolate);
+    contract.machine.reserve = Amount::Part(0);
+    let pace = Pace::default().then(10_000, 10_000, 100);
+    let all = |contract: &Contract, awake: u64| {
+        let mut state = State::default();
+        let mut last = Vec::new();
+        for number in 0..305 {
+            let used = if number % 20 == 0 { awake } else { 10 };
+            let borrower = Facts { callable: Some(pace), ..facts(900, true) };
+            let units = seen(0, 0, &[facts(13, false), facts(used, false), borrower]);
+            (state, last) = look(state, contract, 1_000, &units);
+        }
+        (last[2].lent, last[3].lent, last[4].borrowed)
+    };
+    assert_eq!(all(&contract, 10), (257, 259, 516), "both sleep");
+    // The second needs all of its 333 frames now and then: of these, what is back within a second, less what rounding takes.
+    assert_eq!(all(&contract, 333), (318, 74, 392));
 }
 
 fn allowed(allowances: &[Allowance]) -> Vec<u64> {
@@ -281,7 +368,7 @@ fn who_was_just_lent_something_is_given_a_period_to_use_it() {
     };
     assert_eq!(after(rests, facts(500, false), Look::CallBack), 562);
     assert_eq!(after(facts(438, true), facts(500, false), Look::CallBack), 500);
-    assert_eq!(after(rests, Facts { callable: Some(20), ..facts(500, false) }, Look::CallBack), 520);
+    assert_eq!(after(rests, Facts { callable: within_any(20), ..facts(500, false) }, Look::CallBack), 520);
     assert_eq!(after(rests, facts(510, false), Look::Period), 510);
 }
 
@@ -290,7 +377,10 @@ fn who_was_just_lent_something_is_given_a_period_to_use_it() {
 #[test]
 fn a_loan_is_no_larger_than_can_be_called_back() {
     let (contract, _) = equals(2, Scheme::Isolate);
-    let at = |b, callable| seen(0, 0, &[facts(0, false), Facts { callable, ..facts(b, true) }]);
+    let at = |b, callable: Option<u64>| {
+        let callable = callable.and_then(within_any);
+        seen(0, 0, &[facts(0, false), Facts { callable, ..facts(b, true) }])
+    };
     let (state, all) = looks(20, State::default(), &contract, 1_000, &at(500, None));
     assert_eq!(all[3].borrowed, 420);
     let (state, all) = look(state, &contract, 1_000, &at(920, Some(100)));
@@ -338,18 +428,19 @@ fn limits_bound_loans_in_frames() {
         let units = seen(0, 0, &[facts(100, false), facts(600, true)]);
         let last = (0..30).fold((State::default(), Vec::new()), |(state, _), _| {
             let (look, units, contract) = (Look::Period, &units[..], &contract);
-            super::step(
-                state,
-                Input {
-                    contract,
-                    rights: &rights,
-                    frames: 1_000,
-                    frame_bytes: 4_096,
-                    units,
-                    look,
-                    first: &[],
-                },
-            )
+            let input = Input {
+                contract,
+                rights: &rights,
+                frames: 1_000,
+                frame_bytes: 4_096,
+                units,
+                now: next_look(),
+                look,
+                delay_ns: 0,
+                first: &[],
+            };
+            let (state, shares) = super::step(state, input);
+            (state, shares.allowances)
         });
         (allowed(&last.1)[3], last.1[3].entitled)
     };
@@ -410,7 +501,7 @@ fn any_facts() -> impl Strategy<Value = Vec<Facts>> {
     let one = (any::<bool>(), 0u64..600, 0u64..600, any::<bool>(), proptest::option::of(0u64..600));
     let facts = |(present, used, cold, short, callable)| {
         let cold = if used % 2 == 0 { u64::min(used, cold) } else { 0 };
-        Facts { present, used, cold, short, callable }
+        Facts { present, used, cold, short, callable: Option::and_then(callable, within_any) }
     };
     proptest::collection::vec(one.prop_map(facts), 9)
 }
@@ -520,13 +611,15 @@ proptest! {
         }
     }
 
+    /// As soon as no time grows any more: until then, lenders take each other's place.
     #[test]
     fn constant_demands_come_to_rest(
-        contract in contracts(),
+        mut contract in contracts(),
         wanted in proptest::collection::vec(0u64..1_200, 6),
         present in proptest::collection::vec(any::<bool>(), 6),
         start in any_facts(),
     ) {
+        contract.machine.call_back_memory_grows = Growth::default();
         let (mut state, mut all) = looks(7, State::default(), &contract, 2_000, &start);
         let n = contract.units.len() - 2;
         let mut settled = Vec::new();
@@ -556,7 +649,7 @@ proptest! {
         let (mut before, mut millionths) = (allowed(&all), 0);
         for _ in 0..60 {
             let mut units = demand(&wanted[..n], &all, &[true; 6]);
-            units[2..].iter_mut().zip(&callable).for_each(|(unit, callable)| unit.callable = *callable);
+            units[2..].iter_mut().zip(&callable).for_each(|(unit, callable)| unit.callable = callable.and_then(within_any));
             (state, all) = look(state, &contract, 2_000, &units);
             let loans = all[2..].iter().zip(&callable).filter(|(a, _)| a.borrowed > 0);
             // A loan where nothing could be called back takes all the time, and more.

@@ -102,6 +102,7 @@ impl Memory {
             kernel: bytes(self.kernel + linux.marks.high),
             shared: bytes(shared),
             swap_free,
+            swap_next: 0,
             packed_permille: 0,
             units: units.into_iter().enumerate().map(whole).collect(),
         }

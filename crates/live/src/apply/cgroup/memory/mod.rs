@@ -49,7 +49,7 @@ use crate::observe::memory::sharing::Sharing;
 use crate::observe::memory::source::{Buffer, Source};
 use crate::observe::memory::swap::Swaps;
 use crate::undo::journal::{self, Entry, Journal};
-use pager::Pager;
+pub(super) use pager::Pager;
 
 /// Files that are kept open for every unit: those of [`Files`]. One that is opened for each look costs more than its read.
 pub(crate) const FILES_PER_UNIT: usize = 5;
@@ -102,6 +102,7 @@ pub(crate) struct Memory {
 struct Held {
     place: PlaceId,
     unit: UnitId,
+    dir: PathBuf,
     files: Files,
     /// What it said when it came: of what was refused, killed, stalled, and refaulted.
     since: Counts,
@@ -248,6 +249,9 @@ impl Memory {
             };
             self.held.extend(held);
         }
+        for held in before.into_values() {
+            self.pager.forget(&held.dir);
+        }
         self.due = 0;
     }
 
@@ -255,7 +259,12 @@ impl Memory {
         let files = Files::of_all(dir)?;
         let charged = files.group.read(&mut self.buffer)?;
         let since = files.counts(&charged, &mut self.buffer)?;
-        Ok(Held { place, unit, files, since, charged })
+        Ok(Held { place, unit, dir: dir.to_owned(), files, since, charged })
+    }
+
+    /// What takes memory from places.
+    pub(super) fn pager(&mut self) -> &mut Pager {
+        &mut self.pager
     }
 
     /// What each place was charged at the last look, in bytes.
@@ -352,7 +361,7 @@ impl Memory {
         let ours = charged.iter().filter(|(id, _)| top(id)).map(|(_, charged)| *charged);
         let ours = ours.fold(Charged::default(), |sum, one| sum.with(&one));
         let mut facts = self.divide(machine, bound, ours)?;
-        facts.packed_permille = packing.permille;
+        (facts.swap_next, facts.packed_permille) = (packing.next, packing.permille);
         facts.units = vec![UnitMemory::default(); units];
         for id in charged.keys() {
             if let Some(place) = facts.units.get_mut(id.index()) {
@@ -399,6 +408,7 @@ impl Memory {
             kernel,
             shared,
             swap_free: machine.swap_free,
+            swap_next: 0,
             packed_permille: 0,
             units: Vec::new(),
         };
@@ -428,6 +438,7 @@ impl Memory {
         let Some(files) = &unit.files else { return Ok(UnitMemory::default()) };
         let mut counts = files.counts(&own, &mut self.buffer)?;
         let mut cold_in_places = 0;
+        let mut took = self.pager.taken(&unit.place.leaf);
         for held in self.held.iter().filter(|held| held.unit == id) {
             if let Ok(more) = held.files.counts(&held.charged, &mut self.buffer) {
                 let more = more.since(held.since);
@@ -436,6 +447,7 @@ impl Memory {
                 counts.stalled_ns += more.stalled_ns;
             }
             cold_in_places += held.charged.inactive_file;
+            took = took.with(self.pager.taken(&held.dir));
         }
         let Counts { refused, killed, stalled_ns, .. } = counts;
         let aged = self.ages.as_ref().and_then(|ages| {
@@ -444,7 +456,6 @@ impl Memory {
         });
         let in_place = |cold: Cold| Cold { file: cold.file + cold_in_places, ..cold };
         let cold = aged.map_or(Cold { file: own.inactive_file, anonymous: 0 }, in_place);
-        let took = self.pager.taken(&unit.place.leaf);
         let taking_ns = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
         let charged = own.current.saturating_sub(own.packed);
         let cold_anonymous = cold.anonymous.min(charged);
@@ -459,9 +470,9 @@ impl Memory {
         let done = match *order {
             MemoryOrder::Guarantee { unit, min, low, own } => self.guarantee(unit, [min, low, own], journal),
             MemoryOrder::Allow { unit, bytes } => self.allow(unit, bytes, journal),
-            MemoryOrder::Reclaim { unit, bytes } => {
+            MemoryOrder::Reclaim { unit, bytes, files } => {
                 if let Some(unit) = self.units.get(&unit) {
-                    self.pager.reclaim(&unit.place.leaf, bytes);
+                    self.pager.reclaim(&unit.place.leaf, bytes, files);
                 }
                 Ok(())
             }

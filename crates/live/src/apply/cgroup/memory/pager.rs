@@ -24,6 +24,8 @@ use crate::observe::knob::{failed, read};
 
 /// What is reclaimed at a time.
 const STEP_BYTES: u64 = 8 << 20;
+/// Nothing that would have to go to swap.
+const FILES_ALONE: &str = "swappiness=0";
 /// After so many steps in a row that took nothing, there is nothing to take.
 const FRUITLESS_MAX: u32 = 3;
 
@@ -32,7 +34,7 @@ const TAKING_MIN: Duration = Duration::from_millis(1);
 
 /// The threads, by control group.
 #[derive(Debug, Default)]
-pub(super) struct Pager {
+pub(in crate::apply::cgroup) struct Pager {
     desks: BTreeMap<PathBuf, Arc<Desk>>,
 }
 
@@ -47,8 +49,12 @@ struct Wanted {
     /// The bound ordered last, as text, and whether it was written since.
     bound: String,
     unwritten: bool,
+    /// The group is also written by its manager: another bound than ours in it is no mistake.
+    shared: bool,
     /// Bytes to take.
     reclaim: u64,
+    /// Of pages of files alone.
+    files: bool,
     /// Of a control group that uses more than its bound no more is taken than brings it there.
     floor: Option<u64>,
     /// What was taken so far.
@@ -63,6 +69,13 @@ struct Wanted {
 pub(super) struct Taken {
     pub(super) bytes: u64,
     pub(super) time: Duration,
+}
+
+impl Taken {
+    /// Together with what was taken from another control group.
+    pub(super) fn with(self, other: Taken) -> Taken {
+        Taken { bytes: self.bytes.saturating_add(other.bytes), time: self.time.saturating_add(other.time) }
+    }
 }
 
 impl Wanted {
@@ -102,14 +115,35 @@ impl Pager {
         if working { Ok(()) } else { expect(&desk, dir, text) }
     }
 
-    /// Takes so much from a control group, in place of what it was told before.
-    pub(super) fn reclaim(&mut self, dir: &Path, bytes: u64) {
+    /// Writes a bound that sinks into a control group whose manager may write another one.
+    pub(in crate::apply::cgroup) fn lower(&mut self, dir: &Path, text: &str) {
+        {
+            let desk = self.desk(dir);
+            let mut wanted = desk.lock();
+            text.clone_into(&mut wanted.bound);
+            (wanted.unwritten, wanted.shared) = (true, true);
+        }
+        self.work(dir);
+    }
+
+    /// A bound that has grown was written by another way.
+    pub(in crate::apply::cgroup) fn raised(&mut self, dir: &Path, text: &str) {
+        if let Some(desk) = self.desks.get(dir) {
+            let mut wanted = desk.lock();
+            text.clone_into(&mut wanted.bound);
+            // A thread that is about to write an earlier bound writes this one after it.
+            (wanted.unwritten, wanted.reclaim) = (wanted.working, 0);
+        }
+    }
+
+    /// Takes so much from a control group, in place of what it was told before: of `files` alone, if the kernel knows how.
+    pub(in crate::apply::cgroup) fn reclaim(&mut self, dir: &Path, bytes: u64, files: bool) {
         {
             let desk = self.desk(dir);
             let mut wanted = desk.lock();
             let bound = wanted.bound.parse().unwrap_or(u64::MAX);
             wanted.floor = (used(dir) > bound).then_some(bound);
-            wanted.reclaim = bytes;
+            (wanted.reclaim, wanted.files) = (bytes, files);
         }
         self.work(dir);
     }
@@ -120,7 +154,7 @@ impl Pager {
     }
 
     /// A control group is gone, or nobody wants anything of it any more.
-    pub(super) fn forget(&mut self, dir: &Path) {
+    pub(in crate::apply::cgroup) fn forget(&mut self, dir: &Path) {
         if let Some(desk) = self.desks.remove(dir) {
             let mut wanted = desk.lock();
             (wanted.unwritten, wanted.reclaim) = (false, 0);
@@ -156,7 +190,7 @@ impl Pager {
 /// What to do next.
 enum Next {
     Bound(String),
-    Reclaim(u64),
+    Reclaim { bytes: u64, files: bool },
     Rest,
 }
 
@@ -172,7 +206,7 @@ fn work_by(desk: &Desk, dir: &Path, write: impl Fn(&Path, &str) -> io::Result<()
         let done = match next(desk) {
             Next::Rest => return,
             Next::Bound(text) => bound(desk, dir, &text),
-            Next::Reclaim(bytes) => take(desk, dir, bytes, &mut fruitless, &write),
+            Next::Reclaim { bytes, files } => take(desk, dir, bytes, files, &mut fruitless, &write),
         };
         if let Err(error) = done {
             let mut wanted = desk.lock();
@@ -187,7 +221,7 @@ fn next(desk: &Desk) -> Next {
     if std::mem::take(&mut wanted.unwritten) {
         Next::Bound(wanted.bound.clone())
     } else if wanted.reclaim > 0 {
-        Next::Reclaim(wanted.reclaim.min(STEP_BYTES))
+        Next::Reclaim { bytes: wanted.reclaim.min(STEP_BYTES), files: wanted.files }
     } else {
         wanted.working = false;
         Next::Rest
@@ -215,6 +249,7 @@ fn take(
     desk: &Desk,
     dir: &Path,
     bytes: u64,
+    files: bool,
     fruitless: &mut u32,
     write: impl Fn(&Path, &str) -> io::Result<()>,
 ) -> Result<(), LiveError> {
@@ -225,13 +260,19 @@ fn take(
     }
     let begun = Instant::now();
     let mut taken = bytes;
-    match write(&file, &bytes.to_string()) {
+    let wanted = if files { format!("{bytes} {FILES_ALONE}") } else { bytes.to_string() };
+    match write(&file, &wanted) {
         Ok(()) => *fruitless = 0,
+        // A kernel that knows no such word, before Linux 6.10; or these pages are not to be had.
+        Err(error) if files && matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EAGAIN)) => {
+            desk.lock().files = false;
+            return Ok(());
+        }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
             *fruitless += 1;
             taken = 0;
         }
-        Err(source) => return Err(failed(&file, format!("write `{bytes}`"), source)),
+        Err(source) => return Err(failed(&file, format!("write `{wanted}`"), source)),
     }
     let mut wanted = desk.lock();
     wanted.took(taken, begun.elapsed());
@@ -253,7 +294,7 @@ fn expect(desk: &Desk, dir: &Path, text: &str) -> Result<(), LiveError> {
     let file = dir.join("memory.high");
     let found = read(&file).map_err(|source| failed(&file, "read it back".to_owned(), source))?;
     let wanted = desk.lock();
-    if found == text || wanted.bound != text || wanted.unwritten {
+    if found == text || wanted.bound != text || wanted.unwritten || wanted.shared {
         return Ok(());
     }
     Err(LiveError::NotInForce {
@@ -306,7 +347,7 @@ mod tests {
         let dir = group();
         let mut pager = Pager::default();
         assert_eq!(pager.taken(dir.path()), Taken::default());
-        pager.reclaim(dir.path(), 20 << 20);
+        pager.reclaim(dir.path(), 20 << 20, false);
         eventually("all is taken", || pager.taken(dir.path()).bytes == 20 << 20);
         assert!(pager.taken(dir.path()).time > Duration::ZERO);
         assert_eq!(read(&dir.path().join("memory.reclaim")).unwrap(), (4 << 20).to_string());
@@ -320,7 +361,7 @@ mod tests {
         let current = dir.path().join("memory.current");
         std::fs::write(&current, (40 << 20).to_string()).unwrap();
         pager.bound(dir.path(), &(50 << 20).to_string(), false).unwrap();
-        pager.reclaim(dir.path(), 16 << 20);
+        pager.reclaim(dir.path(), 16 << 20, false);
         eventually("all is taken", || pager.taken(dir.path()).bytes == 16 << 20);
         let desk = pager.desk(dir.path());
         eventually("the thread rests", || !desk.lock().working);
@@ -382,7 +423,7 @@ mod tests {
     fn what_cannot_be_written_is_said_and_given_up() {
         let dir = tempfile::tempdir().unwrap();
         let mut pager = Pager::default();
-        pager.reclaim(dir.path(), 100 << 20);
+        pager.reclaim(dir.path(), 100 << 20, false);
         let desk = pager.desk(dir.path());
         eventually("the thread rests", || !desk.lock().working);
         let problems = pager.take_problems();
