@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use commonhold_contract::{Contract, Scheme, UnitId};
-use commonhold_policy::plan::{MemoryPlan, Share};
+use commonhold_policy::plan::{MemoryPlan, NoMore, Share};
 use commonhold_policy::{Plan, Snapshot, Time, UnitMemory};
 
 use crate::Imbalance;
@@ -58,13 +58,13 @@ pub struct MemoryAccount {
     /// Those that took longer than what was promised when they began.
     #[serde(default)]
     pub call_backs_late: u64,
-    /// The last of them, the latest last.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub last_call_backs: Vec<Return>,
     /// Within what time all that it lends now is to be back: the longest of its sub-units' and its own. Nothing where it
     /// lends nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within_ns: Option<u64>,
+    /// Why its own processes may not use more now, if they are short.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_more: Option<NoMore>,
     /// Time in which one of its processes at least waited for memory.
     pub waited_ns: u64,
     /// What came back soon after it was taken from it.
@@ -85,6 +85,9 @@ pub struct MemoryAccount {
     /// Its loans that were called back, by the path of the unit that gave back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub called_back_from: BTreeMap<String, CallBacks>,
+    /// Its last call-backs one by one, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_call_backs: Vec<Return>,
 }
 
 /// A call-back that is over.
@@ -386,6 +389,7 @@ impl Memory {
             call_back_max_ns: call_backs.max_ns,
             call_backs_late: sum(|own| own.late),
             last_call_backs,
+            no_more: family.first().and_then(|id| self.units.get(id.index())?.share.no_more),
             within_ns: own().filter_map(|own| own.share.within_ns).max(),
             called_back_from: by_borrower
                 .into_iter()

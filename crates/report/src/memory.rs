@@ -1,6 +1,7 @@
 //! The accounts of memory: a table below that of CPUs.
 
 use commonhold_ledger::{MemoryAccount, MemoryTotals, Statement};
+use commonhold_policy::plan::NoMore;
 
 use crate::figures::{bytes, duration};
 use crate::status::depth;
@@ -58,6 +59,7 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
     if let Some(within) = memory.within_ns {
         remarks.push(format!("has all that it lends back within {}, once it needs it", duration(within)));
     }
+    remarks.extend(memory.no_more.map(no_more));
     remarks.extend(call_backs(memory));
     remarks.extend(promises(memory));
     if memory.killed > 0 {
@@ -101,6 +103,17 @@ fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     let of_all = (memory.called_back > 0 && loans.len() != 1)
         .then(|| words("all that it lent".to_owned(), memory.call_back_p50_ns, memory.call_back_p99_ns));
     of_each.chain(of_all).collect()
+}
+
+/// Why it is lent no more.
+fn no_more(why: NoMore) -> String {
+    let why = match why {
+        NoMore::InTime => "is lent no more: that could not be called back from it in time",
+        NoMore::NothingIdle => "all that others leave idle beyond the reserve is lent",
+        NoMore::Limit => "at a limit of the contract",
+        NoMore::MayNotBorrow => "may not borrow",
+    };
+    format!("is short of memory, and {why}")
 }
 
 /// Whether call-backs took no longer than promised, and what the last one took of that.
@@ -176,6 +189,7 @@ mod tests {
             allowed: 1_440 * MIB,
             used: 1_440 * MIB,
             borrowed: 480 * MIB,
+            no_more: Some(NoMore::InTime),
             ..owner.clone()
         };
         let borrower = MemoryAccount {

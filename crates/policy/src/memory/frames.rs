@@ -187,6 +187,8 @@ pub struct Shares {
     pub terms: Vec<Term>,
     /// Whether more is not lent because it could not be called back in time.
     pub full: bool,
+    /// Whether more is not lent because no more is idle beyond the reserve.
+    pub spent: bool,
 }
 
 /// Why a unit is allowed what it is.
@@ -244,7 +246,7 @@ pub fn step(state: State, input: Input<'_>) -> (State, Shares) {
 
 impl Shares {
     fn without_loans(allowances: Vec<Allowance>) -> Shares {
-        Shares { allowances, terms: Vec::new(), full: false }
+        Shares { allowances, terms: Vec::new(), full: false, spent: false }
     }
 }
 
@@ -406,7 +408,8 @@ impl<'a> Division<'a> {
         self.call_back(&mut loans, &target, excess);
         let lent = self.lenders(&loans, &idle);
         debug_assert!(lent.frames.iter().zip(&idle).all(|(lent, idle)| lent <= idle), "only idle frames are lent");
-        let full = self.terms.are_full(&loans, 2) && loans.iter().sum::<u64>() + 2 <= excess;
+        let spent = loans.iter().sum::<u64>() + 2 > excess;
+        let full = !spent && self.terms.are_full(&loans, 2);
         let mut allowances =
             self.own(|id| self.because(id, &held, &loans, &lent.frames, &rooms, full));
         for id in self.input.contract.held() {
@@ -415,7 +418,7 @@ impl<'a> Division<'a> {
             (allowance.borrowed, allowance.callable) = (loans[i], self.terms.most(id));
             allowance.allowed = allowance.entitled - allowance.lent + allowance.borrowed;
         }
-        Shares { allowances, terms: lent.terms, full }
+        Shares { allowances, terms: lent.terms, full, spent }
     }
 
     /// What a unit may lend. A unit that needs more than its entitlement lends nothing, however cold the rest; what is

@@ -45,7 +45,7 @@ use commonhold_contract::{Contract, Scheme, UnitId};
 
 use crate::credits::{Credits, pays_for};
 use crate::input::Input;
-use crate::plan::{MemoryOrder, MemoryPlan, MemoryTerm, Reason, Share, Step};
+use crate::plan::{MemoryOrder, MemoryPlan, MemoryTerm, NoMore, Reason, Share, Step};
 use crate::rights::Rights;
 use crate::snapshot::{MemoryFacts, UnitMemory};
 use crate::time::{MS, Time};
@@ -205,7 +205,7 @@ pub(crate) fn step(
     let (frames_state, shares) = frames::step(core::mem::take(&mut state.frames), frames_input);
     state.frames = frames_state;
     let slack = facts.total / SLACK_PART;
-    state.share_out(&shares.allowances, frame, slack);
+    state.share_out(&shares, frame, slack);
     let wanted = orders::wanted(input, &state.charged(), |id| shares.allowances[id.index()].reserved * frame);
     orders::differences(&state.orders, &wanted, Reason::NobodyThere, steps);
     explain(steps, &shares.allowances, frame);
@@ -397,8 +397,8 @@ impl State {
         all
     }
 
-    fn share_out(&mut self, allowances: &[Allowance], frame: u64, slack: u64) {
-        for (unit, allowance) in self.units.iter_mut().zip(allowances) {
+    fn share_out(&mut self, shares: &frames::Shares, frame: u64, slack: u64) {
+        for (unit, allowance) in self.units.iter_mut().zip(&shares.allowances) {
             let before = unit.share;
             let share = Share {
                 entitled: allowance.entitled * frame,
@@ -408,6 +408,7 @@ impl State {
                 packed: before.packed,
                 callable: allowance.callable.map(|callable| callable.saturating_mul(frame)),
                 within_ns: allowance.within_ns,
+                no_more: if unit.short { no_more(allowance.because, shares.spent) } else { None },
                 called_back: false,
             };
             // Until what is beyond is there, the call-back goes on; a unit that is allowed as much again owes nothing.
@@ -531,6 +532,18 @@ fn damped(before: u64, used: u64, entitled: u64, grain: u64) -> u64 {
         before
     } else {
         used.saturating_add(grain).min(entitled)
+    }
+}
+
+/// Why a unit that is short may not use more.
+fn no_more(because: Because, spent: bool) -> Option<NoMore> {
+    match because {
+        Because::BorrowsInTime => Some(NoMore::InTime),
+        Because::Borrows | Because::BorrowsFirst if spent => Some(NoMore::NothingIdle),
+        Because::NothingIdle => Some(NoMore::NothingIdle),
+        Because::Limit => Some(NoMore::Limit),
+        Because::MayNotBorrow => Some(NoMore::MayNotBorrow),
+        _ => None,
     }
 }
 

@@ -60,8 +60,25 @@ pub struct Share {
     /// Within what time all that it lends is to be back, in nanoseconds; `None`: it lends nothing.
     #[serde(default)]
     pub within_ns: Option<Time>,
+    /// Why it may not use more, if it is short: where that will not change by itself.
+    #[serde(default)]
+    pub no_more: Option<NoMore>,
     /// Whether its allowance sank because the memory is wanted elsewhere, so that what it uses beyond is called back.
     pub called_back: bool,
+}
+
+/// Why a unit that is short of memory may not use more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoMore {
+    /// More could not be called back from it in time.
+    InTime,
+    /// No more is idle, beyond the reserve.
+    NothingIdle,
+    /// It is at a limit of the contract, or a unit around it is.
+    Limit,
+    /// The contract forbids it to borrow.
+    MayNotBorrow,
 }
 
 /// What a unit uses that nothing can be done about but by way of swap. Bytes.

@@ -25,7 +25,7 @@ pub use bus::{BusOrder, BusPart, BusPlan};
 pub use cpu::{CpuDecision, CpuOrder};
 pub use disk::DiskOrder;
 pub use gangs::{Gang, GangOrder, Quantum, SharedRate};
-pub use memory::{Beyond, MemoryOrder, MemoryPlan, MemoryTerm, Share};
+pub use memory::{Beyond, MemoryOrder, MemoryPlan, MemoryTerm, NoMore, Share};
 pub use part::{PartOrder, Place};
 pub use reason::Reason;
 pub use seat::{NodePart, Seat, SeatOrder};

@@ -1,0 +1,87 @@
+# budget: 240
+# only: with --all
+# seconds: 330
+# memory: 1024
+# needs: commonhold work
+# disks: 2048:100000000
+# The longer an owner left its memory idle, the more of it is lent to one whose memory is in no file, and the longer it may
+# take to come back: no longer than was promised. Swap takes 100 MB/s.
+
+mib=1048576
+swap=$(disk 2048:100000000)
+mkswap "$swap" > /dev/null && swapon "$swap"
+ok "there is swap" at_least "$(sed -n 's/^SwapFree: *\([0-9]*\) kB/\1/p' /proc/meminfo)" 2000000
+
+printf 'version = 1\n[unit.owner]\n[unit.borrower]\n' > contract.toml
+ok "the daemon holds the contract" start_daemon contract.toml --backend cgroup --verbose || exit 1
+touch_in owner small 16 1
+ok "the owner needs little" wait_for 10 passes small 1
+slept_from=$(uptime_cs)
+touch_in borrower big 1200 0
+
+# lent: sets `lent` and `idle`, what the owner leaves beyond the reserve of 8 %, in MiB, and `promise` in ms.
+lent() {
+	account owner lent; lent=$((found / mib))
+	field owner entitled; idle=$((found / mib))
+	field owner used; idle=$((idle - found / mib))
+	total=$(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo)
+	idle=$((idle - total * 8 / 100 / 1024))
+	field owner within_ns; promise=$((found / 1000000))
+	slept_ms=$((($(uptime_cs) - slept_from) * 10))
+	detail="$lent of $idle MiB after $slept_ms ms, back within $promise ms"
+}
+few() {
+	lent
+	[ "$lent" -gt 0 ]
+}
+ok "a little is lent at first" wait_for 30 few
+note "$detail"
+nearly_all() {
+	lent
+	[ "$lent" -ge $((idle * 9 / 10)) ]
+}
+ok "nine tenths of what is idle are lent within two minutes" wait_for 120 nearly_all
+note "$detail"
+pause 5
+lent
+ok "promised is no more than a tenth of the time for which it was idle" at_most "$promise" $((slept_ms / 10))
+commonhold status > status.txt
+ok "status says when it will have that back" grep -q "has all that it lends back within" status.txt
+
+
+# back: sets what the last call-back of the owner's was promised and took, in ms.
+back() {
+	statement
+	last=$(sed -n '/^{"unit":"owner"/ s/.*"last_call_backs":\[\([^]]*\)\].*/\1/p' status.json | sed 's/.*{//')
+	promised=$(echo "$last" | sed 's/.*"promised_ns":\([0-9]*\).*/\1/')
+	took=$(echo "$last" | sed 's/.*"took_ns":\([0-9]*\).*/\1/')
+	promised=$((promised / 1000000)) took=$((took / 1000000))
+}
+wants=$((idle + 40))
+touch_in owner wants $wants 1
+ok "the owner has all of it at once" wait_for 60 passes wants 1
+note "$wants MiB: $(tail -n 1 wants.log)"
+is_back() {
+	account owner called_back
+	[ "$found" -ge 1 ] && back && [ -n "$took" ]
+}
+ok "it called back what it had lent" wait_for 30 is_back
+pause 2
+account owner call_back_max_ns; longest=$((found / 1000000))
+field owner call_backs_late; late=$found
+field owner called_back
+note "$found call-backs, $late late, the longest $longest ms; the last took $took of $promised ms"
+ok "the longest took no longer than the first was promised" at_most "$longest" "$promise"
+
+# Who was there a moment ago is lent from as little as ever.
+kill -KILL $(pidof wants)
+slept_from=$(uptime_cs)
+ok "what it leaves is lent again" wait_for 30 few
+ok "to be back within a second" is "$promise" 1000
+note "$detail"
+ok "nobody was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
+kill -TERM "$daemon"
+wait "$daemon"
+kill -KILL $(pidof small big)
+swapoff "$swap"
+ok "nothing went wrong" is "$(grep -c '^problem' "$daemon_log")" 0
