@@ -3,7 +3,7 @@
 //! Problem: a page in use, and a page that was used an hour ago, are charged alike.
 //!
 //! Algorithm: this works where the kernel has its multi-generation LRU and lets us read it (debugfs). Every control
-//! group of ours is made to begin a generation every [`AGE`]. Pages found touched since the last time move to the
+//! group of ours, and every one in a place that a unit is held in, is made to begin a generation every [`AGE`]. Pages found touched since the last time move to the
 //! generation that was the youngest until then. Pages that stay behind were not touched between the two. Pages touched
 //! since the youngest began are not known yet. So cold pages are those that stayed behind for [`COLD`] before that.
 //!
@@ -20,7 +20,7 @@
 //! Source: `multigen_lru.rst`, "Working set estimation".
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -52,10 +52,16 @@ pub(crate) struct Cold {
 /// What is known of cold memory, by control group as the kernel names it; `None` while there are no generations.
 type Known = Arc<Mutex<Option<BTreeMap<String, Cold>>>>;
 
+/// The control groups that are looked at, as the kernel names them: these, and all that are in them.
+type Tops = Arc<Mutex<Vec<String>>>;
+
 /// The thread that knows.
 #[derive(Debug)]
 pub(crate) struct Ages {
     known: Known,
+    tops: Tops,
+    /// That of our own groups.
+    top: String,
     ended: Arc<AtomicBool>,
 }
 
@@ -77,18 +83,36 @@ impl Ages {
         if !are_shown(Path::new(LRU_GEN)) {
             return None;
         }
-        let ages = Ages { known: Arc::new(Mutex::new(Some(BTreeMap::new()))), ended: Arc::default() };
+        let known = Arc::new(Mutex::new(Some(BTreeMap::new())));
+        let tops = Arc::new(Mutex::new(vec![top.clone()]));
+        let ages = Ages { known, tops, top, ended: Arc::default() };
         let (known, ended) = (Arc::clone(&ages.known), Arc::clone(&ages.ended));
+        let tops = Arc::clone(&ages.tops);
         let live = move || {
             while !ended.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 let made = read(Path::new(ENABLED)).is_ok_and(|text| are_made(&text));
-                look(made.then_some(Path::new(LRU_GEN)), &top, &known);
+                let tops = tops.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                look(made.then_some(Path::new(LRU_GEN)), &tops, &known);
                 thread::sleep(AGE.max(rest_after(begun.elapsed())));
             }
         };
         thread::Builder::new().name("ages".to_owned()).spawn(live).ok()?;
         Some(ages)
+    }
+
+    /// Looks at these control groups as well, from the next time on.
+    pub(crate) fn follow(&self, places: impl Iterator<Item = String>) {
+        let tops = std::iter::once(self.top.clone()).chain(places).collect();
+        *self.tops.lock().unwrap_or_else(PoisonError::into_inner) = tops;
+    }
+
+    /// Cold memory of a control group with all that are in it; `None` where the kernel makes no generations.
+    pub(crate) fn of_all(&self, path: &str) -> Option<Cold> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = known.as_ref()?.range(path.to_owned()..).take_while(|(group, _)| group.starts_with(path));
+        let inside = all.filter(|(group, _)| is_within(group, path));
+        Some(inside.fold(Cold::default(), |sum, (_, cold)| sum.with(*cold)))
     }
 
     /// Cold memory of a control group; `None` where the kernel makes no generations.
@@ -105,14 +129,14 @@ impl Drop for Ages {
 }
 
 /// Reads the generations, takes note of what is cold, and begins the next ones; without a `file` there are none.
-fn look(file: Option<&Path>, top: &str, known: &Known) {
+fn look(file: Option<&Path>, tops: &[String], known: &Known) {
     let Some(file) = file else {
         *known.lock().unwrap_or_else(PoisonError::into_inner) = None;
         return;
     };
     let Ok(text) = read(file) else { return };
     let groups = parse(&text, page_bytes());
-    let ours = |group: &&Group| PathBuf::from(&group.path).starts_with(top);
+    let ours = |group: &&Group| tops.iter().any(|top| is_within(&group.path, top));
     let cold = groups.iter().filter(ours).map(|group| (group.path.clone(), group.cold())).collect();
     *known.lock().unwrap_or_else(PoisonError::into_inner) = Some(cold);
     let youngest = groups.iter().filter(ours).flat_map(|group| group.due().map(move |of| (group.id, of)));
@@ -121,6 +145,11 @@ fn look(file: Option<&Path>, top: &str, known: &Known) {
         // generation is not the youngest any more: then another one has begun already.
         let _ = write(file, &format!("+ {group} {node} {generation} 1 1"));
     }
+}
+
+/// Whether a control group is another, or in it.
+fn is_within(group: &str, around: &str) -> bool {
+    Path::new(group).starts_with(around)
 }
 
 /// A control group's generations.
@@ -168,7 +197,7 @@ impl Node {
 }
 
 impl Cold {
-    fn with(self, other: Cold) -> Cold {
+    pub(crate) fn with(self, other: Cold) -> Cold {
         Cold { anonymous: self.anonymous + other.anonymous, file: self.file + other.file }
     }
 }
@@ -220,12 +249,30 @@ mod tests {
         let file = dir.path().join("lru_gen");
         let text = "memcg     2 /top/a\n node     0\n          0      21000        300         40 \n          1      11000          0          0 \n          2          0          0          0 \n";
         std::fs::write(&file, text).unwrap();
-        let ages = Ages { known: Known::default(), ended: Arc::default() };
-        look(Some(&file), "/top", &ages.known);
+        let tops = ["/top".to_owned()];
+        let ages = Ages { known: Known::default(), tops: Tops::default(), top: String::new(), ended: Arc::default() };
+        look(Some(&file), &tops, &ages.known);
         assert!(ages.of("/top/a").is_some_and(|cold| cold.anonymous == 300 * page_bytes()));
         assert_eq!(ages.of("/top/b"), Some(Cold::default()));
-        look(None, "/top", &ages.known);
+        look(None, &tops, &ages.known);
         assert_eq!(ages.of("/top/a"), None);
+    }
+
+    /// A user's slice has groups of its own in it; one whose name begins alike is another's.
+    #[test]
+    fn a_place_is_aged_with_all_that_is_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lru_gen");
+        let group = |id: u32, path: &str, pages: u32| {
+            format!("memcg {id} {path}\n node 0\n 0 21000 {pages} 4\n 1 11000 0 0\n 2 0 0 0\n")
+        };
+        let text = group(2, "/user/1", 100) + &group(3, "/user/1/a/b", 20) + &group(4, "/user/10", 7) + &group(5, "/other", 9);
+        std::fs::write(&file, text).unwrap();
+        let ages = Ages { known: Known::default(), tops: Tops::default(), top: "/top".to_owned(), ended: Arc::default() };
+        ages.follow(["/user/1".to_owned()].into_iter());
+        look(Some(&file), &ages.tops.lock().unwrap(), &ages.known);
+        let pages = |path: &str| ages.of_all(path).map(|cold| (cold.anonymous / page_bytes(), cold.file / page_bytes()));
+        assert_eq!((pages("/user/1"), pages("/user/10"), pages("/other")), (Some((120, 8)), Some((0, 0)), Some((0, 0))));
     }
 
     /// Of /commonhold/a, 13 began 5 s ago. Generation 10 was not touched from when 11 began, 16 s ago, until then: 300 + 40

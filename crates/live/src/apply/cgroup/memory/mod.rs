@@ -252,6 +252,9 @@ impl Memory {
         for held in before.into_values() {
             self.pager.forget(&held.dir);
         }
+        if let Some(ages) = &self.ages {
+            ages.follow(self.held.iter().map(|held| self.named(&held.dir)));
+        }
         self.due = 0;
     }
 
@@ -371,6 +374,11 @@ impl Memory {
         Ok(facts)
     }
 
+    /// A control group as the kernel names it.
+    fn named(&self, dir: &Path) -> String {
+        format!("/{}", dir.strip_prefix(&self.mount).unwrap_or(dir).display())
+    }
+
     /// What every unit is charged with its sub-units.
     fn charged(&mut self, packing: &Packing) -> Result<BTreeMap<UnitId, Charged>, LiveError> {
         let mut all = BTreeMap::new();
@@ -437,7 +445,7 @@ impl Memory {
         let Some(unit) = self.units.get(&id) else { return Ok(UnitMemory::default()) };
         let Some(files) = &unit.files else { return Ok(UnitMemory::default()) };
         let mut counts = files.counts(&own, &mut self.buffer)?;
-        let mut cold_in_places = 0;
+        let mut cold_in_places = Cold::default();
         let mut took = self.pager.taken(&unit.place.leaf);
         for held in self.held.iter().filter(|held| held.unit == id) {
             if let Ok(more) = held.files.counts(&held.charged, &mut self.buffer) {
@@ -446,16 +454,15 @@ impl Memory {
                 counts.killed += more.killed;
                 counts.stalled_ns += more.stalled_ns;
             }
-            cold_in_places += held.charged.inactive_file;
+            let aged = self.ages.as_ref().and_then(|ages| ages.of_all(&self.named(&held.dir)));
+            let cold = aged.unwrap_or(Cold { file: held.charged.inactive_file, anonymous: 0 });
+            cold_in_places = cold_in_places.with(cold);
             took = took.with(self.pager.taken(&held.dir));
         }
         let Counts { refused, killed, stalled_ns, .. } = counts;
-        let aged = self.ages.as_ref().and_then(|ages| {
-            let path = unit.place.leaf.strip_prefix(&self.mount).unwrap_or(&unit.place.leaf);
-            ages.of(&format!("/{}", path.display()))
-        });
-        let in_place = |cold: Cold| Cold { file: cold.file + cold_in_places, ..cold };
-        let cold = aged.map_or(Cold { file: own.inactive_file, anonymous: 0 }, in_place);
+        let aged = self.ages.as_ref().and_then(|ages| ages.of(&self.named(&unit.place.leaf)));
+        // Without generations, what is inactive in places is among its own.
+        let cold = aged.map_or(Cold { file: own.inactive_file, anonymous: 0 }, |cold| cold.with(cold_in_places));
         let taking_ns = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
         let charged = own.current.saturating_sub(own.packed);
         let cold_anonymous = cold.anonymous.min(charged);
