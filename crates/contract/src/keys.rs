@@ -95,8 +95,7 @@ const CALL_BACK_MOST_KIND: Kind = Kind::Duration { min_ns: 100_000_000, max_ns: 
 const CALL_BACK_IDLE_DOC: &str = "A loan of memory may take this part of the time for which its owner left it idle, where that \
      is longer than `call-back-memory`. With `10%`, memory that was idle for a minute is to be back within 6 s. `0%`: the time \
      does not grow.";
-const CALL_BACK_MOST_DOC: &str =
-    "However long its owner left it idle, a loan of memory is to be back within this time, or within `call-back-memory`.";
+const CALL_BACK_MOST_DOC: &str = "However long its owner left it idle, a loan of memory is to be back within this time, or within `call-back-memory`.";
 
 const CALL_BACK_IDLE_OF_UNIT_DOC: &str = "For memory that the unit and its sub-units lend: `call-back-memory-idle` of `[machine]`. \
      Without it, as in the unit around it.";

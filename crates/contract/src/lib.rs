@@ -39,8 +39,9 @@ pub use each::{Given, Newcomer};
 pub use jobs::{GANG_WINDOW_MAX, GangRules, Gangs, GangsShare, JobKind, POOL_CPUS_MAX, Placement, PoolForm};
 pub use member::{MEMBER_FORMS, MemberForm};
 pub use model::{
-    Amount, Contract, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, Growth, MILLIONTH, MachineRules, Member,
-    MemberKind, PerResource, Permission, Places, Principal, Promise, Resource, Scheme, Span, Unit, UnitId, Weighed,
+    Amount, Contract, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, Growth, MILLIONTH, MachineRules,
+    Member, MemberKind, PerResource, Permission, Places, Principal, Promise, Resource, Scheme, Span, Unit,
+    UnitId, Weighed,
 };
 pub use nearest::nearest;
 pub use parse::{Parsed, parse};

@@ -11,13 +11,13 @@ use crate::diagnostic::{Diagnostic, Problem};
 use crate::document::{self, Document, Named, article, integer};
 use crate::jobs::{Gangs, GangsShare, JobKind, Placement, PoolForm};
 use crate::keys::{
-    CALL_BACK_IDLE, CALL_BACK_MOST, DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, RESERVED_NAMES, ROOT,
-    UNIT, UNITS_MAX, VERSION,
+    CALL_BACK_IDLE, CALL_BACK_MOST, DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX,
+    NAME_CHARS_MAX, RESERVED_NAMES, ROOT, UNIT, UNITS_MAX, VERSION,
 };
 use crate::member;
 use crate::model::{
-    Amount, Contract, CpuMode, Deadline, Discipline, Each, Growth, MILLIONTH, Member, PerResource, Permission, Resource, Scheme,
-    Span, Unit, UnitId, Weighed,
+    Amount, Contract, CpuMode, Deadline, Discipline, Each, Growth, MILLIONTH, Member, PerResource,
+    Permission, Resource, Scheme, Span, Unit, UnitId, Weighed,
 };
 use crate::quantity;
 

@@ -9,8 +9,8 @@ use crate::Contract;
 use crate::jobs::PoolForm;
 use crate::keys::{CALL_BACK_IDLE, CALL_BACK_MOST, VERSION};
 use crate::model::{
-    Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Growth, MachineRules, PerResource, Permission, Resource,
-    Unit, UnitId, Weighed,
+    Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Growth, MachineRules, PerResource, Permission,
+    Resource, Unit, UnitId, Weighed,
 };
 use crate::quantity::{amount_text, duration_text, part_text};
 
@@ -357,7 +357,7 @@ each = "user"
                 unit.members = name.into_iter().map(|it| Member { kind: MemberKind::User(Principal::Name(it)), span: 0..0 }).collect();
                 unit.negotiate = n % 2 == 1;
                 unit.call_back_memory_grows =
-                    Growth { idle: owner.map(|n| n.into()), most_ns: owner.map(|n| 1_000_000_000 * (u64::from(n) + 1)) };
+                    Growth { idle: owner.map(u64::from), most_ns: owner.map(|n| 1_000_000_000 * (u64::from(n) + 1)) };
                 unit.discipline = Discipline::ALL[(n + cpu) % Discipline::ALL.len()];
                 unit.deadline = owner.map(|n| Deadline { period_ns: 20_000_000, budget_ns: 1_000_000 * (n + 1), misses: n, of: n + 1 });
                 unit.job = owner.map(|uid| JobKind::ALL[uid as usize % JobKind::ALL.len()]);

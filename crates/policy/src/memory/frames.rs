@@ -301,8 +301,19 @@ impl<'a> Division<'a> {
         let levels = Levels::of(contract);
         let first = tree::sums(contract, |id| input.first.get(id.index()).copied().unwrap_or(0));
         let (idleness, terms) = (state.idleness, Terms::default());
-        let mut division =
-            Division { input, facts, entitlement, before, calm, idleness, terms, divided, capacity, levels, first };
+        let mut division = Division {
+            input,
+            facts,
+            entitlement,
+            before,
+            calm,
+            idleness,
+            terms,
+            divided,
+            capacity,
+            levels,
+            first,
+        };
         division.give_up_cold();
         division.note_needs();
         division
@@ -368,7 +379,16 @@ impl<'a> Division<'a> {
             let (lent, borrowed, within_ns, callable) = (0, 0, None, None);
             if id.is_common() {
                 let (allowed, because) = (self.input.frames, Because::Common);
-                return Allowance { entitled: 0, reserved: 0, lent, borrowed, allowed, within_ns, callable, because };
+                return Allowance {
+                    entitled: 0,
+                    reserved: 0,
+                    lent,
+                    borrowed,
+                    allowed,
+                    within_ns,
+                    callable,
+                    because,
+                };
             }
             let (entitled, reserved) = (self.entitlement.own(id), self.entitlement.hard(id));
             let (allowed, because) = (entitled, because(id));
@@ -407,11 +427,13 @@ impl<'a> Division<'a> {
         self.fit_in_time(&mut loans, &shrunk);
         self.call_back(&mut loans, &target, excess);
         let lent = self.lenders(&loans, &idle);
-        debug_assert!(lent.frames.iter().zip(&idle).all(|(lent, idle)| lent <= idle), "only idle frames are lent");
+        debug_assert!(
+            lent.frames.iter().zip(&idle).all(|(lent, idle)| lent <= idle),
+            "only idle frames are lent"
+        );
         let spent = loans.iter().sum::<u64>() + 2 > excess;
         let full = !spent && self.terms.are_full(&loans, 2);
-        let mut allowances =
-            self.own(|id| self.because(id, &held, &loans, &lent.frames, &rooms, full));
+        let mut allowances = self.own(|id| self.because(id, &held, &loans, &lent.frames, &rooms, full));
         for id in self.input.contract.held() {
             let (i, allowance) = (id.index(), &mut allowances[id.index()]);
             (allowance.lent, allowance.within_ns) = (lent.frames[i], lent.within_ns[i]);

@@ -78,7 +78,10 @@ mod tests {
     fn what_goes_fast_goes_first() {
         let pace = Pace::default().then(300, 300, 1_000).then(0, 9, 1).then(50, 50, 100).then(400, 500, 100);
         let within = |ms: u64| pace.within(ms * MS);
-        assert_eq!([0, 100, 300, 550, 800, 1_800, 5_800, 9_999].map(within), [0, 100, 300, 325, 350, 430, 750, 750]);
+        assert_eq!(
+            [0, 100, 300, 550, 800, 1_800, 5_800, 9_999].map(within),
+            [0, 100, 300, 325, 350, 430, 750, 750]
+        );
         assert_eq!(pace.in_frames(100).within(9_999 * MS), 3 + 4);
         assert_eq!(pace.then(1, 1, 1), pace, "no kind of pages is left");
         assert_eq!(Pace::default().then(7, 7, u64::MAX).within(0), 7, "what costs no time is there at once");

@@ -173,7 +173,13 @@ impl Rates {
 
     /// How much to take now on trial from a unit whose loan has come to `callable`. Nothing while it is too soon after the
     /// last time, or where the unit has little of one kind: what only had to be dropped, or what could go to swap.
-    pub(super) fn trial(&mut self, now: Time, unit: UnitMemory, callable: u64, facts: &MemoryFacts) -> Option<u64> {
+    pub(super) fn trial(
+        &mut self,
+        now: Time,
+        unit: UnitMemory,
+        callable: u64,
+        facts: &MemoryFacts,
+    ) -> Option<u64> {
         let bytes = (facts.total / TRIAL_PART).clamp(BYTES_MIN, TRIAL_BYTES_MAX).min(callable);
         let enough = unit.droppable().max(unit.anonymous.min(facts.swap_free)) / 4 >= bytes;
         if now < self.trial_at || bytes == 0 || !enough {

@@ -1,6 +1,6 @@
 use alloc::collections::BTreeSet;
 
-use commonhold_contract::{Growth, Amount, MILLIONTH, Permission};
+use commonhold_contract::{Amount, Growth, MILLIONTH, Permission};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
 
@@ -593,7 +593,9 @@ fn a_loan_waits_for_its_rate() {
         for _ in 0..looks {
             world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
             for step in world.look(250).0 {
-                if let (MemoryOrder::Reclaim { unit, bytes, .. }, Reason::OnTrial) = (step.action, step.reason) {
+                if let (MemoryOrder::Reclaim { unit, bytes, .. }, Reason::OnTrial) =
+                    (step.action, step.reason)
+                {
                     assert_eq!(unit, units[1]);
                     trials.push(bytes / MIB);
                 }

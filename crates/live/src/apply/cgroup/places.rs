@@ -356,7 +356,10 @@ impl Places {
     fn tell_bounds(&mut self) {
         for number in 0..self.spots.len() {
             let spot = &mut self.spots[number];
-            let within = |bytes: &u64| read(&spot.dir.join("memory.current")).is_ok_and(|now| now.parse().is_ok_and(|now: u64| now <= *bytes));
+            let within = |bytes: &u64| {
+                read(&spot.dir.join("memory.current"))
+                    .is_ok_and(|now| now.parse().is_ok_and(|now: u64| now <= *bytes))
+            };
             if let Some(bytes) = spot.untold_high.take_if(|bytes| within(bytes)) {
                 self.tell(number, Property::MemoryHigh, Value::Number(bytes));
             }

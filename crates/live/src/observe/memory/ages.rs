@@ -250,7 +250,12 @@ mod tests {
         let text = "memcg     2 /top/a\n node     0\n          0      21000        300         40 \n          1      11000          0          0 \n          2          0          0          0 \n";
         std::fs::write(&file, text).unwrap();
         let tops = ["/top".to_owned()];
-        let ages = Ages { known: Known::default(), tops: Tops::default(), top: String::new(), ended: Arc::default() };
+        let ages = Ages {
+            known: Known::default(),
+            tops: Tops::default(),
+            top: String::new(),
+            ended: Arc::default(),
+        };
         look(Some(&file), &tops, &ages.known);
         assert!(ages.of("/top/a").is_some_and(|cold| cold.anonymous == 300 * page_bytes()));
         assert_eq!(ages.of("/top/b"), Some(Cold::default()));
@@ -266,13 +271,26 @@ mod tests {
         let group = |id: u32, path: &str, pages: u32| {
             format!("memcg {id} {path}\n node 0\n 0 21000 {pages} 4\n 1 11000 0 0\n 2 0 0 0\n")
         };
-        let text = group(2, "/user/1", 100) + &group(3, "/user/1/a/b", 20) + &group(4, "/user/10", 7) + &group(5, "/other", 9);
+        let text = group(2, "/user/1", 100)
+            + &group(3, "/user/1/a/b", 20)
+            + &group(4, "/user/10", 7)
+            + &group(5, "/other", 9);
         std::fs::write(&file, text).unwrap();
-        let ages = Ages { known: Known::default(), tops: Tops::default(), top: "/top".to_owned(), ended: Arc::default() };
+        let ages = Ages {
+            known: Known::default(),
+            tops: Tops::default(),
+            top: "/top".to_owned(),
+            ended: Arc::default(),
+        };
         ages.follow(["/user/1".to_owned()].into_iter());
         look(Some(&file), &ages.tops.lock().unwrap(), &ages.known);
-        let pages = |path: &str| ages.of_all(path).map(|cold| (cold.anonymous / page_bytes(), cold.file / page_bytes()));
-        assert_eq!((pages("/user/1"), pages("/user/10"), pages("/other")), (Some((120, 8)), Some((0, 0)), Some((0, 0))));
+        let pages = |path: &str| {
+            ages.of_all(path).map(|cold| (cold.anonymous / page_bytes(), cold.file / page_bytes()))
+        };
+        assert_eq!(
+            (pages("/user/1"), pages("/user/10"), pages("/other")),
+            (Some((120, 8)), Some((0, 0)), Some((0, 0)))
+        );
     }
 
     /// Of /commonhold/a, 13 began 5 s ago. Generation 10 was not touched from when 11 began, 16 s ago, until then: 300 + 40

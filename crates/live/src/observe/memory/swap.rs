@@ -99,7 +99,8 @@ fn packing(areas: &[Area], sizes: impl Fn(&str) -> Option<(u64, u64)>, zswap: Op
 
 /// The same for the same name, and hardly for another (FNV-1a).
 fn number(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    name.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn permille(held: u64, taken: u64) -> u64 {
@@ -124,7 +125,10 @@ mod tests {
             sizes("104857600 20000000 26214400 0 30000000 12 0 3 3\n")
         };
         let found = packing(&areas, zram, None);
-        assert_eq!(found, Packing { swapped: 200 * MIB, pool: 25 * MIB, next: number("/dev/zram0"), permille: 250 });
+        assert_eq!(
+            found,
+            Packing { swapped: 200 * MIB, pool: 25 * MIB, next: number("/dev/zram0"), permille: 250 }
+        );
         assert_eq!(found.of(40 * MIB), 5 * MIB);
         assert_eq!(Packing::default().of(MIB), 0);
     }

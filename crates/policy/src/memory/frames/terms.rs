@@ -85,7 +85,8 @@ impl Division<'_> {
         for id in contract.held().filter(|id| idle[id.index()] > 0) {
             let promise = contract.promise(id);
             let (own, idle) = (self.entitlement.own(id), idle[id.index()]);
-            for Piece { frames, idle_ns } in self.idleness[id.index()].pieces(self.input.now, own, own - idle) {
+            for Piece { frames, idle_ns } in self.idleness[id.index()].pieces(self.input.now, own, own - idle)
+            {
                 let within_ns = rounded(promise, idle_ns);
                 by_time.entry(within_ns).or_insert_with(|| self.nothing())[id.index()] += frames;
             }
@@ -106,7 +107,7 @@ impl Division<'_> {
         }
         let cut = |kept: u64| -> Vec<u64> {
             let part = |(loan, floor): (&u64, &u64)| {
-                let above = u128::from(loan.saturating_sub(*floor)) * u128::from(kept) >> CUT_BITS;
+                let above = (u128::from(loan.saturating_sub(*floor)) * u128::from(kept)) >> CUT_BITS;
                 floor + u64::try_from(above).unwrap_or(u64::MAX)
             };
             loans.iter().zip(floor).map(part).collect()
@@ -126,7 +127,8 @@ impl Division<'_> {
         // What no unit is entitled to is lent first: no unit will call it back.
         let unheld = all.min(self.entitlement.unheld);
         let mut left = all - unheld;
-        let callable: Vec<Option<u64>> = self.terms.0.iter().map(|class| class.callable(loans, all)).collect();
+        let callable: Vec<Option<u64>> =
+            self.terms.0.iter().map(|class| class.callable(loans, all)).collect();
         // Of each class, what is lent within its time or a shorter one.
         let mut due = vec![unheld; callable.len()];
         let mut rest: Vec<Vec<u64>> = self.terms.0.iter().map(|class| class.idle.clone()).collect();
@@ -136,10 +138,15 @@ impl Division<'_> {
         // What is not used, then what is cold, and at last what was lost to rounding.
         for (most, in_time) in [(&unused[..], true), (idle, true), (idle, false)] {
             for k in (0..rest.len()).rev() {
-                let room = (k..due.len()).map(|j| callable[j].map_or(u64::MAX, |most| most.saturating_sub(due[j])));
+                let room =
+                    (k..due.len()).map(|j| callable[j].map_or(u64::MAX, |most| most.saturating_sub(due[j])));
                 let room = if in_time { room.min().unwrap_or(0) } else { u64::MAX };
-                let some: Vec<u64> =
-                    rest[k].iter().zip(most).zip(&lent).map(|((rest, most), lent)| *rest.min(&most.saturating_sub(*lent))).collect();
+                let some: Vec<u64> = rest[k]
+                    .iter()
+                    .zip(most)
+                    .zip(&lent)
+                    .map(|((rest, most), lent)| *rest.min(&most.saturating_sub(*lent)))
+                    .collect();
                 let take = left.min(room).min(some.iter().sum());
                 if take == 0 {
                     continue;
@@ -182,7 +189,12 @@ impl Terms {
         let mut longer: u64 = self.0.iter().map(|class| class.all).sum();
         let most = |class: &Class| {
             longer -= class.all;
-            class.callable.get(unit.index()).copied().flatten().map(|callable| callable.saturating_add(longer))
+            class
+                .callable
+                .get(unit.index())
+                .copied()
+                .flatten()
+                .map(|callable| callable.saturating_add(longer))
         };
         self.0.iter().filter_map(most).min()
     }

@@ -23,8 +23,8 @@ fn seen(kernel: u64, shared: u64, units: &[Facts]) -> Vec<Facts> {
 }
 
 /// So many frames could be called back from a unit within any time that is promised.
-fn within_any(frames: u64) -> Option<Pace> {
-    Some(Pace::default().then(frames, 750, 1_000))
+fn within_any(frames: u64) -> Pace {
+    Pace::default().then(frames, 750, 1_000)
 }
 
 thread_local! {
@@ -139,7 +139,7 @@ fn amounts_of_loans_are_in_whole_frames() {
 #[test]
 fn borrowers_share_the_time_of_a_call_back() {
     let (contract, _) = equals(3, Scheme::Isolate);
-    let borrower = |short, callable| Facts { callable: within_any(callable), ..facts(300, short) };
+    let borrower = |short, callable| Facts { callable: Some(within_any(callable)), ..facts(300, short) };
     let borrowed = |both| {
         let units = seen(60, 40, &[facts(20, false), borrower(true, 100), borrower(both, 50)]);
         let (_, all) = looks(20, State::default(), &contract, 1_000, &units);
@@ -156,7 +156,7 @@ fn borrowers_share_the_time_of_a_call_back() {
 fn a_loan_waits_until_there_is_time_for_it() {
     let (contract, _) = equals(3, Scheme::Isolate);
     let units = |second: bool| {
-        let borrower = |short, callable| Facts { callable: within_any(callable), ..facts(300, short) };
+        let borrower = |short, callable| Facts { callable: Some(within_any(callable)), ..facts(300, short) };
         seen(60, 40, &[facts(20, false), borrower(true, 200), borrower(second, 50)])
     };
     let borrowed = |all: &[Allowance]| [all[3].borrowed, all[4].borrowed];
@@ -189,7 +189,7 @@ fn a_loan_grows_with_the_time_for_which_its_owner_left_it_idle() {
     assert_eq!((frames, within_ms), (480, 5_905));
     // A unit may say something else than the machine, and less than the first second is no bound.
     contract.units[units[0].index()].call_back_memory_grows.most_ns = Some(1_500 * MS);
-    assert_eq!(lent(&contract, 302).0, 75 + 36);
+    assert_eq!(lent(&contract, 302).0, 75 + 45);
     contract.units[units[0].index()].call_back_memory_grows.most_ns = Some(100 * MS);
     assert_eq!(lent(&contract, 302).0, 75);
     contract.units[units[0].index()].call_back_memory_grows = Growth { idle: Some(0), most_ns: None };
@@ -368,7 +368,10 @@ fn who_was_just_lent_something_is_given_a_period_to_use_it() {
     };
     assert_eq!(after(rests, facts(500, false), Look::CallBack), 562);
     assert_eq!(after(facts(438, true), facts(500, false), Look::CallBack), 500);
-    assert_eq!(after(rests, Facts { callable: within_any(20), ..facts(500, false) }, Look::CallBack), 520);
+    assert_eq!(
+        after(rests, Facts { callable: Some(within_any(20)), ..facts(500, false) }, Look::CallBack),
+        520
+    );
     assert_eq!(after(rests, facts(510, false), Look::Period), 510);
 }
 
@@ -378,7 +381,7 @@ fn who_was_just_lent_something_is_given_a_period_to_use_it() {
 fn a_loan_is_no_larger_than_can_be_called_back() {
     let (contract, _) = equals(2, Scheme::Isolate);
     let at = |b, callable: Option<u64>| {
-        let callable = callable.and_then(within_any);
+        let callable = callable.map(within_any);
         seen(0, 0, &[facts(0, false), Facts { callable, ..facts(b, true) }])
     };
     let (state, all) = looks(20, State::default(), &contract, 1_000, &at(500, None));
@@ -501,7 +504,7 @@ fn any_facts() -> impl Strategy<Value = Vec<Facts>> {
     let one = (any::<bool>(), 0u64..600, 0u64..600, any::<bool>(), proptest::option::of(0u64..600));
     let facts = |(present, used, cold, short, callable)| {
         let cold = if used % 2 == 0 { u64::min(used, cold) } else { 0 };
-        Facts { present, used, cold, short, callable: Option::and_then(callable, within_any) }
+        Facts { present, used, cold, short, callable: Option::map(callable, within_any) }
     };
     proptest::collection::vec(one.prop_map(facts), 9)
 }
@@ -649,7 +652,7 @@ proptest! {
         let (mut before, mut millionths) = (allowed(&all), 0);
         for _ in 0..60 {
             let mut units = demand(&wanted[..n], &all, &[true; 6]);
-            units[2..].iter_mut().zip(&callable).for_each(|(unit, callable)| unit.callable = callable.and_then(within_any));
+            units[2..].iter_mut().zip(&callable).for_each(|(unit, callable)| unit.callable = callable.map(within_any));
             (state, all) = look(state, &contract, 2_000, &units);
             let loans = all[2..].iter().zip(&callable).filter(|(a, _)| a.borrowed > 0);
             // A loan where nothing could be called back takes all the time, and more.

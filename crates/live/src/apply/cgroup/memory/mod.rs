@@ -462,7 +462,8 @@ impl Memory {
         let Counts { refused, killed, stalled_ns, .. } = counts;
         let aged = self.ages.as_ref().and_then(|ages| ages.of(&self.named(&unit.place.leaf)));
         // Without generations, what is inactive in places is among its own.
-        let cold = aged.map_or(Cold { file: own.inactive_file, anonymous: 0 }, |cold| cold.with(cold_in_places));
+        let cold =
+            aged.map_or(Cold { file: own.inactive_file, anonymous: 0 }, |cold| cold.with(cold_in_places));
         let taking_ns = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
         let charged = own.current.saturating_sub(own.packed);
         let cold_anonymous = cold.anonymous.min(charged);
