@@ -374,5 +374,5 @@ mixed) mixed ;;
 reverse) reverse ;;
 returns) returning ;;
 esac
-systemctl stop lab-light-server 2> /dev/null
-exit 0
+[ "$mode" != mixed ] || systemctl stop lab-light-server
+:
