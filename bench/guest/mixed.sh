@@ -58,7 +58,7 @@ prepare() {
 	mkdir -p $place
 	# Without a journal, which is all users' together: with one, who waits for a write waits for others' data, too, and no
 	# control of any kind can help it.
-	mke2fs -q -F -t ext4 -E lazy_itable_init=0 -O ^has_journal "$drive" || exit 1
+	/sbin/mke2fs -q -F -t ext4 -E lazy_itable_init=0 -O ^has_journal "$drive" || exit 1
 	mount -t ext4 -o noatime "$drive" $place || exit 1
 	mount -t debugfs none /sys/kernel/debug 2> /dev/null
 	install -d -m 755 -o ana -g physics $place/light
@@ -157,13 +157,13 @@ database_begins() {
 	psql -q -h $place/light -U postgres -c checkpoint
 }
 database() {
-	light_waits $((seconds * 3 + 20)) database pgbench -n -h $place/light -U postgres -c 2 -j 1 -T "$seconds" postgres
+	light_waits $((seconds * 3 + 90)) database pgbench -n -h $place/light -U postgres -c 2 -j 1 -T "$seconds" postgres
 	sed -n 's/^tps = \([0-9.]*\) .*/database_tps \1/p; s/^latency average = \([0-9.]*\) ms/database_ms \1/p' $place/light/database.log > found
 	while read -r words; do tell "$words"; done < found
 }
 compiler() {
 	rm -rf $place/light/objects
-	light_waits $((seconds * 20)) compiler bash -c "mkdir objects; TIMEFORMAT='took %R'; time make -s -j2 -C /job/sources O=$place/light/objects"
+	light_waits $((seconds * 15)) compiler bash -c "mkdir objects; TIMEFORMAT='took %R'; time make -s -j2 -C /job/sources O=$place/light/objects"
 	sed -n 's/^took /compiler_s /p' $place/light/compiler.log > found
 	while read -r words; do tell "$words"; done < found
 }
@@ -172,10 +172,11 @@ reader_begins() {
 	chown ana $place/light/data
 }
 reader() {
-	file="/out/fio-$way-$run${1:-}.json"
-	light_waits $((seconds * 3 + 20)) reader fio --name=reader --filename=$place/light/data --rw=randread --bs=4k --direct=1 --ioengine=psync \
+	rm -f $place/light/reader.out
+	light_waits $((seconds * 3 + 90)) reader fio --name=reader --filename=$place/light/data --rw=randread --bs=4k --direct=1 --ioengine=psync \
 		--time_based --runtime="$seconds" --group_reporting --randseed="$run" --output-format=terse,json+ --output=$place/light/reader.out
-	cp $place/light/reader.out "$file"
+	[ -s $place/light/reader.out ] || { echo "# the reader did not come to its end"; return; }
+	cp $place/light/reader.out "/out/fio-$way-$run.json"
 	grep '^3;' $place/light/reader.out | awk -F';' '{
 		print "reader_per_s", $8
 		for (i = 18; i < 38; i++) { split($i, at, "%="); if (at[1] + 0 == 50) print "reader_p50_us", at[2]; if (at[1] + 0 == 99) print "reader_p99_us", at[2] }
@@ -189,8 +190,8 @@ walker() {
 	before=$(faults)
 	light_waits $((seconds * 4 + 60)) walker stress-ng --vm 1 --vm-bytes "${walk}M" --vm-keep --vm-method write64 --timeout "${seconds}s" --metrics-brief --oomable
 	after=$(faults)
-	# A bogo operation is 32 stores of 8 bytes.
-	awk -v walk="$walk" '$4 == "vm" && $5 ~ /^[0-9]+$/ { printf "walker_passes_per_s %.4f\n", $5 * 256 / 1048576 / walk / $6 }' $place/light/walker.log > found
+	# A bogo operation is 4,096 times 32 stores of 8 bytes: 1 MiB.
+	awk -v walk="$walk" '$4 == "vm" && $5 ~ /^[0-9]+$/ { printf "walker_passes_per_s %.4f\n", $5 / walk / $6 }' $place/light/walker.log > found
 	while read -r words; do tell "$words"; done < found
 	[ -z "$before" ] || tell "walker_faults $((after - before))"
 }
