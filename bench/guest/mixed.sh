@@ -191,7 +191,7 @@ faults() {
 }
 walker() {
 	before=$(faults)
-	light_waits $((seconds * 4 + 60)) walker stress-ng --vm 1 --vm-bytes "${walk}M" --vm-keep --vm-method write64 --timeout "${seconds}s" --metrics-brief --oomable
+	light_waits $((seconds * 4 + 60)) walker stress-ng --vm 1 --vm-bytes "${walk}M" --vm-keep --vm-method write64 --timeout "$((seconds * 2))s" --metrics-brief --oomable
 	after=$(faults)
 	# A bogo operation is 4,096 times 32 stores of 8 bytes: 1 MiB.
 	awk -v walk="$walk" '$4 == "vm" && $5 ~ /^[0-9]+$/ { printf "walker_passes_per_s %.4f\n", $5 / walk / $6 }' $place/light/walker.log > found
