@@ -35,7 +35,7 @@ two_have() {
 	pause 10
 	ran_ns "$@"
 	read -r up idle < /proc/uptime
-	ok "two busy processes have two CPUs, in thousandths $how" within $(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from))) 2000 5
+	ok "two busy processes have two CPUs, in thousandths $how" within $(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from))) 2000 8
 }
 beside_sixteen() {
 	hold || return
