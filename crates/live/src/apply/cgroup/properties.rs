@@ -11,6 +11,9 @@
 //! What an administrator set is a fact for the policy ([`PlaceBounds`]), which orders within it. A value that was given and is in
 //! force no more is not given again until the policy has seen that.
 //!
+//! systemd keeps the controller `cpu` on for a weight, and not for counting, which a kernel does without it. Our scheduler does not see
+//! the groups of a kernel where that controller is off. So a systemd unit whose weight nobody sets has the usual one.
+//!
 //! Limits: where systemd does not answer, the kernel's files have what holds, until systemd writes them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +36,9 @@ const PROPERTIES: [Property; 9] = [
     Property::MemoryLow,
     Property::MemoryMin,
 ];
+
+/// The weight of a control group that has none.
+const WEIGHT_USUAL: Value = Value::Number(100);
 
 /// A systemd unit is asked no more often.
 const ASK_NS: Time = 500 * MS;
@@ -315,7 +321,17 @@ impl Told {
                 }
             }
         }
+        self.keep_cpu();
         Ok(())
+    }
+
+    /// Has systemd keep the controller `cpu` on, unless somebody's weight does.
+    fn keep_cpu(&mut self) {
+        let weight = Property::CPUWeight;
+        let is_unset = self.former.get(&weight).is_some_and(|former| former.value == weight.nothing());
+        if is_unset && !self.leaves && !self.given.contains_key(&weight) {
+            self.wanted.entry(weight).or_insert(WEIGHT_USUAL);
+        }
     }
 }
 
@@ -405,6 +421,7 @@ mod tests {
         assert_eq!(value(Property::AllowedCPUs), cpus("4-5"));
         assert_eq!(value(Property::MemoryHigh), Value::Number(200));
         assert_eq!(value(Property::IOAccounting), Value::Flag(true));
+        assert_eq!(value(Property::CPUWeight), WEIGHT_USUAL, "or the controller is off");
         let set = PlaceBounds { cpus: "0-5".parse().ok(), ..PlaceBounds::default() };
         assert_eq!(properties.set_by_others(A), Some(set));
 
@@ -431,6 +448,7 @@ mod tests {
         settle(&mut properties, &mut now, &mut journal);
         assert_eq!(value(Property::MemoryHigh), Value::Number(150));
         assert_eq!(value(Property::AllowedCPUs), cpus("0-5"));
+        assert_eq!(value(Property::CPUWeight), Value::Number(UNSET));
         assert!(properties.units.is_empty());
         let heard = played.stage().heard.clone();
         assert_eq!(
@@ -439,5 +457,30 @@ mod tests {
             "once each time it was let go"
         );
         assert_eq!(played.files(), ["user-1001.slice.d", "50-MemoryHigh.conf"], "the administrator's own");
+    }
+    /// systemd has the controller `cpu` on for it, whether an administrator's weight or ours is the reason; the administrator's
+    /// stays.
+    #[test]
+    fn a_weight_keeps_the_cpu_controller_on() {
+        const A: &str = "user-1001.slice";
+        let played = crate::systemd::played::Played::new(true);
+        played.unit(A, false, &[(Property::CPUWeight, Value::Number(300))]);
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        let mut properties = Properties::of(played.whose()).unwrap();
+        let mut now = 0;
+        properties.come(A);
+        settle(&mut properties, &mut now, &mut journal);
+        assert_eq!(played.value(A, Property::CPUWeight), Value::Number(300));
+        assert!(properties.set_by_others(A).unwrap().weight);
+
+        played.set(A, Property::CPUWeight, Value::Number(UNSET));
+        settle(&mut properties, &mut now, &mut journal);
+        assert_eq!(played.value(A, Property::CPUWeight), WEIGHT_USUAL);
+        assert!(!properties.set_by_others(A).unwrap().weight);
+
+        properties.want(A, Property::CPUWeight, Value::Number(57));
+        settle(&mut properties, &mut now, &mut journal);
+        assert_eq!(played.value(A, Property::CPUWeight), Value::Number(57), "what the policy orders");
     }
 }

@@ -1,0 +1,65 @@
+# guest: debian
+# seconds: 300
+# budget: 150
+# memory: 3072
+# needs: commonhold spin
+# only: with --all
+# Services that the system's manager starts in users' slices while nobody is logged in, after the daemon has come. systemd has no
+# reason of its own then to keep the controller `cpu` on for these slices, and a scheduler of ours sees no group without it.
+
+. /job/systemd.sh
+
+# start_work USER UID COUNT
+start_work() {
+	for number in $(seq "$3"); do
+		systemd-run --quiet --collect --uid="$1" --slice="user-$2.slice" --unit="lab-work-$1-$number" /job/spin 900
+	done
+}
+run_so_many() {
+	detail=$(pgrep -x spin -U "$1" | wc -l)
+	[ "$detail" = "$2" ]
+}
+# ran_ns PID...: sets `ns` to the CPU time that processes had, by their threads; starts no process.
+ran_ns() {
+	ns=0
+	for pid; do
+		for file in /proc/"$pid"/task/*/schedstat; do
+			read -r ran rest < "$file" && ns=$((ns + ran))
+		done
+	done
+}
+two_have() {
+	set -- $(pgrep -x spin -U ana)
+	ran_ns "$@"
+	ns_before=$ns from=$(uptime_cs)
+	pause 10
+	ran_ns "$@"
+	read -r up idle < /proc/uptime
+	ok "two busy processes have two CPUs, in thousandths $how" within $(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from))) 2000 8
+}
+beside_sixteen() {
+	hold || return
+	start_work ana 1001 2
+	ok "two are there $how" wait_for 30 run_so_many ana 2
+	if [ $way != alone ]; then
+		start_work carol 1003 16
+		ok "and sixteen of another's $how" wait_for 60 run_so_many carol 16
+	fi
+	cap_cpus
+	# What a rule says of a process that has just begun is held for five seconds, whatever its group says.
+	pause 8
+	measured two_have
+	uncap_cpus
+	if [ $way != alone ]; then
+		ok "systemd keeps the controller on $how" grep -qw cpu $CGROUPS/user.slice/cgroup.subtree_control
+		ok "nobody set a weight, and none is left when the daemon has gone $how" no_weight_is_left
+	fi
+	systemctl stop 'lab-work-*'
+}
+no_weight_is_left() {
+	release
+	detail=$(systemctl show --property=CPUWeight --value user-1001.slice)
+	[ "$detail" = "[not set]" ]
+}
+
+each_way beside_sixteen
