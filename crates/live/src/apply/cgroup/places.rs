@@ -745,6 +745,41 @@ mod tests {
         }
     }
 
+    /// systemd writes a bound into the kernel's file itself, and would wait there until what is beyond it was taken.
+    #[test]
+    fn systemd_is_told_a_lower_bound_when_the_place_is_within_it() {
+        let mut bench = Bench::new();
+        let played = Played::new(true);
+        played.unit("a.slice", false, &[]);
+        bench.places.properties = Some(Properties::of(played.whose()).unwrap());
+        let group = "/a.slice";
+        for (file, text) in [("memory.high", "max"), ("memory.max", "max"), ("memory.current", "2000")] {
+            bench.put(group, file, text);
+        }
+        let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
+        bench.places.follow(&bench.contract, &places, &mut bench.journal, &mut Vec::new());
+        let mut pager = Pager::default();
+        let mut now = LOOK_NS;
+        let mut bound = |bench: &mut Bench, bytes: Option<u64>, looks: u32| {
+            if let Some(bytes) = bytes {
+                bench.places.bound(0, bytes, Some(&mut pager), &mut bench.journal).unwrap();
+            }
+            for _ in 0..looks {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                now += LOOK_NS;
+                bench.places.look(now, &mut bench.journal);
+            }
+            (read(&bench.path(group, "memory.high")).unwrap(), played.value("a.slice", Property::MemoryHigh))
+        };
+        assert_eq!(bound(&mut bench, Some(1_000), 40), ("1000".to_owned(), Value::Number(UNSET)));
+        bench.put(group, "memory.current", "900");
+        assert_eq!(bound(&mut bench, None, 200), ("1000".to_owned(), Value::Number(1_000)));
+        bench.put(group, "memory.current", "2000");
+        assert_eq!(bound(&mut bench, Some(3_000), 200), ("3000".to_owned(), Value::Number(3_000)), "one that grows, at once");
+        bench.undo();
+        assert_eq!(read(&bench.path(group, "memory.high")).unwrap(), "max");
+    }
+
     /// A group that is no place any more is its manager's, and nothing is left to undo there.
     #[test]
     fn what_was_given_back_is_not_undone() {
