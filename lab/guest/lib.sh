@@ -405,7 +405,7 @@ statement() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > status.json
 }
 field() {
-	found=$(sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" status.json | sed "s/.*,\"$2\":\([0-9]*\).*/\1/")
+	found=$(sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" status.json | sed -n "s/.*,\"$2\":\([0-9]*\).*/\1/p")
 	found=${found:-0}
 }
 account() {
