@@ -57,7 +57,8 @@ back() {
 	took=$(echo "$last" | sed 's/.*"took_ns":\([0-9]*\).*/\1/')
 	promised=$((promised / 1000000)) took=$((took / 1000000))
 }
-wants=$((idle + 40))
+field owner entitled; wants=$((found / mib))
+field owner used; wants=$((wants - found / mib + 8))
 touch_in owner wants $wants 1
 ok "the owner has all of it at once" wait_for 60 passes wants 1
 note "$wants MiB: $(tail -n 1 wants.log)"

@@ -171,7 +171,7 @@ impl Rates {
         self.swapped.insert(area, rate);
     }
 
-    /// How much to take now on trial from a unit whose loan has come to `callable`. Nothing while it is too soon after the
+    /// How much to take now on trial from a unit whose loan has come to `callable`: enough to tell. Nothing while it is too soon after the
     /// last time, or where the unit has little of one kind: what only had to be dropped, or what could go to swap.
     pub(super) fn trial(
         &mut self,
@@ -180,7 +180,7 @@ impl Rates {
         callable: u64,
         facts: &MemoryFacts,
     ) -> Option<u64> {
-        let bytes = (facts.total / TRIAL_PART).clamp(BYTES_MIN, TRIAL_BYTES_MAX).min(callable);
+        let bytes = (facts.total / TRIAL_PART).clamp(BYTES_MIN, TRIAL_BYTES_MAX).min(callable.max(BYTES_MIN));
         let enough = unit.droppable().max(unit.anonymous.min(facts.swap_free)) / 4 >= bytes;
         if now < self.trial_at || bytes == 0 || !enough {
             return None;

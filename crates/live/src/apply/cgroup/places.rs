@@ -775,7 +775,11 @@ mod tests {
         bench.put(group, "memory.current", "900");
         assert_eq!(bound(&mut bench, None, 200), ("1000".to_owned(), Value::Number(1_000)));
         bench.put(group, "memory.current", "2000");
-        assert_eq!(bound(&mut bench, Some(3_000), 200), ("3000".to_owned(), Value::Number(3_000)), "one that grows, at once");
+        assert_eq!(
+            bound(&mut bench, Some(3_000), 200),
+            ("3000".to_owned(), Value::Number(3_000)),
+            "one that grows, at once"
+        );
         bench.undo();
         assert_eq!(read(&bench.path(group, "memory.high")).unwrap(), "max");
     }

@@ -6,7 +6,8 @@
 //! Algorithm: a thread for each control group does what may take long, and ends when it has nothing to do. What is
 //! wanted is a target, not a queue: a thread that gets a new target while it works takes the latest. A bound that
 //! grows is written at once, by the caller. The time that the kernel took is counted beside what it took, so that the
-//! policy knows a rate.
+//! policy knows a rate. A page that goes to swap is free when it is written, and a kernel that waits for many says that it
+//! could not take all. Then what it took is what memory.stat says (`pgsteal`).
 //!
 //! Properties: the bound written last is the one ordered last, whatever was in flight. Reclaim goes in steps, so that
 //! a new target is seen soon, and takes no more than what is beyond the bound. Nothing of this outlives the daemon.
@@ -20,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use crate::LiveError;
 use crate::host::{write, write_without_waiting};
-use crate::observe::knob::{failed, read};
+use crate::observe::knob::{failed, read, value_of};
+use crate::observe::memory::source::page_bytes;
 
 /// What is reclaimed at a time.
 const STEP_BYTES: u64 = 8 << 20;
@@ -233,6 +235,12 @@ fn used(dir: &Path) -> u64 {
     read(&dir.join("memory.current")).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
+/// What was ever taken from a control group, in bytes; `None` where the kernel does not tell.
+fn stolen(dir: &Path) -> Option<u64> {
+    let text = read(&dir.join("memory.stat")).ok()?;
+    Some(value_of(&text, "pgsteal")?.saturating_mul(page_bytes()))
+}
+
 /// Writes a bound. Where the kernel took memory before it answered, that is counted, and not wanted once more.
 fn bound(desk: &Desk, dir: &Path, text: &str) -> Result<(), LiveError> {
     let (before, begun) = (used(dir), Instant::now());
@@ -258,6 +266,7 @@ fn take(
         desk.lock().reclaim = 0;
         return Ok(());
     }
+    let before = stolen(dir);
     let begun = Instant::now();
     let mut taken = bytes;
     let wanted = if files { format!("{bytes} {FILES_ALONE}") } else { bytes.to_string() };
@@ -269,8 +278,9 @@ fn take(
             return Ok(());
         }
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
-            *fruitless += 1;
-            taken = 0;
+            let more = stolen(dir).zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
+            taken = more.min(bytes);
+            *fruitless = if taken == 0 { *fruitless + 1 } else { 0 };
         }
         Err(source) => return Err(failed(&file, format!("write `{wanted}`"), source)),
     }
@@ -417,6 +427,26 @@ mod tests {
         assert_eq!(refuse(&[libc::EAGAIN]), (3, 0, 0));
         assert_eq!(refuse(&[libc::EAGAIN, libc::EINTR, 0, libc::EAGAIN]), (6, 8, 0));
         assert_eq!(refuse(&[0, libc::EOPNOTSUPP]), (2, 8, 1));
+    }
+
+    /// Of each 8 MiB that are asked for, the kernel has written 3 to swap by the time when it answers; then nothing is left.
+    #[test]
+    fn what_a_kernel_took_counts_where_it_could_not_take_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut pager = Pager::default();
+        let desk = pager.desk(dir.path());
+        *desk.lock() = Wanted { reclaim: 100 << 20, working: true, ..Wanted::default() };
+        let asked = std::cell::Cell::new(0);
+        let stat = |pages: u64| {
+            std::fs::write(dir.path().join("memory.stat"), format!("anon 1\npgsteal {pages}\n")).unwrap()
+        };
+        stat(0);
+        work_by(&desk, dir.path(), |_, _| {
+            asked.set(asked.get() + 1);
+            stat((3 << 20) / page_bytes() * u64::min(asked.get(), 4));
+            Err(io::Error::from_raw_os_error(libc::EAGAIN))
+        });
+        assert_eq!((asked.get(), desk.lock().taken.bytes >> 20), (4 + 3, 4 * 3));
     }
 
     #[test]
