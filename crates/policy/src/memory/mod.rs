@@ -141,6 +141,8 @@ struct Seen {
     /// What could be called back from it within `call-back-memory`.
     callable: u64,
     taken: Taken,
+    /// What it had when what was taken since then began to be taken.
+    had: UnitMemory,
 }
 
 impl State {
@@ -434,7 +436,13 @@ impl State {
             let owes_lender = owed > slack && (unit.share.called_back || unit.share.lent > 0);
             // A kernel that is told a lower bound may leave it at that, as long as the unit wants no new page.
             let owes = owes_lender || owed > slack && !input.contract.unit(id).borrow.memory.allows();
-            self.rates.learn(&mut unit.taken, unit.facts, facts, owes);
+            let taken = Taken::of(unit.facts);
+            // Of a unit that was never looked at before, nothing better is known than what it has now.
+            let had = if unit.had.used > 0 { unit.had } else { unit.facts };
+            self.rates.learn(&mut unit.taken, taken, had, facts, owes);
+            if unit.taken == taken {
+                unit.had = unit.facts;
+            }
             if !owes {
                 unit.reclaimed = None;
                 continue;
