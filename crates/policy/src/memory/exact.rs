@@ -35,7 +35,7 @@ impl State {
             let short = seen.refused > unit.facts.refused;
             (unit.facts, unit.known, unit.short) = (seen, true, short);
             let present = input.snapshot.unit(id).processes > 0;
-            all.push(Facts { present, used: seen.used / frames.bytes, cold: 0, short, callable });
+            all.push(Facts { present, used: seen.used / frames.bytes, short, callable, ..Facts::default() });
         }
         all
     }

@@ -9,7 +9,8 @@
 //! - It is *allowed* that, less what it lends, plus what it borrows: allowed = entitled - lent + borrowed.
 //! - It is *short* if a request of it was refused, or frames were taken from it, since the last look.
 //! - The *reserve threshold* is what lenders keep of their idle frames, all of them together.
-//! - A unit is *calm* after [`CALM_LOOKS`] looks at which it was there and not short.
+//! - A unit is *calm* after [`CALM_LOOKS`] looks at which it was there and not short. While it waits for what others owe, it
+//!   does not become so.
 //! - Frames are *cold* that are used but were not touched for long, where the machine can tell.
 //!
 //! Algorithm, under `isolate`, at each look:
@@ -89,6 +90,8 @@ pub struct Facts {
     pub cold: u64,
     /// Whether a request of it was refused, or its own pager had to free frames, since the last look of either kind.
     pub short: bool,
+    /// Whether it waits for memory while others owe some that was called back.
+    pub waits: bool,
     /// How many frames could be called back from it within a time, if from no other unit; `None`: any number at once.
     pub callable: Option<Pace>,
 }
@@ -293,6 +296,8 @@ impl<'a> Division<'a> {
                     (facts[id.index()], state.calm.get(id.index()).copied().unwrap_or_default());
                 match input.look {
                     _ if facts.short || !facts.present => 0,
+                    // What it called back is not there yet. It may be far from its bound, and will want all of that.
+                    _ if facts.waits && calm < CALM_LOOKS => 0,
                     Look::Period => calm.saturating_add(1),
                     Look::CallBack => calm,
                 }

@@ -141,6 +141,8 @@ struct Seen {
     /// What could be called back from it within `call-back-memory`.
     callable: u64,
     taken: Taken,
+    /// What it had when what was taken since then began to be taken.
+    had: UnitMemory,
 }
 
 impl State {
@@ -366,6 +368,7 @@ impl State {
         self.looked_at = Some(now);
         let first_ns = input.contract.machine.call_back_memory_ns;
         let time = pace::relied(first_ns.saturating_sub(delay_ns(input.contract)));
+        let owed = self.units.iter().any(|unit| unit.share.called_back);
         // What swap has room for is promised once.
         let mut swap_left = facts.swap_free;
         let mut all = vec![Facts::default(); self.units.len()];
@@ -376,6 +379,7 @@ impl State {
             let unit = &mut self.units[id.index()];
             let seen = facts.units.get(id.index()).copied().unwrap_or_default();
             let short = unit.is_short(seen, elapsed, frame);
+            let waits = owed && unit.known && unit.waited(seen, elapsed);
             unit.doubt(now, short, seen, frame);
             unit.used = damped(unit.used, seen.used, unit.share.entitled, facts.total / SLACK_PART);
             if unit.share.packed.abs_diff(seen.packed) > facts.total / SLACK_PART {
@@ -391,6 +395,7 @@ impl State {
                 used: unit.used.div_ceil(frame),
                 cold: (cold / frame).min(unit.used / frame),
                 short,
+                waits,
                 callable: Some(callable.in_frames(frame)),
             };
         }
@@ -435,7 +440,13 @@ impl State {
             let owes_lender = owed > slack && (unit.share.called_back || unit.share.lent > 0);
             // A kernel that is told a lower bound may leave it at that, as long as the unit wants no new page.
             let owes = owes_lender || owed > slack && !input.contract.unit(id).borrow.memory.allows();
-            self.rates.learn(&mut unit.taken, unit.facts, facts, owes);
+            let taken = Taken::of(unit.facts);
+            // Of a unit that was never looked at before, nothing better is known than what it has now.
+            let had = if unit.had.used > 0 { unit.had } else { unit.facts };
+            self.rates.learn(&mut unit.taken, taken, had, facts, owes);
+            if unit.taken == taken {
+                unit.had = unit.facts;
+            }
             if !owes {
                 unit.reclaimed = None;
                 continue;
@@ -482,9 +493,14 @@ impl Seen {
         let refused = now.refused > before.refused;
         let at_bound = refused || now.used.saturating_add(2 * frame) >= self.share.allowed;
         let came_back = now.refaulted.saturating_sub(before.refaulted) >= frame;
-        let waited = now.stalled_ns.saturating_sub(before.stalled_ns) > elapsed / STALL_PART;
+        let waited = self.waited(now, elapsed);
         let grew = now.anonymous >= before.anonymous.saturating_add(frame);
         self.known && self.share.allowed > 0 && at_bound && (came_back || waited || grew)
+    }
+
+    /// Whether it waited for memory for more than a little of the time.
+    fn waited(&self, now: UnitMemory, elapsed: Time) -> bool {
+        now.stalled_ns.saturating_sub(self.facts.stalled_ns) > elapsed / STALL_PART
     }
 
     /// A unit that misses what it lent was not as cold as it looked: because it is short, or because it reads again

@@ -1,7 +1,7 @@
 //! How much could be called back from a unit within a time.
 //!
-//! What goes fast goes first: pages that only have to be dropped, then those that must be written. So the longer there
-//! is time, the slower more of it comes.
+//! What goes fast goes first: pages that only have to be dropped, then those that must be written, the faster of these before
+//! the others. So the longer there is time, the slower more of it comes.
 
 use crate::time::{MS, Time};
 
@@ -10,8 +10,8 @@ const SECOND: Time = 1_000 * MS;
 const RELIED_QUARTERS: Time = 3;
 /// Of what is beyond the first second, so many tenths: what a device is short of for a moment evens out.
 const RELIED_TENTHS: Time = 9;
-/// Kinds of pages that a unit has, at most.
-const PARTS: usize = 3;
+/// Kinds of pages that a unit has, at most; those in no file may be in two parts.
+const PARTS: usize = 4;
 
 /// What could be called back, in parts that are taken one after another. Amounts are bytes, or frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,7 +83,8 @@ mod tests {
             [0, 100, 300, 325, 350, 430, 750, 750]
         );
         assert_eq!(pace.in_frames(100).within(9_999 * MS), 3 + 4);
-        assert_eq!(pace.then(1, 1, 1), pace, "no kind of pages is left");
+        let full = pace.then(1, 1, 1);
+        assert_eq!(full.then(1, 1, 1), full, "no kind of pages is left");
         assert_eq!(Pace::default().then(7, 7, u64::MAX).within(0), 7, "what costs no time is there at once");
     }
 

@@ -11,9 +11,9 @@
 //! - Time without work does not count. So a lender that grows slowly does not make the rates look slow.
 //! - A rate is to be known before it is relied on. So a little is taken *on trial* from a borrower whose loan has come
 //!   to where its rate ends: at first after [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
-//! - What was taken counts for the rate of what there was enough of: pages to drop, or else the more of dirty ones and
-//!   those in no file. A simulated machine knows of each page whether it
-//!   was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
+//! - What was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
+//!   these, the more of dirty ones and those in no file. A unit that reads files has new pages to drop soon after, which
+//!   say nothing of what was taken. A simulated machine knows of each page whether it was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
 //!
 //! Limits:
 //! - When a loan is made, the kind of its pages is not known, only what the unit has by now.
@@ -101,9 +101,14 @@ impl Rate {
 }
 
 impl Taken {
-    /// What was taken since then, in bytes and in bytes per second, once that is enough to tell: then `self` is brought up
-    /// to `now`. `busy` while more is being taken.
-    fn pace(&mut self, now: Taken, busy: bool) -> Option<(u64, u64)> {
+    /// What was taken from a unit up to now.
+    pub(super) fn of(unit: UnitMemory) -> Taken {
+        Taken { bytes: unit.taken, ns: unit.taking_ns }
+    }
+
+    /// What was taken since then, once that is enough to tell a rate: then `self` is brought up to `now`. `busy` while more is
+    /// being taken.
+    fn since(&mut self, now: Taken, busy: bool) -> Option<Taken> {
         let (bytes, ns) = (now.bytes.saturating_sub(self.bytes), now.ns.saturating_sub(self.ns));
         // The unit was made anew, or there is nothing to tell.
         if now.ns < self.ns || now.bytes < self.bytes {
@@ -115,8 +120,20 @@ impl Taken {
             return None;
         }
         *self = now;
-        let per_s = u64::try_from(u128::from(bytes) * SECOND / u128::from(ns)).unwrap_or(u64::MAX);
-        Some((bytes, per_s))
+        Some(Taken { bytes, ns })
+    }
+
+    /// What is left without so many bytes that were taken at that rate. The rest is no faster than all of it together.
+    fn less(self, bytes: u64, per_s: u64) -> Taken {
+        let rest = self.bytes.saturating_sub(bytes);
+        let of_it = u128::from(bytes) * SECOND / u128::from(per_s.max(1));
+        let least = u128::from(self.ns) * u128::from(rest) / u128::from(self.bytes.max(1));
+        let ns = u128::from(self.ns).saturating_sub(of_it).max(least);
+        Taken { bytes: rest, ns: u64::try_from(ns).unwrap_or(self.ns) }
+    }
+
+    fn per_s(self) -> u64 {
+        u64::try_from(u128::from(self.bytes) * SECOND / u128::from(self.ns.max(1))).unwrap_or(u64::MAX)
     }
 }
 
@@ -127,38 +144,60 @@ impl Rates {
         Rates { dropped: Rate { per_s: u64::MAX, measured: true }, ..Rates::default() }
     }
 
-    /// How much a unit with these could give back, in bytes. Of the facts, swap counts.
+    /// How much a unit with these could give back, in bytes. Of the facts, swap counts. A kernel does not wait for dirty pages
+    /// as long as it has others that are written faster.
     pub fn pace(&self, unit: UnitMemory, facts: &MemoryFacts) -> Pace {
         let (dropped, written) = (unit.droppable(), unit.dirty);
+        let swapped = self.swapped(facts.swap_next).per_s;
+        // What is in no file now; whatever else the unit will have may be in no file, too.
+        let faster = freed(swapped, facts) > self.written.per_s;
+        let first = if faster { unit.anonymous.min(facts.swap_free) } else { 0 };
+        let rest = facts.swap_free - first;
         Pace::default()
             .then(dropped, dropped, self.dropped.per_s)
+            .then(freed(first, facts), first, swapped)
             .then(written, written, self.written.per_s)
-            .then(freed(facts.swap_free, facts), facts.swap_free, self.swapped(facts.swap_next).per_s)
+            .then(freed(rest, facts), rest, swapped)
     }
 
     fn swapped(&self, area: u64) -> Rate {
         self.swapped.get(&area).copied().unwrap_or(Rate::assumed(WRITTEN_PER_S))
     }
 
-    /// Learns from what was taken from a unit since `before`, once that is enough to tell; `busy` while more is being taken.
-    pub(super) fn learn(&mut self, before: &mut Taken, unit: UnitMemory, facts: &MemoryFacts, busy: bool) {
-        let now = Taken { bytes: unit.taken, ns: unit.taking_ns };
-        let Some((bytes, per_s)) = before.pace(now, busy) else { return };
-        let swappable = unit.anonymous.min(facts.swap_free);
-        if unit.droppable() >= bytes || unit.dirty.saturating_add(facts.swap_free) == 0 {
-            self.dropped.learn(per_s);
-        } else if unit.dirty > swappable {
-            self.written.learn(per_s);
+    /// Learns from what was taken from a unit since `before`, once that is enough to tell; `busy` while more is being taken. `had`
+    /// is what the unit had when that began: by now it may have read as many pages anew.
+    pub(super) fn learn(
+        &mut self,
+        before: &mut Taken,
+        now: Taken,
+        had: UnitMemory,
+        facts: &MemoryFacts,
+        busy: bool,
+    ) {
+        let Some(all) = before.since(now, busy) else { return };
+        let swappable = had.anonymous.min(facts.swap_free);
+        let dropped = had.droppable().min(all.bytes);
+        if dropped == all.bytes || had.dirty.saturating_add(facts.swap_free) == 0 {
+            self.dropped.learn(all.per_s());
+            return;
+        }
+        // What only has to be dropped went first, and says nothing about the rest.
+        let rest = all.less(dropped, self.dropped.per_s);
+        if rest.bytes < BYTES_MIN && u128::from(rest.ns) < SECOND {
+            return;
+        }
+        if had.dirty > swappable {
+            self.written.learn(rest.per_s());
         } else {
-            self.learn_swapped(facts.swap_next, per_s);
+            self.learn_swapped(facts.swap_next, rest.per_s());
         }
     }
 
     /// The same where all that was taken is known to have been written, to files or to swap: `now` has nothing else.
     pub fn learn_written(&mut self, before: &mut Taken, now: Taken, busy: bool, area: u64) {
-        if let Some((_, per_s)) = before.pace(now, busy) {
-            self.written.learn(per_s);
-            self.learn_swapped(area, per_s);
+        if let Some(taken) = before.since(now, busy) {
+            self.written.learn(taken.per_s());
+            self.learn_swapped(area, taken.per_s());
         }
     }
 

@@ -480,6 +480,37 @@ fn nothing_is_held_that_should_not_be() {
     assert!(world.in_force.is_empty());
 }
 
+/// What was taken from a unit that has these pages, and had them before.
+fn learn(rates: &mut Rates, before: &mut Taken, unit: UnitMemory, facts: &MemoryFacts, busy: bool) {
+    rates.learn(before, Taken::of(unit), unit, facts, busy);
+}
+
+/// A borrower has 4 MiB of clean pages, and 20 are taken from it: these, and what goes to swap. It reads on, and has as many clean
+/// pages as were taken when it is looked at again. 16 MiB that take a sixth of a second go to swap at 96 MiB/s.
+#[test]
+fn what_a_unit_reads_anew_was_not_taken_from_it() {
+    let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
+    let had =
+        |clean: u64| UnitMemory { used: (500 + clean) * MIB, anonymous: 500 * MIB, ..UnitMemory::default() };
+    let taken = |mib: u64, ms: u64| Taken { bytes: mib * MIB, ns: ms * MS };
+    let callable = |rates: &Rates, clean| rates.pace(had(clean), &facts).within(1_000 * MS) / MIB;
+    let mut rates = Rates::default();
+    // 4 MiB are dropped in 1/32 s, at the rate that is assumed.
+    rates.learn(&mut Taken::default(), taken(20, 197), had(4), &facts, false);
+    assert_eq!((callable(&rates, 0), callable(&rates, 128)), (96, 128));
+    // Too little is left to tell; and what is left is no faster than all together.
+    let learnt = rates.clone();
+    rates.learn(&mut Taken::default(), taken(20, 400), had(14), &facts, false);
+    assert_eq!(rates, learnt);
+    let mut quick = Rates::default();
+    quick.learn(&mut Taken::default(), taken(40, 100), had(20), &facts, false);
+    assert_eq!(callable(&quick, 0), 400);
+    // With as many clean pages from the start, it is these that were taken.
+    rates.learn(&mut Taken::default(), taken(20, 20), had(20), &facts, false);
+    assert_eq!(callable(&rates, 0), 96);
+    assert!(callable(&rates, 900) > 800);
+}
+
 #[test]
 fn rates_follow_what_taking_took() {
     let (mut rates, mut before) = (Rates::default(), Taken::default());
@@ -503,38 +534,41 @@ fn rates_follow_what_taking_took() {
     let callable = |rates: &Rates| within(rates, seen(0, 0), &none, 400 * MS);
     assert_eq!(callable(&rates), 128 * 3 / 10);
     // 16 MiB in 16 ms: 1,000 MiB/s, which replaces what was assumed.
-    rates.learn(&mut before, seen(16, 16), &none, false);
+    learn(&mut rates, &mut before, seen(16, 16), &none, false);
     assert_eq!(callable(&rates), 300);
     // Too little to tell; while more is being taken, not yet; then 100 MiB in 500 ms, half way down from 1,000 to 200.
-    rates.learn(&mut before, seen(20, 300), &none, false);
-    rates.learn(&mut before, seen(100, 400), &none, true);
+    learn(&mut rates, &mut before, seen(20, 300), &none, false);
+    learn(&mut rates, &mut before, seen(100, 400), &none, true);
     assert_eq!(callable(&rates), 300);
-    rates.learn(&mut before, seen(116, 516), &none, false);
+    learn(&mut rates, &mut before, seen(116, 516), &none, false);
     assert_eq!(callable(&rates), 180);
     // 40 MiB at 1,000 MiB/s: a quarter of the way up, to 700. Nothing in a second: half way down.
-    rates.learn(&mut before, seen(156, 556), &none, false);
+    learn(&mut rates, &mut before, seen(156, 556), &none, false);
     assert_eq!(callable(&rates), 210);
-    rates.learn(&mut before, seen(156, 1_556), &none, true);
+    learn(&mut rates, &mut before, seen(156, 1_556), &none, true);
     assert_eq!(callable(&rates), 105);
     // The unit was made anew: what it counts is no measurement, and what follows is.
-    rates.learn(&mut before, seen(1, 1), &none, false);
+    learn(&mut rates, &mut before, seen(1, 1), &none, false);
     assert_eq!(callable(&rates), 105);
-    rates.learn(&mut before, seen(65, 65), &none, false);
+    learn(&mut rates, &mut before, seen(65, 65), &none, false);
     assert_eq!(callable(&rates), 153);
     // Anonymous memory, with swap: 32 MiB/s at first; then 16 MiB were taken in a tenth of a second.
     let anonymous = UnitMemory { anonymous: 600 * MIB, ..seen(0, 0) };
     assert_eq!(within(&rates, anonymous, &swap(1_000, 0), second), 24);
     let took = UnitMemory { anonymous: 600 * MIB, ..seen(16, 100) };
-    rates.learn(&mut Taken::default(), took, &swap(1_000, 0), false);
+    learn(&mut rates, &mut Taken::default(), took, &swap(1_000, 0), false);
     assert_eq!(within(&rates, anonymous, &swap(1_000, 0), second), 120);
     let callable_into = |swap: &MemoryFacts| within(&rates, anonymous, swap, second);
     assert_eq!(callable_into(&swap(10, 0)), 10, "no more than swap has room for");
     // Swap that is memory: a quarter of each page stays there; of what has to be written to files, nothing does.
     assert_eq!((callable_into(&swap(1_000, 250)), callable_into(&swap(40, 250))), (90, 30));
     assert_eq!(callable_into(&swap(1_000, 1_000)), 0, "what cannot be compressed frees nothing");
-    let dirty = UnitMemory { dirty: 20 * MIB, ..anonymous };
+    let dirty = UnitMemory { dirty: 20 * MIB, used: 20 * MIB, ..UnitMemory::default() };
     // 20 MiB take 625 of 750 ms as long as no such pages were taken; an eighth of a second is left at 160 MiB/s.
     assert_eq!(within(&rates, dirty, &swap(1_000, 250), second), 20 + 15);
+    // What there is to be swapped goes before, since it goes faster; 60 MiB take half of the time.
+    let both = |mib: u64| UnitMemory { anonymous: mib * MIB, used: (20 + mib) * MIB, ..dirty };
+    assert_eq!([600, 60].map(|mib| within(&rates, both(mib), &swap(1_000, 250), second)), [90, 45 + 12]);
     assert_eq!(callable(&rates), 153, "one rate is not the other");
     // What is in swap already only has to be dropped: as fast as clean pages, 514 MiB/s, and 3/4 of a second is relied on.
     let cached = UnitMemory { swap_cached: 600 * MIB, ..anonymous };
@@ -542,7 +576,13 @@ fn rates_follow_what_taking_took() {
     // Another area is another device: nothing is known of it. What is known of the first is not forgotten.
     let other = MemoryFacts { swap_next: 7, ..swap(1_000, 0) };
     assert_eq!((callable_into(&other), callable_into(&swap(1_000, 0))), (24, 120));
-    rates.learn(&mut Taken::default(), UnitMemory { anonymous: 600 * MIB, ..seen(16, 1_000) }, &other, false);
+    learn(
+        &mut rates,
+        &mut Taken::default(),
+        UnitMemory { anonymous: 600 * MIB, ..seen(16, 1_000) },
+        &other,
+        false,
+    );
     let callable_into = |swap: &MemoryFacts| within(&rates, anonymous, swap, second);
     assert_eq!((callable_into(&other), callable_into(&swap(1_000, 0))), (12, 120));
 }

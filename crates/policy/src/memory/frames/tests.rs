@@ -90,6 +90,29 @@ fn loans_outlast_a_unit_that_comes() {
     assert_eq!((all[2].lent, all[3].borrowed, all[4].allowed), (200, 200, 300));
 }
 
+/// The first of two units called its frames back, and waits for them, far from its bound. It lends nothing anew until it has had
+/// them for a second. A unit that was calm goes on lending what it does not need.
+#[test]
+fn who_waits_for_what_was_called_back_does_not_lend_it_anew() {
+    let (contract, _) = equals(2, Scheme::Isolate);
+    let with = |owner: Facts| seen(60, 40, &[owner, facts(800, true)]);
+    let waits = Facts { waits: true, ..facts(100, false) };
+    let (state, all) = looks(30, State::default(), &contract, 1_000, &with(facts(20, false)));
+    assert_eq!(all[2].lent, 350);
+    let (calm, all) = look(state.clone(), &contract, 1_000, &with(waits));
+    assert_eq!(all[2].lent, 270);
+    assert!(calm.calm[2] >= CALM_LOOKS);
+    let (state, all) = look(state, &contract, 1_000, &with(facts(100, true)));
+    assert_eq!(all[2].lent, 0);
+    let (state, all) = looks(2 * CALM_LOOKS, state, &contract, 1_000, &with(waits));
+    assert_eq!(all[2].lent, 0);
+    let had = with(facts(100, false));
+    let (state, all) = looks(CALM_LOOKS - 1, state, &contract, 1_000, &had);
+    assert_eq!(all[2].lent, 0);
+    let (_, all) = look(state, &contract, 1_000, &had);
+    assert!(all[2].lent > 0);
+}
+
 /// Of 1,000 frames, 100 are common, and each of three units is entitled to 300. The first leaves 280 idle, of which 80 are the
 /// reserve. It lends at most 100, and 20 of these then; or a third of its 300, which is the same. The second borrows 50 at
 /// most; or a tenth of the 900, which are 90.
@@ -504,7 +527,8 @@ fn any_facts() -> impl Strategy<Value = Vec<Facts>> {
     let one = (any::<bool>(), 0u64..600, 0u64..600, any::<bool>(), proptest::option::of(0u64..600));
     let facts = |(present, used, cold, short, callable)| {
         let cold = if used % 2 == 0 { u64::min(used, cold) } else { 0 };
-        Facts { present, used, cold, short, callable: Option::map(callable, within_any) }
+        let callable = Option::map(callable, within_any);
+        Facts { present, used, cold, short, waits: cold % 2 == 1, callable }
     };
     proptest::collection::vec(one.prop_map(facts), 9)
 }

@@ -1,0 +1,127 @@
+//! Loans of memory whose owner left it idle for long: it waits no longer than it was promised, on both kinds of machines.
+
+mod scene;
+
+use commonhold_sim::outcome::Outcome;
+use proptest::prelude::*;
+
+use scene::{MS, S, jobs, outcome, unit};
+
+/// A machine, with a drive of its own for swap, and what is wanted of it.
+#[derive(Debug, Clone)]
+struct Case {
+    enforces: &'static str,
+    memory_mib: u64,
+    rate_mib: u64,
+    reserve: u64,
+    /// In per cent of the idleness.
+    growth: u64,
+    idle_s: u64,
+    borrowers: u64,
+    /// What each borrower has in no file, in per cent of its part.
+    memory: u64,
+    /// Whether they read files besides.
+    reads: bool,
+}
+
+fn cases(enforces: &'static str) -> impl Strategy<Value = Case> {
+    let machine = (192u64..512, 10u64..=60, 0u64..=8, 1u64..=20);
+    let work = (15u64..=90, 1u64..=2, 80u64..=160, any::<bool>());
+    (machine, work).prop_map(
+        move |((memory_mib, rate_mib, reserve, growth), (idle_s, borrowers, memory, reads))| Case {
+            enforces,
+            memory_mib,
+            rate_mib,
+            reserve,
+            growth,
+            idle_s,
+            borrowers,
+            memory,
+            reads,
+        },
+    )
+}
+
+impl Case {
+    /// The lender sleeps while the borrowers take what there is, and then wants nearly all of its part at once.
+    fn run(&self) -> Outcome {
+        let Case { enforces, memory_mib, rate_mib, reserve, growth, idle_s, borrowers, memory, reads } = self;
+        let machine = format!(
+            "version = 1\nshape = \"cpus:4 memory:{memory_mib}MiB\"\nenforces = \"{enforces}\"\n\
+             [disk.data]\nmodel = \"fixed\"\naccess = \"1ms\"\nrate = \"100MiB/s\"\nsize = \"100GiB\"\n\
+             [disk.swap]\nmodel = \"fixed\"\naccess = \"0s\"\nrate = \"{rate_mib}MiB/s\"\nsize = \"100GiB\"\n"
+        );
+        let each = |of: &dyn Fn(u64) -> String| (0..*borrowers).map(of).collect::<String>();
+        let contract = format!(
+            "version = 1\n[machine]\nreserve = \"{reserve}%\"\ncall-back-memory-idle = \"{growth}%\"\n[unit.lender]\n{}",
+            each(&|i| format!("[unit.borrower{i}]\n"))
+        );
+        let part = memory_mib * 94 / 100 / (borrowers + 1);
+        let (wanted, much) = (part * 95 / 100, part * memory / 100);
+        let reader = |i: u64| {
+            let job = format!(
+                "[job.r{i}]\nunit = \"borrower{i}\"\nprogram = \"reader\"\ndisk = \"data\"\nbackground = true\n"
+            );
+            if *reads { job } else { String::new() }
+        };
+        let workload = format!(
+            "version = 1\nhorizon = \"10min\"\n[file.archive]\nsize = \"{memory_mib}MiB\"\n\
+             [program.burst]\nmemory = \"{wanted}MiB\"\nreuse = \"200ms\"\ndo = [{{ sleep = \"{idle_s}s\" }}, {{ cpu = \"1s\" }}]\n\
+             [program.greedy]\nmemory = \"{much}MiB\"\nreuse = \"1s\"\ndo = [{{ repeat = \"forever\", do = [{{ cpu = \"20ms\" }}] }}]\n\
+             [program.reader]\ndo = [{{ repeat = \"forever\", do = [{{ read = \"archive\", bytes = \"1MiB\" }}, {{ cpu = \"5ms\" }}] }}]\n\
+             [job.lender]\nunit = \"lender\"\nprogram = \"burst\"\ndisk = \"swap\"\n{}",
+            each(&|i| format!(
+                "[job.b{i}]\nunit = \"borrower{i}\"\nprogram = \"greedy\"\ndisk = \"swap\"\nbackground = true\n{}",
+                reader(i)
+            ))
+        );
+        let end = outcome(&contract, &machine, &workload);
+        assert!(jobs(&end, "lender").iter().all(|job| job.ended_ns.is_some()));
+        end
+    }
+
+    /// What the lender may be promised at the most: a second, or a part of the time for which its memory was idle. The last piece
+    /// is idle until it comes to that.
+    fn promise_ns(&self, end: &Outcome) -> u64 {
+        let ended = jobs(end, "lender").iter().filter_map(|job| job.ended_ns).max().unwrap_or(0);
+        (ended * self.growth / 100).clamp(S, 30 * S)
+    }
+
+    fn holds(&self) -> Result<(), TestCaseError> {
+        let end = self.run();
+        let lender = unit(&end, "lender");
+        let (waited, backs) = (lender.memory_waited_ns, lender.memory_call_backs);
+        prop_assert!(backs.promised_max_ns <= self.promise_ns(&end), "{backs:?}");
+        // A lender that grows calls back piece by piece, without ever being short: the ledger has these. Where nothing was called
+        // back, the usual promise stands.
+        let account = end.ledger.accounts.iter().find(|account| account.unit == "lender");
+        let memory = account.and_then(|account| account.memory.as_ref());
+        let pieces = memory.map_or(&[][..], |memory| &memory.last_call_backs[..]);
+        let promised =
+            pieces.iter().map(|back| back.promised_ns).fold(backs.promised_max_ns.max(S), u64::max);
+        prop_assert!(promised <= self.promise_ns(&end), "{} ms were promised", promised / MS);
+        let most = promised + slack_ns(promised);
+        prop_assert!(waited <= most, "waited for {} ms, and {} ms were promised", waited / MS, promised / MS);
+        prop_assert!(backs.max_ns <= most, "{backs:?}");
+        Ok(())
+    }
+}
+
+/// What a wait may be longer than the promise: half of it for a disk that the borrower uses meanwhile, and a few requests.
+fn slack_ns(promise_ns: u64) -> u64 {
+    promise_ns / 2 + 100 * MS
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn who_slept_waits_no_longer_than_was_promised_on_linux(case in cases("linux")) {
+        case.holds()?;
+    }
+
+    #[test]
+    fn who_slept_waits_no_longer_than_was_promised_where_loans_are_in_time(case in cases("irix")) {
+        case.holds()?;
+    }
+}
