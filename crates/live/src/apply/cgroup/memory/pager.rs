@@ -438,7 +438,7 @@ mod tests {
         *desk.lock() = Wanted { reclaim: 100 << 20, working: true, ..Wanted::default() };
         let asked = std::cell::Cell::new(0);
         let stat = |pages: u64| {
-            std::fs::write(dir.path().join("memory.stat"), format!("anon 1\npgsteal {pages}\n")).unwrap()
+            std::fs::write(dir.path().join("memory.stat"), format!("anon 1\npgsteal {pages}\n")).unwrap();
         };
         stat(0);
         work_by(&desk, dir.path(), |_, _| {
