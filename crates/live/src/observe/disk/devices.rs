@@ -43,7 +43,8 @@ pub(crate) struct Device {
     pub(crate) queues: bool,
 }
 
-/// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`.
+/// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`, but for those that are swap and nothing else. What a
+/// unit swaps out, its bound says. Were it held to its part of the drive, its lender would wait for that.
 pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
     let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
     let device = |name: String| {
@@ -57,7 +58,24 @@ pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
         let level = arrays::level(tree, &name);
         Some(Device { name, number, folder, level, weigher, schedulers, layers, model, queues })
     };
-    disk_names(tree).into_iter().filter_map(device).collect()
+    let swaps = tree.text("/proc/swaps").unwrap_or_default();
+    let held = |name: &String| !is_swap_alone(tree, &swaps, name);
+    disk_names(tree).into_iter().filter(held).filter_map(device).collect()
+}
+
+/// Whether a whole disk is a swap area, or has one partition, which is. `swaps` is the text of /proc/swaps.
+fn is_swap_alone(tree: &Tree, swaps: &str, name: &str) -> bool {
+    let is_swap = |name: &str| {
+        let areas =
+            swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()?.strip_prefix("/dev/"));
+        areas.into_iter().any(|area| area == name)
+    };
+    let parts: Vec<String> = parts(tree, name).collect();
+    let only = match parts.as_slice() {
+        [only] => only.rsplit('/').next().is_some_and(is_swap),
+        _ => false,
+    };
+    is_swap(name) || only
 }
 
 impl Device {
@@ -145,6 +163,24 @@ pub(crate) fn charges_write_back(kind: &str) -> bool {
 mod tests {
     use super::*;
     use crate::observe::files::fake;
+
+    /// sda is a swap area, and so is sdb's only partition. sdc has a swap area beside something else.
+    #[test]
+    fn a_drive_for_swap_alone_is_not_held() {
+        let dir = fake::tree(&[(
+            "/proc/swaps",
+            "Filename Type Size Used Priority\n/dev/sda partition 9 0 -2\n/dev/sdb1 partition 9 0 -3\n/dev/sdc2 partition 9 0 -4\n",
+        )]);
+        for name in ["sda", "sdb", "sdc", "sdd"] {
+            let file = |file: &str| format!("/sys/block/{name}/{file}");
+            fake::add(&dir, &[(&file("size"), "2000\n"), (&file("dev"), "8:0\n")]);
+        }
+        for part in ["sdb/sdb1", "sdc/sdc1", "sdc/sdc2", "sdd/sdd1"] {
+            fake::add(&dir, &[(&format!("/sys/block/{part}/size"), "9\n")]);
+        }
+        let disks = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
+        assert_eq!(disks.iter().map(|disk| disk.name.as_str()).collect::<Vec<_>>(), ["sdc", "sdd"]);
+    }
 
     #[test]
     fn disks_with_what_stands_on_them() {
