@@ -120,3 +120,22 @@ is_active() {
 	fi
 	[ "$detail" = active ]
 }
+
+# ran_ns PID...: sets `ns` to the CPU time that processes had, by their threads; starts no process.
+ran_ns() {
+	ns=0
+	for pid; do
+		for file in /proc/"$pid"/task/*/schedstat; do
+			read -r ran rest < "$file" && ns=$((ns + ran))
+		done
+	done
+}
+# has_cpus PID...: sets `cpus` to the thousandths of a CPU that they have together.
+has_cpus() {
+	ran_ns "$@"
+	ns_before=$ns from=$(uptime_cs)
+	pause 10
+	ran_ns "$@"
+	read -r up idle < /proc/uptime
+	cpus=$(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from)))
+}

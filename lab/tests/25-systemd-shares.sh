@@ -31,24 +31,6 @@ run_so_many() {
 	detail=$(pgrep -c -x "$2" -U "$1")
 	[ "$detail" = "$3" ]
 }
-# ran_ns PID...: sets `ns` to the CPU time that processes had, by their threads; starts no process.
-ran_ns() {
-	ns=0
-	for pid; do
-		for file in /proc/"$pid"/task/*/schedstat; do
-			read -r ran rest < "$file" && ns=$((ns + ran))
-		done
-	done
-}
-# has_cpus PID...: sets `cpus` to the thousandths of a CPU that they have together.
-has_cpus() {
-	ran_ns "$@"
-	ns_before=$ns from=$(uptime_cs)
-	pause 10
-	ran_ns "$@"
-	read -r up idle < /proc/uptime
-	cpus=$(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from)))
-}
 two_have() {
 	has_cpus $(pgrep -x spin -U ana)
 	ok "two busy processes have two CPUs, in thousandths, $1 $how" within $cpus 2000 3

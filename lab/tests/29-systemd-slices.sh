@@ -19,23 +19,9 @@ run_so_many() {
 	detail=$(pgrep -x spin -U "$1" | wc -l)
 	[ "$detail" = "$2" ]
 }
-# ran_ns PID...: sets `ns` to the CPU time that processes had, by their threads; starts no process.
-ran_ns() {
-	ns=0
-	for pid; do
-		for file in /proc/"$pid"/task/*/schedstat; do
-			read -r ran rest < "$file" && ns=$((ns + ran))
-		done
-	done
-}
 two_have() {
-	set -- $(pgrep -x spin -U ana)
-	ran_ns "$@"
-	ns_before=$ns from=$(uptime_cs)
-	pause 10
-	ran_ns "$@"
-	read -r up idle < /proc/uptime
-	ok "two busy processes have two CPUs, in thousandths $how" within $(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from))) 2000 8
+	has_cpus $(pgrep -x spin -U ana)
+	ok "two busy processes have two CPUs, in thousandths $how" within $cpus 2000 8
 }
 beside_sixteen() {
 	hold || return

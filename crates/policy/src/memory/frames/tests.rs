@@ -48,17 +48,20 @@ fn step(
     for (id, facts) in contract.ids().zip(units) {
         let _ = rights.set_present(id, facts.present);
     }
-    let input = Input {
-        contract,
-        rights: &rights,
-        frames,
-        frame_bytes: 1,
-        units,
-        now: next_look(),
-        look,
-        delay_ns: 0,
-        first: &[],
-    };
+    step_of(state, contract, &rights, (frames, 1), units, look)
+}
+
+/// The same with these rights, and frames of so many bytes.
+fn step_of(
+    state: State,
+    contract: &Contract,
+    rights: &Rights,
+    (frames, frame_bytes): (u64, u64),
+    units: &[Facts],
+    look: Look,
+) -> (State, Vec<Allowance>) {
+    let (now, delay_ns, first) = (next_look(), 0, &[][..]);
+    let input = Input { contract, rights, frames, frame_bytes, units, now, look, delay_ns, first };
     let (state, shares) = super::step(state, input);
     let lent: u64 = shares.allowances.iter().map(|allowance| allowance.lent).sum();
     assert!(shares.terms.iter().map(|term| term.lent).sum::<u64>() >= lent, "{:?}", shares.terms);
@@ -454,19 +457,7 @@ fn limits_bound_loans_in_frames() {
         let units = seen(0, 0, &[facts(100, false), facts(600, true)]);
         let last = (0..30).fold((State::default(), Vec::new()), |(state, _), _| {
             let (look, units, contract) = (Look::Period, &units[..], &contract);
-            let input = Input {
-                contract,
-                rights: &rights,
-                frames: 1_000,
-                frame_bytes: 4_096,
-                units,
-                now: next_look(),
-                look,
-                delay_ns: 0,
-                first: &[],
-            };
-            let (state, shares) = super::step(state, input);
-            (state, shares.allowances)
+            step_of(state, contract, &rights, (1_000, 4_096), units, look)
         });
         (allowed(&last.1)[3], last.1[3].entitled)
     };
