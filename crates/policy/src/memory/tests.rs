@@ -660,6 +660,25 @@ fn a_loan_waits_for_its_rate() {
     assert!((61..=63).contains(&borrowed), "a slower machine: {borrowed}");
 }
 
+#[test]
+fn who_is_short_is_told_why_it_may_not_use_more() {
+    let told =
+        [Because::BorrowsInTime, Because::Borrows, Because::BorrowsFirst, Because::Limit, Because::Entitled];
+    let (nothing, limit) = (Some(NoMore::NothingIdle), Some(NoMore::Limit));
+    let in_time = Some(NoMore::InTime);
+    assert_eq!(told.map(|because| no_more(because, true)), [in_time, nothing, nothing, limit, None]);
+    // A loan that grows is no answer yet.
+    assert_eq!(told.map(|because| no_more(because, false)), [in_time, None, None, limit, None]);
+    let (contract, units) = equals(2);
+    let mut world = World::new(contract);
+    world.of(units[0]).used = 60 * MIB;
+    for _ in 0..20 {
+        world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
+        world.look(250);
+    }
+    assert_eq!((world.share(units[0]).no_more, world.share(units[1]).no_more), (None, in_time));
+}
+
 /// What is lent though it is used is taken from its owner, where that can be ordered; nothing is called back from it.
 #[test]
 fn what_is_cold_is_taken_to_be_lent() {
