@@ -160,6 +160,8 @@ fn market(
     let mut state = State::default();
     let mut kept = 0;
     let mut short = vec![0u64; world.facts.len()];
+    // A loss within what a window's measure is off by cannot be told from none.
+    let mut hidden = vec![0u64; world.facts.len()];
     let mut changed = 0;
     let _ = world.look(&mut state);
     for window in 1..windows {
@@ -168,8 +170,10 @@ fn market(
             world.natures[unit] = *nature;
             changed = window;
         }
-        for (unit, short) in short.iter_mut().enumerate() {
-            *short += times(world.progress(unit, false).saturating_sub(world.progress(unit, true)), WINDOW);
+        for (unit, (short, hidden)) in short.iter_mut().zip(&mut hidden).enumerate() {
+            let without = world.progress(unit, false);
+            *short += times(without.saturating_sub(world.progress(unit, true)), WINDOW);
+            *hidden += times(without, WINDOW) * noise / 1_000;
         }
         world.pass();
         let said = world.look(&mut state);
@@ -185,13 +189,12 @@ fn market(
                 assert!(!long_ago || with + margin >= without, "{with} of {without}: {said:?}");
             }
         }
-        for (unit, short) in short.iter().enumerate() {
+        for (unit, (short, hidden)) in short.iter().zip(&hidden).enumerate() {
             let id = world.facts[unit].unit;
             assert!((0..3).all(|at| world.counting(unit, true)[at] >= 1));
             let account = state.accounts.get(&id).copied().unwrap_or_default();
             let risked = account.risked_ns + open_risk(&state, id);
-            // Of each window a unit of the last place, and what noise hides.
-            let hidden = times(world.progress(unit, false), WINDOW) * noise / 1_000;
+            // Of each window a unit of the last place.
             let rounding = window as u64 * WINDOW / MILLION * 8;
             assert!(
                 *short <= risked + rounding + hidden,
