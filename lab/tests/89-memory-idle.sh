@@ -36,12 +36,23 @@ few() {
 }
 ok "a little is lent at first" wait_for 30 few
 note "$detail"
+# samples: every five seconds, what the borrower has, and what was swapped.
+samples() {
+	while sleep 5; do
+		commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' | sed -n '/^{"unit":"borrower"/ s/.*"memory":{\([^}]*\)}.*/\1/p'
+		grep -E '^(pswpout|pswpin) ' /proc/vmstat | tr '\n' ' '
+	done
+}
+samples > samples.txt &
+sampling=$!
 nearly_all() {
 	lent
 	[ "$lent" -ge $((idle * 9 / 10)) ]
 }
 ok "nine tenths of what is idle are lent within two minutes" wait_for 120 nearly_all
+kill $sampling
 note "$detail"
+nearly_all || sed 's/^/# /' samples.txt
 pause 5
 lent
 ok "promised is no more than a tenth of the time for which it was idle" at_most "$promise" $((slept_ms / 10))

@@ -136,6 +136,8 @@ struct Seen {
     back: u64,
     /// When it was told last to give up what it owes, and what it used then.
     reclaimed: Option<(Time, u64)>,
+    /// When something was taken from it on trial last.
+    tried: Option<Time>,
     /// At the last look.
     short: bool,
     /// What could be called back from it within `call-back-memory`.
@@ -443,7 +445,8 @@ impl State {
             let taken = Taken::of(unit.facts);
             // Of a unit that was never looked at before, nothing better is known than what it has now.
             let had = if unit.had.used > 0 { unit.had } else { unit.facts };
-            self.rates.learn(&mut unit.taken, taken, had, facts, owes);
+            let on_trial = unit.tried.is_some_and(|at| now.saturating_sub(at) < rates::TRIAL_LASTS_NS);
+            self.rates.learn(&mut unit.taken, taken, had, facts, owes || on_trial);
             if unit.taken == taken {
                 unit.had = unit.facts;
             }
@@ -470,12 +473,13 @@ impl State {
     /// known.
     fn trial(&mut self, now: Time, contract: &Contract, facts: &MemoryFacts) -> Option<Step<MemoryOrder>> {
         contract.held().find_map(|id| {
-            let unit = &self.units[id.index()];
+            let unit = &mut self.units[id.index()];
             if !(unit.short && unit.share.borrowed > 0) {
                 return None;
             }
             let bytes = self.rates.trial(now, unit.facts, unit.callable, facts)?;
             let files = unit.facts.has_to_drop(bytes);
+            unit.tried = Some(now);
             Some(Step { action: MemoryOrder::Reclaim { unit: id, bytes, files }, reason: Reason::OnTrial })
         })
     }

@@ -8,7 +8,8 @@
 //! pages that go to swap: one for each swap area, by the area that the kernel fills next.
 //! - All begin as a slow machine's, so that first loans are small. What a backend took, and the time that it worked
 //!   at it, replaces that. From then on the rate follows: half way down at once, a quarter of the way up.
-//! - Time without work does not count. So a lender that grows slowly does not make the rates look slow.
+//! - Time without work does not count, nor do small amounts: a device is late with the first page. So a lender that grows
+//!   slowly does not make the rates look slow.
 //! - A rate is to be known before it is relied on. So a little is taken *on trial* from a borrower whose loan has come
 //!   to where its rate ends: at first after [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
 //! - What was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
@@ -32,11 +33,15 @@ const DROPPED_PER_S: u64 = 128 << 20;
 const WRITTEN_PER_S: u64 = 32 << 20;
 /// No rate sinks below, so that small loans are tried, and measured.
 const PER_S_MIN: u64 = 1 << 20;
-/// Less than this, taken in less than a second, says nothing about a rate.
+/// Less than this says nothing about a rate: a device answers late, however little is asked of it. Unless it took as long as
+/// [`LONG_NS`].
 const BYTES_MIN: u64 = 8 << 20;
+const LONG_NS: Time = 4_000 * MS;
 /// When something is taken on trial again: at first, and at most.
 const TRIAL_NS: Time = 500 * MS;
 const TRIAL_NS_MAX: Time = 64_000 * MS;
+/// What is taken within this after a trial began counts for it.
+pub(super) const TRIAL_LASTS_NS: Time = 1_000 * MS;
 /// What is taken on trial: a part of the machine, within bounds.
 const TRIAL_PART: u64 = 64;
 const TRIAL_BYTES_MAX: u64 = 64 << 20;
@@ -115,12 +120,18 @@ impl Taken {
             *self = now;
             return None;
         }
-        let (long, much) = (u128::from(ns) >= SECOND, bytes >= BYTES_MIN);
-        if ns == 0 || !long && (busy || !much) {
+        let taken = Taken { bytes, ns };
+        let while_busy = !busy || u128::from(ns) >= SECOND;
+        if ns == 0 || !(taken.tells() && while_busy) {
             return None;
         }
         *self = now;
-        Some(Taken { bytes, ns })
+        Some(taken)
+    }
+
+    /// Whether it is enough to tell a rate.
+    fn tells(self) -> bool {
+        self.bytes >= BYTES_MIN || self.ns >= LONG_NS
     }
 
     /// What is left without so many bytes that were taken at that rate. The rest is no faster than all of it together.
@@ -174,7 +185,13 @@ impl Rates {
         facts: &MemoryFacts,
         busy: bool,
     ) {
-        let Some(all) = before.since(now, busy) else { return };
+        let Some(all) = before.since(now, busy) else {
+            // Many small amounts say no more than one.
+            if !busy {
+                *before = now;
+            }
+            return;
+        };
         let swappable = had.anonymous.min(facts.swap_free);
         let dropped = had.droppable().min(all.bytes);
         if dropped == all.bytes || had.dirty.saturating_add(facts.swap_free) == 0 {
@@ -183,7 +200,7 @@ impl Rates {
         }
         // What only has to be dropped went first, and says nothing about the rest.
         let rest = all.less(dropped, self.dropped.per_s);
-        if rest.bytes < BYTES_MIN && u128::from(rest.ns) < SECOND {
+        if !rest.tells() {
             return;
         }
         if had.dirty > swappable {

@@ -500,7 +500,7 @@ fn what_a_unit_reads_anew_was_not_taken_from_it() {
     assert_eq!((callable(&rates, 0), callable(&rates, 128)), (96, 128));
     // Too little is left to tell; and what is left is no faster than all together.
     let learnt = rates.clone();
-    rates.learn(&mut Taken::default(), taken(20, 400), had(14), &facts, false);
+    rates.learn(&mut Taken::default(), taken(20, 1_400), had(14), &facts, false);
     assert_eq!(rates, learnt);
     let mut quick = Rates::default();
     quick.learn(&mut Taken::default(), taken(40, 100), had(20), &facts, false);
@@ -536,16 +536,21 @@ fn rates_follow_what_taking_took() {
     // 16 MiB in 16 ms: 1,000 MiB/s, which replaces what was assumed.
     learn(&mut rates, &mut before, seen(16, 16), &none, false);
     assert_eq!(callable(&rates), 300);
-    // Too little to tell; while more is being taken, not yet; then 100 MiB in 500 ms, half way down from 1,000 to 200.
-    learn(&mut rates, &mut before, seen(20, 300), &none, false);
-    learn(&mut rates, &mut before, seen(100, 400), &none, true);
+    // Too little to tell, and so again.
+    learn(&mut rates, &mut before, seen(20, 1_300), &none, false);
+    learn(&mut rates, &mut before, seen(26, 3_400), &none, false);
     assert_eq!(callable(&rates), 300);
-    learn(&mut rates, &mut before, seen(116, 516), &none, false);
+    // While more is being taken, not yet; then 90 MiB in 450 ms, half way down from 1,000 to 200.
+    learn(&mut rates, &mut before, seen(100, 3_700), &none, true);
+    assert_eq!(callable(&rates), 300);
+    learn(&mut rates, &mut before, seen(116, 3_850), &none, false);
     assert_eq!(callable(&rates), 180);
-    // 40 MiB at 1,000 MiB/s: a quarter of the way up, to 700. Nothing in a second: half way down.
-    learn(&mut rates, &mut before, seen(156, 556), &none, false);
+    // 40 MiB at 1,000 MiB/s: a quarter of the way up, to 700. Nothing in four seconds: half way down.
+    learn(&mut rates, &mut before, seen(156, 3_890), &none, false);
     assert_eq!(callable(&rates), 210);
-    learn(&mut rates, &mut before, seen(156, 1_556), &none, true);
+    learn(&mut rates, &mut before, seen(156, 7_880), &none, true);
+    assert_eq!(callable(&rates), 210);
+    learn(&mut rates, &mut before, seen(156, 7_890), &none, true);
     assert_eq!(callable(&rates), 105);
     // The unit was made anew: what it counts is no measurement, and what follows is.
     learn(&mut rates, &mut before, seen(1, 1), &none, false);
