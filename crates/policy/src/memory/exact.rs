@@ -29,7 +29,7 @@ impl State {
             let unit = &mut self.units[id.index()];
             let callable = frames.in_time.then(|| {
                 let written = Taken { bytes: seen.taken, ns: seen.taking_ns };
-                self.rates.learn_written(&mut unit.taken, written, seen.taking, facts.swap_next);
+                self.rates.learn_written(&mut unit.taking.counted, written, seen.taking, facts.swap_next);
                 self.rates.pace(seen, facts).in_frames(frames.bytes)
             });
             let short = seen.refused > unit.facts.refused;

@@ -62,6 +62,7 @@ mod rates;
 use frames::{Allowance, Because, Facts, Look};
 use grain::{NEAR_PART, SLACK_PART};
 use orders::Orders;
+use rates::Taking;
 
 pub use pace::Pace;
 pub use rates::{Rates, Taken};
@@ -136,15 +137,11 @@ struct Seen {
     back: u64,
     /// When it was told last to give up what it owes, and what it used then.
     reclaimed: Option<(Time, u64)>,
-    /// When something was taken from it on trial last.
-    tried: Option<Time>,
     /// At the last look.
     short: bool,
     /// What could be called back from it within `call-back-memory`.
     callable: u64,
-    taken: Taken,
-    /// What it had when what was taken since then began to be taken.
-    had: UnitMemory,
+    taking: Taking,
 }
 
 impl State {
@@ -442,14 +439,7 @@ impl State {
             let owes_lender = owed > slack && (unit.share.called_back || unit.share.lent > 0);
             // A kernel that is told a lower bound may leave it at that, as long as the unit wants no new page.
             let owes = owes_lender || owed > slack && !input.contract.unit(id).borrow.memory.allows();
-            let taken = Taken::of(unit.facts);
-            // Of a unit that was never looked at before, nothing better is known than what it has now.
-            let had = if unit.had.used > 0 { unit.had } else { unit.facts };
-            let on_trial = unit.tried.is_some_and(|at| now.saturating_sub(at) < rates::TRIAL_LASTS_NS);
-            self.rates.learn(&mut unit.taken, taken, had, facts, owes || on_trial);
-            if unit.taken == taken {
-                unit.had = unit.facts;
-            }
+            self.rates.look(now, &mut unit.taking, unit.facts, facts, owes);
             if !owes {
                 unit.reclaimed = None;
                 continue;
@@ -477,9 +467,8 @@ impl State {
             if !(unit.short && unit.share.borrowed > 0) {
                 return None;
             }
-            let bytes = self.rates.trial(now, unit.facts, unit.callable, facts)?;
+            let bytes = self.rates.trial(now, &mut unit.taking, unit.facts, unit.callable, facts)?;
             let files = unit.facts.has_to_drop(bytes);
-            unit.tried = Some(now);
             Some(Step { action: MemoryOrder::Reclaim { unit: id, bytes, files }, reason: Reason::OnTrial })
         })
     }

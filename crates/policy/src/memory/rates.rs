@@ -12,6 +12,8 @@
 //!   slowly does not make the rates look slow.
 //! - A rate is to be known before it is relied on. So a little is taken *on trial* from a borrower whose loan has come
 //!   to where its rate ends: at first after [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
+//! - A unit that owes much is also slowed by its own bound, and takes its own pages. So what counts is the faster of two: what
+//!   was taken by order, in the time that this took, and what the unit has less since it came to owe.
 //! - What was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
 //!   these, the more of dirty ones and those in no file. A unit that reads files has new pages to drop soon after, which
 //!   say nothing of what was taken. A simulated machine knows of each page whether it was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
@@ -41,7 +43,7 @@ const LONG_NS: Time = 4_000 * MS;
 const TRIAL_NS: Time = 500 * MS;
 const TRIAL_NS_MAX: Time = 64_000 * MS;
 /// What is taken within this after a trial began counts for it.
-pub(super) const TRIAL_LASTS_NS: Time = 1_000 * MS;
+const TRIAL_LASTS_NS: Time = 1_000 * MS;
 /// What is taken on trial: a part of the machine, within bounds.
 const TRIAL_PART: u64 = 64;
 const TRIAL_BYTES_MAX: u64 = 64 << 20;
@@ -67,6 +69,19 @@ pub struct Rates {
     swapped: BTreeMap<u64, Rate>,
     trial_at: Time,
     trial_rest: Time,
+}
+
+/// What is being taken from a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Taking {
+    /// What was learnt from so far, of what was taken by order.
+    pub(super) counted: Taken,
+    /// When the unit came to owe something, or was learnt from since, and its facts then.
+    owed: Option<(Time, UnitMemory)>,
+    /// What it had when what was taken since then began to be taken.
+    had: UnitMemory,
+    /// When something was taken from it on trial last.
+    tried: Option<Time>,
 }
 
 /// What was taken from a unit up to some moment, since it was made.
@@ -105,33 +120,34 @@ impl Rate {
     }
 }
 
+impl Taking {
+    /// What came back of what the unit owed, and in what time: what it has less, as far as that was taken from it.
+    fn came_back(&self, now: Time, unit: UnitMemory) -> Taken {
+        let Some((at, then)) = self.owed else { return Taken::default() };
+        let less = then.used.saturating_sub(unit.used);
+        let bytes = less.min(unit.reclaimed.saturating_sub(then.reclaimed));
+        Taken { bytes, ns: now.saturating_sub(at) }
+    }
+}
+
 impl Taken {
     /// What was taken from a unit up to now.
     pub(super) fn of(unit: UnitMemory) -> Taken {
         Taken { bytes: unit.taken, ns: unit.taking_ns }
     }
 
-    /// What was taken since then, once that is enough to tell a rate: then `self` is brought up to `now`. `busy` while more is
-    /// being taken.
-    fn since(&mut self, now: Taken, busy: bool) -> Option<Taken> {
-        let (bytes, ns) = (now.bytes.saturating_sub(self.bytes), now.ns.saturating_sub(self.ns));
-        // The unit was made anew, or there is nothing to tell.
-        if now.ns < self.ns || now.bytes < self.bytes {
-            *self = now;
-            return None;
+    /// What was taken since then; nothing of a unit that was made anew since.
+    fn since(self, before: Taken) -> Taken {
+        match (self.bytes.checked_sub(before.bytes), self.ns.checked_sub(before.ns)) {
+            (Some(bytes), Some(ns)) => Taken { bytes, ns },
+            _ => Taken::default(),
         }
-        let taken = Taken { bytes, ns };
-        let while_busy = !busy || u128::from(ns) >= SECOND;
-        if ns == 0 || !(taken.tells() && while_busy) {
-            return None;
-        }
-        *self = now;
-        Some(taken)
     }
 
-    /// Whether it is enough to tell a rate.
-    fn tells(self) -> bool {
-        self.bytes >= BYTES_MIN || self.ns >= LONG_NS
+    /// Whether it is enough to tell a rate; `busy` while more is being taken.
+    fn tells(self, busy: bool) -> bool {
+        let whole = !busy || u128::from(self.ns) >= SECOND;
+        self.ns > 0 && whole && (self.bytes >= BYTES_MIN || self.ns >= LONG_NS)
     }
 
     /// What is left without so many bytes that were taken at that rate. The rest is no faster than all of it together.
@@ -175,23 +191,44 @@ impl Rates {
         self.swapped.get(&area).copied().unwrap_or(Rate::assumed(WRITTEN_PER_S))
     }
 
-    /// Learns from what was taken from a unit since `before`, once that is enough to tell; `busy` while more is being taken. `had`
-    /// is what the unit had when that began: by now it may have read as many pages anew.
-    pub(super) fn learn(
+    /// Learns from what was taken from a unit that `owes` something now or does not, once that is enough to tell.
+    pub(super) fn look(
         &mut self,
-        before: &mut Taken,
-        now: Taken,
-        had: UnitMemory,
+        now: Time,
+        taking: &mut Taking,
+        unit: UnitMemory,
         facts: &MemoryFacts,
-        busy: bool,
+        owes: bool,
     ) {
-        let Some(all) = before.since(now, busy) else {
-            // Many small amounts say no more than one.
-            if !busy {
-                *before = now;
-            }
-            return;
-        };
+        let counted = Taken::of(unit);
+        // Of a unit that was never looked at before, nothing better is known than what it has now.
+        if taking.had.used == 0 {
+            taking.had = unit;
+        }
+        let on_trial = taking.tried.is_some_and(|at| now.saturating_sub(at) < TRIAL_LASTS_NS);
+        let busy = owes || on_trial;
+        let ways = [counted.since(taking.counted), taking.came_back(now, unit)];
+        let told = ways.into_iter().filter(|way| way.tells(busy)).max_by_key(|way| way.per_s());
+        if let Some(all) = told {
+            self.learn(all, taking.had, facts);
+        }
+        // Many small amounts say no more than one.
+        if told.is_some() || !busy {
+            taking.counted = counted;
+        }
+        if told.is_some() || !owes {
+            taking.owed = None;
+        }
+        if owes {
+            taking.owed.get_or_insert((now, unit));
+        }
+        if taking.counted == counted && taking.owed.is_none_or(|(at, _)| at == now) {
+            taking.had = unit;
+        }
+    }
+
+    /// Learns from what was taken. `had` is what the unit had when that began: by now it may have read as many pages anew.
+    fn learn(&mut self, all: Taken, had: UnitMemory, facts: &MemoryFacts) {
         let swappable = had.anonymous.min(facts.swap_free);
         let dropped = had.droppable().min(all.bytes);
         if dropped == all.bytes || had.dirty.saturating_add(facts.swap_free) == 0 {
@@ -200,7 +237,7 @@ impl Rates {
         }
         // What only has to be dropped went first, and says nothing about the rest.
         let rest = all.less(dropped, self.dropped.per_s);
-        if !rest.tells() {
+        if !rest.tells(false) {
             return;
         }
         if had.dirty > swappable {
@@ -212,9 +249,13 @@ impl Rates {
 
     /// The same where all that was taken is known to have been written, to files or to swap: `now` has nothing else.
     pub fn learn_written(&mut self, before: &mut Taken, now: Taken, busy: bool, area: u64) {
-        if let Some(taken) = before.since(now, busy) {
+        let taken = now.since(*before);
+        if taken.tells(busy) {
             self.written.learn(taken.per_s());
             self.learn_swapped(area, taken.per_s());
+        }
+        if taken.tells(busy) || taken == Taken::default() {
+            *before = now;
         }
     }
 
@@ -232,6 +273,7 @@ impl Rates {
     pub(super) fn trial(
         &mut self,
         now: Time,
+        taking: &mut Taking,
         unit: UnitMemory,
         callable: u64,
         facts: &MemoryFacts,
@@ -241,6 +283,7 @@ impl Rates {
         if now < self.trial_at || bytes == 0 || !enough {
             return None;
         }
+        taking.tried = Some(now);
         self.trial_at = now.saturating_add(self.trial_rest);
         self.trial_rest = self.trial_rest.saturating_mul(2).min(TRIAL_NS_MAX);
         Some(bytes)
@@ -252,3 +295,6 @@ pub(super) fn freed(swapped: u64, facts: &MemoryFacts) -> u64 {
     let left = 1_000 - facts.packed_permille.min(1_000);
     u64::try_from(u128::from(swapped) * u128::from(left) / 1_000).unwrap_or(swapped)
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,6 +95,8 @@ pub struct UnitMemory {
     pub stalled_ns: u64,
     /// Processes that the kernel killed for want of memory, since it was made.
     pub killed: u64,
+    /// What was taken from it by anybody, for its own bound or others' need, since it was made; 0 where nobody counts.
+    pub reclaimed: u64,
     /// What was taken from it by order, since it was made.
     pub taken: u64,
     /// The time in which that was at work, in nanoseconds.

@@ -65,6 +65,7 @@ pub(crate) struct Charged {
     /// Pages of files, and what the kernel caches for it beside them.
     pub(crate) cached: u64,
     pub(crate) refaulted: u64,
+    pub(crate) reclaimed: u64,
 }
 
 impl Group {
@@ -103,6 +104,7 @@ impl Charged {
             inactive_file: value("inactive_file"),
             cached: value("inactive_file") + value("active_file") + value("slab_reclaimable"),
             refaulted: refaults.saturating_mul(page),
+            reclaimed: value("pgsteal").saturating_mul(page),
         }
     }
 
@@ -125,6 +127,7 @@ impl Charged {
             inactive_file: self.inactive_file + other.inactive_file,
             cached: self.cached + other.cached,
             refaulted: self.refaulted + other.refaulted,
+            reclaimed: self.reclaimed + other.reclaimed,
         }
     }
 
@@ -142,6 +145,7 @@ impl Charged {
             inactive_file: less(self.inactive_file, |c| c.inactive_file),
             cached: less(self.cached, |c| c.cached),
             refaulted: less(self.refaulted, |c| c.refaulted),
+            reclaimed: less(self.reclaimed, |c| c.reclaimed),
         }
     }
 
@@ -155,6 +159,7 @@ impl Charged {
             dirty: self.dirty,
             kernel: self.kernel,
             refaulted: self.refaulted,
+            reclaimed: self.reclaimed,
             ..UnitMemory::default()
         }
     }
@@ -210,7 +215,7 @@ mod tests {
     #[test]
     fn a_group_is_charged_what_memory_stat_says() {
         let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\nswapcached 20\ninactive_file 4000\n\
-                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\n";
+                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\npgsteal 6\n";
         let seen = Charged::parse(text, 4_096);
         let expected = Charged {
             current: 0,
@@ -223,6 +228,7 @@ mod tests {
             inactive_file: 4_000,
             cached: 4_700,
             refaulted: 5 * 4_096,
+            reclaimed: 6 * 4_096,
         };
         assert_eq!(seen, expected);
         let own = Charged { current: 10, ..expected }.without(&[Charged {

@@ -78,7 +78,7 @@ impl Memory {
         let bytes = |frames: u64| frames.saturating_mul(linux.frame_bytes);
         let common = |i: usize| i == UnitId::KERNEL.index() || i == UnitId::SHARED.index();
         let whole = |(i, unit): (usize, UnitMemory)| {
-            let (held, used) = (&linux.units[i], self.units[i].used);
+            let (held, used, counts) = (&linux.units[i], self.units[i].used, self.units[i].counts);
             let stalled = if held.waiting > 0 { now - held.waiting_since } else { 0 };
             let taking = if held.ordered > 0 { now - held.ordered_since } else { 0 };
             let told = UnitMemory {
@@ -90,6 +90,7 @@ impl Memory {
                 refused: held.met_bound,
                 refaulted: bytes(held.refaulted),
                 stalled_ns: held.stalled_ns + stalled,
+                reclaimed: bytes(counts.dropped + counts.paged_out),
                 taken: bytes(held.taken),
                 taking_ns: held.taking_ns + taking,
                 ..UnitMemory::default()

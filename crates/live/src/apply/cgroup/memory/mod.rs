@@ -104,7 +104,7 @@ struct Held {
     unit: UnitId,
     dir: PathBuf,
     files: Files,
-    /// What it said when it came: of what was refused, killed, stalled, and refaulted.
+    /// What it said when it came: of what was refused, killed, stalled, refaulted, and reclaimed.
     since: Counts,
     /// What it was charged at the last look.
     charged: Charged,
@@ -117,6 +117,7 @@ struct Counts {
     killed: u64,
     stalled_ns: u64,
     refaulted: u64,
+    reclaimed: u64,
 }
 
 /// One unit.
@@ -167,7 +168,8 @@ impl Files {
             Some(pressure) => facts::stalled_ns(pressure.read(buffer)?),
             None => 0,
         };
-        Ok(Counts { refused, killed, stalled_ns, refaulted: charged.refaulted })
+        let (refaulted, reclaimed) = (charged.refaulted, charged.reclaimed);
+        Ok(Counts { refused, killed, stalled_ns, refaulted, reclaimed })
     }
 }
 
@@ -178,6 +180,7 @@ impl Counts {
             killed: self.killed.saturating_sub(before.killed),
             stalled_ns: self.stalled_ns.saturating_sub(before.stalled_ns),
             refaulted: self.refaulted.saturating_sub(before.refaulted),
+            reclaimed: self.reclaimed.saturating_sub(before.reclaimed),
         }
     }
 }
@@ -392,6 +395,7 @@ impl Memory {
             let read = held.files.group.read(&mut self.buffer).unwrap_or_default();
             held.charged = Charged {
                 refaulted: read.refaulted.saturating_sub(held.since.refaulted),
+                reclaimed: read.reclaimed.saturating_sub(held.since.reclaimed),
                 ..read.packed(packing)
             };
             let around = std::iter::successors(Some(held.unit), |unit| self.units.get(unit)?.place.parent);
