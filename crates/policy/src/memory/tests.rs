@@ -15,6 +15,7 @@ mod killing;
 mod loans;
 mod looks;
 
+use killing::exposed;
 use loans::lender;
 
 const MIB: u64 = 1 << 20;

@@ -1,7 +1,7 @@
 use super::*;
 
 /// Who is to be killed first, as the orders of a look change it.
-fn exposed(steps: &[Step<MemoryOrder>], before: &mut BTreeSet<UnitId>) {
+pub(super) fn exposed(steps: &[Step<MemoryOrder>], before: &mut BTreeSet<UnitId>) {
     for step in steps {
         match step.action {
             MemoryOrder::Expose { unit, exposed: true } => assert!(before.insert(unit), "ordered twice"),
