@@ -285,10 +285,14 @@ impl Engine<'_> {
             self.held.period_at = Some(self.now);
         }
         (self.held.memory_at, self.held.alarm) = (Some(self.now), false);
-        if self.enforces() == Enforces::Linux {
-            return self.memory.live_facts(self.now, self.swap_free());
-        }
         self.held.refused_before.clone_from(&self.held.refused);
+        if self.enforces() == Enforces::Linux {
+            let facts = self.memory.live_facts(self.now, self.swap_free());
+            for (refused, unit) in self.held.refused.iter_mut().zip(&facts.units) {
+                *refused = unit.refused;
+            }
+            return facts;
+        }
         let seen = self.memory.facts();
         // What could be taken from whom is asked only where loans are bounded by it.
         let in_time = self.scenario.hardware.kernel.memory_loans == MemoryLoans::InTime;

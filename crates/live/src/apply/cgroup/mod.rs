@@ -336,8 +336,8 @@ impl CgroupBackend {
 
     /// Follows which control groups of other programs are places of units.
     fn follow_places(&mut self) {
-        let CgroupBackend { places, contract, roster, journal, problems, now, .. } = self;
-        problems.extend(places.look(*now, journal));
+        let CgroupBackend { places, contract, roster, journal, memory, problems, now, .. } = self;
+        problems.extend(places.look(*now, memory.as_mut().map(Memory::pager), journal));
         if !places.follow(contract, roster.places(), journal, problems) {
             return;
         }

@@ -10,6 +10,11 @@
 //! Where the group is systemd's, systemd is told as well ([`properties`](super::properties)), and enables the controllers.
 //! Elsewhere a controller that a group lacks is enabled in those around it.
 //!
+//! systemd writes what it is told a moment later, all of a group's files of memory at once. Take an owner that calls memory back:
+//! its bound has grown again by then, and a kernel that is told the lower one takes the owner's pages before it answers. So of
+//! memory systemd is told what has been at rest for five seconds. Before a bound grows beyond what systemd knows, it is told that
+//! there is none. When it has written, the files are written anew.
+//!
 //! A manager other than systemd is not asked: every five seconds its groups' files are read. What is in one, and was not written
 //! here, is the manager's from then on.
 //!
@@ -39,6 +44,11 @@ const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
 
 /// The file of a bound on memory.
 const HIGH: &str = "memory.high";
+/// Those of memory that are written here.
+const MEMORY_FILES: [&str; 3] = [HIGH, "memory.low", "memory.min"];
+
+/// For how long nothing of a place's memory is ordered anew before systemd is told.
+const REST_NS: Time = 5_000 * MS;
 
 /// So often it is looked for what a manager other than systemd has written.
 const LOOK_NS: Time = 5_000 * MS;
@@ -66,9 +76,11 @@ struct Spot {
     most: PlaceBounds,
     /// What was written into cpu.max.
     cap: Option<String>,
-    /// The bound on memory that was ordered last, and whether systemd is still to be told.
+    /// The bound on memory that was ordered last, and the one that systemd was told last.
     high: u64,
-    untold_high: Option<u64>,
+    told_high: u64,
+    /// When something of its memory was ordered that systemd was not told yet.
+    untold_since: Option<Time>,
     /// memory.max, which is never written here.
     bound: Option<u64>,
     kept: (u64, u64),
@@ -90,8 +102,11 @@ pub(super) struct Places {
     recorded: BTreeSet<PathBuf>,
     /// Groups around places, and what is kept for what is in them.
     around: BTreeMap<PathBuf, (u64, u64)>,
+    /// When that changed, and systemd was not told yet.
+    around_untold_since: Option<Time>,
     properties: Option<Properties>,
     looked_at: Time,
+    now: Time,
 }
 
 impl Places {
@@ -104,8 +119,10 @@ impl Places {
             carried: BTreeMap::new(),
             recorded: BTreeSet::new(),
             around: BTreeMap::new(),
+            around_untold_since: None,
             properties: None,
             looked_at: 0,
+            now: 0,
         }
     }
 
@@ -116,11 +133,22 @@ impl Places {
     }
 
     /// Hears what systemd says, and asks it for what is due.
-    pub(super) fn look(&mut self, now: Time, journal: &mut Journal) -> Vec<LiveError> {
+    pub(super) fn look(
+        &mut self,
+        now: Time,
+        mut pager: Option<&mut Pager>,
+        journal: &mut Journal,
+    ) -> Vec<LiveError> {
+        self.now = now;
         let mut problems = Vec::new();
+        let mut rewritten = BTreeSet::new();
         if now >= self.looked_at.saturating_add(LOOK_NS) {
             self.looked_at = now;
             for spot in &mut self.spots {
+                // systemd has read its files anew, and written what it was told.
+                if spot.told_high != spot.high && spot.says(HIGH) == Some(bound_text(spot.told_high)) {
+                    rewritten.extend(spot.systemds.clone());
+                }
                 if spot.systemds.is_none() {
                     problems.extend(spot.hear_manager(journal).err());
                 } else {
@@ -129,9 +157,14 @@ impl Places {
                 }
             }
         }
-        self.tell_bounds();
+        self.tell_memory();
         let Some(properties) = &mut self.properties else { return problems };
         problems.extend(properties.look(now, journal));
+        rewritten.extend(properties.take_rewritten());
+        for unit in &rewritten {
+            problems.extend(self.write_again(unit, pager.as_deref_mut()));
+        }
+        let Some(properties) = &self.properties else { return problems };
         for spot in &mut self.spots {
             if let Some(set) = spot.systemds.as_ref().and_then(|unit| properties.set_by_others(unit)) {
                 let memory = [set.memory, spot.bound].into_iter().flatten().min();
@@ -316,8 +349,9 @@ impl Places {
         }
     }
 
-    /// Bounds a place's memory. systemd writes into the file itself, and a kernel takes what is beyond a lower bound before it
-    /// answers: so systemd is told one only when the place is within it ([`Self::tell_bounds`]).
+    /// Bounds a place's memory. systemd writes into the file itself, later, and a kernel takes what is beyond a bound before it
+    /// answers. So systemd is told a bound only when it has been at rest, and the place is within it ([`Self::tell_memory`]).
+    /// Before a bound grows beyond the one that systemd knows, systemd is told that there is none.
     fn bound(
         &mut self,
         number: usize,
@@ -325,19 +359,22 @@ impl Places {
         pager: Option<&mut Pager>,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        let text = if bytes == UNSET { "max".to_owned() } else { bytes.to_string() };
+        let text = bound_text(bytes);
         let spot = &mut self.spots[number];
         let sinks = bytes < spot.high;
-        (spot.high, spot.untold_high) = (bytes, sinks.then_some(bytes));
+        (spot.high, spot.untold_since) = (bytes, Some(self.now));
+        if !self.remember(number, HIGH, journal)? {
+            // It comes when systemd has been told.
+            self.tell_high(number, bytes);
+            return Ok(());
+        }
+        if bytes > self.spots[number].told_high {
+            let most = self.spots[number].most.memory.unwrap_or(UNSET);
+            self.tell_high(number, most);
+        }
+        let spot = &mut self.spots[number];
         match pager {
             Some(pager) if sinks => {
-                if !self.remember(number, HIGH, journal)? {
-                    // It comes when systemd has been told.
-                    self.spots[number].untold_high = None;
-                    self.tell(number, Property::MemoryHigh, Value::Number(bytes));
-                    return Ok(());
-                }
-                let spot = &mut self.spots[number];
                 pager.lower(&spot.dir, &text);
                 spot.written.insert(HIGH, text);
                 Ok(())
@@ -346,24 +383,71 @@ impl Places {
                 if let Some(pager) = pager {
                     pager.raised(&spot.dir, &text);
                 }
-                self.tell(number, Property::MemoryHigh, Value::Number(bytes));
                 self.put(number, HIGH, &text, journal)
             }
         }
     }
 
-    /// Tells systemd of bounds that places have come to be within.
-    fn tell_bounds(&mut self) {
+    fn tell_high(&mut self, number: usize, bytes: u64) {
+        self.spots[number].told_high = bytes;
+        self.tell(number, Property::MemoryHigh, Value::Number(bytes));
+    }
+
+    /// Tells systemd what holds of memory where that has been at rest, and places are within their bounds.
+    fn tell_memory(&mut self) {
+        let now = self.now;
+        let rests = |since: &Time| now >= since.saturating_add(REST_NS);
         for number in 0..self.spots.len() {
             let spot = &mut self.spots[number];
-            let within = |bytes: &u64| {
+            let within = |bytes: u64| {
                 read(&spot.dir.join("memory.current"))
-                    .is_ok_and(|now| now.parse().is_ok_and(|now: u64| now <= *bytes))
+                    .is_ok_and(|now| now.parse().is_ok_and(|now: u64| now <= bytes))
             };
-            if let Some(bytes) = spot.untold_high.take_if(|bytes| within(bytes)) {
-                self.tell(number, Property::MemoryHigh, Value::Number(bytes));
+            if spot.untold_since.is_some_and(|since| rests(&since)) && within(spot.high) {
+                spot.untold_since = None;
+                let (high, kept) = (spot.high, spot.kept);
+                self.tell_high(number, high);
+                self.tell_kept(number, kept);
             }
         }
+        if self.around_untold_since.take_if(|since| rests(since)).is_some() {
+            for (group, (min, low)) in &self.around {
+                if let (Some(properties), Some(unit)) = (&mut self.properties, systemds(&self.mount, group)) {
+                    properties.want(&unit, Property::MemoryLow, Value::Number(*low));
+                    properties.want(&unit, Property::MemoryMin, Value::Number(*min));
+                }
+            }
+        }
+    }
+
+    fn tell_kept(&mut self, number: usize, (min, low): (u64, u64)) {
+        self.tell(number, Property::MemoryLow, Value::Number(low));
+        self.tell(number, Property::MemoryMin, Value::Number(min));
+    }
+
+    /// systemd has written a unit's files of memory, by what it was told last: they are to say what was ordered last.
+    fn write_again(&mut self, unit: &str, pager: Option<&mut Pager>) -> Vec<LiveError> {
+        let mut problems = Vec::new();
+        if let Some((group, (min, low))) =
+            self.around.iter().find(|(group, _)| systemds(&self.mount, group).as_deref() == Some(unit))
+            && self.recorded.contains(&group.join("memory.low"))
+        {
+            problems.extend(put_kept(group, *min, *low).err());
+        }
+        let Some(spot) = self.spots.iter().find(|spot| spot.systemds.as_deref() == Some(unit)) else {
+            return problems;
+        };
+        if spot.written.contains_key("memory.low") {
+            problems.extend(put_kept(&spot.dir, spot.kept.0, spot.kept.1).err());
+        }
+        let ours = spot.written.get(HIGH).filter(|ours| spot.says(HIGH).as_ref() != Some(*ours));
+        match (ours, pager) {
+            (Some(ours), Some(pager)) if spot.high != UNSET => pager.lower(&spot.dir, ours),
+            (Some(ours), _) => problems.extend(knob::put(&spot.dir.join(HIGH), ours).err()),
+            _ => {}
+        }
+        // A group that has gone needs nothing.
+        if host::is_dir(&spot.dir) { problems } else { Vec::new() }
     }
 
     /// Tells systemd, if the place is its own.
@@ -425,8 +509,8 @@ impl Places {
         let is_systemds = spot.systemds.is_some();
         if is_systemds {
             // A bound that systemd was not told yet, it cannot take back.
-            let untold = spot.untold_high.is_some();
-            spot.originals.retain(|file, _| *file == CAP || *file == HIGH && untold);
+            let untold = spot.untold_since.is_some();
+            spot.originals.retain(|file, _| *file == CAP || MEMORY_FILES.contains(file) && untold);
         }
         let put = |(file, original): (&&str, &String)| {
             let path = spot.dir.join(file);
@@ -459,9 +543,12 @@ impl Places {
         low: u64,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        self.spots[number].kept = (min, low);
-        self.tell(number, Property::MemoryLow, Value::Number(low));
-        self.tell(number, Property::MemoryMin, Value::Number(min));
+        let spot = &mut self.spots[number];
+        (spot.kept, spot.untold_since) = ((min, low), Some(self.now));
+        if spot.systemds.is_some() && !host::exists(&spot.dir.join("memory.low")) {
+            // It comes when systemd has been told.
+            self.tell_kept(number, (min, low));
+        }
         self.put(number, "memory.low", &low.to_string(), journal)?;
         self.put(number, "memory.min", &min.to_string(), journal)?;
         let mut sums: BTreeMap<PathBuf, (u64, u64)> =
@@ -474,10 +561,6 @@ impl Places {
             }
         }
         for (group, (min, low)) in &sums {
-            if let (Some(properties), Some(unit)) = (&mut self.properties, systemds(&self.mount, group)) {
-                properties.want(&unit, Property::MemoryLow, Value::Number(*low));
-                properties.want(&unit, Property::MemoryMin, Value::Number(*min));
-            }
             for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
                 let path = group.join(file);
                 let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
@@ -489,7 +572,9 @@ impl Places {
                 knob::put(&path, &bytes.to_string())?;
             }
         }
-        self.around = sums;
+        if self.around != sums {
+            (self.around, self.around_untold_since) = (sums, Some(self.now));
+        }
         Ok(())
     }
 
@@ -544,6 +629,17 @@ fn note(
     Ok(())
 }
 
+/// A bound as the kernel's files have it.
+fn bound_text(bytes: u64) -> String {
+    if bytes == UNSET { "max".to_owned() } else { bytes.to_string() }
+}
+
+/// Writes what is kept for a group.
+fn put_kept(dir: &Path, min: u64, low: u64) -> Result<(), LiveError> {
+    knob::put(&dir.join("memory.low"), &low.to_string())?;
+    knob::put(&dir.join("memory.min"), &min.to_string())
+}
+
 /// The systemd unit whose own control group this is.
 fn systemds(mount: &Path, dir: &Path) -> Option<String> {
     let group = Path::new("/").join(dir.strip_prefix(mount).ok()?);
@@ -567,7 +663,8 @@ impl Spot {
             dir,
             rates: BTreeMap::new(),
             high: UNSET,
-            untold_high: None,
+            told_high: UNSET,
+            untold_since: None,
             bound: None,
             usage,
             used_ns: 0,
@@ -602,6 +699,11 @@ impl Spot {
         // Lines of io.max are written here, too.
         self.most = PlaceBounds { rates, ..bounds::by(says) };
         Ok(())
+    }
+
+    /// What one of its files says; `None` where it cannot be read.
+    fn says(&self, file: &str) -> Option<String> {
+        read(&self.dir.join(file)).ok()
     }
 
     /// Its memory.max, which is its manager's.
@@ -706,13 +808,13 @@ mod tests {
         bench.follow(true);
         assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()));
         bench.confine("0-2");
-        bench.places.look(LOOK_NS, &mut bench.journal);
+        bench.places.look(LOOK_NS, None, &mut bench.journal);
         assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()), "what was written here is no bound");
         bench.put(GROUP, "cpuset.cpus", "4-7");
         bench.put(GROUP, "memory.max", "4096");
-        bench.places.look(LOOK_NS + 1, &mut bench.journal);
+        bench.places.look(LOOK_NS + 1, None, &mut bench.journal);
         assert_eq!(bench.most().memory, None, "it is looked for every five seconds");
-        bench.places.look(2 * LOOK_NS, &mut bench.journal);
+        bench.places.look(2 * LOOK_NS, None, &mut bench.journal);
         let most = bench.most();
         assert_eq!((most.cpus, most.memory), (Some("4-7".parse().unwrap()), Some(4096)));
         bench.confine("4-5");
@@ -734,20 +836,20 @@ mod tests {
         let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
         bench.places.follow(&bench.contract, &places, &mut bench.journal, &mut problems);
         let mut now = LOOK_NS;
-        bench.places.look(now, &mut bench.journal);
+        bench.places.look(now, None, &mut bench.journal);
         assert_eq!(bench.most().memory, None);
         bench.put(group, "memory.max", "314572800");
         while bench.most().memory != Some(314_572_800) {
             std::thread::sleep(std::time::Duration::from_millis(1));
             now += LOOK_NS;
-            bench.places.look(now, &mut bench.journal);
+            bench.places.look(now, None, &mut bench.journal);
             assert!(now < 10_000 * LOOK_NS, "it is not seen");
         }
     }
 
     /// systemd writes a bound into the kernel's file itself, and would wait there until what is beyond it was taken.
     #[test]
-    fn systemd_is_told_a_lower_bound_when_the_place_is_within_it() {
+    fn systemd_is_told_a_bound_at_rest_when_the_place_is_within_it() {
         let mut bench = Bench::new();
         let played = Played::new(true);
         played.unit("a.slice", false, &[]);
@@ -767,19 +869,20 @@ mod tests {
             for _ in 0..looks {
                 std::thread::sleep(std::time::Duration::from_millis(5));
                 now += LOOK_NS;
-                bench.places.look(now, &mut bench.journal);
+                bench.places.look(now, None, &mut bench.journal);
             }
             (read(&bench.path(group, "memory.high")).unwrap(), played.value("a.slice", Property::MemoryHigh))
         };
         assert_eq!(bound(&mut bench, Some(1_000), 40), ("1000".to_owned(), Value::Number(UNSET)));
         bench.put(group, "memory.current", "900");
         assert_eq!(bound(&mut bench, None, 200), ("1000".to_owned(), Value::Number(1_000)));
+        // One that grows: that there is none, at once. systemd writes that, and the file has ours again when it has answered.
+        bench.put(group, "memory.current", "4000");
+        assert_eq!(bound(&mut bench, Some(3_000), 0).0, "3000");
+        bench.put(group, "memory.high", "max");
+        assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(UNSET)));
         bench.put(group, "memory.current", "2000");
-        assert_eq!(
-            bound(&mut bench, Some(3_000), 200),
-            ("3000".to_owned(), Value::Number(3_000)),
-            "one that grows, at once"
-        );
+        assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(3_000)));
         bench.undo();
         assert_eq!(read(&bench.path(group, "memory.high")).unwrap(), "max");
     }

@@ -37,6 +37,9 @@ const PROPERTIES: [Property; 9] = [
     Property::MemoryMin,
 ];
 
+/// Those of memory. systemd writes all their files where it is told one of them.
+const MEMORY: [Property; 3] = [Property::MemoryHigh, Property::MemoryLow, Property::MemoryMin];
+
 /// The weight of a control group that has none.
 const WEIGHT_USUAL: Value = Value::Number(100);
 
@@ -76,6 +79,8 @@ pub(super) struct Properties {
     queue: Queue,
     units: BTreeMap<String, Told>,
     asked: BTreeMap<u64, (String, Asked)>,
+    /// Units whose files of memory systemd has written since that was asked last.
+    rewritten: BTreeSet<String>,
     /// Refusals that were said.
     said: BTreeSet<String>,
     /// systemd counts files among its own that are gone: it is to read them anew, once all is let go that is to be.
@@ -92,8 +97,9 @@ impl Properties {
     /// Of a systemd that is there.
     pub(super) fn of(whose: Whose) -> Result<Properties, LiveError> {
         let queue = Queue::start(whose.clone())?;
-        let (units, asked, said) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Ok(Properties { whose, queue, units, asked, said, is_to_read: false })
+        let (units, asked) = (BTreeMap::new(), BTreeMap::new());
+        let (rewritten, said) = (BTreeSet::new(), BTreeSet::new());
+        Ok(Properties { whose, queue, units, asked, rewritten, said, is_to_read: false })
     }
 
     /// A systemd unit's group is held from now on. Its controllers are switched on.
@@ -116,6 +122,11 @@ impl Properties {
     /// A value is to be in force at a systemd unit.
     pub(super) fn want(&mut self, unit: &str, property: Property, value: Value) {
         self.units.entry(unit.to_owned()).or_default().wanted.insert(property, value);
+    }
+
+    /// The units whose files of memory systemd has written since the last call: all of a unit's, whichever it was told.
+    pub(super) fn take_rewritten(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.rewritten)
     }
 
     /// What an administrator has set of a systemd unit; `None` while that is not known.
@@ -176,6 +187,11 @@ impl Properties {
                         problems.extend(self.forget(&unit, &given, journal).err());
                     } else if !error.is_silence() && self.said.insert(format!("{unit} {error}")) {
                         problems.push(error.into());
+                    }
+                }
+                (Asked::Set(values), Ok(_)) => {
+                    if values.iter().any(|(property, _)| MEMORY.contains(property)) {
+                        self.rewritten.insert(unit);
                     }
                 }
                 (_, Ok(_)) => {}
