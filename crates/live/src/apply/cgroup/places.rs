@@ -406,8 +406,12 @@ impl Places {
             if spot.untold_since.is_some_and(|since| rests(&since)) && within(spot.high) {
                 spot.untold_since = None;
                 let (high, kept) = (spot.high, spot.kept);
+                // What an administrator keeps for it is left alone.
+                let keeps = spot.written.contains_key("memory.low") && !spot.most.kept;
                 self.tell_high(number, high);
-                self.tell_kept(number, kept);
+                if keeps {
+                    self.tell_kept(number, kept);
+                }
             }
         }
         if self.around_untold_since.take_if(|since| rests(since)).is_some() {
@@ -437,7 +441,7 @@ impl Places {
         let Some(spot) = self.spots.iter().find(|spot| spot.systemds.as_deref() == Some(unit)) else {
             return problems;
         };
-        if spot.written.contains_key("memory.low") {
+        if spot.written.contains_key("memory.low") && !spot.most.kept {
             problems.extend(put_kept(&spot.dir, spot.kept.0, spot.kept.1).err());
         }
         let ours = spot.written.get(HIGH).filter(|ours| spot.says(HIGH).as_ref() != Some(*ours));
@@ -858,6 +862,8 @@ mod tests {
         for (file, text) in [("memory.high", "max"), ("memory.max", "max"), ("memory.current", "2000")] {
             bench.put(group, file, text);
         }
+        // What an administrator keeps for it is not taken back.
+        played.set("a.slice", Property::MemoryLow, Value::Number(70));
         let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
         bench.places.follow(&bench.contract, &places, &mut bench.journal, &mut Vec::new());
         let mut pager = Pager::default();
@@ -883,6 +889,7 @@ mod tests {
         assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(UNSET)));
         bench.put(group, "memory.current", "2000");
         assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(3_000)));
+        assert_eq!(played.value("a.slice", Property::MemoryLow), Value::Number(70));
         bench.undo();
         assert_eq!(read(&bench.path(group, "memory.high")).unwrap(), "max");
     }
