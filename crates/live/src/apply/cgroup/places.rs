@@ -862,6 +862,8 @@ mod tests {
         for (file, text) in [("memory.high", "max"), ("memory.max", "max"), ("memory.current", "2000")] {
             bench.put(group, file, text);
         }
+        // What an administrator keeps for it is not taken back.
+        played.set("a.slice", Property::MemoryMin, Value::Number(70));
         let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
         bench.places.follow(&bench.contract, &places, &mut bench.journal, &mut Vec::new());
         let mut pager = Pager::default();
@@ -887,6 +889,7 @@ mod tests {
         assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(UNSET)));
         bench.put(group, "memory.current", "2000");
         assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(3_000)));
+        assert_eq!(played.value("a.slice", Property::MemoryMin), Value::Number(70));
         bench.undo();
         assert_eq!(read(&bench.path(group, "memory.high")).unwrap(), "max");
     }

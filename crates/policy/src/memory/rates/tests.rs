@@ -142,6 +142,55 @@ fn what_came_back_counts_whoever_took_it() {
     assert_eq!([107, 37, 500].map(came), [50, 15, 50]);
 }
 
+/// 20 MiB go to swap in 400 ms, in three looks. The unit reads 100 MiB of files meanwhile: they were not there to be dropped.
+#[test]
+fn what_was_there_when_it_began_was_taken() {
+    let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
+    let has = |clean: u64, taken: u64| UnitMemory {
+        used: (500 + clean) * MIB,
+        anonymous: 500 * MIB,
+        taken: taken * MIB,
+        taking_ns: taken * 20 * MS,
+        ..UnitMemory::default()
+    };
+    let callable = |rates: &Rates, clean| rates.pace(has(clean, 0), &facts).within(1_000 * MS) / MIB;
+    let (mut rates, mut taking) = (Rates::default(), Taking::default());
+    rates.look(0, &mut taking, has(0, 0), &facts, false);
+    for (ms, clean, taken) in [(100, 0, 0), (200, 50, 6), (300, 100, 12)] {
+        rates.look(ms * MS, &mut taking, has(clean, taken), &facts, true);
+    }
+    rates.look(400 * MS, &mut taking, has(100, 20), &facts, false);
+    assert_eq!((callable(&rates, 0), callable(&rates, 128)), (50, 128));
+}
+
+/// A trial takes 12 MiB in 600 ms, of which less is there at each look than tells anything.
+#[test]
+fn what_a_trial_takes_is_one_amount() {
+    let facts = MemoryFacts { total: TOTAL, swap_free: 1_000 * MIB, ..MemoryFacts::default() };
+    let has = |taken: u64| UnitMemory {
+        used: 500 * MIB,
+        anonymous: 500 * MIB,
+        taken: taken * MIB,
+        taking_ns: taken * 50 * MS,
+        ..UnitMemory::default()
+    };
+    let callable = |rates: &Rates| rates.pace(has(0), &facts).within(1_000 * MS) / MIB;
+    let (mut rates, mut taking) = (Rates::default(), Taking::default());
+    assert!(rates.trial(0, &mut taking, has(0), 100 * MIB, &facts).is_some());
+    for (ms, taken) in [(200, 4), (400, 8), (600, 12), (1_000, 12)] {
+        rates.look(ms * MS, &mut taking, has(taken), &facts, false);
+    }
+    assert_eq!(callable(&rates), 20);
+    // Afterwards as little at a time, for a second each, says nothing.
+    for (ms, taken, taking_ms) in
+        [(1_200, 14, 1_600), (1_400, 16, 2_600), (1_600, 18, 3_600), (1_800, 22, 4_600)]
+    {
+        let unit = UnitMemory { taking_ns: taking_ms * MS, ..has(taken) };
+        rates.look(ms * MS, &mut taking, unit, &facts, false);
+    }
+    assert_eq!(callable(&rates), 20);
+}
+
 #[test]
 fn a_machine_that_drops_in_no_time_learns_of_writes_alone() {
     let (mut rates, mut before) = (Rates::free_to_drop(), Taken::default());
