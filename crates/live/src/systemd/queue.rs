@@ -41,12 +41,12 @@ pub enum Request {
         /// Which.
         properties: Vec<Property>,
     },
-    /// To set properties until the machine's next start.
+    /// To set properties until the machine's next start, but for those that somebody has changed meanwhile.
     Set {
         /// Of which systemd unit.
         unit: String,
-        /// Which, and their values.
-        properties: Vec<(Property, Value)>,
+        /// Which.
+        changes: Vec<Change>,
     },
     /// To take properties back.
     Revert {
@@ -66,6 +66,17 @@ pub enum Request {
     },
 }
 
+/// A property that is to have another value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// Which.
+    pub property: Property,
+    /// What it was when it was asked for last.
+    pub from: Value,
+    /// What it is to be.
+    pub to: Value,
+}
+
 /// What came of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -73,8 +84,8 @@ pub enum Answer {
     State(State),
     /// What properties are.
     Former(Vec<Former>),
-    /// They are set.
-    Set,
+    /// They are set; these are not, since somebody has changed them.
+    Set(Vec<Property>),
     /// What was taken back.
     Reverted(Reverted),
     /// Whether it has read its files; it still does, otherwise.
@@ -228,10 +239,7 @@ fn make(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
     Ok(match request {
         Request::State { unit } => Answer::State(manager.state(&unit)?),
         Request::Former { unit, properties } => Answer::Former(manager.former(&unit, &properties)?),
-        Request::Set { unit, properties } => {
-            manager.set_runtime(&unit, &properties)?;
-            Answer::Set
-        }
+        Request::Set { unit, changes } => Answer::Set(change(manager, &unit, changes)?),
         Request::Revert { unit, held } => Answer::Reverted(manager.revert(&unit, &held)?),
         Request::Reload => Answer::Reloaded(manager.reload()?),
         Request::Start(scope) => {
@@ -242,15 +250,32 @@ fn make(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
     })
 }
 
+/// Sets properties that are still what they were: what an administrator sets between a look at them and now is not written over.
+/// The properties that are not.
+fn change(manager: &mut Manager, unit: &str, changes: Vec<Change>) -> Result<Vec<Property>, Error> {
+    let properties: Vec<Property> = changes.iter().map(|change| change.property).collect();
+    let now = manager.show(unit, &properties)?;
+    let is_as_it_was = |change: &Change| {
+        now.iter().any(|(property, value)| *property == change.property && *value == change.from)
+    };
+    let (to_set, left): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_as_it_was);
+    let to_set: Vec<(Property, Value)> =
+        to_set.into_iter().map(|change| (change.property, change.to)).collect();
+    manager.set_runtime(unit, &to_set)?;
+    Ok(left.into_iter().map(|change| change.property).collect())
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::played::{Fault, Played};
     use super::*;
 
+    /// Of a weight that nobody has set so far.
     fn set(weight: u64) -> Request {
-        let properties = vec![(Property::CPUWeight, Value::Number(weight))];
-        Request::Set { unit: "a.slice".to_owned(), properties }
+        let property = Property::CPUWeight;
+        let changes = vec![Change { property, from: property.nothing(), to: Value::Number(weight) }];
+        Request::Set { unit: "a.slice".to_owned(), changes }
     }
 
     /// Looks until so many are answered, as a loop does again and again.
@@ -270,14 +295,27 @@ mod tests {
         let mut queue = Queue::start(played.whose()).unwrap();
         let former = Request::Former { unit: "a.slice".to_owned(), properties: vec![Property::CPUWeight] };
         let numbers =
-            [queue.ask(former), queue.ask(set(7)), queue.ask(set(10_001)), queue.ask(Request::Reload)];
+            [queue.ask(former), queue.ask(set(10_001)), queue.ask(set(7)), queue.ask(Request::Reload)];
         let all = answered(&mut queue, 4);
         assert_eq!(all.iter().map(|done| done.number).collect::<Vec<_>>(), numbers);
         assert!(matches!(&all[0].answer, Ok(Answer::Former(all)) if all.len() == 1));
-        assert!(matches!(all[1].answer, Ok(Answer::Set)));
-        assert!(matches!(all[2].answer, Err(Error::Unsuitable { .. })));
+        assert!(matches!(all[1].answer, Err(Error::Unsuitable { .. })));
+        assert!(matches!(&all[2].answer, Ok(Answer::Set(left)) if left.is_empty()));
         assert!(matches!(all[3].answer, Ok(Answer::Reloaded(true))));
         assert_eq!((queue.waiting(), queue.news()), (0, None));
+    }
+
+    /// The loop has seen no weight; an administrator sets one before the loop's own is asked for.
+    #[test]
+    fn what_somebody_changed_meanwhile_is_not_written_over() {
+        let played = Played::new(true);
+        played.unit("a.slice", false, &[]);
+        played.set("a.slice", Property::CPUWeight, Value::Number(300));
+        let mut queue = Queue::start(played.whose()).unwrap();
+        queue.ask(set(7));
+        let all = answered(&mut queue, 1);
+        assert!(matches!(&all[0].answer, Ok(Answer::Set(left)) if *left == [Property::CPUWeight]));
+        assert_eq!(played.value("a.slice", Property::CPUWeight), Value::Number(300));
     }
 
     #[test]
@@ -296,7 +334,7 @@ mod tests {
         assert_eq!(queue.news(), None);
         thread::sleep(REST);
         queue.ask(set(50));
-        assert!(matches!(answered(&mut queue, 1)[0].answer, Ok(Answer::Set)));
+        assert!(matches!(&answered(&mut queue, 1)[0].answer, Ok(Answer::Set(left)) if left.is_empty()));
         assert_eq!((queue.news(), queue.news()), (Some(News::Back), None));
     }
 

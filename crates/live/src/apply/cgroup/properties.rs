@@ -4,9 +4,9 @@
 //! its properties needs.
 //!
 //! Algorithm: a value is in the kernel's file at once ([`places`](super::places)), and here it is *wanted* as a property. At most
-//! twice a second for each systemd unit, systemd is asked what its properties are, and then to set those that are wanted. The
-//! journal has both before. A value that is neither what was there nor what was given is an administrator's: it takes the place of
-//! what was there. Every five seconds it is looked for.
+//! twice a second for each systemd unit, systemd is asked what its properties are, and then to set those that are wanted and still
+//! are what they were. The journal has both before. A value that is neither what was there nor what was given is an administrator's:
+//! it takes the place of what was there. Every five seconds it is looked for.
 //!
 //! What an administrator set is a fact for the policy ([`PlaceBounds`]), which orders within it. A value that was given and is in
 //! force no more is not given again until the policy has seen that.
@@ -14,14 +14,19 @@
 //! systemd keeps the controller `cpu` on for a weight, and not for counting, which a kernel does without it. Our scheduler does not see
 //! the groups of a kernel where that controller is off. So a systemd unit whose weight nobody sets has the usual one.
 //!
-//! Limits: where systemd does not answer, the kernel's files have what holds, until systemd writes them.
+//! Limits:
+//! - Where systemd does not answer, the kernel's files have what holds, until systemd writes them.
+//! - systemd has no call that sets what is still as it was. What an administrator sets in the tenth of a millisecond between the
+//!   question and the call is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use commonhold_policy::{MS, PlaceBounds, Time};
 
 use crate::LiveError;
-use crate::systemd::{Answer, Done, Former, Held, News, Property, Queue, Request, Reverted, Value, Whose};
+use crate::systemd::{
+    Answer, Change, Done, Former, Held, News, Property, Queue, Request, Reverted, Value, Whose,
+};
 use crate::undo::journal::{Entry, Journal, record};
 
 /// What is set of places.
@@ -166,8 +171,9 @@ impl Properties {
             told.is_busy = false;
             match (asked, answer) {
                 (Asked::Former, Ok(Answer::Former(list))) => {
+                    let now = list.iter().map(|former| (former.property, former.value.clone())).collect();
                     problems.extend(told.hear(&self.whose, &unit, list, journal).err());
-                    problems.extend(self.set(&unit, journal).err());
+                    problems.extend(self.set(&unit, &now, journal).err());
                 }
                 (Asked::Revert(properties), Ok(answer)) => {
                     if let Answer::Reverted(Reverted { left, reload, .. }) = &answer {
@@ -189,7 +195,11 @@ impl Properties {
                         problems.push(error.into());
                     }
                 }
-                (Asked::Set(values), Ok(_)) => {
+                (Asked::Set(values), Ok(answer)) => {
+                    if matches!(&answer, Answer::Set(left) if !left.is_empty()) {
+                        // An administrator's: learnt at once.
+                        told.asked_at = None;
+                    }
                     if values.iter().any(|(property, _)| MEMORY.contains(property)) {
                         self.rewritten.insert(unit);
                     }
@@ -228,7 +238,7 @@ impl Properties {
                     Asked::Revert(properties),
                     Request::Revert { unit: unit.clone(), held },
                 ));
-            } else if !told.is_known || !told.wanted.is_empty() || since.is_some_and(|since| since >= LOOK_NS)
+            } else if !told.is_known || !told.wanted.is_empty() || since.is_none_or(|since| since >= LOOK_NS)
             {
                 let request = Request::Former { unit: unit.clone(), properties: PROPERTIES.to_vec() };
                 requests.push((unit.clone(), Asked::Former, request));
@@ -248,15 +258,23 @@ impl Properties {
         }
     }
 
-    /// Asks for what is wanted of a systemd unit of which it is known what was before.
-    fn set(&mut self, unit: &str, journal: &mut Journal) -> Result<(), LiveError> {
+    /// Asks for what is wanted of a systemd unit of which it is known what was before, and what is `now`.
+    fn set(
+        &mut self,
+        unit: &str,
+        now: &BTreeMap<Property, Value>,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
         let Some(told) = self.units.get_mut(unit).filter(|told| !told.leaves) else { return Ok(()) };
-        let mut values = Vec::new();
+        let (mut values, mut changes) = (Vec::new(), Vec::new());
         for (property, value) in std::mem::take(&mut told.wanted) {
             // One that this systemd does not know is left out.
-            let Some(former) = told.former.get(&property) else { continue };
+            let (Some(former), Some(from)) = (told.former.get(&property), now.get(&property)) else {
+                continue;
+            };
             let given = told.given.get(&property).and_then(|given| given.last());
             if given.unwrap_or(&former.value) != &value {
+                changes.push(Change { property, from: from.clone(), to: value.clone() });
                 values.push((property, value));
             }
         }
@@ -279,7 +297,7 @@ impl Properties {
             given.drain(..given.len().saturating_sub(GIVEN_MAX));
         }
         told.is_busy = true;
-        let number = self.queue.ask(Request::Set { unit: unit.to_owned(), properties: values.clone() });
+        let number = self.queue.ask(Request::Set { unit: unit.to_owned(), changes });
         self.asked.insert(number, (unit.to_owned(), Asked::Set(values)));
         Ok(())
     }
@@ -474,6 +492,35 @@ mod tests {
         );
         assert_eq!(played.files(), ["user-1001.slice.d", "50-MemoryHigh.conf"], "the administrator's own");
     }
+
+    /// A slice has 200, and is to have 100; an administrator gives it 150 when systemd was asked what it has.
+    #[test]
+    fn what_an_administrator_sets_after_the_look_is_not_written_over() {
+        const A: &str = "user-1001.slice";
+        let (played, property) = (crate::systemd::played::Played::new(true), Property::MemoryHigh);
+        played.unit(A, false, &[]);
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        let mut properties = Properties::of(played.whose()).unwrap();
+        let mut now = 0;
+        properties.come(A);
+        properties.want(A, property, Value::Number(200));
+        settle(&mut properties, &mut now, &mut journal);
+        properties.want(A, property, Value::Number(100));
+        played.set(A, property, Value::Number(150));
+        let looked = BTreeMap::from([(property, Value::Number(200))]);
+        properties.set(A, &looked, &mut journal).unwrap();
+        while properties.queue.waiting() > 0 {
+            properties.look(now, &mut journal);
+        }
+        assert_eq!(played.value(A, property), Value::Number(150));
+        // It is learnt at once, not at the next look for what administrators set.
+        while properties.queue.waiting() > 0 {
+            properties.look(now, &mut journal);
+        }
+        assert_eq!(properties.set_by_others(A).unwrap().memory, Some(150));
+    }
+
     /// systemd has the controller `cpu` on for it, whether an administrator's weight or ours is the reason; the administrator's
     /// stays.
     #[test]
