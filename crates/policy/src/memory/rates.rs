@@ -8,12 +8,12 @@
 //! pages that go to swap: one for each swap area, by the area that the kernel fills next.
 //! - All begin as a slow machine's, so that first loans are small. What a backend took, and the time that it worked
 //!   at it, replaces that. From then on the rate follows: half way down at once, a quarter of the way up.
-//! - Time without work does not count, nor do small amounts: a device is late with the first page. So a lender that grows
-//!   slowly does not make the rates look slow.
+//! - Time without work does not count. So a lender that grows slowly does not make the rates look slow.
 //! - A rate is to be known before it is relied on. So a little is taken *on trial* from a borrower whose loan has come
 //!   to where its rate ends: at first after [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
 //! - A unit that owes much is also slowed by its own bound, and takes its own pages. So what counts is the faster of two: what
-//!   was taken by order, in the time that this took, and what the unit has less since it came to owe.
+//!   was taken by order, in the time that this took; and, when it owes no more, what it has less since it came to owe. Not
+//!   before: what goes fast goes first.
 //! - What was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
 //!   these, the more of dirty ones and those in no file. A unit that reads files has new pages to drop soon after, which
 //!   say nothing of what was taken. A simulated machine knows of each page whether it was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
@@ -35,10 +35,8 @@ const DROPPED_PER_S: u64 = 128 << 20;
 const WRITTEN_PER_S: u64 = 32 << 20;
 /// No rate sinks below, so that small loans are tried, and measured.
 const PER_S_MIN: u64 = 1 << 20;
-/// Less than this says nothing about a rate: a device answers late, however little is asked of it. Unless it took as long as
-/// [`LONG_NS`].
+/// Less than this, taken in less than a second, says nothing about a rate.
 const BYTES_MIN: u64 = 8 << 20;
-const LONG_NS: Time = 4_000 * MS;
 /// When something is taken on trial again: at first, and at most.
 const TRIAL_NS: Time = 500 * MS;
 const TRIAL_NS_MAX: Time = 64_000 * MS;
@@ -76,7 +74,7 @@ pub struct Rates {
 pub(super) struct Taking {
     /// What was learnt from so far, of what was taken by order.
     pub(super) counted: Taken,
-    /// When the unit came to owe something, or was learnt from since, and its facts then.
+    /// When the unit came to owe something, and its facts then.
     owed: Option<(Time, UnitMemory)>,
     /// What it had when what was taken since then began to be taken.
     had: UnitMemory,
@@ -146,8 +144,8 @@ impl Taken {
 
     /// Whether it is enough to tell a rate; `busy` while more is being taken.
     fn tells(self, busy: bool) -> bool {
-        let whole = !busy || u128::from(self.ns) >= SECOND;
-        self.ns > 0 && whole && (self.bytes >= BYTES_MIN || self.ns >= LONG_NS)
+        let (long, much) = (u128::from(self.ns) >= SECOND, self.bytes >= BYTES_MIN);
+        self.ns > 0 && (long || much && !busy)
     }
 
     /// What is left without so many bytes that were taken at that rate. The rest is no faster than all of it together.
@@ -207,20 +205,19 @@ impl Rates {
         }
         let on_trial = taking.tried.is_some_and(|at| now.saturating_sub(at) < TRIAL_LASTS_NS);
         let busy = owes || on_trial;
-        let ways = [counted.since(taking.counted), taking.came_back(now, unit)];
-        let told = ways.into_iter().filter(|way| way.tells(busy)).max_by_key(|way| way.per_s());
+        let back = if owes { Taken::default() } else { taking.came_back(now, unit) };
+        let taken = counted.since(taking.counted);
+        let told = [taken, back].into_iter().filter(|way| way.tells(busy)).max_by_key(|way| way.per_s());
         if let Some(all) = told {
             self.learn(all, taking.had, facts);
         }
-        // Many small amounts say no more than one.
-        if told.is_some() || !busy {
+        if told.is_some() || counted.bytes < taking.counted.bytes || counted.ns < taking.counted.ns {
             taking.counted = counted;
-        }
-        if told.is_some() || !owes {
-            taking.owed = None;
         }
         if owes {
             taking.owed.get_or_insert((now, unit));
+        } else {
+            taking.owed = None;
         }
         if taking.counted == counted && taking.owed.is_none_or(|(at, _)| at == now) {
             taking.had = unit;

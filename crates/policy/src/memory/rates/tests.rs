@@ -24,7 +24,7 @@ fn what_a_unit_reads_anew_was_not_taken_from_it() {
     assert_eq!((callable(&rates, 0), callable(&rates, 128)), (96, 128));
     // Too little is left to tell; and what is left is no faster than all together.
     let learnt = rates.clone();
-    rates.learn(taken(20, 1_400), had(14), &facts);
+    rates.learn(taken(20, 400), had(14), &facts);
     assert_eq!(rates, learnt);
     let mut quick = Rates::default();
     quick.learn(taken(40, 100), had(20), &facts);
@@ -60,21 +60,16 @@ fn rates_follow_what_taking_took() {
     // 16 MiB in 16 ms: 1,000 MiB/s, which replaces what was assumed.
     learn(&mut rates, &mut before, seen(16, 16), &none, false);
     assert_eq!(callable(&rates), 300);
-    // Too little to tell, and so again.
-    learn(&mut rates, &mut before, seen(20, 1_300), &none, false);
-    learn(&mut rates, &mut before, seen(26, 3_400), &none, false);
+    // Too little to tell; while more is being taken, not yet; then 100 MiB in 500 ms, half way down from 1,000 to 200.
+    learn(&mut rates, &mut before, seen(20, 300), &none, false);
+    learn(&mut rates, &mut before, seen(100, 400), &none, true);
     assert_eq!(callable(&rates), 300);
-    // While more is being taken, not yet; then 90 MiB in 450 ms, half way down from 1,000 to 200.
-    learn(&mut rates, &mut before, seen(100, 3_700), &none, true);
-    assert_eq!(callable(&rates), 300);
-    learn(&mut rates, &mut before, seen(116, 3_850), &none, false);
+    learn(&mut rates, &mut before, seen(116, 516), &none, false);
     assert_eq!(callable(&rates), 180);
-    // 40 MiB at 1,000 MiB/s: a quarter of the way up, to 700. Nothing in four seconds: half way down.
-    learn(&mut rates, &mut before, seen(156, 3_890), &none, false);
+    // 40 MiB at 1,000 MiB/s: a quarter of the way up, to 700. Nothing in a second: half way down.
+    learn(&mut rates, &mut before, seen(156, 556), &none, false);
     assert_eq!(callable(&rates), 210);
-    learn(&mut rates, &mut before, seen(156, 7_880), &none, true);
-    assert_eq!(callable(&rates), 210);
-    learn(&mut rates, &mut before, seen(156, 7_890), &none, true);
+    learn(&mut rates, &mut before, seen(156, 1_556), &none, true);
     assert_eq!(callable(&rates), 105);
     // The unit was made anew: what it counts is no measurement, and what follows is.
     learn(&mut rates, &mut before, seen(1, 1), &none, false);
@@ -163,32 +158,24 @@ fn what_was_there_when_it_began_was_taken() {
     assert_eq!((callable(&rates, 0), callable(&rates, 128)), (50, 128));
 }
 
-/// A trial takes 12 MiB in 600 ms, of which less is there at each look than tells anything.
+/// A trial takes 20 MiB: the first 8 in 80 ms, the rest in 720. It is one amount.
 #[test]
 fn what_a_trial_takes_is_one_amount() {
     let facts = MemoryFacts { total: TOTAL, swap_free: 1_000 * MIB, ..MemoryFacts::default() };
-    let has = |taken: u64| UnitMemory {
+    let has = |taken: u64, ms: u64| UnitMemory {
         used: 500 * MIB,
         anonymous: 500 * MIB,
         taken: taken * MIB,
-        taking_ns: taken * 50 * MS,
+        taking_ns: ms * MS,
         ..UnitMemory::default()
     };
-    let callable = |rates: &Rates| rates.pace(has(0), &facts).within(1_000 * MS) / MIB;
+    let callable = |rates: &Rates| rates.pace(has(0, 0), &facts).within(1_000 * MS) / MIB;
     let (mut rates, mut taking) = (Rates::default(), Taking::default());
-    assert!(rates.trial(0, &mut taking, has(0), 100 * MIB, &facts).is_some());
-    for (ms, taken) in [(200, 4), (400, 8), (600, 12), (1_000, 12)] {
-        rates.look(ms * MS, &mut taking, has(taken), &facts, false);
-    }
-    assert_eq!(callable(&rates), 20);
-    // Afterwards as little at a time, for a second each, says nothing.
-    for (ms, taken, taking_ms) in
-        [(1_200, 14, 1_600), (1_400, 16, 2_600), (1_600, 18, 3_600), (1_800, 22, 4_600)]
-    {
-        let unit = UnitMemory { taking_ns: taking_ms * MS, ..has(taken) };
-        rates.look(ms * MS, &mut taking, unit, &facts, false);
-    }
-    assert_eq!(callable(&rates), 20);
+    assert!(rates.trial(0, &mut taking, has(0, 0), 100 * MIB, &facts).is_some());
+    rates.look(200 * MS, &mut taking, has(8, 80), &facts, false);
+    assert_eq!(callable(&rates), 32, "not yet");
+    rates.look(1_000 * MS, &mut taking, has(20, 800), &facts, false);
+    assert_eq!(callable(&rates), 25);
 }
 
 #[test]

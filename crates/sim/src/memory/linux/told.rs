@@ -13,6 +13,7 @@
 //!   those count that were taken lately: before no more others were taken than the machine has frames. (Linux
 //!   remembers about as many.) Which come is not known. Where a file is read here and there, they
 //!   fall evenly on the missing ones. Else those that were never in the cache come first, and the rest likewise.
+//! - A page that came back from swap and was not changed since is in swap still: it only has to be dropped.
 //! - A unit stalls while at least one of its tasks waits for memory.
 //! - What an order took counts when its frames are free. It is at work from the order until all of it is written;
 //!   dropping a page takes [`DROP_NS`].
@@ -64,6 +65,7 @@ impl Memory {
             let unit = &mut units[space.unit.index()];
             unit.anonymous += space.charged();
             unit.cold_anonymous += cold(space, now);
+            unit.swap_cached += space.clean;
         }
         let mut cached = 0;
         for file in &self.files {
@@ -84,6 +86,7 @@ impl Memory {
             let told = UnitMemory {
                 used: bytes(used),
                 anonymous: bytes(unit.anonymous),
+                swap_cached: bytes(unit.swap_cached),
                 dirty: bytes(unit.dirty),
                 cold: bytes(unit.cold + unit.cold_anonymous),
                 cold_anonymous: bytes(unit.cold_anonymous),
