@@ -319,7 +319,8 @@ fn taking_goes_on_as_pages_are_written() {
     assert!(!memory.takes(A));
     insist(&mut memory, A, 16, |memory| memory.swap_in(space, 16));
     insist(&mut memory, A, 72, |memory| memory.grow(space, 72));
-    // 8 of the 16 are clean.
+    // 8 of the 16 are clean, and swap has them already.
+    assert_eq!(told(&memory, A).swap_cached, 8 * PAGE);
     let out = memory.take(A, 80 * PAGE);
     assert_eq!((out.freed, pages(&out)), (8, 64));
     memory.bound(A, None);
