@@ -1,6 +1,6 @@
 # In the guest with systemd: programs that others wrote, as a light user's, beside a heavy user's, under each way of control.
 #
-# Given: mode (mixed, reverse, returns, reader), ways, runs or returns, and the seconds that each program has. Prints a line per
+# Given: mode (mixed, reverse, returns), ways, programs and heavies, runs or returns, and the seconds that each program has. Prints a line per
 # reading: @WAY RUN WHAT VALUE. What is longer goes into /out.
 #
 # ana is the light user, carol the heavy one. What each runs is a service of systemd's in its user's slice, and it is so under
@@ -205,11 +205,19 @@ heavy_begins() {
 	dd if=/dev/urandom of=$place/heavy/data bs=1M count=512 conv=fsync 2> /dev/null
 	chown carol $place/heavy/data
 }
-heavy_all() {
+heavy_cpu() {
 	heavy cpu -- stress-ng --cpu "$hogs" --cpu-method int64 --quiet
+}
+heavy_memory() {
 	heavy memory -- stress-ng --vm 2 --vm-bytes "${crowd}M" --vm-keep --vm-method write64 --quiet --oomable
+}
+heavy_writer() {
 	heavy writer -- sh -c 'while :; do dd if=/dev/zero of=written bs=1M count=1024 conv=fdatasync 2> /dev/null; done'
+}
+heavy_reader() {
 	heavy reader -- fio --name=heavy --filename=data --rw=randread --bs=64k --direct=1 --ioengine=libaio --iodepth=16 --time_based --runtime=100000
+}
+heavy_forks() {
 	heavy forks -- stress-ng --fork 2 --quiet
 }
 
@@ -219,7 +227,7 @@ one() {
 	hold "$way" || return
 	[ "$way" = kernel ] || filler
 	if [ "$way" != alone ]; then
-		heavy_all
+		for program in $heavies; do heavy_$program; done
 		pause "$warm"
 	fi
 	cpu_usec $HEAVY
