@@ -13,7 +13,8 @@
 //! that a rule names (`exec`, `pid`, `command`) does not count where others are: it is moved to a scope in its unit's slice.
 //!
 //! Algorithm, parts ([`spread`]): a holder has what it uses, and what is left of the unit's is divided evenly. If all
-//! use more than the unit has, its parts are in proportion to what they use. A holder that its manager bounds has no more than
+//! use more than the unit has, its parts are in proportion to what they use. Of memory, a place counts as using a sixteenth of an
+//! even part at least. A holder that its manager bounds has no more than
 //! that bound; the others have what it cannot use. So a part follows use, and all parts sum to what the unit has.
 //!
 //! - Memory: bounds and guarantees of the unit's own processes, and what is taken from them.
@@ -76,6 +77,13 @@ fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
         caps[0] = caps[0].min(total / CHANGE_PART);
     }
     spread(total, uses, &caps)
+}
+
+/// What each is taken to use at least where bounds of memory are spread: else a place that came just now could not begin, and one
+/// with little could not grow, while others use all that the unit has.
+fn with_least(total: u64, uses: &[u64]) -> Vec<u64> {
+    let least = total / CHANGE_PART / (uses.len() as u64).max(1);
+    uses.iter().enumerate().map(|(nth, used)| if nth == 0 { *used } else { (*used).max(least) }).collect()
 }
 
 /// Parts of memory as a kernel takes them: it counts in pages, of 64 KiB at most.
@@ -430,7 +438,9 @@ impl State {
             }
             let min = spread(force.min.saturating_sub(min_inside), &keeps);
             let low = spread(force.own, &keeps);
-            let bounds = force.allowed.map(|bytes| spread(bytes, &caps));
+            let bounds = force
+                .allowed
+                .map(|bytes| whole_pages(spread_with_own(bytes, &with_least(bytes, &uses), &caps)));
             let own: Vec<u64> = low.iter().zip(&min).map(|(low, min)| *low.max(min)).collect();
             let mut kept: Vec<(u64, u64)> = min.iter().zip(&own).map(|(min, own)| (*min, *own)).collect();
             kept[0] = (kept[0].0.saturating_add(around.0), kept[0].1.saturating_add(around.1));

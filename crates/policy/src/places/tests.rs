@@ -127,6 +127,16 @@ fn allowed(orders: &[PartOrder]) -> Vec<(Option<u32>, Option<u64>)> {
     orders.iter().filter_map(of).collect()
 }
 
+/// A slice uses all 250 MiB that the unit may, and another one comes: a sixteenth of an even part is enough to begin with.
+#[test]
+fn who_comes_to_a_full_unit_can_begin() {
+    let mut world = World::new();
+    world.place(1, ANA, 300);
+    world.place(2, ANA, 0);
+    let orders = world.step(|plan| allow(plan, ANA, 250));
+    assert_eq!(allowed(&orders), [(None, Some(0)), (Some(1), Some(245)), (Some(2), Some(4))]);
+}
+
 /// Two slices of a unit use 300 and 100 of the 600 MiB that it may; of the 200 that are left, its own group has little, which uses nothing.
 #[test]
 fn a_bound_follows_use_and_comes_back_whole() {
