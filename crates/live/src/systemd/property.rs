@@ -206,7 +206,7 @@ impl Value {
     }
 
     /// With its devices in order: systemd tells them in that in which it heard of them first.
-    pub(super) fn sorted(mut self) -> Value {
+    pub(crate) fn sorted(mut self) -> Value {
         if let Value::Devices(devices) = &mut self {
             devices.sort();
         }

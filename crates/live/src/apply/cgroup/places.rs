@@ -10,7 +10,7 @@
 //! Where the group is systemd's, systemd is told as well ([`properties`](super::properties)), and enables the controllers.
 //! Elsewhere a controller that a group lacks is enabled in those around it.
 //!
-//! systemd writes what it is told a moment later, all of a group's files of memory at once. Take an owner that calls memory back:
+//! systemd writes what it is told a moment later, and all of a group's files with it. Take an owner that calls memory back:
 //! its bound has grown again by then, and a kernel that is told the lower one takes the owner's pages before it answers. So of
 //! memory systemd is told what has been at rest for five seconds. Before a bound grows beyond what systemd knows, it is told that
 //! there is none. When it has written, the files are written anew.
@@ -42,6 +42,8 @@ use crate::undo::journal::{Entry, Journal, record};
 /// The controllers that are enabled for places.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
 
+/// The file of a set of CPUs.
+const CPUS: &str = "cpuset.cpus";
 /// The file of a bound on memory.
 const HIGH: &str = "memory.high";
 /// Those of memory that are written here.
@@ -52,6 +54,9 @@ const REST_NS: Time = 5_000 * MS;
 
 /// So often it is looked for what a manager other than systemd has written.
 const LOOK_NS: Time = 5_000 * MS;
+
+/// So many bounds are remembered that a thread was to write after the one that a file has.
+const FORMER_HIGHS_MAX: usize = 64;
 
 /// Reading and writing, in bytes per second.
 type Rates = (Option<u64>, Option<u64>);
@@ -81,6 +86,10 @@ struct Spot {
     told_high: u64,
     /// When something of its memory was ordered that systemd was not told yet.
     untold_since: Option<Time>,
+    /// What systemd was told last is kept for it.
+    told_kept: (u64, u64),
+    /// What memory.high may say still, until a thread has written the lower bound that was ordered.
+    former_highs: Vec<String>,
     /// memory.max, which is never written here.
     bound: Option<u64>,
     kept: (u64, u64),
@@ -145,8 +154,7 @@ impl Places {
         if now >= self.looked_at.saturating_add(LOOK_NS) {
             self.looked_at = now;
             for spot in &mut self.spots {
-                // systemd has read its files anew, and written what it was told.
-                if spot.told_high != spot.high && spot.says(HIGH) == Some(bound_text(spot.told_high)) {
+                if spot.has_what_was_told() {
                     rewritten.extend(spot.systemds.clone());
                 }
                 if spot.systemds.is_none() {
@@ -184,10 +192,9 @@ impl Places {
     ) -> bool {
         let before: Vec<PlaceId> = self.spots.iter().map(|spot| spot.id).collect();
         let (stays, goes): (Vec<Spot>, Vec<Spot>) =
-            std::mem::take(&mut self.spots).into_iter().partition(|spot| {
-                places.get(&spot.group).is_some_and(|unit| contract.unit(*unit).path == spot.path)
-            });
+            std::mem::take(&mut self.spots).into_iter().partition(|spot| places.contains_key(&spot.group));
         self.spots = stays;
+        let (have_gone, kept_of_gone) = (!goes.is_empty(), goes.iter().any(|spot| spot.kept != (0, 0)));
         for spot in goes {
             *self.carried.entry(spot.path.clone()).or_default() += spot.used_ns;
             if let (Some(properties), Some(unit)) = (&mut self.properties, &spot.systemds) {
@@ -195,8 +202,20 @@ impl Places {
             }
             problems.extend(self.give_back(spot, journal));
         }
-        for spot in &mut self.spots {
-            spot.unit = places[&spot.group];
+        for number in 0..self.spots.len() {
+            let unit = places[&self.spots[number].group];
+            self.spots[number].unit = unit;
+            if self.spots[number].path != contract.unit(unit).path {
+                problems.extend(self.change_hands(number, &contract.unit(unit).path, journal));
+            }
+        }
+        if kept_of_gone {
+            problems.extend(self.keep_around(journal).err());
+        }
+        if have_gone {
+            let paths: BTreeSet<&str> =
+                contract.held().map(|unit| contract.unit(unit).path.as_str()).collect();
+            self.carried.retain(|path, _| paths.contains(path.as_str()));
         }
         let known: BTreeSet<&str> = self.spots.iter().map(|spot| spot.group.as_str()).collect();
         let new: Vec<(&String, &UnitId)> =
@@ -218,6 +237,25 @@ impl Places {
             self.spots.push(spot);
         }
         !before.iter().copied().eq(self.spots.iter().map(|spot| spot.id))
+    }
+
+    /// A place is another unit's from now on, as by a reload. What is written there stays until it is ordered anew, and what is not
+    /// ordered for every place goes.
+    fn change_hands(&mut self, number: usize, path: &str, journal: &mut Journal) -> Vec<LiveError> {
+        let spot = &mut self.spots[number];
+        *self.carried.entry(spot.path.clone()).or_default() += spot.used_ns;
+        self.last += 1;
+        (spot.id, spot.path) = (PlaceId(self.last), path.to_owned());
+        spot.begin_count();
+        let (is_kept, is_capped) = (spot.kept != (0, 0), spot.cap.is_some());
+        let mut problems = Vec::new();
+        if is_kept {
+            problems.extend(self.guarantee(number, 0, 0, journal).err());
+        }
+        if is_capped {
+            problems.extend(self.put(number, CAP, &knob::cpu_max(None), journal).err());
+        }
+        problems
     }
 
     /// Enables controllers in the groups around one.
@@ -320,7 +358,7 @@ impl Places {
             PartOrder::Confine { cpus, .. } => {
                 let cpus = cpus.clone().or_else(|| self.spots[number].most.cpus.clone()).unwrap_or_default();
                 self.tell(number, Property::AllowedCPUs, Value::Cpus(cpus.clone()));
-                self.put(number, "cpuset.cpus", &cpus.to_string(), journal)
+                self.put(number, CPUS, &cpus.to_string(), journal)
             }
             PartOrder::Weigh { weight, .. } => {
                 self.tell(number, Property::CPUWeight, Value::Number(u64::from(*weight)));
@@ -376,7 +414,10 @@ impl Places {
         match pager {
             Some(pager) if sinks => {
                 pager.lower(&spot.dir, &text);
-                spot.written.insert(HIGH, text);
+                let before = spot.written.insert(HIGH, text).or_else(|| spot.originals.get(HIGH).cloned());
+                spot.former_highs.extend(before);
+                let most = spot.former_highs.len().saturating_sub(FORMER_HIGHS_MAX);
+                spot.former_highs.drain(..most);
                 Ok(())
             }
             pager => {
@@ -393,35 +434,56 @@ impl Places {
         self.tell(number, Property::MemoryHigh, Value::Number(bytes));
     }
 
-    /// Tells systemd what holds of memory where that has been at rest, and places are within their bounds.
+    /// Tells systemd what holds of memory where that has been at rest: a bound only where the place is within it.
     fn tell_memory(&mut self) {
         let now = self.now;
         let rests = |since: &Time| now >= since.saturating_add(REST_NS);
+        let within = |dir: &Path, bytes: u64| {
+            read(&dir.join("memory.current")).is_ok_and(|now| now.parse().is_ok_and(|now: u64| now <= bytes))
+        };
         for number in 0..self.spots.len() {
             let spot = &mut self.spots[number];
-            let within = |bytes: u64| {
-                read(&spot.dir.join("memory.current"))
-                    .is_ok_and(|now| now.parse().is_ok_and(|now: u64| now <= bytes))
-            };
-            if spot.untold_since.is_some_and(|since| rests(&since)) && within(spot.high) {
+            if !spot.untold_since.is_some_and(|since| rests(&since)) {
+                continue;
+            }
+            let (high, kept) = (spot.high, spot.kept);
+            if spot.keeps() && spot.told_kept != kept {
+                spot.told_kept = kept;
+                self.tell_kept(number, kept);
+            }
+            let spot = &mut self.spots[number];
+            if spot.told_high == high || within(&spot.dir, high) {
                 spot.untold_since = None;
-                let (high, kept) = (spot.high, spot.kept);
-                // What an administrator keeps for it is left alone.
-                let keeps = spot.written.contains_key("memory.low") && !spot.most.kept;
                 self.tell_high(number, high);
-                if keeps {
-                    self.tell_kept(number, kept);
-                }
             }
         }
         if self.around_untold_since.take_if(|since| rests(since)).is_some() {
+            let mut wants = Vec::new();
             for (group, (min, low)) in &self.around {
-                if let (Some(properties), Some(unit)) = (&mut self.properties, systemds(&self.mount, group)) {
-                    properties.want(&unit, Property::MemoryLow, Value::Number(*low));
-                    properties.want(&unit, Property::MemoryMin, Value::Number(*min));
+                let Some(unit) = systemds(&self.mount, group) else { continue };
+                for (file, property, bytes) in
+                    [("memory.low", Property::MemoryLow, low), ("memory.min", Property::MemoryMin, min)]
+                {
+                    if self.keeps_around(group, file) {
+                        wants.push((unit.clone(), property, Value::Number(*bytes)));
+                    }
+                }
+            }
+            if let Some(properties) = &mut self.properties {
+                for (unit, property, value) in wants {
+                    properties.want(&unit, property, value);
                 }
             }
         }
+    }
+
+    /// Whether a file of a group around places was written here. What an administrator keeps there is left alone.
+    fn keeps_around(&self, group: &Path, file: &str) -> bool {
+        let by_others = || {
+            let (properties, unit) = (self.properties.as_ref()?, systemds(&self.mount, group)?);
+            properties.set_by_others(&unit).map(|set| set.kept)
+        };
+        self.recorded.contains(&group.join(file)) && by_others() != Some(true)
     }
 
     fn tell_kept(&mut self, number: usize, (min, low): (u64, u64)) {
@@ -429,20 +491,33 @@ impl Places {
         self.tell(number, Property::MemoryMin, Value::Number(min));
     }
 
-    /// systemd has written a unit's files of memory, by what it was told last: they are to say what was ordered last.
+    /// systemd has written a unit's files, by what it was told last: they are to say what was ordered last.
     fn write_again(&mut self, unit: &str, pager: Option<&mut Pager>) -> Vec<LiveError> {
         let mut problems = Vec::new();
-        if let Some((group, (min, low))) =
-            self.around.iter().find(|(group, _)| systemds(&self.mount, group).as_deref() == Some(unit))
-            && self.recorded.contains(&group.join("memory.low"))
-        {
-            problems.extend(put_kept(group, *min, *low).err());
+        let around =
+            self.around.iter().find(|(group, _)| systemds(&self.mount, group).as_deref() == Some(unit));
+        if let Some((group, (min, low))) = around {
+            for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
+                if self.keeps_around(group, file) && host::is_dir(group) {
+                    problems.extend(knob::put(&group.join(file), &bytes.to_string()).err());
+                }
+            }
         }
         let Some(spot) = self.spots.iter().find(|spot| spot.systemds.as_deref() == Some(unit)) else {
             return problems;
         };
-        if spot.written.contains_key("memory.low") && !spot.most.kept {
+        if spot.keeps() {
             problems.extend(put_kept(&spot.dir, spot.kept.0, spot.kept.1).err());
+        }
+        if let Some(cap) = spot.lost_cap() {
+            problems.extend(knob::put(&spot.dir.join(CAP), cap).err());
+        }
+        // CPUs that were called back since are not to be used until systemd has heard of that.
+        let is_newer = self.properties.as_ref().is_some_and(|all| all.wants(unit, Property::AllowedCPUs));
+        if let Some(cpus) =
+            spot.written.get(CPUS).filter(|ours| is_newer && spot.says(CPUS).as_ref() != Some(*ours))
+        {
+            let _ = host::write(&spot.dir.join(CPUS), cpus);
         }
         let ours = spot.written.get(HIGH).filter(|ours| spot.says(HIGH).as_ref() != Some(*ours));
         match (ours, pager) {
@@ -533,7 +608,7 @@ impl Places {
         // Rates are taken back at the end, where the group is there still.
         let files = files.into_iter().chain(is_gone.then_some("io.max"));
         let left: Vec<PathBuf> = files.map(|file| spot.dir.join(file)).collect();
-        self.recorded.retain(|path| !left.contains(path));
+        self.recorded.retain(|path| !(left.contains(path) || is_gone && path.parent() == Some(&spot.dir)));
         let left: Vec<Entry> = left.into_iter().map(|path| Entry::KnobLeft { path }).collect();
         problems.extend(record(journal, &left).err());
         problems
@@ -555,6 +630,12 @@ impl Places {
         }
         self.put(number, "memory.low", &low.to_string(), journal)?;
         self.put(number, "memory.min", &min.to_string(), journal)?;
+        self.keep_around(journal)
+    }
+
+    /// Keeps for the groups around places what is kept in them.
+    fn keep_around(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
+        self.forget_around(journal)?;
         let mut sums: BTreeMap<PathBuf, (u64, u64)> =
             self.around.keys().map(|group| (group.clone(), (0, 0))).collect();
         for spot in self.spots.iter().filter(|spot| spot.kept != (0, 0)) {
@@ -564,20 +645,52 @@ impl Places {
                 *sum = (sum.0.saturating_add(spot.kept.0), sum.1.saturating_add(spot.kept.1));
             }
         }
+        let mut done = Ok(());
         for (group, (min, low)) in &sums {
             for (file, bytes) in [("memory.low", low), ("memory.min", min)] {
-                let path = group.join(file);
-                let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
-                // What somebody keeps there already is left alone.
-                if !self.recorded.contains(&path) && original != "0" {
-                    continue;
-                }
-                note(&mut self.recorded, &path, &original, journal)?;
-                knob::put(&path, &bytes.to_string())?;
+                let kept = self.keep_in(group, file, *bytes, journal);
+                // One that has gone since needs nothing.
+                done = done.and(if host::is_dir(group) { kept } else { Ok(()) });
             }
         }
         if self.around != sums {
             (self.around, self.around_untold_since) = (sums, Some(self.now));
+        }
+        done
+    }
+
+    fn keep_in(
+        &mut self,
+        group: &Path,
+        file: &str,
+        bytes: u64,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let path = group.join(file);
+        let original = read(&path).map_err(|source| failed(&path, "read it".to_owned(), source))?;
+        // What somebody keeps there already is left alone.
+        if self.recorded.contains(&path) {
+            if !self.keeps_around(group, file) {
+                return Ok(());
+            }
+        } else if original != "0" {
+            return Ok(());
+        }
+        note(&mut self.recorded, &path, &original, journal)?;
+        knob::put(&path, &bytes.to_string())
+    }
+
+    /// Groups around places that have gone.
+    fn forget_around(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
+        let gone: Vec<PathBuf> = self.around.keys().filter(|group| !host::is_dir(group)).cloned().collect();
+        for group in gone {
+            self.around.remove(&group);
+            if let (Some(properties), Some(unit)) = (&mut self.properties, systemds(&self.mount, &group)) {
+                properties.leave(&unit);
+            }
+            let files = MEMORY_FILES.map(|file| group.join(file));
+            self.recorded.retain(|path| !files.contains(path));
+            record(journal, &files.map(|path| Entry::KnobLeft { path }))?;
         }
         Ok(())
     }
@@ -652,8 +765,6 @@ fn systemds(mount: &Path, dir: &Path) -> Option<String> {
 
 impl Spot {
     fn new(id: PlaceId, unit: UnitId, path: &str, group: &str, dir: PathBuf) -> Spot {
-        let usage = Gauge::open(&dir.join("cpu.stat")).ok();
-        let usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|since| (gauge, since)));
         let says = |file: &str| read(&dir.join(file)).ok();
         let most = bounds::by(says);
         let mut spot = Spot {
@@ -669,8 +780,10 @@ impl Spot {
             high: UNSET,
             told_high: UNSET,
             untold_since: None,
+            told_kept: (0, 0),
+            former_highs: Vec::new(),
             bound: None,
-            usage,
+            usage: None,
             used_ns: 0,
             most,
             cap: None,
@@ -678,8 +791,40 @@ impl Spot {
             originals: BTreeMap::new(),
             written: BTreeMap::new(),
         };
+        spot.begin_count();
         spot.bound = spot.bound_now();
         spot
+    }
+
+    /// Counts CPU time from now on.
+    fn begin_count(&mut self) {
+        let usage = Gauge::open(&self.dir.join("cpu.stat")).ok();
+        self.usage = usage.and_then(|gauge| gauge.value("usage_usec").ok().map(|since| (gauge, since)));
+        self.used_ns = 0;
+    }
+
+    /// Whether systemd has read its files anew, and so has written what it was told last where something else holds.
+    fn has_what_was_told(&self) -> bool {
+        let says = |file: &str, text: &str| self.says(file).is_some_and(|now| now == text);
+        let high = self.told_high != self.high && says(HIGH, &bound_text(self.told_high));
+        let kept = self.keeps()
+            && self.told_kept != self.kept
+            && says("memory.low", &self.told_kept.1.to_string())
+            && says("memory.min", &self.told_kept.0.to_string());
+        high || kept || self.lost_cap().is_some()
+    }
+
+    /// The cap that was written, where nobody has one now. systemd is not told it, and so writes that there is none.
+    fn lost_cap(&self) -> Option<&String> {
+        let is_lost = |cap: &&String| {
+            !self.most.cap && self.says(CAP).is_some_and(|now| now != **cap && now.starts_with("max"))
+        };
+        self.cap.as_ref().filter(is_lost)
+    }
+
+    /// Whether what is kept for it was written here. What an administrator keeps is left alone.
+    fn keeps(&self) -> bool {
+        self.written.contains_key("memory.low") && !self.most.kept
     }
 
     /// Looks for what its manager has set: what a file says, if it is not what was written here.
@@ -687,7 +832,17 @@ impl Spot {
         for (file, written) in std::mem::take(&mut self.written) {
             let path = self.dir.join(file);
             match read(&path) {
-                Ok(now) if now != written => {
+                Ok(now) if now == written => {
+                    if file == HIGH {
+                        self.former_highs.clear();
+                    }
+                    self.written.insert(file, written);
+                }
+                // A thread is about to write ours.
+                Ok(now) if file == HIGH && self.former_highs.contains(&now) => {
+                    self.written.insert(file, written);
+                }
+                Ok(now) => {
                     let left = Entry::KnobLeft { path: path.clone() };
                     record(journal, &[left, Entry::Knob { path, original: now.clone() }])?;
                     self.originals.insert(file, now);
@@ -892,6 +1047,180 @@ mod tests {
         assert_eq!(played.value("a.slice", Property::MemoryMin), Value::Number(70));
         bench.undo();
         assert_eq!(read(&bench.path(group, "memory.high")).unwrap(), "max");
+    }
+
+    impl Bench {
+        /// A bench with a systemd that has these units, and these groups with files of memory and a cap.
+        fn with_systemd(units: &[&str], groups: &[&str]) -> (Bench, Played) {
+            let mut bench = Bench::new();
+            let played = Played::new(true);
+            for unit in units {
+                played.unit(unit, false, &[]);
+            }
+            bench.places.properties = Some(Properties::of(played.whose()).unwrap());
+            for group in groups {
+                bench.memory(group);
+            }
+            (bench, played)
+        }
+
+        fn memory(&self, group: &str) {
+            for (file, text) in [
+                ("memory.high", "max"),
+                ("memory.max", "max"),
+                ("memory.low", "0"),
+                ("memory.min", "0"),
+                ("memory.current", "0"),
+                (CAP, "max 100000"),
+            ] {
+                self.put(group, file, text);
+            }
+        }
+
+        fn says(&self, group: &str, file: &str) -> String {
+            read(&self.path(group, file)).unwrap()
+        }
+
+        fn follow_all(&mut self, groups: &[(&str, UnitId)]) {
+            let places = groups.iter().map(|(group, unit)| ((*group).to_owned(), *unit)).collect();
+            let mut problems = Vec::new();
+            self.places.follow(&self.contract, &places, &mut self.journal, &mut problems);
+            assert!(problems.is_empty(), "{problems:?}");
+        }
+
+        fn keep(&mut self, number: usize, min: u64, low: u64) {
+            self.places.guarantee(number, min, low, &mut self.journal).unwrap();
+        }
+
+        /// So many looks, five seconds apart.
+        fn looks(&mut self, now: &mut Time, looks: u32) {
+            for _ in 0..looks {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                *now += LOOK_NS;
+                let problems = self.places.look(*now, None, &mut self.journal);
+                assert!(problems.is_empty(), "{problems:?}");
+            }
+        }
+    }
+
+    /// systemd is not told a cap, and writes that there is none when it is told anything else.
+    #[test]
+    fn a_cap_that_systemd_wrote_over_is_there_again() {
+        let (mut bench, played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
+        bench.follow_all(&[("/a.slice", bench.unit)]);
+        bench.places.put(0, CAP, "50000 100000", &mut bench.journal).unwrap();
+        let mut now = 0;
+        bench.looks(&mut now, 20);
+        bench.put("/a.slice", CAP, "max 100000");
+        bench.places.tell(0, Property::CPUWeight, Value::Number(7));
+        now += LOOK_NS / 5;
+        while played.value("a.slice", Property::CPUWeight) != Value::Number(7)
+            || bench.says("/a.slice", CAP) != "50000 100000"
+        {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            bench.places.look(now, None, &mut bench.journal);
+            now += MS;
+            assert!(now < 23 * LOOK_NS, "it is not there again");
+        }
+        // One that reads its files anew does not say so.
+        bench.put("/a.slice", CAP, "max 100000");
+        bench.looks(&mut now, 1);
+        assert_eq!(bench.says("/a.slice", CAP), "50000 100000");
+        // An administrator's stays.
+        bench.put("/a.slice", CAP, "20000 100000");
+        bench.looks(&mut now, 2);
+        assert_eq!(bench.says("/a.slice", CAP), "20000 100000");
+    }
+
+    /// A user's slice is held, and the slice around all users is told as much. Then an administrator keeps memory there.
+    #[test]
+    fn what_an_administrator_keeps_around_places_stays() {
+        let groups = ["/user.slice", "/user.slice/user-1.slice"];
+        let (mut bench, played) = Bench::with_systemd(&["user.slice", "user-1.slice"], &groups);
+        bench.follow_all(&[(groups[1], bench.unit)]);
+        bench.keep(0, 20, 20);
+        assert_eq!(bench.says(groups[0], "memory.min"), "20");
+        let mut now = 0;
+        bench.looks(&mut now, 40);
+        let min = |unit: &str| played.value(unit, Property::MemoryMin);
+        assert_eq!((min("user.slice"), min("user-1.slice")), (Value::Number(20), Value::Number(20)));
+        played.set("user.slice", Property::MemoryMin, Value::Number(99));
+        bench.put(groups[0], "memory.min", "99");
+        bench.looks(&mut now, 40);
+        bench.keep(0, 30, 30);
+        bench.looks(&mut now, 40);
+        assert_eq!((min("user.slice"), min("user-1.slice")), (Value::Number(99), Value::Number(30)));
+        assert_eq!(bench.says(groups[0], "memory.min"), "99");
+    }
+
+    /// Two jobs in different groups. The first goes with the group around it, and then the second.
+    #[test]
+    fn what_is_kept_around_places_goes_with_them() {
+        let mut bench = Bench::new();
+        for group in ["/jobs", GROUP, "/others", "/others/job_2"] {
+            bench.memory(group);
+            bench.put(group, "cgroup.controllers", "cpu cpuset io memory");
+            bench.put(group, "cgroup.subtree_control", "cpu cpuset io memory");
+        }
+        bench.follow_all(&[(GROUP, bench.unit), ("/others/job_2", bench.unit)]);
+        bench.keep(0, 10, 20);
+        bench.keep(1, 1, 2);
+        assert_eq!(
+            (bench.says("/jobs", "memory.low"), bench.says("/others", "memory.min")),
+            ("20".into(), "1".into())
+        );
+        std::fs::remove_dir_all(bench.path("/jobs", "")).unwrap();
+        bench.follow_all(&[("/others/job_2", bench.unit)]);
+        bench.keep(0, 3, 4);
+        assert_eq!(bench.says("/others", "memory.min"), "3");
+        assert!(bench.places.around.keys().eq([&bench.path("/others", "")]));
+        bench.follow_all(&[]);
+        assert_eq!(
+            (bench.says("/others", "memory.low"), bench.says("/others", "memory.min")),
+            ("0".into(), "0".into())
+        );
+    }
+
+    /// A reload gives a group to another unit. What its manager had is not forgotten, and what the first unit had goes.
+    #[test]
+    fn a_place_that_changes_hands_is_still_its_managers() {
+        let mut bench = Bench::new();
+        bench.memory(GROUP);
+        bench.memory("/jobs");
+        let other = bench.contract.add(None, "other");
+        bench.follow(true);
+        bench.confine("0-2");
+        bench.keep(0, 1, 2);
+        let before = bench.places.spots[0].id;
+        bench.follow_all(&[(GROUP, other)]);
+        assert_ne!(bench.places.spots[0].id, before);
+        assert_eq!(
+            (bench.says(GROUP, "memory.low"), bench.says("/jobs", "memory.low")),
+            ("0".into(), "0".into())
+        );
+        bench.places.look(LOOK_NS, None, &mut bench.journal);
+        assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()));
+        bench.follow(false);
+        assert_eq!(bench.cpus(), "0-5");
+    }
+
+    /// A thread is to write a lower bound, and has not begun. What the file says until then is ours.
+    #[test]
+    fn a_bound_that_is_not_written_yet_is_no_managers() {
+        let mut bench = Bench::new();
+        bench.follow(true);
+        let mut pager = Pager::default();
+        bench.places.bound(0, 5_000, Some(&mut pager), &mut bench.journal).unwrap();
+        bench.places.spots[0].former_highs.push("6000".to_owned());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        bench.put(GROUP, "memory.high", "6000");
+        bench.places.look(LOOK_NS, None, &mut bench.journal);
+        assert_eq!(bench.most().memory, None);
+        bench.put(GROUP, "memory.high", "5000");
+        bench.places.look(2 * LOOK_NS, None, &mut bench.journal);
+        bench.put(GROUP, "memory.high", "6000");
+        bench.places.look(3 * LOOK_NS, None, &mut bench.journal);
+        assert_eq!(bench.most().memory, Some(6_000), "it had been written");
     }
 
     /// A group that is no place any more is its manager's, and nothing is left to undo there.

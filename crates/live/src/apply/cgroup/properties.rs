@@ -6,7 +6,11 @@
 //! Algorithm: a value is in the kernel's file at once ([`places`](super::places)), and here it is *wanted* as a property. At most
 //! twice a second for each systemd unit, systemd is asked what its properties are, and then to set those that are wanted and still
 //! are what they were. The journal has both before. A value that is neither what was there nor what was given is an administrator's:
-//! it takes the place of what was there. Every five seconds it is looked for.
+//! it takes the place of what was there. Every five seconds it is looked for. A value that was given and is not there, without
+//! another's in its place, is given again: systemd did not answer, or somebody took it away.
+//!
+//! systemd writes all files of a group when it is told one property of it, by what it was told last of the others; and all files of all
+//! groups when it reads its own anew. Which groups it has written is told ([`Properties::take_rewritten`]).
 //!
 //! What an administrator set is a fact for the policy ([`PlaceBounds`]), which orders within it. A value that was given and is in
 //! force no more is not given again until the policy has seen that.
@@ -42,9 +46,6 @@ const PROPERTIES: [Property; 9] = [
     Property::MemoryMin,
 ];
 
-/// Those of memory. systemd writes all their files where it is told one of them.
-const MEMORY: [Property; 3] = [Property::MemoryHigh, Property::MemoryLow, Property::MemoryMin];
-
 /// The weight of a control group that has none.
 const WEIGHT_USUAL: Value = Value::Number(100);
 
@@ -60,8 +61,9 @@ const GIVEN_MAX: usize = 2;
 #[derive(Debug)]
 enum Asked {
     Former,
-    Set(Vec<(Property, Value)>),
+    Set(Vec<Change>),
     Revert(Vec<Property>),
+    Reload,
 }
 
 /// A systemd unit.
@@ -84,7 +86,7 @@ pub(super) struct Properties {
     queue: Queue,
     units: BTreeMap<String, Told>,
     asked: BTreeMap<u64, (String, Asked)>,
-    /// Units whose files of memory systemd has written since that was asked last.
+    /// Units whose files systemd has written since that was asked last.
     rewritten: BTreeSet<String>,
     /// Refusals that were said.
     said: BTreeSet<String>,
@@ -129,9 +131,14 @@ impl Properties {
         self.units.entry(unit.to_owned()).or_default().wanted.insert(property, value);
     }
 
-    /// The units whose files of memory systemd has written since the last call: all of a unit's, whichever it was told.
+    /// The units whose files systemd has written since the last call: all of a unit's, whichever property it was told.
     pub(super) fn take_rewritten(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.rewritten)
+    }
+
+    /// Whether a newer value is to be told than systemd has.
+    pub(super) fn wants(&self, unit: &str, property: Property) -> bool {
+        self.units.get(unit).is_some_and(|told| told.wanted.contains_key(&property))
     }
 
     /// What an administrator has set of a systemd unit; `None` while that is not known.
@@ -167,6 +174,10 @@ impl Properties {
         let mut problems = Vec::new();
         for Done { number, answer } in self.queue.done() {
             let Some((unit, asked)) = self.asked.remove(&number) else { continue };
+            if let Asked::Reload = asked {
+                self.rewritten.extend(self.units.keys().cloned());
+                continue;
+            }
             let Some(told) = self.units.get_mut(&unit) else { continue };
             told.is_busy = false;
             match (asked, answer) {
@@ -182,26 +193,32 @@ impl Properties {
                     }
                     problems.extend(self.forget(&unit, &properties, journal).err());
                 }
-                (asked, Err(error)) => {
-                    if let Asked::Set(values) = asked {
-                        for (property, value) in values.into_iter().filter(|_| error.is_silence()) {
-                            told.wanted.entry(property).or_insert(value);
-                        }
+                (Asked::Set(changes), Ok(answer)) => {
+                    if matches!(&answer, Answer::Set(left) if left.len() < changes.len()) {
+                        self.rewritten.insert(unit);
                     }
-                    if error.is_gone() {
-                        let given: Vec<Property> = told.given.keys().copied().collect();
-                        problems.extend(self.forget(&unit, &given, journal).err());
-                    } else if !error.is_silence() && self.said.insert(format!("{unit} {error}")) {
-                        problems.push(error.into());
-                    }
-                }
-                (Asked::Set(values), Ok(answer)) => {
                     if matches!(&answer, Answer::Set(left) if !left.is_empty()) {
                         // An administrator's: learnt at once.
                         told.asked_at = None;
                     }
-                    if values.iter().any(|(property, _)| MEMORY.contains(property)) {
-                        self.rewritten.insert(unit);
+                }
+                (asked, Err(error)) if error.is_gone() => {
+                    // Its files stay, and would be in force when it comes again.
+                    let held = told.held();
+                    let properties: Vec<Property> = held.iter().map(|held| held.former.property).collect();
+                    if held.is_empty() || matches!(asked, Asked::Revert(_)) {
+                        problems.extend(self.forget(&unit, &properties, journal).err());
+                    } else {
+                        told.is_busy = true;
+                        self.take_back(unit, properties, held);
+                    }
+                }
+                (asked, Err(error)) => {
+                    if let Asked::Set(changes) = asked {
+                        self.not_set(&unit, changes, error.is_silence());
+                    }
+                    if !error.is_silence() && self.said.insert(format!("{unit} {error}")) {
+                        problems.push(error.into());
                     }
                 }
                 (_, Ok(_)) => {}
@@ -224,7 +241,7 @@ impl Properties {
     }
 
     fn ask(&mut self, now: Time) {
-        let mut requests = Vec::new();
+        let (mut requests, mut back) = (Vec::new(), Vec::new());
         for (unit, told) in &mut self.units {
             let since = told.asked_at.map(|at| now.saturating_sub(at));
             if told.is_busy || since.is_some_and(|since| since < ASK_NS) {
@@ -233,15 +250,11 @@ impl Properties {
             let held: Vec<Held> = told.held();
             if told.leaves {
                 let properties = held.iter().map(|held| held.former.property).collect();
-                requests.push((
-                    unit.clone(),
-                    Asked::Revert(properties),
-                    Request::Revert { unit: unit.clone(), held },
-                ));
+                back.push((unit.clone(), properties, held));
             } else if !told.is_known || !told.wanted.is_empty() || since.is_none_or(|since| since >= LOOK_NS)
             {
                 let request = Request::Former { unit: unit.clone(), properties: PROPERTIES.to_vec() };
-                requests.push((unit.clone(), Asked::Former, request));
+                requests.push((unit.clone(), request));
             } else {
                 continue;
             }
@@ -249,13 +262,49 @@ impl Properties {
         }
         if self.is_to_read && !self.units.values().any(|told| told.leaves) {
             self.is_to_read = false;
-            // What comes of it changes nothing here.
-            self.queue.ask(Request::Reload);
+            let number = self.queue.ask(Request::Reload);
+            self.asked.insert(number, (String::new(), Asked::Reload));
         }
-        for (unit, asked, request) in requests {
+        for (unit, request) in requests {
             let number = self.queue.ask(request);
-            self.asked.insert(number, (unit, asked));
+            self.asked.insert(number, (unit, Asked::Former));
         }
+        for (unit, properties, held) in back {
+            self.take_back(unit, properties, held);
+        }
+    }
+
+    fn take_back(&mut self, unit: String, properties: Vec<Property>, held: Vec<Held>) {
+        let number = self.queue.ask(Request::Revert { unit: unit.clone(), held });
+        self.asked.insert(number, (unit, Asked::Revert(properties)));
+    }
+
+    /// What was asked for is not set. Where systemd was silent, it is wanted still. Of several that it refused, each is asked for alone:
+    /// it sets all or none.
+    fn not_set(&mut self, unit: &str, changes: Vec<Change>, is_silence: bool) {
+        let Some(told) = self.units.get_mut(unit) else { return };
+        if is_silence {
+            for change in changes {
+                told.wanted.entry(change.property).or_insert(change.to);
+            }
+        } else if changes.len() > 1 {
+            told.is_busy = true;
+            for change in changes {
+                self.ask_for(unit, vec![change]);
+            }
+        } else if let Some(Change { property, to, .. }) = changes.first()
+            && let Some(given) = told.given.get_mut(property)
+        {
+            given.retain(|given| given != to);
+            if given.is_empty() {
+                told.given.remove(property);
+            }
+        }
+    }
+
+    fn ask_for(&mut self, unit: &str, changes: Vec<Change>) {
+        let number = self.queue.ask(Request::Set { unit: unit.to_owned(), changes: changes.clone() });
+        self.asked.insert(number, (unit.to_owned(), Asked::Set(changes)));
     }
 
     /// Asks for what is wanted of a systemd unit of which it is known what was before, and what is `now`.
@@ -266,39 +315,37 @@ impl Properties {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let Some(told) = self.units.get_mut(unit).filter(|told| !told.leaves) else { return Ok(()) };
-        let (mut values, mut changes) = (Vec::new(), Vec::new());
-        for (property, value) in std::mem::take(&mut told.wanted) {
+        let mut changes = Vec::new();
+        for (property, to) in std::mem::take(&mut told.wanted) {
             // One that this systemd does not know is left out.
-            let (Some(former), Some(from)) = (told.former.get(&property), now.get(&property)) else {
+            let Some(from) = now.get(&property).filter(|_| told.former.contains_key(&property)) else {
                 continue;
             };
-            let given = told.given.get(&property).and_then(|given| given.last());
-            if given.unwrap_or(&former.value) != &value {
-                changes.push(Change { property, from: from.clone(), to: value.clone() });
-                values.push((property, value));
+            if from.clone().sorted() != to.clone().sorted() {
+                changes.push(Change { property, from: from.clone(), to });
             }
         }
-        if values.is_empty() {
+        if changes.is_empty() {
             return Ok(());
         }
         let mut entries = Vec::new();
-        for (property, value) in &values {
+        for Change { property, to, .. } in &changes {
             if !told.given.contains_key(property) {
                 let former = told.former[property].clone();
                 entries.push(Entry::Property { whose: self.whose.clone(), unit: unit.to_owned(), former });
             }
-            let (whose, unit, value) = (self.whose.clone(), unit.to_owned(), value.clone());
+            let (whose, unit, value) = (self.whose.clone(), unit.to_owned(), to.clone());
             entries.push(Entry::PropertyGiven { whose, unit, property: *property, value });
         }
         record(journal, &entries)?;
-        for (property, value) in &values {
+        for Change { property, to, .. } in &changes {
             let given = told.given.entry(*property).or_default();
-            given.push(value.clone());
+            given.retain(|given| given != to);
+            given.push(to.clone());
             given.drain(..given.len().saturating_sub(GIVEN_MAX));
         }
         told.is_busy = true;
-        let number = self.queue.ask(Request::Set { unit: unit.to_owned(), changes });
-        self.asked.insert(number, (unit.to_owned(), Asked::Set(values)));
+        self.ask_for(unit, changes);
         Ok(())
     }
 
@@ -311,7 +358,8 @@ impl Properties {
         });
         record(journal, &back.collect::<Vec<_>>())?;
         if let Some(told) = self.units.remove(unit).filter(|told| !told.leaves) {
-            self.units.insert(unit.to_owned(), Told { wanted: told.wanted, ..Told::default() });
+            let Told { wanted, asked_at, .. } = told;
+            self.units.insert(unit.to_owned(), Told { wanted, asked_at, ..Told::default() });
         }
         Ok(())
     }
@@ -341,7 +389,11 @@ impl Told {
                     || self.former.get(&property).is_some_and(|before| before.value == now.value)
             };
             match self.given.get(&property) {
-                Some(given) if is_ours(given) => {}
+                Some(given) if is_ours(given) => {
+                    if let Some(last) = given.last().filter(|last| **last != now.value && !self.leaves) {
+                        self.wanted.entry(property).or_insert_with(|| last.clone());
+                    }
+                }
                 Some(_) => {
                     // An administrator's: what was given is in force no more, and not to be taken back.
                     let whose = whose.clone();
@@ -351,6 +403,11 @@ impl Told {
                     self.former.insert(property, now);
                 }
                 None => {
+                    let is_new = self.former.get(&property).is_some_and(|before| before.value != now.value);
+                    if is_new {
+                        // An administrator's, too.
+                        self.wanted.remove(&property);
+                    }
                     self.former.insert(property, now);
                 }
             }
@@ -408,9 +465,11 @@ mod tests {
         };
         hear(&mut told, UNSET);
         told.given.insert(property, vec![Value::Number(5), Value::Number(6)]);
-        for ours in [6, 5, UNSET] {
+        // The last of ours is wanted again where an earlier one is in force, or none.
+        for (ours, wanted) in [(6, 0), (5, 1), (UNSET, 1)] {
             hear(&mut told, ours);
-            assert_eq!((told.held().len(), told.wanted.len()), (1, 0), "{ours}");
+            assert_eq!((told.held().len(), told.wanted.len()), (1, wanted), "{ours}");
+            told.wanted.clear();
         }
         hear(&mut told, 1_000);
         assert_eq!(told.held(), []);
@@ -491,6 +550,101 @@ mod tests {
             "once each time it was let go"
         );
         assert_eq!(played.files(), ["user-1001.slice.d", "50-MemoryHigh.conf"], "the administrator's own");
+    }
+
+    /// A played systemd with one slice, of which it is known what was before.
+    fn known(unit: &str) -> (crate::systemd::played::Played, tempfile::TempDir, Journal, Properties, Time) {
+        let played = crate::systemd::played::Played::new(true);
+        played.unit(unit, false, &[]);
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        let mut properties = Properties::of(played.whose()).unwrap();
+        let mut now = 0;
+        properties.come(unit);
+        settle(&mut properties, &mut now, &mut journal);
+        (played, dir, journal, properties, now)
+    }
+
+    /// Looks until systemd has no question left for so many rounds; what was said.
+    fn look_on(
+        properties: &mut Properties,
+        now: &mut Time,
+        journal: &mut Journal,
+        rounds: usize,
+    ) -> Vec<String> {
+        let mut said = Vec::new();
+        for _ in 0..rounds {
+            *now += ASK_NS;
+            said.extend(properties.look(*now, journal).iter().map(ToString::to_string));
+            while properties.queue.waiting() > 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                said.extend(properties.look(*now, journal).iter().map(ToString::to_string));
+            }
+        }
+        said
+    }
+
+    #[test]
+    fn what_systemd_did_not_answer_for_is_told_again() {
+        const A: &str = "user-1001.slice";
+        let (played, _dir, mut journal, mut properties, mut now) = known(A);
+        played.fail("SetUnitProperties", crate::systemd::played::Fault::Silence);
+        properties.want(A, Property::MemoryHigh, Value::Number(200));
+        let said = look_on(&mut properties, &mut now, &mut journal, 1);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!(played.value(A, Property::MemoryHigh), Value::Number(UNSET));
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        look_on(&mut properties, &mut now, &mut journal, 2);
+        assert_eq!(played.value(A, Property::MemoryHigh), Value::Number(200));
+    }
+
+    /// systemd takes no bound of 0. The set of CPUs that was asked for with it is in force all the same, and that it refused is said
+    /// once.
+    #[test]
+    fn what_is_refused_takes_nothing_along() {
+        const A: &str = "user-1001.slice";
+        let (played, _dir, mut journal, mut properties, mut now) = known(A);
+        properties.want(A, Property::MemoryHigh, Value::Number(0));
+        properties.want(A, Property::AllowedCPUs, cpus("4-5"));
+        let said = look_on(&mut properties, &mut now, &mut journal, 20);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!(played.value(A, Property::AllowedCPUs), cpus("4-5"));
+    }
+
+    /// `systemctl revert` takes away what we gave as well.
+    #[test]
+    fn what_somebody_took_away_is_given_again() {
+        const A: &str = "user-1001.slice";
+        let (played, _dir, mut journal, mut properties, mut now) = known(A);
+        properties.want(A, Property::MemoryHigh, Value::Number(200));
+        settle(&mut properties, &mut now, &mut journal);
+        played.set(A, Property::MemoryHigh, Value::Number(UNSET));
+        settle(&mut properties, &mut now, &mut journal);
+        assert_eq!(played.value(A, Property::MemoryHigh), Value::Number(200));
+    }
+
+    #[test]
+    fn what_an_administrator_sets_before_ours_is_told_stays() {
+        const A: &str = "user-1001.slice";
+        let (played, _dir, mut journal, mut properties, mut now) = known(A);
+        played.set(A, Property::MemoryMin, Value::Number(300));
+        properties.want(A, Property::MemoryMin, Value::Number(100));
+        settle(&mut properties, &mut now, &mut journal);
+        assert_eq!(played.value(A, Property::MemoryMin), Value::Number(300));
+        assert!(properties.set_by_others(A).unwrap().kept);
+    }
+
+    /// A user logs out: nothing of ours is in force at the next login.
+    #[test]
+    fn of_a_unit_that_is_gone_no_file_is_left() {
+        const A: &str = "user-1001.slice";
+        let (played, _dir, mut journal, mut properties, mut now) = known(A);
+        properties.want(A, Property::MemoryHigh, Value::Number(200));
+        settle(&mut properties, &mut now, &mut journal);
+        assert!(played.drop_in(A, Property::MemoryHigh).exists());
+        played.stage().units.remove(A);
+        look_on(&mut properties, &mut now, &mut journal, 20);
+        assert_eq!(played.files(), [""; 0]);
     }
 
     /// A slice has 200, and is to have 100; an administrator gives it 150 when systemd was asked what it has.
