@@ -151,7 +151,7 @@ pub(crate) static MACHINE: Table = Table {
             "\"1s\"",
             "\"500ms\"",
             "Within this time a loan of memory is to be back whose owner left it idle for a short time. The estimate goes by how \
-             fast memory was taken so far. No loan is made that would take longer.",
+             fast memory was taken so far. No loan is made that would take longer than this, or than `call-back-memory-idle` allows.",
         ),
         key(CALL_BACK_IDLE, Kind::Part, "\"10%\"", "\"0%\"", CALL_BACK_IDLE_DOC),
         key(CALL_BACK_MOST, CALL_BACK_MOST_KIND, "\"30s\"", "\"5s\"", CALL_BACK_MOST_DOC),

@@ -10,7 +10,7 @@
 //!   at it, replaces that. From then on the rate follows: half way down at once, a quarter of the way up.
 //! - Time without work does not count. So a lender that grows slowly does not make the rates look slow.
 //! - A rate is to be known before it is relied on. So a little is taken *on trial* from a borrower whose loan has come
-//!   to where its rate ends: at first after [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
+//!   to where its rate ends: again after [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
 //! - A unit that owes much is also slowed by its own bound, and takes its own pages. So what counts is the faster of two: what
 //!   was taken by order, in the time that this took; and, when it owes no more, what it has less since it came to owe. Not
 //!   before: what goes fast goes first.
@@ -37,7 +37,7 @@ const WRITTEN_PER_S: u64 = 32 << 20;
 const PER_S_MIN: u64 = 1 << 20;
 /// Less than this, taken in less than a second, says nothing about a rate.
 const BYTES_MIN: u64 = 8 << 20;
-/// When something is taken on trial again: at first, and at most.
+/// When something is taken on trial again: after the first time, and at most.
 const TRIAL_NS: Time = 500 * MS;
 const TRIAL_NS_MAX: Time = 64_000 * MS;
 /// What is taken within this after a trial began counts for it.
