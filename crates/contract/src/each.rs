@@ -66,6 +66,24 @@ impl Contract {
         came
     }
 
+    /// Gives sub-units of control groups the tickets of so many CPUs, where `each-by` goes by these; whether that changed any. A manager
+    /// may set a group's CPUs after its first process came.
+    pub fn give_cpus(&mut self, all: &[(UnitId, u32)]) -> bool {
+        let mut changed = false;
+        for (unit, cpus) in all {
+            let around = self.group_of(*unit).and_then(|_| self.unit(*unit).parent);
+            let by = around.map(|around| self.unit(around).each_by);
+            if by != Some(Weighed::Cpus) || self.unit(*unit).given.cpus == Some(*cpus) {
+                continue;
+            }
+            let made = &mut self.units[unit.index()];
+            made.given.cpus = Some(*cpus);
+            made.tickets = PerResource::all(made.given.tickets(Weighed::Cpus));
+            changed = true;
+        }
+        changed
+    }
+
     /// Takes sub-units out that `each` made of control groups; whether there was any such.
     pub fn dismiss(&mut self, units: &[UnitId]) -> bool {
         let mut went = false;
@@ -248,6 +266,20 @@ mod tests {
         let (mut others, _) = with(Each::User);
         others.carry_over(&contract);
         assert_eq!(paths(&others), ["all"]);
+    }
+
+    #[test]
+    fn cpus_that_a_manager_sets_later_are_tickets_too() {
+        let (mut contract, jobs) = with(Each::Cgroup);
+        contract.units[jobs.index()].each_by = Weighed::Cpus;
+        contract.welcome(&[Newcomer::group(jobs, "/x/job", Given::default())], &BTreeSet::new());
+        let job = contract.find("all/job").unwrap();
+        assert_eq!(contract.unit(job).tickets.single(), Some(&100));
+        assert!(contract.give_cpus(&[(job, 2), (jobs, 7)]));
+        assert_eq!(contract.unit(job).tickets.single(), Some(&200));
+        assert!(!contract.give_cpus(&[(job, 2), (jobs, 7), (UnitId(99), 3)]), "nothing is new");
+        contract.units[jobs.index()].each_by = Weighed::Weight;
+        assert!(!contract.give_cpus(&[(job, 5)]));
     }
 
     #[test]

@@ -93,7 +93,8 @@ pub(crate) fn newcomers(
 ) -> bool {
     let seen = backend.take_seen();
     let came = contract.welcome(&seen.newcomers, free);
-    let changed = contract.dismiss(&seen.gone) || came;
+    let given = contract.give_cpus(&seen.cpus);
+    let changed = contract.dismiss(&seen.gone) || came || given;
     if changed {
         backend.set_contract(contract);
     }

@@ -753,7 +753,8 @@ impl LiveBackend for CgroupBackend {
     }
 
     fn take_seen(&mut self) -> Seen {
-        std::mem::take(&mut self.seen)
+        let cpus = self.places.given_cpus(&self.contract);
+        Seen { cpus, ..std::mem::take(&mut self.seen) }
     }
 
     fn standing(&self) -> Vec<&LiveError> {

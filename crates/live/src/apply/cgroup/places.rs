@@ -314,6 +314,16 @@ impl Places {
         &self.mount
     }
 
+    /// How many CPUs managers other than systemd have set in the control groups that units were made of.
+    pub(super) fn given_cpus(&self, contract: &Contract) -> Vec<(UnitId, u32)> {
+        let of = |spot: &Spot| {
+            let is_units_own = contract.group_of(spot.unit) == Some(spot.group.as_str());
+            let cpus = spot.most.cpus.as_ref().filter(|_| is_units_own && spot.systemds.is_none())?;
+            Some((spot.unit, u32::try_from(cpus.len()).ok()?))
+        };
+        self.spots.iter().filter_map(of).collect()
+    }
+
     /// A place with a cap of another program's, as /proc shows its path.
     pub(super) fn capped(&self) -> Option<&str> {
         self.spots.iter().find(|spot| spot.most.cap).map(|spot| spot.group.as_str())
@@ -980,6 +990,25 @@ mod tests {
         assert_eq!(bench.cpus(), "4-5");
         bench.undo();
         assert_eq!(bench.cpus(), "4-7");
+    }
+
+    /// Slurm sets a job's CPUs after its first process came, and after the daemon has written its own.
+    #[test]
+    fn cpus_that_a_manager_sets_later_are_told() {
+        let mut bench = Bench::new();
+        bench.put(GROUP, "cpuset.cpus", "");
+        bench.contract.units[bench.unit.index()].each = Some(commonhold_contract::Each::Cgroup);
+        let job =
+            commonhold_contract::Newcomer::group(bench.unit, GROUP, commonhold_contract::Given::default());
+        bench.contract.welcome(&[job], &BTreeSet::new());
+        bench.follow_all(&[(GROUP, bench.contract.find("job/job_1").unwrap())]);
+        bench.unit = bench.contract.find("job/job_1").unwrap();
+        bench.confine("0-5");
+        bench.places.look(LOOK_NS, None, &mut bench.journal);
+        assert_eq!(bench.places.given_cpus(&bench.contract), [], "what was written here is no manager's");
+        bench.put(GROUP, "cpuset.cpus", "2-3");
+        bench.places.look(2 * LOOK_NS, None, &mut bench.journal);
+        assert_eq!(bench.places.given_cpus(&bench.contract), [(bench.unit, 2)]);
     }
 
     /// `MemoryMax=` is no property that is set here: it is read from the kernel's file, before and after it becomes a place.

@@ -21,6 +21,8 @@ pub struct Seen {
     pub newcomers: Vec<Newcomer>,
     /// Sub-units of control groups in which nobody has been for ten seconds.
     pub gone: Vec<UnitId>,
+    /// How many CPUs the managers of sub-units' control groups have set there.
+    pub cpus: Vec<(UnitId, u32)>,
 }
 
 impl Seen {
@@ -28,6 +30,7 @@ impl Seen {
     pub fn extend(&mut self, later: Seen) {
         self.newcomers.extend(later.newcomers);
         self.gone.extend(later.gone);
+        self.cpus.extend(later.cpus);
     }
 }
 
