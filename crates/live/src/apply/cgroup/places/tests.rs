@@ -1,0 +1,390 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::systemd::played::Played;
+
+const GROUP: &str = "/jobs/job_1";
+
+struct Bench {
+    root: tempfile::TempDir,
+    places: Places,
+    contract: Contract,
+    unit: UnitId,
+    journal: Journal,
+    disks: Disks,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let root = tempfile::tempdir().unwrap();
+        let mut contract = Contract::default();
+        let unit = contract.add(None, "job");
+        let (journal, _) = Journal::create(root.path()).unwrap();
+        let places = Places::new(&root.path().join("cgroup"));
+        let bench = Bench { places, contract, unit, journal, disks: Disks::default(), root };
+        for group in ["", "/jobs", GROUP] {
+            bench.put(group, "cgroup.controllers", "cpu cpuset io memory");
+            bench.put(group, "cgroup.subtree_control", "cpu cpuset io memory");
+        }
+        for (file, text) in [("cpuset.cpus", "0-5"), ("memory.high", "max"), ("memory.max", "max")] {
+            bench.put(GROUP, file, text);
+        }
+        bench
+    }
+
+    fn path(&self, group: &str, file: &str) -> PathBuf {
+        self.root.path().join("cgroup").join(group.trim_start_matches('/')).join(file)
+    }
+
+    fn put(&self, group: &str, file: &str, text: &str) {
+        let path = self.path(group, file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    fn cpus(&self) -> String {
+        read(&self.path(GROUP, "cpuset.cpus")).unwrap()
+    }
+
+    fn follow(&mut self, is_place: bool) {
+        let places = is_place.then(|| (GROUP.to_owned(), self.unit)).into_iter().collect();
+        let mut problems = Vec::new();
+        self.places.follow(&self.contract, &places, &mut self.journal, &mut problems);
+        assert!(problems.is_empty(), "{problems:?}");
+    }
+
+    fn confine(&mut self, cpus: &str) {
+        let order = PartOrder::Confine {
+            unit: self.unit,
+            at: self.places.spots[0].id,
+            cpus: Some(cpus.parse().unwrap()),
+        };
+        assert!(self.places.carry_out(&order, None, &mut self.disks, &mut self.journal).is_empty());
+    }
+
+    fn most(&mut self) -> PlaceBounds {
+        self.places.facts(&BTreeMap::new(), &BTreeMap::new()).remove(0).most
+    }
+
+    fn undo(&self) {
+        crate::undo::undo(&Journal::read(self.journal.path()).unwrap(), Path::new("/proc"));
+    }
+}
+
+/// What a manager writes is its own: a bound from then on, and what comes back at the end.
+#[test]
+fn a_manager_has_the_last_word_on_its_groups() {
+    let mut bench = Bench::new();
+    bench.follow(true);
+    assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()));
+    bench.confine("0-2");
+    bench.places.look(LOOK_NS, None, &mut bench.journal);
+    assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()), "what was written here is no bound");
+    bench.put(GROUP, "cpuset.cpus", "4-7");
+    bench.put(GROUP, "memory.max", "4096");
+    bench.places.look(LOOK_NS + 1, None, &mut bench.journal);
+    assert_eq!(bench.most().memory, None, "it is looked for every five seconds");
+    bench.places.look(2 * LOOK_NS, None, &mut bench.journal);
+    let most = bench.most();
+    assert_eq!((most.cpus, most.memory), (Some("4-7".parse().unwrap()), Some(4096)));
+    bench.confine("4-5");
+    assert_eq!(bench.cpus(), "4-5");
+    bench.undo();
+    assert_eq!(bench.cpus(), "4-7");
+}
+
+/// Slurm sets a job's CPUs after its first process came, and after the daemon has written its own.
+#[test]
+fn cpus_that_a_manager_sets_later_are_told() {
+    let mut bench = Bench::new();
+    bench.put(GROUP, "cpuset.cpus", "");
+    bench.contract.units[bench.unit.index()].each = Some(commonhold_contract::Each::Cgroup);
+    let job = commonhold_contract::Newcomer::group(bench.unit, GROUP, commonhold_contract::Given::default());
+    bench.contract.welcome(&[job], &BTreeSet::new());
+    bench.follow_all(&[(GROUP, bench.contract.find("job/job_1").unwrap())]);
+    bench.unit = bench.contract.find("job/job_1").unwrap();
+    bench.confine("0-5");
+    bench.places.look(LOOK_NS, None, &mut bench.journal);
+    assert_eq!(bench.places.given_cpus(&bench.contract), [], "what was written here is no manager's");
+    bench.put(GROUP, "cpuset.cpus", "2-3");
+    bench.places.look(2 * LOOK_NS, None, &mut bench.journal);
+    assert_eq!(bench.places.given_cpus(&bench.contract), [(bench.unit, 2)]);
+}
+
+/// `MemoryMax=` is no property that is set here: it is read from the kernel's file, before and after it becomes a place.
+#[test]
+fn a_bound_that_an_administrator_sets_later_is_seen() {
+    let mut bench = Bench::new();
+    let played = Played::new(true);
+    played.unit("a.slice", false, &[]);
+    bench.places.properties = Some(Properties::of(played.whose()).unwrap());
+    let group = "/a.slice";
+    bench.put(group, "memory.max", "max");
+    let mut problems = Vec::new();
+    let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
+    bench.places.follow(&bench.contract, &places, &mut bench.journal, &mut problems);
+    let mut now = LOOK_NS;
+    bench.places.look(now, None, &mut bench.journal);
+    assert_eq!(bench.most().memory, None);
+    bench.put(group, "memory.max", "314572800");
+    while bench.most().memory != Some(314_572_800) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        now += LOOK_NS;
+        bench.places.look(now, None, &mut bench.journal);
+        assert!(now < 10_000 * LOOK_NS, "it is not seen");
+    }
+}
+
+/// systemd writes a bound into the kernel's file itself, and would wait there until what is beyond it was taken.
+#[test]
+fn systemd_is_told_a_bound_at_rest_when_the_place_is_within_it() {
+    let mut bench = Bench::new();
+    let played = Played::new(true);
+    played.unit("a.slice", false, &[]);
+    bench.places.properties = Some(Properties::of(played.whose()).unwrap());
+    let group = "/a.slice";
+    for (file, text) in [("memory.high", "max"), ("memory.max", "max"), ("memory.current", "2000")] {
+        bench.put(group, file, text);
+    }
+    // What an administrator keeps for it is not taken back.
+    played.set("a.slice", Property::MemoryMin, Value::Number(70));
+    let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
+    bench.places.follow(&bench.contract, &places, &mut bench.journal, &mut Vec::new());
+    let mut pager = Pager::default();
+    let mut now = LOOK_NS;
+    let mut bound = |bench: &mut Bench, bytes: Option<u64>, looks: u32| {
+        if let Some(bytes) = bytes {
+            bench.places.bound(0, bytes, Some(&mut pager), &mut bench.journal).unwrap();
+        }
+        for _ in 0..looks {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            now += LOOK_NS;
+            bench.places.look(now, None, &mut bench.journal);
+        }
+        (read(&bench.path(group, "memory.high")).unwrap(), played.value("a.slice", Property::MemoryHigh))
+    };
+    assert_eq!(bound(&mut bench, Some(1_000), 40), ("1000".to_owned(), Value::Number(UNSET)));
+    bench.put(group, "memory.current", "900");
+    assert_eq!(bound(&mut bench, None, 200), ("1000".to_owned(), Value::Number(1_000)));
+    // One that grows: that there is none, at once. systemd writes that, and the file has ours again when it has answered.
+    bench.put(group, "memory.current", "4000");
+    assert_eq!(bound(&mut bench, Some(3_000), 0).0, "3000");
+    bench.put(group, "memory.high", "max");
+    assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(UNSET)));
+    bench.put(group, "memory.current", "2000");
+    assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(3_000)));
+    assert_eq!(played.value("a.slice", Property::MemoryMin), Value::Number(70));
+    bench.undo();
+    assert_eq!(read(&bench.path(group, "memory.high")).unwrap(), "max");
+}
+
+impl Bench {
+    /// A bench with a systemd that has these units, and these groups with files of memory and a cap.
+    fn with_systemd(units: &[&str], groups: &[&str]) -> (Bench, Played) {
+        let mut bench = Bench::new();
+        let played = Played::new(true);
+        for unit in units {
+            played.unit(unit, false, &[]);
+        }
+        bench.places.properties = Some(Properties::of(played.whose()).unwrap());
+        for group in groups {
+            bench.memory(group);
+        }
+        (bench, played)
+    }
+
+    fn memory(&self, group: &str) {
+        for (file, text) in [
+            ("memory.high", "max"),
+            ("memory.max", "max"),
+            ("memory.low", "0"),
+            ("memory.min", "0"),
+            ("memory.current", "0"),
+            (CAP, "max 100000"),
+        ] {
+            self.put(group, file, text);
+        }
+    }
+
+    fn says(&self, group: &str, file: &str) -> String {
+        read(&self.path(group, file)).unwrap()
+    }
+
+    fn follow_all(&mut self, groups: &[(&str, UnitId)]) {
+        let places = groups.iter().map(|(group, unit)| ((*group).to_owned(), *unit)).collect();
+        let mut problems = Vec::new();
+        self.places.follow(&self.contract, &places, &mut self.journal, &mut problems);
+        assert!(problems.is_empty(), "{problems:?}");
+    }
+
+    fn keep(&mut self, number: usize, min: u64, low: u64) {
+        self.places.guarantee(number, min, low, &mut self.journal).unwrap();
+    }
+
+    /// So many looks, five seconds apart.
+    fn looks(&mut self, now: &mut Time, looks: u32) {
+        for _ in 0..looks {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            *now += LOOK_NS;
+            let problems = self.places.look(*now, None, &mut self.journal);
+            assert!(problems.is_empty(), "{problems:?}");
+        }
+    }
+}
+
+/// systemd is not told a cap, and writes that there is none when it is told anything else.
+#[test]
+fn a_cap_that_systemd_wrote_over_is_there_again() {
+    let (mut bench, played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
+    bench.follow_all(&[("/a.slice", bench.unit)]);
+    bench.places.put(0, CAP, "50000 100000", &mut bench.journal).unwrap();
+    let mut now = 0;
+    bench.looks(&mut now, 20);
+    bench.put("/a.slice", CAP, "max 100000");
+    bench.places.tell(0, Property::CPUWeight, Value::Number(7));
+    now += LOOK_NS / 5;
+    while played.value("a.slice", Property::CPUWeight) != Value::Number(7)
+        || bench.says("/a.slice", CAP) != "50000 100000"
+    {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        bench.places.look(now, None, &mut bench.journal);
+        now += MS;
+        assert!(now < 23 * LOOK_NS, "it is not there again");
+    }
+    // One that reads its files anew does not say so.
+    bench.put("/a.slice", CAP, "max 100000");
+    bench.looks(&mut now, 1);
+    assert_eq!(bench.says("/a.slice", CAP), "50000 100000");
+    // An administrator's stays.
+    bench.put("/a.slice", CAP, "20000 100000");
+    bench.looks(&mut now, 2);
+    assert_eq!(bench.says("/a.slice", CAP), "20000 100000");
+}
+
+/// A CPU was called back, and systemd has not heard of that when it writes what it was told before.
+#[test]
+fn a_set_that_systemd_has_not_heard_of_is_written_again() {
+    let (mut bench, _played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
+    bench.put("/a.slice", CPUS, "0-5");
+    bench.follow_all(&[("/a.slice", bench.unit)]);
+    bench.confine("0-2");
+    let mut now = 0;
+    bench.looks(&mut now, 40);
+    bench.confine("0-1");
+    bench.put("/a.slice", CPUS, "0-2");
+    assert!(bench.places.write_again("a.slice", None).is_empty());
+    assert_eq!(bench.says("/a.slice", CPUS), "0-1");
+    // When systemd has it, what stands there is systemd's.
+    bench.looks(&mut now, 40);
+    bench.put("/a.slice", CPUS, "4-5");
+    bench.places.write_again("a.slice", None);
+    assert_eq!(bench.says("/a.slice", CPUS), "4-5");
+}
+
+/// A user's slice is held, and the slice around all users is told as much. Then an administrator keeps memory there.
+#[test]
+fn what_an_administrator_keeps_around_places_stays() {
+    let groups = ["/user.slice", "/user.slice/user-1.slice"];
+    let (mut bench, played) = Bench::with_systemd(&["user.slice", "user-1.slice"], &groups);
+    bench.follow_all(&[(groups[1], bench.unit)]);
+    bench.keep(0, 20, 20);
+    assert_eq!(bench.says(groups[0], "memory.min"), "20");
+    let mut now = 0;
+    bench.looks(&mut now, 40);
+    let min = |unit: &str| played.value(unit, Property::MemoryMin);
+    assert_eq!((min("user.slice"), min("user-1.slice")), (Value::Number(20), Value::Number(20)));
+    played.set("user.slice", Property::MemoryMin, Value::Number(99));
+    bench.put(groups[0], "memory.min", "99");
+    bench.looks(&mut now, 40);
+    bench.keep(0, 30, 30);
+    bench.looks(&mut now, 40);
+    assert_eq!((min("user.slice"), min("user-1.slice")), (Value::Number(99), Value::Number(30)));
+    assert_eq!(bench.says(groups[0], "memory.min"), "99");
+}
+
+/// Two jobs in different groups. The first goes with the group around it, and then the second.
+#[test]
+fn what_is_kept_around_places_goes_with_them() {
+    let mut bench = Bench::new();
+    for group in ["/jobs", GROUP, "/others", "/others/job_2"] {
+        bench.memory(group);
+        bench.put(group, "cgroup.controllers", "cpu cpuset io memory");
+        bench.put(group, "cgroup.subtree_control", "cpu cpuset io memory");
+    }
+    bench.follow_all(&[(GROUP, bench.unit), ("/others/job_2", bench.unit)]);
+    bench.keep(0, 10, 20);
+    bench.keep(1, 1, 2);
+    assert_eq!(
+        (bench.says("/jobs", "memory.low"), bench.says("/others", "memory.min")),
+        ("20".into(), "1".into())
+    );
+    std::fs::remove_dir_all(bench.path("/jobs", "")).unwrap();
+    bench.follow_all(&[("/others/job_2", bench.unit)]);
+    bench.keep(0, 3, 4);
+    assert_eq!(bench.says("/others", "memory.min"), "3");
+    assert!(bench.places.around.keys().eq([&bench.path("/others", "")]));
+    bench.follow_all(&[]);
+    assert_eq!(
+        (bench.says("/others", "memory.low"), bench.says("/others", "memory.min")),
+        ("0".into(), "0".into())
+    );
+}
+
+/// A reload gives a group to another unit. What its manager had is not forgotten, and what the first unit had goes.
+#[test]
+fn a_place_that_changes_hands_is_still_its_managers() {
+    let mut bench = Bench::new();
+    bench.memory(GROUP);
+    bench.memory("/jobs");
+    let other = bench.contract.add(None, "other");
+    bench.follow(true);
+    bench.confine("0-2");
+    bench.keep(0, 1, 2);
+    let before = bench.places.spots[0].id;
+    bench.follow_all(&[(GROUP, other)]);
+    assert_ne!(bench.places.spots[0].id, before);
+    assert_eq!(
+        (bench.says(GROUP, "memory.low"), bench.says("/jobs", "memory.low")),
+        ("0".into(), "0".into())
+    );
+    bench.places.look(LOOK_NS, None, &mut bench.journal);
+    assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()));
+    bench.follow(false);
+    assert_eq!(bench.cpus(), "0-5");
+}
+
+/// A thread is to write a lower bound, and has not begun. What the file says until then is ours.
+#[test]
+fn a_bound_that_is_not_written_yet_is_no_managers() {
+    let mut bench = Bench::new();
+    bench.follow(true);
+    let mut pager = Pager::default();
+    bench.places.bound(0, 5_000, Some(&mut pager), &mut bench.journal).unwrap();
+    bench.places.spots[0].former_highs.push("6000".to_owned());
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    bench.put(GROUP, "memory.high", "6000");
+    bench.places.look(LOOK_NS, None, &mut bench.journal);
+    assert_eq!(bench.most().memory, None);
+    bench.put(GROUP, "memory.high", "5000");
+    bench.places.look(2 * LOOK_NS, None, &mut bench.journal);
+    bench.put(GROUP, "memory.high", "6000");
+    bench.places.look(3 * LOOK_NS, None, &mut bench.journal);
+    assert_eq!(bench.most().memory, Some(6_000), "it had been written");
+}
+
+/// A group that is no place any more is its manager's, and nothing is left to undo there.
+#[test]
+fn what_was_given_back_is_not_undone() {
+    let mut bench = Bench::new();
+    bench.follow(true);
+    bench.confine("0-2");
+    bench.follow(false);
+    assert_eq!(bench.cpus(), "0-5");
+    bench.put(GROUP, "cpuset.cpus", "4-7");
+    bench.undo();
+    assert_eq!(bench.cpus(), "4-7");
+    bench.follow(true);
+    bench.confine("4-5");
+    bench.undo();
+    assert_eq!(bench.cpus(), "4-7");
+}
