@@ -76,6 +76,8 @@ pub(super) struct Taking {
     pub(super) counted: Taken,
     /// When the unit came to owe something, and its facts then.
     owed: Option<(Time, UnitMemory)>,
+    /// What had been taken from it at the last look.
+    seen: Taken,
     /// What it had when what was taken since then began to be taken.
     had: UnitMemory,
     /// When something was taken from it on trial last.
@@ -219,9 +221,14 @@ impl Rates {
         } else {
             taking.owed = None;
         }
-        if taking.counted == counted && taking.owed.is_none_or(|(at, _)| at == now) {
+        let all_is_told = taking.counted == counted && taking.owed.is_none_or(|(at, _)| at == now);
+        // Too little to tell was taken, some time ago. What is taken next comes from what there is by then; if some of that can
+        // be dropped, it may be that.
+        let is_over = taking.seen == counted && taking.owed.is_none();
+        if all_is_told || is_over && unit.droppable() > taking.had.droppable() {
             taking.had = unit;
         }
+        taking.seen = counted;
     }
 
     /// Learns from what was taken. `had` is what the unit had when that began: by now it may have read as many pages anew.

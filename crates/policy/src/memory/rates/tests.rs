@@ -35,6 +35,27 @@ fn what_a_unit_reads_anew_was_not_taken_from_it() {
     assert!(callable(&rates, 900) > 800);
 }
 
+/// 4 MiB go to swap, too little to tell. An hour later the unit has read 400 MiB, and 100 of these are dropped within 10 ms. That is
+/// not how fast swap is.
+#[test]
+fn what_was_dropped_later_does_not_count_for_swap() {
+    let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
+    let has = |clean: u64, taken: u64, ms: u64| UnitMemory {
+        used: (500 + clean) * MIB,
+        anonymous: 500 * MIB,
+        taken: taken * MIB,
+        taking_ns: ms * MS,
+        ..UnitMemory::default()
+    };
+    let (mut rates, mut taking) = (Rates::default(), Taking::default());
+    for (s, unit) in
+        [(0, has(0, 0, 0)), (1, has(0, 4, 125)), (3_600, has(400, 4, 125)), (3_601, has(300, 104, 135))]
+    {
+        rates.look(s * 1_000 * MS, &mut taking, unit, &facts, false);
+    }
+    assert_eq!(rates.pace(has(0, 0, 0), &facts).within(1_000 * MS) / MIB, 32);
+}
+
 #[test]
 fn rates_follow_what_taking_took() {
     let (mut rates, mut before) = (Rates::default(), Taking::default());
