@@ -50,6 +50,8 @@ const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
 
 /// The file of a set of CPUs.
 const CPUS: &str = "cpuset.cpus";
+/// The file of a weight.
+const WEIGHT: &str = "cpu.weight";
 /// The file of a bound on memory.
 const HIGH: &str = "memory.high";
 /// Those of memory that are written here.
@@ -404,7 +406,7 @@ impl Places {
             }
             PartOrder::Weigh { weight, .. } => {
                 self.tell(number, Property::CPUWeight, Value::Number(u64::from(*weight)));
-                self.put(number, "cpu.weight", &weight.to_string(), journal)
+                self.put(number, WEIGHT, &weight.to_string(), journal)
             }
             // systemd has no property in cpu.max's own measure.
             PartOrder::Cap { micro_cpus, .. } => self.put(number, CAP, &knob::cpu_max(*micro_cpus), journal),
@@ -580,7 +582,7 @@ impl Places {
         Ok(())
     }
 
-    /// Whether a manager other than systemd has set something by now that bounds what a place may have. Then the policy orders within
+    /// Whether a manager other than systemd has set something by now that bounds what is to be written. Then the policy orders within
     /// that at its next step. Looks before a file is written that does not say what was written there last.
     fn is_bounded_anew(
         &mut self,
@@ -595,7 +597,14 @@ impl Places {
         let before = spot.most.clone();
         // What its manager took away without bounding anything by it is written again at the next look.
         spot.hear_manager(journal)?;
-        Ok(spot.most != before)
+        let now = &spot.most;
+        Ok(match file {
+            CPUS => before.cpus != now.cpus,
+            HIGH => before.memory != now.memory,
+            WEIGHT => before.weight != now.weight,
+            CAP => before.cap != now.cap,
+            _ => before.kept != now.kept,
+        })
     }
 
     /// Remembers what its manager has in a file, before it is written first. Not where the file comes only when systemd has
