@@ -415,12 +415,12 @@ fn a_group_that_was_made_anew_is_another_place() {
     assert_eq!(bench.cpus(), "4-7");
 }
 
-/// A service is restarted: its group goes, and comes back, between two looks. It has what systemd was told, and no cap. What was there
+/// A user logs out and in again, or a service is restarted: its group goes, and comes back, between two looks. It has what systemd was told, and no cap. What was there
 /// before anything was told is known still.
 #[test]
-fn a_service_that_was_restarted_is_another_place() {
-    let group = "/system.slice/a.service";
-    let (mut bench, played) = Bench::with_systemd(&["system.slice", "a.service"], &["/system.slice", group]);
+fn what_systemd_made_anew_is_another_place() {
+    let group = "/a.slice";
+    let (mut bench, played) = Bench::with_systemd(&["a.slice"], &[group]);
     bench.put(group, CPUS, "");
     bench.follow_all(&[(group, bench.unit)]);
     bench.confine("0-2");
@@ -428,7 +428,7 @@ fn a_service_that_was_restarted_is_another_place() {
     bench.keep(0, 1, 2);
     let mut now = 0;
     bench.looks(&mut now, 40);
-    assert_eq!(played.value("a.service", Property::AllowedCPUs), Value::Cpus("0-2".parse().unwrap()));
+    assert_eq!(played.value("a.slice", Property::AllowedCPUs), Value::Cpus("0-2".parse().unwrap()));
     let before = bench.places.spots[0].id;
     bench.make_anew(group);
     bench.put(group, CPUS, "0-2");
