@@ -415,7 +415,7 @@ fn a_group_that_was_made_anew_is_another_place() {
     assert_eq!(bench.cpus(), "4-7");
 }
 
-/// A user logs out and in again, or a service is restarted: its group goes, and comes back, between two looks. It has what systemd was told, and no cap. What was there
+/// A user logs out and in again, or a service is restarted: its group goes, and comes back, between two looks. It has what systemd was told, and nothing else. What was there
 /// before anything was told is known still.
 #[test]
 fn what_systemd_made_anew_is_another_place() {
@@ -429,6 +429,7 @@ fn what_systemd_made_anew_is_another_place() {
     let mut now = 0;
     bench.looks(&mut now, 40);
     assert_eq!(played.value("a.slice", Property::AllowedCPUs), Value::Cpus("0-2".parse().unwrap()));
+    bench.places.bound(0, 5_000, None, &mut bench.journal).unwrap();
     let before = bench.places.spots[0].id;
     bench.make_anew(group);
     bench.put(group, CPUS, "0-2");
@@ -438,6 +439,8 @@ fn what_systemd_made_anew_is_another_place() {
     let after = bench.places.spots[0].id;
     assert_ne!(after, before);
     assert_eq!((bench.says(group, "memory.low"), bench.says(group, CAP)), ("0".into(), "max 100000".into()));
+    bench.places.write_again("a.slice", None);
+    assert_eq!(bench.says(group, "memory.high"), "max", "what systemd was not told is not known there");
     bench.follow_all(&[(group, bench.unit)]);
     assert_eq!(bench.places.spots[0].id, after, "once");
     bench.looks(&mut now, 40);
