@@ -24,6 +24,7 @@ make_units() {
 	unit_file lab-forking User=carol Type=forking RuntimeDirectory=lab PIDFile=/run/lab/pid \
 		"ExecStart=/bin/sh -c 'sleep 924 & sleep 925 & echo \$\$! > /run/lab/pid'"
 	unit_file lab-guessed User=dave Type=forking "ExecStart=/bin/sh -c 'sleep 926 &'"
+	unit_file lab-busy User=dave "ExecStart=/job/spin 603 1"
 	systemctl daemon-reload
 }
 are_units_active() {
@@ -34,13 +35,21 @@ are_units_active() {
 main_pid() {
 	is "$(systemctl show -p MainPID --value "$1")" "$(pid_of "$2")"
 }
+# counts_on: a busy process of dave's has CPU time by the daemon's count, in ms of 4 s.
+counts_on() {
+	used_ms dave
+	ms_before=$used
+	pause 4
+	used_ms dave
+	at_least $((used - ms_before)) 1000
+}
 services() {
 	make_units
-	systemctl start lab-simple lab-forking
+	systemctl start lab-simple lab-forking lab-busy
 	hold || return
 	sleep 2
 	systemctl start lab-guessed
-	systemctl restart lab-simple
+	systemctl restart lab-simple lab-busy
 	sleep 3
 	ok "services of users stay active, also those that fork $how" are_units_active
 	ok "systemd knows the process of the one with a PID file $how" main_pid lab-forking "sleep 925"
@@ -48,7 +57,8 @@ services() {
 	counted "a service's process" "$(pid_of sleep 923)" bob
 	counted "a service's child" "$(pid_of sleep 921)" bob
 	counted "a process of one that forks" "$(pid_of sleep 924)" carol
-	systemctl stop lab-simple lab-forking lab-guessed
+	[ $way = alone ] || ok "what a service uses is counted after its restart $how" counts_on
+	systemctl stop lab-simple lab-forking lab-guessed lab-busy
 	for number in 921 922 923 924 925 926; do
 		ok "after the stop nothing is left, $number $how" gone sleep $number
 	done

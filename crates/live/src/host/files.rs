@@ -56,6 +56,19 @@ pub(crate) fn overwrite(path: &Path, value: &str) -> io::Result<()> {
     write_with(OpenOptions::new().write(true).truncate(true), path, value)
 }
 
+/// Empties a `cpuset.cpus`, so that its group has every CPU of the one around it; what is written. Kernels such as 6.1 refuse that with
+/// ENOSPC where there are processes (`validate_change()` in kernel/cgroup/cpuset.c): there the CPUs around it are written out.
+pub(crate) fn empty_cpus(path: &Path) -> io::Result<String> {
+    match write(path, "") {
+        Ok(()) => return Ok(String::new()),
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {}
+        Err(error) => return Err(error),
+    }
+    let around = path.parent().map(|dir| dir.with_file_name("cpuset.cpus.effective")).unwrap_or_default();
+    let cpus = read_to_string(&around)?.trim().to_owned();
+    write(path, &cpus).map(|()| cpus)
+}
+
 /// The same as [`write`], for a file that may do at once what it is told, which takes a while: one opened so, by kernels that
 /// know it, only takes note.
 pub(crate) fn write_without_waiting(path: &Path, value: &str) -> io::Result<()> {

@@ -381,7 +381,13 @@ fn write_back(path: &Path, original: &str) -> io::Result<bool> {
     }
     // At least a line break: the kernel is not told of a write of nothing, which empties a list of CPUs.
     let text = format!("{}\n", original.trim_end());
-    host::overwrite(path, &text).map(|()| true)
+    match host::overwrite(path, &text) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && path.ends_with("cpuset.cpus") => {
+            host::empty_cpus(path)?;
+        }
+        written => written?,
+    }
+    Ok(true)
 }
 
 fn describe(entry: &Entry, err: &io::Error) -> String {

@@ -127,6 +127,20 @@ struct Told {
     rates: BTreeMap<String, Rates>,
 }
 
+impl Told {
+    /// What a manager has set since took the place of what was ordered. The rest is in force still.
+    fn forget(&mut self, before: &PlaceBounds, now: &PlaceBounds) {
+        self.cpus = self.cpus.take().filter(|_| before.cpus == now.cpus);
+        self.weight = self.weight.filter(|_| before.weight == now.weight);
+        self.cap = self.cap.filter(|_| before.cap == now.cap);
+        self.kept = self.kept.filter(|_| before.kept == now.kept);
+        self.allowed = self.allowed.filter(|_| before.memory == now.memory);
+        if before.rates != now.rates {
+            self.rates.clear();
+        }
+    }
+}
+
 /// One of a unit's holders.
 type Holder = (UnitId, Option<PlaceId>);
 
@@ -278,8 +292,8 @@ impl State {
         }
         for (place, unit, most) in &self.known {
             let now = places.iter().find(|facts| facts.place == *place);
-            if now.is_some_and(|facts| facts.most != *most) {
-                self.told.remove(&(*unit, Some(*place)));
+            if let (Some(facts), Some(told)) = (now, self.told.get_mut(&(*unit, Some(*place)))) {
+                told.forget(most, &facts.most);
             }
         }
         self.known = places.iter().map(|facts| (facts.place, facts.unit, facts.most.clone())).collect();

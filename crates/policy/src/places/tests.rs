@@ -300,6 +300,25 @@ fn rates_follow_what_is_transferred() {
     assert_eq!(rates, [(None, Some(5)), (Some(2), Some(12)), (Some(1), Some(72))]);
 }
 
+/// A slice has a rate, and an administrator gives it a bound on memory. When the unit has no rate any more, nor has the slice.
+#[test]
+fn a_rate_goes_though_something_else_was_set_meanwhile() {
+    let mut world = World::new();
+    world.place(1, ANA, 0);
+    let rate = |read: Option<u64>| {
+        let action = DiskOrder::Cap { unit: ANA, disk: String::from("sda"), read, write: None };
+        move |plan: &mut Plan| plan.orders.disk.push(Step { action, reason: Reason::Rests })
+    };
+    let of_place = |orders: &[PartOrder]| {
+        let is_rate = |order: &&PartOrder| matches!(order, PartOrder::Transfer { at: Some(_), .. });
+        orders.iter().filter(is_rate).count()
+    };
+    assert_eq!(of_place(&world.step(rate(Some(MIB)))), 1);
+    world.snapshot.places[0].most.memory = Some(200 * MIB);
+    assert_eq!(of_place(&world.step(|_| ())), 0, "it is in force");
+    assert_eq!(of_place(&world.step(rate(None))), 1);
+}
+
 /// Weights are of the machine: of four CPUs, two are half.
 #[test]
 fn weights_are_in_one_measure_and_a_scheduler_needs_none() {

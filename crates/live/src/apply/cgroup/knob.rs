@@ -5,7 +5,7 @@ use std::path::Path;
 use commonhold_machine::CpuSet;
 
 use crate::LiveError;
-use crate::host::write;
+use crate::host::{empty_cpus, write};
 use crate::observe::disk::stat::line_of;
 use crate::observe::knob::{failed, read};
 
@@ -46,22 +46,13 @@ pub(super) fn put_cpus(dir: &Path, cpus: Option<&CpuSet>) -> Result<Option<CpuSe
     Ok(Some(cpus.clone()))
 }
 
-/// Lets a cgroup have every CPU of its encloser: an empty set. Kernels such as 6.1 refuse that with ENOSPC where there are
-/// processes (`validate_change()` in kernel/cgroup/cpuset.c): there the encloser's CPUs are written out.
+/// Lets a cgroup have every CPU of its encloser.
 fn put_any_cpu(dir: &Path) -> Result<Option<CpuSet>, LiveError> {
     let path = dir.join("cpuset.cpus");
-    match write(&path, "") {
-        Ok(()) => {
-            expect(&path, "", "; another program writes this file too: stop it")?;
-            return Ok(None);
-        }
-        Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {}
-        Err(source) => return Err(failed(&path, "write an empty set".to_owned(), source)),
-    }
-    let file = dir.with_file_name("cpuset.cpus.effective");
-    let text = read(&file).map_err(|source| failed(&file, "read it".to_owned(), source))?;
-    put(&path, &text)?;
-    Ok(text.parse().ok())
+    let written =
+        empty_cpus(&path).map_err(|source| failed(&path, "write an empty set".to_owned(), source))?;
+    expect(&path, &written, "; another program writes this file too: stop it")?;
+    Ok(written.parse().ok().filter(|_| !written.is_empty()))
 }
 
 /// Compares what a file holds with what it should.

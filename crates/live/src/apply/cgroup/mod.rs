@@ -336,9 +336,9 @@ impl CgroupBackend {
 
     /// Follows which control groups of other programs are places of units.
     fn follow_places(&mut self) {
-        let CgroupBackend { places, contract, roster, journal, memory, problems, now, .. } = self;
+        let CgroupBackend { places, contract, roster, disks, journal, memory, problems, now, .. } = self;
         problems.extend(places.look(*now, memory.as_mut().map(Memory::pager), journal));
-        if !places.follow(contract, roster.places(), journal, problems) {
+        if !places.follow(contract, roster.places(), disks, journal, problems) {
             return;
         }
         self.changed += 1;

@@ -15,14 +15,18 @@
 //! memory systemd is told what has been at rest for five seconds. Before a bound grows beyond what systemd knows, it is told that
 //! there is none. When it has written, the files are written anew.
 //!
-//! A manager other than systemd is not asked: every five seconds its groups' files are read. What is in one, and was not written
-//! here, is the manager's from then on.
+//! A manager other than systemd is not asked: its groups' files are read every five seconds, and each before it is written. What is
+//! in one, and was not written here, is the manager's from then on.
+//!
+//! A group may go, and another come to have its path, as when a service is restarted. It is told from the former by its number in
+//! the file system. To the policy it is another place. systemd gives a unit's new group what it was told for the former one.
 //!
 //! Limits: a group's `cgroup.freeze` is never written.
 
 mod around;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, UnitId};
@@ -46,6 +50,8 @@ const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
 
 /// The file of a set of CPUs.
 const CPUS: &str = "cpuset.cpus";
+/// The file of a weight.
+const WEIGHT: &str = "cpu.weight";
 /// The file of a bound on memory.
 const HIGH: &str = "memory.high";
 /// Those of memory that are written here.
@@ -73,6 +79,8 @@ struct Spot {
     /// The control group, as /proc shows its path.
     group: String,
     dir: PathBuf,
+    /// The group's number in the file system; `None`: it had gone when it was found.
+    inode: Option<u64>,
     /// The systemd unit whose group it is; `None`: another program's.
     systemds: Option<String>,
     /// Rates by disk.
@@ -160,7 +168,10 @@ impl Places {
                     rewritten.extend(spot.systemds.clone());
                 }
                 if spot.systemds.is_none() {
-                    problems.extend(spot.hear_manager(journal).err());
+                    match spot.hear_manager(journal) {
+                        Ok(lost) => problems.extend(spot.write_lost(&lost, pager.as_deref_mut())),
+                        Err(error) => problems.push(error),
+                    }
                 } else {
                     spot.most.cap = spot.is_capped_by_others();
                     spot.bound = spot.bound_now();
@@ -189,12 +200,16 @@ impl Places {
         &mut self,
         contract: &Contract,
         places: &BTreeMap<String, UnitId>,
+        disks: &mut Disks,
         journal: &mut Journal,
         problems: &mut Vec<LiveError>,
     ) -> bool {
         let before: Vec<PlaceId> = self.spots.iter().map(|spot| spot.id).collect();
+        // What a manager other than systemd made anew is as that manager wants it.
+        let is_same =
+            |spot: &Spot| places.contains_key(&spot.group) && (spot.systemds.is_some() || !spot.is_gone());
         let (stays, goes): (Vec<Spot>, Vec<Spot>) =
-            std::mem::take(&mut self.spots).into_iter().partition(|spot| places.contains_key(&spot.group));
+            std::mem::take(&mut self.spots).into_iter().partition(is_same);
         self.spots = stays;
         let (have_gone, kept_of_gone) = (!goes.is_empty(), goes.iter().any(|spot| spot.kept != (0, 0)));
         for spot in goes {
@@ -206,9 +221,14 @@ impl Places {
         }
         for number in 0..self.spots.len() {
             let unit = places[&self.spots[number].group];
-            self.spots[number].unit = unit;
-            if self.spots[number].path != contract.unit(unit).path {
-                problems.extend(self.change_hands(number, &contract.unit(unit).path, journal));
+            let spot = &mut self.spots[number];
+            spot.unit = unit;
+            let is_made_anew = spot.is_gone() && host::is_dir(&spot.dir);
+            if is_made_anew {
+                spot.has_what_systemd_gives();
+            }
+            if is_made_anew || spot.path != contract.unit(unit).path {
+                problems.extend(self.begin_anew(number, &contract.unit(unit).path, disks, journal));
             }
         }
         if kept_of_gone {
@@ -241,15 +261,22 @@ impl Places {
         !before.iter().copied().eq(self.spots.iter().map(|spot| spot.id))
     }
 
-    /// A place is another unit's from now on, as by a reload. What is written there stays until it is ordered anew, and what is not
-    /// ordered for every place goes.
-    fn change_hands(&mut self, number: usize, path: &str, journal: &mut Journal) -> Vec<LiveError> {
+    /// A place is another unit's from now on, as by a reload, or its group was made anew. What is written there stays until it is
+    /// ordered anew, and what is not ordered for every place goes.
+    fn begin_anew(
+        &mut self,
+        number: usize,
+        path: &str,
+        disks: &mut Disks,
+        journal: &mut Journal,
+    ) -> Vec<LiveError> {
         let spot = &mut self.spots[number];
         *self.carried.entry(spot.path.clone()).or_default() += spot.used_ns;
         self.last += 1;
         (spot.id, spot.path) = (PlaceId(self.last), path.to_owned());
         spot.begin_count();
         let (is_kept, is_capped) = (spot.kept != (0, 0), spot.cap.is_some());
+        let rated: Vec<String> = spot.rates.keys().cloned().collect();
         let mut problems = Vec::new();
         if is_kept {
             problems.extend(self.guarantee(number, 0, 0, journal).err());
@@ -257,7 +284,12 @@ impl Places {
         if is_capped {
             problems.extend(self.put(number, CAP, &knob::cpu_max(None), journal).err());
         }
-        problems
+        for disk in &rated {
+            problems.extend(self.transfer(number, disks, (disk, None, None), journal).err());
+        }
+        let spot = &mut self.spots[number];
+        spot.rates.clear();
+        if spot.is_gone() { Vec::new() } else { problems }
     }
 
     /// Enables controllers in the groups around one.
@@ -374,7 +406,7 @@ impl Places {
             }
             PartOrder::Weigh { weight, .. } => {
                 self.tell(number, Property::CPUWeight, Value::Number(u64::from(*weight)));
-                self.put(number, "cpu.weight", &weight.to_string(), journal)
+                self.put(number, WEIGHT, &weight.to_string(), journal)
             }
             // systemd has no property in cpu.max's own measure.
             PartOrder::Cap { micro_cpus, .. } => self.put(number, CAP, &knob::cpu_max(*micro_cpus), journal),
@@ -394,7 +426,7 @@ impl Places {
             }
         };
         match done {
-            Err(_) if !host::is_dir(&self.spots[number].dir) => Vec::new(),
+            Err(_) if self.spots[number].is_gone() => Vec::new(),
             done => done.err().into_iter().collect(),
         }
     }
@@ -410,10 +442,14 @@ impl Places {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let text = bound_text(bytes);
+        let is_there = self.remember(number, HIGH, journal)?;
+        if is_there && self.is_bounded_anew(number, HIGH, journal)? {
+            return Ok(());
+        }
         let spot = &mut self.spots[number];
         let sinks = bytes < spot.high;
         (spot.high, spot.untold_since) = (bytes, Some(self.now));
-        if !self.remember(number, HIGH, journal)? {
+        if !is_there {
             // It comes when systemd has been told.
             self.tell_high(number, bytes);
             return Ok(());
@@ -506,7 +542,7 @@ impl Places {
             _ => {}
         }
         // A group that has gone needs nothing.
-        if host::is_dir(&spot.dir) { problems } else { Vec::new() }
+        if spot.is_gone() { Vec::new() } else { problems }
     }
 
     /// Tells systemd, if the place is its own.
@@ -524,20 +560,51 @@ impl Places {
         value: &str,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        if !self.remember(number, file, journal)? {
+        if !self.remember(number, file, journal)? || self.is_bounded_anew(number, file, journal)? {
             return Ok(());
         }
         let spot = &mut self.spots[number];
         if file == CAP {
             spot.cap = Some(value.to_owned());
         }
-        match knob::put(&spot.dir.join(file), value) {
+        let put = if file == CPUS && value.is_empty() {
+            let all = knob::put_cpus(&spot.dir, None);
+            all.map(|all| all.map_or_else(String::new, |cpus| cpus.to_string()))
+        } else {
+            knob::put(&spot.dir.join(file), value).map(|()| value.to_owned())
+        };
+        let written = match put {
             // systemd has written what it was told before. It is told this value, too.
-            Err(LiveError::NotInForce { .. }) if spot.systemds.is_some() && file != CAP => {}
+            Err(LiveError::NotInForce { .. }) if spot.systemds.is_some() && file != CAP => value.to_owned(),
             put => put?,
-        }
-        spot.written.insert(file, value.to_owned());
+        };
+        spot.written.insert(file, written);
         Ok(())
+    }
+
+    /// Whether a manager other than systemd has set something by now that bounds what is to be written. Then the policy orders within
+    /// that at its next step. Looks before a file is written that does not say what was written there last.
+    fn is_bounded_anew(
+        &mut self,
+        number: usize,
+        file: &'static str,
+        journal: &mut Journal,
+    ) -> Result<bool, LiveError> {
+        let spot = &mut self.spots[number];
+        if spot.systemds.is_some() || spot.has_ours(file) {
+            return Ok(false);
+        }
+        let before = spot.most.clone();
+        // What its manager took away without bounding anything by it is written again at the next look.
+        spot.hear_manager(journal)?;
+        let now = &spot.most;
+        Ok(match file {
+            CPUS => before.cpus != now.cpus,
+            HIGH => before.memory != now.memory,
+            WEIGHT => before.weight != now.weight,
+            CAP => before.cap != now.cap,
+            _ => before.kept != now.kept,
+        })
     }
 
     /// Remembers what its manager has in a file, before it is written first. Not where the file comes only when systemd has
@@ -571,22 +638,27 @@ impl Places {
             let untold = spot.untold_since.is_some();
             spot.originals.retain(|file, _| *file == CAP || MEMORY_FILES.contains(file) && untold);
         }
-        let put = |(file, original): (&&str, &String)| {
-            let path = spot.dir.join(file);
-            let written = host::write(&path, original);
-            written.err().map(|source| failed(&path, format!("write back `{original}`"), source))
-        };
-        let mut problems: Vec<LiveError> = spot.originals.iter().filter_map(put).collect();
         // A group that is gone took all with it.
-        let is_gone = !host::is_dir(&spot.dir);
-        if is_gone {
+        let is_gone = spot.is_gone();
+        let put = |(file, original): (&&'static str, &String)| {
+            let path = spot.dir.join(file);
+            let written = if *file == CPUS && original.is_empty() {
+                host::empty_cpus(&path).map(drop)
+            } else {
+                host::write(&path, original)
+            };
+            let source = written.err()?;
+            Some((*file, failed(&path, format!("write back `{original}`"), source)))
+        };
+        let (lost, mut problems): (Vec<&str>, Vec<LiveError>) =
+            if is_gone { (Vec::new(), Vec::new()) } else { spot.originals.iter().filter_map(put).unzip() };
+        if spot.is_gone() {
             problems.clear();
-        }
-        if !is_gone && is_systemds {
+        } else if is_systemds {
             return problems;
         }
-        // Rates are taken back at the end, where the group is there still.
-        let files = files.into_iter().chain(is_gone.then_some("io.max"));
+        // What could not be written is written at the end; and so are rates, where the group is there still.
+        let files = files.into_iter().filter(|file| !lost.contains(file)).chain(is_gone.then_some("io.max"));
         let left: Vec<PathBuf> = files.map(|file| spot.dir.join(file)).collect();
         self.recorded.retain(|path| !(left.contains(path) || is_gone && path.parent() == Some(&spot.dir)));
         let left: Vec<Entry> = left.into_iter().map(|path| Entry::KnobLeft { path }).collect();
@@ -664,6 +736,11 @@ fn note(
     Ok(())
 }
 
+/// A control group's number in the file system. No other has it later.
+fn inode_of(dir: &Path) -> Option<u64> {
+    host::look(dir).ok().map(|found| found.ino())
+}
+
 /// A bound as the kernel's files have it.
 fn bound_text(bytes: u64) -> String {
     if bytes == UNSET { "max".to_owned() } else { bytes.to_string() }
@@ -693,6 +770,7 @@ impl Spot {
             systemds: unit_of(Path::new(group))
                 .filter(|found| found.is_its_own && found.user.is_none())
                 .map(|found| found.unit),
+            inode: inode_of(&dir),
             dir,
             rates: BTreeMap::new(),
             high: UNSET,
@@ -712,6 +790,23 @@ impl Spot {
         spot.begin_count();
         spot.bound = spot.bound_now();
         spot
+    }
+
+    /// Whether the group that it was has gone. Another may be there.
+    fn is_gone(&self) -> bool {
+        let now = inode_of(&self.dir);
+        now.is_none() || now != self.inode
+    }
+
+    /// systemd has made the group anew. What it was told before holds there, and nothing else that was written.
+    fn has_what_systemd_gives(&mut self) {
+        self.inode = inode_of(&self.dir);
+        (self.high, self.kept, self.untold_since) = (self.told_high, self.told_kept, None);
+        self.cap = None;
+        self.written.clear();
+        self.former_highs.clear();
+        self.most.cap = self.is_capped_by_others();
+        self.bound = self.bound_now();
     }
 
     /// Counts CPU time from now on.
@@ -745,27 +840,36 @@ impl Spot {
         self.written.contains_key("memory.low") && !self.most.kept
     }
 
-    /// Looks for what its manager has set: what a file says, if it is not what was written here.
-    fn hear_manager(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
-        for (file, written) in std::mem::take(&mut self.written) {
+    /// Whether a file says what was written there last, or will soon.
+    fn has_ours(&self, file: &str) -> bool {
+        let is_ours = |now: &String| {
+            self.written.get(file) == Some(now) || file == HIGH && self.former_highs.contains(now)
+        };
+        self.says(file).is_some_and(|now| is_ours(&now))
+    }
+
+    /// Looks for what its manager has set: what a file says, if it is not what was written here. Which files say again what they said
+    /// before anything was written here: that bounds nothing more than before.
+    fn hear_manager(&mut self, journal: &mut Journal) -> Result<Vec<&'static str>, LiveError> {
+        let mut lost = Vec::new();
+        let files: Vec<&'static str> = self.originals.keys().copied().collect();
+        for file in files {
             let path = self.dir.join(file);
-            match read(&path) {
-                Ok(now) if now == written => {
-                    if file == HIGH {
-                        self.former_highs.clear();
-                    }
-                    self.written.insert(file, written);
+            let Ok(now) = read(&path) else { continue };
+            let written = self.written.get(file);
+            if written == Some(&now) {
+                if file == HIGH {
+                    self.former_highs.clear();
                 }
+            } else if written.is_some() && file == HIGH && self.former_highs.contains(&now) {
                 // A thread is about to write ours.
-                Ok(now) if file == HIGH && self.former_highs.contains(&now) => {
-                    self.written.insert(file, written);
-                }
-                Ok(now) => {
-                    let left = Entry::KnobLeft { path: path.clone() };
-                    record(journal, &[left, Entry::Knob { path, original: now.clone() }])?;
-                    self.originals.insert(file, now);
-                }
-                _ => drop(self.written.insert(file, written)),
+            } else if self.originals.get(file) == Some(&now) {
+                lost.extend(written.map(|_| file));
+            } else {
+                let left = Entry::KnobLeft { path: path.clone() };
+                record(journal, &[left, Entry::Knob { path, original: now.clone() }])?;
+                self.written.remove(file);
+                self.originals.insert(file, now);
             }
         }
         let rates = self.most.rates;
@@ -775,7 +879,20 @@ impl Spot {
         };
         // Lines of io.max are written here, too.
         self.most = PlaceBounds { rates, ..bounds::by(says) };
-        Ok(())
+        Ok(lost)
+    }
+
+    /// Writes again what was lost in these files.
+    fn write_lost(&self, lost: &[&'static str], mut pager: Option<&mut Pager>) -> Vec<LiveError> {
+        let mut problems = Vec::new();
+        for file in lost {
+            let Some(ours) = self.written.get(file) else { continue };
+            match &mut pager {
+                Some(pager) if *file == HIGH && self.high != UNSET => pager.lower(&self.dir, ours),
+                _ => problems.extend(knob::put(&self.dir.join(file), ours).err()),
+            }
+        }
+        if self.is_gone() { Vec::new() } else { problems }
     }
 
     /// What one of its files says; `None` where it cannot be read.

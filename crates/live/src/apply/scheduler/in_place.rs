@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use commonhold_contract::UnitId;
 use commonhold_policy::membership::Stays;
@@ -15,12 +16,15 @@ use crate::host;
 use crate::live_backend::LiveBackend;
 use crate::observe::process::ProcessKey;
 
+/// By path, a group's unit and its number in the file system: another may come to have its path.
+type Groups = BTreeMap<String, (UnitId, Option<u64>)>;
+
 /// What was told.
 #[derive(Debug, Default)]
 pub(super) struct InPlace {
     /// How many schedulers were loaded, and how often membership had changed.
     at: Option<(u64, u64)>,
-    groups: BTreeMap<String, UnitId>,
+    groups: Groups,
     processes: BTreeMap<ProcessKey, UnitId>,
 }
 
@@ -35,9 +39,11 @@ impl InPlace {
             *self = InPlace::default();
         }
         self.at = Some(at);
-        let groups = cgroup.roster().places().clone();
+        let inode = |dir: &Path| host::look(dir).ok().map(|found| found.ino());
+        let number = |group: &str| inode(&cgroup.mount().join(group.trim_start_matches('/')));
+        let places = cgroup.roster().places().iter();
+        let groups: Groups = places.map(|(group, unit)| (group.clone(), (*unit, number(group)))).collect();
         if groups != self.groups {
-            let inode = |dir| host::look(dir).ok().map(|found| found.ino());
             reign.hold(cgroup.held_in_place().filter_map(|(unit, dir)| Some((inode(dir)?, unit))));
         }
         let processes = self.processes(cgroup, &groups);
@@ -55,11 +61,7 @@ impl InPlace {
     }
 
     /// The units of processes that the scheduler must be told.
-    fn processes(
-        &self,
-        cgroup: &CgroupBackend,
-        groups: &BTreeMap<String, UnitId>,
-    ) -> BTreeMap<ProcessKey, UnitId> {
+    fn processes(&self, cgroup: &CgroupBackend, groups: &Groups) -> BTreeMap<ProcessKey, UnitId> {
         let roster = cgroup.roster();
         let is_new = |group: &str| self.groups.get(group) != groups.get(group);
         let told = |key: &ProcessKey| self.processes.contains_key(key);

@@ -49,7 +49,7 @@ impl Bench {
     fn follow(&mut self, is_place: bool) {
         let places = is_place.then(|| (GROUP.to_owned(), self.unit)).into_iter().collect();
         let mut problems = Vec::new();
-        self.places.follow(&self.contract, &places, &mut self.journal, &mut problems);
+        self.places.follow(&self.contract, &places, &mut self.disks, &mut self.journal, &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
     }
 
@@ -122,7 +122,7 @@ fn a_bound_that_an_administrator_sets_later_is_seen() {
     bench.put(group, "memory.max", "max");
     let mut problems = Vec::new();
     let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
-    bench.places.follow(&bench.contract, &places, &mut bench.journal, &mut problems);
+    bench.places.follow(&bench.contract, &places, &mut bench.disks, &mut bench.journal, &mut problems);
     let mut now = LOOK_NS;
     bench.places.look(now, None, &mut bench.journal);
     assert_eq!(bench.most().memory, None);
@@ -149,7 +149,7 @@ fn systemd_is_told_a_bound_at_rest_when_the_place_is_within_it() {
     // What an administrator keeps for it is not taken back.
     played.set("a.slice", Property::MemoryMin, Value::Number(70));
     let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
-    bench.places.follow(&bench.contract, &places, &mut bench.journal, &mut Vec::new());
+    bench.places.follow(&bench.contract, &places, &mut bench.disks, &mut bench.journal, &mut Vec::new());
     let mut pager = Pager::default();
     let mut now = LOOK_NS;
     let mut bound = |bench: &mut Bench, bytes: Option<u64>, looks: u32| {
@@ -213,12 +213,19 @@ impl Bench {
     fn follow_all(&mut self, groups: &[(&str, UnitId)]) {
         let places = groups.iter().map(|(group, unit)| ((*group).to_owned(), *unit)).collect();
         let mut problems = Vec::new();
-        self.places.follow(&self.contract, &places, &mut self.journal, &mut problems);
+        self.places.follow(&self.contract, &places, &mut self.disks, &mut self.journal, &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
     }
 
     fn keep(&mut self, number: usize, min: u64, low: u64) {
         self.places.guarantee(number, min, low, &mut self.journal).unwrap();
+    }
+
+    /// Another group comes to have a group's path. The first one is kept elsewhere, or the second could have its number.
+    fn make_anew(&self, group: &str) {
+        let gone = self.root.path().join(format!("gone{}", group.replace('/', "-")));
+        std::fs::rename(self.path(group, ""), gone).unwrap();
+        self.memory(group);
     }
 
     /// So many looks, five seconds apart.
@@ -387,4 +394,168 @@ fn what_was_given_back_is_not_undone() {
     bench.confine("4-5");
     bench.undo();
     assert_eq!(bench.cpus(), "4-7");
+}
+
+/// Slurm runs a job again: its group goes, and comes back, between two looks.
+#[test]
+fn a_group_that_was_made_anew_is_another_place() {
+    let mut bench = Bench::new();
+    bench.follow(true);
+    bench.confine("0-2");
+    let before = bench.places.spots[0].id;
+    bench.make_anew(GROUP);
+    bench.put(GROUP, "cpuset.cpus", "4-7");
+    bench.follow(true);
+    assert_ne!(bench.places.spots[0].id, before);
+    assert_eq!((bench.cpus().as_str(), bench.most().cpus), ("4-7", Some("4-7".parse().unwrap())));
+    bench.undo();
+    assert_eq!(bench.cpus(), "4-7");
+    bench.confine("4-5");
+    bench.undo();
+    assert_eq!(bench.cpus(), "4-7");
+}
+
+/// A user logs out and in again, or a service is restarted: its group goes, and comes back, between two looks. It has what systemd was told, and nothing else. What was there
+/// before anything was told is known still.
+#[test]
+fn what_systemd_made_anew_is_another_place() {
+    let group = "/a.slice";
+    let (mut bench, played) = Bench::with_systemd(&["a.slice"], &[group]);
+    bench.put(group, CPUS, "");
+    bench.follow_all(&[(group, bench.unit)]);
+    bench.confine("0-2");
+    bench.places.put(0, CAP, "50000 100000", &mut bench.journal).unwrap();
+    bench.keep(0, 1, 2);
+    let mut now = 0;
+    bench.looks(&mut now, 40);
+    assert_eq!(played.value("a.slice", Property::AllowedCPUs), Value::Cpus("0-2".parse().unwrap()));
+    bench.places.bound(0, 5_000, None, &mut bench.journal).unwrap();
+    let before = bench.places.spots[0].id;
+    bench.make_anew(group);
+    bench.put(group, CPUS, "0-2");
+    bench.put(group, "memory.low", "2");
+    bench.put(group, "memory.min", "1");
+    bench.follow_all(&[(group, bench.unit)]);
+    let after = bench.places.spots[0].id;
+    assert_ne!(after, before);
+    assert_eq!((bench.says(group, "memory.low"), bench.says(group, CAP)), ("0".into(), "max 100000".into()));
+    bench.places.write_again("a.slice", None);
+    assert_eq!(bench.says(group, "memory.high"), "max", "what systemd was not told is not known there");
+    bench.follow_all(&[(group, bench.unit)]);
+    assert_eq!(bench.places.spots[0].id, after, "once");
+    bench.looks(&mut now, 40);
+    assert_eq!(bench.most(), PlaceBounds::default());
+    bench.confine("0-1");
+    bench.undo();
+    assert_eq!((bench.says(group, CPUS).trim(), bench.says(group, "memory.low").as_str()), ("", "0"));
+}
+
+/// A manager sets a job's CPUs, and a loan ends before that is seen.
+#[test]
+fn what_a_manager_has_just_written_is_not_written_over() {
+    let mut bench = Bench::new();
+    bench.follow(true);
+    bench.confine("0-2");
+    bench.put(GROUP, "cpuset.cpus", "4-7");
+    bench.confine("0-1");
+    assert_eq!((bench.cpus().as_str(), bench.most().cpus), ("4-7", Some("4-7".parse().unwrap())));
+    bench.confine("4-5");
+    assert_eq!(bench.cpus(), "4-5");
+    bench.undo();
+    assert_eq!(bench.cpus(), "4-7");
+    // The same before anything was written, and with its memory.
+    let mut bench = Bench::new();
+    bench.follow(true);
+    bench.put(GROUP, "cpuset.cpus", "2-3");
+    bench.confine("0-5");
+    assert_eq!((bench.cpus().as_str(), bench.most().cpus), ("2-3", Some("2-3".parse().unwrap())));
+    let mut pager = Pager::default();
+    bench.places.bound(0, 5_000, None, &mut bench.journal).unwrap();
+    bench.put(GROUP, "memory.high", "4000");
+    bench.places.bound(0, 4_500, Some(&mut pager), &mut bench.journal).unwrap();
+    assert_eq!(bench.most().memory, Some(4_000));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(bench.says(GROUP, "memory.high"), "4000");
+}
+
+/// A manager writes again what it wrote before. That bounds nothing more, and what is ordered holds again.
+#[test]
+fn a_manager_that_repeats_itself_ends_no_order() {
+    let mut bench = Bench::new();
+    bench.follow(true);
+    bench.confine("0-2");
+    bench.put(GROUP, "cpuset.cpus", "0-5");
+    let problems = bench.places.look(LOOK_NS, None, &mut bench.journal);
+    assert!(problems.is_empty(), "{problems:?}");
+    assert_eq!((bench.cpus().as_str(), bench.most().cpus), ("0-2", Some("0-5".parse().unwrap())));
+    bench.undo();
+    assert_eq!(bench.cpus(), "0-5");
+}
+
+/// A rate of the first unit's is none of the second's.
+#[test]
+fn a_place_that_changes_hands_has_no_rate() {
+    let (mut bench, played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
+    let other = bench.contract.add(None, "other");
+    bench.follow_all(&[("/a.slice", bench.unit)]);
+    bench.places.transfer(0, &mut bench.disks, ("sda", Some(5), None), &mut bench.journal).unwrap();
+    let mut now = 0;
+    bench.looks(&mut now, 40);
+    let reads = || played.value("a.slice", Property::IOReadBandwidthMax);
+    assert_eq!(reads(), Value::Devices(vec![("/dev/sda".to_owned(), 5)]));
+    bench.follow_all(&[("/a.slice", other)]);
+    bench.looks(&mut now, 40);
+    assert_eq!(reads(), Value::Devices(Vec::new()));
+}
+
+/// Kernels such as 6.1 refuse an empty set of CPUs where there are processes.
+#[test]
+fn an_empty_set_comes_back_as_the_cpus_around_it() {
+    let mut bench = Bench::new();
+    bench.put(GROUP, "cpuset.cpus", "");
+    bench.put("/jobs", "cpuset.cpus.effective", "0-7\n");
+    bench.follow(true);
+    bench.confine("0-2");
+    let refuses = || {
+        host::tamper(|access| match access.is(host::Kind::Write, CPUS) && access.bytes == b"\n" {
+            true => host::Answer::Refuse(libc::ENOSPC),
+            false => host::Answer::GoOn,
+        })
+    };
+    let hook = refuses();
+    let lifted = PartOrder::Confine { unit: bench.unit, at: bench.places.spots[0].id, cpus: None };
+    let problems = bench.places.carry_out(&lifted, None, &mut bench.disks, &mut bench.journal);
+    assert!(problems.is_empty(), "{problems:?}");
+    assert_eq!(bench.cpus(), "0-7");
+    bench.confine("0-2");
+    bench.undo();
+    assert_eq!(bench.cpus(), "0-7");
+    bench.confine("0-2");
+    bench.follow(false);
+    assert_eq!(bench.cpus(), "0-7");
+    drop(hook);
+}
+
+/// What could not be written back is not forgotten.
+#[test]
+fn what_could_not_be_given_back_is_undone_later() {
+    let mut bench = Bench::new();
+    bench.follow(true);
+    bench.confine("0-2");
+    let hook = host::tamper(|access| match access.is(host::Kind::Write, CPUS) {
+        true => host::Answer::Refuse(libc::EBUSY),
+        false => host::Answer::GoOn,
+    });
+    let mut problems = Vec::new();
+    bench.places.follow(
+        &bench.contract,
+        &BTreeMap::new(),
+        &mut bench.disks,
+        &mut bench.journal,
+        &mut problems,
+    );
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    drop(hook);
+    bench.undo();
+    assert_eq!(bench.cpus(), "0-5");
 }
