@@ -63,7 +63,7 @@ bench-lab: ## CPU schedulers side by side in the lab: the kernel's own, others',
 
 install: build ## program, man pages and completions below $(PREFIX)
 	install -D target/release/commonhold $(DESTDIR)$(PREFIX)/bin/commonhold
-	target/release/commonhold generate man $(DESTDIR)$(PREFIX)/share/man/man1
+	target/release/commonhold generate man $(DESTDIR)$(PREFIX)/share/man
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	target/release/commonhold generate completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/commonhold
 	target/release/commonhold generate completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_commonhold

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use commonhold_contract::{Discipline, MEMBER_FORMS};
+use commonhold_contract::{Discipline, MEMBER_FORMS, MEMBER_RULES};
 use commonhold_policy::rights::TICKETS_MAX;
 
 use crate::exit::Exit;
@@ -668,9 +668,9 @@ pub(crate) struct Generate {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
-    /// Man pages, one per command, into a directory
+    /// Man pages, one per command and one of the contract's language, into a directory
     Man {
-        /// The directory; made if it is not there
+        /// The directory, such as /usr/local/share/man; pages go into man1 and man5 in it, which are made if they are not there
         directory: PathBuf,
     },
     /// Completions for a shell, to standard output
@@ -809,15 +809,8 @@ fn members() -> String {
     let forms = MEMBER_FORMS.iter().map(|form| (form.forms.join(", "), form.who));
     let rows: Vec<String> = forms.map(|(forms, who)| format!("  {forms}\n      processes {who}\n")).collect();
     let rows = rows.concat();
-    format!(
-        "Members of a unit, as in `members = [\"group:physics\", \"user:ana\"]`:\n{rows}\n\
-         Where several rules match a process, the most specific wins, in this order:\n  \
-         entered by `commonhold exec`, pid, cgroup, command, user, group\n\
-         Of two cgroup paths the longer wins. Of two patterns the one that leaves less open wins. Else the unit that comes \
-         first in the contract wins.\n\n\
-         A sub-unit's rules select among the members of the unit around it. A process that matches no rule is in the unit \
-         that `[machine] default` names. Without such a name, it is in `shared`, which is not restricted."
-    )
+    let rules = MEMBER_RULES.join("\n\n");
+    format!("Members of a unit, as in `members = [\"group:physics\", \"user:ana\"]`:\n{rows}\n{rules}")
 }
 
 /// The last seed that a first run may have: those of further runs follow it.

@@ -73,18 +73,38 @@ fn every_command_has_a_man_page() {
     let directory = tempfile::tempdir().unwrap();
     let pages = directory.path().join("deep/man");
     assert!(generate(&["man", pages.to_str().unwrap()]).status.success());
-    let main = fs::read_to_string(pages.join("commonhold.1")).unwrap();
+    let of_commands = pages.join("man1");
+    let main = fs::read_to_string(of_commands.join("commonhold.1")).unwrap();
     assert!(main.contains("Exit codes") && main.contains("the contract is invalid"), "{main}");
     for command in COMMANDS {
-        let page = fs::read_to_string(pages.join(format!("commonhold-{command}.1"))).unwrap();
+        let page = fs::read_to_string(of_commands.join(format!("commonhold-{command}.1"))).unwrap();
         assert!(page.contains(".SH SYNOPSIS") && page.contains(".SH DESCRIPTION"), "{command}");
     }
-    let run = fs::read_to_string(pages.join("commonhold-run.1")).unwrap();
+    let run = fs::read_to_string(of_commands.join("commonhold-run.1")).unwrap();
     let synopsis =
         run.lines().skip_while(|line| *line != ".SH SYNOPSIS").nth(1).unwrap_or_default().replace('\\', "");
     assert!(synopsis.starts_with("fBcommonhold runfR [--for <TIME>] [--backend <BACKEND>]"), "{synopsis}");
     assert!(synopsis.contains("[--dry-run]") && synopsis.ends_with("[--help] <CONTRACT>"), "{synopsis}");
-    assert!(!pages.join("commonhold-caretaker.1").exists(), "hidden commands have no page");
+    assert!(!of_commands.join("commonhold-caretaker.1").exists(), "hidden commands have no page");
+}
+
+/// As `man` shows it: every key of a contract, every kind of member, and an example, with nothing of Markdown left.
+#[test]
+fn the_contract_has_a_man_page() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(generate(&["man", directory.path().to_str().unwrap()]).status.success());
+    let page = fs::read_to_string(directory.path().join("man5/commonhold-contract.5")).unwrap();
+    let page = page.replace("\\-", "-");
+    for table in commonhold_contract::reference_tables() {
+        for key in table.keys {
+            assert!(page.contains(&format!(".TP\n\\fB{}\\fR = ", key.name)), "{}: {page}", key.name);
+        }
+    }
+    for form in commonhold_contract::MEMBER_FORMS {
+        assert!(page.contains(&format!("\\fB{}\\fR", form.forms[0])), "{}: {page}", form.kind);
+    }
+    assert!(page.contains("members = [\"command:simulate*\"]"), "{page}");
+    assert!(!page.contains('`') && !page.contains("]("), "{page}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ mod write;
 pub use diagnostic::{Diagnostic, Level, Problem, position};
 pub use each::{Given, Newcomer};
 pub use jobs::{GANG_WINDOW_MAX, GangRules, Gangs, GangsShare, JobKind, POOL_CPUS_MAX, Placement, PoolForm};
-pub use member::{MEMBER_FORMS, MemberForm};
+pub use member::{MEMBER_FORMS, MEMBER_RULES, MemberForm};
 pub use model::{
     Amount, Contract, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, Growth, MILLIONTH, MachineRules,
     Member, MemberKind, PerResource, Permission, Places, Principal, Promise, Resource, Scheme, Span, Unit,
@@ -46,7 +46,7 @@ pub use model::{
 pub use nearest::nearest;
 pub use parse::{Parsed, parse};
 pub use quantity::{amount_text, duration_text};
-pub use reference::reference;
+pub use reference::{ReferenceKey, ReferenceTable, reference, reference_tables};
 pub use render::render;
 pub use schema::schema;
 pub use write::write;

@@ -1,6 +1,7 @@
-//! The contract's reference for people: Markdown tables of every key and every kind of member.
+//! The contract's reference for people: every key and every kind of member.
 //!
-//! They are made from the table of keys that the parser checks against, and stand in `docs/contract.md`.
+//! It is made from the table of keys that the parser checks against. As Markdown it stands in `docs/contract.md`; the program
+//! makes a man page of it.
 
 use std::fmt::Write;
 
@@ -9,18 +10,61 @@ use crate::member::MEMBER_FORMS;
 use crate::model::Resource;
 use crate::quantity::duration_text;
 
-/// The tables of a contract, each under its heading.
-pub fn reference() -> String {
-    let mut out = String::new();
-    for (heading, of) in [
+/// A table of a contract. Texts are Markdown: with words in backquotes, and links.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReferenceTable {
+    /// Where its keys stand.
+    pub heading: &'static str,
+    /// Its keys, in the order that people should read them.
+    pub keys: Vec<ReferenceKey>,
+}
+
+/// A key of a contract.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReferenceKey {
+    /// As the contract writes it.
+    pub name: &'static str,
+    /// A line of a contract that has the key.
+    pub example: String,
+    /// What its value may be.
+    pub values: String,
+    /// The value that holds where the contract does not say, in TOML; empty where nothing does.
+    pub default: &'static str,
+    /// What it means.
+    pub doc: &'static str,
+}
+
+/// Every table of a contract, and every key in it.
+pub fn reference_tables() -> Vec<ReferenceTable> {
+    [
         ("At the top of the file", &ROOT),
         ("`[machine]`", &MACHINE),
         ("`[unit.NAME]`, and `[unit.NAME.unit.NAME]` below it", &UNIT),
         ("`tickets`, where one number is not enough", &TICKETS),
         ("`hard` and `limit`", &HARD),
         ("`lend` and `borrow`, where one switch is not enough", &LEND),
-    ] {
-        table(&mut out, heading, of);
+    ]
+    .into_iter()
+    .map(|(heading, table)| ReferenceTable { heading, keys: table.keys.iter().map(told).collect() })
+    .collect()
+}
+
+/// The same as Markdown, and the kinds of members.
+pub fn reference() -> String {
+    let mut out = String::new();
+    for table in reference_tables() {
+        let _ =
+            writeln!(out, "### {}\n\n| key | for example | values | if not said | meaning |", table.heading);
+        out += "| --- | --- | --- | --- | --- |\n";
+        for key in table.keys {
+            let default = match key.default {
+                "" => "-".to_owned(),
+                default => format!("`{default}`"),
+            };
+            let ReferenceKey { name, example, values, doc, .. } = key;
+            let _ = writeln!(out, "| `{name}` | `{example}` | {values} | {default} | {doc} |");
+        }
+        out.push('\n');
     }
     out += "### `members`\n\n| member | processes |\n| --- | --- |\n";
     for form in MEMBER_FORMS {
@@ -29,32 +73,12 @@ pub fn reference() -> String {
     out
 }
 
-fn table(out: &mut String, heading: &str, table: &Table) {
-    let _ = writeln!(out, "### {heading}\n\n| key | for example | values | if not said | meaning |");
-    *out += "| --- | --- | --- | --- | --- |\n";
-    for key in table.keys {
-        let default = match key.default {
-            "" => "-".to_owned(),
-            default => format!("`{default}`"),
-        };
-        let _ = writeln!(
-            out,
-            "| `{}` | `{}` | {} | {default} | {} |",
-            key.name,
-            example(key),
-            values(key.kind),
-            key.doc
-        );
-    }
-    out.push('\n');
-}
-
-/// A line of a contract that has the key.
-fn example(key: &Key) -> String {
-    match key.kind {
+fn told(key: &Key) -> ReferenceKey {
+    let example = match key.kind {
         Kind::Units => format!("[{}.NAME]", key.name),
         _ => format!("{} = {}", key.name, key.example),
-    }
+    };
+    ReferenceKey { name: key.name, example, values: values(key.kind), default: key.default, doc: key.doc }
 }
 
 /// What a key's value may be.

@@ -12,6 +12,8 @@ use crate::cli::{Cli, Generate, What};
 use crate::exit::{Exit, Failure};
 use crate::{load, output};
 
+mod contract_page;
+
 pub(crate) fn main(args: &Generate) -> Result<Exit, Failure> {
     match &args.what {
         What::Man { directory } => man(directory)?,
@@ -44,6 +46,7 @@ fn workload(trace: &Path) -> Result<String, Failure> {
     Ok(recording.workload(&file))
 }
 
+/// Pages in the folders that `man` looks in: below `directory`, `man1` has the commands, and `man5` the contract.
 fn man(directory: &Path) -> Result<(), Failure> {
     let cannot = |e: std::io::Error| {
         let remedy = "give a folder that you may write to, or the name of a new one";
@@ -52,11 +55,13 @@ fn man(directory: &Path) -> Result<(), Failure> {
             format!("{}: cannot write man pages: {e}; {remedy}", directory.display()),
         )
     };
-    fs::create_dir_all(directory).map_err(cannot)?;
+    let [of_commands, of_files] = ["man1", "man5"].map(|section| directory.join(section));
+    fs::create_dir_all(&of_commands).and_then(|()| fs::create_dir_all(&of_files)).map_err(cannot)?;
     let mut commands = shown().disable_help_subcommand(true);
     // So that every command knows its whole name, and its --help.
     commands.build();
-    clap_mangen::generate_to(with_synopses(commands), directory).map_err(cannot)
+    clap_mangen::generate_to(with_synopses(commands), of_commands).map_err(cannot)?;
+    fs::write(of_files.join("commonhold-contract.5"), contract_page::page()).map_err(cannot)
 }
 
 /// Commands with a synopsis each that says which options take values; the one that a page has by itself does not.
