@@ -38,8 +38,8 @@ mod tamper;
 
 pub(crate) use dir::Dir;
 pub(crate) use files::{
-    Entry, File, canonical, empty_cpus, exists, free_bytes, is_dir, is_there, list, look, make_dir, make_dirs, mark,
-    marked, may_write, overwrite, read, read_at_most, read_to_string, remove_dir, remove_file, rename,
-    sync_dir, write, write_file, write_without_waiting,
+    Entry, File, canonical, empty_cpus, exists, free_bytes, is_dir, is_there, list, look, make_dir,
+    make_dirs, mark, marked, may_write, overwrite, read, read_at_most, read_to_string, remove_dir,
+    remove_file, rename, sync_dir, write, write_file, write_without_waiting,
 };
 pub use tamper::{Access, Answer, Kind, Tampering, tamper};
