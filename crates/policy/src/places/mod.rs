@@ -19,7 +19,7 @@
 //!
 //! - Memory: bounds and guarantees of the unit's own processes, and what is taken from them.
 //! - CPUs: the set of the unit, less what the manager does not allow there. Weights and caps by CPU time. Where a scheduler decides
-//!   at every switch, it knows the places, and there are no parts.
+//!   at every switch, it knows the places, and there are no parts: sets and caps that they had are lifted.
 //! - Disks: rates by what is transferred.
 //!
 //! Properties (tested): parts sum to no more than the unit has, and to all of it where no manager's bound is in the way. A part that
@@ -179,7 +179,10 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
     if held.memory.is_some() {
         state.memory(&held, plan, &mut orders);
     }
-    state.cpus(&held, input, plan, &mut orders);
+    match input.means.switches {
+        true => state.lift_cpus(&there, &mut orders),
+        false => state.cpus(&held, input, plan, &mut orders),
+    }
     state.disks(&held, &mut orders);
     state.give_back(input.contract, &there, &mut orders);
     plan.orders.parts = orders;
@@ -516,14 +519,27 @@ impl State {
         }
     }
 
-    /// CPU sets, weights and caps; none where a scheduler knows the places.
-    fn cpus(&mut self, held: &Held<'_>, input: Input<'_>, plan: &Plan, orders: &mut Vec<Step<PartOrder>>) {
-        if input.means.switches {
-            for told in self.told.values_mut() {
-                (told.cpus, told.weight, told.cap) = (None, None, None);
+    /// A scheduler knows the places, and control groups held the CPUs until now: sets and caps would bind its hands. A weight may
+    /// stay, since it goes by none.
+    fn lift_cpus(&mut self, there: &BTreeSet<Holder>, orders: &mut Vec<Step<PartOrder>>) {
+        for (holder, told) in &mut self.told {
+            let (unit, at) = *holder;
+            let (cpus, cap) = (told.cpus.take(), told.cap.take());
+            told.weight = None;
+            // The unit's orders lift what its own group has, and who saw a place leave takes back what that has.
+            let Some(place) = at.filter(|_| there.contains(holder)) else { continue };
+            let mut tell = |action| orders.push(Step { action, reason: Reason::FollowsUse });
+            if cpus.is_some() {
+                tell(PartOrder::Confine { unit, at: place, cpus: None });
             }
-            return;
+            if cap.is_some() {
+                tell(PartOrder::Cap { unit, at, micro_cpus: None });
+            }
         }
+    }
+
+    /// CPU sets, weights and caps, where no scheduler knows the places.
+    fn cpus(&mut self, held: &Held<'_>, input: Input<'_>, plan: &Plan, orders: &mut Vec<Step<PartOrder>>) {
         let machine = (input.machine.cpus.len() as u64).max(1) * 1_000_000;
         for (unit, places) in &held.of {
             let entitled = plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);

@@ -322,3 +322,43 @@ fn weights_are_in_one_measure_and_a_scheduler_needs_none() {
     world.means.switches = true;
     assert_eq!(weights(&world.step(|_| ())), None);
 }
+
+/// Control groups held the CPUs while the scheduler rested. It is back: places are confined and capped no more.
+#[test]
+fn what_held_while_the_scheduler_rested_is_lifted() {
+    let mut world = World::new();
+    world.place(1, ANA, 0);
+    world.place(2, ANA, 0);
+    let confine = |cpus: &str| CpuOrder::Confine { unit: ANA, cpus: cpus.parse().ok() };
+    let order = |actions: [CpuOrder; 2]| {
+        move |plan: &mut Plan| {
+            plan.orders.cpu.extend(actions.map(|action| Step { action, reason: Reason::Rests }));
+        }
+    };
+    let bound = |orders: &[PartOrder]| -> Vec<(u32, bool)> {
+        let of = |order: &PartOrder| match order {
+            PartOrder::Confine { at, cpus, .. } => Some((at.0, cpus.is_some())),
+            PartOrder::Cap { at: Some(at), micro_cpus, .. } => Some((at.0, micro_cpus.is_some())),
+            _ => None,
+        };
+        orders.iter().filter_map(of).collect()
+    };
+    let caps = |micro_cpus| CpuOrder::Cap { unit: ANA, micro_cpus };
+    let orders = world.step(order([confine("1-3"), caps(Some(1_000_000))]));
+    assert_eq!(bound(&orders), [(1, true), (2, true), (1, true), (2, true)]);
+    // The second slice goes meanwhile: who sees that takes back what it had.
+    world.snapshot.places.pop();
+    (world.means.switches, world.means.caps) = (true, false);
+    let free = CpuOrder::Confine { unit: ANA, cpus: None };
+    let orders = world.step(order([free, caps(None)]));
+    let (unit, at) = (ANA, PlaceId(1));
+    let lifted = [
+        PartOrder::Confine { unit, at, cpus: None },
+        PartOrder::Cap { unit, at: Some(at), micro_cpus: None },
+    ];
+    assert_eq!(orders, lifted);
+    assert_eq!(world.step(|_| ()), [], "once");
+    (world.means.switches, world.means.caps) = (false, true);
+    let orders = world.step(order([confine("1-3"), caps(Some(1_000_000))]));
+    assert_eq!(bound(&orders), [(1, true), (1, true)], "it rests again");
+}
