@@ -14,8 +14,8 @@
 //!
 //! Algorithm, parts ([`spread`]): a holder has what it uses, and what is left of the unit's is divided evenly. If all
 //! use more than the unit has, its parts are in proportion to what they use. Of memory, a place counts as using a sixteenth of an
-//! even part at least. A holder that its manager bounds has no more than
-//! that bound; the others have what it cannot use. So a part follows use, and all parts sum to what the unit has.
+//! even part at least, and so does an own group that uses any. A holder that its manager bounds has no more than that bound; the
+//! others have what it cannot use. So a part follows use, and all parts sum to what the unit has.
 //!
 //! - Memory: bounds and guarantees of the unit's own processes, and what is taken from them.
 //! - CPUs: the set of the unit, less what the manager does not allow there. Weights and caps by CPU time. Where a scheduler decides
@@ -80,10 +80,12 @@ fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
 }
 
 /// What each is taken to use at least where bounds of memory are spread: else a place that came just now could not begin, and one
-/// with little could not grow, while others use all that the unit has.
+/// with little could not grow, while others use all that the unit has. An own group that uses nothing is probably empty, and needs
+/// nothing.
 fn with_least(total: u64, uses: &[u64]) -> Vec<u64> {
     let least = total / CHANGE_PART / (uses.len() as u64).max(1);
-    uses.iter().enumerate().map(|(nth, used)| if nth == 0 { *used } else { (*used).max(least) }).collect()
+    let taken = |(nth, used): (usize, &u64)| if nth == 0 && *used == 0 { 0 } else { (*used).max(least) };
+    uses.iter().enumerate().map(taken).collect()
 }
 
 /// Parts of memory as a kernel takes them: it counts in pages, of 64 KiB at most.

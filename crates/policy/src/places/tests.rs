@@ -137,6 +137,17 @@ fn who_comes_to_a_full_unit_can_begin() {
     assert_eq!(allowed(&orders), [(None, Some(0)), (Some(1), Some(245)), (Some(2), Some(4))]);
 }
 
+/// systemd made no scope for a process of that unit, so that it is in the unit's own group: there it can grow, too.
+#[test]
+fn who_is_in_the_own_group_of_a_full_unit_can_grow() {
+    let mut world = World::new();
+    world.place(1, ANA, 300);
+    world.place(2, ANA, 0);
+    world.used(ANA, 1);
+    let orders = world.step(|plan| allow(plan, ANA, 250));
+    assert_eq!(allowed(&orders), [(None, Some(4)), (Some(1), Some(241)), (Some(2), Some(4))]);
+}
+
 /// Two slices of a unit use 300 and 100 of the 600 MiB that it may; of the 200 that are left, its own group has little, which uses nothing.
 #[test]
 fn a_bound_follows_use_and_comes_back_whole() {
