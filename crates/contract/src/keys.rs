@@ -282,9 +282,10 @@ pub(crate) static UNIT: Table = Table {
             Kind::Choice(&["cpus", "weight"]),
             "",
             "\"cpus\"",
-            "With `each = \"cgroup\"`: the tickets of a sub-unit, by what the group's manager has set when it comes. \
-             `cpus`: 100 for each CPU that it has given the group. `weight`: the group's `cpu.weight`. Where nothing is \
-             set, 100. Without this key, all have equal parts.",
+            "With `each = \"cgroup\"`: the tickets of a sub-unit, by what the group's manager has set. `cpus`: 100 for each \
+             CPU that it has given the group, and where the group is not systemd's, also for those that it gives later. \
+             `weight`: the group's `cpu.weight` when the sub-unit comes. Where nothing is set, 100. Without this key, all \
+             have equal parts.",
         ),
         key(
             "tickets",

@@ -569,7 +569,7 @@ pub struct Unit {
     pub each: Option<Each>,
     /// How many tickets a sub-unit of a control group has.
     pub each_by: Weighed,
-    /// Of such a sub-unit: what its manager had given the group when it came.
+    /// Of such a sub-unit: what its manager had given the group when it came, and the CPUs that it gave it last.
     pub given: Given,
     /// Soft tickets, against its siblings, for each resource. At least 1.
     pub tickets: PerResource<u64>,

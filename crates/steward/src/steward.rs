@@ -224,7 +224,8 @@ impl Steward {
     }
 
     /// Another contract holds from now on. Units of the same path stay the units that they are. A queued change stays queued
-    /// where it would have stayed if it had been made: where the contract says no other number of the tickets that it is about.
+    /// where it would have stayed if it had been made: where the contract says no other number of the tickets that it is about, or
+    /// none, since `each` made the unit of a control group.
     pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
         contract.carry_over(&self.contract);
         contract.adopt(&self.contract, self.free == self.contract.vacant);
@@ -234,7 +235,8 @@ impl Steward {
         let same = |(unit, resource): (UnitId, Resource)| {
             before.has(unit)
                 && contract.has(unit)
-                && before.unit(unit).tickets[resource] == contract.unit(unit).tickets[resource]
+                && (before.unit(unit).tickets[resource] == contract.unit(unit).tickets[resource]
+                    || contract.group_of(unit).is_some())
         };
         self.changes.retain(|change| change.about().into_iter().all(same));
         if contract.machine.scheme == Scheme::Smp {

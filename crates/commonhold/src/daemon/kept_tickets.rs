@@ -2,9 +2,10 @@
 //! of now.
 //!
 //! A change is over when the contract gives that unit another number of tickets of that resource than when it was made,
-//! or has no such unit. A sub-unit that `each` makes may not be there yet: its change waits until its user is seen. An offer or an
-//! exchange waits until all of its units are there; it is over when the contract has one of them no more, and an exchange when its
-//! time is. What ends with a program is not kept.
+//! or has no such unit. The tickets of a sub-unit that `each` makes of a control group are no word of the contract's: its manager
+//! may have set other CPUs meanwhile, and the change stays. A sub-unit that `each` makes may not be there yet: its change waits
+//! until its user or its group is seen. An offer or an exchange waits until all of its units are there; it is over when the contract
+//! has one of them no more, and an exchange when its time is. What ends with a program is not kept.
 
 use std::path::{Path, PathBuf};
 
@@ -257,7 +258,9 @@ fn set(contract: &Contract, kept: &Kept) -> Result<Change, Not> {
     let what = || format!("tickets {unit}: no longer {tickets} {resource} tickets");
     let id = there(contract, unit, &what)?;
     match contract.unit(id).tickets[*resource] {
-        now if now == *before => Ok(Change::Set { unit: id, resource: *resource, tickets: *tickets }),
+        now if now == *before || contract.group_of(id).is_some() => {
+            Ok(Change::Set { unit: id, resource: *resource, tickets: *tickets })
+        }
         now => Err(Not::Over(format!("{}, since the contract gives it {now} instead of {before}", what()))),
     }
 }
@@ -266,7 +269,9 @@ fn set(contract: &Contract, kept: &Kept) -> Result<Change, Not> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use commonhold_contract::Each;
+    use std::collections::BTreeSet;
+
+    use commonhold_contract::{Each, Given, Newcomer, Weighed};
     use commonhold_live::host::{Answer, Kind, tamper};
 
     fn kept(unit: &str, contract: u64) -> Kept {
@@ -439,5 +444,26 @@ mod tests {
         let change = Change::Set { unit: ana, resource: Resource::Cpu, tickets: 7 };
         assert_eq!(keeper.of_newcomers(&contract, 0, 0), [change]);
         assert_eq!(keeper.of_newcomers(&contract, 0, 0), []);
+    }
+
+    /// Slurm may have given a job its CPUs since its tickets were changed.
+    #[test]
+    fn a_change_of_a_job_outlives_a_daemon_whatever_cpus_it_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut contract = Contract::default();
+        let slurm = contract.add(None, "slurm");
+        let around = &mut contract.units[slurm.index()];
+        (around.each, around.each_by) = (Some(Each::Cgroup), Weighed::Cpus);
+        tickets::write(dir.path(), &changed_alone(&[kept("slurm/job_17", 100)])).unwrap();
+        let (mut keeper, _) = Keeper::open(dir.path());
+        assert_eq!(keeper.restore(&contract, 0, 0), (Vec::new(), Vec::new()));
+        let given = Given { cpus: Some(2), weight: None };
+        contract.welcome(&[Newcomer::group(slurm, "/s/job_17", given)], &BTreeSet::new());
+        let job = contract.find("slurm/job_17").unwrap();
+        assert_eq!(contract.unit(job).tickets.cpu, 200);
+        let change = Change::Set { unit: job, resource: Resource::Cpu, tickets: 7 };
+        assert_eq!(keeper.of_newcomers(&contract, 0, 0), [change]);
+        // A reload says of no such change that it ended.
+        assert_eq!(keeper.restore(&contract, 0, 0), (vec![change], Vec::new()));
     }
 }

@@ -14,12 +14,12 @@
 //!
 //! Algorithm, parts ([`spread`]): a holder has what it uses, and what is left of the unit's is divided evenly. If all
 //! use more than the unit has, its parts are in proportion to what they use. Of memory, a place counts as using a sixteenth of an
-//! even part at least. A holder that its manager bounds has no more than
-//! that bound; the others have what it cannot use. So a part follows use, and all parts sum to what the unit has.
+//! even part at least, and so does an own group that uses any. A holder that its manager bounds has no more than that bound; the
+//! others have what it cannot use. So a part follows use, and all parts sum to what the unit has.
 //!
 //! - Memory: bounds and guarantees of the unit's own processes, and what is taken from them.
 //! - CPUs: the set of the unit, less what the manager does not allow there. Weights and caps by CPU time. Where a scheduler decides
-//!   at every switch, it knows the places, and there are no parts.
+//!   at every switch, it knows the places, and there are no parts: sets and caps that they had are lifted.
 //! - Disks: rates by what is transferred.
 //!
 //! Properties (tested): parts sum to no more than the unit has, and to all of it where no manager's bound is in the way. A part that
@@ -80,10 +80,12 @@ fn spread_with_own(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
 }
 
 /// What each is taken to use at least where bounds of memory are spread: else a place that came just now could not begin, and one
-/// with little could not grow, while others use all that the unit has.
+/// with little could not grow, while others use all that the unit has. An own group that uses nothing is probably empty, and needs
+/// nothing.
 fn with_least(total: u64, uses: &[u64]) -> Vec<u64> {
     let least = total / CHANGE_PART / (uses.len() as u64).max(1);
-    uses.iter().enumerate().map(|(nth, used)| if nth == 0 { *used } else { (*used).max(least) }).collect()
+    let taken = |(nth, used): (usize, &u64)| if nth == 0 && *used == 0 { 0 } else { (*used).max(least) };
+    uses.iter().enumerate().map(taken).collect()
 }
 
 /// Parts of memory as a kernel takes them: it counts in pages, of 64 KiB at most.
@@ -193,7 +195,10 @@ pub(crate) fn step(state: &mut State, now: Time, input: Input<'_>, plan: &mut Pl
     if held.memory.is_some() {
         state.memory(&held, plan, &mut orders);
     }
-    state.cpus(&held, input, plan, &mut orders);
+    match input.means.switches {
+        true => state.lift_cpus(&there, &mut orders),
+        false => state.cpus(&held, input, plan, &mut orders),
+    }
     state.disks(&held, &mut orders);
     state.give_back(input.contract, &there, &mut orders);
     plan.orders.parts = orders;
@@ -530,14 +535,27 @@ impl State {
         }
     }
 
-    /// CPU sets, weights and caps; none where a scheduler knows the places.
-    fn cpus(&mut self, held: &Held<'_>, input: Input<'_>, plan: &Plan, orders: &mut Vec<Step<PartOrder>>) {
-        if input.means.switches {
-            for told in self.told.values_mut() {
-                (told.cpus, told.weight, told.cap) = (None, None, None);
+    /// A scheduler knows the places, and control groups held the CPUs until now: sets and caps would bind its hands. A weight may
+    /// stay, since it goes by none.
+    fn lift_cpus(&mut self, there: &BTreeSet<Holder>, orders: &mut Vec<Step<PartOrder>>) {
+        for (holder, told) in &mut self.told {
+            let (unit, at) = *holder;
+            let (cpus, cap) = (told.cpus.take(), told.cap.take());
+            told.weight = None;
+            // The unit's orders lift what its own group has, and who saw a place leave takes back what that has.
+            let Some(place) = at.filter(|_| there.contains(holder)) else { continue };
+            let mut tell = |action| orders.push(Step { action, reason: Reason::FollowsUse });
+            if cpus.is_some() {
+                tell(PartOrder::Confine { unit, at: place, cpus: None });
             }
-            return;
+            if cap.is_some() {
+                tell(PartOrder::Cap { unit, at, micro_cpus: None });
+            }
         }
+    }
+
+    /// CPU sets, weights and caps, where no scheduler knows the places.
+    fn cpus(&mut self, held: &Held<'_>, input: Input<'_>, plan: &Plan, orders: &mut Vec<Step<PartOrder>>) {
         let machine = (input.machine.cpus.len() as u64).max(1) * 1_000_000;
         for (unit, places) in &held.of {
             let entitled = plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);

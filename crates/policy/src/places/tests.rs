@@ -137,6 +137,17 @@ fn who_comes_to_a_full_unit_can_begin() {
     assert_eq!(allowed(&orders), [(None, Some(0)), (Some(1), Some(245)), (Some(2), Some(4))]);
 }
 
+/// systemd made no scope for a process of that unit, so that it is in the unit's own group: there it can grow, too.
+#[test]
+fn who_is_in_the_own_group_of_a_full_unit_can_grow() {
+    let mut world = World::new();
+    world.place(1, ANA, 300);
+    world.place(2, ANA, 0);
+    world.used(ANA, 1);
+    let orders = world.step(|plan| allow(plan, ANA, 250));
+    assert_eq!(allowed(&orders), [(None, Some(4)), (Some(1), Some(241)), (Some(2), Some(4))]);
+}
+
 /// Two slices of a unit use 300 and 100 of the 600 MiB that it may; of the 200 that are left, its own group has little, which uses nothing.
 #[test]
 fn a_bound_follows_use_and_comes_back_whole() {
@@ -340,4 +351,44 @@ fn weights_are_in_one_measure_and_a_scheduler_needs_none() {
     );
     world.means.switches = true;
     assert_eq!(weights(&world.step(|_| ())), None);
+}
+
+/// Control groups held the CPUs while the scheduler rested. It is back: places are confined and capped no more.
+#[test]
+fn what_held_while_the_scheduler_rested_is_lifted() {
+    let mut world = World::new();
+    world.place(1, ANA, 0);
+    world.place(2, ANA, 0);
+    let confine = |cpus: &str| CpuOrder::Confine { unit: ANA, cpus: cpus.parse().ok() };
+    let order = |actions: [CpuOrder; 2]| {
+        move |plan: &mut Plan| {
+            plan.orders.cpu.extend(actions.map(|action| Step { action, reason: Reason::Rests }));
+        }
+    };
+    let bound = |orders: &[PartOrder]| -> Vec<(u32, bool)> {
+        let of = |order: &PartOrder| match order {
+            PartOrder::Confine { at, cpus, .. } => Some((at.0, cpus.is_some())),
+            PartOrder::Cap { at: Some(at), micro_cpus, .. } => Some((at.0, micro_cpus.is_some())),
+            _ => None,
+        };
+        orders.iter().filter_map(of).collect()
+    };
+    let caps = |micro_cpus| CpuOrder::Cap { unit: ANA, micro_cpus };
+    let orders = world.step(order([confine("1-3"), caps(Some(1_000_000))]));
+    assert_eq!(bound(&orders), [(1, true), (2, true), (1, true), (2, true)]);
+    // The second slice goes meanwhile: who sees that takes back what it had.
+    world.snapshot.places.pop();
+    (world.means.switches, world.means.caps) = (true, false);
+    let free = CpuOrder::Confine { unit: ANA, cpus: None };
+    let orders = world.step(order([free, caps(None)]));
+    let (unit, at) = (ANA, PlaceId(1));
+    let lifted = [
+        PartOrder::Confine { unit, at, cpus: None },
+        PartOrder::Cap { unit, at: Some(at), micro_cpus: None },
+    ];
+    assert_eq!(orders, lifted);
+    assert_eq!(world.step(|_| ()), [], "once");
+    (world.means.switches, world.means.caps) = (false, true);
+    let orders = world.step(order([confine("1-3"), caps(Some(1_000_000))]));
+    assert_eq!(bound(&orders), [(1, true), (1, true)], "it rests again");
 }

@@ -175,9 +175,10 @@ impl Rights {
 
     /// The same under another contract: after a reload. A unit is known by its number. One that stays is present as
     /// before. It keeps the tickets that it has of a resource as long as the contract gives it as many as before; where
-    /// the contract gives it others, it has those: the newer word counts. One that moved into another encloser has what
-    /// the contract gives it. What was given to a unit that goes, goes with it. Exchanges of units that stay where they are go
-    /// on; [`Rights::settle`] undoes the others.
+    /// the contract gives it others, it has those: the newer word counts. But a sub-unit that `each` made of a control group
+    /// has its tickets by what the group's manager sets, who knows of no change: what was changed stays, and the rest follows.
+    /// One that moved into another encloser has what the contract gives it. What was given to a unit that goes, goes with it.
+    /// Exchanges of units that stay where they are go on; [`Rights::settle`] undoes the others.
     pub fn adopt(&mut self, contract: &Contract) {
         let (mut market, traded) = (core::mem::take(&mut self.market), core::mem::take(&mut self.traded));
         let (lots, funded) = (core::mem::take(&mut self.lots), core::mem::take(&mut self.funded));
@@ -201,12 +202,15 @@ impl Rights {
             let asked = contract.unit(id);
             let mut unit = Unit { parent: asked.parent, ..Unit::default() };
             let old = before.unit(id).ok();
+            let is_made = contract.group_of(id).is_some();
             for resource in Resource::ALL {
                 unit.asked[resource] = tickets_of(asked, resource);
                 unit.terms[resource] = Terms::new(asked.hard[resource], asked.limit[resource]);
                 unit.tickets[resource] = match old {
                     Some(old)
-                        if old.parent == asked.parent && old.asked[resource] == unit.asked[resource] =>
+                        if old.parent == asked.parent
+                            && (old.asked[resource] == unit.asked[resource]
+                                || is_made && old.tickets[resource] != old.asked[resource]) =>
                     {
                         old.tickets[resource]
                     }

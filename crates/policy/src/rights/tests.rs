@@ -1,5 +1,5 @@
 use super::*;
-use commonhold_contract::{Amount, MILLIONTH, PerResource};
+use commonhold_contract::{Amount, Each, Given, MILLIONTH, Newcomer, PerResource, Weighed};
 use proptest::prelude::*;
 use reference::Plain;
 
@@ -111,6 +111,25 @@ fn a_quota_waits_for_its_owner() {
     assert_eq!([p, s, sub].map(|id| r.own(id, Cpu) / CPU), [1, 2, 1]);
     r.set_present(s, false).unwrap();
     assert_eq!(r.own(s, Cpu), 2 * CPU);
+}
+
+/// A prolog of Slurm's sets a job's memory tickets before Slurm sets its CPUs: those stay, and the others follow the CPUs.
+#[test]
+fn what_was_set_of_a_job_stays_when_its_cpus_come() {
+    let mut c = Contract::default();
+    let slurm = c.add(None, "slurm");
+    let around = &mut c.units[slurm.index()];
+    (around.each, around.each_by) = (Some(Each::Cgroup), Weighed::Cpus);
+    let job = Newcomer::group(slurm, "/slurmstepd.scope/job_17", Given::default());
+    c.welcome(&[job], &std::collections::BTreeSet::new());
+    let job = c.find("slurm/job_17").unwrap();
+    let mut r = rights(&c, 4, &[job]);
+    r.apply(Change::Set { unit: job, resource: Memory, tickets: 800 }).unwrap();
+    for (cpus, tickets) in [(2, 200), (3, 300)] {
+        assert!(c.give_cpus(&[(job, cpus)]));
+        r.follow(&c);
+        assert_eq!([Cpu, Memory, Disk].map(|of| r.tickets(job, of)), [tickets, 800, tickets]);
+    }
 }
 
 /// Seed 004, section 5.5: seven units with 1,000 CPU and 1,000 disk tickets each; two exchange 800 for 800.

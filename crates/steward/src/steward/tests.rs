@@ -1,5 +1,5 @@
 use super::*;
-use commonhold_contract::{Given, Newcomer};
+use commonhold_contract::{Each, Given, Newcomer, Weighed};
 use commonhold_policy::rights::Refused;
 use commonhold_policy::{Means, UnitFacts};
 use std::convert::Infallible;
@@ -154,6 +154,33 @@ fn a_reload_ends_queued_changes_of_what_the_file_says_anew() {
     assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, [], "there is no b");
 }
 
+/// What `each` gives a job is no word of the file's: changes of that stay, those that are queued too.
+#[test]
+fn a_reload_ends_no_change_of_a_job() {
+    let written = |by: Weighed| {
+        let mut contract = Contract::default();
+        let slurm = contract.add(None, "slurm");
+        let unit = &mut contract.units[slurm.index()];
+        (unit.each, unit.each_by) = (Some(Each::Cgroup), by);
+        (contract, slurm)
+    };
+    let (mut contract, slurm) = written(Weighed::Equally);
+    let given = Given { cpus: None, weight: Some(39) };
+    contract.welcome(&[Newcomer::group(slurm, "/s/job_17", given)], &BTreeSet::new());
+    let job = contract.find("slurm/job_17").unwrap();
+    let mut still = Still { now: 1, units: contract.units.len() };
+    let mut steward = Steward::new(contract, Machine::synthetic("cpus:4").unwrap());
+    steward.change(set(job, 300));
+    steward.turn(&mut still, 0).unwrap();
+    steward.change(Change::Set { unit: job, resource: Resource::Memory, tickets: 400 });
+    let machine = steward.machine().clone();
+    steward.reload(written(Weighed::Weight).0, machine);
+    steward.turn(&mut still, 0).unwrap();
+    let rights = steward.rights();
+    let tickets = [Resource::Cpu, Resource::Memory, Resource::Disk].map(|of| rights.tickets(job, of));
+    assert_eq!(tickets, [300, 400, 39]);
+}
+
 /// A plan divided 6 bytes of memory. Under `smp` no plan divides any: what units would have is of the machine again.
 #[test]
 fn under_smp_what_was_divided_is_forgotten() {
@@ -235,7 +262,7 @@ impl Backend for Jobs {
 fn jobs_come_and_go() {
     let mut contract = Contract::default();
     let around = contract.add(None, "jobs");
-    contract.units[around.index()].each = Some(commonhold_contract::Each::Cgroup);
+    contract.units[around.index()].each = Some(Each::Cgroup);
     contract.add(None, "others");
     let mut steward = Steward::new(contract, Machine::synthetic("cpus:6").unwrap());
     let mut jobs = Jobs { now: LOOK, over: None, around, used: [(UnitId(3), 0)].into(), seen: 4 };
