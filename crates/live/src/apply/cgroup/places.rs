@@ -30,6 +30,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, UnitId};
+use commonhold_machine::CpuSet;
 use commonhold_policy::plan::PartOrder;
 use commonhold_policy::{DiskUse, MS, PlaceBounds, PlaceFacts, PlaceId, Time};
 
@@ -276,6 +277,7 @@ impl Places {
         (spot.id, spot.path) = (PlaceId(self.last), path.to_owned());
         spot.begin_count();
         let (is_kept, is_capped) = (spot.kept != (0, 0), spot.cap.is_some());
+        let is_confined = spot.originals.contains_key(CPUS);
         let rated: Vec<String> = spot.rates.keys().cloned().collect();
         let mut problems = Vec::new();
         if is_kept {
@@ -283,6 +285,9 @@ impl Places {
         }
         if is_capped {
             problems.extend(self.put(number, CAP, &knob::cpu_max(None), journal).err());
+        }
+        if is_confined {
+            problems.extend(self.confine(number, None, journal).err());
         }
         for disk in &rated {
             problems.extend(self.transfer(number, disks, (disk, None, None), journal).err());
@@ -399,11 +404,7 @@ impl Places {
             return Vec::new();
         };
         let done = match order {
-            PartOrder::Confine { cpus, .. } => {
-                let cpus = cpus.clone().or_else(|| self.spots[number].most.cpus.clone()).unwrap_or_default();
-                self.tell(number, Property::AllowedCPUs, Value::Cpus(cpus.clone()));
-                self.put(number, CPUS, &cpus.to_string(), journal)
-            }
+            PartOrder::Confine { cpus, .. } => self.confine(number, cpus.clone(), journal),
             PartOrder::Weigh { weight, .. } => {
                 self.tell(number, Property::CPUWeight, Value::Number(u64::from(*weight)));
                 self.put(number, WEIGHT, &weight.to_string(), journal)
@@ -429,6 +430,18 @@ impl Places {
             Err(_) if self.spots[number].is_gone() => Vec::new(),
             done => done.err().into_iter().collect(),
         }
+    }
+
+    /// Has a place run on these CPUs; `None`: on all that its manager allows.
+    fn confine(
+        &mut self,
+        number: usize,
+        cpus: Option<CpuSet>,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let cpus = cpus.or_else(|| self.spots[number].most.cpus.clone()).unwrap_or_default();
+        self.tell(number, Property::AllowedCPUs, Value::Cpus(cpus.clone()));
+        self.put(number, CPUS, &cpus.to_string(), journal)
     }
 
     /// Bounds a place's memory. systemd writes into the file itself, later, and a kernel takes what is beyond a bound before it

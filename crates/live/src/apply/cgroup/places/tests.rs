@@ -354,6 +354,7 @@ fn a_place_that_changes_hands_is_still_its_managers() {
         (bench.says(GROUP, "memory.low"), bench.says("/jobs", "memory.low")),
         ("0".into(), "0".into())
     );
+    assert_eq!(bench.cpus(), "0-5");
     bench.places.look(LOOK_NS, None, &mut bench.journal);
     assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()));
     bench.follow(false);
