@@ -1,13 +1,17 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::systemd::UNSET;
 use crate::systemd::played::{Fault, Played};
+use crate::systemd::{Manager, UNSET};
 
 const A: &str = "user-1001.slice";
 
 fn cpus(text: &str) -> Value {
     Value::Cpus(text.parse().unwrap())
+}
+
+fn rates(all: &[(&str, u64)]) -> Value {
+    Value::Devices(all.iter().map(|(disk, rate)| ((*disk).to_owned(), *rate)).collect())
 }
 
 fn former(property: Property, value: Value) -> Former {
@@ -22,8 +26,9 @@ fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
     let property = Property::MemoryHigh;
     let mut told = Told::default();
     let mut hear = |told: &mut Told, value: u64| {
-        told.hear(&Whose::system(), "a.slice", vec![former(property, Value::Number(value))], &mut journal)
-            .unwrap();
+        let (list, mut problems) = (vec![former(property, Value::Number(value))], Vec::new());
+        assert!(!told.hear(&Whose::system(), "a.slice", list, &mut journal, &mut problems));
+        assert!(problems.is_empty(), "{problems:?}");
     };
     hear(&mut told, UNSET);
     told.given.insert(property, vec![Value::Number(5), Value::Number(6)]);
@@ -76,6 +81,11 @@ impl Scene {
 
     fn value(&self, property: Property) -> Value {
         self.played.value(A, property)
+    }
+
+    /// How often systemd has read its files anew.
+    fn reloads(&self) -> usize {
+        self.played.stage().heard.iter().filter(|method| *method == "Reload").count()
     }
 
     fn others(&self) -> PlaceBounds {
@@ -142,8 +152,7 @@ fn systemd_has_what_holds_and_then_what_it_had() {
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("0-5"));
     assert_eq!(scene.value(Property::CPUWeight), Value::Number(UNSET));
     assert!(scene.properties.units.is_empty());
-    let heard = scene.played.stage().heard.clone();
-    assert_eq!(heard.iter().filter(|method| *method == "Reload").count(), 2, "once each time it was let go");
+    assert_eq!(scene.reloads(), 2, "once each time it was let go");
     assert_eq!(scene.played.files(), ["user-1001.slice.d", "50-MemoryHigh.conf"], "the administrator's own");
 }
 
@@ -239,4 +248,77 @@ fn a_weight_keeps_the_cpu_controller_on() {
     scene.want(Property::CPUWeight, Value::Number(57));
     scene.settle();
     assert_eq!(scene.value(Property::CPUWeight), Value::Number(57), "what the policy orders");
+}
+
+/// systemd adds to a list. The rates of both of ours are of sda; the administrator's is of sdb.
+#[test]
+fn of_rates_to_which_an_administrator_added_one_ours_go() {
+    let (reads, writes) = (Property::IOReadBandwidthMax, Property::IOWriteBandwidthMax);
+    let theirs = rates(&[("/dev/sdb", 7)]);
+    for lasts in [false, true] {
+        let mut scene = Scene::known();
+        scene.want(reads, rates(&[("/dev/sda", 5)]));
+        scene.want(writes, rates(&[("/dev/sda", 5)]));
+        scene.settle();
+        assert!(!scene.others().rates);
+        match lasts {
+            false => scene.played.set(A, reads, theirs.clone()),
+            true => scene.played.set_lasting(A, reads, theirs.clone()),
+        }
+        assert_eq!(scene.value(reads), rates(&[("/dev/sda", 5), ("/dev/sdb", 7)]));
+        scene.settle();
+        assert_eq!((scene.value(reads), scene.value(writes)), (theirs.clone(), rates(&[])), "{lasts}");
+        assert!(scene.others().rates);
+        // What was ordered before the policy saw that.
+        scene.want(reads, rates(&[("/dev/sda", 6)]));
+        scene.want(writes, rates(&[("/dev/sda", 6)]));
+        scene.settle();
+        assert_eq!((scene.value(reads), scene.value(writes)), (theirs.clone(), rates(&[])), "{lasts}");
+
+        scene.properties.leave(A);
+        scene.settle();
+        assert_eq!(scene.value(reads), theirs, "{lasts}");
+        let file: &[&str] = if lasts { &[] } else { &["user-1001.slice.d", "50-IOReadBandwidthMax.conf"] };
+        assert_eq!(scene.played.files(), file, "{lasts}");
+        // And so do the files.
+        Manager::new(scene.played.whose()).reload().unwrap();
+        assert_eq!(scene.value(reads), theirs, "{lasts}");
+    }
+}
+
+/// The daemon is killed when it has learnt that, before it has told systemd.
+#[test]
+fn what_an_administrator_added_to_is_in_the_journal() {
+    let (mut scene, reads) = (Scene::known(), Property::IOReadBandwidthMax);
+    scene.want(reads, rates(&[("/dev/sda", 5)]));
+    scene.settle();
+    scene.played.set(A, reads, rates(&[("/dev/sdb", 7)]));
+    let list = Manager::new(scene.played.whose()).former(A, &PROPERTIES).unwrap();
+    let told = scene.properties.units.get_mut(A).unwrap();
+    told.hear(&scene.properties.whose, A, list, &mut scene.journal, &mut Vec::new());
+    let entries = Journal::read(scene.journal.path()).unwrap();
+    let undone = crate::undo::undo(&entries, std::path::Path::new("/proc"));
+    assert!(undone.problems.is_empty(), "{undone:?}");
+    assert_eq!(scene.value(reads), rates(&[("/dev/sdb", 7)]));
+}
+
+/// `systemctl set-property` without `--runtime`: what the administrator sets is in a file of its own.
+#[test]
+fn where_an_administrator_has_another_file_ours_goes() {
+    let (mut scene, property) = (Scene::known(), Property::MemoryHigh);
+    scene.want(property, Value::Number(200));
+    scene.settle();
+    let ours = scene.played.drop_in(A, property);
+    assert!(ours.exists());
+    scene.played.set_lasting(A, property, Value::Number(500));
+    scene.settle();
+    assert_eq!((scene.others().memory, ours.exists(), scene.reloads()), (Some(500), false, 1));
+
+    scene.want(property, Value::Number(300));
+    scene.settle();
+    assert_eq!((scene.value(property), ours.exists()), (Value::Number(300), true));
+    scene.properties.leave(A);
+    scene.settle();
+    assert_eq!(scene.value(property), Value::Number(500));
+    assert_eq!(scene.played.files(), [""; 0]);
 }
