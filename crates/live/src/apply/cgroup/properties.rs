@@ -103,6 +103,8 @@ pub(super) struct Properties {
     said: BTreeSet<String>,
     /// systemd counts files among its own that are gone: it is to read them anew, once all is let go that is to be.
     is_to_read: bool,
+    /// Not before this, where it has not done so.
+    read_after: Time,
 }
 
 impl Properties {
@@ -117,7 +119,7 @@ impl Properties {
         let queue = Queue::start(whose.clone())?;
         let (units, asked) = (BTreeMap::new(), BTreeMap::new());
         let (rewritten, said) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Properties { whose, queue, units, asked, rewritten, said, is_to_read: false })
+        Ok(Properties { whose, queue, units, asked, rewritten, said, is_to_read: false, read_after: 0 })
     }
 
     /// A systemd unit's group is held from now on. Its controllers are switched on.
@@ -187,6 +189,12 @@ impl Properties {
             let Some((unit, asked)) = self.asked.remove(&number) else { continue };
             if let Asked::Reload = asked {
                 self.rewritten.extend(self.units.keys().cloned());
+                if let Err(error) = answer {
+                    (self.is_to_read, self.read_after) = (true, now.saturating_add(LOOK_NS));
+                    if !error.is_silence() && self.said.insert(error.to_string()) {
+                        problems.push(error.into());
+                    }
+                }
                 continue;
             }
             let Some(told) = self.units.get_mut(&unit) else { continue };
@@ -204,6 +212,7 @@ impl Properties {
                         problems.extend(left.iter().map(|(property, value)| stays(&unit, *property, value)));
                     }
                     problems.extend(self.forget(&unit, &properties, journal).err());
+                    self.rewritten.insert(unit);
                 }
                 (Asked::Set(changes), Ok(answer)) => {
                     if matches!(&answer, Answer::Set(left) if left.len() < changes.len()) {
@@ -272,7 +281,7 @@ impl Properties {
             }
             (told.is_busy, told.asked_at) = (true, Some(now));
         }
-        if self.is_to_read && !self.units.values().any(|told| told.leaves) {
+        if self.is_to_read && now >= self.read_after && !self.units.values().any(|told| told.leaves) {
             self.is_to_read = false;
             let number = self.queue.ask(Request::Reload);
             self.asked.insert(number, (String::new(), Asked::Reload));
@@ -296,8 +305,11 @@ impl Properties {
     fn not_set(&mut self, unit: &str, changes: Vec<Change>, is_silence: bool) {
         let Some(told) = self.units.get_mut(unit) else { return };
         if is_silence {
-            for change in changes {
-                told.wanted.entry(change.property).or_insert(change.to);
+            // Not where it was left since: what is wanted there came later.
+            if !told.leaves {
+                for change in changes {
+                    told.wanted.entry(change.property).or_insert(change.to);
+                }
             }
         } else if changes.len() > 1 {
             told.is_busy = true;
@@ -371,7 +383,8 @@ impl Properties {
             property: *property,
         });
         record(journal, &back.collect::<Vec<_>>())?;
-        if let Some(told) = self.units.remove(unit).filter(|told| !told.leaves) {
+        let told = self.units.remove(unit);
+        if let Some(told) = told.filter(|told| !told.leaves || !told.wanted.is_empty()) {
             let Told { wanted, asked_at, .. } = told;
             self.units.insert(unit.to_owned(), Told { wanted, asked_at, ..Told::default() });
         }

@@ -322,3 +322,70 @@ fn where_an_administrator_has_another_file_ours_goes() {
     assert_eq!(scene.value(property), Value::Number(500));
     assert_eq!(scene.played.files(), [""; 0]);
 }
+
+/// systemd has just not answered, and is left alone for a second.
+#[test]
+fn a_reload_that_systemd_did_not_answer_is_asked_again() {
+    let mut scene = Scene::known();
+    scene.played.fail("GetUnit", Fault::Silence);
+    scene.look(1, LOOK_NS);
+    scene.properties.is_to_read = true;
+    scene.look(1, ASK_NS);
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    scene.look(1, ASK_NS);
+    assert_eq!(scene.reloads(), 0, "it is not asked at every look");
+    scene.look(2, LOOK_NS);
+    assert_eq!(scene.reloads(), 1);
+}
+
+#[test]
+fn a_reload_that_is_refused_is_said_once_and_asked_again() {
+    let mut scene = Scene::known();
+    for _ in 0..2 {
+        scene.played.fail("Reload", Fault::Refuse("org.freedesktop.DBus.Error.LimitsExceeded"));
+    }
+    scene.properties.leave(A);
+    let said = scene.look(5, LOOK_NS);
+    assert_eq!((said.len(), scene.reloads()), (1, 3), "{said:?}");
+}
+
+#[test]
+fn that_files_were_written_by_taking_back_is_told() {
+    let mut scene = Scene::known();
+    scene.want(Property::MemoryHigh, Value::Number(200));
+    scene.settle();
+    scene.properties.leave(A);
+    scene.properties.take_rewritten();
+    scene.look(1, 2 * LOOK_NS);
+    assert!(scene.properties.units.is_empty());
+    assert!(scene.properties.take_rewritten().contains(A));
+}
+
+/// A unit's slice is a place, and then one around the place of a sub-unit.
+#[test]
+fn what_is_wanted_after_it_was_left_is_told() {
+    let mut scene = Scene::known();
+    scene.want(Property::MemoryMin, Value::Number(100));
+    scene.settle();
+    scene.properties.leave(A);
+    scene.want(Property::MemoryMin, Value::Number(300));
+    scene.settle();
+    assert_eq!(scene.value(Property::MemoryMin), Value::Number(300));
+    assert_eq!(scene.value(Property::IOAccounting), Value::Flag(false), "it is no place");
+    scene.properties.leave(A);
+    scene.settle();
+    assert_eq!((scene.value(Property::MemoryMin), scene.played.files()), (Value::Number(0), vec![]));
+}
+
+/// What was wanted before is not, also where systemd was silent.
+#[test]
+fn what_was_wanted_before_it_was_left_is_not_told() {
+    let mut scene = Scene::known();
+    scene.want(Property::MemoryHigh, Value::Number(200));
+    scene.properties.leave(A);
+    let change =
+        Change { property: Property::MemoryHigh, from: Value::Number(UNSET), to: Value::Number(200) };
+    scene.properties.not_set(A, vec![change], true);
+    scene.settle();
+    assert!(scene.properties.units.is_empty());
+}
