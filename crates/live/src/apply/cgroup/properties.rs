@@ -7,10 +7,13 @@
 //! twice a second for each systemd unit, systemd is asked what its properties are, and then to set those that are wanted and still
 //! are what they were. The journal has both before. A value that is neither what was there nor what was given is an administrator's:
 //! it takes the place of what was there. Every five seconds it is looked for. A value that was given and is not there, without
-//! another's in its place, is given again: systemd did not answer, or somebody took it away.
+//! another's in its place, is given again: systemd did not answer, or somebody took it away. So is all that was given, when a systemd
+//! unit that was gone comes again with what it had before.
 //!
 //! systemd adds to a list of devices. Of a list to which an administrator has added a disk, ours is taken out: the policy orders no
 //! rates where others have set some.
+//!
+//! A systemd unit that is left is taken back first, also where it is held again at once: it may be another of the same name.
 //!
 //! systemd writes all files of a group when it is told one property of it, by what it was told last of the others; and all files of all
 //! groups when it reads its own anew. Which groups it has written is told ([`Properties::take_rewritten`]).
@@ -87,6 +90,9 @@ struct Told {
     given: BTreeMap<Property, Vec<Value>>,
     is_busy: bool,
     asked_at: Option<Time>,
+    /// Whether its controllers are to be on.
+    is_place: bool,
+    /// Whether all is to be taken back. What is wanted came later, and is told after that.
     leaves: bool,
 }
 
@@ -125,16 +131,14 @@ impl Properties {
     /// A systemd unit's group is held from now on. Its controllers are switched on.
     pub(super) fn come(&mut self, unit: &str) {
         let told = self.units.entry(unit.to_owned()).or_default();
-        told.leaves = false;
-        for accounting in ACCOUNTING {
-            told.wanted.insert(accounting, Value::Flag(true));
-        }
+        told.is_place = true;
+        told.count();
     }
 
     /// It is held no more.
     pub(super) fn leave(&mut self, unit: &str) {
         if let Some(told) = self.units.get_mut(unit) {
-            told.leaves = true;
+            (told.leaves, told.is_place) = (true, false);
             told.wanted.clear();
         }
     }
@@ -235,8 +239,11 @@ impl Properties {
                     }
                 }
                 (asked, Err(error)) => {
-                    if let Asked::Set(changes) = asked {
-                        self.not_set(&unit, changes, error.is_silence());
+                    match asked {
+                        Asked::Set(changes) => self.not_set(&unit, changes, error.is_silence()),
+                        // It is held again: what cannot be taken back is held on.
+                        Asked::Revert(_) if !error.is_silence() => told.leaves &= told.wanted.is_empty(),
+                        Asked::Revert(_) | Asked::Former | Asked::Reload => {}
                     }
                     if !error.is_silence() && self.said.insert(format!("{unit} {error}")) {
                         problems.push(error.into());
@@ -375,7 +382,7 @@ impl Properties {
         Ok(())
     }
 
-    /// Nothing is held of a systemd unit any more. One that came again meanwhile begins anew.
+    /// Nothing is held of a systemd unit any more. One that is held still, or came again meanwhile, begins anew.
     fn forget(&mut self, unit: &str, given: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
         let back = given.iter().map(|property| Entry::PropertyBack {
             whose: self.whose.clone(),
@@ -385,14 +392,38 @@ impl Properties {
         record(journal, &back.collect::<Vec<_>>())?;
         let told = self.units.remove(unit);
         if let Some(told) = told.filter(|told| !told.leaves || !told.wanted.is_empty()) {
-            let Told { wanted, asked_at, .. } = told;
-            self.units.insert(unit.to_owned(), Told { wanted, asked_at, ..Told::default() });
+            self.units.insert(unit.to_owned(), told.anew());
         }
         Ok(())
     }
 }
 
 impl Told {
+    /// Its controllers are to be on.
+    fn count(&mut self) {
+        self.wanted.extend(ACCOUNTING.map(|accounting| (accounting, Value::Flag(true))));
+    }
+
+    /// As it is after all was taken back. What a systemd unit was given that went, it is given again when it comes, where it then has
+    /// what was there before: another value is an administrator's.
+    fn anew(self) -> Told {
+        let Told { mut former, mut wanted, given, asked_at, is_place, leaves, .. } = self;
+        if leaves {
+            return Told { wanted, asked_at, is_place, ..Told::default() };
+        }
+        for (property, given) in given {
+            if let Some(last) = given.into_iter().next_back() {
+                wanted.entry(property).or_insert(last);
+            }
+        }
+        former.retain(|property, _| wanted.contains_key(property));
+        let mut told = Told { former, wanted, asked_at, is_place, ..Told::default() };
+        if is_place {
+            told.count();
+        }
+        told
+    }
+
     fn held(&self) -> Vec<Held> {
         self.given.keys().filter_map(|property| self.held_of(*property)).collect()
     }

@@ -389,3 +389,83 @@ fn what_was_wanted_before_it_was_left_is_not_told() {
     scene.settle();
     assert!(scene.properties.units.is_empty());
 }
+
+/// A user logs out and in again.
+#[test]
+fn a_unit_that_was_gone_is_given_the_same_again() {
+    for (then, now) in [(UNSET, 200), (50, 50)] {
+        let (then, now) = (Value::Number(then), Value::Number(now));
+        let mut scene = Scene::new(&[]);
+        // It is not ours to begin with, and is not there at the next login.
+        scene.played.set(A, Property::IOAccounting, Value::Flag(true));
+        scene.settle();
+        std::fs::remove_file(scene.played.drop_in(A, Property::IOAccounting)).unwrap();
+        scene.want(Property::MemoryHigh, Value::Number(200));
+        scene.want(Property::MemoryMin, Value::Number(100));
+        scene.settle();
+        scene.played.stage().units.remove(A);
+        scene.look(20, ASK_NS);
+        assert_eq!(scene.played.files(), [""; 0]);
+        assert_eq!(scene.properties.set_by_others(A), None);
+        scene.played.unit(A, false, &[(Property::MemoryHigh, then.clone())]);
+        scene.settle();
+        assert_eq!(scene.value(Property::MemoryHigh), now, "an administrator's is not widened");
+        assert_eq!(scene.value(Property::MemoryMin), Value::Number(100));
+        assert_eq!(scene.value(Property::IOAccounting), Value::Flag(true));
+        assert_eq!(scene.value(Property::CPUWeight), WEIGHT_USUAL);
+        scene.properties.leave(A);
+        scene.settle();
+        assert_eq!(scene.value(Property::MemoryMin), Value::Number(0));
+        assert_eq!(scene.value(Property::MemoryHigh), then);
+        assert_eq!((scene.properties.units.len(), scene.played.files()), (0, vec![]));
+    }
+}
+
+/// A service is restarted between two looks. Its place is another, of the same name; systemd never said that the unit was gone.
+#[test]
+fn of_a_unit_that_is_another_nothing_of_the_former_one_counts() {
+    let (mut scene, property) = (Scene::new(&[(Property::AllowedCPUs, cpus("0-5"))]), Property::MemoryHigh);
+    scene.settle();
+    scene.want(property, Value::Number(200));
+    scene.want(Property::AllowedCPUs, cpus("4-5"));
+    scene.settle();
+    scene.played.stage().units.remove(A);
+    scene.played.unit(A, false, &[(property, Value::Number(300)), (Property::AllowedCPUs, cpus("0-5"))]);
+
+    scene.properties.leave(A);
+    scene.properties.come(A);
+    scene.want(property, Value::Number(100));
+    let said = scene.look(4, 2 * LOOK_NS);
+    assert_eq!(
+        said,
+        ["user-1001.slice: MemoryHigh stays `300`: an administrator has set it; nothing is to be done"]
+    );
+    assert_eq!((scene.value(property), scene.others().memory), (Value::Number(100), Some(300)));
+    assert_eq!(scene.value(Property::AllowedCPUs), cpus("0-5"), "the policy has not ordered any");
+    assert_eq!(scene.value(Property::IOAccounting), Value::Flag(true));
+
+    scene.properties.leave(A);
+    scene.settle();
+    assert_eq!(
+        (scene.value(property), scene.value(Property::AllowedCPUs)),
+        (Value::Number(300), cpus("0-5"))
+    );
+    assert_eq!((scene.properties.units.len(), scene.played.files()), (0, vec![]));
+}
+
+/// What cannot be taken back of one that is held again is held on.
+#[test]
+fn one_that_is_held_again_goes_on_where_systemd_takes_nothing_back() {
+    let mut scene = Scene::known();
+    scene.want(Property::MemoryHigh, Value::Number(200));
+    scene.settle();
+    scene.properties.leave(A);
+    scene.properties.come(A);
+    scene.want(Property::MemoryHigh, Value::Number(100));
+    scene.played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+    let said = scene.look(2, 2 * LOOK_NS);
+    assert_eq!((said.len(), scene.value(Property::MemoryHigh)), (1, Value::Number(100)), "{said:?}");
+    scene.properties.leave(A);
+    scene.settle();
+    assert_eq!(scene.value(Property::MemoryHigh), Value::Number(UNSET));
+}
