@@ -9,6 +9,10 @@
 //! `MemoryMin` of 0 is not that of the slice around it). Both end when it reads its files anew: once, after all that is
 //! taken back ([`Reverted::reload`]).
 //!
+//! systemd adds to a list of devices. Where an administrator sets the rate of one disk, the rates that were given to other disks are
+//! on the list still, and in the file that systemd writes for the administrator. So what was given is taken out of both
+//! ([`Held::of_others`], [`Manager::take_out`]).
+//!
 //! Properties: what is taken back is as if it had never been set. A value that is none of those given is an administrator's,
 //! and stays; so does a file that says another. Taking back what was never set, or twice, does nothing.
 //!
@@ -91,11 +95,22 @@ impl Manager {
         for held in held {
             let property = held.former.property;
             let Some((_, value)) = now.iter().find(|(shown, _)| *shown == property) else { continue };
-            let is_former = *value == held.former.value.clone().sorted();
-            let is_given = held.given.iter().any(|given| given.clone().sorted() == *value);
+            let (before, others) = (held.former.value.clone().sorted(), held.of_others(value));
+            let is_former = *value == before;
+            let is_given = held.given.iter().any(|given| given.clone().sorted() == *value)
+                || others.as_ref() == Some(&before);
             if !is_former && !is_given {
-                reverted.left.push((property, value.clone()));
-                reverted.reload |= held.restore_file()?;
+                reverted.left.push((property, others.as_ref().unwrap_or(value).clone()));
+                // What others have set is in another file than ours, then.
+                let was_ours = held.restore_file()?;
+                reverted.reload |= was_ours;
+                if let Some(others) = others {
+                    let former = held.former.clone();
+                    self.put_back(unit, &Former { value: others.clone(), ..former.clone() }, value, until)?;
+                    if was_ours {
+                        Held { former, given: vec![others] }.restore_file()?;
+                    }
+                }
                 continue;
             }
             if !is_former {
@@ -108,7 +123,34 @@ impl Manager {
         Ok(reverted)
     }
 
+    /// Takes devices out of the list that systemd keeps for longer than until the machine's next start, where an administrator has
+    /// one there: systemd has written down what was in force beside it, too.
+    pub(super) fn take_out(
+        &mut self,
+        unit: &str,
+        property: Property,
+        gone: &[(String, u64)],
+        until: Instant,
+    ) -> Result<(), Error> {
+        let Some(folder) = self.whose().lasting_drop_ins().filter(|_| !gone.is_empty()) else {
+            return Ok(());
+        };
+        let file = folder.join(format!("{unit}.d/50-{property}.conf"));
+        let said = content(&file).ok().flatten().and_then(|content| property.said_by(&content));
+        let Some(said) = said else { return Ok(()) };
+        let stays = said.beyond(&Value::Devices(gone.to_vec()));
+        if stays.len() == said.devices().len() {
+            return Ok(());
+        }
+        match self.set(unit, &[(property, Value::Devices(stays))], false, until) {
+            // Where systemd cannot write there, at least what is in force is as it was.
+            Err(error) if !error.is_silence() => Ok(()),
+            set => set,
+        }
+    }
+
     fn put_back(&mut self, unit: &str, former: &Former, now: &Value, until: Instant) -> Result<(), Error> {
+        self.take_out(unit, former.property, &now.beyond(&former.value), until)?;
         // The kernel keeps the weight of a device that is not named any more: so it gets the one that it would have.
         if let (Property::IODeviceWeight, Value::Devices(now)) = (former.property, now) {
             let weight = match self.show(unit, &[Property::IOWeight])?.first() {
@@ -127,7 +169,26 @@ impl Manager {
     }
 }
 
+impl Former {
+    /// The same, where only this of a list was there before.
+    pub(crate) fn of_others(self, others: Value) -> Former {
+        let gone = self.value.beyond(&others);
+        let content = self.content.map(|content| self.property.without(&content, &gone));
+        Former { value: others, content, ..self }
+    }
+}
+
 impl Held {
+    /// What others have set of a list: all of it but what was given. `None` where nothing of it was given, and of what is no list.
+    pub(crate) fn of_others(&self, now: &Value) -> Option<Value> {
+        let (all, had) = (now.devices(), self.former.value.devices());
+        let is_given = |device: &(String, u64)| {
+            !had.contains(device) && self.given.iter().any(|given| given.devices().contains(device))
+        };
+        let others: Vec<(String, u64)> = all.iter().filter(|device| !is_given(device)).cloned().collect();
+        (others.len() < all.len()).then_some(Value::Devices(others))
+    }
+
     /// Gives a property's file its former content, or removes it, unless it says what was neither given nor before. Whether
     /// anything was changed.
     pub(crate) fn restore_file(&self) -> Result<bool, Error> {
@@ -276,6 +337,49 @@ mod tests {
         assert_eq!(reverted, Reverted { properties: 3, left, reload: true });
         assert_eq!(played.files(), ["user-7.slice.d", "50-CPUWeight.conf"]);
         assert_eq!(played.value(U, Property::CPUWeight), number(500));
+    }
+
+    fn rates(all: &[(&str, u64)]) -> Value {
+        Value::Devices(all.iter().map(|(disk, rate)| ((*disk).to_owned(), *rate)).collect())
+    }
+
+    /// Ours are of two disks, and an administrator's of a third: `--runtime`, or in a file that lasts.
+    #[test]
+    fn of_a_list_to_which_an_administrator_added_ours_goes() {
+        for lasts in [false, true] {
+            let played = Played::new(true);
+            played.unit(U, false, &[]);
+            let mut manager = Manager::new(played.whose());
+            let held = hold(&mut manager, U, &some("0-3")[4..]);
+            let (property, theirs) = (Property::IOReadBandwidthMax, rates(&[("/dev/sdc", 3)]));
+            match lasts {
+                false => played.set(U, property, theirs.clone()),
+                true => played.set_lasting(U, property, theirs.clone()),
+            }
+            let all = rates(&[("/dev/sda", 9), ("/dev/sdb", 7), ("/dev/sdc", 3)]);
+            assert_eq!(played.value(U, property), all, "systemd adds to what is there");
+            let reverted = manager.revert(U, &held).unwrap();
+            let left = vec![(property, theirs.clone())];
+            assert_eq!(reverted, Reverted { properties: 0, left, reload: lasts });
+            assert_eq!(played.value(U, property), theirs);
+            manager.reload().unwrap();
+            assert_eq!(played.value(U, property), theirs, "the files say the same");
+            assert_eq!(played.files().is_empty(), lasts, "{:?}", played.files());
+        }
+    }
+
+    /// `IOReadBandwidthMax=/dev/sda infinity`: one of ours is gone, and nobody has set anything.
+    #[test]
+    fn of_a_list_from_which_something_was_taken_the_rest_goes() {
+        let played = Played::new(true);
+        played.unit(U, false, &[(Property::IOReadBandwidthMax, rates(&[("/dev/sdc", 3)]))]);
+        let mut manager = Manager::new(played.whose());
+        let held = hold(&mut manager, U, &some("0-3")[4..]);
+        let some = rates(&[("/dev/sdb", 7), ("/dev/sdc", 3)]);
+        played.stage().units.get_mut(U).unwrap().now.insert(Property::IOReadBandwidthMax, some);
+        let reverted = manager.revert(U, &held).unwrap();
+        assert_eq!(reverted, Reverted { properties: 1, left: vec![], reload: true });
+        assert_eq!(played.value(U, Property::IOReadBandwidthMax), rates(&[("/dev/sdc", 3)]));
     }
 
     #[test]

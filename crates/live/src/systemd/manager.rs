@@ -130,10 +130,22 @@ impl Manager {
         properties: &[(Property, Value)],
         until: Instant,
     ) -> Result<(), Error> {
+        self.set(unit, properties, true, until)
+    }
+
+    /// Sets properties until the machine's next start, or for longer.
+    pub(super) fn set(
+        &mut self,
+        unit: &str,
+        properties: &[(Property, Value)],
+        is_runtime: bool,
+        until: Instant,
+    ) -> Result<(), Error> {
         if properties.is_empty() {
             return Ok(());
         }
-        let call = new_call(PATH, MANAGER, "SetUnitProperties", &(unit, true, to_send(unit, properties)?))?;
+        let values = &(unit, is_runtime, to_send(unit, properties)?);
+        let call = new_call(PATH, MANAGER, "SetUnitProperties", values)?;
         self.ask(&call, until)?.values::<()>().map_err(|what| unexpected(call.method, &what))
     }
 

@@ -98,6 +98,11 @@ impl Whose {
             (false, false) => "systemd/system.control",
         })
     }
+
+    /// Where those are of what is set for longer than until the machine's next start. A user's are not looked at.
+    fn lasting_drop_ins(&self) -> Option<PathBuf> {
+        (!self.is_user).then(|| self.run.with_file_name("etc").join("systemd/system.control"))
+    }
 }
 
 /// Why systemd did not do what it was asked for.

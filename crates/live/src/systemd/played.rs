@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
@@ -59,10 +59,10 @@ impl Played {
     /// One that is on a bus and has its own socket, or that alone.
     pub(crate) fn new(by_bus: bool) -> Played {
         let dir = tempfile::tempdir().unwrap();
-        for folder in ["systemd/system", "systemd/system.control", "systemd/transient", "dbus"] {
-            fs::create_dir_all(dir.path().join(folder)).unwrap();
-        }
         let played = Played { dir, stage: Arc::default() };
+        for folder in ["systemd/system", "systemd/system.control", "systemd/transient", "dbus"] {
+            fs::create_dir_all(played.run().join(folder)).unwrap();
+        }
         played.listen("systemd/private", false);
         if by_bus {
             played.listen("dbus/system_bus_socket", true);
@@ -70,9 +70,14 @@ impl Played {
         played
     }
 
+    /// Its `/run`; beside it is its `/etc`.
+    fn run(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
     fn listen(&self, name: &str, by_bus: bool) {
-        let listener = UnixListener::bind(self.dir.path().join(name)).unwrap();
-        let (stage, run) = (self.stage.clone(), self.dir.path().to_owned());
+        let listener = UnixListener::bind(self.run().join(name)).unwrap();
+        let (stage, run) = (self.stage.clone(), self.run());
         thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
                 stage.lock().unwrap().connections += 1;
@@ -83,7 +88,7 @@ impl Played {
     }
 
     pub(crate) fn whose(&self) -> Whose {
-        Whose::at(self.dir.path(), false)
+        Whose::at(&self.run(), false)
     }
 
     pub(crate) fn stage(&self) -> MutexGuard<'_, Stage> {
@@ -105,21 +110,26 @@ impl Played {
         now(&self.stage().units[unit], property)
     }
 
-    /// What an administrator does.
+    /// What an administrator does, with `--runtime`.
     pub(crate) fn set(&self, unit: &str, property: Property, value: Value) {
-        set(&mut self.stage(), self.dir.path(), unit, vec![(property, value)]);
+        set(&mut self.stage(), &self.run(), unit, true, vec![(property, value)]);
+    }
+
+    /// The same without.
+    pub(crate) fn set_lasting(&self, unit: &str, property: Property, value: Value) {
+        set(&mut self.stage(), &self.run(), unit, false, vec![(property, value)]);
     }
 
     /// Where a drop-in is.
     pub(crate) fn drop_in(&self, unit: &str, property: Property) -> PathBuf {
-        drop_in(self.dir.path(), unit, self.stage().units[unit].is_transient, property)
+        drop_in(&self.run(), unit, self.stage().units[unit].is_transient, property)
     }
 
     /// Every file with what is set at run time.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         for folder in ["system.control", "transient"] {
-            for unit in fs::read_dir(self.dir.path().join("systemd").join(folder)).unwrap() {
+            for unit in fs::read_dir(self.run().join("systemd").join(folder)).unwrap() {
                 let unit = unit.unwrap();
                 found.push(unit.file_name().into_string().unwrap());
                 let files = fs::read_dir(unit.path()).unwrap();
@@ -134,12 +144,17 @@ fn now(unit: &Unit, property: Property) -> Value {
     unit.now.get(&property).cloned().unwrap_or_else(|| property.nothing())
 }
 
-fn drop_in(run: &std::path::Path, unit: &str, is_transient: bool, property: Property) -> PathBuf {
+fn drop_in(run: &Path, unit: &str, is_transient: bool, property: Property) -> PathBuf {
     let folder = if is_transient { "transient" } else { "system.control" };
     run.join("systemd").join(folder).join(format!("{unit}.d/50-{property}.conf"))
 }
 
-fn set(stage: &mut Stage, run: &std::path::Path, name: &str, all: Vec<(Property, Value)>) {
+/// Where that is which outlasts the machine's next start, unless the unit does not. It goes before the other.
+fn lasting(run: &Path, unit: &str, property: Property) -> PathBuf {
+    drop_in(&run.with_file_name("etc"), unit, false, property)
+}
+
+fn set(stage: &mut Stage, run: &Path, name: &str, is_runtime: bool, all: Vec<(Property, Value)>) {
     let unit = stage.units.get_mut(name).unwrap();
     for (property, value) in all {
         let value = match (now(unit, property), value) {
@@ -151,7 +166,10 @@ fn set(stage: &mut Stage, run: &std::path::Path, name: &str, all: Vec<(Property,
             }
             (_, value) => value,
         };
-        let file = drop_in(run, name, unit.is_transient, property);
+        let file = match is_runtime || unit.is_transient {
+            true => drop_in(run, name, unit.is_transient, property),
+            false => lasting(run, name, property),
+        };
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         let mut text = "# created via \"systemctl set-property\"\n[Slice]\n".to_owned();
         if property.is_by_device() || property == Property::AllowedCPUs {
@@ -288,17 +306,17 @@ impl Actor {
             ("SetUnitProperties", "sba(sv)") => {
                 let (name, runtime, all): (String, bool, Vec<(String, OwnedValue)>) =
                     heard.message.values().unwrap();
-                assert!(runtime);
                 if !stage.units.contains_key(&name) {
                     return gone(&name);
                 }
                 let all = all.into_iter().map(|(name, value)| {
                     let property = Property::named(&name).unwrap();
+                    assert!(runtime || property.is_by_device(), "{property} is not to last");
                     let types = property.nothing().to_message().value_signature().to_string();
                     assert_eq!(value.value_signature().to_string(), types, "{property}");
                     (property, property.of_message(value.into()).unwrap())
                 });
-                set(stage, &self.run, &name, all.collect());
+                set(stage, &self.run, &name, runtime, all.collect());
                 played::answer(to, &())
             }
             ("StartTransientUnit", "ssa(sv)a(sa(sv))") => {
@@ -333,10 +351,12 @@ impl Actor {
                     unit.dropins.retain(|file| file.exists());
                     unit.now = unit.base.clone();
                     for property in Property::ALL {
-                        let file = drop_in(&self.run, name, unit.is_transient, *property);
-                        if let Some(value) =
-                            fs::read_to_string(file).ok().and_then(|text| property.said_by(&text))
-                        {
+                        let files = [
+                            lasting(&self.run, name, *property),
+                            drop_in(&self.run, name, unit.is_transient, *property),
+                        ];
+                        let text = files.into_iter().find_map(|file| fs::read_to_string(file).ok());
+                        if let Some(value) = text.and_then(|text| property.said_by(&text)) {
                             unit.now.insert(*property, value);
                         }
                     }

@@ -122,6 +122,17 @@ impl Property {
         self.parse(&said?.join("\n")).map(Value::sorted)
     }
 
+    /// A file of systemd's without the lines that give devices these numbers.
+    pub(super) fn without(self, file: &str, gone: &[(String, u64)]) -> String {
+        let prefix = format!("{}=", self.name());
+        let is_gone = |line: &str| {
+            let said = line.trim().strip_prefix(&prefix).and_then(|text| self.parse(text));
+            let said = said.as_ref().map_or(&[][..], Value::devices);
+            !said.is_empty() && said.iter().all(|device| gone.contains(device))
+        };
+        file.split_inclusive('\n').filter(|line| !is_gone(line)).collect()
+    }
+
     /// Whether systemd takes the value; if not, what it would take.
     pub(super) fn takes(self, value: &Value) -> Result<(), &'static str> {
         let weight = |weight: u64| (1..=10_000).contains(&weight);
@@ -211,6 +222,19 @@ impl Value {
             devices.sort();
         }
         self
+    }
+
+    /// The list of devices; nothing of a value of another kind.
+    pub(super) fn devices(&self) -> &[(String, u64)] {
+        match self {
+            Value::Devices(devices) => devices,
+            _ => &[],
+        }
+    }
+
+    /// The devices that have another number in another value, or none.
+    pub(super) fn beyond(&self, other: &Value) -> Vec<(String, u64)> {
+        self.devices().iter().filter(|device| !other.devices().contains(device)).cloned().collect()
     }
 
     /// As it goes into a message.
@@ -321,6 +345,22 @@ mod tests {
             Property::IODeviceWeight.said_by(&two).as_ref(),
             samples().last().map(|(_, value, _)| value)
         );
+    }
+
+    #[test]
+    fn of_a_file_of_systemds_the_lines_of_some_devices_are_taken_out() {
+        let file = "# by hand\n[Slice]\nIOReadBandwidthMax=\nIOReadBandwidthMax=/dev/sda 5\nIOReadBandwidthMax=/dev/sdb 7\n\
+                    IOWriteBandwidthMax=/dev/sda 5\n";
+        let gone = |devices: &[(&str, u64)]| -> String {
+            let devices: Vec<(String, u64)> =
+                devices.iter().map(|(device, n)| ((*device).to_owned(), *n)).collect();
+            Property::IOReadBandwidthMax.without(file, &devices)
+        };
+        assert_eq!(
+            gone(&[("/dev/sda", 5), ("/dev/sdb", 8)]),
+            file.replace("IOReadBandwidthMax=/dev/sda 5\n", "")
+        );
+        assert_eq!(gone(&[]), file);
     }
 
     #[test]

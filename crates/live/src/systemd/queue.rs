@@ -17,6 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::manager::ANSWERS_WITHIN;
 use super::{Error, Former, Held, Manager, Property, Reverted, Scope, State, Value, Whose};
 use crate::LiveError;
 
@@ -259,6 +260,9 @@ fn change(manager: &mut Manager, unit: &str, changes: Vec<Change>) -> Result<Vec
         now.iter().any(|(property, value)| *property == change.property && *value == change.from)
     };
     let (to_set, left): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_as_it_was);
+    for Change { property, from, to } in &to_set {
+        manager.take_out(unit, *property, &from.beyond(to), Instant::now() + ANSWERS_WITHIN)?;
+    }
     let to_set: Vec<(Property, Value)> =
         to_set.into_iter().map(|change| (change.property, change.to)).collect();
     manager.set_runtime(unit, &to_set)?;

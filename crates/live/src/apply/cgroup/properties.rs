@@ -7,7 +7,13 @@
 //! twice a second for each systemd unit, systemd is asked what its properties are, and then to set those that are wanted and still
 //! are what they were. The journal has both before. A value that is neither what was there nor what was given is an administrator's:
 //! it takes the place of what was there. Every five seconds it is looked for. A value that was given and is not there, without
-//! another's in its place, is given again: systemd did not answer, or somebody took it away.
+//! another's in its place, is given again: systemd did not answer, or somebody took it away. So is all that was given, when a systemd
+//! unit that was gone comes again with what it had before.
+//!
+//! systemd adds to a list of devices. Of a list to which an administrator has added a disk, ours is taken out: the policy orders no
+//! rates where others have set some.
+//!
+//! A systemd unit that is left is taken back first, also where it is held again at once: it may be another of the same name.
 //!
 //! systemd writes all files of a group when it is told one property of it, by what it was told last of the others; and all files of all
 //! groups when it reads its own anew. Which groups it has written is told ([`Properties::take_rewritten`]).
@@ -22,6 +28,8 @@
 //! - Where systemd does not answer, the kernel's files have what holds, until systemd writes them.
 //! - systemd has no call that sets what is still as it was. What an administrator sets in the tenth of a millisecond between the
 //!   question and the call is lost.
+//! - Where an administrator sets a rate without `--runtime`, systemd writes ours of other disks beside it, below `/etc`. At the next look
+//!   it is told to take them out. Where it cannot write there then, they stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,6 +53,12 @@ const PROPERTIES: [Property; 9] = [
     Property::MemoryLow,
     Property::MemoryMin,
 ];
+
+/// Rates are all an administrator's, or all ours.
+const RATES: [Property; 2] = [Property::IOReadBandwidthMax, Property::IOWriteBandwidthMax];
+
+/// What switches a place's controllers on.
+const ACCOUNTING: [Property; 2] = [Property::CPUAccounting, Property::IOAccounting];
 
 /// The weight of a control group that has none.
 const WEIGHT_USUAL: Value = Value::Number(100);
@@ -76,6 +90,9 @@ struct Told {
     given: BTreeMap<Property, Vec<Value>>,
     is_busy: bool,
     asked_at: Option<Time>,
+    /// Whether its controllers are to be on.
+    is_place: bool,
+    /// Whether all is to be taken back. What is wanted came later, and is told after that.
     leaves: bool,
 }
 
@@ -92,6 +109,8 @@ pub(super) struct Properties {
     said: BTreeSet<String>,
     /// systemd counts files among its own that are gone: it is to read them anew, once all is let go that is to be.
     is_to_read: bool,
+    /// Not before this, where it has not done so.
+    read_after: Time,
 }
 
 impl Properties {
@@ -106,22 +125,20 @@ impl Properties {
         let queue = Queue::start(whose.clone())?;
         let (units, asked) = (BTreeMap::new(), BTreeMap::new());
         let (rewritten, said) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Properties { whose, queue, units, asked, rewritten, said, is_to_read: false })
+        Ok(Properties { whose, queue, units, asked, rewritten, said, is_to_read: false, read_after: 0 })
     }
 
     /// A systemd unit's group is held from now on. Its controllers are switched on.
     pub(super) fn come(&mut self, unit: &str) {
         let told = self.units.entry(unit.to_owned()).or_default();
-        told.leaves = false;
-        for accounting in [Property::CPUAccounting, Property::IOAccounting] {
-            told.wanted.insert(accounting, Value::Flag(true));
-        }
+        told.is_place = true;
+        told.count();
     }
 
     /// It is held no more.
     pub(super) fn leave(&mut self, unit: &str) {
         if let Some(told) = self.units.get_mut(unit) {
-            told.leaves = true;
+            (told.leaves, told.is_place) = (true, false);
             told.wanted.clear();
         }
     }
@@ -176,6 +193,12 @@ impl Properties {
             let Some((unit, asked)) = self.asked.remove(&number) else { continue };
             if let Asked::Reload = asked {
                 self.rewritten.extend(self.units.keys().cloned());
+                if let Err(error) = answer {
+                    (self.is_to_read, self.read_after) = (true, now.saturating_add(LOOK_NS));
+                    if !error.is_silence() && self.said.insert(error.to_string()) {
+                        problems.push(error.into());
+                    }
+                }
                 continue;
             }
             let Some(told) = self.units.get_mut(&unit) else { continue };
@@ -183,7 +206,8 @@ impl Properties {
             match (asked, answer) {
                 (Asked::Former, Ok(Answer::Former(list))) => {
                     let now = list.iter().map(|former| (former.property, former.value.clone())).collect();
-                    problems.extend(told.hear(&self.whose, &unit, list, journal).err());
+                    let has_removed = told.hear(&self.whose, &unit, list, journal, &mut problems);
+                    self.is_to_read |= has_removed;
                     problems.extend(self.set(&unit, &now, journal).err());
                 }
                 (Asked::Revert(properties), Ok(answer)) => {
@@ -192,6 +216,7 @@ impl Properties {
                         problems.extend(left.iter().map(|(property, value)| stays(&unit, *property, value)));
                     }
                     problems.extend(self.forget(&unit, &properties, journal).err());
+                    self.rewritten.insert(unit);
                 }
                 (Asked::Set(changes), Ok(answer)) => {
                     if matches!(&answer, Answer::Set(left) if left.len() < changes.len()) {
@@ -214,8 +239,11 @@ impl Properties {
                     }
                 }
                 (asked, Err(error)) => {
-                    if let Asked::Set(changes) = asked {
-                        self.not_set(&unit, changes, error.is_silence());
+                    match asked {
+                        Asked::Set(changes) => self.not_set(&unit, changes, error.is_silence()),
+                        // It is held again: what cannot be taken back is held on.
+                        Asked::Revert(_) if !error.is_silence() => told.leaves &= told.wanted.is_empty(),
+                        Asked::Revert(_) | Asked::Former | Asked::Reload => {}
                     }
                     if !error.is_silence() && self.said.insert(format!("{unit} {error}")) {
                         problems.push(error.into());
@@ -260,7 +288,7 @@ impl Properties {
             }
             (told.is_busy, told.asked_at) = (true, Some(now));
         }
-        if self.is_to_read && !self.units.values().any(|told| told.leaves) {
+        if self.is_to_read && now >= self.read_after && !self.units.values().any(|told| told.leaves) {
             self.is_to_read = false;
             let number = self.queue.ask(Request::Reload);
             self.asked.insert(number, (String::new(), Asked::Reload));
@@ -284,8 +312,11 @@ impl Properties {
     fn not_set(&mut self, unit: &str, changes: Vec<Change>, is_silence: bool) {
         let Some(told) = self.units.get_mut(unit) else { return };
         if is_silence {
-            for change in changes {
-                told.wanted.entry(change.property).or_insert(change.to);
+            // Not where it was left since: what is wanted there came later.
+            if !told.leaves {
+                for change in changes {
+                    told.wanted.entry(change.property).or_insert(change.to);
+                }
             }
         } else if changes.len() > 1 {
             told.is_busy = true;
@@ -315,12 +346,14 @@ impl Properties {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let Some(told) = self.units.get_mut(unit).filter(|told| !told.leaves) else { return Ok(()) };
-        let mut changes = Vec::new();
+        let (mut changes, others_have_rates) = (Vec::new(), told.others_have_rates());
         for (property, to) in std::mem::take(&mut told.wanted) {
             // One that this systemd does not know is left out.
-            let Some(from) = now.get(&property).filter(|_| told.former.contains_key(&property)) else {
+            let (Some(from), Some(former)) = (now.get(&property), told.former.get(&property)) else {
                 continue;
             };
+            let is_others = others_have_rates && RATES.contains(&property);
+            let to = if is_others { former.value.clone() } else { to };
             if from.clone().sorted() != to.clone().sorted() {
                 changes.push(Change { property, from: from.clone(), to });
             }
@@ -349,7 +382,7 @@ impl Properties {
         Ok(())
     }
 
-    /// Nothing is held of a systemd unit any more. One that came again meanwhile begins anew.
+    /// Nothing is held of a systemd unit any more. One that is held still, or came again meanwhile, begins anew.
     fn forget(&mut self, unit: &str, given: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
         let back = given.iter().map(|property| Entry::PropertyBack {
             whose: self.whose.clone(),
@@ -357,63 +390,142 @@ impl Properties {
             property: *property,
         });
         record(journal, &back.collect::<Vec<_>>())?;
-        if let Some(told) = self.units.remove(unit).filter(|told| !told.leaves) {
-            let Told { wanted, asked_at, .. } = told;
-            self.units.insert(unit.to_owned(), Told { wanted, asked_at, ..Told::default() });
+        let told = self.units.remove(unit);
+        if let Some(told) = told.filter(|told| !told.leaves || !told.wanted.is_empty()) {
+            self.units.insert(unit.to_owned(), told.anew());
         }
         Ok(())
     }
 }
 
 impl Told {
-    fn held(&self) -> Vec<Held> {
-        let held = |(property, given): (&Property, &Vec<Value>)| {
-            Some(Held { former: self.former.get(property)?.clone(), given: given.clone() })
-        };
-        self.given.iter().filter_map(held).collect()
+    /// Its controllers are to be on.
+    fn count(&mut self) {
+        self.wanted.extend(ACCOUNTING.map(|accounting| (accounting, Value::Flag(true))));
     }
 
-    /// Learns what properties are now.
+    /// As it is after all was taken back. What a systemd unit was given that went, it is given again when it comes, where it then has
+    /// what was there before: another value is an administrator's.
+    fn anew(self) -> Told {
+        let Told { mut former, mut wanted, given, asked_at, is_place, leaves, .. } = self;
+        if leaves {
+            return Told { wanted, asked_at, is_place, ..Told::default() };
+        }
+        for (property, given) in given {
+            if let Some(last) = given.into_iter().next_back() {
+                wanted.entry(property).or_insert(last);
+            }
+        }
+        former.retain(|property, _| wanted.contains_key(property));
+        let mut told = Told { former, wanted, asked_at, is_place, ..Told::default() };
+        if is_place {
+            told.count();
+        }
+        told
+    }
+
+    fn held(&self) -> Vec<Held> {
+        self.given.keys().filter_map(|property| self.held_of(*property)).collect()
+    }
+
+    fn held_of(&self, property: Property) -> Option<Held> {
+        let given = self.given.get(&property)?.clone();
+        Some(Held { former: self.former.get(&property)?.clone(), given })
+    }
+
+    /// Learns what properties are now. Whether a file of systemd's was removed, or written.
     fn hear(
         &mut self,
         whose: &Whose,
         unit: &str,
         list: Vec<Former>,
         journal: &mut Journal,
-    ) -> Result<(), LiveError> {
+        problems: &mut Vec<LiveError>,
+    ) -> bool {
         self.is_known = true;
-        for now in list {
+        let mut has_removed = false;
+        for mut now in list {
             let property = now.property;
-            let is_ours = |given: &Vec<Value>| {
-                given.contains(&now.value)
-                    || self.former.get(&property).is_some_and(|before| before.value == now.value)
-            };
-            match self.given.get(&property) {
-                Some(given) if is_ours(given) => {
-                    if let Some(last) = given.last().filter(|last| **last != now.value && !self.leaves) {
-                        self.wanted.entry(property).or_insert_with(|| last.clone());
-                    }
-                }
-                Some(_) => {
-                    // An administrator's: what was given is in force no more, and not to be taken back.
-                    let whose = whose.clone();
-                    record(journal, &[Entry::PropertyBack { whose, unit: unit.to_owned(), property }])?;
-                    self.given.remove(&property);
+            let Some(held) = self.held_of(property) else {
+                let is_new = self.former.get(&property).is_some_and(|before| before.value != now.value);
+                if is_new {
+                    // An administrator's.
                     self.wanted.remove(&property);
-                    self.former.insert(property, now);
                 }
-                None => {
-                    let is_new = self.former.get(&property).is_some_and(|before| before.value != now.value);
-                    if is_new {
-                        // An administrator's, too.
-                        self.wanted.remove(&property);
-                    }
-                    self.former.insert(property, now);
+                self.former.insert(property, now);
+                continue;
+            };
+            let others = held.of_others(&now.value);
+            let before = &held.former.value;
+            if held.given.contains(&now.value) || *before == now.value || others.as_ref() == Some(before) {
+                if let Some(last) = held.given.last().filter(|last| **last != now.value && !self.leaves) {
+                    self.wanted.entry(property).or_insert_with(|| last.clone());
                 }
+                continue;
+            }
+            // An administrator's, too. Where it is in a file of its own, ours is there still.
+            match held.restore_file() {
+                Ok(true) => (now.content, has_removed) = (held.former.content, true),
+                Ok(false) => {}
+                Err(error) => problems.push(error.into()),
+            }
+            problems.extend(self.yields(whose, unit, now, others, journal).err());
+        }
+        self.let_rates_go();
+        self.keep_cpu();
+        has_removed
+    }
+
+    /// An administrator has set a property: what was given is in force no more, and not to be taken back. But of a list to which it
+    /// was added, what was given is in force still, and all but what is of `others` is to go.
+    fn yields(
+        &mut self,
+        whose: &Whose,
+        unit: &str,
+        now: Former,
+        others: Option<Value>,
+        journal: &mut Journal,
+    ) -> Result<(), LiveError> {
+        let (property, in_force) = (now.property, now.value.clone());
+        let (whose, unit) = (whose.clone(), unit.to_owned());
+        let back = Entry::PropertyBack { whose: whose.clone(), unit: unit.clone(), property };
+        let (former, given) = match others {
+            Some(others) => (now.of_others(others), Some(in_force)),
+            None => (now, None),
+        };
+        let mut entries = vec![back];
+        if let Some(value) = given.clone() {
+            let former = former.clone();
+            entries.push(Entry::Property { whose: whose.clone(), unit: unit.clone(), former });
+            entries.push(Entry::PropertyGiven { whose, unit, property, value });
+        }
+        record(journal, &entries)?;
+        self.wanted.remove(&property);
+        self.given.remove(&property);
+        self.given.extend(given.map(|value| (property, vec![value])));
+        self.former.insert(property, former);
+        Ok(())
+    }
+
+    /// Whether somebody else has set rates: the policy orders none then.
+    fn others_have_rates(&self) -> bool {
+        let is_set =
+            |rates: &Property| self.former.get(rates).is_some_and(|former| former.value != rates.nothing());
+        RATES.iter().any(is_set)
+    }
+
+    /// Has ours taken out where others have set rates.
+    fn let_rates_go(&mut self) {
+        if self.leaves || !self.others_have_rates() {
+            return;
+        }
+        for rates in RATES {
+            if let (Some(given), Some(former)) = (self.given.get(&rates), self.former.get(&rates))
+                && given.last() != Some(&former.value)
+            {
+                self.wanted.insert(rates, former.value.clone());
             }
         }
-        self.keep_cpu();
-        Ok(())
     }
 
     /// Has systemd keep the controller `cpu` on, unless somebody's weight does.

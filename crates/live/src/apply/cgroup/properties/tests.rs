@@ -1,13 +1,17 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::systemd::UNSET;
 use crate::systemd::played::{Fault, Played};
+use crate::systemd::{Manager, UNSET};
 
 const A: &str = "user-1001.slice";
 
 fn cpus(text: &str) -> Value {
     Value::Cpus(text.parse().unwrap())
+}
+
+fn rates(all: &[(&str, u64)]) -> Value {
+    Value::Devices(all.iter().map(|(disk, rate)| ((*disk).to_owned(), *rate)).collect())
 }
 
 fn former(property: Property, value: Value) -> Former {
@@ -22,8 +26,9 @@ fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
     let property = Property::MemoryHigh;
     let mut told = Told::default();
     let mut hear = |told: &mut Told, value: u64| {
-        told.hear(&Whose::system(), "a.slice", vec![former(property, Value::Number(value))], &mut journal)
-            .unwrap();
+        let (list, mut problems) = (vec![former(property, Value::Number(value))], Vec::new());
+        assert!(!told.hear(&Whose::system(), "a.slice", list, &mut journal, &mut problems));
+        assert!(problems.is_empty(), "{problems:?}");
     };
     hear(&mut told, UNSET);
     told.given.insert(property, vec![Value::Number(5), Value::Number(6)]);
@@ -76,6 +81,11 @@ impl Scene {
 
     fn value(&self, property: Property) -> Value {
         self.played.value(A, property)
+    }
+
+    /// How often systemd has read its files anew.
+    fn reloads(&self) -> usize {
+        self.played.stage().heard.iter().filter(|method| *method == "Reload").count()
     }
 
     fn others(&self) -> PlaceBounds {
@@ -142,8 +152,7 @@ fn systemd_has_what_holds_and_then_what_it_had() {
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("0-5"));
     assert_eq!(scene.value(Property::CPUWeight), Value::Number(UNSET));
     assert!(scene.properties.units.is_empty());
-    let heard = scene.played.stage().heard.clone();
-    assert_eq!(heard.iter().filter(|method| *method == "Reload").count(), 2, "once each time it was let go");
+    assert_eq!(scene.reloads(), 2, "once each time it was let go");
     assert_eq!(scene.played.files(), ["user-1001.slice.d", "50-MemoryHigh.conf"], "the administrator's own");
 }
 
@@ -239,4 +248,224 @@ fn a_weight_keeps_the_cpu_controller_on() {
     scene.want(Property::CPUWeight, Value::Number(57));
     scene.settle();
     assert_eq!(scene.value(Property::CPUWeight), Value::Number(57), "what the policy orders");
+}
+
+/// systemd adds to a list. The rates of both of ours are of sda; the administrator's is of sdb.
+#[test]
+fn of_rates_to_which_an_administrator_added_one_ours_go() {
+    let (reads, writes) = (Property::IOReadBandwidthMax, Property::IOWriteBandwidthMax);
+    let theirs = rates(&[("/dev/sdb", 7)]);
+    for lasts in [false, true] {
+        let mut scene = Scene::known();
+        scene.want(reads, rates(&[("/dev/sda", 5)]));
+        scene.want(writes, rates(&[("/dev/sda", 5)]));
+        scene.settle();
+        assert!(!scene.others().rates);
+        match lasts {
+            false => scene.played.set(A, reads, theirs.clone()),
+            true => scene.played.set_lasting(A, reads, theirs.clone()),
+        }
+        assert_eq!(scene.value(reads), rates(&[("/dev/sda", 5), ("/dev/sdb", 7)]));
+        scene.settle();
+        assert_eq!((scene.value(reads), scene.value(writes)), (theirs.clone(), rates(&[])), "{lasts}");
+        assert!(scene.others().rates);
+        // What was ordered before the policy saw that.
+        scene.want(reads, rates(&[("/dev/sda", 6)]));
+        scene.want(writes, rates(&[("/dev/sda", 6)]));
+        scene.settle();
+        assert_eq!((scene.value(reads), scene.value(writes)), (theirs.clone(), rates(&[])), "{lasts}");
+
+        scene.properties.leave(A);
+        scene.settle();
+        assert_eq!(scene.value(reads), theirs, "{lasts}");
+        let file: &[&str] = if lasts { &[] } else { &["user-1001.slice.d", "50-IOReadBandwidthMax.conf"] };
+        assert_eq!(scene.played.files(), file, "{lasts}");
+        // And so do the files.
+        Manager::new(scene.played.whose()).reload().unwrap();
+        assert_eq!(scene.value(reads), theirs, "{lasts}");
+    }
+}
+
+/// The daemon is killed when it has learnt that, before it has told systemd.
+#[test]
+fn what_an_administrator_added_to_is_in_the_journal() {
+    let (mut scene, reads) = (Scene::known(), Property::IOReadBandwidthMax);
+    scene.want(reads, rates(&[("/dev/sda", 5)]));
+    scene.settle();
+    scene.played.set(A, reads, rates(&[("/dev/sdb", 7)]));
+    let list = Manager::new(scene.played.whose()).former(A, &PROPERTIES).unwrap();
+    let told = scene.properties.units.get_mut(A).unwrap();
+    told.hear(&scene.properties.whose, A, list, &mut scene.journal, &mut Vec::new());
+    let entries = Journal::read(scene.journal.path()).unwrap();
+    let undone = crate::undo::undo(&entries, std::path::Path::new("/proc"));
+    assert!(undone.problems.is_empty(), "{undone:?}");
+    assert_eq!(scene.value(reads), rates(&[("/dev/sdb", 7)]));
+}
+
+/// `systemctl set-property` without `--runtime`: what the administrator sets is in a file of its own.
+#[test]
+fn where_an_administrator_has_another_file_ours_goes() {
+    let (mut scene, property) = (Scene::known(), Property::MemoryHigh);
+    scene.want(property, Value::Number(200));
+    scene.settle();
+    let ours = scene.played.drop_in(A, property);
+    assert!(ours.exists());
+    scene.played.set_lasting(A, property, Value::Number(500));
+    scene.settle();
+    assert_eq!((scene.others().memory, ours.exists(), scene.reloads()), (Some(500), false, 1));
+
+    scene.want(property, Value::Number(300));
+    scene.settle();
+    assert_eq!((scene.value(property), ours.exists()), (Value::Number(300), true));
+    scene.properties.leave(A);
+    scene.settle();
+    assert_eq!(scene.value(property), Value::Number(500));
+    assert_eq!(scene.played.files(), [""; 0]);
+}
+
+/// systemd has just not answered, and is left alone for a second.
+#[test]
+fn a_reload_that_systemd_did_not_answer_is_asked_again() {
+    let mut scene = Scene::known();
+    scene.played.fail("GetUnit", Fault::Silence);
+    scene.look(1, LOOK_NS);
+    scene.properties.is_to_read = true;
+    scene.look(1, ASK_NS);
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    scene.look(1, ASK_NS);
+    assert_eq!(scene.reloads(), 0, "it is not asked at every look");
+    scene.look(2, LOOK_NS);
+    assert_eq!(scene.reloads(), 1);
+}
+
+#[test]
+fn a_reload_that_is_refused_is_said_once_and_asked_again() {
+    let mut scene = Scene::known();
+    for _ in 0..2 {
+        scene.played.fail("Reload", Fault::Refuse("org.freedesktop.DBus.Error.LimitsExceeded"));
+    }
+    scene.properties.leave(A);
+    let said = scene.look(5, LOOK_NS);
+    assert_eq!((said.len(), scene.reloads()), (1, 3), "{said:?}");
+}
+
+#[test]
+fn that_files_were_written_by_taking_back_is_told() {
+    let mut scene = Scene::known();
+    scene.want(Property::MemoryHigh, Value::Number(200));
+    scene.settle();
+    scene.properties.leave(A);
+    scene.properties.take_rewritten();
+    scene.look(1, 2 * LOOK_NS);
+    assert!(scene.properties.units.is_empty());
+    assert!(scene.properties.take_rewritten().contains(A));
+}
+
+/// A unit's slice is a place, and then one around the place of a sub-unit.
+#[test]
+fn what_is_wanted_after_it_was_left_is_told() {
+    let mut scene = Scene::known();
+    scene.want(Property::MemoryMin, Value::Number(100));
+    scene.settle();
+    scene.properties.leave(A);
+    scene.want(Property::MemoryMin, Value::Number(300));
+    scene.settle();
+    assert_eq!(scene.value(Property::MemoryMin), Value::Number(300));
+    assert_eq!(scene.value(Property::IOAccounting), Value::Flag(false), "it is no place");
+    scene.properties.leave(A);
+    scene.settle();
+    assert_eq!((scene.value(Property::MemoryMin), scene.played.files()), (Value::Number(0), vec![]));
+}
+
+/// What was wanted before is not, also where systemd was silent.
+#[test]
+fn what_was_wanted_before_it_was_left_is_not_told() {
+    let mut scene = Scene::known();
+    scene.want(Property::MemoryHigh, Value::Number(200));
+    scene.properties.leave(A);
+    let change =
+        Change { property: Property::MemoryHigh, from: Value::Number(UNSET), to: Value::Number(200) };
+    scene.properties.not_set(A, vec![change], true);
+    scene.settle();
+    assert!(scene.properties.units.is_empty());
+}
+
+/// A user logs out and in again.
+#[test]
+fn a_unit_that_was_gone_is_given_the_same_again() {
+    for (then, now) in [(UNSET, 200), (50, 50)] {
+        let (then, now) = (Value::Number(then), Value::Number(now));
+        let mut scene = Scene::new(&[]);
+        // It is not ours to begin with, and is not there at the next login.
+        scene.played.set(A, Property::IOAccounting, Value::Flag(true));
+        scene.settle();
+        std::fs::remove_file(scene.played.drop_in(A, Property::IOAccounting)).unwrap();
+        scene.want(Property::MemoryHigh, Value::Number(200));
+        scene.want(Property::MemoryMin, Value::Number(100));
+        scene.settle();
+        scene.played.stage().units.remove(A);
+        scene.look(20, ASK_NS);
+        assert_eq!(scene.played.files(), [""; 0]);
+        assert_eq!(scene.properties.set_by_others(A), None);
+        scene.played.unit(A, false, &[(Property::MemoryHigh, then.clone())]);
+        scene.settle();
+        assert_eq!(scene.value(Property::MemoryHigh), now, "an administrator's is not widened");
+        assert_eq!(scene.value(Property::MemoryMin), Value::Number(100));
+        assert_eq!(scene.value(Property::IOAccounting), Value::Flag(true));
+        assert_eq!(scene.value(Property::CPUWeight), WEIGHT_USUAL);
+        scene.properties.leave(A);
+        scene.settle();
+        assert_eq!(scene.value(Property::MemoryMin), Value::Number(0));
+        assert_eq!(scene.value(Property::MemoryHigh), then);
+        assert_eq!((scene.properties.units.len(), scene.played.files()), (0, vec![]));
+    }
+}
+
+/// A service is restarted between two looks. Its place is another, of the same name; systemd never said that the unit was gone.
+#[test]
+fn of_a_unit_that_is_another_nothing_of_the_former_one_counts() {
+    let (mut scene, property) = (Scene::new(&[(Property::AllowedCPUs, cpus("0-5"))]), Property::MemoryHigh);
+    scene.settle();
+    scene.want(property, Value::Number(200));
+    scene.want(Property::AllowedCPUs, cpus("4-5"));
+    scene.settle();
+    scene.played.stage().units.remove(A);
+    scene.played.unit(A, false, &[(property, Value::Number(300)), (Property::AllowedCPUs, cpus("0-5"))]);
+
+    scene.properties.leave(A);
+    scene.properties.come(A);
+    scene.want(property, Value::Number(100));
+    let said = scene.look(4, 2 * LOOK_NS);
+    assert_eq!(
+        said,
+        ["user-1001.slice: MemoryHigh stays `300`: an administrator has set it; nothing is to be done"]
+    );
+    assert_eq!((scene.value(property), scene.others().memory), (Value::Number(100), Some(300)));
+    assert_eq!(scene.value(Property::AllowedCPUs), cpus("0-5"), "the policy has not ordered any");
+    assert_eq!(scene.value(Property::IOAccounting), Value::Flag(true));
+
+    scene.properties.leave(A);
+    scene.settle();
+    assert_eq!(
+        (scene.value(property), scene.value(Property::AllowedCPUs)),
+        (Value::Number(300), cpus("0-5"))
+    );
+    assert_eq!((scene.properties.units.len(), scene.played.files()), (0, vec![]));
+}
+
+/// What cannot be taken back of one that is held again is held on.
+#[test]
+fn one_that_is_held_again_goes_on_where_systemd_takes_nothing_back() {
+    let mut scene = Scene::known();
+    scene.want(Property::MemoryHigh, Value::Number(200));
+    scene.settle();
+    scene.properties.leave(A);
+    scene.properties.come(A);
+    scene.want(Property::MemoryHigh, Value::Number(100));
+    scene.played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+    let said = scene.look(2, 2 * LOOK_NS);
+    assert_eq!((said.len(), scene.value(Property::MemoryHigh)), (1, Value::Number(100)), "{said:?}");
+    scene.properties.leave(A);
+    scene.settle();
+    assert_eq!(scene.value(Property::MemoryHigh), Value::Number(UNSET));
 }
