@@ -35,11 +35,11 @@ pub(super) fn page() -> String {
         }
     }
     page.control("SH", ["MEMBERS"]);
-    page.text([roman("A member is one of these. It stands for processes:")]);
+    page.text([roman("A member is one of these:")]);
     for form in MEMBER_FORMS {
         page.control("TP", []);
         page.text(words(&format!("`{}`", form.forms.join("`, `"))));
-        page.text(words(form.who));
+        page.text(words(&format!("Processes {}.", form.who)));
     }
     for paragraph in MEMBER_RULES {
         page.control("PP", []);
