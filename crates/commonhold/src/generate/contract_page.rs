@@ -47,7 +47,6 @@ pub(super) fn page() -> String {
     }
     page.control("SH", ["EXAMPLE"]);
     page.control("nf", []);
-    // No line is so wide that the page would fill it, and none is filled.
     for line in EXAMPLE.lines() {
         page.text([roman(if line.is_empty() { " " } else { line })]);
     }
