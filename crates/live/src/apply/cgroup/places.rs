@@ -13,7 +13,8 @@
 //! systemd writes what it is told a moment later, and all of a group's files with it. Take an owner that calls memory back:
 //! its bound has grown again by then, and a kernel that is told the lower one takes the owner's pages before it answers. So of
 //! memory systemd is told what has been at rest for five seconds. Before a bound grows beyond what systemd knows, it is told that
-//! there is none. When it has written, the files are written anew.
+//! there is none. When it has written, the files are written anew. Of CPUs and weights, too, systemd knows what held a while ago
+//! ([`properties`](super::properties)). So it is looked twice a second whether it has written that.
 //!
 //! A manager other than systemd is not asked: its groups' files are read every five seconds, and each before it is written. What is
 //! in one, and was not written here, is the manager's from then on.
@@ -63,6 +64,9 @@ const REST_NS: Time = 5_000 * MS;
 
 /// So often it is looked for what a manager other than systemd has written.
 const LOOK_NS: Time = 5_000 * MS;
+
+/// So often it is looked whether systemd has written CPUs and weights over that it was not told yet.
+const UNTOLD_LOOK_NS: Time = 500 * MS;
 
 /// So many bounds are remembered that a thread was to write after the one that a file has.
 const FORMER_HIGHS_MAX: usize = 64;
@@ -126,6 +130,7 @@ pub(super) struct Places {
     around_untold_since: Option<Time>,
     properties: Option<Properties>,
     looked_at: Time,
+    untold_looked_at: Time,
     now: Time,
 }
 
@@ -142,6 +147,7 @@ impl Places {
             around_untold_since: None,
             properties: None,
             looked_at: 0,
+            untold_looked_at: 0,
             now: 0,
         }
     }
@@ -176,6 +182,17 @@ impl Places {
                 } else {
                     spot.most.cap = spot.is_capped_by_others();
                     spot.bound = spot.bound_now();
+                }
+            }
+        }
+        if now >= self.untold_looked_at.saturating_add(UNTOLD_LOOK_NS) {
+            self.untold_looked_at = now;
+            if let Some(properties) = &mut self.properties {
+                for spot in &self.spots {
+                    if let (Some(unit), false) = (&spot.systemds, spot.untold(properties).is_empty()) {
+                        properties.hasten(unit);
+                        rewritten.insert(unit.clone());
+                    }
                 }
             }
         }
@@ -542,11 +559,8 @@ impl Places {
             problems.extend(knob::put(&spot.dir.join(CAP), cap).err());
         }
         // CPUs that were called back since are not to be used until systemd has heard of that.
-        let is_newer = self.properties.as_ref().is_some_and(|all| all.wants(unit, Property::AllowedCPUs));
-        if let Some(cpus) =
-            spot.written.get(CPUS).filter(|ours| is_newer && spot.says(CPUS).as_ref() != Some(*ours))
-        {
-            let _ = host::write(&spot.dir.join(CPUS), cpus);
+        for (file, ours) in self.properties.iter().flat_map(|properties| spot.untold(properties)) {
+            let _ = host::write(&spot.dir.join(file), ours);
         }
         let ours = spot.written.get(HIGH).filter(|ours| spot.says(HIGH).as_ref() != Some(*ours));
         match (ours, pager) {
@@ -846,6 +860,16 @@ impl Spot {
             !self.most.cap && self.says(CAP).is_some_and(|now| now != **cap && now.starts_with("max"))
         };
         self.cap.as_ref().filter(is_lost)
+    }
+
+    /// What was written since systemd was told, and stands there no more.
+    fn untold(&self, properties: &Properties) -> Vec<(&'static str, &str)> {
+        let Some(unit) = &self.systemds else { return Vec::new() };
+        let lost = |(file, property): (&'static str, Property)| {
+            let ours = self.written.get(file).filter(|_| properties.wants(unit, property))?;
+            (self.says(file).as_ref() != Some(ours)).then_some((file, ours.as_str()))
+        };
+        [(CPUS, Property::AllowedCPUs), (WEIGHT, Property::CPUWeight)].into_iter().filter_map(lost).collect()
     }
 
     /// Whether what is kept for it was written here. What an administrator keeps is left alone.

@@ -5,7 +5,8 @@
 //!
 //! Algorithm: a value is in the kernel's file at once ([`places`](super::places)), and here it is *wanted* as a property. At most
 //! twice a second for each systemd unit, systemd is asked what its properties are, and then to set those that are wanted and still
-//! are what they were. The journal has both before. A value that is neither what was there nor what was given is an administrator's:
+//! are what they were. CPUs and weights change with every loan, and systemd calls all who listen when it is told: of those it is told
+//! what was wanted for a second, or after five seconds what is wanted then. The journal has both before. A value that is neither what was there nor what was given is an administrator's:
 //! it takes the place of what was there. Every five seconds it is looked for. A value that was given and is not there, without
 //! another's in its place, is given again: systemd did not answer, or somebody took it away. So is all that was given, when a systemd
 //! unit that was gone comes again with what it had before.
@@ -66,6 +67,12 @@ const WEIGHT_USUAL: Value = Value::Number(100);
 /// A systemd unit is asked no more often.
 const ASK_NS: Time = 500 * MS;
 
+/// What changes with every loan.
+const LENT: [Property; 2] = [Property::AllowedCPUs, Property::CPUWeight];
+
+/// For how long that is to be the same before systemd is told, if it was told another before.
+const REST_NS: Time = 1_000 * MS;
+
 /// So often it is looked for what an administrator sets.
 const LOOK_NS: Time = 5_000 * MS;
 
@@ -87,6 +94,8 @@ struct Told {
     former: BTreeMap<Property, Former>,
     is_known: bool,
     wanted: BTreeMap<Property, Value>,
+    /// When something was wanted last.
+    wanted_at: Time,
     given: BTreeMap<Property, Vec<Value>>,
     is_busy: bool,
     asked_at: Option<Time>,
@@ -111,6 +120,7 @@ pub(super) struct Properties {
     is_to_read: bool,
     /// Not before this, where it has not done so.
     read_after: Time,
+    now: Time,
 }
 
 impl Properties {
@@ -125,7 +135,17 @@ impl Properties {
         let queue = Queue::start(whose.clone())?;
         let (units, asked) = (BTreeMap::new(), BTreeMap::new());
         let (rewritten, said) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Properties { whose, queue, units, asked, rewritten, said, is_to_read: false, read_after: 0 })
+        Ok(Properties {
+            whose,
+            queue,
+            units,
+            asked,
+            rewritten,
+            said,
+            is_to_read: false,
+            read_after: 0,
+            now: 0,
+        })
     }
 
     /// A systemd unit's group is held from now on. Its controllers are switched on.
@@ -145,7 +165,17 @@ impl Properties {
 
     /// A value is to be in force at a systemd unit.
     pub(super) fn want(&mut self, unit: &str, property: Property, value: Value) {
-        self.units.entry(unit.to_owned()).or_default().wanted.insert(property, value);
+        let told = self.units.entry(unit.to_owned()).or_default();
+        if told.wanted.insert(property, value.clone()) != Some(value) {
+            told.wanted_at = self.now;
+        }
+    }
+
+    /// Somebody has written over what is wanted of a systemd unit: it is told now, or what an administrator set is learnt.
+    pub(super) fn hasten(&mut self, unit: &str) {
+        if let Some(told) = self.units.get_mut(unit) {
+            told.wanted_at = 0;
+        }
     }
 
     /// The units whose files systemd has written since the last call: all of a unit's, whichever property it was told.
@@ -188,6 +218,7 @@ impl Properties {
 
     /// Hears what systemd has answered, and asks it for what is due.
     pub(super) fn look(&mut self, now: Time, journal: &mut Journal) -> Vec<LiveError> {
+        self.now = now;
         let mut problems = Vec::new();
         for Done { number, answer } in self.queue.done() {
             let Some((unit, asked)) = self.asked.remove(&number) else { continue };
@@ -279,8 +310,7 @@ impl Properties {
             if told.leaves {
                 let properties = held.iter().map(|held| held.former.property).collect();
                 back.push((unit.clone(), properties, held));
-            } else if !told.is_known || !told.wanted.is_empty() || since.is_none_or(|since| since >= LOOK_NS)
-            {
+            } else if !told.is_known || told.is_due(now) || since.is_none_or(|since| since >= LOOK_NS) {
                 let request = Request::Former { unit: unit.clone(), properties: PROPERTIES.to_vec() };
                 requests.push((unit.clone(), request));
             } else {
@@ -422,6 +452,14 @@ impl Told {
             told.count();
         }
         told
+    }
+
+    /// Whether something is wanted that systemd is to be told now.
+    fn is_due(&self, now: Time) -> bool {
+        let changes_often =
+            |property: &Property| LENT.contains(property) && self.given.contains_key(property);
+        let rests = now >= self.wanted_at.saturating_add(REST_NS);
+        !self.wanted.is_empty() && (rests || !self.wanted.keys().all(changes_often))
     }
 
     fn held(&self) -> Vec<Held> {

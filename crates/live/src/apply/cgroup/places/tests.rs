@@ -288,6 +288,29 @@ fn a_set_that_systemd_has_not_heard_of_is_written_again() {
     assert_eq!(bench.says("/a.slice", CPUS), "4-5");
 }
 
+/// systemd reads its files anew, and writes what it knows: the CPUs of a second ago.
+#[test]
+fn a_set_that_systemd_wrote_over_is_there_again_within_half_a_second() {
+    let (mut bench, played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
+    bench.put("/a.slice", CPUS, "0-5");
+    bench.follow_all(&[("/a.slice", bench.unit)]);
+    bench.confine("0-2");
+    let mut now = 0;
+    bench.looks(&mut now, 40);
+    bench.confine("0-1");
+    bench.put("/a.slice", CPUS, "0-2");
+    bench.places.look(now + UNTOLD_LOOK_NS, None, &mut bench.journal);
+    assert_eq!(bench.says("/a.slice", CPUS), "0-1");
+    for tries in 0.. {
+        assert!(tries < 1_000, "and systemd is not told");
+        if played.value("a.slice", Property::AllowedCPUs) == Value::Cpus("0-1".parse().unwrap()) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        bench.places.look(now + UNTOLD_LOOK_NS, None, &mut bench.journal);
+    }
+}
+
 /// A user's slice is held, and the slice around all users is told as much. Then an administrator keeps memory there.
 #[test]
 fn what_an_administrator_keeps_around_places_stays() {

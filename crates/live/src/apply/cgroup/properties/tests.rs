@@ -469,3 +469,30 @@ fn one_that_is_held_again_goes_on_where_systemd_takes_nothing_back() {
     scene.settle();
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(UNSET));
 }
+
+/// CPUs are lent and called back ten times a second. systemd learns of them every five seconds; once they rest, within two.
+#[test]
+fn of_loans_that_come_and_go_systemd_is_seldom_told() {
+    let mut scene = Scene::known();
+    let told = |scene: &Scene| {
+        scene.played.stage().heard.iter().filter(|method| *method == "SetUnitProperties").count()
+    };
+    scene.want(Property::AllowedCPUs, cpus("4-7"));
+    scene.look(1, ASK_NS);
+    assert_eq!(scene.value(Property::AllowedCPUs), cpus("4-7"), "the first time, at once");
+    let before = told(&scene);
+    for loan in 0..200 {
+        scene.want(Property::AllowedCPUs, cpus(["2-7", "3-7", "4-7"][loan % 3]));
+        scene.look(1, 100 * MS);
+    }
+    let often = told(&scene) - before;
+    assert!((2..=4).contains(&often), "{often} times in 20 seconds");
+    scene.want(Property::AllowedCPUs, cpus("5-7"));
+    scene.look(20, 100 * MS);
+    assert_eq!(scene.value(Property::AllowedCPUs), cpus("5-7"));
+    // Not where something else is to be told, which takes them with it.
+    scene.want(Property::AllowedCPUs, cpus("1-7"));
+    scene.want(Property::MemoryHigh, Value::Number(100));
+    scene.look(1, ASK_NS);
+    assert_eq!(scene.value(Property::AllowedCPUs), cpus("1-7"));
+}
