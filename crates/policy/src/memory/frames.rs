@@ -92,6 +92,8 @@ pub struct Facts {
     pub short: bool,
     /// Whether it waits for memory while others owe some that was called back.
     pub waits: bool,
+    /// It is tried how fast it gives up memory: it may borrow no more than so many frames meanwhile.
+    pub on_trial: Option<u64>,
     /// How many frames could be called back from it within a time, if from no other unit; `None`: any number at once.
     pub callable: Option<Pace>,
 }
@@ -216,6 +218,8 @@ pub enum Because {
     BorrowsFirst,
     /// It borrows as much as could be called back in time.
     BorrowsInTime,
+    /// It gave back a part of what it borrowed, on trial.
+    OnTrial,
     /// It gave back a part of what it borrowed: to the owner, or to others that are short, or because it did not use it.
     GaveBack {
         /// So many frames.
@@ -424,7 +428,8 @@ impl<'a> Division<'a> {
         self.fit_in_time(&mut keep, &target);
         // What is beyond an amount comes back at once, as what is beyond a limit does.
         let towards = |id: UnitId| {
-            self.towards(held[id.index()], target[id.index()], keep[id.index()]).min(self.may_borrow(id))
+            let next = self.towards(held[id.index()], target[id.index()], keep[id.index()]);
+            next.min(self.may_borrow(id)).min(self.on_trial(id))
         };
         let mut loans = self.per_unit(towards);
         // One loan grows as fast as another shrinks: until that has come back, the growing one waits.
@@ -517,7 +522,7 @@ impl<'a> Division<'a> {
         let facts = self.facts[unit.index()];
         // A unit that lent and is short has its own back before it borrows.
         let more = facts.short && self.before[unit.index()] >= self.entitlement.own(unit);
-        let most = self.callable(unit).min(self.may_borrow(unit));
+        let most = self.callable(unit).min(self.may_borrow(unit)).min(self.on_trial(unit));
         match (facts.present, more) {
             (false, _) => 0,
             (true, true) => most,
@@ -529,6 +534,11 @@ impl<'a> Division<'a> {
     fn may_borrow(&self, unit: UnitId) -> u64 {
         let most = self.borrow_permission(unit).most(self.around(unit));
         if most > 0 && most >= self.divided { u64::MAX } else { most }
+    }
+
+    /// The most that it may borrow while it is on trial.
+    fn on_trial(&self, unit: UnitId) -> u64 {
+        self.facts[unit.index()].on_trial.unwrap_or(u64::MAX)
     }
 
     /// What percentages in a unit's table are of.
@@ -636,6 +646,9 @@ impl<'a> Division<'a> {
         }
         if facts.short && self.before[i] < own {
             return Because::CalledBack { frames: own - self.before[i] };
+        }
+        if loans[i] < held[i] && facts.on_trial.is_some() {
+            return Because::OnTrial;
         }
         if loans[i] < held[i] {
             return Because::GaveBack { frames: held[i] - loans[i] };

@@ -20,9 +20,10 @@
 //!    theirs, the latter only into free swap. Two delays are taken off the time: until a look sees that a lender is short,
 //!    and until another sees that all is back. The time itself depends on the lender ([`idleness`]).
 //! 5. [`frames`] decides.
+//!    Where none owes, and as much is lent as rates permit, a loan is smaller for a moment, on trial: what comes back then tells
+//!    the rate as a call-back would.
 //! 6. Orders are made, as differences. Guarantees say what no other unit's want may take: of a reservation, what is
-//!    not lent. Allowances that sink come before those that grow. Memory is reclaimed from units that owe. Where none
-//!    owes, a little is reclaimed on trial from a unit that borrows as much as its rate permits.
+//!    not lent. Allowances that sink come before those that grow. Memory is reclaimed from units that owe.
 //! 7. While memory is tight, the units that hold more than they are entitled to go first if the kernel has to kill
 //!    ([`killing`]).
 //!
@@ -142,6 +143,8 @@ struct Seen {
     /// What could be called back from it within `call-back-memory`.
     callable: u64,
     taking: Taking,
+    /// It is on trial: since when, or from the next look on; and the most that it may borrow until that is over.
+    trial: Option<(Option<Time>, u64)>,
 }
 
 impl State {
@@ -386,6 +389,14 @@ impl State {
                 unit.share.packed = seen.packed.div_ceil(frame) * frame;
             }
             let cold = if now < unit.doubted_until { 0 } else { cold(seen, facts, &mut swap_left) };
+            // A trial is over when it has come to where its loan ends, or took too long.
+            unit.trial = unit.trial.filter(|(since, _)| {
+                let beyond = seen.used > unit.share.allowed.saturating_add(facts.total / SLACK_PART);
+                since.map_or(short, |at| beyond && now.saturating_sub(at) < rates::TRIAL_LASTS_NS)
+            });
+            if let Some((since, _)) = &mut unit.trial {
+                since.get_or_insert(now);
+            }
             let callable = self.rates.pace(seen, facts);
             unit.callable = callable.within(time);
             (unit.facts, unit.known, unit.short) = (seen, true, short);
@@ -395,6 +406,7 @@ impl State {
                 cold: (cold / frame).min(unit.used / frame),
                 short,
                 waits,
+                on_trial: unit.trial.map(|(_, most)| most / frame),
                 callable: Some(callable.in_frames(frame)),
             };
         }
@@ -459,18 +471,26 @@ impl State {
         owing
     }
 
-    /// Takes a little from a unit that is short and borrows, where as much is lent as could be called back in time, by what is
-    /// known.
+    /// Puts a unit on trial that is short and borrows: its loan is smaller for a moment, so that it is slowed as in a call-back.
+    /// From one with a small loan a little is taken.
     fn trial(&mut self, now: Time, contract: &Contract, facts: &MemoryFacts) -> Option<Step<MemoryOrder>> {
         contract.held().find_map(|id| {
             let unit = &mut self.units[id.index()];
             if !(unit.short && unit.share.borrowed > 0) {
                 return None;
             }
-            let bytes = self.rates.trial(now, &mut unit.taking, unit.facts, unit.callable, facts)?;
+            let bytes = self.rates.trial(now, unit.facts, unit.callable, facts)?;
+            if unit.share.borrowed > bytes {
+                unit.trial = Some((None, unit.share.borrowed - bytes));
+                return Some(None);
+            }
+            unit.taking.tried = Some(now);
             let files = unit.facts.has_to_drop(bytes);
-            Some(Step { action: MemoryOrder::Reclaim { unit: id, bytes, files }, reason: Reason::OnTrial })
-        })
+            Some(Some(Step {
+                action: MemoryOrder::Reclaim { unit: id, bytes, files },
+                reason: Reason::OnTrial,
+            }))
+        })?
     }
 }
 
@@ -547,7 +567,7 @@ fn damped(before: u64, used: u64, entitled: u64, grain: u64) -> u64 {
 /// Why a unit that is short may not use more.
 fn no_more(because: Because, spent: bool) -> Option<NoMore> {
     match because {
-        Because::BorrowsInTime => Some(NoMore::InTime),
+        Because::BorrowsInTime | Because::OnTrial => Some(NoMore::InTime),
         Because::Borrows | Because::BorrowsFirst if spent => Some(NoMore::NothingIdle),
         Because::NothingIdle => Some(NoMore::NothingIdle),
         Because::Limit => Some(NoMore::Limit),
@@ -574,6 +594,7 @@ fn explain(steps: &mut [Step<MemoryOrder>], allowances: &[Allowance], frame: u64
                 Because::CalledBack { frames } => Reason::CallsBack { bytes: frames * frame },
                 Because::BorrowsFirst => Reason::BorrowsFirst { bytes: allowance.borrowed * frame },
                 Because::BorrowsInTime => Reason::BorrowsInTime { bytes: allowance.borrowed * frame },
+                Because::OnTrial => Reason::OnTrial,
                 Because::Borrows => Reason::Borrows { bytes: allowance.borrowed * frame },
                 Because::GaveBack { frames } => Reason::GivesBack { bytes: frames * frame },
                 Because::MayNotBorrow => Reason::MayNotBorrow,

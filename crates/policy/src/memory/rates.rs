@@ -9,8 +9,10 @@
 //! - All begin as a slow machine's, so that first loans are small. What a backend took, and the time that it worked
 //!   at it, replaces that. From then on the rate follows: half way down at once, a quarter of the way up.
 //! - Time without work does not count. So a lender that grows slowly does not make the rates look slow.
-//! - A rate is to be known before it is relied on. So a little is taken *on trial* from a borrower whose loan has come
-//!   to where its rate ends: again after [`TRIAL_NS`], and each time after twice as long, up to [`TRIAL_NS_MAX`].
+//! - A rate is to be known before it is relied on. So a borrower whose loan has come to where its rate ends is put *on trial*:
+//!   its loan is a little smaller for a second at most. Its bound slows it then as in a call-back, and it does not keep the device
+//!   busy with its own pages. From one with a small loan a little is taken. That is again after [`TRIAL_NS`], and each time after
+//!   twice as long, up to [`TRIAL_NS_MAX`].
 //! - A unit that owes much is also slowed by its own bound, and takes its own pages. So what counts is the faster of two: what
 //!   was taken by order, in the time that this took; and, when it owes no more, what it has less since it came to owe. Not
 //!   before: what goes fast goes first.
@@ -41,7 +43,7 @@ const BYTES_MIN: u64 = 8 << 20;
 const TRIAL_NS: Time = 500 * MS;
 const TRIAL_NS_MAX: Time = 64_000 * MS;
 /// What is taken within this after a trial began counts for it.
-const TRIAL_LASTS_NS: Time = 1_000 * MS;
+pub(super) const TRIAL_LASTS_NS: Time = 1_000 * MS;
 /// What is taken on trial: a part of the machine, within bounds.
 const TRIAL_PART: u64 = 64;
 const TRIAL_BYTES_MAX: u64 = 64 << 20;
@@ -80,8 +82,8 @@ pub(super) struct Taking {
     seen: Taken,
     /// What it had when what was taken since then began to be taken.
     had: UnitMemory,
-    /// When something was taken from it on trial last.
-    tried: Option<Time>,
+    /// When something was taken from it on trial last, while its loan stayed.
+    pub(super) tried: Option<Time>,
 }
 
 /// What was taken from a unit up to some moment, since it was made.
@@ -277,7 +279,6 @@ impl Rates {
     pub(super) fn trial(
         &mut self,
         now: Time,
-        taking: &mut Taking,
         unit: UnitMemory,
         callable: u64,
         facts: &MemoryFacts,
@@ -287,7 +288,6 @@ impl Rates {
         if now < self.trial_at || bytes == 0 || !enough {
             return None;
         }
-        taking.tried = Some(now);
         self.trial_at = now.saturating_add(self.trial_rest);
         self.trial_rest = self.trial_rest.saturating_mul(2).min(TRIAL_NS_MAX);
         Some(bytes)

@@ -519,7 +519,8 @@ fn any_facts() -> impl Strategy<Value = Vec<Facts>> {
     let facts = |(present, used, cold, short, callable)| {
         let cold = if used % 2 == 0 { u64::min(used, cold) } else { 0 };
         let callable = Option::map(callable, within_any);
-        Facts { present, used, cold, short, waits: cold % 2 == 1, callable }
+        let on_trial = (used % 7 == 0).then_some(used / 2);
+        Facts { present, used, cold, short, waits: cold % 2 == 1, on_trial, callable }
     };
     proptest::collection::vec(one.prop_map(facts), 9)
 }

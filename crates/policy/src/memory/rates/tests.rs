@@ -192,7 +192,7 @@ fn what_a_trial_takes_is_one_amount() {
     };
     let callable = |rates: &Rates| rates.pace(has(0, 0), &facts).within(1_000 * MS) / MIB;
     let (mut rates, mut taking) = (Rates::default(), Taking::default());
-    assert!(rates.trial(0, &mut taking, has(0, 0), 100 * MIB, &facts).is_some());
+    taking.tried = Some(0);
     rates.look(200 * MS, &mut taking, has(8, 80), &facts, false);
     assert_eq!(callable(&rates), 32, "not yet");
     rates.look(1_000 * MS, &mut taking, has(20, 800), &facts, false);
@@ -221,7 +221,7 @@ fn a_trial_takes_little_seldom_and_of_one_kind() {
     let mut swap_free = 0;
     let mut trial = |ms: u64, unit, callable: u64, total: u64| {
         let facts = MemoryFacts { total, swap_free, ..MemoryFacts::default() };
-        rates.trial(ms * MS, &mut Taking::default(), unit, callable * MIB, &facts).map(|bytes| bytes / MIB)
+        rates.trial(ms * MS, unit, callable * MIB, &facts).map(|bytes| bytes / MIB)
     };
     assert_eq!(trial(0, mixed, 100, TOTAL), None);
     assert_eq!(trial(0, clean, 100, TOTAL), Some(32));
@@ -229,6 +229,6 @@ fn a_trial_takes_little_seldom_and_of_one_kind() {
     assert_eq!((trial(1_499, clean, 100, TOTAL), trial(1_500, clean, 100, 1 << 40)), (None, Some(64)));
     swap_free = 1_000 * MIB;
     let facts = MemoryFacts { total: TOTAL, swap_free, ..MemoryFacts::default() };
-    let tried = rates.trial(9_000 * MS, &mut Taking::default(), mixed, 100 * MIB, &facts);
+    let tried = rates.trial(9_000 * MS, mixed, 100 * MIB, &facts);
     assert_eq!(tried, Some(32 * MIB), "what could go to swap");
 }

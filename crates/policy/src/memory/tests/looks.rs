@@ -53,9 +53,9 @@ fn who_lends_is_looked_at_in_time() {
         world.look(250).1.map(|plan| plan.next - world.now)
     };
     assert_eq!(next(&mut world), Some(208 * MS));
-    for _ in 0..10 {
-        next(&mut world);
-    }
+    let after: Vec<Option<Time>> = (0..20).map(|_| next(&mut world)).collect();
     assert!(world.share(units[0]).lent > 0);
-    assert_eq!(next(&mut world), Some(50 * MS));
+    // Or sooner, while its borrower is on trial.
+    assert!(after[5..].iter().all(|next| [Some(50 * MS), Some(20 * MS)].contains(next)), "{after:?}");
+    assert_eq!(after.last(), Some(&Some(50 * MS)));
 }
