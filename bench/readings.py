@@ -106,6 +106,9 @@ READINGS = {
     "cgroup.reload": Reading(check=["a reload drops c, which lent and borrowed", "the daemon goes on"]),
     # lab/test 20
     "undone.after": Reading("s", "within a second, in hundredths *", value=most(per=100)),
+    # lab/test 25
+    **{f"systemd.cpus.{backend}": Reading("%", f"two busy processes have two CPUs, in thousandths, *<({backend})>", value=off)
+       for backend in ("cgroup", "kernel")},
     # lab/test 49
     **{f"jobs.node.{backend}": Reading("%", f"<{backend}>: a job runs in one node for 95 % of its time", value=least())
        for backend in ("cgroup", "kernel")},
