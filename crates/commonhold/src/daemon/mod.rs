@@ -58,6 +58,9 @@ const HOTPLUG_NS: Time = 1_000_000_000;
 /// How soon it is looked again whether who enters a unit is in its scope.
 const ENTERING_NS: Time = 10_000_000;
 
+/// The daemon stays so long on a CPU.
+const MOVES_NS: Time = 100_000_000;
+
 /// What an event is about; clients are numbered upwards from here.
 const CLOCK: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -172,9 +175,11 @@ struct Daemon<'a> {
     usable: CpuSet,
     /// The backend in force when it was said last.
     held_by: &'static str,
-    /// Steps made, and when the last one was.
-    steps: usize,
+    /// When the last step was.
     stepped_at: Time,
+    /// Moves to another CPU, and when the last one was.
+    moves: usize,
+    moved_at: Time,
     /// Failed looks in a row.
     blind: u32,
     /// Keeps a second daemon out of the directory.
@@ -299,11 +304,16 @@ impl Daemon<'_> {
 
     /// Moves on to another CPU. What the daemon itself uses comes off the unit on whose CPU it runs, and a kernel leaves it
     /// where it was as long as every CPU is busy: so it goes round, and its cost is everybody's in equal parts. It may run
-    /// anywhere again at once: on a CPU that a real-time task keeps for itself it would never wake up.
+    /// anywhere again at once: on a CPU that a real-time task keeps for itself it would never wake up. Not after every step: on
+    /// a CPU that it comes to, its caches are cold.
     fn move_on(&mut self) {
-        self.steps += 1;
+        if self.stepped_at < self.moved_at.saturating_add(MOVES_NS) {
+            return;
+        }
+        self.moved_at = self.stepped_at;
+        self.moves += 1;
         let cpus = &self.hold.machine().cpus;
-        let here: CpuSet = [cpus[self.steps % cpus.len()].id].into_iter().collect();
+        let here: CpuSet = [cpus[self.moves % cpus.len()].id].into_iter().collect();
         // Refused at worst because the CPU is gone: then it stays where it is.
         if affinity::set(0, &here).is_ok() {
             let _ = affinity::set(0, &self.usable);
