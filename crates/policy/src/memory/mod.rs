@@ -143,8 +143,16 @@ struct Seen {
     /// What could be called back from it within `call-back-memory`.
     callable: u64,
     taking: Taking,
-    /// It is on trial: since when, or from the next look on; and the most that it may borrow until that is over.
-    trial: Option<(Option<Time>, u64)>,
+    trial: Option<Trial>,
+}
+
+/// A unit's loan is smaller for a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Trial {
+    /// Nothing until the first look after it was ordered.
+    since: Option<Time>,
+    /// The most that the unit may borrow until it is over.
+    borrow: u64,
 }
 
 impl State {
@@ -390,12 +398,12 @@ impl State {
             }
             let cold = if now < unit.doubted_until { 0 } else { cold(seen, facts, &mut swap_left) };
             // A trial is over when it has come to where its loan ends, or took too long.
-            unit.trial = unit.trial.filter(|(since, _)| {
+            unit.trial = unit.trial.filter(|trial| {
                 let beyond = seen.used > unit.share.allowed.saturating_add(facts.total / SLACK_PART);
-                since.map_or(short, |at| beyond && now.saturating_sub(at) < rates::TRIAL_LASTS_NS)
+                trial.since.map_or(short, |at| beyond && now.saturating_sub(at) < rates::TRIAL_LASTS_NS)
             });
-            if let Some((since, _)) = &mut unit.trial {
-                since.get_or_insert(now);
+            if let Some(trial) = &mut unit.trial {
+                trial.since.get_or_insert(now);
             }
             let callable = self.rates.pace(seen, facts);
             unit.callable = callable.within(time);
@@ -406,7 +414,7 @@ impl State {
                 cold: (cold / frame).min(unit.used / frame),
                 short,
                 waits,
-                on_trial: unit.trial.map(|(_, most)| most / frame),
+                on_trial: unit.trial.map(|trial| trial.borrow / frame),
                 callable: Some(callable.in_frames(frame)),
             };
         }
@@ -474,23 +482,20 @@ impl State {
     /// Puts a unit on trial that is short and borrows: its loan is smaller for a moment, so that it is slowed as in a call-back.
     /// From one with a small loan a little is taken.
     fn trial(&mut self, now: Time, contract: &Contract, facts: &MemoryFacts) -> Option<Step<MemoryOrder>> {
-        contract.held().find_map(|id| {
-            let unit = &mut self.units[id.index()];
-            if !(unit.short && unit.share.borrowed > 0) {
-                return None;
-            }
-            let bytes = self.rates.trial(now, unit.facts, unit.callable, facts)?;
-            if unit.share.borrowed > bytes {
-                unit.trial = Some((None, unit.share.borrowed - bytes));
-                return Some(None);
-            }
-            unit.taking.tried = Some(now);
-            let files = unit.facts.has_to_drop(bytes);
-            Some(Some(Step {
-                action: MemoryOrder::Reclaim { unit: id, bytes, files },
-                reason: Reason::OnTrial,
-            }))
-        })?
+        let (id, bytes) = contract.held().find_map(|id| {
+            let unit = &self.units[id.index()];
+            let borrows = unit.short && unit.share.borrowed > 0;
+            let bytes = borrows.then(|| self.rates.trial(now, unit.facts, unit.callable, facts))??;
+            Some((id, bytes))
+        })?;
+        let unit = &mut self.units[id.index()];
+        if unit.share.borrowed > bytes {
+            unit.trial = Some(Trial { since: None, borrow: unit.share.borrowed - bytes });
+            return None;
+        }
+        unit.taking.tried = Some(now);
+        let files = unit.facts.has_to_drop(bytes);
+        Some(Step { action: MemoryOrder::Reclaim { unit: id, bytes, files }, reason: Reason::OnTrial })
     }
 }
 

@@ -42,7 +42,7 @@ const BYTES_MIN: u64 = 8 << 20;
 /// When something is taken on trial again: after the first time, and at most.
 const TRIAL_NS: Time = 500 * MS;
 const TRIAL_NS_MAX: Time = 64_000 * MS;
-/// What is taken within this after a trial began counts for it.
+/// A trial ends after this. What is taken within this after one began counts for it.
 pub(super) const TRIAL_LASTS_NS: Time = 1_000 * MS;
 /// What is taken on trial: a part of the machine, within bounds.
 const TRIAL_PART: u64 = 64;
