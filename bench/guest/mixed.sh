@@ -285,14 +285,14 @@ work_cpu() {
 ended() {
 	! systemctl is-active --quiet "$1"
 }
-# Whole passes count that began after $grows seconds: until then loans grow. What stress-ng writes is the same everywhere, and would take
-# no room on zram: this can be compressed to about half.
+# It wants the memory while the light user sleeps; whole passes count that began after that. What stress-ng writes is the same everywhere,
+# and would take no room on zram: this can be compressed to about half.
 work_memory() {
 	heavy memory -- /job/work sum walks "$reach" 0
-	pause $((grows + seconds / 2))
+	pause "$asleep"
 	lent memory
-	pause $((seconds - seconds / 2))
-	awk -v after=$((grows * 1000)) '/^pass/ { if (past >= after) { ms += $3; n++ } past += $3 }
+	pause "$seconds"
+	awk -v after=$((asleep * 1000)) '/^pass/ { if (past >= after) { ms += $3; n++ } past += $3 }
 		END { print "heavy_passes_per_s", n ? 1000 * n / ms : 0 }' $place/heavy/memory.log > found
 	while read -r words; do tell "$words"; done < found
 	stop_heavy
@@ -315,8 +315,7 @@ reverse() {
 		for way; do
 			settle
 			hold "$way" || continue
-			pause "$asleep"
-			for work in cpu memory disk; do
+			for work in memory cpu disk; do
 				work_$work
 				pause 3
 			done

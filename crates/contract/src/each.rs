@@ -139,12 +139,15 @@ impl Contract {
         }
         let name = self.free_name(*unit, &plain_name(whose, name));
         let id = self.add_reusing(*unit, &name, free);
-        // They trade with each other where their unit trades with its siblings, and are ordered as its own tasks are.
+        // They trade with each other where their unit trades with its siblings, are ordered as its own tasks are, and lend and
+        // borrow as it does: no table of the contract can say that for them.
         let around = self.unit(*unit);
         let (negotiate, discipline, job) = (around.negotiate, around.discipline, around.job);
+        let (lend, borrow) = (around.lend, around.borrow);
         let tickets = given.tickets(around.each_by);
         let made = &mut self.units[id.index()];
         (made.negotiate, made.discipline, made.job) = (negotiate, discipline, job);
+        (made.lend, made.borrow) = (lend, borrow);
         (made.tickets, made.given) = (PerResource::all(tickets), *given);
         made.members.push(Member { kind: whose.clone(), span: 0..0 });
         true
@@ -197,6 +200,18 @@ mod tests {
             contract.welcome(&[Newcomer::user(students, uid, name)], &BTreeSet::new());
         }
         assert_eq!(paths(&contract), ["all", "all/ana", "all/bo", "all/1002", "all/1003"]);
+    }
+
+    #[test]
+    fn a_users_sub_unit_lends_and_borrows_as_the_unit_around_it() {
+        let parsed = crate::parse("version = 1\n[unit.all]\nmembers = [\"group:all\"]\neach = \"user\"\n\
+             lend = { memory = \"2GiB\", cpu = false }\nborrow = { disk = \"10%\" }\n");
+        let mut contract = parsed.contract.unwrap();
+        let all = contract.find("all").unwrap();
+        contract.welcome(&[Newcomer::user(all, 1000, "ana")], &BTreeSet::new());
+        let [all, ana] = ["all", "all/ana"].map(|path| contract.unit(contract.find(path).unwrap()));
+        assert_eq!((ana.lend, ana.borrow), (all.lend, all.borrow));
+        assert_ne!((ana.lend, ana.borrow), Default::default());
     }
 
     #[test]

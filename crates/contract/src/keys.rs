@@ -150,8 +150,9 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Duration { min_ns: 100_000_000, max_ns: 60_000_000_000 },
             "\"1s\"",
             "\"500ms\"",
-            "Within this time a loan of memory is to be back whose owner left it idle for a short time. The estimate goes by how \
-             fast memory was taken so far. No loan is made that would take longer than this, or than `call-back-memory-idle` allows.",
+            "Within this time a loan of memory is to be back whose owner left it idle for a short time. Memory that was idle for \
+             longer may take longer: see `call-back-memory-idle`. No loan is made that would take longer than it may, by how fast \
+             memory was taken so far.",
         ),
         key(CALL_BACK_IDLE, Kind::Part, "\"10%\"", "\"0%\"", CALL_BACK_IDLE_DOC),
         key(CALL_BACK_MOST, CALL_BACK_MOST_KIND, "\"30s\"", "\"5s\"", CALL_BACK_MOST_DOC),
@@ -300,8 +301,8 @@ pub(crate) static UNIT: Table = Table {
             Kind::Table(&HARD),
             "{}",
             "{ cpu = \"2\" }",
-            "Reserved for the unit before tickets divide the rest. A part is of the machine; in a sub-unit, of what the \
-             unit around it is entitled to. The unit has its part of the rest as well.",
+            "Reserved for the unit before tickets divide the rest. A part is of the machine, and of memory what there is to \
+             divide; in a sub-unit, of what the unit around it is entitled to. The unit has its part of the rest as well.",
         ),
         key(
             "limit",
@@ -316,7 +317,7 @@ pub(crate) static UNIT: Table = Table {
             "true",
             "{ memory = \"2GiB\" }",
             "Whether others may use what the unit leaves idle, and how much of it at any time. A part is of what the unit \
-             is entitled to.",
+             is entitled to. With `each`, this holds for each sub-unit.",
         ),
         key(
             "borrow",
@@ -324,7 +325,7 @@ pub(crate) static UNIT: Table = Table {
             "true",
             "{ disk = false }",
             "Whether the unit may use what others leave idle, and how much of it at any time. A part is of what a part in \
-             `limit` would be of: of the machine at the top.",
+             `limit` would be of. At the top that is the machine, and of memory what there is to divide.",
         ),
         key(CALL_BACK_IDLE, Kind::Part, "", "\"0%\"", CALL_BACK_IDLE_OF_UNIT_DOC),
         key(CALL_BACK_MOST, CALL_BACK_MOST_KIND, "", "\"5s\"", CALL_BACK_MOST_OF_UNIT_DOC),
