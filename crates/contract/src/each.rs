@@ -204,8 +204,10 @@ mod tests {
 
     #[test]
     fn a_users_sub_unit_lends_and_borrows_as_the_unit_around_it() {
-        let parsed = crate::parse("version = 1\n[unit.all]\nmembers = [\"group:all\"]\neach = \"user\"\n\
-             lend = { memory = \"2GiB\", cpu = false }\nborrow = { disk = \"10%\" }\n");
+        let parsed = crate::parse(
+            "version = 1\n[unit.all]\nmembers = [\"group:all\"]\neach = \"user\"\n\
+             lend = { memory = \"2GiB\", cpu = false }\nborrow = { disk = \"10%\" }\n",
+        );
         let mut contract = parsed.contract.unwrap();
         let all = contract.find("all").unwrap();
         contract.welcome(&[Newcomer::user(all, 1000, "ana")], &BTreeSet::new());
