@@ -28,7 +28,7 @@ impl State {
             let seen = facts.units.get(id.index()).copied().unwrap_or_default();
             let unit = &mut self.units[id.index()];
             let callable = frames.in_time.then(|| {
-                let written = Taken { bytes: seen.taken, ns: seen.taking_ns, ..Taken::default() };
+                let written = Taken { bytes: seen.taken, ns: seen.taking_ns };
                 self.rates.learn_written(&mut unit.taking.counted, written, seen.taking, facts.swap_next);
                 self.rates.pace(seen, facts).in_frames(frames.bytes)
             });

@@ -16,9 +16,7 @@
 //! - A unit that owes much is also slowed by its own bound, and takes its own pages. So what counts is the faster of two: what
 //!   was taken by order, in the time that this took; and, when it owes no more, what it has less since it came to owe. Not
 //!   before: what goes fast goes first.
-//! - Where the machine tells what was written to swap, the rate of swap is what was written of a unit from when it came to owe until it
-//!   owed no more, by that time. A swap area that wrote so much while it also read can write as much in a call-back.
-//! - Else, what was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
+//! - What was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
 //!   these, the more of dirty ones and those in no file. A unit that reads files has new pages to drop soon after, which
 //!   say nothing of what was taken. A simulated machine knows of each page whether it was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
 //!
@@ -95,8 +93,6 @@ pub struct Taken {
     pub bytes: u64,
     /// The time in which that was at work, in nanoseconds.
     pub ns: Time,
-    /// What was written to swap meanwhile; nothing where the machine does not tell.
-    pub swapped_out: Option<u64>,
 }
 
 impl Default for Rates {
@@ -132,23 +128,20 @@ impl Taking {
         let Some((at, then)) = self.owed else { return Taken::default() };
         let less = then.used.saturating_sub(unit.used);
         let bytes = less.min(unit.reclaimed.saturating_sub(then.reclaimed));
-        // Pages on their way to swap are among those to be written.
-        let on_their_way = unit.dirty.saturating_sub(then.dirty);
-        let swapped_out = written_since(then, unit).map(|written| written.saturating_sub(on_their_way));
-        Taken { bytes, ns: now.saturating_sub(at), swapped_out }
+        Taken { bytes, ns: now.saturating_sub(at) }
     }
 }
 
 impl Taken {
     /// What was taken from a unit up to now.
     pub(super) fn of(unit: UnitMemory) -> Taken {
-        Taken { bytes: unit.taken, ns: unit.taking_ns, swapped_out: None }
+        Taken { bytes: unit.taken, ns: unit.taking_ns }
     }
 
     /// What was taken since then; nothing of a unit that was made anew since.
     fn since(self, before: Taken) -> Taken {
         match (self.bytes.checked_sub(before.bytes), self.ns.checked_sub(before.ns)) {
-            (Some(bytes), Some(ns)) => Taken { bytes, ns, swapped_out: None },
+            (Some(bytes), Some(ns)) => Taken { bytes, ns },
             _ => Taken::default(),
         }
     }
@@ -165,14 +158,7 @@ impl Taken {
         let of_it = u128::from(bytes) * SECOND / u128::from(per_s.max(1));
         let least = u128::from(self.ns) * u128::from(rest) / u128::from(self.bytes.max(1));
         let ns = u128::from(self.ns).saturating_sub(of_it).max(least);
-        Taken { bytes: rest, ns: u64::try_from(ns).unwrap_or(self.ns), ..self }
-    }
-
-    /// What was written to swap meanwhile, if it is enough to tell a rate: much, or little in a long time in which little else came back.
-    fn written_to_swap(self) -> Option<Taken> {
-        let written = Taken { bytes: self.swapped_out?, ..self };
-        let is_all = self.bytes < written.bytes.saturating_add(BYTES_MIN);
-        (written.bytes >= BYTES_MIN || is_all).then_some(written).filter(|written| written.tells(false))
+        Taken { bytes: rest, ns: u64::try_from(ns).unwrap_or(self.ns) }
     }
 
     fn per_s(self) -> u64 {
@@ -224,20 +210,12 @@ impl Rates {
         let on_trial = taking.tried.is_some_and(|at| now.saturating_sub(at) < TRIAL_LASTS_NS);
         let busy = owes || on_trial;
         let back = if owes { Taken::default() } else { taking.came_back(now, unit) };
-        let swapped_out = written_since(taking.had, unit);
-        let taken = Taken { swapped_out, ..counted.since(taking.counted) };
+        let taken = counted.since(taking.counted);
         let told = [taken, back].into_iter().filter(|way| way.tells(busy)).max_by_key(|way| way.per_s());
-        let written = back.written_to_swap();
-        match (written, told) {
-            (Some(written), _) => self.learn_swapped(facts.swap_next, written.per_s()),
-            (None, Some(all)) => self.learn(all, taking.had, facts),
-            (None, None) => {}
+        if let Some(all) = told {
+            self.learn(all, taking.had, facts);
         }
-        if written.is_some()
-            || told.is_some()
-            || counted.bytes < taking.counted.bytes
-            || counted.ns < taking.counted.ns
-        {
+        if told.is_some() || counted.bytes < taking.counted.bytes || counted.ns < taking.counted.ns {
             taking.counted = counted;
         }
         if owes {
@@ -259,17 +237,6 @@ impl Rates {
     fn learn(&mut self, all: Taken, had: UnitMemory, facts: &MemoryFacts) {
         let swappable = had.anonymous.min(facts.swap_free);
         let dropped = had.droppable().min(all.bytes);
-        // It could have been dropped, and as much was written. It may have been either: so it only tells that swap is slower than
-        // was assumed.
-        let written =
-            all.swapped_out.filter(|_| had.dirty <= swappable && dropped == all.bytes && all.bytes > 0);
-        if written.is_some_and(|written| written >= all.bytes - all.bytes / 4) {
-            let assumed = self.swapped(facts.swap_next);
-            if !assumed.measured && all.per_s() < assumed.per_s {
-                self.learn_swapped(facts.swap_next, all.per_s());
-            }
-            return;
-        }
         if dropped == all.bytes || had.dirty.saturating_add(facts.swap_free) == 0 {
             self.dropped.learn(all.per_s());
             return;
@@ -325,11 +292,6 @@ impl Rates {
         self.trial_rest = self.trial_rest.saturating_mul(2).min(TRIAL_NS_MAX);
         Some(bytes)
     }
-}
-
-/// What was written to swap of a unit between two looks.
-fn written_since(before: UnitMemory, now: UnitMemory) -> Option<u64> {
-    now.swapped_out.zip(before.swapped_out).map(|(now, before)| now.saturating_sub(before))
 }
 
 /// What comes free when so many bytes are swapped out: less where swap is memory itself.

@@ -97,8 +97,6 @@ pub struct UnitMemory {
     pub killed: u64,
     /// What was taken from it by anybody, for its own bound or others' need, since it was made; 0 where nobody counts.
     pub reclaimed: u64,
-    /// What was written to swap of it, since it was made; nothing where the machine does not tell.
-    pub swapped_out: Option<u64>,
     /// What was taken from it by order, since it was made.
     pub taken: u64,
     /// The time in which that was at work, in nanoseconds.

@@ -110,8 +110,6 @@ pub struct Counts {
     pub dropped: u64,
     /// Pages taken from it that had to be written first.
     pub paged_out: u64,
-    /// The part of these that went to swap.
-    pub swapped_out: u64,
     /// Pages granted beyond its allowance, because it had nothing left to give.
     pub forced: u64,
     /// Pages taken from all units on its behalf, although units are held to allowances.

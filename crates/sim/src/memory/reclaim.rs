@@ -335,7 +335,6 @@ impl Memory {
         own.leaving += leaving;
         own.counts.dropped += freed;
         own.counts.paged_out += leaving;
-        own.counts.swapped_out += if matches!(giver, Giver::Space(_)) { leaving } else { 0 };
         (freed, (leaving > 0).then(|| PageOut::leaving(source, unit, leaving)))
     }
 }

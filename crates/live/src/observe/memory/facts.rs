@@ -66,8 +66,6 @@ pub(crate) struct Charged {
     pub(crate) cached: u64,
     pub(crate) refaulted: u64,
     pub(crate) reclaimed: u64,
-    /// What was written to swap, or would have been but for zswap. Linux tells since 6.12.
-    pub(crate) swapped_out: Option<u64>,
 }
 
 impl Group {
@@ -107,10 +105,6 @@ impl Charged {
             cached: value("inactive_file") + value("active_file") + value("slab_reclaimable"),
             refaulted: refaults.saturating_mul(page),
             reclaimed: value("pgsteal").saturating_mul(page),
-            swapped_out: value_of(text, "pswpout").map(|pages| {
-                let (not_written, packed) = (value("swpout_zero"), value("zswpout"));
-                (pages + not_written + packed).saturating_mul(page)
-            }),
         }
     }
 
@@ -134,7 +128,6 @@ impl Charged {
             cached: self.cached + other.cached,
             refaulted: self.refaulted + other.refaulted,
             reclaimed: self.reclaimed + other.reclaimed,
-            swapped_out: self.swapped_out.zip(other.swapped_out).map(|(own, other)| own + other),
         }
     }
 
@@ -153,7 +146,6 @@ impl Charged {
             cached: less(self.cached, |c| c.cached),
             refaulted: less(self.refaulted, |c| c.refaulted),
             reclaimed: less(self.reclaimed, |c| c.reclaimed),
-            swapped_out: self.swapped_out.map(|own| less(own, |c| c.swapped_out.unwrap_or(0))),
         }
     }
 
@@ -168,7 +160,6 @@ impl Charged {
             kernel: self.kernel,
             refaulted: self.refaulted,
             reclaimed: self.reclaimed,
-            swapped_out: self.swapped_out,
             ..UnitMemory::default()
         }
     }
@@ -224,8 +215,7 @@ mod tests {
     #[test]
     fn a_group_is_charged_what_memory_stat_says() {
         let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\nswapcached 20\ninactive_file 4000\n\
-                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\npgsteal 6\n\
-                    pswpout 4\nswpout_zero 2\nzswpout 1\n";
+                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\npgsteal 6\n";
         let seen = Charged::parse(text, 4_096);
         let expected = Charged {
             current: 0,
@@ -239,9 +229,7 @@ mod tests {
             cached: 4_700,
             refaulted: 5 * 4_096,
             reclaimed: 6 * 4_096,
-            swapped_out: Some(7 * 4_096),
         };
-        assert_eq!(Charged::parse("anon 1000\n", 4_096).swapped_out, None, "before Linux 6.12");
         assert_eq!(seen, expected);
         let own = Charged { current: 10, ..expected }.without(&[Charged {
             current: 4,

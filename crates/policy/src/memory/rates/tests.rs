@@ -16,7 +16,7 @@ fn what_a_unit_reads_anew_was_not_taken_from_it() {
     let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
     let had =
         |clean: u64| UnitMemory { used: (500 + clean) * MIB, anonymous: 500 * MIB, ..UnitMemory::default() };
-    let taken = |mib: u64, ms: u64| Taken { bytes: mib * MIB, ns: ms * MS, ..Taken::default() };
+    let taken = |mib: u64, ms: u64| Taken { bytes: mib * MIB, ns: ms * MS };
     let callable = |rates: &Rates, clean| rates.pace(had(clean), &facts).within(1_000 * MS) / MIB;
     let mut rates = Rates::default();
     // 4 MiB are dropped in 1/32 s, at the rate that is assumed.
@@ -158,56 +158,6 @@ fn what_came_back_counts_whoever_took_it() {
     assert_eq!([107, 37, 500].map(came), [50, 15, 50]);
 }
 
-/// A borrower that swaps owes 40 MiB on trial, and has them less after half a second, in which 50 MiB were written to swap. 60 MiB of its
-/// pages are in swap already, on their way there: nobody dropped them. Swap takes 100 MiB/s.
-#[test]
-fn what_was_written_to_swap_tells_of_swap() {
-    let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
-    let has = |used: u64, dirty: u64, written: u64, taken: u64| UnitMemory {
-        used: used * MIB,
-        anonymous: used * MIB,
-        swap_cached: 60 * MIB,
-        dirty: dirty * MIB,
-        reclaimed: written * MIB,
-        swapped_out: Some(written * MIB),
-        taken: taken * MIB,
-        taking_ns: taken * 40 * MS,
-        ..UnitMemory::default()
-    };
-    let callable = |rates: &Rates| {
-        let has_none = UnitMemory { swap_cached: 0, ..has(600, 0, 0, 0) };
-        rates.pace(has_none, &facts).within(1_000 * MS) / MIB
-    };
-    let drops = |rates: &Rates| rates.dropped.per_s / MIB;
-    let told = |now: UnitMemory, ms: u64| {
-        let (mut rates, mut taking) = (Rates::default(), Taking::default());
-        rates.look(0, &mut taking, has(500, 0, 300, 0), &facts, false);
-        rates.look(1_000 * MS, &mut taking, has(500, 0, 300, 0), &facts, true);
-        rates.look((1_000 + ms) * MS, &mut taking, now, &facts, false);
-        (callable(&rates), drops(&rates))
-    };
-    assert_eq!(told(has(460, 0, 350, 16), 500), (100, 128));
-    // 10 MiB of that are on their way still.
-    assert_eq!(told(has(460, 10, 350, 16), 500), (80, 128));
-    // Little was written within a second: that is all that swap can do, if little else came back. Else the rest was dropped.
-    assert_eq!(told(has(496, 0, 304, 4), 1_000), (4, 128));
-    let dropped = UnitMemory { reclaimed: 340 * MIB, ..has(460, 0, 304, 0) };
-    assert_eq!(told(dropped, 1_000), (32, 40));
-    // An order took 16 MiB in 640 or in 320 ms. Nothing was written: they were dropped. As much was written: they may have been either,
-    // and swap is at least no faster.
-    let ordered = |written: u64, ms: u64| {
-        let (mut rates, mut taking) = (Rates::default(), Taking::default());
-        rates.look(0, &mut taking, has(500, 0, 300, 0), &facts, false);
-        let now = UnitMemory { taking_ns: ms * MS, ..has(484, 0, 300 + written, 16) };
-        rates.look(1_000 * MS, &mut taking, now, &facts, false);
-        (callable(&rates), drops(&rates))
-    };
-    assert_eq!(
-        [(0, 640), (16, 640), (16, 320)].map(|(mib, ms)| ordered(mib, ms)),
-        [(32, 25), (25, 128), (32, 128)]
-    );
-}
-
 /// 20 MiB go to swap in 400 ms, in three looks. The unit reads 100 MiB of files meanwhile: they were not there to be dropped.
 #[test]
 fn what_was_there_when_it_began_was_taken() {
@@ -254,7 +204,7 @@ fn a_machine_that_drops_in_no_time_learns_of_writes_alone() {
     let (mut rates, mut before) = (Rates::free_to_drop(), Taken::default());
     let unit = UnitMemory { used: 5_000 * MIB, anonymous: 600 * MIB, ..UnitMemory::default() };
     let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
-    let taken = |mib: u64, ms: u64| Taken { bytes: mib * MIB, ns: ms * MS, ..Taken::default() };
+    let taken = |mib: u64, ms: u64| Taken { bytes: mib * MIB, ns: ms * MS };
     let callable = |rates: &Rates| rates.pace(unit, &facts).within(pace::relied(1_000 * MS)) / MIB;
     assert_eq!(callable(&rates), 4_400 + 24, "what is clean costs no time");
     rates.learn_written(&mut before, taken(4, 500), false, 0);

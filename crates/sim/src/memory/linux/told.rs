@@ -13,7 +13,6 @@
 //!   those count that were taken lately: before no more others were taken than the machine has frames. (Linux
 //!   remembers about as many.) Which come is not known. Where a file is read here and there, they
 //!   fall evenly on the missing ones. Else those that were never in the cache come first, and the rest likewise.
-//! - What went to swap counts when it is written.
 //! - A page that came back from swap and was not changed since is in swap still: it only has to be dropped.
 //! - A unit stalls while at least one of its tasks waits for memory.
 //! - What an order took counts when its frames are free. It is at work from the order until all of it is written;
@@ -68,8 +67,6 @@ impl Memory {
             unit.cold_anonymous += cold(space, now);
             unit.swap_cached += space.clean;
         }
-        // Of files.
-        let mut leaving = vec![0; self.units.len()];
         let mut cached = 0;
         for file in &self.files {
             let (part, of) = now.checked_sub(COLD_NS).map_or((0, 1), |before| file.unused_since(before));
@@ -77,7 +74,6 @@ impl Memory {
                 let unit = &mut units[owned.unit.index()];
                 unit.dirty += owned.dirty + owned.writing + owned.leaving;
                 unit.cold += scaled(owned.there(), part, of);
-                leaving[owned.unit.index()] += owned.leaving;
                 cached += if owned.unit == UnitId::SHARED { owned.there() } else { 0 };
             }
         }
@@ -98,7 +94,6 @@ impl Memory {
                 refaulted: bytes(held.refaulted),
                 stalled_ns: held.stalled_ns + stalled,
                 reclaimed: bytes(counts.dropped + counts.paged_out),
-                swapped_out: Some(bytes(counts.swapped_out - (self.units[i].leaving - leaving[i]))),
                 taken: bytes(held.taken),
                 taking_ns: held.taking_ns + taking,
                 ..UnitMemory::default()
