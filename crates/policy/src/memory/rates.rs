@@ -47,8 +47,6 @@ pub(super) const TRIAL_LASTS_NS: Time = 1_000 * MS;
 /// What is taken on trial: a part of the machine, within bounds.
 const TRIAL_PART: u64 = 64;
 const TRIAL_BYTES_MAX: u64 = 64 << 20;
-/// What is left of nearly all.
-const NEARLY_ALL_PART: u64 = 16;
 /// Swap areas of which rates are known: as many as a kernel has at once.
 const AREAS_MAX: usize = 32;
 
@@ -114,20 +112,13 @@ impl Rate {
         Rate { per_s, measured: false }
     }
 
-    /// Learns from what was seen in so much time.
-    fn learn(&mut self, seen: Taken) {
-        self.per_s = if self.measured { self.towards(seen) } else { seen.per_s() }.max(PER_S_MIN);
+    fn learn(&mut self, seen: u64) {
+        self.per_s = if self.measured { self.towards(seen) } else { seen }.max(PER_S_MIN);
         self.measured = true;
     }
 
-    /// Half way down for a second or more, and less far for less: a device is slow for a moment.
-    fn towards(self, seen: Taken) -> u64 {
-        let per_s = seen.per_s();
-        if per_s >= self.per_s {
-            return self.per_s + (per_s - self.per_s) / 4;
-        }
-        let less = u128::from(self.per_s - per_s) * u128::from(seen.ns).min(SECOND) / SECOND / 2;
-        self.per_s - u64::try_from(less).unwrap_or(0)
+    fn towards(self, seen: u64) -> u64 {
+        if seen < self.per_s { self.per_s.midpoint(seen) } else { self.per_s + (seen - self.per_s) / 4 }
     }
 }
 
@@ -185,22 +176,16 @@ impl Rates {
     /// How much a unit with these could give back, in bytes. Of the facts, swap counts. A kernel does not wait for dirty pages
     /// as long as it has others that are written faster.
     pub fn pace(&self, unit: UnitMemory, facts: &MemoryFacts) -> Pace {
+        let (dropped, written) = (unit.droppable(), unit.dirty);
         let swapped = self.swapped(facts.swap_next).per_s;
         // What is in no file now; whatever else the unit will have may be in no file, too.
-        let cached = unit.swap_cached.min(unit.anonymous);
-        let to_swap = (unit.anonymous - cached).min(facts.swap_free);
-        // Those in swap already go among the others: each as the so many bytes that are swapped out while it is dropped.
-        let like = u128::from(cached) * u128::from(swapped) / u128::from(self.dropped.per_s.max(1));
-        let as_swapped = to_swap.saturating_add(u64::try_from(like).unwrap_or(u64::MAX));
-        let anonymous = (cached.saturating_add(freed(to_swap, facts)), as_swapped, swapped);
-        let written = (unit.dirty, unit.dirty, self.written.per_s);
-        let faster = freed(swapped, facts) > self.written.per_s || to_swap == 0;
-        let [first, second] = if faster { [anonymous, written] } else { [written, anonymous] };
-        let rest = facts.swap_free - to_swap;
+        let faster = freed(swapped, facts) > self.written.per_s;
+        let first = if faster { unit.anonymous.min(facts.swap_free) } else { 0 };
+        let rest = facts.swap_free - first;
         Pace::default()
-            .then(unit.clean(), unit.clean(), self.dropped.per_s)
-            .then(first.0, first.1, first.2)
-            .then(second.0, second.1, second.2)
+            .then(dropped, dropped, self.dropped.per_s)
+            .then(freed(first, facts), first, swapped)
+            .then(written, written, self.written.per_s)
             .then(freed(rest, facts), rest, swapped)
     }
 
@@ -251,21 +236,20 @@ impl Rates {
     /// Learns from what was taken. `had` is what the unit had when that began: by now it may have read as many pages anew.
     fn learn(&mut self, all: Taken, had: UnitMemory, facts: &MemoryFacts) {
         let swappable = had.anonymous.min(facts.swap_free);
-        let files = had.clean().min(all.bytes);
-        let dropped = files + in_swap_already(all.bytes - files, had);
+        let dropped = had.droppable().min(all.bytes);
         if dropped == all.bytes || had.dirty.saturating_add(facts.swap_free) == 0 {
-            self.dropped.learn(all);
+            self.dropped.learn(all.per_s());
             return;
         }
         // What only has to be dropped went first, and says nothing about the rest.
         let rest = all.less(dropped, self.dropped.per_s);
-        if !rest.tells(false) && rest.bytes < all.bytes / 2 {
+        if !rest.tells(false) {
             return;
         }
         if had.dirty > swappable {
-            self.written.learn(rest);
+            self.written.learn(rest.per_s());
         } else {
-            self.learn_swapped(facts.swap_next, rest);
+            self.learn_swapped(facts.swap_next, rest.per_s());
         }
     }
 
@@ -273,17 +257,17 @@ impl Rates {
     pub fn learn_written(&mut self, before: &mut Taken, now: Taken, busy: bool, area: u64) {
         let taken = now.since(*before);
         if taken.tells(busy) {
-            self.written.learn(taken);
-            self.learn_swapped(area, taken);
+            self.written.learn(taken.per_s());
+            self.learn_swapped(area, taken.per_s());
         }
         if taken.tells(busy) || taken == Taken::default() {
             *before = now;
         }
     }
 
-    fn learn_swapped(&mut self, area: u64, seen: Taken) {
+    fn learn_swapped(&mut self, area: u64, per_s: u64) {
         let mut rate = self.swapped(area);
-        rate.learn(seen);
+        rate.learn(per_s);
         if self.swapped.len() >= AREAS_MAX && !self.swapped.contains_key(&area) {
             self.swapped.pop_first();
         }
@@ -308,16 +292,6 @@ impl Rates {
         self.trial_rest = self.trial_rest.saturating_mul(2).min(TRIAL_NS_MAX);
         Some(bytes)
     }
-}
-
-/// How much of so many bytes in no file only had to be dropped. The kernel takes the oldest, in swap already or not. Nearly all is all.
-fn in_swap_already(bytes: u64, had: UnitMemory) -> u64 {
-    let cached = had.swap_cached.min(had.anonymous);
-    if had.anonymous - cached <= had.anonymous / NEARLY_ALL_PART {
-        return if had.anonymous > 0 { bytes } else { 0 };
-    }
-    let part = u128::from(bytes) * u128::from(cached) / u128::from(had.anonymous.max(1));
-    u64::try_from(part).unwrap_or(bytes)
 }
 
 /// What comes free when so many bytes are swapped out: less where swap is memory itself.

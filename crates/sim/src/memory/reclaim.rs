@@ -316,10 +316,7 @@ impl Memory {
         let number = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);
         let (unit, source, freed, leaving) = match giver {
             Giver::Space(i) => {
-                let (id, (freed, leaving)) = (SpaceId(number(i)), {
-                    let space = &mut self.spaces[i];
-                    if self.linux.is_some() { space.give_oldest(pages) } else { space.give(pages) }
-                });
+                let (id, (freed, leaving)) = (SpaceId(number(i)), self.spaces[i].give(pages));
                 self.vacate(id, freed);
                 (self.spaces[i].unit, Source::Space(id), freed, leaving)
             }

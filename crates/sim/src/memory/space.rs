@@ -82,20 +82,7 @@ impl Space {
     /// Gives up to `pages` of its resident pages: those freed at once, and those to be written first. Clean ones go first,
     /// because they cost nothing.
     pub(super) fn give(&mut self, pages: u64) -> (u64, u64) {
-        self.leave(pages.min(self.clean), pages)
-    }
-
-    /// The same as Linux does it: the oldest go first, clean or not. So clean ones are their part of what goes.
-    pub(super) fn give_oldest(&mut self, pages: u64) -> (u64, u64) {
-        let resident = self.resident();
-        let pages = pages.min(resident);
-        // No fewer than leave too little to be written.
-        let least = pages.saturating_sub(self.dirty);
-        let part = u128::from(pages) * u128::from(self.clean) / u128::from(resident.max(1));
-        self.leave(u64::try_from(part).unwrap_or(pages).max(least), pages)
-    }
-
-    fn leave(&mut self, freed: u64, pages: u64) -> (u64, u64) {
+        let freed = pages.min(self.clean);
         self.clean -= freed;
         self.swapped += freed;
         let leaving = (pages - freed).min(self.dirty);
