@@ -285,7 +285,7 @@ work_cpu() {
 ended() {
 	! systemctl is-active --quiet "$1"
 }
-# It wants the memory while the light user sleeps; whole passes count that began after that. What stress-ng writes is the same everywhere,
+# The heavy user wants the memory while the light one sleeps; whole passes count that began after that. What stress-ng writes is the same everywhere,
 # and would take no room on zram: this can be compressed to about half.
 work_memory() {
 	heavy memory -- /job/work sum walks "$reach" 0

@@ -304,8 +304,8 @@ impl Daemon<'_> {
 
     /// Moves on to another CPU. What the daemon itself uses comes off the unit on whose CPU it runs, and a kernel leaves it
     /// where it was as long as every CPU is busy: so it goes round, and its cost is everybody's in equal parts. It may run
-    /// anywhere again at once: on a CPU that a real-time task keeps for itself it would never wake up. Not after every step: on
-    /// a CPU that it comes to, its caches are cold.
+    /// anywhere again at once: on a CPU that a real-time task keeps for itself it would never wake up. Not after every step:
+    /// for a move it waits until the kernel has stopped what runs there.
     fn move_on(&mut self) {
         if self.stepped_at < self.moved_at.saturating_add(MOVES_NS) {
             return;

@@ -530,8 +530,11 @@ pub fn needs_cap(contract: &Contract, means: Means, cpus: usize) -> Option<UnitI
     let held = contract.machine.scheme != Scheme::Smp;
     // A scheduler takes an amount to borrow for a yes, and `not_held` says so.
     let needs = |unit: &UnitId| {
-        let limited = contract.unit(*unit).limit.cpu.is_some();
-        limited || ceiling(contract, *unit, partitioned) == Some(Ceiling::Own)
+        let own = contract.unit(*unit);
+        // Its sub-units come and go, and may borrow no more than it: what holds the contract is not to change with them.
+        let may_borrow = contract.machine.scheme != Scheme::Quota && own.borrow.cpu.allows();
+        let makes_such = own.each.is_some() && !may_borrow;
+        own.limit.cpu.is_some() || makes_such || ceiling(contract, *unit, partitioned) == Some(Ceiling::Own)
     };
     contract.held().find(|unit| held && needs(unit))
 }

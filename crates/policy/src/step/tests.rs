@@ -639,6 +639,10 @@ fn some_contracts_need_caps() {
     assert_eq!(needs(&contract, 1), None);
     contract.units[students.index()].borrow.cpu = false.into();
     assert_eq!((needs(&contract, 2), needs(&contract, 1)), (None, Some(students)));
+    // The sub-units that it will make may borrow no more than it.
+    contract.units[students.index()].each = Some(commonhold_contract::Each::User);
+    assert_eq!(needs(&contract, 2), Some(students));
+    contract.units[students.index()].each = None;
     contract.units[physics.index()].limit.cpu = Some(commonhold_contract::Amount::Absolute(MILLIONTH));
     assert_eq!(needs(&contract, 2), Some(physics));
     contract.machine.scheme = Scheme::Smp;
