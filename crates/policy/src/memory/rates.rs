@@ -16,6 +16,8 @@
 //! - A unit that owes much is also slowed by its own bound, and takes its own pages. So what counts is the faster of two: what
 //!   was taken by order, in the time that this took; and, when it owes no more, what it has less since it came to owe. Not
 //!   before: what goes fast goes first.
+//! - On trial, a borrower reads on from the device that takes its pages. In a call-back it is held much further below what it has,
+//!   and hardly does. So on trial, what it reads from swap counts as taken, too.
 //! - What was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
 //!   these, the more of dirty ones and those in no file. A unit that reads files has new pages to drop soon after, which
 //!   say nothing of what was taken. A simulated machine knows of each page whether it was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
@@ -47,6 +49,8 @@ pub(super) const TRIAL_LASTS_NS: Time = 1_000 * MS;
 /// What is taken on trial: a part of the machine, within bounds.
 const TRIAL_PART: u64 = 64;
 const TRIAL_BYTES_MAX: u64 = 64 << 20;
+/// What is left of nearly all.
+const NEARLY_ALL_PART: u64 = 16;
 /// Swap areas of which rates are known: as many as a kernel has at once.
 const AREAS_MAX: usize = 32;
 
@@ -76,14 +80,31 @@ pub struct Rates {
 pub(super) struct Taking {
     /// What was learnt from so far, of what was taken by order.
     pub(super) counted: Taken,
-    /// When the unit came to owe something, and its facts then.
-    owed: Option<(Time, UnitMemory)>,
+    owed: Option<Owed>,
     /// What had been taken from it at the last look.
     seen: Taken,
     /// What it had when what was taken since then began to be taken.
     had: UnitMemory,
     /// When something was taken from it on trial last, while its loan stayed.
     pub(super) tried: Option<Time>,
+}
+
+/// What a unit is beyond its allowance for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owes {
+    Nothing,
+    OnTrial,
+    Lender,
+}
+
+/// A unit came to owe something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owed {
+    since: Time,
+    /// What it had then.
+    then: UnitMemory,
+    /// It owed nothing but what its trial took.
+    on_trial: bool,
 }
 
 /// What was taken from a unit up to some moment, since it was made.
@@ -112,23 +133,32 @@ impl Rate {
         Rate { per_s, measured: false }
     }
 
-    fn learn(&mut self, seen: u64) {
-        self.per_s = if self.measured { self.towards(seen) } else { seen }.max(PER_S_MIN);
+    /// Learns from what was seen in so much time.
+    fn learn(&mut self, seen: Taken) {
+        self.per_s = if self.measured { self.towards(seen) } else { seen.per_s() }.max(PER_S_MIN);
         self.measured = true;
     }
 
-    fn towards(self, seen: u64) -> u64 {
-        if seen < self.per_s { self.per_s.midpoint(seen) } else { self.per_s + (seen - self.per_s) / 4 }
+    /// Half way down for a second or more, and less far for less: a device is slow for a moment.
+    fn towards(self, seen: Taken) -> u64 {
+        let per_s = seen.per_s();
+        if per_s >= self.per_s {
+            return self.per_s + (per_s - self.per_s) / 4;
+        }
+        let less = u128::from(self.per_s - per_s) * u128::from(seen.ns).min(SECOND) / SECOND / 2;
+        self.per_s - u64::try_from(less).unwrap_or(0)
     }
 }
 
 impl Taking {
     /// What came back of what the unit owed, and in what time: what it has less, as far as that was taken from it.
     fn came_back(&self, now: Time, unit: UnitMemory) -> Taken {
-        let Some((at, then)) = self.owed else { return Taken::default() };
+        let Some(Owed { since, then, on_trial }) = self.owed else { return Taken::default() };
         let less = then.used.saturating_sub(unit.used);
-        let bytes = less.min(unit.reclaimed.saturating_sub(then.reclaimed));
-        Taken { bytes, ns: now.saturating_sub(at) }
+        let read = unit.refaulted_anonymous.saturating_sub(then.refaulted_anonymous);
+        let by_device = if on_trial { less.saturating_add(read) } else { less };
+        let bytes = by_device.min(unit.reclaimed.saturating_sub(then.reclaimed));
+        Taken { bytes, ns: now.saturating_sub(since) }
     }
 }
 
@@ -176,16 +206,22 @@ impl Rates {
     /// How much a unit with these could give back, in bytes. Of the facts, swap counts. A kernel does not wait for dirty pages
     /// as long as it has others that are written faster.
     pub fn pace(&self, unit: UnitMemory, facts: &MemoryFacts) -> Pace {
-        let (dropped, written) = (unit.droppable(), unit.dirty);
         let swapped = self.swapped(facts.swap_next).per_s;
         // What is in no file now; whatever else the unit will have may be in no file, too.
-        let faster = freed(swapped, facts) > self.written.per_s;
-        let first = if faster { unit.anonymous.min(facts.swap_free) } else { 0 };
-        let rest = facts.swap_free - first;
+        let cached = unit.swap_cached.min(unit.anonymous);
+        let to_swap = (unit.anonymous - cached).min(facts.swap_free);
+        // Those in swap already go among the others: each as the so many bytes that are swapped out while it is dropped.
+        let like = u128::from(cached) * u128::from(swapped) / u128::from(self.dropped.per_s.max(1));
+        let as_swapped = to_swap.saturating_add(u64::try_from(like).unwrap_or(u64::MAX));
+        let anonymous = (cached.saturating_add(freed(to_swap, facts)), as_swapped, swapped);
+        let written = (unit.dirty, unit.dirty, self.written.per_s);
+        let faster = freed(swapped, facts) > self.written.per_s || to_swap == 0;
+        let [first, second] = if faster { [anonymous, written] } else { [written, anonymous] };
+        let rest = facts.swap_free - to_swap;
         Pace::default()
-            .then(dropped, dropped, self.dropped.per_s)
-            .then(freed(first, facts), first, swapped)
-            .then(written, written, self.written.per_s)
+            .then(unit.clean(), unit.clean(), self.dropped.per_s)
+            .then(first.0, first.1, first.2)
+            .then(second.0, second.1, second.2)
             .then(freed(rest, facts), rest, swapped)
     }
 
@@ -200,7 +236,7 @@ impl Rates {
         taking: &mut Taking,
         unit: UnitMemory,
         facts: &MemoryFacts,
-        owes: bool,
+        owes: Owes,
     ) {
         let counted = Taken::of(unit);
         // Of a unit that was never looked at before, nothing better is known than what it has now.
@@ -208,8 +244,8 @@ impl Rates {
             taking.had = unit;
         }
         let on_trial = taking.tried.is_some_and(|at| now.saturating_sub(at) < TRIAL_LASTS_NS);
-        let busy = owes || on_trial;
-        let back = if owes { Taken::default() } else { taking.came_back(now, unit) };
+        let back = if owes == Owes::Nothing { taking.came_back(now, unit) } else { Taken::default() };
+        let busy = owes != Owes::Nothing || on_trial;
         let taken = counted.since(taking.counted);
         let told = [taken, back].into_iter().filter(|way| way.tells(busy)).max_by_key(|way| way.per_s());
         if let Some(all) = told {
@@ -218,12 +254,12 @@ impl Rates {
         if told.is_some() || counted.bytes < taking.counted.bytes || counted.ns < taking.counted.ns {
             taking.counted = counted;
         }
-        if owes {
-            taking.owed.get_or_insert((now, unit));
-        } else {
-            taking.owed = None;
-        }
-        let all_is_told = taking.counted == counted && taking.owed.is_none_or(|(at, _)| at == now);
+        taking.owed = match (owes, taking.owed) {
+            (Owes::Nothing, _) => None,
+            (_, Some(owed)) => Some(Owed { on_trial: owed.on_trial && owes == Owes::OnTrial, ..owed }),
+            (_, None) => Some(Owed { since: now, then: unit, on_trial: owes == Owes::OnTrial }),
+        };
+        let all_is_told = taking.counted == counted && taking.owed.is_none_or(|owed| owed.since == now);
         // Too little to tell was taken, some time ago. What is taken next comes from what there is by then; if some of that can
         // be dropped, it may be that.
         let is_over = taking.seen == counted && taking.owed.is_none();
@@ -236,20 +272,21 @@ impl Rates {
     /// Learns from what was taken. `had` is what the unit had when that began: by now it may have read as many pages anew.
     fn learn(&mut self, all: Taken, had: UnitMemory, facts: &MemoryFacts) {
         let swappable = had.anonymous.min(facts.swap_free);
-        let dropped = had.droppable().min(all.bytes);
+        let files = had.clean().min(all.bytes);
+        let dropped = files + in_swap_already(all.bytes - files, had);
         if dropped == all.bytes || had.dirty.saturating_add(facts.swap_free) == 0 {
-            self.dropped.learn(all.per_s());
+            self.dropped.learn(all);
             return;
         }
         // What only has to be dropped went first, and says nothing about the rest.
         let rest = all.less(dropped, self.dropped.per_s);
-        if !rest.tells(false) {
+        if !rest.tells(false) && rest.bytes < all.bytes / 2 {
             return;
         }
         if had.dirty > swappable {
-            self.written.learn(rest.per_s());
+            self.written.learn(rest);
         } else {
-            self.learn_swapped(facts.swap_next, rest.per_s());
+            self.learn_swapped(facts.swap_next, rest);
         }
     }
 
@@ -257,17 +294,17 @@ impl Rates {
     pub fn learn_written(&mut self, before: &mut Taken, now: Taken, busy: bool, area: u64) {
         let taken = now.since(*before);
         if taken.tells(busy) {
-            self.written.learn(taken.per_s());
-            self.learn_swapped(area, taken.per_s());
+            self.written.learn(taken);
+            self.learn_swapped(area, taken);
         }
         if taken.tells(busy) || taken == Taken::default() {
             *before = now;
         }
     }
 
-    fn learn_swapped(&mut self, area: u64, per_s: u64) {
+    fn learn_swapped(&mut self, area: u64, seen: Taken) {
         let mut rate = self.swapped(area);
-        rate.learn(per_s);
+        rate.learn(seen);
         if self.swapped.len() >= AREAS_MAX && !self.swapped.contains_key(&area) {
             self.swapped.pop_first();
         }
@@ -292,6 +329,16 @@ impl Rates {
         self.trial_rest = self.trial_rest.saturating_mul(2).min(TRIAL_NS_MAX);
         Some(bytes)
     }
+}
+
+/// How much of so many bytes in no file only had to be dropped. The kernel takes the oldest, in swap already or not. Nearly all is all.
+fn in_swap_already(bytes: u64, had: UnitMemory) -> u64 {
+    let cached = had.swap_cached.min(had.anonymous);
+    if had.anonymous - cached <= had.anonymous / NEARLY_ALL_PART {
+        return if had.anonymous > 0 { bytes } else { 0 };
+    }
+    let part = u128::from(bytes) * u128::from(cached) / u128::from(had.anonymous.max(1));
+    u64::try_from(part).unwrap_or(bytes)
 }
 
 /// What comes free when so many bytes are swapped out: less where swap is memory itself.

@@ -30,6 +30,7 @@ use std::cmp::Reverse;
 
 use commonhold_contract::{MILLIONTH, UnitId};
 
+use super::space::Space;
 use super::writeback::{PageOut, Source};
 use super::{FLOOR_CLUSTERS, FileId, Memory, SpaceId};
 use crate::Time;
@@ -316,7 +317,9 @@ impl Memory {
         let number = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);
         let (unit, source, freed, leaving) = match giver {
             Giver::Space(i) => {
-                let (id, (freed, leaving)) = (SpaceId(number(i)), self.spaces[i].give(pages));
+                let (id, space) = (SpaceId(number(i)), &mut self.spaces[i]);
+                let gives = if self.linux.is_some() { Space::give_oldest } else { Space::give };
+                let (freed, leaving) = gives(space, pages);
                 self.vacate(id, freed);
                 (self.spaces[i].unit, Source::Space(id), freed, leaving)
             }

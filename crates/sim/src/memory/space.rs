@@ -34,6 +34,8 @@ pub(super) struct Space {
     pub(super) due: i64,
     /// Rest of the division that decides how many of the pages that came back are modified.
     modified_rest: u64,
+    /// The same of that which decides how many of the oldest pages are clean.
+    oldest_rest: u64,
 }
 
 impl Space {
@@ -52,6 +54,7 @@ impl Space {
             lies: Vec::new(),
             due: 0,
             modified_rest: 0,
+            oldest_rest: 0,
         }
     }
 
@@ -82,7 +85,23 @@ impl Space {
     /// Gives up to `pages` of its resident pages: those freed at once, and those to be written first. Clean ones go first,
     /// because they cost nothing.
     pub(super) fn give(&mut self, pages: u64) -> (u64, u64) {
-        let freed = pages.min(self.clean);
+        self.leave(pages.min(self.clean), pages)
+    }
+
+    /// The same as Linux does it: the oldest go first, clean or not. So clean ones are their part of what goes.
+    pub(super) fn give_oldest(&mut self, pages: u64) -> (u64, u64) {
+        let resident = self.resident();
+        let pages = pages.min(resident);
+        // Clusters are small: without what was left over of those before, none would have a whole clean page.
+        let part =
+            u128::from(pages) * u128::from(MILLIONTH) * u128::from(self.clean) / u128::from(resident.max(1));
+        let freed = u64::try_from(part).unwrap_or(u64::MAX).saturating_add(self.oldest_rest);
+        self.oldest_rest = freed % MILLIONTH;
+        let no_fewer = pages.saturating_sub(self.dirty);
+        self.leave((freed / MILLIONTH).clamp(no_fewer, pages.min(self.clean).max(no_fewer)), pages)
+    }
+
+    fn leave(&mut self, freed: u64, pages: u64) -> (u64, u64) {
         self.clean -= freed;
         self.swapped += freed;
         let leaving = (pages - freed).min(self.dirty);

@@ -65,6 +65,7 @@ pub(crate) struct Charged {
     /// Pages of files, and what the kernel caches for it beside them.
     pub(crate) cached: u64,
     pub(crate) refaulted: u64,
+    pub(crate) refaulted_anonymous: u64,
     pub(crate) reclaimed: u64,
 }
 
@@ -92,7 +93,8 @@ impl Charged {
     fn parse(text: &str, page: u64) -> Charged {
         let value = |key: &str| value_of(text, key).unwrap_or(0);
         let kernel = value("kernel").saturating_sub(value("slab_reclaimable"));
-        let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
+        let from_swap = value("workingset_refault_anon");
+        let refaults = from_swap + value("workingset_refault_file");
         Charged {
             current: 0,
             packed: 0,
@@ -104,6 +106,7 @@ impl Charged {
             inactive_file: value("inactive_file"),
             cached: value("inactive_file") + value("active_file") + value("slab_reclaimable"),
             refaulted: refaults.saturating_mul(page),
+            refaulted_anonymous: from_swap.saturating_mul(page),
             reclaimed: value("pgsteal").saturating_mul(page),
         }
     }
@@ -127,6 +130,7 @@ impl Charged {
             inactive_file: self.inactive_file + other.inactive_file,
             cached: self.cached + other.cached,
             refaulted: self.refaulted + other.refaulted,
+            refaulted_anonymous: self.refaulted_anonymous + other.refaulted_anonymous,
             reclaimed: self.reclaimed + other.reclaimed,
         }
     }
@@ -145,6 +149,7 @@ impl Charged {
             inactive_file: less(self.inactive_file, |c| c.inactive_file),
             cached: less(self.cached, |c| c.cached),
             refaulted: less(self.refaulted, |c| c.refaulted),
+            refaulted_anonymous: less(self.refaulted_anonymous, |c| c.refaulted_anonymous),
             reclaimed: less(self.reclaimed, |c| c.reclaimed),
         }
     }
@@ -159,6 +164,7 @@ impl Charged {
             dirty: self.dirty,
             kernel: self.kernel,
             refaulted: self.refaulted,
+            refaulted_anonymous: self.refaulted_anonymous,
             reclaimed: self.reclaimed,
             ..UnitMemory::default()
         }
@@ -228,6 +234,7 @@ mod tests {
             inactive_file: 4_000,
             cached: 4_700,
             refaulted: 5 * 4_096,
+            refaulted_anonymous: 2 * 4_096,
             reclaimed: 6 * 4_096,
         };
         assert_eq!(seen, expected);

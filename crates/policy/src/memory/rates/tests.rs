@@ -6,7 +6,7 @@ const TOTAL: u64 = 2_048 * MIB;
 
 /// What was taken from a unit that has these pages, and had them before. No time passes.
 fn learn(rates: &mut Rates, taking: &mut Taking, unit: UnitMemory, facts: &MemoryFacts, owes: bool) {
-    rates.look(0, taking, unit, facts, owes);
+    rates.look(0, taking, unit, facts, if owes { Owes::Lender } else { Owes::Nothing });
 }
 
 /// A borrower has 4 MiB of clean pages, and 20 are taken from it: these, and what goes to swap. It reads on, and has as many clean
@@ -51,7 +51,7 @@ fn what_was_dropped_later_does_not_count_for_swap() {
     for (s, unit) in
         [(0, has(0, 0, 0)), (1, has(0, 4, 125)), (3_600, has(400, 4, 125)), (3_601, has(300, 104, 135))]
     {
-        rates.look(s * 1_000 * MS, &mut taking, unit, &facts, false);
+        rates.look(s * 1_000 * MS, &mut taking, unit, &facts, Owes::Nothing);
     }
     assert_eq!(rates.pace(has(0, 0, 0), &facts).within(1_000 * MS) / MIB, 32);
 }
@@ -81,22 +81,22 @@ fn rates_follow_what_taking_took() {
     // 16 MiB in 16 ms: 1,000 MiB/s, which replaces what was assumed.
     learn(&mut rates, &mut before, seen(16, 16), &none, false);
     assert_eq!(callable(&rates), 300);
-    // Too little to tell; while more is being taken, not yet; then 100 MiB in 500 ms, half way down from 1,000 to 200.
+    // Too little to tell; while more is being taken, not yet; then 100 MiB in 500 ms, a quarter of the way down from 1,000 to 200.
     learn(&mut rates, &mut before, seen(20, 300), &none, false);
     learn(&mut rates, &mut before, seen(100, 400), &none, true);
     assert_eq!(callable(&rates), 300);
     learn(&mut rates, &mut before, seen(116, 516), &none, false);
-    assert_eq!(callable(&rates), 180);
-    // 40 MiB at 1,000 MiB/s: a quarter of the way up, to 700. Nothing in a second: half way down.
+    assert_eq!(callable(&rates), 240);
+    // 40 MiB at 1,000 MiB/s: a quarter of the way up, to 850. Nothing in a second: half way down.
     learn(&mut rates, &mut before, seen(156, 556), &none, false);
-    assert_eq!(callable(&rates), 210);
+    assert_eq!(callable(&rates), 255);
     learn(&mut rates, &mut before, seen(156, 1_556), &none, true);
-    assert_eq!(callable(&rates), 105);
+    assert_eq!(callable(&rates), 127);
     // The unit was made anew: what it counts is no measurement, and what follows is.
     learn(&mut rates, &mut before, seen(1, 1), &none, false);
-    assert_eq!(callable(&rates), 105);
+    assert_eq!(callable(&rates), 127);
     learn(&mut rates, &mut before, seen(65, 65), &none, false);
-    assert_eq!(callable(&rates), 153);
+    assert_eq!(callable(&rates), 170);
     // Anonymous memory, with swap: 32 MiB/s at first; then 16 MiB were taken in a tenth of a second.
     let anonymous = UnitMemory { anonymous: 600 * MIB, ..seen(0, 0) };
     assert_eq!(within(&rates, anonymous, &swap(1_000, 0), second), 24);
@@ -114,10 +114,10 @@ fn rates_follow_what_taking_took() {
     // What there is to be swapped goes before, since it goes faster; 60 MiB take half of the time.
     let both = |mib: u64| UnitMemory { anonymous: mib * MIB, used: (20 + mib) * MIB, ..dirty };
     assert_eq!([600, 60].map(|mib| within(&rates, both(mib), &swap(1_000, 250), second)), [90, 45 + 12]);
-    assert_eq!(callable(&rates), 153, "one rate is not the other");
-    // What is in swap already only has to be dropped: as fast as clean pages, 514 MiB/s, and 3/4 of a second is relied on.
+    assert_eq!(callable(&rates), 170, "one rate is not the other");
+    // What is in swap already only has to be dropped: as fast as clean pages, 568 MiB/s, and 3/4 of a second is relied on.
     let cached = UnitMemory { swap_cached: 600 * MIB, ..anonymous };
-    assert_eq!(within(&rates, cached, &swap(1_000, 0), second), 384);
+    assert_eq!(within(&rates, cached, &swap(1_000, 0), second), 426);
     // Another area is another device: nothing is known of it. What is known of the first is not forgotten.
     let other = MemoryFacts { swap_next: 7, ..swap(1_000, 0) };
     assert_eq!((callable_into(&other), callable_into(&swap(1_000, 0))), (24, 120));
@@ -148,14 +148,39 @@ fn what_came_back_counts_whoever_took_it() {
     let callable = |rates: &Rates| rates.pace(has(600, 0, 0), &facts).within(1_000 * MS) / MIB;
     let came = |reclaimed: u64| {
         let (mut rates, mut taking) = (Rates::default(), Taking::default());
-        rates.look(0, &mut taking, has(500, 7, 0), &facts, false);
-        rates.look(1_000 * MS, &mut taking, has(500, 7, 0), &facts, true);
-        rates.look(1_900 * MS, &mut taking, has(420, 87, 5), &facts, true);
+        rates.look(0, &mut taking, has(500, 7, 0), &facts, Owes::Nothing);
+        rates.look(1_000 * MS, &mut taking, has(500, 7, 0), &facts, Owes::Lender);
+        rates.look(1_900 * MS, &mut taking, has(420, 87, 5), &facts, Owes::Lender);
         assert_eq!(callable(&rates), 32, "while more is being taken, not yet");
-        rates.look(3_000 * MS, &mut taking, has(400, reclaimed, 10), &facts, false);
+        rates.look(3_000 * MS, &mut taking, has(400, reclaimed, 10), &facts, Owes::Nothing);
         callable(&rates)
     };
     assert_eq!([107, 37, 500].map(came), [50, 15, 50]);
+}
+
+/// 40 MiB are to be taken in a second, and the unit reads 30 of them again meanwhile. The device did 70. That tells how fast it is if the
+/// unit was on trial; in a call-back, 10 came back.
+#[test]
+fn on_trial_what_is_read_from_swap_counts() {
+    let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
+    let has = |used: u64, reclaimed: u64, read: u64| UnitMemory {
+        used: used * MIB,
+        anonymous: used * MIB,
+        reclaimed: reclaimed * MIB,
+        refaulted: read * MIB,
+        refaulted_anonymous: read * MIB,
+        ..UnitMemory::default()
+    };
+    let came = |owes: [Owes; 2], reclaimed: u64| {
+        let (mut rates, mut taking) = (Rates::default(), Taking::default());
+        rates.look(0, &mut taking, has(500, 0, 0), &facts, owes[0]);
+        rates.look(500 * MS, &mut taking, has(490, 20, 10), &facts, owes[1]);
+        rates.look(1_000 * MS, &mut taking, has(490, reclaimed, 30), &facts, Owes::Nothing);
+        rates.pace(has(600, 0, 0), &facts).within(1_000 * MS) / MIB
+    };
+    let (trial, lender) = (Owes::OnTrial, Owes::Lender);
+    assert_eq!([[trial, trial], [trial, lender], [lender, lender]].map(|owes| came(owes, 70)), [40, 10, 10]);
+    assert_eq!(came([trial, trial], 15), 15, "no more than was taken");
 }
 
 /// 20 MiB go to swap in 400 ms, in three looks. The unit reads 100 MiB of files meanwhile: they were not there to be dropped.
@@ -171,11 +196,11 @@ fn what_was_there_when_it_began_was_taken() {
     };
     let callable = |rates: &Rates, clean| rates.pace(has(clean, 0), &facts).within(1_000 * MS) / MIB;
     let (mut rates, mut taking) = (Rates::default(), Taking::default());
-    rates.look(0, &mut taking, has(0, 0), &facts, false);
+    rates.look(0, &mut taking, has(0, 0), &facts, Owes::Nothing);
     for (ms, clean, taken) in [(100, 0, 0), (200, 50, 6), (300, 100, 12)] {
-        rates.look(ms * MS, &mut taking, has(clean, taken), &facts, true);
+        rates.look(ms * MS, &mut taking, has(clean, taken), &facts, Owes::Lender);
     }
-    rates.look(400 * MS, &mut taking, has(100, 20), &facts, false);
+    rates.look(400 * MS, &mut taking, has(100, 20), &facts, Owes::Nothing);
     assert_eq!((callable(&rates, 0), callable(&rates, 128)), (50, 128));
 }
 
@@ -193,9 +218,9 @@ fn what_a_trial_takes_is_one_amount() {
     let callable = |rates: &Rates| rates.pace(has(0, 0), &facts).within(1_000 * MS) / MIB;
     let (mut rates, mut taking) = (Rates::default(), Taking::default());
     taking.tried = Some(0);
-    rates.look(200 * MS, &mut taking, has(8, 80), &facts, false);
+    rates.look(200 * MS, &mut taking, has(8, 80), &facts, Owes::Nothing);
     assert_eq!(callable(&rates), 32, "not yet");
-    rates.look(1_000 * MS, &mut taking, has(20, 800), &facts, false);
+    rates.look(1_000 * MS, &mut taking, has(20, 800), &facts, Owes::Nothing);
     assert_eq!(callable(&rates), 25);
 }
 
