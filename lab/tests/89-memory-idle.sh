@@ -2,6 +2,7 @@
 # only: with --all
 # seconds: 330
 # memory: 1024
+# cpus: 2
 # needs: commonhold work
 # disks: 2048:100000000
 # The longer an owner left its memory idle, the more of it is lent to one whose memory is in no file, and the longer it may
