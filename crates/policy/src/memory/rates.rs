@@ -7,7 +7,8 @@
 //! Algorithm: there are rates of pages that only have to be dropped, of pages that have to be written to files, and of
 //! pages that go to swap: one for each swap area, by the area that the kernel fills next.
 //! - All begin as a slow machine's, so that first loans are small. What a backend took, and the time that it worked
-//!   at it, replaces that. From then on the rate follows: half way down at once, a quarter of the way up.
+//!   at it, replaces that. From then on the rate follows: a quarter of the way up; half way down if it was slow for
+//!   a second, and less far for less.
 //! - Time without work does not count. So a lender that grows slowly does not make the rates look slow.
 //! - A rate is to be known before it is relied on. So a borrower whose loan has come to where its rate ends is put *on trial*:
 //!   its loan is a little smaller for a second at most. Its bound slows it then as in a call-back, and it does not keep the device
@@ -155,7 +156,7 @@ impl Taking {
     fn came_back(&self, now: Time, unit: UnitMemory) -> Taken {
         let Some(Owed { since, then, on_trial }) = self.owed else { return Taken::default() };
         let less = then.used.saturating_sub(unit.used);
-        let read = unit.refaulted_anonymous.saturating_sub(then.refaulted_anonymous);
+        let read = unit.swapped_in.saturating_sub(then.swapped_in);
         let by_device = if on_trial { less.saturating_add(read) } else { less };
         let bytes = by_device.min(unit.reclaimed.saturating_sub(then.reclaimed));
         Taken { bytes, ns: now.saturating_sub(since) }

@@ -90,8 +90,8 @@ pub struct UnitMemory {
     pub refused: u64,
     /// What came back soon after it was taken, summed since it was made.
     pub refaulted: u64,
-    /// The part of that which came from swap.
-    pub refaulted_anonymous: u64,
+    /// What was read from swap, since it was made; 0 where nobody counts.
+    pub swapped_in: u64,
     /// Time in which one of its processes at least waited for memory, in nanoseconds since it was made; 0 where the
     /// kernel does not tell.
     pub stalled_ns: u64,

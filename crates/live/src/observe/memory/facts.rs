@@ -65,7 +65,7 @@ pub(crate) struct Charged {
     /// Pages of files, and what the kernel caches for it beside them.
     pub(crate) cached: u64,
     pub(crate) refaulted: u64,
-    pub(crate) refaulted_anonymous: u64,
+    pub(crate) swapped_in: u64,
     pub(crate) reclaimed: u64,
 }
 
@@ -93,8 +93,10 @@ impl Charged {
     fn parse(text: &str, page: u64) -> Charged {
         let value = |key: &str| value_of(text, key).unwrap_or(0);
         let kernel = value("kernel").saturating_sub(value("slab_reclaimable"));
-        let from_swap = value("workingset_refault_anon");
-        let refaults = from_swap + value("workingset_refault_file");
+        let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
+        // A page that is free as soon as it is written is not counted as stolen, and one that only had to be dropped was not
+        // written.
+        let reclaimed = value("pgsteal").max(value("pswpout"));
         Charged {
             current: 0,
             packed: 0,
@@ -106,8 +108,8 @@ impl Charged {
             inactive_file: value("inactive_file"),
             cached: value("inactive_file") + value("active_file") + value("slab_reclaimable"),
             refaulted: refaults.saturating_mul(page),
-            refaulted_anonymous: from_swap.saturating_mul(page),
-            reclaimed: value("pgsteal").saturating_mul(page),
+            swapped_in: value("pswpin").saturating_mul(page),
+            reclaimed: reclaimed.saturating_mul(page),
         }
     }
 
@@ -130,7 +132,7 @@ impl Charged {
             inactive_file: self.inactive_file + other.inactive_file,
             cached: self.cached + other.cached,
             refaulted: self.refaulted + other.refaulted,
-            refaulted_anonymous: self.refaulted_anonymous + other.refaulted_anonymous,
+            swapped_in: self.swapped_in + other.swapped_in,
             reclaimed: self.reclaimed + other.reclaimed,
         }
     }
@@ -149,7 +151,7 @@ impl Charged {
             inactive_file: less(self.inactive_file, |c| c.inactive_file),
             cached: less(self.cached, |c| c.cached),
             refaulted: less(self.refaulted, |c| c.refaulted),
-            refaulted_anonymous: less(self.refaulted_anonymous, |c| c.refaulted_anonymous),
+            swapped_in: less(self.swapped_in, |c| c.swapped_in),
             reclaimed: less(self.reclaimed, |c| c.reclaimed),
         }
     }
@@ -164,7 +166,7 @@ impl Charged {
             dirty: self.dirty,
             kernel: self.kernel,
             refaulted: self.refaulted,
-            refaulted_anonymous: self.refaulted_anonymous,
+            swapped_in: self.swapped_in,
             reclaimed: self.reclaimed,
             ..UnitMemory::default()
         }
@@ -221,7 +223,7 @@ mod tests {
     #[test]
     fn a_group_is_charged_what_memory_stat_says() {
         let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\nswapcached 20\ninactive_file 4000\n\
-                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\npgsteal 6\n";
+                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\npswpin 8\npgsteal 6\npswpout 4\n";
         let seen = Charged::parse(text, 4_096);
         let expected = Charged {
             current: 0,
@@ -234,10 +236,11 @@ mod tests {
             inactive_file: 4_000,
             cached: 4_700,
             refaulted: 5 * 4_096,
-            refaulted_anonymous: 2 * 4_096,
+            swapped_in: 8 * 4_096,
             reclaimed: 6 * 4_096,
         };
         assert_eq!(seen, expected);
+        assert_eq!(Charged::parse("pgsteal 6\npswpout 7\n", 4_096).reclaimed, 7 * 4_096);
         let own = Charged { current: 10, ..expected }.without(&[Charged {
             current: 4,
             anonymous: 2_000,

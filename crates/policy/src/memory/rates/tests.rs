@@ -168,7 +168,7 @@ fn on_trial_what_is_read_from_swap_counts() {
         anonymous: used * MIB,
         reclaimed: reclaimed * MIB,
         refaulted: read * MIB,
-        refaulted_anonymous: read * MIB,
+        swapped_in: read * MIB,
         ..UnitMemory::default()
     };
     let came = |owes: [Owes; 2], reclaimed: u64| {

@@ -92,7 +92,7 @@ impl Memory {
                 cold_anonymous: bytes(unit.cold_anonymous),
                 refused: held.met_bound,
                 refaulted: bytes(held.refaulted),
-                refaulted_anonymous: bytes(counts.swapped_in),
+                swapped_in: bytes(counts.swapped_in),
                 stalled_ns: held.stalled_ns + stalled,
                 reclaimed: bytes(counts.dropped + counts.paged_out),
                 taken: bytes(held.taken),

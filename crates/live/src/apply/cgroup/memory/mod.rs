@@ -104,7 +104,7 @@ struct Held {
     unit: UnitId,
     dir: PathBuf,
     files: Files,
-    /// What it said when it came: of what was refused, killed, stalled, refaulted (also from swap alone), and reclaimed.
+    /// What it said when it came: of what was refused, killed, stalled, refaulted, read from swap, and reclaimed.
     since: Counts,
     /// What it was charged at the last look.
     charged: Charged,
@@ -117,7 +117,7 @@ struct Counts {
     killed: u64,
     stalled_ns: u64,
     refaulted: u64,
-    refaulted_anonymous: u64,
+    swapped_in: u64,
     reclaimed: u64,
 }
 
@@ -169,8 +169,8 @@ impl Files {
             Some(pressure) => facts::stalled_ns(pressure.read(buffer)?),
             None => 0,
         };
-        let Charged { refaulted, refaulted_anonymous, reclaimed, .. } = *charged;
-        Ok(Counts { refused, killed, stalled_ns, refaulted, refaulted_anonymous, reclaimed })
+        let Charged { refaulted, swapped_in, reclaimed, .. } = *charged;
+        Ok(Counts { refused, killed, stalled_ns, refaulted, swapped_in, reclaimed })
     }
 }
 
@@ -181,7 +181,7 @@ impl Counts {
             killed: self.killed.saturating_sub(before.killed),
             stalled_ns: self.stalled_ns.saturating_sub(before.stalled_ns),
             refaulted: self.refaulted.saturating_sub(before.refaulted),
-            refaulted_anonymous: self.refaulted_anonymous.saturating_sub(before.refaulted_anonymous),
+            swapped_in: self.swapped_in.saturating_sub(before.swapped_in),
             reclaimed: self.reclaimed.saturating_sub(before.reclaimed),
         }
     }
@@ -397,7 +397,7 @@ impl Memory {
             let read = held.files.group.read(&mut self.buffer).unwrap_or_default();
             held.charged = Charged {
                 refaulted: read.refaulted.saturating_sub(held.since.refaulted),
-                refaulted_anonymous: read.refaulted_anonymous.saturating_sub(held.since.refaulted_anonymous),
+                swapped_in: read.swapped_in.saturating_sub(held.since.swapped_in),
                 reclaimed: read.reclaimed.saturating_sub(held.since.reclaimed),
                 ..read.packed(packing)
             };
