@@ -57,7 +57,7 @@ pub(crate) struct Charged {
     /// What it has in swap.
     pub(crate) swapped: u64,
     pub(crate) anonymous: u64,
-    /// The part of that which is in swap as well.
+    /// The part of that which is in swap as well, and is not being written there.
     pub(crate) swap_cached: u64,
     pub(crate) dirty: u64,
     pub(crate) kernel: u64,
@@ -93,6 +93,11 @@ impl Charged {
     fn parse(text: &str, page: u64) -> Charged {
         let value = |key: &str| value_of(text, key).unwrap_or(0);
         let kernel = value("kernel").saturating_sub(value("slab_reclaimable"));
+        // `anon` is what is mapped. What was read ahead from swap, or is on its way there, is not, and is in no file all the same.
+        let (mapped, swap_cached) = (value("anon") + value("shmem"), value("swapcached"));
+        let anonymous = mapped.max(value("active_anon") + value("inactive_anon"));
+        // What is being written to swap counts as in swap, and as written to a file.
+        let to_swap = value("file_writeback").min(swap_cached).min(anonymous - mapped);
         let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
         // A page that is free as soon as it is written is not counted as stolen, and one that only had to be dropped was not
         // written.
@@ -101,9 +106,9 @@ impl Charged {
             current: 0,
             packed: 0,
             swapped: 0,
-            anonymous: value("anon") + value("shmem"),
-            swap_cached: value("swapcached"),
-            dirty: value("file_dirty") + value("file_writeback"),
+            anonymous,
+            swap_cached: swap_cached - to_swap,
+            dirty: value("file_dirty") + value("file_writeback") - to_swap,
             kernel,
             inactive_file: value("inactive_file"),
             cached: value("inactive_file") + value("active_file") + value("slab_reclaimable"),
@@ -222,16 +227,16 @@ mod tests {
 
     #[test]
     fn a_group_is_charged_what_memory_stat_says() {
-        let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\nswapcached 20\ninactive_file 4000\n\
+        let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\nswapcached 23\ninactive_anon 800\nactive_anon 275\ninactive_file 4000\n\
                     active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\npswpin 8\npgsteal 6\npswpout 4\n";
         let seen = Charged::parse(text, 4_096);
         let expected = Charged {
             current: 0,
             packed: 0,
             swapped: 0,
-            anonymous: 1_050,
+            anonymous: 1_075,
             swap_cached: 20,
-            dirty: 10,
+            dirty: 7,
             kernel: 200,
             inactive_file: 4_000,
             cached: 4_700,
@@ -246,7 +251,7 @@ mod tests {
             anonymous: 2_000,
             ..Charged::default()
         }]);
-        assert_eq!((own.current, own.anonymous, own.dirty), (6, 0, 10));
+        assert_eq!((own.current, own.anonymous, own.dirty), (6, 0, 7));
     }
 
     /// What a unit has on zram is used by it, without its sub-units' part.
