@@ -18,7 +18,7 @@
 //!   was taken by order, in the time that this took; and, when it owes no more, what it has less since it came to owe. Not
 //!   before: what goes fast goes first.
 //! - On trial, a borrower reads on from the device that takes its pages. In a call-back it is held much further below what it has,
-//!   and hardly does. So on trial, what it reads from swap counts as taken, too.
+//!   and hardly does. So on trial, what is read from swap counts as taken, too.
 //! - What was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
 //!   these, the more of dirty ones and those in no file. A unit that reads files has new pages to drop soon after, which
 //!   say nothing of what was taken. A simulated machine knows of each page whether it was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
@@ -104,6 +104,8 @@ struct Owed {
     since: Time,
     /// What it had then.
     then: UnitMemory,
+    /// What the machine had read from swap, and written to it, by then.
+    swapped: (u64, u64),
     /// It owed nothing but what its trial took.
     on_trial: bool,
 }
@@ -153,12 +155,17 @@ impl Rate {
 
 impl Taking {
     /// What came back of what the unit owed, and in what time: what it has less, as far as that was taken from it.
-    fn came_back(&self, now: Time, unit: UnitMemory) -> Taken {
-        let Some(Owed { since, then, on_trial }) = self.owed else { return Taken::default() };
+    fn came_back(&self, now: Time, unit: UnitMemory, facts: &MemoryFacts) -> Taken {
+        let Some(Owed { since, then, swapped: (read, written), on_trial }) = self.owed else {
+            return Taken::default();
+        };
         let less = then.used.saturating_sub(unit.used);
-        let read = unit.swapped_in.saturating_sub(then.swapped_in);
+        let read = facts.swapped_in.saturating_sub(read);
         let by_device = if on_trial { less.saturating_add(read) } else { less };
-        let bytes = by_device.min(unit.reclaimed.saturating_sub(then.reclaimed));
+        // Counts of a unit may be old.
+        let (own, all) =
+            (unit.reclaimed.saturating_sub(then.reclaimed), facts.swapped_out.saturating_sub(written));
+        let bytes = by_device.min(own.max(all));
         Taken { bytes, ns: now.saturating_sub(since) }
     }
 }
@@ -245,7 +252,7 @@ impl Rates {
             taking.had = unit;
         }
         let on_trial = taking.tried.is_some_and(|at| now.saturating_sub(at) < TRIAL_LASTS_NS);
-        let back = if owes == Owes::Nothing { taking.came_back(now, unit) } else { Taken::default() };
+        let back = if owes == Owes::Nothing { taking.came_back(now, unit, facts) } else { Taken::default() };
         let busy = owes != Owes::Nothing || on_trial;
         let taken = counted.since(taking.counted);
         let told = [taken, back].into_iter().filter(|way| way.tells(busy)).max_by_key(|way| way.per_s());
@@ -258,7 +265,12 @@ impl Rates {
         taking.owed = match (owes, taking.owed) {
             (Owes::Nothing, _) => None,
             (_, Some(owed)) => Some(Owed { on_trial: owed.on_trial && owes == Owes::OnTrial, ..owed }),
-            (_, None) => Some(Owed { since: now, then: unit, on_trial: owes == Owes::OnTrial }),
+            (_, None) => Some(Owed {
+                since: now,
+                then: unit,
+                swapped: (facts.swapped_in, facts.swapped_out),
+                on_trial: owes == Owes::OnTrial,
+            }),
         };
         let all_is_told = taking.counted == counted && taking.owed.is_none_or(|owed| owed.since == now);
         // Too little to tell was taken, some time ago. What is taken next comes from what there is by then; if some of that can

@@ -63,6 +63,10 @@ pub struct MemoryFacts {
     /// What a byte that is swapped out takes of the memory all the same, in thousandths: 0 unless swap is memory itself, and
     /// compressed (zram, zswap).
     pub packed_permille: u64,
+    /// What was read from swap, since some moment; 0 where nobody counts.
+    pub swapped_in: u64,
+    /// The same of what was written to it.
+    pub swapped_out: u64,
     /// One per unit of the contract; units that the list has not are taken as empty.
     pub units: Vec<UnitMemory>,
 }
@@ -90,8 +94,6 @@ pub struct UnitMemory {
     pub refused: u64,
     /// What came back soon after it was taken, summed since it was made.
     pub refaulted: u64,
-    /// What was read from swap, since it was made; 0 where nobody counts.
-    pub swapped_in: u64,
     /// Time in which one of its processes at least waited for memory, in nanoseconds since it was made; 0 where the
     /// kernel does not tell.
     pub stalled_ns: u64,

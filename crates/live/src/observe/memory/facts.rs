@@ -23,12 +23,15 @@ pub(crate) struct Packing {
     pub(crate) next: u64,
     /// What a byte that is swapped out next takes of memory all the same, in thousandths.
     pub(crate) permille: u64,
+    /// What was read from swap and what was written to it, since the machine started.
+    pub(crate) swapped_in: u64,
+    pub(crate) swapped_out: u64,
 }
 
 impl Packing {
     #[cfg(test)]
     pub(crate) fn of_all(swapped: u64, pool: u64) -> Packing {
-        Packing { swapped, pool, next: 0, permille: 0 }
+        Packing { swapped, pool, ..Packing::default() }
     }
 
     /// What a unit's pages take that are on zram, if it has so many bytes in swap.
@@ -65,7 +68,6 @@ pub(crate) struct Charged {
     /// Pages of files, and what the kernel caches for it beside them.
     pub(crate) cached: u64,
     pub(crate) refaulted: u64,
-    pub(crate) swapped_in: u64,
     pub(crate) reclaimed: u64,
 }
 
@@ -84,7 +86,7 @@ impl Group {
             Some(file) => file.read(buffer)?.trim().parse().unwrap_or(0),
             None => 0,
         };
-        Ok(Charged { current, swapped, ..Charged::parse(self.stat.read(buffer)?, page_bytes()) })
+        Ok(Charged { swapped, ..Charged::parse(self.stat.read(buffer)?, page_bytes()).now(current) })
     }
 }
 
@@ -99,9 +101,6 @@ impl Charged {
         // What is being written to swap counts as in swap, and as written to a file.
         let to_swap = value("file_writeback").min(swap_cached).min(anonymous - mapped);
         let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
-        // A page that is free as soon as it is written is not counted as stolen, and one that only had to be dropped was not
-        // written.
-        let reclaimed = value("pgsteal").max(value("pswpout"));
         Charged {
             current: 0,
             packed: 0,
@@ -113,9 +112,15 @@ impl Charged {
             inactive_file: value("inactive_file"),
             cached: value("inactive_file") + value("active_file") + value("slab_reclaimable"),
             refaulted: refaults.saturating_mul(page),
-            swapped_in: value("pswpin").saturating_mul(page),
-            reclaimed: reclaimed.saturating_mul(page),
+            reclaimed: value("pgsteal").saturating_mul(page),
         }
+    }
+
+    /// With what it is charged now. The rest may be two seconds old while the machine is busy: what it has more since then may be
+    /// in no file.
+    fn now(self, current: u64) -> Charged {
+        let anonymous = self.anonymous.max(current.saturating_sub(self.kernel).saturating_sub(self.cached));
+        Charged { current, anonymous, ..self }
     }
 
     /// With what its pages on zram take, which nobody is charged.
@@ -137,7 +142,6 @@ impl Charged {
             inactive_file: self.inactive_file + other.inactive_file,
             cached: self.cached + other.cached,
             refaulted: self.refaulted + other.refaulted,
-            swapped_in: self.swapped_in + other.swapped_in,
             reclaimed: self.reclaimed + other.reclaimed,
         }
     }
@@ -156,7 +160,6 @@ impl Charged {
             inactive_file: less(self.inactive_file, |c| c.inactive_file),
             cached: less(self.cached, |c| c.cached),
             refaulted: less(self.refaulted, |c| c.refaulted),
-            swapped_in: less(self.swapped_in, |c| c.swapped_in),
             reclaimed: less(self.reclaimed, |c| c.reclaimed),
         }
     }
@@ -171,7 +174,6 @@ impl Charged {
             dirty: self.dirty,
             kernel: self.kernel,
             refaulted: self.refaulted,
-            swapped_in: self.swapped_in,
             reclaimed: self.reclaimed,
             ..UnitMemory::default()
         }
@@ -228,7 +230,7 @@ mod tests {
     #[test]
     fn a_group_is_charged_what_memory_stat_says() {
         let text = "anon 1000\nfile 9000\nkernel 300\nshmem 50\nfile_dirty 7\nfile_writeback 3\nswapcached 23\ninactive_anon 800\nactive_anon 275\ninactive_file 4000\n\
-                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\npswpin 8\npgsteal 6\npswpout 4\n";
+                    active_file 600\nslab_reclaimable 100\nworkingset_refault_anon 2\nworkingset_refault_file 3\npgsteal 6\n";
         let seen = Charged::parse(text, 4_096);
         let expected = Charged {
             current: 0,
@@ -241,11 +243,11 @@ mod tests {
             inactive_file: 4_000,
             cached: 4_700,
             refaulted: 5 * 4_096,
-            swapped_in: 8 * 4_096,
             reclaimed: 6 * 4_096,
         };
         assert_eq!(seen, expected);
-        assert_eq!(Charged::parse("pgsteal 6\npswpout 7\n", 4_096).reclaimed, 7 * 4_096);
+        // 4,700 of what it has now are files', or the kernel would give them up, and 200 are the kernel's.
+        assert_eq!([4_000, 6_900].map(|current| seen.now(current).anonymous), [1_075, 2_000]);
         let own = Charged { current: 10, ..expected }.without(&[Charged {
             current: 4,
             anonymous: 2_000,
@@ -258,7 +260,7 @@ mod tests {
     #[test]
     fn what_is_packed_counts_as_used() {
         let dir = tempfile::tempdir().unwrap();
-        for (file, text) in [("current", "1000\n"), ("stat", "anon 900\n"), ("swap.current", "400\n")] {
+        for (file, text) in [("current", "1000\n"), ("stat", "anon 900\ninactive_file 100\n"), ("swap.current", "400\n")] {
             std::fs::write(dir.path().join(format!("memory.{file}")), text).unwrap();
         }
         let seen = Group::open(dir.path()).unwrap().read(&mut Buffer::default()).unwrap();

@@ -11,14 +11,17 @@
 //! Limits: the kernel does not say in which area a unit's pages are, nor how well they are compressed. Units are taken
 //! to be alike in that. zswap charges what it keeps to the unit itself, so only the size of a page counts here.
 //!
+//! What goes to swap and comes from there is counted for the whole machine (`pswpout`, `pswpin`). A control group's own count
+//! may be two seconds old while the machine is busy.
+//!
 //! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`,
 //! `Zswapped`).
 
 use super::facts::Packing;
 use super::machine::MachineMemory;
-use super::source::{Buffer, Source};
+use super::source::{Buffer, Source, page_bytes};
 use crate::LiveError;
-use crate::observe::knob::read;
+use crate::observe::knob::{read, value_of};
 
 /// Less than this in compressed swap says nothing about how well pages are compressed.
 const ENOUGH: u64 = 4 << 20;
@@ -26,24 +29,35 @@ const ENOUGH: u64 = 4 << 20;
 const ASSUMED_PERMILLE: u64 = 500;
 
 const SWAPS: &str = "/proc/swaps";
+const VMSTAT: &str = "/proc/vmstat";
 const ZSWAP_ENABLED: &str = "/sys/module/zswap/parameters/enabled";
 
-/// Where the kernel lists its swap areas; none without swap in the kernel.
+/// Where the kernel tells of swap.
 #[derive(Debug)]
-pub(crate) struct Swaps(Option<Source>);
+pub(crate) struct Swaps {
+    /// None without swap in the kernel.
+    areas: Option<Source>,
+    counts: Option<Source>,
+}
 
 impl Swaps {
     pub(crate) fn open() -> Swaps {
-        Swaps(Source::optional(SWAPS.as_ref()))
+        Swaps { areas: Source::optional(SWAPS.as_ref()), counts: Source::optional(VMSTAT.as_ref()) }
     }
 
     /// How swap uses memory now.
     pub(crate) fn read(&self, machine: MachineMemory, buffer: &mut Buffer) -> Result<Packing, LiveError> {
-        let Some(swaps) = &self.0 else { return Ok(Packing::default()) };
+        let Some(swaps) = &self.areas else { return Ok(Packing::default()) };
         let areas = areas(swaps.read(buffer)?);
-        let zswap = !areas.is_empty() && read(ZSWAP_ENABLED.as_ref()).is_ok_and(|text| text == "Y");
+        if areas.is_empty() {
+            return Ok(Packing::default());
+        }
+        let zswap = read(ZSWAP_ENABLED.as_ref()).is_ok_and(|text| text == "Y");
         let sizes = |name: &str| sizes(&read(format!("/sys/block/{name}/mm_stat").as_ref()).ok()?);
-        Ok(packing(&areas, sizes, zswap.then_some((machine.zswapped, machine.zswap))))
+        let packing = packing(&areas, sizes, zswap.then_some((machine.zswapped, machine.zswap)));
+        let counts = self.counts.as_ref().and_then(|counts| counts.read(buffer).ok()).unwrap_or_default();
+        let bytes = |key| value_of(counts, key).unwrap_or(0).saturating_mul(page_bytes());
+        Ok(Packing { swapped_in: bytes("pswpin"), swapped_out: bytes("pswpout"), ..packing })
     }
 }
 
@@ -94,6 +108,7 @@ fn packing(areas: &[Area], sizes: impl Fn(&str) -> Option<(u64, u64)>, zswap: Op
         pool: areas.iter().filter_map(on_zram).map(|(_, taken)| taken).sum(),
         next: next.map_or(0, |area| number(&area.name)),
         permille: first.map_or(0, |(held, taken)| permille(held, taken)),
+        ..Packing::default()
     }
 }
 
@@ -127,7 +142,13 @@ mod tests {
         let found = packing(&areas, zram, None);
         assert_eq!(
             found,
-            Packing { swapped: 200 * MIB, pool: 25 * MIB, next: number("/dev/zram0"), permille: 250 }
+            Packing {
+                swapped: 200 * MIB,
+                pool: 25 * MIB,
+                next: number("/dev/zram0"),
+                permille: 250,
+                ..Packing::default()
+            }
         );
         assert_eq!(found.of(40 * MIB), 5 * MIB);
         assert_eq!(Packing::default().of(MIB), 0);
@@ -148,7 +169,13 @@ mod tests {
         let drive = areas(&TEXT.replace("zram0", "sda1"));
         assert_eq!(
             packing(&drive, |_| None, Some((8 * MIB, 2 * MIB))),
-            Packing { swapped: 200 * MIB, pool: 0, next: number("/dev/sda1"), permille: 250 }
+            Packing {
+                swapped: 200 * MIB,
+                pool: 0,
+                next: number("/dev/sda1"),
+                permille: 250,
+                ..Packing::default()
+            }
         );
         assert_eq!(packing(&drive, |_| None, None).permille, 0);
     }

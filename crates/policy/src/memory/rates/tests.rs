@@ -162,21 +162,19 @@ fn what_came_back_counts_whoever_took_it() {
 /// unit was on trial; in a call-back, 10 came back.
 #[test]
 fn on_trial_what_is_read_from_swap_counts() {
-    let facts = MemoryFacts { swap_free: 1_000 * MIB, ..MemoryFacts::default() };
-    let has = |used: u64, reclaimed: u64, read: u64| UnitMemory {
-        used: used * MIB,
-        anonymous: used * MIB,
-        reclaimed: reclaimed * MIB,
-        refaulted: read * MIB,
-        swapped_in: read * MIB,
-        ..UnitMemory::default()
+    let facts = |read: u64, written: u64| MemoryFacts {
+        swap_free: 1_000 * MIB,
+        swapped_in: (900 + read) * MIB,
+        swapped_out: (1_900 + written) * MIB,
+        ..MemoryFacts::default()
     };
-    let came = |owes: [Owes; 2], reclaimed: u64| {
+    let has = |used: u64| UnitMemory { used: used * MIB, anonymous: used * MIB, ..UnitMemory::default() };
+    let came = |owes: [Owes; 2], written: u64| {
         let (mut rates, mut taking) = (Rates::default(), Taking::default());
-        rates.look(0, &mut taking, has(500, 0, 0), &facts, owes[0]);
-        rates.look(500 * MS, &mut taking, has(490, 20, 10), &facts, owes[1]);
-        rates.look(1_000 * MS, &mut taking, has(490, reclaimed, 30), &facts, Owes::Nothing);
-        rates.pace(has(600, 0, 0), &facts).within(1_000 * MS) / MIB
+        rates.look(0, &mut taking, has(500), &facts(0, 0), owes[0]);
+        rates.look(500 * MS, &mut taking, has(490), &facts(10, 20), owes[1]);
+        rates.look(1_000 * MS, &mut taking, has(490), &facts(30, written), Owes::Nothing);
+        rates.pace(has(600), &facts(0, 0)).within(1_000 * MS) / MIB
     };
     let (trial, lender) = (Owes::OnTrial, Owes::Lender);
     assert_eq!([[trial, trial], [trial, lender], [lender, lender]].map(|owes| came(owes, 70)), [40, 10, 10]);

@@ -92,7 +92,6 @@ impl Memory {
                 cold_anonymous: bytes(unit.cold_anonymous),
                 refused: held.met_bound,
                 refaulted: bytes(held.refaulted),
-                swapped_in: bytes(counts.swapped_in),
                 stalled_ns: held.stalled_ns + stalled,
                 reclaimed: bytes(counts.dropped + counts.paged_out),
                 taken: bytes(held.taken),
@@ -109,6 +108,8 @@ impl Memory {
             swap_free,
             swap_next: 0,
             packed_permille: 0,
+            swapped_in: bytes(self.units.iter().map(|unit| unit.counts.swapped_in).sum()),
+            swapped_out: bytes(self.units.iter().map(|unit| unit.counts.paged_out).sum()),
             units: units.into_iter().enumerate().map(whole).collect(),
         }
     }

@@ -104,7 +104,7 @@ struct Held {
     unit: UnitId,
     dir: PathBuf,
     files: Files,
-    /// What it said when it came: of what was refused, killed, stalled, refaulted, read from swap, and reclaimed.
+    /// What it said when it came: of what was refused, killed, stalled, refaulted, and reclaimed.
     since: Counts,
     /// What it was charged at the last look.
     charged: Charged,
@@ -117,7 +117,6 @@ struct Counts {
     killed: u64,
     stalled_ns: u64,
     refaulted: u64,
-    swapped_in: u64,
     reclaimed: u64,
 }
 
@@ -169,8 +168,8 @@ impl Files {
             Some(pressure) => facts::stalled_ns(pressure.read(buffer)?),
             None => 0,
         };
-        let Charged { refaulted, swapped_in, reclaimed, .. } = *charged;
-        Ok(Counts { refused, killed, stalled_ns, refaulted, swapped_in, reclaimed })
+        let (refaulted, reclaimed) = (charged.refaulted, charged.reclaimed);
+        Ok(Counts { refused, killed, stalled_ns, refaulted, reclaimed })
     }
 }
 
@@ -181,7 +180,6 @@ impl Counts {
             killed: self.killed.saturating_sub(before.killed),
             stalled_ns: self.stalled_ns.saturating_sub(before.stalled_ns),
             refaulted: self.refaulted.saturating_sub(before.refaulted),
-            swapped_in: self.swapped_in.saturating_sub(before.swapped_in),
             reclaimed: self.reclaimed.saturating_sub(before.reclaimed),
         }
     }
@@ -370,6 +368,7 @@ impl Memory {
         let ours = ours.fold(Charged::default(), |sum, one| sum.with(&one));
         let mut facts = self.divide(machine, bound, ours)?;
         (facts.swap_next, facts.packed_permille) = (packing.next, packing.permille);
+        (facts.swapped_in, facts.swapped_out) = (packing.swapped_in, packing.swapped_out);
         facts.units = vec![UnitMemory::default(); units];
         for id in charged.keys() {
             if let Some(place) = facts.units.get_mut(id.index()) {
@@ -397,7 +396,6 @@ impl Memory {
             let read = held.files.group.read(&mut self.buffer).unwrap_or_default();
             held.charged = Charged {
                 refaulted: read.refaulted.saturating_sub(held.since.refaulted),
-                swapped_in: read.swapped_in.saturating_sub(held.since.swapped_in),
                 reclaimed: read.reclaimed.saturating_sub(held.since.reclaimed),
                 ..read.packed(packing)
             };
@@ -423,9 +421,8 @@ impl Memory {
             kernel,
             shared,
             swap_free: machine.swap_free,
-            swap_next: 0,
-            packed_permille: 0,
             units: Vec::new(),
+            ..MemoryFacts::default()
         };
         if let Some(room) = self.around.as_ref().and_then(|_| facts::swap_room(&self.base, &self.mount)) {
             facts.swap_free = facts.swap_free.min(room);
