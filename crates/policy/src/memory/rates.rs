@@ -82,6 +82,8 @@ pub(super) struct Taking {
     /// What was learnt from so far, of what was taken by order.
     pub(super) counted: Taken,
     owed: Option<Owed>,
+    /// The trial of its loan is over. What an order still takes, it takes while the unit reads again: that tells of no rate.
+    tested: bool,
     /// What had been taken from it at the last look.
     seen: Taken,
     /// What it had when what was taken since then began to be taken.
@@ -254,14 +256,17 @@ impl Rates {
         let on_trial = taking.tried.is_some_and(|at| now.saturating_sub(at) < TRIAL_LASTS_NS);
         let back = if owes == Owes::Nothing { taking.came_back(now, unit, facts) } else { Taken::default() };
         let busy = owes != Owes::Nothing || on_trial;
-        let taken = counted.since(taking.counted);
+        taking.tested &= owes == Owes::Nothing && !on_trial;
+        let taken = if taking.tested { Taken::default() } else { counted.since(taking.counted) };
         let told = [taken, back].into_iter().filter(|way| way.tells(busy)).max_by_key(|way| way.per_s());
         if let Some(all) = told {
             self.learn(all, taking.had, facts);
         }
-        if told.is_some() || counted.bytes < taking.counted.bytes || counted.ns < taking.counted.ns {
+        let anew = counted.bytes < taking.counted.bytes || counted.ns < taking.counted.ns;
+        if told.is_some() || anew || taking.tested {
             taking.counted = counted;
         }
+        taking.tested |= owes == Owes::Nothing && taking.owed.is_some_and(|owed| owed.on_trial);
         taking.owed = match (owes, taking.owed) {
             (Owes::Nothing, _) => None,
             (_, Some(owed)) => Some(Owed { on_trial: owed.on_trial && owes == Owes::OnTrial, ..owed }),

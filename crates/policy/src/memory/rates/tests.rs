@@ -196,10 +196,18 @@ fn what_was_there_when_it_began_was_taken() {
     let (mut rates, mut taking) = (Rates::default(), Taking::default());
     rates.look(0, &mut taking, has(0, 0), &facts, Owes::Nothing);
     for (ms, clean, taken) in [(100, 0, 0), (200, 50, 6), (300, 100, 12)] {
-        rates.look(ms * MS, &mut taking, has(clean, taken), &facts, Owes::Lender);
+        rates.look(ms * MS, &mut taking, has(clean, taken), &facts, Owes::OnTrial);
     }
     rates.look(400 * MS, &mut taking, has(100, 20), &facts, Owes::Nothing);
     assert_eq!((callable(&rates, 0), callable(&rates, 128)), (50, 128));
+    // What the order takes after that does not count, and what the next one takes does.
+    let (mut late, learnt) = (has(100, 28), rates.clone());
+    late.taking_ns += 1_000 * MS;
+    rates.look(500 * MS, &mut taking, late, &facts, Owes::Nothing);
+    assert_eq!(rates, learnt);
+    (late.taken, late.taking_ns) = (late.taken + 20 * MIB, late.taking_ns + 1_000 * MS);
+    rates.look(600 * MS, &mut taking, late, &facts, Owes::Lender);
+    assert!(rates != learnt);
 }
 
 /// A trial takes 20 MiB: the first 8 in 80 ms, the rest in 720. It is one amount.
