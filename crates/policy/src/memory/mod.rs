@@ -63,7 +63,7 @@ mod rates;
 use frames::{Allowance, Because, Facts, Look};
 use grain::{NEAR_PART, SLACK_PART};
 use orders::Orders;
-use rates::{Owes, Taking};
+use rates::Taking;
 
 pub use pace::Pace;
 pub use rates::{Rates, Taken};
@@ -459,12 +459,7 @@ impl State {
             let owes_lender = owed > slack && (unit.share.called_back || unit.share.lent > 0);
             // A kernel that is told a lower bound may leave it at that, as long as the unit wants no new page.
             let owes = owes_lender || owed > slack && !input.contract.unit(id).borrow.memory.allows();
-            let what = match (owes, unit.trial) {
-                (false, _) => Owes::Nothing,
-                (true, Some(_)) => Owes::OnTrial,
-                (true, None) => Owes::Lender,
-            };
-            self.rates.look(now, &mut unit.taking, unit.facts, facts, what);
+            self.rates.look(now, &mut unit.taking, unit.facts, facts, owes);
             if !owes {
                 unit.reclaimed = None;
                 continue;

@@ -17,8 +17,6 @@
 //! - A unit that owes much is also slowed by its own bound, and takes its own pages. So what counts is the faster of two: what
 //!   was taken by order, in the time that this took; and, when it owes no more, what it has less since it came to owe. Not
 //!   before: what goes fast goes first.
-//! - On trial, a borrower reads on from the device that takes its pages. In a call-back it is held much further below what it has,
-//!   and hardly does. So on trial, what is read from swap counts as taken, too.
 //! - What was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
 //!   these, the more of dirty ones and those in no file. A unit that reads files has new pages to drop soon after, which
 //!   say nothing of what was taken. A simulated machine knows of each page whether it was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
@@ -82,8 +80,6 @@ pub(super) struct Taking {
     /// What was learnt from so far, of what was taken by order.
     pub(super) counted: Taken,
     owed: Option<Owed>,
-    /// The trial of its loan is over. What an order still takes, it takes while the unit reads again: that tells of no rate.
-    tested: bool,
     /// What had been taken from it at the last look.
     seen: Taken,
     /// What it had when what was taken since then began to be taken.
@@ -92,24 +88,12 @@ pub(super) struct Taking {
     pub(super) tried: Option<Time>,
 }
 
-/// What a unit is beyond its allowance for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owes {
-    Nothing,
-    OnTrial,
-    Lender,
-}
-
-/// A unit came to owe something.
+/// When a unit came to owe something, its facts then, and what the machine had written to swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Owed {
     since: Time,
-    /// What it had then.
-    then: UnitMemory,
-    /// What the machine had read from swap, and written to it, by then.
-    swapped: (u64, u64),
-    /// It owed nothing but what its trial took.
-    on_trial: bool,
+    unit: UnitMemory,
+    swapped_out: u64,
 }
 
 /// What was taken from a unit up to some moment, since it was made.
@@ -158,17 +142,12 @@ impl Rate {
 impl Taking {
     /// What came back of what the unit owed, and in what time: what it has less, as far as that was taken from it.
     fn came_back(&self, now: Time, unit: UnitMemory, facts: &MemoryFacts) -> Taken {
-        let Some(Owed { since, then, swapped: (read, written), on_trial }) = self.owed else {
-            return Taken::default();
-        };
-        let less = then.used.saturating_sub(unit.used);
-        let read = facts.swapped_in.saturating_sub(read);
-        let by_device = if on_trial { less.saturating_add(read) } else { less };
-        // Counts of a unit may be old.
-        let (own, all) =
-            (unit.reclaimed.saturating_sub(then.reclaimed), facts.swapped_out.saturating_sub(written));
-        let bytes = by_device.min(own.max(all));
-        Taken { bytes, ns: now.saturating_sub(since) }
+        let Some(owed) = self.owed else { return Taken::default() };
+        let less = owed.unit.used.saturating_sub(unit.used);
+        // A unit's own count may be two seconds old while the machine is busy.
+        let reclaimed = unit.reclaimed.saturating_sub(owed.unit.reclaimed);
+        let swapped_out = facts.swapped_out.saturating_sub(owed.swapped_out);
+        Taken { bytes: less.min(reclaimed.max(swapped_out)), ns: now.saturating_sub(owed.since) }
     }
 }
 
@@ -246,7 +225,7 @@ impl Rates {
         taking: &mut Taking,
         unit: UnitMemory,
         facts: &MemoryFacts,
-        owes: Owes,
+        owes: bool,
     ) {
         let counted = Taken::of(unit);
         // Of a unit that was never looked at before, nothing better is known than what it has now.
@@ -254,29 +233,21 @@ impl Rates {
             taking.had = unit;
         }
         let on_trial = taking.tried.is_some_and(|at| now.saturating_sub(at) < TRIAL_LASTS_NS);
-        let back = if owes == Owes::Nothing { taking.came_back(now, unit, facts) } else { Taken::default() };
-        let busy = owes != Owes::Nothing || on_trial;
-        taking.tested &= owes == Owes::Nothing && !on_trial;
-        let taken = if taking.tested { Taken::default() } else { counted.since(taking.counted) };
+        let busy = owes || on_trial;
+        let back = if owes { Taken::default() } else { taking.came_back(now, unit, facts) };
+        let taken = counted.since(taking.counted);
         let told = [taken, back].into_iter().filter(|way| way.tells(busy)).max_by_key(|way| way.per_s());
         if let Some(all) = told {
             self.learn(all, taking.had, facts);
         }
-        let anew = counted.bytes < taking.counted.bytes || counted.ns < taking.counted.ns;
-        if told.is_some() || anew || taking.tested {
+        if told.is_some() || counted.bytes < taking.counted.bytes || counted.ns < taking.counted.ns {
             taking.counted = counted;
         }
-        taking.tested |= owes == Owes::Nothing && taking.owed.is_some_and(|owed| owed.on_trial);
-        taking.owed = match (owes, taking.owed) {
-            (Owes::Nothing, _) => None,
-            (_, Some(owed)) => Some(Owed { on_trial: owed.on_trial && owes == Owes::OnTrial, ..owed }),
-            (_, None) => Some(Owed {
-                since: now,
-                then: unit,
-                swapped: (facts.swapped_in, facts.swapped_out),
-                on_trial: owes == Owes::OnTrial,
-            }),
-        };
+        if owes {
+            taking.owed.get_or_insert(Owed { since: now, unit, swapped_out: facts.swapped_out });
+        } else {
+            taking.owed = None;
+        }
         let all_is_told = taking.counted == counted && taking.owed.is_none_or(|owed| owed.since == now);
         // Too little to tell was taken, some time ago. What is taken next comes from what there is by then; if some of that can
         // be dropped, it may be that.

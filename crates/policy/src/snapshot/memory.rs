@@ -63,9 +63,7 @@ pub struct MemoryFacts {
     /// What a byte that is swapped out takes of the memory all the same, in thousandths: 0 unless swap is memory itself, and
     /// compressed (zram, zswap).
     pub packed_permille: u64,
-    /// What was read from swap, since some moment; 0 where nobody counts.
-    pub swapped_in: u64,
-    /// The same of what was written to it.
+    /// What was written to swap, since some moment; 0 where nobody counts.
     pub swapped_out: u64,
     /// One per unit of the contract; units that the list has not are taken as empty.
     pub units: Vec<UnitMemory>,

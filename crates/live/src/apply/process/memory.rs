@@ -374,7 +374,6 @@ impl Memory {
             swap_free: machine.swap_free,
             swap_next: packing.next,
             packed_permille: packing.permille,
-            swapped_in: packing.swapped_in,
             swapped_out: packing.swapped_out,
             units,
         })

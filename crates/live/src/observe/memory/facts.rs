@@ -23,8 +23,7 @@ pub(crate) struct Packing {
     pub(crate) next: u64,
     /// What a byte that is swapped out next takes of memory all the same, in thousandths.
     pub(crate) permille: u64,
-    /// What was read from swap and what was written to it, since the machine started.
-    pub(crate) swapped_in: u64,
+    /// What was written to swap since the machine started.
     pub(crate) swapped_out: u64,
 }
 
@@ -260,7 +259,9 @@ mod tests {
     #[test]
     fn what_is_packed_counts_as_used() {
         let dir = tempfile::tempdir().unwrap();
-        for (file, text) in [("current", "1000\n"), ("stat", "anon 900\ninactive_file 100\n"), ("swap.current", "400\n")] {
+        for (file, text) in
+            [("current", "1000\n"), ("stat", "anon 900\ninactive_file 100\n"), ("swap.current", "400\n")]
+        {
             std::fs::write(dir.path().join(format!("memory.{file}")), text).unwrap();
         }
         let seen = Group::open(dir.path()).unwrap().read(&mut Buffer::default()).unwrap();

@@ -11,8 +11,8 @@
 //! Limits: the kernel does not say in which area a unit's pages are, nor how well they are compressed. Units are taken
 //! to be alike in that. zswap charges what it keeps to the unit itself, so only the size of a page counts here.
 //!
-//! What goes to swap and comes from there is counted for the whole machine (`pswpout`, `pswpin`). A control group's own count
-//! may be two seconds old while the machine is busy.
+//! What goes to swap is counted for the whole machine (`pswpout` of /proc/vmstat). A control group's own count may be two seconds
+//! old while the machine is busy.
 //!
 //! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`,
 //! `Zswapped`).
@@ -56,8 +56,8 @@ impl Swaps {
         let sizes = |name: &str| sizes(&read(format!("/sys/block/{name}/mm_stat").as_ref()).ok()?);
         let packing = packing(&areas, sizes, zswap.then_some((machine.zswapped, machine.zswap)));
         let counts = self.counts.as_ref().and_then(|counts| counts.read(buffer).ok()).unwrap_or_default();
-        let bytes = |key| value_of(counts, key).unwrap_or(0).saturating_mul(page_bytes());
-        Ok(Packing { swapped_in: bytes("pswpin"), swapped_out: bytes("pswpout"), ..packing })
+        let swapped_out = value_of(counts, "pswpout").unwrap_or(0).saturating_mul(page_bytes());
+        Ok(Packing { swapped_out, ..packing })
     }
 }
 

@@ -6,7 +6,7 @@ const TOTAL: u64 = 2_048 * MIB;
 
 /// What was taken from a unit that has these pages, and had them before. No time passes.
 fn learn(rates: &mut Rates, taking: &mut Taking, unit: UnitMemory, facts: &MemoryFacts, owes: bool) {
-    rates.look(0, taking, unit, facts, if owes { Owes::Lender } else { Owes::Nothing });
+    rates.look(0, taking, unit, facts, owes);
 }
 
 /// A borrower has 4 MiB of clean pages, and 20 are taken from it: these, and what goes to swap. It reads on, and has as many clean
@@ -51,7 +51,7 @@ fn what_was_dropped_later_does_not_count_for_swap() {
     for (s, unit) in
         [(0, has(0, 0, 0)), (1, has(0, 4, 125)), (3_600, has(400, 4, 125)), (3_601, has(300, 104, 135))]
     {
-        rates.look(s * 1_000 * MS, &mut taking, unit, &facts, Owes::Nothing);
+        rates.look(s * 1_000 * MS, &mut taking, unit, &facts, false);
     }
     assert_eq!(rates.pace(has(0, 0, 0), &facts).within(1_000 * MS) / MIB, 32);
 }
@@ -148,37 +148,21 @@ fn what_came_back_counts_whoever_took_it() {
     let callable = |rates: &Rates| rates.pace(has(600, 0, 0), &facts).within(1_000 * MS) / MIB;
     let came = |reclaimed: u64| {
         let (mut rates, mut taking) = (Rates::default(), Taking::default());
-        rates.look(0, &mut taking, has(500, 7, 0), &facts, Owes::Nothing);
-        rates.look(1_000 * MS, &mut taking, has(500, 7, 0), &facts, Owes::Lender);
-        rates.look(1_900 * MS, &mut taking, has(420, 87, 5), &facts, Owes::Lender);
+        rates.look(0, &mut taking, has(500, 7, 0), &facts, false);
+        rates.look(1_000 * MS, &mut taking, has(500, 7, 0), &facts, true);
+        rates.look(1_900 * MS, &mut taking, has(420, 87, 5), &facts, true);
         assert_eq!(callable(&rates), 32, "while more is being taken, not yet");
-        rates.look(3_000 * MS, &mut taking, has(400, reclaimed, 10), &facts, Owes::Nothing);
+        rates.look(3_000 * MS, &mut taking, has(400, reclaimed, 10), &facts, false);
         callable(&rates)
     };
     assert_eq!([107, 37, 500].map(came), [50, 15, 50]);
-}
-
-/// 40 MiB are to be taken in a second, and the unit reads 30 of them again meanwhile. The device did 70. That tells how fast it is if the
-/// unit was on trial; in a call-back, 10 came back.
-#[test]
-fn on_trial_what_is_read_from_swap_counts() {
-    let facts = |read: u64, written: u64| MemoryFacts {
-        swap_free: 1_000 * MIB,
-        swapped_in: (900 + read) * MIB,
-        swapped_out: (1_900 + written) * MIB,
-        ..MemoryFacts::default()
-    };
-    let has = |used: u64| UnitMemory { used: used * MIB, anonymous: used * MIB, ..UnitMemory::default() };
-    let came = |owes: [Owes; 2], written: u64| {
-        let (mut rates, mut taking) = (Rates::default(), Taking::default());
-        rates.look(0, &mut taking, has(500), &facts(0, 0), owes[0]);
-        rates.look(500 * MS, &mut taking, has(490), &facts(10, 20), owes[1]);
-        rates.look(1_000 * MS, &mut taking, has(490), &facts(30, written), Owes::Nothing);
-        rates.pace(has(600), &facts(0, 0)).within(1_000 * MS) / MIB
-    };
-    let (trial, lender) = (Owes::OnTrial, Owes::Lender);
-    assert_eq!([[trial, trial], [trial, lender], [lender, lender]].map(|owes| came(owes, 70)), [40, 10, 10]);
-    assert_eq!(came([trial, trial], 15), 15, "no more than was taken");
+    // Its own count is old. The machine swapped out 60 MiB in the two seconds.
+    let (mut rates, mut taking) = (Rates::default(), Taking::default());
+    for (ms, used, mib, owes) in [(0, 500, 900, true), (2_000, 400, 960, false)] {
+        let facts = MemoryFacts { swapped_out: mib * MIB, ..facts.clone() };
+        rates.look(ms * MS, &mut taking, has(used, 7, 0), &facts, owes);
+    }
+    assert_eq!(callable(&rates), 30);
 }
 
 /// 20 MiB go to swap in 400 ms, in three looks. The unit reads 100 MiB of files meanwhile: they were not there to be dropped.
@@ -194,20 +178,12 @@ fn what_was_there_when_it_began_was_taken() {
     };
     let callable = |rates: &Rates, clean| rates.pace(has(clean, 0), &facts).within(1_000 * MS) / MIB;
     let (mut rates, mut taking) = (Rates::default(), Taking::default());
-    rates.look(0, &mut taking, has(0, 0), &facts, Owes::Nothing);
+    rates.look(0, &mut taking, has(0, 0), &facts, false);
     for (ms, clean, taken) in [(100, 0, 0), (200, 50, 6), (300, 100, 12)] {
-        rates.look(ms * MS, &mut taking, has(clean, taken), &facts, Owes::OnTrial);
+        rates.look(ms * MS, &mut taking, has(clean, taken), &facts, true);
     }
-    rates.look(400 * MS, &mut taking, has(100, 20), &facts, Owes::Nothing);
+    rates.look(400 * MS, &mut taking, has(100, 20), &facts, false);
     assert_eq!((callable(&rates, 0), callable(&rates, 128)), (50, 128));
-    // What the order takes after that does not count, and what the next one takes does.
-    let (mut late, learnt) = (has(100, 28), rates.clone());
-    late.taking_ns += 1_000 * MS;
-    rates.look(500 * MS, &mut taking, late, &facts, Owes::Nothing);
-    assert_eq!(rates, learnt);
-    (late.taken, late.taking_ns) = (late.taken + 20 * MIB, late.taking_ns + 1_000 * MS);
-    rates.look(600 * MS, &mut taking, late, &facts, Owes::Lender);
-    assert!(rates != learnt);
 }
 
 /// A trial takes 20 MiB: the first 8 in 80 ms, the rest in 720. It is one amount.
@@ -224,9 +200,9 @@ fn what_a_trial_takes_is_one_amount() {
     let callable = |rates: &Rates| rates.pace(has(0, 0), &facts).within(1_000 * MS) / MIB;
     let (mut rates, mut taking) = (Rates::default(), Taking::default());
     taking.tried = Some(0);
-    rates.look(200 * MS, &mut taking, has(8, 80), &facts, Owes::Nothing);
+    rates.look(200 * MS, &mut taking, has(8, 80), &facts, false);
     assert_eq!(callable(&rates), 32, "not yet");
-    rates.look(1_000 * MS, &mut taking, has(20, 800), &facts, Owes::Nothing);
+    rates.look(1_000 * MS, &mut taking, has(20, 800), &facts, false);
     assert_eq!(callable(&rates), 25);
 }
 

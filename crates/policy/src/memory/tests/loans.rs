@@ -158,8 +158,6 @@ fn a_loan_waits_for_its_rate() {
     assert_eq!(trials(&mut world, 22), [32; 4]);
     let borrowed = world.share(units[1]).borrowed / MIB;
     assert!((71..=72).contains(&borrowed), "{borrowed}");
-    let next = |world: &mut World| assert!((0..400).any(|_| !trials(world, 1).is_empty()));
-    next(&mut world);
     world.took(units[1], 64, 320);
     trials(&mut world, 5);
     let borrowed = world.share(units[1]).borrowed / MIB;
@@ -167,7 +165,6 @@ fn a_loan_waits_for_its_rate() {
     // Who is short no more is left alone, however long ago the last trial was.
     world.now += 100_000 * MS;
     assert!(world.look(250).0.iter().all(|step| step.reason != Reason::OnTrial));
-    next(&mut world);
     world.took(units[1], 64, 3_200);
     trials(&mut world, 5);
     let borrowed = world.share(units[1]).borrowed / MIB;

@@ -108,7 +108,6 @@ impl Memory {
             swap_free,
             swap_next: 0,
             packed_permille: 0,
-            swapped_in: bytes(self.units.iter().map(|unit| unit.counts.swapped_in).sum()),
             swapped_out: bytes(self.units.iter().map(|unit| unit.counts.paged_out).sum()),
             units: units.into_iter().enumerate().map(whole).collect(),
         }

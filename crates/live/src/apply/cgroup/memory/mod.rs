@@ -368,7 +368,7 @@ impl Memory {
         let ours = ours.fold(Charged::default(), |sum, one| sum.with(&one));
         let mut facts = self.divide(machine, bound, ours)?;
         (facts.swap_next, facts.packed_permille) = (packing.next, packing.permille);
-        (facts.swapped_in, facts.swapped_out) = (packing.swapped_in, packing.swapped_out);
+        facts.swapped_out = packing.swapped_out;
         facts.units = vec![UnitMemory::default(); units];
         for id in charged.keys() {
             if let Some(place) = facts.units.get_mut(id.index()) {
