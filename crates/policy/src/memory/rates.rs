@@ -195,12 +195,12 @@ impl Rates {
     /// How much a unit with these could give back, in bytes. Of the facts, swap counts. A kernel does not wait for dirty pages
     /// as long as it has others that are written faster.
     pub fn pace(&self, unit: UnitMemory, facts: &MemoryFacts) -> Pace {
-        let swapped = self.swapped(facts.swap_next).per_s;
+        let (swapped, dropped) = (self.swapped(facts.swap_next).per_s, self.dropping(facts));
         // What is in no file now; whatever else the unit will have may be in no file, too.
         let cached = unit.swap_cached.min(unit.anonymous);
         let to_swap = (unit.anonymous - cached).min(facts.swap_free);
         // Those in swap already go among the others: each as the so many bytes that are swapped out while it is dropped.
-        let like = u128::from(cached) * u128::from(swapped) / u128::from(self.dropped.per_s.max(1));
+        let like = u128::from(cached) * u128::from(swapped) / u128::from(dropped.max(1));
         let as_swapped = to_swap.saturating_add(u64::try_from(like).unwrap_or(u64::MAX));
         let anonymous = (cached.saturating_add(freed(to_swap, facts)), as_swapped, swapped);
         let written = (unit.dirty, unit.dirty, self.written.per_s);
@@ -208,10 +208,15 @@ impl Rates {
         let [first, second] = if faster { [anonymous, written] } else { [written, anonymous] };
         let rest = facts.swap_free - to_swap;
         Pace::default()
-            .then(unit.clean(), unit.clean(), self.dropped.per_s)
+            .then(unit.clean(), unit.clean(), dropped)
             .then(first.0, first.1, first.2)
             .then(second.0, second.1, second.2)
             .then(freed(rest, facts), rest, swapped)
+    }
+
+    /// Bytes per second that only have to be dropped: no fewer than can be written to swap, though few were dropped so far.
+    fn dropping(&self, facts: &MemoryFacts) -> u64 {
+        self.dropped.per_s.max(self.swapped(facts.swap_next).per_s)
     }
 
     fn swapped(&self, area: u64) -> Rate {
@@ -268,7 +273,7 @@ impl Rates {
             return;
         }
         // What only has to be dropped went first, and says nothing about the rest.
-        let rest = all.less(dropped, self.dropped.per_s);
+        let rest = all.less(dropped, self.dropping(facts));
         if !rest.tells(false) && rest.bytes < all.bytes / 2 {
             return;
         }

@@ -9,7 +9,8 @@
 //! Where no unit is held to an allowance, all give: this is the global clock of a kernel without isolation. What is on
 //! its way out already is not taken twice.
 //!
-//! On a machine that enforces as Linux does, [`linux`](super::linux) says whose. Which pages is the same there.
+//! On a machine that enforces as Linux does, [`linux`](super::linux) says whose. Which pages is the same
+//! there, but for one thing: of a space's pages the oldest go, clean or not.
 //!
 //! Which, in this order:
 //! 1. Clean pages of the cache, which are free at once. They are of the file whose pages were not used for longest. A

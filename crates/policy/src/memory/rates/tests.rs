@@ -29,6 +29,7 @@ fn what_a_unit_reads_anew_was_not_taken_from_it() {
     let mut quick = Rates::default();
     quick.learn(taken(40, 100), had(20), &facts);
     assert_eq!(callable(&quick, 0), 400);
+    assert_eq!(callable(&quick, 900), 400, "nothing is slower to drop than to swap out");
     // With as many clean pages from the start, it is these that were taken.
     rates.learn(taken(20, 20), had(20), &facts);
     assert_eq!(callable(&rates, 0), 96);
