@@ -1,7 +1,7 @@
 //! How much could be called back from a unit within a time.
 //!
-//! What goes fast goes first: pages that only have to be dropped, then those that must be written, the faster of these before
-//! the others. So the longer there is time, the slower more of it comes.
+//! What goes fast goes first: clean pages of files, then those that must be written and those in no file, the faster of these
+//! before the others. So the longer there is time, the slower more of it comes.
 
 use crate::time::{MS, Time};
 

@@ -15,10 +15,11 @@
 //!   busy with its own pages. From one with a small loan a little is taken. That is again after [`TRIAL_NS`], and each time after
 //!   twice as long, up to [`TRIAL_NS_MAX`].
 //! - A unit that owes much is also slowed by its own bound, and takes its own pages. So what counts is the faster of two: what
-//!   was taken by order, in the time that this took; and, when it owes no more, what it has less since it came to owe. Not
-//!   before: what goes fast goes first.
+//!   was taken by order, in the time that this took; and, when it owes no more, what it has less since it came to owe, as far as
+//!   that was reclaimed or is in swap. Not before: what goes fast goes first.
 //! - What was taken counts for the rate of what there was enough of when that began: pages to drop, or else, without
-//!   these, the more of dirty ones and those in no file. A unit that reads files has new pages to drop soon after, which
+//!   these, the more of dirty ones and those in no file. Of those in no file a part may be in swap already. The kernel takes the
+//!   oldest: so the same part of what was taken only had to be dropped. Nothing is slower to drop than to swap out. A unit that reads files has new pages to drop soon after, which
 //!   say nothing of what was taken. A simulated machine knows of each page whether it was written, and says so ([`Rates::learn_written`]). It drops pages in no time ([`Rates::free_to_drop`]).
 //!
 //! Limits:
@@ -79,21 +80,14 @@ pub struct Rates {
 pub(super) struct Taking {
     /// What was learnt from so far, of what was taken by order.
     pub(super) counted: Taken,
-    owed: Option<Owed>,
+    /// When the unit came to owe something, and its facts then.
+    owed: Option<(Time, UnitMemory)>,
     /// What had been taken from it at the last look.
     seen: Taken,
     /// What it had when what was taken since then began to be taken.
     had: UnitMemory,
     /// When something was taken from it on trial last, while its loan stayed.
     pub(super) tried: Option<Time>,
-}
-
-/// When a unit came to owe something, its facts then, and what the machine had written to swap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Owed {
-    since: Time,
-    unit: UnitMemory,
-    swapped_out: u64,
 }
 
 /// What was taken from a unit up to some moment, since it was made.
@@ -141,13 +135,13 @@ impl Rate {
 
 impl Taking {
     /// What came back of what the unit owed, and in what time: what it has less, as far as that was taken from it.
-    fn came_back(&self, now: Time, unit: UnitMemory, facts: &MemoryFacts) -> Taken {
-        let Some(owed) = self.owed else { return Taken::default() };
-        let less = owed.unit.used.saturating_sub(unit.used);
-        // A unit's own count may be two seconds old while the machine is busy.
-        let reclaimed = unit.reclaimed.saturating_sub(owed.unit.reclaimed);
-        let swapped_out = facts.swapped_out.saturating_sub(owed.swapped_out);
-        Taken { bytes: less.min(reclaimed.max(swapped_out)), ns: now.saturating_sub(owed.since) }
+    fn came_back(&self, now: Time, unit: UnitMemory) -> Taken {
+        let Some((at, then)) = self.owed else { return Taken::default() };
+        let less = then.used.saturating_sub(unit.used);
+        // What was reclaimed may be told late. What is in swap is not.
+        let reclaimed = unit.reclaimed.saturating_sub(then.reclaimed);
+        let swapped = unit.swapped.saturating_sub(then.swapped);
+        Taken { bytes: less.min(reclaimed.max(swapped)), ns: now.saturating_sub(at) }
     }
 }
 
@@ -198,13 +192,16 @@ impl Rates {
         let (swapped, dropped) = (self.swapped(facts.swap_next).per_s, self.dropping(facts));
         // What is in no file now; whatever else the unit will have may be in no file, too.
         let cached = unit.swap_cached.min(unit.anonymous);
-        let to_swap = (unit.anonymous - cached).min(facts.swap_free);
+        let not_cached = unit.anonymous - cached;
+        let to_swap = not_cached.min(facts.swap_free);
+        // Once swap is full, the kernel takes nothing in no file.
+        let cached = if facts.swap_free == 0 { 0 } else { part_of(cached, to_swap, not_cached) };
         // Those in swap already go among the others: each as the so many bytes that are swapped out while it is dropped.
         let like = u128::from(cached) * u128::from(swapped) / u128::from(dropped.max(1));
         let as_swapped = to_swap.saturating_add(u64::try_from(like).unwrap_or(u64::MAX));
         let anonymous = (cached.saturating_add(freed(to_swap, facts)), as_swapped, swapped);
         let written = (unit.dirty, unit.dirty, self.written.per_s);
-        let faster = freed(swapped, facts) > self.written.per_s || to_swap == 0;
+        let faster = part_of(swapped, anonymous.0, as_swapped) > self.written.per_s;
         let [first, second] = if faster { [anonymous, written] } else { [written, anonymous] };
         let rest = facts.swap_free - to_swap;
         Pace::default()
@@ -239,7 +236,7 @@ impl Rates {
         }
         let on_trial = taking.tried.is_some_and(|at| now.saturating_sub(at) < TRIAL_LASTS_NS);
         let busy = owes || on_trial;
-        let back = if owes { Taken::default() } else { taking.came_back(now, unit, facts) };
+        let back = if owes { Taken::default() } else { taking.came_back(now, unit) };
         let taken = counted.since(taking.counted);
         let told = [taken, back].into_iter().filter(|way| way.tells(busy)).max_by_key(|way| way.per_s());
         if let Some(all) = told {
@@ -249,11 +246,11 @@ impl Rates {
             taking.counted = counted;
         }
         if owes {
-            taking.owed.get_or_insert(Owed { since: now, unit, swapped_out: facts.swapped_out });
+            taking.owed.get_or_insert((now, unit));
         } else {
             taking.owed = None;
         }
-        let all_is_told = taking.counted == counted && taking.owed.is_none_or(|owed| owed.since == now);
+        let all_is_told = taking.counted == counted && taking.owed.is_none_or(|(at, _)| at == now);
         // Too little to tell was taken, some time ago. What is taken next comes from what there is by then; if some of that can
         // be dropped, it may be that.
         let is_over = taking.seen == counted && taking.owed.is_none();
@@ -272,7 +269,7 @@ impl Rates {
             self.dropped.learn(all);
             return;
         }
-        // What only has to be dropped went first, and says nothing about the rest.
+        // What only has to be dropped says nothing about the rest. If that is little, nothing is learnt, unless it is the most.
         let rest = all.less(dropped, self.dropping(facts));
         if !rest.tells(false) && rest.bytes < all.bytes / 2 {
             return;
@@ -325,14 +322,23 @@ impl Rates {
     }
 }
 
-/// How much of so many bytes in no file only had to be dropped. The kernel takes the oldest, in swap already or not. Nearly all is all.
+/// How much of so many bytes only had to be dropped, of those in no file. The kernel takes the oldest, in swap already or not. Nearly
+/// all is all.
 fn in_swap_already(bytes: u64, had: UnitMemory) -> u64 {
+    let bytes = bytes.min(had.anonymous);
     let cached = had.swap_cached.min(had.anonymous);
     if had.anonymous - cached <= had.anonymous / NEARLY_ALL_PART {
-        return if had.anonymous > 0 { bytes } else { 0 };
+        return bytes;
     }
-    let part = u128::from(bytes) * u128::from(cached) / u128::from(had.anonymous.max(1));
-    u64::try_from(part).unwrap_or(bytes)
+    part_of(bytes, cached, had.anonymous)
+}
+
+/// So many of `of`; all where that is nothing.
+fn part_of(all: u64, part: u64, of: u64) -> u64 {
+    if of == 0 {
+        return all;
+    }
+    u64::try_from(u128::from(all) * u128::from(part) / u128::from(of)).unwrap_or(u64::MAX)
 }
 
 /// What comes free when so many bytes are swapped out: less where swap is memory itself.

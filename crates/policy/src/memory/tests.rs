@@ -66,7 +66,6 @@ impl World {
                 swap_free: 0,
                 swap_next: 0,
                 packed_permille: 0,
-                swapped_out: 0,
                 units: vec![UnitMemory::default(); units],
             },
             present: vec![true; units],

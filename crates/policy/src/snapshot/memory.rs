@@ -63,8 +63,6 @@ pub struct MemoryFacts {
     /// What a byte that is swapped out takes of the memory all the same, in thousandths: 0 unless swap is memory itself, and
     /// compressed (zram, zswap).
     pub packed_permille: u64,
-    /// What was written to swap, since some moment; 0 where nobody counts.
-    pub swapped_out: u64,
     /// One per unit of the contract; units that the list has not are taken as empty.
     pub units: Vec<UnitMemory>,
 }
@@ -80,10 +78,14 @@ pub struct UnitMemory {
     pub anonymous: u64,
     /// The part of `anonymous` that is in swap as well: it only has to be dropped.
     pub swap_cached: u64,
+    /// What it has in swap, in memory as well or not; 0 where the machine does not tell.
+    pub swapped: u64,
     /// The part that belongs to files and must be written before it can be given up.
     pub dirty: u64,
     /// The part that the kernel keeps for it, and would not give up.
     pub kernel: u64,
+    /// The part that came since the others were counted: it may be of any kind.
+    pub uncounted: u64,
     /// The part that was not touched for long, if the machine can tell.
     pub cold: u64,
     /// The part of `cold` that belongs to no file: only swap could take it.
@@ -131,5 +133,6 @@ impl UnitMemory {
             .saturating_sub(self.anonymous)
             .saturating_sub(self.dirty)
             .saturating_sub(self.kernel)
+            .saturating_sub(self.uncounted)
     }
 }

@@ -324,7 +324,6 @@ impl Engine<'_> {
             swap_free: self.swap_free(),
             swap_next: 0,
             packed_permille: 0,
-            swapped_out: 0,
             units,
         }
     }

@@ -26,7 +26,8 @@
 //! the square root of 16 n, from 128 KiB to 256 MiB (`vm.min_free_kbytes`). low and high are each a quarter of that,
 //! or 1/1000 of the machine if that is more, above the one before (`watermark_scale_factor`).
 //!
-//! Which pages a unit gives is as everywhere in [`Memory`]: see [`super::reclaim`].
+//! Which pages a unit gives is as everywhere in [`Memory`] (see [`super::reclaim`]), but for one thing: of a space's pages the
+//! oldest go, clean or not.
 //!
 //! The caller has these duties beside those of [`Memory`]:
 //! - to call [`Memory::background`] after requests were granted, and whenever a page-out is done;

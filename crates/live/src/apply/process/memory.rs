@@ -374,7 +374,6 @@ impl Memory {
             swap_free: machine.swap_free,
             swap_next: packing.next,
             packed_permille: packing.permille,
-            swapped_out: packing.swapped_out,
             units,
         })
     }

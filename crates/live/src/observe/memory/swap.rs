@@ -11,17 +11,14 @@
 //! Limits: the kernel does not say in which area a unit's pages are, nor how well they are compressed. Units are taken
 //! to be alike in that. zswap charges what it keeps to the unit itself, so only the size of a page counts here.
 //!
-//! What goes to swap is counted for the whole machine (`pswpout` of /proc/vmstat). A control group's own count may be two seconds
-//! old while the machine is busy.
-//!
 //! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`,
 //! `Zswapped`).
 
 use super::facts::Packing;
 use super::machine::MachineMemory;
-use super::source::{Buffer, Source, page_bytes};
+use super::source::{Buffer, Source};
 use crate::LiveError;
-use crate::observe::knob::{read, value_of};
+use crate::observe::knob::read;
 
 /// Less than this in compressed swap says nothing about how well pages are compressed.
 const ENOUGH: u64 = 4 << 20;
@@ -29,35 +26,24 @@ const ENOUGH: u64 = 4 << 20;
 const ASSUMED_PERMILLE: u64 = 500;
 
 const SWAPS: &str = "/proc/swaps";
-const VMSTAT: &str = "/proc/vmstat";
 const ZSWAP_ENABLED: &str = "/sys/module/zswap/parameters/enabled";
 
-/// Where the kernel tells of swap.
+/// Where the kernel lists its swap areas; none without swap in the kernel.
 #[derive(Debug)]
-pub(crate) struct Swaps {
-    /// None without swap in the kernel.
-    areas: Option<Source>,
-    counts: Option<Source>,
-}
+pub(crate) struct Swaps(Option<Source>);
 
 impl Swaps {
     pub(crate) fn open() -> Swaps {
-        Swaps { areas: Source::optional(SWAPS.as_ref()), counts: Source::optional(VMSTAT.as_ref()) }
+        Swaps(Source::optional(SWAPS.as_ref()))
     }
 
     /// How swap uses memory now.
     pub(crate) fn read(&self, machine: MachineMemory, buffer: &mut Buffer) -> Result<Packing, LiveError> {
-        let Some(swaps) = &self.areas else { return Ok(Packing::default()) };
+        let Some(swaps) = &self.0 else { return Ok(Packing::default()) };
         let areas = areas(swaps.read(buffer)?);
-        if areas.is_empty() {
-            return Ok(Packing::default());
-        }
-        let zswap = read(ZSWAP_ENABLED.as_ref()).is_ok_and(|text| text == "Y");
+        let zswap = !areas.is_empty() && read(ZSWAP_ENABLED.as_ref()).is_ok_and(|text| text == "Y");
         let sizes = |name: &str| sizes(&read(format!("/sys/block/{name}/mm_stat").as_ref()).ok()?);
-        let packing = packing(&areas, sizes, zswap.then_some((machine.zswapped, machine.zswap)));
-        let counts = self.counts.as_ref().and_then(|counts| counts.read(buffer).ok()).unwrap_or_default();
-        let swapped_out = value_of(counts, "pswpout").unwrap_or(0).saturating_mul(page_bytes());
-        Ok(Packing { swapped_out, ..packing })
+        Ok(packing(&areas, sizes, zswap.then_some((machine.zswapped, machine.zswap))))
     }
 }
 
@@ -108,7 +94,6 @@ fn packing(areas: &[Area], sizes: impl Fn(&str) -> Option<(u64, u64)>, zswap: Op
         pool: areas.iter().filter_map(on_zram).map(|(_, taken)| taken).sum(),
         next: next.map_or(0, |area| number(&area.name)),
         permille: first.map_or(0, |(held, taken)| permille(held, taken)),
-        ..Packing::default()
     }
 }
 
@@ -142,13 +127,7 @@ mod tests {
         let found = packing(&areas, zram, None);
         assert_eq!(
             found,
-            Packing {
-                swapped: 200 * MIB,
-                pool: 25 * MIB,
-                next: number("/dev/zram0"),
-                permille: 250,
-                ..Packing::default()
-            }
+            Packing { swapped: 200 * MIB, pool: 25 * MIB, next: number("/dev/zram0"), permille: 250 }
         );
         assert_eq!(found.of(40 * MIB), 5 * MIB);
         assert_eq!(Packing::default().of(MIB), 0);
@@ -169,13 +148,7 @@ mod tests {
         let drive = areas(&TEXT.replace("zram0", "sda1"));
         assert_eq!(
             packing(&drive, |_| None, Some((8 * MIB, 2 * MIB))),
-            Packing {
-                swapped: 200 * MIB,
-                pool: 0,
-                next: number("/dev/sda1"),
-                permille: 250,
-                ..Packing::default()
-            }
+            Packing { swapped: 200 * MIB, pool: 0, next: number("/dev/sda1"), permille: 250 }
         );
         assert_eq!(packing(&drive, |_| None, None).permille, 0);
     }

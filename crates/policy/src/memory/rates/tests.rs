@@ -30,6 +30,17 @@ fn what_a_unit_reads_anew_was_not_taken_from_it() {
     quick.learn(taken(40, 100), had(20), &facts);
     assert_eq!(callable(&quick, 0), 400);
     assert_eq!(callable(&quick, 900), 400, "nothing is slower to drop than to swap out");
+    // Of 100 MiB, 1 was in no file, in swap already; 20 were clean, and 79 had to be written.
+    let mostly = UnitMemory {
+        used: 221 * MIB,
+        anonymous: MIB,
+        swap_cached: MIB,
+        dirty: 200 * MIB,
+        ..UnitMemory::default()
+    };
+    let mut written = Rates::default();
+    written.learn(taken(100, 2_000), mostly, &facts);
+    assert_eq!((written.dropped, written.written.measured), (Rates::default().dropped, true));
     // With as many clean pages from the start, it is these that were taken.
     rates.learn(taken(20, 20), had(20), &facts);
     assert_eq!(callable(&rates, 0), 96);
@@ -106,6 +117,9 @@ fn rates_follow_what_taking_took() {
     assert_eq!(within(&rates, anonymous, &swap(1_000, 0), second), 120);
     let callable_into = |swap: &MemoryFacts| within(&rates, anonymous, swap, second);
     assert_eq!(callable_into(&swap(10, 0)), 10, "no more than swap has room for");
+    // A third is in swap already. With room for a fortieth of the rest, as much of it can be had; with none, nothing.
+    let third = UnitMemory { swap_cached: 200 * MIB, ..anonymous };
+    assert_eq!([10, 0].map(|room| within(&rates, third, &swap(room, 0), second)), [10 + 5, 0]);
     // Swap that is memory: a quarter of each page stays there; of what has to be written to files, nothing does.
     assert_eq!((callable_into(&swap(1_000, 250)), callable_into(&swap(40, 250))), (90, 30));
     assert_eq!(callable_into(&swap(1_000, 1_000)), 0, "what cannot be compressed frees nothing");
@@ -157,11 +171,11 @@ fn what_came_back_counts_whoever_took_it() {
         callable(&rates)
     };
     assert_eq!([107, 37, 500].map(came), [50, 15, 50]);
-    // Its own count is old. The machine swapped out 60 MiB in the two seconds.
+    // What was reclaimed is told late. 60 MiB more are in swap after two seconds.
     let (mut rates, mut taking) = (Rates::default(), Taking::default());
-    for (ms, used, mib, owes) in [(0, 500, 900, true), (2_000, 400, 960, false)] {
-        let facts = MemoryFacts { swapped_out: mib * MIB, ..facts.clone() };
-        rates.look(ms * MS, &mut taking, has(used, 7, 0), &facts, owes);
+    for (ms, used, swapped, owes) in [(0, 500, 900, true), (2_000, 400, 960, false)] {
+        let unit = UnitMemory { swapped: swapped * MIB, ..has(used, 7, 0) };
+        rates.look(ms * MS, &mut taking, unit, &facts, owes);
     }
     assert_eq!(callable(&rates), 30);
 }

