@@ -1,4 +1,4 @@
-# budget: 240
+# budget: 90
 # only: with --all
 # seconds: 330
 # memory: 1024
