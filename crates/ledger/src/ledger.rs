@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_policy::plan::{self, CpuDecision};
+use commonhold_policy::share::part_of;
 use commonhold_policy::tree::Levels;
 use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 
@@ -305,7 +306,7 @@ impl Ledger {
         own.charge_switch_loans(facts.loans);
         // Facts of the same moment say nothing about a rate, but may say more about what was used until then.
         if fresh > 0 || !own.counted {
-            own.using_micro_cpus = mul_div(used, MILLIONTH, fresh.max(1));
+            own.using_micro_cpus = part_of(used, MILLIONTH, fresh.max(1));
         }
         (own.facts, own.counted) = (facts, true);
         self.blame(unit, waited);
@@ -427,11 +428,7 @@ fn cpus(machine: &Machine) -> u32 {
 
 /// CPU time that `micro_cpus` are worth over a time.
 fn scale(micro_cpus: u64, elapsed: Time) -> u64 {
-    mul_div(micro_cpus, elapsed, MILLIONTH)
-}
-
-fn mul_div(a: u64, b: u64, c: u64) -> u64 {
-    u64::try_from(u128::from(a) * u128::from(b) / u128::from(c)).unwrap_or(u64::MAX)
+    part_of(micro_cpus, elapsed, MILLIONTH)
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ use crate::plan::{BusOrder, BusPart, BusPlan, Reason, Step};
 use crate::rights::Rights;
 use crate::rights::entitlement::{Capacity, capacity};
 use crate::rights::limits;
+use crate::rights::share::part_of;
 use crate::snapshot::{BusUse, JobId, Throttle};
 use crate::time::{MS, Time};
 use crate::tree::{lineage, outermost};
@@ -100,10 +101,6 @@ pub(crate) fn entitled(input: Input<'_>, rights: &Rights, unit: UnitId) -> u64 {
         Capacity::Parts => part_of(carries(input.machine), value, MILLIONTH),
         Capacity::Known(_) | Capacity::Pieces { .. } => value,
     }
-}
-
-fn part_of(whole: u64, part: u64, of: u64) -> u64 {
-    u64::try_from(u128::from(whole) * u128::from(part) / u128::from(of.max(1))).unwrap_or(u64::MAX)
 }
 
 fn is_full(rate: u64, carries: u64) -> bool {

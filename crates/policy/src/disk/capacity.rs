@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Amount, Contract, MILLIONTH, Resource, Scheme, UnitId};
 
-use super::hold::{Held, Rate, Rates, mul_div};
+use super::hold::{Held, Rate, Rates};
 use super::in_force::{DiskCap, Order, RATE_MIN};
 use crate::input::Input;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;
 use crate::rights::limits;
+use crate::rights::share::part_of;
 use crate::snapshot::DiskFacts;
 use crate::tree;
 
@@ -51,7 +52,7 @@ fn ceiling(input: Input<'_>, (value, top): (u64, u64), unit: UnitId, whole: u64)
     let contract = input.contract;
     let fixed = contract.machine.scheme == Scheme::Quota || !contract.unit(unit).borrow.disk.allows();
     let loan = limits::borrows(contract, Resource::Disk, unit, whole);
-    let own = mul_div(whole, value, top.max(1)).max(RATE_MIN);
+    let own = part_of(whole, value, top.max(1)).max(RATE_MIN);
     if fixed {
         return (whole > 0).then_some(Held { rate: own, because: Reason::MayNotBorrow });
     }
@@ -84,11 +85,11 @@ fn families(contract: &Contract, rates: &Rates) -> Vec<Rate> {
 /// least a sixteenth, so that the other way can begin. A unit that does only one may do either at the full rate.
 fn both_ways(rate: u64, now: Rate) -> DiskCap {
     let total = now.total();
-    let (read, write) = (mul_div(now.read, MILLIONTH, total), mul_div(now.write, MILLIONTH, total));
+    let (read, write) = (part_of(now.read, MILLIONTH, total), part_of(now.write, MILLIONTH, total));
     if read.min(write) < MILLIONTH / 64 {
         return DiskCap { read: rate, write: rate };
     }
-    let part = |micro: u64| mul_div(rate, micro.max(MILLIONTH / 16), MILLIONTH).max(1);
+    let part = |micro: u64| part_of(rate, micro.max(MILLIONTH / 16), MILLIONTH).max(1);
     DiskCap { read: part(read), write: part(write) }
 }
 

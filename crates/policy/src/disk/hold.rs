@@ -14,7 +14,7 @@ use crate::input::Input;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;
 use crate::rights::limits;
-use crate::rights::share::{split, split_capped};
+use crate::rights::share::{part_of, split, split_capped};
 use crate::snapshot::{DiskFacts, DiskUse};
 use crate::time::{MS, Time};
 
@@ -314,7 +314,7 @@ impl Rates {
         let carried = if full { total } else { total.max(self.capacity) };
         // One interval may show more than the disk carries for long: a device that bursts, requests that end together.
         let elapsed = self.elapsed.min(HALF_LIFE_NS);
-        let step = mul_div(carried.abs_diff(self.capacity), elapsed, HALF_LIFE_NS);
+        let step = part_of(carried.abs_diff(self.capacity), elapsed, HALF_LIFE_NS);
         self.capacity = match self.capacity {
             0 => carried,
             capacity if carried > capacity => capacity + step,
@@ -325,7 +325,7 @@ impl Rates {
     /// Which units are ahead of their parts of the counts of the active ones. The threshold is a 64th of what the disk
     /// carries in a half-life; the counts together come to one or two of these.
     fn evaluate(&mut self, now: Time) {
-        let threshold = mul_div(self.capacity, HALF_LIFE_NS, 1_000 * MS) / SECTOR_BYTES / 64;
+        let threshold = part_of(self.capacity, HALF_LIFE_NS, 1_000 * MS) / SECTOR_BYTES / 64;
         self.ahead.clear();
         let Some(criterion) = &mut self.criterion else { return };
         criterion.set_threshold(threshold);
@@ -355,7 +355,7 @@ impl Rates {
 
     /// A unit's part of the capacity among the units that used the disk lately.
     fn part(&self, unit: UnitId) -> u64 {
-        mul_div(self.capacity, self.share(unit), self.crowd_share.max(1))
+        part_of(self.capacity, self.share(unit), self.crowd_share.max(1))
     }
 
     /// What a unit that waits should come to have, as far as the contract lets it.
@@ -422,7 +422,7 @@ impl Rates {
             return;
         }
         for unit in new {
-            let part = mul_div(self.share(unit), MILLIONTH, whole);
+            let part = part_of(self.share(unit), MILLIONTH, whole);
             self.held.insert(unit, Held { rate: 0, because: self.because(now, unit, part) });
         }
         if begins {
@@ -529,14 +529,9 @@ pub(super) fn averaged(average: u64, sample: u64, elapsed: Time) -> u64 {
         return sample;
     }
     let whole = elapsed.saturating_add(AVERAGE_NS);
-    mul_div(average, AVERAGE_NS, whole).saturating_add(mul_div(sample, elapsed, whole))
+    part_of(average, AVERAGE_NS, whole).saturating_add(part_of(sample, elapsed, whole))
 }
 
 pub(super) fn per_second(bytes: u64, elapsed: Time) -> u64 {
-    mul_div(bytes, 1_000 * MS, elapsed.max(1))
-}
-
-/// a * b / c, without overflow in between.
-pub(super) fn mul_div(a: u64, b: u64, c: u64) -> u64 {
-    u64::try_from(u128::from(a) * u128::from(b) / u128::from(c.max(1))).unwrap_or(u64::MAX)
+    part_of(bytes, 1_000 * MS, elapsed.max(1))
 }

@@ -20,7 +20,8 @@
 //!
 //! Limits: it is the mean of all requests. So large requests of one unit are the measure for small ones of another.
 
-use super::hold::{averaged, mul_div, per_second};
+use super::hold::{averaged, per_second};
+use crate::rights::share::part_of;
 use crate::snapshot::DeviceUse;
 use crate::time::{MS, Time};
 
@@ -67,7 +68,7 @@ impl Queue {
         self.took_ns = taken_ns / requests;
         self.grain_ns = match capacity {
             0 => GRAIN_NS,
-            capacity => mul_div(bytes / requests, 1_000 * MS, capacity) / 4,
+            capacity => part_of(bytes / requests, 1_000 * MS, capacity) / 4,
         };
         // What waits tells nothing of what it needs.
         let forgotten = if self.is_crowded { 0 } else { self.needed_ns / 512 };
@@ -119,7 +120,7 @@ impl Queue {
         match self.excess_ns() {
             0 => rate,
             excess => {
-                rate - mul_div(rate, excess.min(within_ns), within_ns).clamp(least.min(rate / 2), rate / 2)
+                rate - part_of(rate, excess.min(within_ns), within_ns).clamp(least.min(rate / 2), rate / 2)
             }
         }
     }

@@ -21,11 +21,12 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
-use super::hold::{Rates, mul_div};
+use super::hold::Rates;
 use super::in_force::Order;
 use crate::input::Input;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;
+use crate::rights::share::part_of;
 use crate::time::{MS, Time};
 use crate::tree::{self, Levels};
 
@@ -115,11 +116,11 @@ impl Weights {
     /// A unit's weight among its siblings, which have so much at most and all together, on the smaller of the two
     /// scales that kernels have.
     fn weight(&self, unit: UnitId, value: u64, most: u64, all: u64) -> Order<u32> {
-        let part = mul_div(value, MILLIONTH, all);
+        let part = part_of(value, MILLIONTH, all);
         let correction = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
         // Half of the scale for the largest, so that there is room to correct upwards.
-        let nearest = mul_div(1_000, value, most).div_ceil(2);
-        let weight = mul_div(nearest, correction, MILLIONTH).clamp(1, 1_000);
+        let nearest = part_of(1_000, value, most).div_ceil(2);
+        let weight = part_of(nearest, correction, MILLIONTH).clamp(1, 1_000);
         let because = if correction == MILLIONTH {
             Reason::DiskPart { part }
         } else {
@@ -146,8 +147,8 @@ impl Weights {
                 continue;
             }
             for unit in siblings {
-                let due = mul_div(all_got, entitlement.value(unit), all);
-                let ratio = mul_div(due, MILLIONTH, got[&unit].max(1)).min(*CORRECTION.end());
+                let due = part_of(all_got, entitlement.value(unit), all);
+                let ratio = part_of(due, MILLIONTH, got[&unit].max(1)).min(*CORRECTION.end());
                 let off = ratio.abs_diff(MILLIONTH);
                 failed.get_or_insert(false);
                 // What is within 2 % is left alone: every change costs the disk's scheduler its history.
@@ -155,7 +156,7 @@ impl Weights {
                     continue;
                 }
                 let old = self.corrections.get(&unit).copied().unwrap_or(MILLIONTH);
-                let new = mul_div(old, MILLIONTH.midpoint(ratio), MILLIONTH);
+                let new = part_of(old, MILLIONTH.midpoint(ratio), MILLIONTH);
                 if off > MILLIONTH / 8 && !CORRECTION.contains(&new) {
                     failed = Some(true);
                 }
@@ -187,8 +188,8 @@ fn values(siblings: &[UnitId], entitlement: &Entitlement, everybodys: &Entitleme
     let there: Vec<UnitId> = siblings.iter().copied().filter(|unit| entitlement.value(*unit) > 0).collect();
     let sum = |of: &Entitlement| there.iter().map(|unit| of.value(*unit)).sum();
     let (now, then): (u64, u64) = (sum(entitlement), sum(everybodys));
-    let part_now = |unit: UnitId| mul_div(entitlement.value(unit), MILLIONTH, now);
-    let part_then = |unit: UnitId| mul_div(everybodys.value(unit), MILLIONTH, then);
+    let part_now = |unit: UnitId| part_of(entitlement.value(unit), MILLIONTH, now);
+    let part_then = |unit: UnitId| part_of(everybodys.value(unit), MILLIONTH, then);
     let is_same = |unit: &UnitId| part_now(*unit).abs_diff(part_then(*unit)) <= MILLIONTH / 1_000;
     let of = if there.iter().all(is_same) { everybodys } else { entitlement };
     siblings.iter().map(|unit| (*unit, of.value(*unit))).filter(|(_, value)| *value > 0).collect()

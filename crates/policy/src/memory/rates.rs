@@ -31,6 +31,7 @@
 use alloc::collections::BTreeMap;
 
 use super::pace::Pace;
+use crate::rights::share::part_of;
 use crate::snapshot::{MemoryFacts, UnitMemory};
 use crate::time::{MS, Time};
 
@@ -195,7 +196,11 @@ impl Rates {
         let not_cached = unit.anonymous - cached;
         let to_swap = not_cached.min(facts.swap_free);
         // Once swap is full, the kernel takes nothing in no file.
-        let cached = if facts.swap_free == 0 { 0 } else { part_of(cached, to_swap, not_cached) };
+        let cached = match (facts.swap_free, not_cached) {
+            (0, _) => 0,
+            (_, 0) => cached,
+            _ => part_of(cached, to_swap, not_cached),
+        };
         // Those in swap already go among the others: each as the so many bytes that are swapped out while it is dropped.
         let like = u128::from(cached) * u128::from(swapped) / u128::from(dropped.max(1));
         let as_swapped = to_swap.saturating_add(u64::try_from(like).unwrap_or(u64::MAX));
@@ -331,14 +336,6 @@ fn in_swap_already(bytes: u64, had: UnitMemory) -> u64 {
         return bytes;
     }
     part_of(bytes, cached, had.anonymous)
-}
-
-/// So many of `of`; all where that is nothing.
-fn part_of(all: u64, part: u64, of: u64) -> u64 {
-    if of == 0 {
-        return all;
-    }
-    u64::try_from(u128::from(all) * u128::from(part) / u128::from(of)).unwrap_or(u64::MAX)
 }
 
 /// What comes free when so many bytes are swapped out: less where swap is memory itself.

@@ -63,7 +63,12 @@ pub fn split_capped(total: u64, weights: &[u64], caps: &[u64]) -> (Vec<u64>, u64
     }
 }
 
-/// Products above are of two 64-bit numbers divided by a sum at least as large as one of them.
+/// So many of `of`, rounded down; what no 64 bits hold is the most they hold. `of` nothing is taken as 1.
+pub fn part_of(whole: u64, part: u64, of: u64) -> u64 {
+    narrow(u128::from(whole) * u128::from(part) / u128::from(of.max(1)))
+}
+
+/// Products of `split` are of two 64-bit numbers divided by a sum at least as large as one of them.
 fn narrow(n: u128) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }

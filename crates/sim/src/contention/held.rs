@@ -23,6 +23,7 @@
 
 use commonhold_contract::MILLIONTH;
 use commonhold_machine::Machine;
+use commonhold_policy::share::part_of;
 
 use crate::scenario::Hardware;
 
@@ -83,12 +84,6 @@ impl LastCaches {
         }
         MILLIONTH + part_of(self.miss, set - held.min(set), set)
     }
-}
-
-/// `value * part / whole`, rounded down.
-fn part_of(value: u64, part: u64, whole: u64) -> u64 {
-    let exact = u128::from(value) * u128::from(part) / u128::from(whole.max(1));
-    u64::try_from(exact).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

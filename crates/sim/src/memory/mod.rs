@@ -48,6 +48,7 @@
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 use commonhold_policy::memory::frames::Facts;
+use commonhold_policy::share::part_of;
 
 use crate::Time;
 use crate::scenario::model::Hardware;
@@ -226,7 +227,7 @@ impl Memory {
             reserve: contract.machine.reserve.of(hardware.machine.memory_bytes()) / frame_bytes,
             cluster,
             request,
-            dirty_limit: part_of(frames, costs.dirty_limit),
+            dirty_limit: part_of(frames, costs.dirty_limit, MILLIONTH),
             dirty_age_ns: costs.dirty_age_ns,
             nodes: Nodes::new(hardware, frames, kernel),
             holds: false,
@@ -536,12 +537,6 @@ impl Memory {
             self.vacant_files.push(id);
         }
     }
-}
-
-/// So many millionths of it.
-fn part_of(whole: u64, millionths: u64) -> u64 {
-    let part = u128::from(whole) * u128::from(millionths) / u128::from(MILLIONTH);
-    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 /// The number of the last of `len` elements.
