@@ -166,7 +166,7 @@ database() {
 }
 compiler() {
 	rm -rf $place/light/objects
-	light_waits $((seconds * 15)) compiler bash -c "mkdir objects; TIMEFORMAT='took %R'; time make -s -j2 -C /job/sources O=$place/light/objects"
+	light_waits $((seconds * 15)) compiler bash -c "mkdir objects; TIMEFORMAT='took %R'; time make -s -j$((($(nproc) + 1) / 2)) -C /job/sources O=$place/light/objects"
 	sed -n 's/^took /compiler_s /p' $place/light/compiler.log > found
 	while read -r words; do tell "$words"; done < found
 }
