@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::plan::{BusPart, BusPlan};
-use commonhold_policy::share::split;
+use commonhold_policy::share::{part_of, split};
 use commonhold_policy::{Plan, Time};
 
 use crate::Imbalance;
@@ -86,7 +86,7 @@ pub(crate) struct Bus {
 }
 
 fn bytes(per_second: u64, time: Time) -> u64 {
-    u64::try_from(u128::from(per_second) * u128::from(time) / 1_000_000_000).unwrap_or(u64::MAX)
+    part_of(per_second, time, 1_000_000_000)
 }
 
 impl Bus {

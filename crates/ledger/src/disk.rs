@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::plan::DiskOrder;
-use commonhold_policy::share::split;
+use commonhold_policy::share::{part_of, split};
 use commonhold_policy::{DiskUse, Plan, Reason, Snapshot, Time};
 
 use crate::Imbalance;
@@ -234,7 +234,7 @@ impl Disks {
 }
 
 fn per_second(bytes: u64, elapsed: Time) -> u64 {
-    u64::try_from(u128::from(bytes) * 1_000_000_000 / u128::from(elapsed.max(1))).unwrap_or(u64::MAX)
+    part_of(bytes, 1_000_000_000, elapsed)
 }
 
 #[cfg(test)]

@@ -202,8 +202,7 @@ impl Rates {
             _ => part_of(cached, to_swap, not_cached),
         };
         // Those in swap already go among the others: each as the so many bytes that are swapped out while it is dropped.
-        let like = u128::from(cached) * u128::from(swapped) / u128::from(dropped.max(1));
-        let as_swapped = to_swap.saturating_add(u64::try_from(like).unwrap_or(u64::MAX));
+        let as_swapped = to_swap.saturating_add(part_of(cached, swapped, dropped));
         let anonymous = (cached.saturating_add(freed(to_swap, facts)), as_swapped, swapped);
         let written = (unit.dirty, unit.dirty, self.written.per_s);
         let faster = part_of(swapped, anonymous.0, as_swapped) > self.written.per_s;
@@ -341,7 +340,7 @@ fn in_swap_already(bytes: u64, had: UnitMemory) -> u64 {
 /// What comes free when so many bytes are swapped out: less where swap is memory itself.
 pub(super) fn freed(swapped: u64, facts: &MemoryFacts) -> u64 {
     let left = 1_000 - facts.packed_permille.min(1_000);
-    u64::try_from(u128::from(swapped) * u128::from(left) / 1_000).unwrap_or(swapped)
+    part_of(swapped, left, 1_000)
 }
 
 #[cfg(test)]

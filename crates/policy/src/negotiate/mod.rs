@@ -57,6 +57,7 @@ use commonhold_contract::{Resource, UnitId};
 use serde::{Deserialize, Serialize};
 
 use crate::input::Input;
+use crate::rights::share::part_of;
 use crate::rights::{Bid, Offer, Refused, Rights, Trade};
 use crate::time::Time;
 use measure::{Sample, Sign};
@@ -871,8 +872,7 @@ fn part(of: u64, whole: u64) -> u64 {
 
 /// So many millionths of something.
 fn times(millionths: u64, of: u64) -> u64 {
-    let product = u128::from(millionths) * u128::from(of) / u128::from(MILLION);
-    u64::try_from(product).unwrap_or(u64::MAX)
+    part_of(of, millionths, MILLION)
 }
 
 #[cfg(test)]

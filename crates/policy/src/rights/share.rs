@@ -91,6 +91,8 @@ mod tests {
             split(u64::MAX, &[u64::MAX, u64::MAX]).iter().map(|p| u128::from(*p)).sum::<u128>(),
             u64::MAX.into()
         );
+        assert_eq!((part_of(10, 2, 3), part_of(10, 0, 3), part_of(10, 2, 0)), (6, 0, 20));
+        assert_eq!((part_of(u64::MAX, 3, 4), part_of(u64::MAX, 2, 1)), (u64::MAX / 4 * 3 + 2, u64::MAX));
         // 100 by 1:1 where the first may have 10: the second gets 90. Where both may have 10: 80 are left.
         assert_eq!(split_capped(100, &[1, 1], &[10, 200]), (vec![10, 90], 0));
         assert_eq!(split_capped(100, &[1, 1], &[10, 10]), (vec![10, 10], 80));

@@ -1,10 +1,11 @@
 //! CPUs: what runs on each, how fast, and when something is due.
 
 use commonhold_dispatch::{NOBODY, TaskId};
+use commonhold_policy::share::part_of;
 
 use super::gates::Gate;
 use super::program::Next;
-use super::speed::{ALONE, Slow, beside_interrupts, refill_from, scaled, stretched};
+use super::speed::{ALONE, Slow, beside_interrupts, refill_from, stretched};
 use super::task::State;
 use super::{Engine, NONE};
 use crate::Time;
@@ -228,7 +229,7 @@ impl Engine<'_> {
         let slow = cpu.slow;
         // The end of a stretch was set on the next whole ns: it is reached, whatever the rounding.
         let work =
-            if slow.total == ALONE { elapsed } else { scaled(elapsed, ALONE, slow.total) }.min(task.left);
+            if slow.total == ALONE { elapsed } else { part_of(elapsed, ALONE, slow.total) }.min(task.left);
         task.left -= work;
         let transferred = work.saturating_mul(u64::from(task.bus));
         task.had.transferred = task.had.transferred.saturating_add(transferred);

@@ -1,5 +1,7 @@
 //! How fast a task gets on: what its neighbours (`crate::contention`) and its memory's place leave of a CPU's speed.
 
+use commonhold_policy::share::part_of;
+
 use super::Engine;
 use super::cpu::Cpu;
 use super::task::{Spent, Task};
@@ -38,13 +40,13 @@ impl Slow {
         if slowdown == ALONE {
             return self;
         }
-        Slow { total: scaled(self.total, slowdown, ALONE), ..self }
+        Slow { total: part_of(self.total, slowdown, ALONE), ..self }
     }
 
     /// As much slower again for where its memory lies, in place of where it lay before.
     pub(super) fn afar(self, slowdown: u64) -> Slow {
         let near = self.total - self.remote;
-        let total = if slowdown == ALONE { near } else { scaled(near, slowdown, ALONE) };
+        let total = if slowdown == ALONE { near } else { part_of(near, slowdown, ALONE) };
         Slow { total, remote: total - near, ..self }
     }
 
@@ -55,7 +57,7 @@ impl Slow {
         if extra == 0 {
             return;
         }
-        let part = |part| if part == 0 { 0 } else { scaled(extra, part, self.total - ALONE) };
+        let part = |part| if part == 0 { 0 } else { part_of(extra, part, self.total - ALONE) };
         let (lock, remote) = (part(self.lock), part(self.remote));
         spent.lock_ns += lock;
         spent.remote_ns += remote;
@@ -139,7 +141,7 @@ pub(super) fn beside_interrupts(interrupts: &Interrupts, cpu: u32, of: u32) -> u
         Some(one) if one == cpu => interrupts.part,
         Some(_) => 0,
     };
-    scaled(ALONE, ALONE, ALONE - part)
+    part_of(ALONE, ALONE, ALONE - part)
 }
 
 /// Time that work takes at a speed, rounded up.
@@ -150,11 +152,6 @@ pub(super) fn stretched(work: Time, slow: u64) -> Time {
     let whole = u128::from(work) * u128::from(slow);
     // Half of what 64 bits hold is behind every horizon, and still fits when it is added to a time.
     Time::try_from(whole.div_ceil(u128::from(ALONE))).unwrap_or(Time::MAX).min(Time::MAX / 2)
-}
-
-/// `value * part / whole`, rounded down.
-pub(super) fn scaled(value: u64, part: u64, whole: u64) -> u64 {
-    u64::try_from(u128::from(value) * u128::from(part) / u128::from(whole)).unwrap_or(u64::MAX)
 }
 
 /// Whether any program has a working set in the last-level cache: nobody has to look at that otherwise.

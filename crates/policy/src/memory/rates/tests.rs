@@ -47,6 +47,13 @@ fn what_a_unit_reads_anew_was_not_taken_from_it() {
     assert_eq!(written.pace(both, &facts).within(1_000 * MS) / MIB, 43);
     // Of 100 MiB that came since pages were counted nobody knows whether they can be dropped.
     assert_eq!(UnitMemory { used: 800 * MIB, uncounted: 100 * MIB, ..both }.clean(), 0);
+    // What is all in swap already only has to be dropped: 128 MiB a second, as is assumed. If that takes no time, it goes before what
+    // must be written.
+    let in_swap =
+        UnitMemory { used: 500 * MIB, anonymous: 500 * MIB, swap_cached: 500 * MIB, ..UnitMemory::default() };
+    assert_eq!(Rates::default().pace(in_swap, &facts).within(1_000 * MS) / MIB, 128);
+    let and_dirty = UnitMemory { used: 700 * MIB, dirty: 200 * MIB, ..in_swap };
+    assert_eq!(Rates::free_to_drop().pace(and_dirty, &facts).within(0) / MIB, 500);
     // With as many clean pages from the start, it is these that were taken.
     rates.learn(taken(20, 20), had(20), &facts);
     assert_eq!(callable(&rates, 0), 96);
