@@ -72,6 +72,9 @@ pub(crate) struct StatusReply {
     #[serde(default)]
     pub(crate) holdings: Vec<Holding>,
     pub(crate) statement: Statement,
+    /// The daemon's own loop.
+    #[serde(default)]
+    pub(crate) daemon: PaceReply,
     /// What the scheduler in the kernel counted; empty where it is not the project's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) switches: Vec<UnitSwitches>,
@@ -86,6 +89,17 @@ pub(crate) struct StatusReply {
     pub(crate) lots: Vec<Lot>,
     /// What could not be done so far, newest last.
     pub(crate) problems: Vec<String>,
+}
+
+/// How evenly the daemon's loop turns, and what it costs.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PaceReply {
+    /// Turns since it began.
+    pub(crate) turns: u64,
+    /// The longest time from the beginning of a turn to that of the next, without the first one.
+    pub(crate) longest_gap_ns: u64,
+    /// CPU time that it has used.
+    pub(crate) cpu_ns: u64,
 }
 
 /// A backend that is to hold CPU and does not: which, how long it has not, and why.

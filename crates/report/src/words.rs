@@ -145,6 +145,10 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
         Refused::TooManyOffers => {
             "too many offers stand already; try again when some were served or taken back".to_owned()
         }
+        Refused::TooManyOffersOfUnit { unit } => format!(
+            "unit {} has as many offers as a unit may have; try again when some were served or taken back",
+            name(unit)
+        ),
         Refused::NoOffer { number } => {
             format!(
                 "no offer stands and no exchange is in force that has the number {number}; `commonhold offers` shows those that do"

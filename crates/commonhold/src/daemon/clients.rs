@@ -1,56 +1,101 @@
 //! The daemon's side of the socket: its connections, their requests, and the answers that they have yet to read.
 //!
-//! No client can hold the daemon up. Nothing here blocks. A client that sends too much is dropped. A client that
-//! leaves its answer unread is not listened to until it reads.
+//! Nothing here blocks, and each call does a bounded amount of work for one client: it reads at most
+//! [`REQUEST_BYTES_MAX`], takes one request, or sends at most [`SEND_BYTES_MAX`]. Which client comes next is decided by
+//! [`FairQueue`](super::fair_queue::FairQueue). A client that sends too much is disconnected. One that leaves its answer
+//! unread is not read from until it takes the answer.
 //!
-//! No client keeps others out. There is room for [`CLIENTS_MAX`]. A *kept* client holds an offer or waits for one, which may
-//! last as long as its program; there is room for [`KEPT_MAX`] of these. When all room is taken, the connection that was used
-//! least lately, of a client that is not kept, is closed for the one that comes.
+//! No client keeps others out. There is room for [`CLIENTS_MAX`]. A *kept* client holds an offer or waits for one, which
+//! may last as long as its program; there is room for [`KEPT_MAX`] of these. When all connections are taken, a newcomer
+//! takes the place of the least recently used connection, not a kept one, of the user that has the most.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use commonhold_live::MORE_FILES;
 use commonhold_live::journal::ProcessKey;
+use commonhold_live::observe::peer::{self, Peer};
+use commonhold_live::observe::process::ProcFs;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
+use super::fair_queue::Party;
 use crate::exit::{Exit, Failure};
 
 /// Clients at one time, so that descriptors never run out (`BESIDE` has room for them).
 pub(super) const CLIENTS_MAX: usize = 256;
 /// Clients of one ordinary user, so that no user locks the others out.
 const CLIENTS_OF_USER_MAX: usize = 64;
-/// Kept clients at one time. The others' room is for those that ask and go.
+/// Kept clients at one time. The remaining connections are for clients that ask and go.
 const KEPT_MAX: usize = 192;
 /// Kept clients of one ordinary user.
 const KEPT_OF_USER_MAX: usize = 48;
 /// The longest request: a unit's path and a few words around it.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// The most that is sent at once: more than a socket buffers, so that only a client that reads meanwhile waits for its
+/// next turn.
+const SEND_BYTES_MAX: usize = 512 << 10;
+/// Connections that the kernel queues until they are accepted. Beyond that connect(2) waits, first come, first served;
+/// a long queue would let one user's connections delay everybody's.
+const BACKLOG: i32 = 64;
 
 /// The caller, as the kernel says: as it was when it connected, whatever it becomes by a program that it executes later.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Caller {
     pub(super) uid: u32,
     /// Its groups, the effective one first.
     pub(super) gids: Vec<u32>,
     pub(super) pid: u32,
-    /// The process as it was when it connected; none if it was gone by then.
+    /// The process that connected; `None` if it has exited.
     pub(super) key: Option<ProcessKey>,
+    /// Who is charged for what it asks.
+    pub(super) party: Party,
+}
+
+impl Caller {
+    fn of(peer: Peer) -> Caller {
+        let Peer { uid, gids, pid, key, namespace_owner } = peer;
+        let party = match (party_of(uid), key) {
+            (Party::Privileged, _) => Party::Privileged,
+            (_, Some(_)) => Party::User(namespace_owner.unwrap_or(uid)),
+            (_, None) => Party::Exited,
+        };
+        Caller { uid, gids, pid, key, party }
+    }
+}
+
+/// Whom a user is charged to, as far as its number tells.
+fn party_of(uid: u32) -> Party {
+    let is_privileged = uid == 0 || uid == rustix::process::geteuid().as_raw();
+    if is_privileged { Party::Privileged } else { Party::User(uid) }
+}
+
+/// What became of a connection that waited to be accepted.
+pub(super) enum Arrival {
+    Accepted(u64),
+    /// It was closed at once: its user has connected too often, or has no room.
+    TurnedAway(Party),
+    /// None waits.
+    None,
 }
 
 struct Client {
     stream: UnixStream,
-    caller: Caller,
+    caller: Rc<Caller>,
+    /// What was read, and how much of it was taken by earlier requests.
     input: Vec<u8>,
-    output: Vec<u8>,
+    taken: usize,
+    /// An answer, and how much of it was sent. Equal answers are one, however many clients have yet to read them.
+    output: Rc<[u8]>,
+    sent: usize,
     /// Goes with the first byte of that.
     passed: Option<OwnedFd>,
     /// It said all it wanted to say; it may still listen.
@@ -71,6 +116,7 @@ pub(super) struct Clients {
     uses: u64,
     /// Clients whose connections were closed since they were last asked for.
     gone: Vec<u64>,
+    nothing: Rc<[u8]>,
 }
 
 impl Clients {
@@ -86,6 +132,7 @@ impl Clients {
             _ => {}
         }
         let listener = UnixListener::bind(path).map_err(|e| cannot("open the socket", e))?;
+        rustix::net::listen(&listener, BACKLOG).map_err(|e| cannot("open the socket", e.into()))?;
         // Every user may ask; the caller's identity decides what it may do.
         let open = std::fs::Permissions::from_mode(0o666);
         std::fs::set_permissions(path, open).map_err(|e| cannot("open the socket to clients", e))?;
@@ -97,6 +144,7 @@ impl Clients {
             next: 0,
             uses: 0,
             gone: Vec::new(),
+            nothing: Rc::new([]),
         })
     }
 
@@ -104,52 +152,62 @@ impl Clients {
         self.listener.as_fd()
     }
 
-    /// Accepts one client; `key` finds out which process a number stands for, and `kept` which clients are kept. `None`: no
-    /// client waits, or there is no room for it.
+    /// Accepts one client. `kept` finds out which clients are kept, and `may_connect` whether a party may have another
+    /// connection: that of one that may not is closed before anything else is found out about it.
     pub(super) fn accept(
         &mut self,
-        mut key: impl FnMut(u32) -> Option<ProcessKey>,
+        procfs: &mut ProcFs,
         kept: impl FnOnce() -> BTreeSet<u64>,
-    ) -> Option<u64> {
-        let (stream, _) = self.listener.accept().ok()?;
-        let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
-        let uid = peer.uid.as_raw();
-        if !self.make_room(uid, kept) || stream.set_nonblocking(true).is_err() {
-            return None;
+        may_connect: impl Fn(Party) -> bool,
+    ) -> Arrival {
+        let Ok((stream, _)) = self.listener.accept() else { return Arrival::None };
+        let Ok(uid) = peer::uid(&stream) else { return Arrival::TurnedAway(Party::Exited) };
+        if !may_connect(party_of(uid)) {
+            return Arrival::TurnedAway(party_of(uid));
         }
-        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
-        let gids = std::iter::once(peer.gid.as_raw()).chain(peer_groups(&stream)).collect();
-        let caller = Caller { uid, gids, pid, key: key(pid) };
+        let Ok(peer) = Peer::of(&stream, procfs) else { return Arrival::TurnedAway(party_of(uid)) };
+        let caller = Caller::of(peer);
+        let party = caller.party;
+        if !may_connect(party) || !self.make_room(party, kept) || stream.set_nonblocking(true).is_err() {
+            return Arrival::TurnedAway(party);
+        }
         self.next += 1;
         self.uses += 1;
-        let (input, output) = (Vec::new(), Vec::new());
         let client = Client {
             stream,
-            caller,
-            input,
-            output,
+            caller: Rc::new(caller),
+            input: Vec::new(),
+            taken: 0,
+            output: self.nothing.clone(),
+            sent: 0,
             passed: None,
             ended: false,
             waits: false,
             used: self.uses,
         };
         self.connected.insert(self.next, client);
-        Some(self.next)
+        Arrival::Accepted(self.next)
     }
 
-    /// Whether there is room for one more client of a user. The client that was used least lately goes for it: one of the same
-    /// user where that one has its part, and none that is kept.
-    fn make_room(&mut self, uid: u32, kept: impl FnOnce() -> BTreeSet<u64>) -> bool {
-        let of_user = self.connected.values().filter(|client| client.caller.uid == uid).count();
-        let has_its_part = uid != 0 && of_user >= CLIENTS_OF_USER_MAX;
+    /// Whether there is room for one more client of a user. Where there is none, the least recently used client goes that
+    /// is not kept: one of the same user if that has its part, else one of the user that has the most.
+    fn make_room(&mut self, party: Party, kept: impl FnOnce() -> BTreeSet<u64>) -> bool {
+        let mut of_party: BTreeMap<Party, usize> = BTreeMap::new();
+        for client in self.connected.values() {
+            *of_party.entry(client.caller.party).or_default() += 1;
+        }
+        let has = of_party.get(&party).copied().unwrap_or(0);
+        let has_its_part = party != Party::Privileged && has >= CLIENTS_OF_USER_MAX;
         if !has_its_part && self.connected.len() < CLIENTS_MAX {
             return true;
         }
         let kept = kept();
         let may_go = |(id, client): &(&u64, &Client)| {
-            !kept.contains(id) && (!has_its_part || client.caller.uid == uid)
+            !kept.contains(id) && (!has_its_part || client.caller.party == party)
         };
-        let goes = self.connected.iter().filter(may_go).min_by_key(|(_, client)| client.used);
+        let (of_party, least_used) = (&of_party, |client: &Client| std::cmp::Reverse(client.used));
+        let goes = self.connected.iter().filter(may_go);
+        let goes = goes.max_by_key(|(_, client)| (of_party.get(&client.caller.party), least_used(client)));
         let Some(id) = goes.map(|(id, _)| *id) else { return false };
         self.drop_client(id);
         true
@@ -157,11 +215,15 @@ impl Clients {
 
     /// Whether a client may be kept, beside those that are.
     pub(super) fn may_be_kept(&self, id: u64, kept: &BTreeSet<u64>) -> bool {
-        let Some(client) = self.connected.get(&id) else { return false };
-        let uid = client.caller.uid;
-        let of_user = |id: &&u64| self.connected.get(id).is_some_and(|other| other.caller.uid == uid);
-        let of_user = kept.iter().filter(of_user).count();
-        kept.contains(&id) || (kept.len() < KEPT_MAX && (uid == 0 || of_user < KEPT_OF_USER_MAX))
+        let Some(party) = self.party(id) else { return false };
+        let of_party = kept.iter().filter(|id| self.party(**id) == Some(party)).count();
+        let has_its_part = party != Party::Privileged && of_party >= KEPT_OF_USER_MAX;
+        kept.contains(&id) || (kept.len() < KEPT_MAX && !has_its_part)
+    }
+
+    /// Who is charged for a client; `None` if it is gone.
+    pub(super) fn party(&self, id: u64) -> Option<Party> {
+        self.connected.get(&id).map(|client| client.caller.party)
     }
 
     fn drop_client(&mut self, id: u64) {
@@ -185,16 +247,20 @@ impl Clients {
         }
     }
 
-    /// The next complete request of a client, once it took the answer to the one before: a client that asks and asks
-    /// and never reads makes only itself wait.
-    pub(super) fn next_request(&mut self, id: u64) -> Option<(Caller, Vec<u8>)> {
-        let client = self.connected.get_mut(&id).filter(|it| it.output.is_empty() && !it.waits)?;
-        let end = client.input.iter().position(|byte| *byte == 0)?;
+    /// The next complete request of a client, once it took the answer to the one before.
+    pub(super) fn next_request(&mut self, id: u64) -> Option<(Rc<Caller>, Vec<u8>)> {
+        let client = self.connected.get_mut(&id)?;
+        let end = client.request_end()?;
         self.uses += 1;
         client.used = self.uses;
-        let mut request: Vec<u8> = client.input.drain(..=end).collect();
-        request.pop();
+        let request = client.input[client.taken..end].to_vec();
+        client.taken = end + 1;
         Some((client.caller.clone(), request))
+    }
+
+    /// Whether a client has a complete request that may be answered now.
+    pub(super) fn has_request(&self, id: u64) -> bool {
+        self.connected.get(&id).is_some_and(|client| client.request_end().is_some())
     }
 
     /// The answer to a client's last request is not known yet: it makes no other one until then.
@@ -204,22 +270,25 @@ impl Clients {
         }
     }
 
-    /// Queues an answer, with a descriptor if one goes with it, and sends what the client takes now.
-    pub(super) fn answer(&mut self, id: u64, message: &[u8], passed: Option<OwnedFd>) {
+    /// Queues an answer, which ends with a NUL, with a descriptor if one goes with it, and sends what the client takes now.
+    pub(super) fn answer(&mut self, id: u64, message: Rc<[u8]>, passed: Option<OwnedFd>) {
         if let Some(client) = self.connected.get_mut(&id) {
             client.waits = false;
             client.passed = passed;
-            client.output.extend_from_slice(message);
-            client.output.push(0);
+            (client.output, client.sent) = (message, 0);
         }
         self.flush(id);
     }
 
     /// Sends what a client takes now; one that is gone, or asked all it wanted, is dropped.
     pub(super) fn flush(&mut self, id: u64) {
-        if let Some(client) = self.connected.get_mut(&id)
-            && (client.flush().is_err() || client.is_done())
-        {
+        let Some(client) = self.connected.get_mut(&id) else { return };
+        let flushed = client.flush();
+        if !client.has_output() {
+            // What many clients are sent is not held back by one that has read it.
+            (client.output, client.sent) = (self.nothing.clone(), 0);
+        }
+        if flushed.is_err() || client.is_done() {
             self.drop_client(id);
         }
     }
@@ -232,39 +301,30 @@ impl Clients {
 
     /// Whether answers wait until a client takes more; until then it is not listened to.
     pub(super) fn is_waited_for(&self, id: u64) -> bool {
-        self.connected.get(&id).is_some_and(|client| !client.output.is_empty())
-    }
-}
-
-/// The supplementary groups of the process at the other end when it connected. None where this kernel does not tell: who is
-/// not known to be a member is none.
-fn peer_groups(stream: &UnixStream) -> Vec<u32> {
-    let mut groups = vec![0u32; 64];
-    loop {
-        let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
-        let room = groups.as_mut_ptr().cast();
-        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which has as many, and then to `bytes` how many there
-        // are; every bit pattern is a number.
-        let answer = unsafe {
-            libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERGROUPS, room, &raw mut bytes)
-        };
-        let found = usize::try_from(bytes).unwrap_or(0) / size_of::<u32>();
-        if answer == 0 {
-            groups.truncate(found);
-            return groups;
-        }
-        // The kernel says how much room there must be.
-        if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || found <= groups.len() {
-            return Vec::new();
-        }
-        groups.resize(found, 0);
+        self.connected.get(&id).is_some_and(Client::has_output)
     }
 }
 
 impl Client {
+    /// Where the next request that may be answered now ends.
+    fn request_end(&self) -> Option<usize> {
+        if self.has_output() || self.waits {
+            return None;
+        }
+        let length = self.input[self.taken..].iter().position(|byte| *byte == 0)?;
+        Some(self.taken + length)
+    }
+
+    fn has_output(&self) -> bool {
+        self.sent < self.output.len()
+    }
+
     fn read(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4096];
-        while !self.ended && self.output.is_empty() {
+        // What was read before is answered first: so a client that sends on and on is read no faster than it is answered.
+        while !self.ended && !self.has_output() && self.request_end().is_none() {
+            drop(self.input.drain(..self.taken));
+            self.taken = 0;
             match self.stream.read(&mut chunk) {
                 Ok(0) => self.ended = true,
                 Ok(n) => self.input.extend_from_slice(&chunk[..n]),
@@ -280,10 +340,11 @@ impl Client {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        while !self.output.is_empty() {
-            match self.send() {
+        let until = self.output.len().min(self.sent + SEND_BYTES_MAX);
+        while self.sent < until {
+            match self.send(until) {
                 Ok(n) => {
-                    drop(self.output.drain(..n));
+                    self.sent += n;
                     self.passed = None;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -294,24 +355,24 @@ impl Client {
         Ok(())
     }
 
-    /// Sends what it takes of the answer, and before its first byte the descriptor. A client that never takes it is none the
-    /// richer: the kernel closes what nobody receives.
-    fn send(&mut self) -> io::Result<usize> {
-        let Some(passed) = &self.passed else { return self.stream.write(&self.output) };
+    /// Sends what it takes of the answer, and before its first byte the descriptor. A client that never takes it gains
+    /// nothing: the kernel closes a descriptor that nobody receives.
+    fn send(&mut self, until: usize) -> io::Result<usize> {
+        let rest = &self.output[self.sent..until];
+        let Some(passed) = &self.passed else { return self.stream.write(rest) };
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = SendAncillaryBuffer::new(&mut room);
         let descriptors = [passed.as_fd()];
         if !beside.push(SendAncillaryMessage::ScmRights(&descriptors)) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let what = [IoSlice::new(&self.output)];
-        Ok(sendmsg(&self.stream, &what, &mut beside, SendFlags::NOSIGNAL)?)
+        Ok(sendmsg(&self.stream, &[IoSlice::new(rest)], &mut beside, SendFlags::NOSIGNAL)?)
     }
 
     /// Whether it will ask no more and took every answer; or waits for one, and is gone.
     fn is_done(&self) -> bool {
         let awaits = self.waits && !self.is_gone();
-        self.ended && self.output.is_empty() && !awaits && (self.waits || !self.input.contains(&0))
+        self.ended && !self.has_output() && !awaits && (self.waits || self.request_end().is_none())
     }
 
     /// Whether nobody is at the other end any more.
@@ -357,7 +418,8 @@ mod tests {
             (stream, had)
         });
         let (_stream, had) = connected.join().unwrap();
-        let id = clients.accept(|_| None, BTreeSet::new).unwrap();
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let Arrival::Accepted(id) = clients.accept(&mut procfs, BTreeSet::new, |_| true) else { panic!() };
         let gids = &clients.connected[&id].caller.gids;
         assert_eq!((gids[0], &gids[1..]), (rustix::process::getegid().as_raw(), had.as_slice()));
     }

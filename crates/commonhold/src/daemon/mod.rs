@@ -1,14 +1,18 @@
 //! `commonhold run`: one thread that waits for the clock, for signals and for clients.
 
+mod answers;
 mod as_contract;
+mod audit;
 mod clients;
 mod descriptors;
 mod dry_run;
+mod fair_queue;
 mod held;
 mod hold;
 mod holdings;
 mod kept_tickets;
 mod outlook;
+mod pace;
 mod requests;
 mod service;
 mod start;
@@ -16,6 +20,7 @@ mod tickets;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Instant;
 
 use commonhold_client::Why;
@@ -40,9 +45,12 @@ use rustix::time::{
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::output;
-use crate::protocol::AwaitReply;
+use crate::protocol::{AwaitReply, Awaited};
 use crate::signals::Signals;
-use clients::{Caller, Clients};
+use answers::Answers;
+use audit::{Audit, Record};
+use clients::{Arrival, Caller, Clients};
+use fair_queue::{FairQueue, Party};
 use held::Held;
 use hold::Hold;
 pub(crate) use outlook::Outlook;
@@ -57,6 +65,12 @@ const HOTPLUG_NS: Time = 1_000_000_000;
 
 /// How soon it is looked again whether who enters a unit is in its scope.
 const ENTERING_NS: Time = 10_000_000;
+
+/// How long clients are served before the loop looks whether a turn is due. A turn that is due already comes before them.
+const SERVING_NS: Time = 2_000_000;
+
+/// Connections that are accepted before clients are served.
+const ACCEPTS_MAX: usize = 16;
 
 /// The daemon stays so long on a CPU.
 const MOVES_NS: Time = 100_000_000;
@@ -100,7 +114,16 @@ impl Waits {
     }
 
     fn add(&self, fd: BorrowedFd<'_>, about: u64) -> Result<(), Failure> {
-        let flags = epoll::EventFlags::IN;
+        self.add_with(fd, about, epoll::EventFlags::IN)
+    }
+
+    /// A client's event comes once, and then not before [`Waits::listen_or_write`]: one that may not be served yet would
+    /// otherwise have the loop spin.
+    fn add_client(&self, fd: BorrowedFd<'_>, about: u64) -> Result<(), Failure> {
+        self.add_with(fd, about, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
+    }
+
+    fn add_with(&self, fd: BorrowedFd<'_>, about: u64, flags: epoll::EventFlags) -> Result<(), Failure> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(about), flags)
             .map_err(|e| refused("wait for a file", e))
     }
@@ -112,6 +135,7 @@ impl Waits {
             (false, false) => epoll::EventFlags::IN,
             (false, true) => epoll::EventFlags::empty(),
         };
+        let flags = flags | epoll::EventFlags::ONESHOT;
         // A client that is gone meanwhile needs no waiting for.
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(about), flags);
     }
@@ -140,6 +164,12 @@ impl Waits {
     }
 }
 
+/// CPU time of this thread since a moment of [`clock::thread_cpu_ns`]. Users are charged for CPU time and not for time that
+/// passed: what other programs take of the CPU meanwhile is not theirs to pay.
+fn used_since(begun: u64) -> u64 {
+    clock::thread_cpu_ns().saturating_sub(begun)
+}
+
 fn refused(what: &str, e: rustix::io::Errno) -> Failure {
     Failure::new(Exit::System, format!("cannot {what}: {e}"))
 }
@@ -152,6 +182,20 @@ struct Hotplug {
     told: bool,
 }
 
+/// A client whose answer needs a turn of the loop first. All that wait at one time have one turn.
+struct Deferred {
+    client: u64,
+    party: Party,
+    what: AfterTurn,
+}
+
+enum AfterTurn {
+    /// A process that enters is under the unit's orders before it runs another instruction.
+    Entered(Option<ProcessKey>, Answer),
+    /// A process that was born since the last look.
+    Find(Rc<Caller>, Call),
+}
+
 /// A running daemon.
 struct Daemon<'a> {
     args: &'a Run,
@@ -159,9 +203,14 @@ struct Daemon<'a> {
     about: About,
     caretaker: Caretaker,
     clients: Clients,
+    queue: FairQueue,
+    answers: Answers,
+    audit: Audit,
+    /// Clients that are answered after the next turn.
+    deferred: Vec<Deferred>,
     held: Held,
     /// Clients that enter a unit and wait for their scope, with their processes and answers.
-    entering: Vec<(u64, ProcessKey, Vec<u8>)>,
+    entering: Vec<(u64, ProcessKey, Answer)>,
     signals: Signals,
     /// The service manager that has started this, if one has.
     service: Service,
@@ -224,8 +273,9 @@ impl Daemon<'_> {
             if !self.entering.is_empty() {
                 self.next = self.next.min(self.stepped_at + ENTERING_NS);
             }
-            let wakes = [Some(self.next), self.ends, self.held.next()];
+            let wakes = [Some(self.next), self.ends, self.held.next(), self.queue.due(clock::now())];
             self.waits.wake_at(wakes.into_iter().flatten().min().unwrap_or(self.next))?;
+            let mut arrivals = false;
             for about in self.waits.wait()? {
                 match about {
                     CLOCK => {}
@@ -234,13 +284,13 @@ impl Daemon<'_> {
                             return Ok(());
                         }
                     }
-                    LISTENER => self.accept()?,
+                    LISTENER => arrivals = true,
                     CARETAKER => self.keep_caretaker()?,
                     ALARM => {
                         self.hold.backend().hear();
                         self.next = self.next.min(self.stepped_at + ALARM_NS);
                     }
-                    client => self.serve_client(client - CLIENTS)?,
+                    client => self.is_ready(client - CLIENTS),
                 }
             }
             let now = clock::now();
@@ -250,8 +300,56 @@ impl Daemon<'_> {
             if now >= self.next {
                 self.step()?;
             }
-            self.answer_waiting()?;
+            if arrivals {
+                self.accept()?;
+            }
+            self.serve_clients()?;
+            self.answer_deferred()?;
+            self.answer_waiting();
         }
+    }
+
+    /// Serves clients for a while: until a turn is due, and one at least, so that on a machine where turns take all the
+    /// time clients are served as well.
+    fn serve_clients(&mut self) -> Result<(), Failure> {
+        let mut now = clock::now();
+        let until = self.next.min(now.saturating_add(SERVING_NS));
+        while let Some((party, client)) = self.queue.next(now) {
+            let begun = clock::thread_cpu_ns();
+            self.serve_client(client)?;
+            now = clock::now();
+            self.queue.charge(party, used_since(begun), now);
+            if now >= until {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a turn for the clients that wait for one, and answers them. Each of their users is charged its part.
+    fn answer_deferred(&mut self) -> Result<(), Failure> {
+        let deferred = std::mem::take(&mut self.deferred);
+        if deferred.is_empty() {
+            return Ok(());
+        }
+        let begun = clock::thread_cpu_ns();
+        self.step()?;
+        let each_ns = used_since(begun) / deferred.len() as u64;
+        for Deferred { client, party, what } in deferred {
+            self.queue.charge(party, each_ns, clock::now());
+            match what {
+                AfterTurn::Find(caller, call) => {
+                    let answer = requests::answer(&mut self.hold, &self.about, &caller, &call);
+                    self.send(client, answer);
+                }
+                // It may begin its program once systemd has made a scope for it.
+                AfterTurn::Entered(Some(key), answer) if self.hold.backend().roster().is_entering(key) => {
+                    self.entering.push((client, key, answer));
+                }
+                AfterTurn::Entered(_, answer) => self.send(client, answer),
+            }
+        }
+        Ok(())
     }
 
     /// Has the next turn take back what clients held that are gone, at once.
@@ -283,23 +381,25 @@ impl Daemon<'_> {
         }
     }
 
-    /// Answers the clients that waited for what is known now, or long enough, and what they asked for meanwhile.
-    fn answer_waiting(&mut self) -> Result<(), Failure> {
+    /// Answers the clients that waited for what is known now, or long enough.
+    fn answer_waiting(&mut self) {
         while let Some((id, answer)) = self.held.due(clock::now()) {
-            let message = requests::message(requests::reply(&answer));
-            self.clients.answer(id, &message, None);
-            self.serve_client(id)?;
+            self.send(id, Answer::of(requests::reply(&answer)));
         }
         let roster = self.hold.backend().roster();
         let entering = std::mem::take(&mut self.entering);
         let (wait, entered): (Vec<_>, Vec<_>) =
             entering.into_iter().partition(|(_, key, _)| roster.is_entering(*key));
         self.entering = wait;
-        for (id, _, message) in entered {
-            self.clients.answer(id, &message, None);
-            self.serve_client(id)?;
+        for (id, _, answer) in entered {
+            self.send(id, answer);
         }
-        Ok(())
+    }
+
+    /// Answers a client that waited.
+    fn send(&mut self, id: u64, Answer { message, passed, .. }: Answer) {
+        self.clients.answer(id, message, passed);
+        self.is_ready(id);
     }
 
     /// Moves on to another CPU. What the daemon itself uses comes off the unit on whose CPU it runs, and a kernel leaves it
@@ -325,6 +425,8 @@ impl Daemon<'_> {
         self.watch_hotplug();
         self.take_back_orphans();
         self.stepped_at = clock::now();
+        self.about.pace.turn(self.stepped_at);
+        self.answers.forget();
         match self.hold.step() {
             Ok(stepped) => {
                 self.blind = 0;
@@ -450,6 +552,7 @@ impl Daemon<'_> {
             }
             Err(failure) => {
                 output::complain(&format!("{failure}\nnot reloaded: the contract in force stays in force"));
+                self.answers.forget();
                 self.hold.note(format!("{} was not reloaded: {failure}", self.about.contract_path));
             }
         }
@@ -465,74 +568,124 @@ impl Daemon<'_> {
         Ok(())
     }
 
+    /// Accepts some of the connections that wait.
     fn accept(&mut self) -> Result<(), Failure> {
-        let backend = self.hold.backend();
-        let key = |pid| backend.roster_mut().procfs().stat(pid).ok().flatten().map(|stat| stat.key);
-        let entering = self.entering.iter().map(|(id, ..)| *id);
-        if let Some(id) = self.clients.accept(key, || self.held.kept().into_iter().chain(entering).collect())
-            && let Some(stream) = self.clients.stream(id)
-        {
-            self.waits.add(stream, CLIENTS + id)?;
+        for _ in 0..ACCEPTS_MAX {
+            let (now, begun) = (clock::now(), clock::thread_cpu_ns());
+            let (queue, held, entering) = (&self.queue, &self.held, &self.entering);
+            let kept = || held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect();
+            let procfs = self.hold.backend().roster_mut().procfs();
+            let party = match self.clients.accept(procfs, kept, |party| queue.may_connect(party, now)) {
+                Arrival::None => break,
+                Arrival::TurnedAway(party) => Some(party),
+                Arrival::Accepted(id) => {
+                    if let Some(stream) = self.clients.stream(id) {
+                        self.waits.add_client(stream, CLIENTS + id)?;
+                    }
+                    self.clients.party(id)
+                }
+            };
+            let now = clock::now();
+            if let Some(party) = party {
+                self.queue.charge(party, used_since(begun), now);
+            }
+            if now >= self.next {
+                break;
+            }
         }
         Ok(())
     }
 
+    /// A client has something for the daemon to do.
+    fn is_ready(&mut self, id: u64) {
+        if let Some(party) = self.clients.party(id) {
+            self.queue.push(party, id, clock::now());
+        }
+    }
+
     /// The answer to a request; `None`: it is not known yet.
-    fn answer(&mut self, id: u64, caller: &Caller, request: &[u8]) -> Result<Option<Answer>, Failure> {
+    fn answer(&mut self, id: u64, caller: &Rc<Caller>, request: &[u8]) -> Result<Option<Answer>, Failure> {
         let call = match requests::read(request) {
             Ok(call) => call,
-            Err(answer) => return Ok(Some(answer)),
+            Err(refusal) => return Ok(Some(Answer::of(Err(refusal)))),
         };
-        match &call {
-            Call::Change(asked) => {
-                let holds = matches!(asked, Asked::Offer { while_connected: true, .. });
-                let taken =
-                    self.may_be_kept(id, holds).and_then(|()| tickets::take(&mut self.hold, caller, asked));
-                match taken {
-                    Ok(Change::Offer { bid }) => self.held.take(bid, holds.then_some(id)),
-                    Ok(_) => {}
-                    Err(refusal) => return Ok(Some(requests::refused(&refusal))),
-                }
-                self.step()?;
-            }
-            Call::Await { number, at_most_ns } => {
-                let (number, waits) = (*number, *at_most_ns != Some(0));
-                let found = match self.held.outcome(number) {
-                    Some(state) => Ok((state, false)),
-                    None => tickets::now(&self.hold, number)
-                        .and_then(|state| self.may_be_kept(id, waits).map(|()| (state, waits))),
-                };
-                return Ok(match found {
-                    Ok((state, true)) => {
-                        let until = at_most_ns.map(|ns| clock::now().saturating_add(ns));
-                        self.held.wait(id, number, until, state);
-                        self.clients.wait(id);
-                        None
-                    }
-                    Ok((state, false)) => {
-                        let answered = requests::reply(&AwaitReply { number, state });
-                        Some(Answer::of(requests::message(answered)))
-                    }
-                    Err(refusal) => Some(requests::refused(&refusal)),
-                });
-            }
-            _ => {}
+        if let Some(key) = Answers::key(&call) {
+            return Ok(Some(self.shared_answer(caller, &call, key)));
         }
-        if requests::wants_look(&mut self.hold, &call) {
-            self.step()?;
-        }
-        let answer = requests::answer(&mut self.hold, &self.about, caller, call);
-        if answer.step_first {
-            // A process that enters is under the unit's orders before it runs another instruction.
-            self.step()?;
-            // It may begin its program once systemd has made a scope for it.
-            if let Some(key) = caller.key.filter(|key| self.hold.backend().roster().is_entering(*key)) {
-                self.entering.push((id, key, answer.message));
-                self.clients.wait(id);
+        let answer = match &call {
+            Call::Change(asked) => self.change(id, caller, asked)?,
+            Call::Await { number, at_most_ns } => match self.found(id, *number, *at_most_ns) {
+                Ok(None) => return Ok(None),
+                Ok(Some(state)) => Answer::of(requests::reply(&AwaitReply { number: *number, state })),
+                Err(refusal) => Answer::of(Err(refusal)),
+            },
+            Call::Where { pid } if requests::wants_look(&mut self.hold, *pid, self.stepped_at) => {
+                self.defer(id, caller, AfterTurn::Find(caller.clone(), call));
                 return Ok(None);
             }
+            _ => requests::answer(&mut self.hold, &self.about, caller, &call),
+        };
+        self.record(caller, &call, answer.error.as_deref());
+        if matches!(call, Call::Enter { .. }) && answer.error.is_none() {
+            self.defer(id, caller, AfterTurn::Entered(caller.key, answer));
+            return Ok(None);
         }
         Ok(Some(answer))
+    }
+
+    /// Has a client wait for the next turn.
+    fn defer(&mut self, client: u64, caller: &Caller, what: AfterTurn) {
+        self.deferred.push(Deferred { client, party: caller.party, what });
+        self.clients.wait(client);
+    }
+
+    /// An answer that is computed once for all that ask between two turns.
+    fn shared_answer(&mut self, caller: &Caller, call: &Call, key: String) -> Answer {
+        if let Some(message) = self.answers.get(&key, clock::now()) {
+            return Answer { message, passed: None, error: None };
+        }
+        let answer = requests::answer(&mut self.hold, &self.about, caller, call);
+        if answer.error.is_none() {
+            self.answers.keep(key, &answer.message, clock::now());
+        }
+        answer
+    }
+
+    /// Makes a change of rights, which takes a turn; the answer.
+    fn change(&mut self, id: u64, caller: &Caller, asked: &Asked) -> Result<Answer, Failure> {
+        let holds = matches!(asked, Asked::Offer { while_connected: true, .. });
+        let taken = self.may_be_kept(id, holds).and_then(|()| tickets::take(&mut self.hold, caller, asked));
+        match taken {
+            Ok(Change::Offer { bid }) => self.held.take(bid, holds.then_some(id)),
+            Ok(_) => {}
+            Err(refusal) => return Ok(Answer::of(Err(refusal))),
+        }
+        self.step()?;
+        Ok(Answer::of(tickets::outcome(&mut self.hold, asked)))
+    }
+
+    /// What became of an offer or an exchange; `None`: it is not known yet, and the client waits.
+    fn found(&mut self, id: u64, number: u64, at_most_ns: Option<u64>) -> Result<Option<Awaited>, Refusal> {
+        if let Some(state) = self.held.outcome(number) {
+            return Ok(Some(state));
+        }
+        let state = tickets::now(&self.hold, number)?;
+        if at_most_ns == Some(0) {
+            return Ok(Some(state));
+        }
+        self.may_be_kept(id, true)?;
+        let until = at_most_ns.map(|ns| clock::now().saturating_add(ns));
+        self.held.wait(id, number, until, state);
+        self.clients.wait(id);
+        Ok(None)
+    }
+
+    /// Tells who asked for a change.
+    fn record(&mut self, caller: &Caller, call: &Call, refused: Option<&str>) {
+        let name = || requests::name_of(self.hold.backend(), caller);
+        if let Some(record) = Record::of(caller, name, call, refused) {
+            self.audit.tell(&record, clock::now());
+        }
     }
 
     /// Whether there is room for a client to hold an offer or to wait, if it `wants` to.
@@ -545,17 +698,20 @@ impl Daemon<'_> {
         Err(requests::refuse(&Why::TooManyClients, message.to_owned()))
     }
 
+    /// Does one request's worth of work for a client: sends what it takes of its answer, reads, and answers one request.
     fn serve_client(&mut self, id: u64) -> Result<(), Failure> {
         self.clients.flush(id);
         self.clients.read(id);
-        while let Some((caller, request)) = self.clients.next_request(id) {
-            match self.answer(id, &caller, &request)? {
-                Some(Answer { message, passed, .. }) => self.clients.answer(id, &message, passed),
-                None => self.clients.flush(id),
-            }
+        if let Some((caller, request)) = self.clients.next_request(id)
+            && let Some(Answer { message, passed, .. }) = self.answer(id, &caller, &request)?
+        {
+            self.clients.answer(id, message, passed);
+        } else {
+            self.clients.flush(id);
         }
-        self.clients.flush(id);
-        if let Some(stream) = self.clients.stream(id) {
+        if self.clients.has_request(id) {
+            self.is_ready(id);
+        } else if let Some(stream) = self.clients.stream(id) {
             let (write, ended) = (self.clients.is_waited_for(id), self.clients.has_ended(id));
             self.waits.listen_or_write(stream, CLIENTS + id, write, ended);
         }

@@ -1,6 +1,7 @@
 //! What clients ask of a hold, and which clients may ask it.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use commonhold_client::Why;
 use commonhold_client::arena::PAGE_BYTES;
@@ -9,12 +10,15 @@ use commonhold_contract::{UnitId, position};
 use commonhold_live::kernel::{Account, CallBacks, Cause, Had, Switched};
 use commonhold_live::observe::arena::NotJoined;
 use commonhold_live::{LiveBackend, MORE_FILES, clock};
+use commonhold_policy::Time;
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
 use commonhold_report::switches::{CpuSwitches, Deadlines, Latency, Times, UnitSwitches};
 use serde::Serialize;
 
 use super::clients::Caller;
+use super::fair_queue::Party;
 use super::hold::Hold;
+use super::pace::Pace;
 use super::{as_contract, holdings, tickets};
 use crate::protocol::{AwaitReply, EnterReply, Instead, StatusReply, WhereReply};
 
@@ -22,31 +26,46 @@ use crate::protocol::{AwaitReply, EnterReply, Instead, StatusReply, WhereReply};
 pub(super) struct About {
     pub(super) contract_path: String,
     pub(super) contract_text: String,
+    pub(super) pace: Pace,
 }
 
-/// An answer, and whether a step must be made before it is sent.
+/// An answer.
 pub(super) struct Answer {
-    pub(super) message: Vec<u8>,
+    /// As it is sent, with the NUL that ends it.
+    pub(super) message: Rc<[u8]>,
     /// A descriptor that goes with it.
     pub(super) passed: Option<OwnedFd>,
-    pub(super) step_first: bool,
+    /// The name of the error, if it is one.
+    pub(super) error: Option<String>,
 }
 
 impl Answer {
-    /// An answer in words alone.
-    pub(super) fn of(message: Vec<u8>) -> Answer {
-        Answer { message, passed: None, step_first: false }
+    pub(super) fn of(answered: Answered) -> Answer {
+        let (message, error) = match answered {
+            Ok(message) => (message, None),
+            Err(refusal) => (serde_json::to_vec(&refusal).unwrap_or_default(), Some(refusal.error)),
+        };
+        Answer { message: ended(message), passed: None, error }
     }
 }
 
-/// Reads a request; an error is the answer.
-pub(super) fn read(request: &[u8]) -> Result<Call, Answer> {
-    serde_json::from_slice(request).map_err(|e| refused(&understand(request, &e)))
+fn ended(mut message: Vec<u8>) -> Rc<[u8]> {
+    message.push(0);
+    message.into()
 }
 
-/// Whether to look at the processes before answering: a process may have been born since the last look.
-pub(super) fn wants_look(hold: &mut Hold, call: &Call) -> bool {
-    matches!(call, Call::Where { pid } if hold.backend().roster().member(*pid).is_none() && is_there(*pid))
+/// Reads a request; an error is the answer.
+pub(super) fn read(request: &[u8]) -> Result<Call, Refusal> {
+    serde_json::from_slice(request).map_err(|e| understand(request, &e))
+}
+
+/// Whether the next turn has to look at the processes before a process can be found: it was born since the last look,
+/// which was at `looked`. One that is older and yet unknown (process 1, a thread) is in no unit, and no look would find it:
+/// a client could otherwise have the loop turn at will.
+pub(super) fn wants_look(hold: &mut Hold, pid: u32, looked: Time) -> bool {
+    let roster = hold.backend().roster_mut();
+    roster.member(pid).is_none()
+        && roster.procfs().stat(pid).ok().flatten().is_some_and(|stat| stat.key.may_be_younger_than(looked))
 }
 
 fn is_there(pid: u32) -> bool {
@@ -56,34 +75,28 @@ fn is_there(pid: u32) -> bool {
 pub(super) type Answered = Result<Vec<u8>, Refusal>;
 
 /// Answers one request.
-pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: Call) -> Answer {
-    let step_first = matches!(call, Call::Enter { .. });
+pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: &Call) -> Answer {
     let mut passed = None;
     let answered = match call {
-        Call::Status { by_cpu } => status(hold, about, by_cpu),
-        Call::Where { pid } => find(hold, about, pid),
-        Call::Enter { unit } => enter(hold, caller, &unit),
+        Call::Status { by_cpu } => status(hold, about, *by_cpu),
+        Call::Where { pid } => find(hold, about, *pid),
+        Call::Enter { unit } => enter(hold, caller, unit),
         Call::Join {} => join(hold, caller).and_then(|(joined, page)| {
             passed = Some(page);
             reply(&joined)
         }),
         Call::Tickets {} => tickets::all(hold),
-        Call::Currency { unit } => tickets::currency(hold, &unit),
+        Call::Currency { unit } => tickets::currency(hold, unit),
         Call::AsContract {} => as_contract::answer(hold, about),
         Call::Offers {} => tickets::offers(hold),
-        Call::Change(asked) => {
-            // Made before: the turn that answers it comes first.
-            tickets::outcome(hold, &asked)
-        }
+        // Made before: the turn that answers it comes first.
+        Call::Change(asked) => tickets::outcome(hold, asked),
+        // What is known now: a client that waits is answered later.
         Call::Await { number, .. } => {
-            // What is known now: a client that waits is answered later.
-            tickets::now(hold, number).and_then(|state| reply(&AwaitReply { number, state }))
+            tickets::now(hold, *number).and_then(|state| reply(&AwaitReply { number: *number, state }))
         }
     };
-    match answered {
-        Ok(message) => Answer { message, passed, step_first },
-        Err(refusal) => refused(&refusal),
-    }
+    Answer { passed, ..Answer::of(answered) }
 }
 
 fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
@@ -99,6 +112,7 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
         instead,
         contract: about.contract_path.clone(),
         statement: hold.statement(),
+        daemon: about.pace.now(),
         switches: switches(hold, by_cpu),
         tickets: tickets::changed(hold),
         expected_tickets: hold.expected(),
@@ -173,15 +187,6 @@ pub(super) fn reply<T: Serialize>(parameters: &T) -> Answered {
 
 pub(super) fn refuse(why: &Why, message: String) -> Refusal {
     Refusal { error: why.name().to_owned(), parameters: Explanation { message } }
-}
-
-/// An answer as it is sent.
-pub(super) fn message(answered: Answered) -> Vec<u8> {
-    answered.unwrap_or_else(|refusal| refused(&refusal).message)
-}
-
-pub(super) fn refused(refusal: &Refusal) -> Answer {
-    Answer::of(serde_json::to_vec(refusal).unwrap_or_default())
 }
 
 /// Why a request was not understood: an unknown method, or wrong parameters of a known one.
@@ -315,7 +320,7 @@ pub(super) fn name_of(backend: &mut dyn LiveBackend, caller: &Caller) -> String 
 
 /// Whether everything is allowed to the caller: root, and the daemon's own user.
 pub(super) fn may_all(caller: &Caller) -> bool {
-    caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw()
+    caller.party == Party::Privileged
 }
 
 /// What rules look at in the caller.
@@ -378,9 +383,11 @@ mod tests {
 
     /// The error of a request that is not understood; nothing if it is.
     fn error_of(request: &[u8]) -> Option<String> {
-        let answer = read(request).err()?;
-        assert!(!answer.message.contains(&0), "a NUL would end the answer early");
-        let refusal: Refusal = serde_json::from_slice(&answer.message).unwrap();
+        let refusal = read(request).err()?;
+        let answer = Answer::of(Err(refusal));
+        let (end, message) = answer.message.split_last().unwrap();
+        assert!(*end == 0 && !message.contains(&0), "a NUL would end the answer early");
+        let refusal: Refusal = serde_json::from_slice(message).unwrap();
         assert!(
             [Why::InvalidParameter, Why::MethodNotFound].contains(&Why::of(&refusal.error)),
             "{refusal:?}"

@@ -22,10 +22,14 @@ use commonhold_policy::entitlement::{capacity, entitle};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
+use super::answers::Answers;
+use super::audit::Audit;
 use super::clients::Clients;
+use super::fair_queue::FairQueue;
 use super::held::Held;
 use super::hold::Hold;
 use super::kept_tickets::Keeper;
+use super::pace::Pace;
 use super::requests::About;
 use super::service::Service;
 use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors, holdings, refused};
@@ -213,9 +217,17 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         args,
         hotplug: Hotplug { looked: now, online, told: false },
         hold,
-        about: About { contract_path: args.contract.display().to_string(), contract_text },
+        about: About {
+            contract_path: args.contract.display().to_string(),
+            contract_text,
+            pace: Pace::default(),
+        },
         caretaker,
         clients,
+        queue: FairQueue::new(now),
+        answers: Answers::default(),
+        audit: Audit::open(),
+        deferred: Vec::new(),
         held: Held::default(),
         entering: Vec::new(),
         signals,

@@ -181,7 +181,7 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
             Refused::NotReserved { .. } => Why::NotReserved,
             Refused::InUse { .. } => Why::MemoryInUse,
             Refused::Loop { .. } => Why::Loop,
-            Refused::TooManyOffers => Why::TooManyOffers,
+            Refused::TooManyOffers | Refused::TooManyOffersOfUnit { .. } => Why::TooManyOffers,
             Refused::NoOffer { .. } | Refused::NumberTaken { .. } => Why::NoSuchOffer,
         };
         return Err(refuse(&name, words::refused(hold.contract(), why)));

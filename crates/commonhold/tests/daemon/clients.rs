@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{Daemon, Place, STRANGER, is_root};
+use crate::support::{Daemon, Place, STRANGER, eventually, is_root, said};
 
 const STATUS: &[u8] = b"{\"method\":\"io.commonhold.Status\",\"parameters\":{}}\0";
 
@@ -144,6 +144,117 @@ fn answered(streams: &mut [UnixStream]) -> usize {
     asked.map(receive).filter(|answer| !answer.is_empty()).count()
 }
 
+/// Turns of the loop so far, by the daemon's own account.
+fn turns(place: &Place) -> u64 {
+    let mut stream = connect(place);
+    stream.write_all(STATUS).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&receive(&mut stream)).unwrap();
+    status["parameters"]["daemon"]["turns"].as_u64().unwrap()
+}
+
+/// Has a user that no machine has do something on a thread of its own.
+fn as_stranger<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let act = || {
+            // SAFETY: the bare system call, unlike the library's function, changes this thread alone.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
+            assert_eq!(changed, 0);
+            act()
+        };
+        scope.spawn(act).join().unwrap()
+    })
+}
+
+/// Connections that have as many requests pipelined as the daemon takes, for as long as the test lasts. Served before
+/// anything else, they would keep the loop from turning for tens of seconds.
+#[test]
+fn a_flood_of_requests_stops_neither_the_loop_nor_others() {
+    if !is_root() {
+        return;
+    }
+    let (place, _daemon) = start();
+    let where_one = b"{\"method\":\"io.commonhold.Where\",\"parameters\":{\"pid\":1}}\0";
+    let begun = turns(&place);
+    let mut flood: Vec<UnixStream> = as_stranger(|| (0..62).map(|_| connect(&place)).collect());
+    for (n, stream) in flood.iter_mut().enumerate() {
+        let request = if n % 2 == 0 { STATUS } else { where_one };
+        stream.write_all(&request.repeat(60_000 / request.len())).unwrap();
+    }
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        for stream in &flood {
+            // Answers are read, so that the daemon could go on answering.
+            let mut stream = stream.try_clone().unwrap();
+            let ended = &ended;
+            scope.spawn(move || {
+                stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                let mut room = vec![0; 1 << 16];
+                while !ended.load(std::sync::atomic::Ordering::Relaxed)
+                    && !matches!(stream.read(&mut room), Ok(0))
+                {}
+            });
+        }
+        // Each of these is answered amid the flood, or the connection's time-out ends the test.
+        eventually("the loop goes on turning", || turns(&place) > begun + 3);
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(place.units(), ["a"]);
+}
+
+/// `Where` of a process that is in no unit, and was not born since the last look, needs no look.
+#[test]
+fn asking_for_a_process_in_no_unit_makes_no_turns() {
+    let (place, _daemon) = start();
+    let mut stream = connect(&place);
+    let before = turns(&place);
+    for _ in 0..200 {
+        stream.write_all(b"{\"method\":\"io.commonhold.Where\",\"parameters\":{\"pid\":1}}\0").unwrap();
+        assert!(receive(&mut stream).contains("is in no unit"));
+    }
+    let made = turns(&place) - before;
+    assert!(made < 150, "{made} turns for 200 requests");
+}
+
+/// A connection whose process has exited, inherited by another one: the number may be anybody's by now.
+#[test]
+fn who_connected_and_exited_enters_nothing() {
+    let (place, _daemon) = start();
+    let enter = "{\"method\":\"io.commonhold.Enter\",\"parameters\":{\"unit\":\"a\"}}";
+    let script = format!(
+        "import os, socket, sys\n\
+         client = socket.socket(socket.AF_UNIX)\n\
+         child = os.fork()\n\
+         if child == 0:\n    client.connect({:?})\n    os._exit(0)\n\
+         os.waitpid(child, 0)\n\
+         client.send({enter:?}.encode() + b'\\0')\n\
+         print(client.recv(4096).decode())\n",
+        place.socket()
+    );
+    let said = said(std::process::Command::new("python3").args(["-c", &script]));
+    assert!(said.out.contains("io.commonhold.NoSuchProcess"), "{said:?}");
+}
+
+/// Who did it, with user, process and unit.
+#[test]
+fn each_entry_and_each_refusal_is_recorded() {
+    if !is_root() {
+        return;
+    }
+    let (place, mut daemon) = start();
+    assert_eq!(place.call(&["exec", "a", "--", "true"]).code, Some(0));
+    let refused = said(&mut place.command_of(STRANGER, &["exec", "a", "--", "true"]));
+    assert_ne!(refused.code, Some(0));
+    daemon.stop();
+    let log = daemon.out();
+    let records: Vec<&str> = log.lines().filter(|line| line.starts_with("audit ")).collect();
+    assert!(
+        records[0].contains("event=\"enter\" unit=\"a\" uid=\"0\"")
+            && records[0].contains("outcome=\"done\"")
+    );
+    assert!(records[1].contains(&format!("uid=\"{STRANGER}\"")), "{records:?}");
+    assert!(records[1].contains("outcome=\"io.commonhold.NotAllowed\""), "{records:?}");
+}
+
 /// An ordinary user cannot lock the others out.
 #[test]
 fn a_user_has_only_so_many_clients() {
@@ -151,15 +262,7 @@ fn a_user_has_only_so_many_clients() {
         return;
     }
     let (place, _daemon) = start();
-    let mut streams: Vec<UnixStream> = thread::scope(|scope| {
-        let connect_all = || {
-            // SAFETY: the bare system call, unlike the library's function, changes this thread alone.
-            let changed = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
-            assert_eq!(changed, 0);
-            (0..100).map(|_| connect(&place)).collect()
-        };
-        scope.spawn(connect_all).join().unwrap()
-    });
+    let mut streams: Vec<UnixStream> = as_stranger(|| (0..100).map(|_| connect(&place)).collect());
     assert_eq!(place.units(), ["a"], "root is served, and all others have come in");
     assert_eq!(answered(&mut streams), 64);
     assert_eq!(place.units(), ["a"], "root is served all the while");

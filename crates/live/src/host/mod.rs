@@ -30,6 +30,7 @@ pub(crate) mod mounts;
 pub mod oom_score;
 pub(crate) mod page_out;
 pub(crate) mod pages;
+pub(crate) mod peer;
 pub(crate) mod perf;
 pub(crate) mod shot;
 pub(crate) mod signal;

@@ -17,6 +17,7 @@ pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod metered;
 pub mod names;
+pub mod peer;
 pub mod process;
 pub mod roster;
 pub(crate) mod symbols;

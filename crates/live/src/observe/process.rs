@@ -11,10 +11,11 @@ mod usage;
 
 use std::path::Path;
 
+use commonhold_policy::Time;
 use rustix::io::Errno;
 
 use crate::LiveError;
-use crate::host::{Dir, File};
+use crate::host::{Dir, File, clock};
 
 pub(crate) use doing::{Moment, Spot, group};
 pub use usage::SchedStat;
@@ -27,6 +28,14 @@ pub struct ProcessKey {
     pub pid: u32,
     /// When it started, in clock ticks since boot: field 22 of /proc/PID/stat.
     pub start: u64,
+}
+
+impl ProcessKey {
+    /// Whether it may have started after a moment of the daemon's clock: the kernel tells its start in ticks of 10 ms.
+    pub fn may_be_younger_than(self, moment: Time) -> bool {
+        const TICK_NS: Time = 10_000_000;
+        clock::of_ticks(self.start).saturating_add(TICK_NS) >= moment
+    }
 }
 
 /// What a thread does, as far as it matters here.

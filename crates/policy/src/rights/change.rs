@@ -9,7 +9,7 @@ use core::str::FromStr;
 use commonhold_contract::quantity::{amount, amount_text};
 use commonhold_contract::{Amount, MILLIONTH, PerResource, Resource, UnitId};
 
-use super::trade::OFFERS_MAX;
+use super::trade::{OFFERS_MAX, OFFERS_OF_UNIT_MAX};
 use super::{Bid, Resumed, TICKETS_MAX};
 use crate::time::Time;
 
@@ -336,9 +336,15 @@ pub enum Refused {
         /// The unit.
         unit: UnitId,
     },
-    /// So many offers stand already.
+    /// As many offers stand as may at one time.
     #[error("{OFFERS_MAX} offers stand already")]
     TooManyOffers,
+    /// As many offers of a unit stand as may at one time.
+    #[error("{OFFERS_OF_UNIT_MAX} offers of unit {} stand already", .unit.0)]
+    TooManyOffersOfUnit {
+        /// The unit.
+        unit: UnitId,
+    },
     /// No offer that stands has that number, and no exchange in force.
     #[error("there is no offer and no exchange of number {number}")]
     NoOffer {

@@ -48,6 +48,10 @@ pub use waits::Waits;
 pub const RING_MAX: usize = 4;
 /// The most offers that stand at one time.
 pub(super) const OFFERS_MAX: usize = 1_000;
+/// Offers of one unit that stand at one time, so that no unit takes the others' room.
+pub(super) const OFFERS_OF_UNIT_MAX: usize = 50;
+/// Of [`OFFERS_MAX`], so many are for units that have no offer yet: else some twenty units could keep all others out.
+const OFFERS_FOR_NEWCOMERS: usize = 100;
 
 /// What a unit offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -293,7 +297,8 @@ impl Market {
     ///
     /// Refused: of or with an unknown unit or itself; of no tickets, of all that the unit has or more, of more than is reserved for
     /// it, of memory that it uses, or of tickets for tickets of the same resource; where the least that it takes is not of what it wants, or more; with a
-    /// unit that would then be worth something by its own tickets; where [`OFFERS_MAX`] stand already.
+    /// unit that would then be worth something by its own tickets; where [`OFFERS_MAX`] stand already, or [`OFFERS_OF_UNIT_MAX`] of the unit; where only the room for units without an offer is
+    /// left, and the unit has one.
     pub(super) fn offer(&mut self, rights: &Rights, bid: Bid) -> Result<Trade, Refused> {
         let Bid { by, gives, wants, with, at_least, .. } = bid;
         rights.may_lend(by, gives)?;
@@ -318,7 +323,12 @@ impl Market {
                 }
             }
         }
-        if self.offers.len() >= OFFERS_MAX {
+        let of_unit = self.offers.values().filter(|bid| bid.by == by).count();
+        if of_unit >= OFFERS_OF_UNIT_MAX {
+            return Err(Refused::TooManyOffersOfUnit { unit: by });
+        }
+        let room = if of_unit == 0 { OFFERS_MAX } else { OFFERS_MAX - OFFERS_FOR_NEWCOMERS };
+        if self.offers.len() >= room {
             return Err(Refused::TooManyOffers);
         }
         self.last += 1;

@@ -278,7 +278,7 @@ fn refused(contract: &Contract, at: Span, what: &str, why: Refused) -> Diagnosti
             format!("`{}` would be worth something by its own tickets", path(unit)),
             "name a unit that is not in it, and that it is not in".to_owned(),
         ),
-        Refused::TooManyOffers => (
+        Refused::TooManyOffers | Refused::TooManyOffersOfUnit { .. } => (
             "too many offers stand then".to_owned(),
             "make fewer offers, or offers that are served".to_owned(),
         ),

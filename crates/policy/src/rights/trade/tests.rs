@@ -153,10 +153,29 @@ fn what_is_no_offer_is_refused() {
     let unknown = UnitId(99);
     assert_eq!(try_it(bid(unknown, gives, wants)), Err(Refused::Unknown { unit: unknown }));
     assert_eq!(r.apply(Change::Cancel { number: 1 }), Err(Refused::NoOffer { number: 1 }));
-    for _ in 0..OFFERS_MAX {
+    for _ in 0..OFFERS_OF_UNIT_MAX {
         offer(&mut r, bid(b, gives, wants)).unwrap();
     }
-    assert_eq!(offer(&mut r, bid(b, gives, wants)), Err(Refused::TooManyOffers));
+    assert_eq!(offer(&mut r, bid(b, gives, wants)), Err(Refused::TooManyOffersOfUnit { unit: b }));
+    offer(&mut r, bid(a, gives, wants)).unwrap();
+}
+
+/// However many units offer as much as they may, one that has no offer yet still finds room.
+#[test]
+fn no_units_take_the_room_of_all_others() {
+    let (_, units, mut r) = units(200);
+    let (gives, wants) = (so_many(1, Disk), so_many(999, Cpu));
+    // 18 of 50 are 900, and the last 100 are for units without an offer.
+    for unit in &units[..18] {
+        for _ in 0..OFFERS_OF_UNIT_MAX {
+            offer(&mut r, bid(*unit, gives, wants)).unwrap();
+        }
+    }
+    for unit in &units[99..199] {
+        offer(&mut r, bid(*unit, gives, wants)).unwrap();
+        assert_eq!(offer(&mut r, bid(*unit, gives, wants)), Err(Refused::TooManyOffers));
+    }
+    assert_eq!(offer(&mut r, bid(units[199], gives, wants)), Err(Refused::TooManyOffers));
 }
 
 /// Two offers of the same 600 of 1,000 tickets: the second waits until the first exchange is over. Meanwhile the contract's

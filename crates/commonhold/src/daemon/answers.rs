@@ -1,0 +1,77 @@
+//! Answers that are the same for every client until the next turn of the loop.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use commonhold_client::wire::Call;
+use commonhold_policy::Time;
+
+/// An answer is computed again after this time even if no turn was made: counts of the kernel's go on meanwhile.
+const AGE_MAX_NS: Time = 100_000_000;
+/// Answers that are kept at one time.
+const KEPT_MAX: usize = 32;
+
+/// Computed answers, as they are sent, by request.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    computed: BTreeMap<String, (Time, Rc<[u8]>)>,
+}
+
+impl Answers {
+    /// What identifies a request whose answer depends on nothing but what is held; `None` for any other request.
+    pub(super) fn key(call: &Call) -> Option<String> {
+        match call {
+            Call::Status { .. }
+            | Call::Tickets {}
+            | Call::Currency { .. }
+            | Call::AsContract {}
+            | Call::Offers {} => serde_json::to_string(call).ok(),
+            Call::Where { .. }
+            | Call::Enter { .. }
+            | Call::Change(_)
+            | Call::Join {}
+            | Call::Await { .. } => None,
+        }
+    }
+
+    /// The answer to a request, if it was computed since the last turn and not long ago.
+    pub(super) fn get(&self, key: &str, now: Time) -> Option<Rc<[u8]>> {
+        let (at, message) = self.computed.get(key)?;
+        (now.saturating_sub(*at) < AGE_MAX_NS).then(|| message.clone())
+    }
+
+    pub(super) fn keep(&mut self, key: String, message: &Rc<[u8]>, now: Time) {
+        if self.computed.len() >= KEPT_MAX {
+            self.computed.clear();
+        }
+        self.computed.insert(key, (now, message.clone()));
+    }
+
+    /// What is held has changed, or was looked at again.
+    pub(super) fn forget(&mut self) {
+        self.computed.clear();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_shared_until_it_is_old_or_something_changed() {
+        let mut answers = Answers::default();
+        let key = Answers::key(&Call::Status { by_cpu: false }).unwrap();
+        assert_ne!(Some(&key), Answers::key(&Call::Status { by_cpu: true }).as_ref());
+        assert_eq!(Answers::key(&Call::Where { pid: 1 }), None);
+        answers.keep(key.clone(), &Rc::from(*b"x\0"), 5);
+        assert_eq!(answers.get(&key, 5 + AGE_MAX_NS - 1).as_deref(), Some(&b"x\0"[..]));
+        assert_eq!(answers.get(&key, 5 + AGE_MAX_NS), None);
+        answers.forget();
+        assert_eq!(answers.get(&key, 5), None);
+        for unit in 0..1_000 {
+            answers.keep(unit.to_string(), &Rc::from(*b"y\0"), 5);
+        }
+        assert!(answers.computed.len() <= KEPT_MAX);
+    }
+}

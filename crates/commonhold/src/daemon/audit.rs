@@ -1,0 +1,302 @@
+//! Who did what: each change that a client asked for, each program that entered a unit, and each attempt that was refused.
+//!
+//! A record has the same fields wherever it goes. Where systemd's journal runs it gets them as fields of its own
+//! (`journalctl COMMONHOLD_UID=1000`); another system logger gets them as structured data of RFC 5424 over /dev/log,
+//! facility `authpriv`. In any case a line is printed on standard output, unless that is the journal as well.
+//!
+//! Nothing here waits: a logger that takes no record now loses it, and the line on standard output says so.
+//!
+//! Refusals cost their user nothing but requests, so their records are limited: [`REFUSALS_MAX`] of each user in
+//! [`WINDOW_NS`]. The first one after that says how many were left out.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use commonhold_client::wire::{Asked, Call};
+use commonhold_policy::Time;
+
+use super::clients::Caller;
+use super::fair_queue::Party;
+use crate::output;
+
+const JOURNAL: &str = "/run/systemd/journal/socket";
+const SYSLOG: &str = "/dev/log";
+const REFUSALS_MAX: u32 = 20;
+const WINDOW_NS: Time = 10_000_000_000;
+/// Users whose refusals are counted at one time.
+const COUNTED_MAX: usize = 1_024;
+/// What a request says is cut here: 64 KiB of a stranger's text belong in no log.
+const REQUEST_CHARS_MAX: usize = 512;
+
+/// What is to be told of one request.
+#[derive(Debug)]
+pub(super) struct Record<'a> {
+    pub(super) caller: &'a Caller,
+    /// The caller's login name, or its number.
+    pub(super) user: String,
+    /// Such as `enter` or `offer`.
+    pub(super) event: &'static str,
+    /// The unit that the request names; empty if it names none.
+    pub(super) unit: String,
+    /// The request, as JSON.
+    request: String,
+    /// `done`, or the name of the error.
+    pub(super) outcome: String,
+}
+
+impl<'a> Record<'a> {
+    /// The record of a request; `None` for one that changes nothing and may be made by everybody. `name` finds out the
+    /// caller's name, and `refused` is that of the error that the request was answered with.
+    pub(super) fn of(
+        caller: &'a Caller,
+        name: impl FnOnce() -> String,
+        call: &Call,
+        refused: Option<&str>,
+    ) -> Option<Record<'a>> {
+        let (event, unit) = match call {
+            Call::Enter { unit } => ("enter", unit.clone()),
+            Call::Change(asked) => subject(asked),
+            _ => return None,
+        };
+        let request = serde_json::to_string(call).unwrap_or_default();
+        let request = request.chars().take(REQUEST_CHARS_MAX).collect();
+        let outcome = refused.unwrap_or("done").to_owned();
+        Some(Record { caller, user: name(), event, unit, request, outcome })
+    }
+
+    fn is_refused(&self) -> bool {
+        self.outcome != "done"
+    }
+
+    fn fields(&self) -> [(&'static str, String); 7] {
+        [
+            ("event", self.event.to_owned()),
+            ("unit", self.unit.clone()),
+            ("uid", self.caller.uid.to_string()),
+            ("user", self.user.clone()),
+            ("pid", self.caller.pid.to_string()),
+            ("outcome", self.outcome.clone()),
+            ("request", self.request.clone()),
+        ]
+    }
+
+    fn message(&self) -> String {
+        let Caller { uid, pid, .. } = self.caller;
+        format!(
+            "{} of {:?} by user {} (uid {uid}, pid {pid}): {}",
+            self.event, self.unit, self.user, self.outcome
+        )
+    }
+
+    /// A line of `key=value`, quoted so that no control character of a client reaches a terminal.
+    fn line(&self) -> String {
+        let mut line = "audit".to_owned();
+        for (key, value) in self.fields() {
+            let _ = write!(line, " {key}={value:?}");
+        }
+        line
+    }
+
+    /// As journald's native protocol has it: `KEY=value`, or with the value's length where it has line ends.
+    fn for_journal(&self) -> Vec<u8> {
+        let priority = if self.is_refused() { "5" } else { "6" };
+        let mut all = vec![
+            ("MESSAGE".to_owned(), self.message()),
+            ("PRIORITY".to_owned(), priority.to_owned()),
+            ("SYSLOG_IDENTIFIER".to_owned(), "commonhold".to_owned()),
+        ];
+        let own = |(key, value): (&str, String)| (format!("COMMONHOLD_{}", key.to_uppercase()), value);
+        all.extend(self.fields().map(own));
+        let mut bytes = Vec::new();
+        for (key, value) in all {
+            bytes.extend_from_slice(key.as_bytes());
+            if value.contains('\n') {
+                bytes.push(b'\n');
+                bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
+            } else {
+                bytes.push(b'=');
+            }
+            bytes.extend_from_slice(value.as_bytes());
+            bytes.push(b'\n');
+        }
+        bytes
+    }
+
+    /// As RFC 5424 has it. Time and host are the logger's to fill in.
+    fn for_syslog(&self) -> String {
+        const AUTHPRIV: u8 = 10 * 8;
+        let severity = if self.is_refused() { 5 } else { 6 };
+        let mut data = String::new();
+        for (key, value) in self.fields() {
+            let _ = write!(data, " {key}=\"");
+            for c in value.chars() {
+                if matches!(c, '"' | '\\' | ']') {
+                    data.push('\\');
+                }
+                data.push(if c.is_control() { ' ' } else { c });
+            }
+            data.push('"');
+        }
+        let pid = std::process::id();
+        format!("<{}>1 - - commonhold {pid} audit [commonhold{data}] {}", AUTHPRIV + severity, self.message())
+    }
+}
+
+/// The kind of a change, and the unit that it names first.
+fn subject(asked: &Asked) -> (&'static str, String) {
+    match asked {
+        Asked::Set { unit, .. } => ("set", unit.clone()),
+        Asked::Issue { unit, .. } => ("issue", unit.clone()),
+        Asked::TakeBack { unit, .. } => ("take-back", unit.clone()),
+        Asked::Transfer { from, .. } => ("transfer", from.clone()),
+        Asked::Exchange { one, .. } => ("exchange", one.clone()),
+        Asked::Offer { unit, .. } => ("offer", unit.clone()),
+        Asked::Several { unit, .. } => ("several", unit.clone()),
+        Asked::Fund { unit, .. } => ("fund", unit.clone()),
+        Asked::Cancel { .. } => ("cancel", String::new()),
+    }
+}
+
+/// Refusals of one user.
+#[derive(Debug, Default)]
+struct Refusals {
+    since: Time,
+    told: u32,
+    left_out: u64,
+}
+
+/// Where records go.
+#[derive(Debug)]
+pub(super) struct Audit {
+    socket: Option<UnixDatagram>,
+    to_journal: bool,
+    /// Whether standard output is the journal, which then has each record already.
+    output_is_journal: bool,
+    refusals: BTreeMap<Party, Refusals>,
+}
+
+impl Audit {
+    /// To the logger that this machine has.
+    pub(super) fn open() -> Audit {
+        let output_is_journal = std::env::var_os("JOURNAL_STREAM").is_some() && !output::is_terminal();
+        match connect(Path::new(JOURNAL)) {
+            Ok(socket) => Audit::to(Some(socket), true, output_is_journal),
+            Err(_) => Audit::to(connect(Path::new(SYSLOG)).ok(), false, false),
+        }
+    }
+
+    fn to(socket: Option<UnixDatagram>, to_journal: bool, output_is_journal: bool) -> Audit {
+        Audit { socket, to_journal, output_is_journal, refusals: BTreeMap::new() }
+    }
+
+    /// Tells of a request.
+    pub(super) fn tell(&mut self, record: &Record<'_>, now: Time) {
+        if record.is_refused() {
+            match self.admit(record.caller.party, now) {
+                None => return,
+                Some(0) => {}
+                Some(left_out) => output::say(&format!(
+                    "audit: {left_out} more refused requests of user {} are not listed",
+                    record.user
+                )),
+            }
+        }
+        let bytes = if self.to_journal { record.for_journal() } else { record.for_syslog().into_bytes() };
+        let sent = self.socket.as_ref().is_some_and(|socket| socket.send(&bytes).is_ok());
+        if !(sent && self.output_is_journal) {
+            output::say(&record.line());
+        }
+    }
+
+    /// Whether one more refusal of a user is told, and how many were left out before it.
+    fn admit(&mut self, party: Party, now: Time) -> Option<u64> {
+        if self.refusals.len() >= COUNTED_MAX && !self.refusals.contains_key(&party) {
+            self.refusals.clear();
+        }
+        let of_user = self.refusals.entry(party).or_insert(Refusals { since: now, ..Refusals::default() });
+        if now.saturating_sub(of_user.since) >= WINDOW_NS {
+            (of_user.since, of_user.told) = (now, 0);
+        }
+        if of_user.told >= REFUSALS_MAX {
+            of_user.left_out += 1;
+            return None;
+        }
+        of_user.told += 1;
+        Some(std::mem::take(&mut of_user.left_out))
+    }
+}
+
+fn connect(path: &Path) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    socket.connect(path)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn caller() -> Caller {
+        Caller { uid: 1_000, gids: vec![], pid: 4_711, key: None, party: Party::User(1_000) }
+    }
+
+    fn enter(unit: &str) -> Call {
+        Call::Enter { unit: unit.to_owned() }
+    }
+
+    #[test]
+    fn a_record_keeps_its_fields_in_every_form() {
+        let caller = caller();
+        let call = enter("a\n\"]b\u{1b}");
+        let record = Record::of(&caller, || "ana".into(), &call, Some("io.commonhold.NotAllowed")).unwrap();
+        assert_eq!(
+            record.line(),
+            r#"audit event="enter" unit="a\n\"]b\u{1b}" uid="1000" user="ana" pid="4711" outcome="io.commonhold.NotAllowed" request="{\"method\":\"io.commonhold.Enter\",\"parameters\":{\"unit\":\"a\\n\\\"]b\\u001b\"}}""#
+        );
+        let syslog = record.for_syslog();
+        assert!(syslog.starts_with("<85>1 - - commonhold "), "{syslog}");
+        assert!(syslog.contains(
+            r#" audit [commonhold event="enter" unit="a \"\]b " uid="1000" user="ana" pid="4711""#
+        ));
+        assert!(!syslog.contains(char::is_control));
+        let journal = record.for_journal();
+        let long = b"COMMONHOLD_UNIT\n\x06\0\0\0\0\0\0\0a\n\"]b\x1b\nCOMMONHOLD_UID=1000\n";
+        assert!(
+            journal.windows(long.len()).any(|part| part == long),
+            "{}",
+            String::from_utf8_lossy(&journal)
+        );
+        assert!(journal.ends_with(b"\n"));
+    }
+
+    #[test]
+    fn only_changes_and_entries_are_recorded() {
+        let caller = caller();
+        let of = |call: &Call| Record::of(&caller, || "ana".into(), call, None).is_some();
+        assert!(of(&enter("a")) && of(&Call::Change(Asked::Cancel { number: 1 })));
+        assert!(!of(&Call::Status { by_cpu: false }) && !of(&Call::Where { pid: 1 }));
+    }
+
+    #[test]
+    fn a_logger_gets_every_record_and_few_refusals() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let logger = UnixDatagram::bind(&path).unwrap();
+        logger.set_nonblocking(true).unwrap();
+        let mut audit = Audit::to(connect(&path).ok(), true, true);
+        let caller = caller();
+        let told = |audit: &mut Audit, outcome: Option<&str>, now| {
+            audit.tell(&Record::of(&caller, || "ana".into(), &enter("a"), outcome).unwrap(), now);
+            logger.recv(&mut [0; 4096]).is_ok()
+        };
+        assert!((0..50).all(|_| told(&mut audit, None, 0)), "each change");
+        let refusals = (0..50).filter(|_| told(&mut audit, Some("no"), 0)).count();
+        assert_eq!(refusals, REFUSALS_MAX as usize);
+        assert_eq!(audit.admit(Party::User(1_000), WINDOW_NS), Some(30));
+    }
+}

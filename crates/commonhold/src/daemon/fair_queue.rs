@@ -1,0 +1,308 @@
+//! Which client the daemon serves next: round robin over users, then over each user's connections, within a budget.
+//!
+//! **Problem.** One thread turns the control loop and answers clients. Any local user may connect, so requests arrive at
+//! whatever rate a hostile program sends them. Serving them first come, first served lets that program stop the loop.
+//!
+//! **Algorithm.** A client is *ready* when it has something for the daemon to do. [`FairQueue::next`] returns one client of
+//! the user that was served least recently; the daemon does one request's worth of work for it, and then charges the time
+//! that this took ([`FairQueue::charge`]). Two token buckets bound that time, in nanoseconds of CPU time per second: one for
+//! each user ([`PER_USER`]), one for all of them together ([`ALL_USERS`]). A user whose bucket is empty waits until it fills
+//! again. Whatever a request costs (parsing junk, a turn that it forces, a state file that it has written) is charged alike,
+//! so no kind of request needs a limit of its own.
+//!
+//! **Properties.** A user waits for at most one request of every other user before its own. Clients take at most
+//! [`ALL_USERS`] of a CPU on average. Root and the daemon's own user have no bucket: they may stop the daemon anyway, and an
+//! administrator must reach it during an attack.
+//!
+//! **Limits.** A single request is not interrupted; a user may overdraw its bucket by one, and by [`DEBT_MAX_NS`] at most.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use commonhold_policy::Time;
+
+/// Who pays for a client's requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Party {
+    /// Root, and the user that runs the daemon.
+    Privileged,
+    /// Any other user. A process in a user namespace counts as the user that created the namespace.
+    User(u32),
+    /// Processes that exited before the daemon accepted their connection, together: nothing tells which user
+    /// namespace they were in.
+    Exited,
+}
+
+/// A token bucket's parameters; tokens are nanoseconds of the loop's CPU time.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    /// Milliseconds per second that flow in.
+    per_mille: i64,
+    /// The most that the bucket holds.
+    burst_ns: i64,
+}
+
+/// A user's budget: 10 % of a CPU on average. The burst lets a shell script ask some dozens of things at once.
+const PER_USER: Rate = Rate { per_mille: 100, burst_ns: 50_000_000 };
+/// The budget of all users but root together: twice that of one, debts included, so that one user alone cannot exhaust it.
+const ALL_USERS: Rate = Rate { per_mille: 200, burst_ns: 150_000_000 };
+/// No charge lowers a bucket below this debt: one expensive request locks its user out for half a second at most.
+const DEBT_MAX_NS: i64 = 50_000_000;
+/// Parties without a ready client that are remembered for their debts.
+const REMEMBERED_MAX: usize = 1_024;
+
+#[derive(Debug, Clone, Copy)]
+struct Bucket {
+    level_ns: i64,
+    /// When the level was computed.
+    at: Time,
+}
+
+impl Bucket {
+    fn full(rate: Rate, now: Time) -> Bucket {
+        Bucket { level_ns: rate.burst_ns, at: now }
+    }
+
+    fn level_ns(self, rate: Rate, now: Time) -> i64 {
+        let elapsed_ns = i64::try_from(now.saturating_sub(self.at)).unwrap_or(i64::MAX);
+        let refilled_ns = elapsed_ns.saturating_mul(rate.per_mille) / 1_000;
+        self.level_ns.saturating_add(refilled_ns).min(rate.burst_ns)
+    }
+
+    fn charge(&mut self, rate: Rate, ns: u64, now: Time) {
+        let ns = i64::try_from(ns).unwrap_or(i64::MAX);
+        let level_ns = self.level_ns(rate, now).saturating_sub(ns).max(-DEBT_MAX_NS);
+        *self = Bucket { level_ns, at: now };
+    }
+
+    /// When the bucket holds a token.
+    fn holds_some_at(self, rate: Rate, now: Time) -> Time {
+        let lacks_ns = 1 - self.level_ns(rate, now);
+        if lacks_ns <= 0 {
+            return now;
+        }
+        // Rounded up: at a time rounded down the bucket would still be empty, and the loop would spin.
+        let wait_ns = lacks_ns.saturating_mul(1_000) / rate.per_mille + 1;
+        now.saturating_add(u64::try_from(wait_ns).unwrap_or(0))
+    }
+}
+
+/// A party's bucket, and its ready clients in the order in which they will be served.
+#[derive(Debug)]
+struct Account {
+    bucket: Bucket,
+    ready: VecDeque<u64>,
+}
+
+/// The ready clients.
+#[derive(Debug)]
+pub(super) struct FairQueue {
+    accounts: BTreeMap<Party, Account>,
+    /// The parties that have ready clients; the one that was served least recently comes first.
+    order: VecDeque<Party>,
+    all_users: Bucket,
+}
+
+impl FairQueue {
+    pub(super) fn new(now: Time) -> FairQueue {
+        FairQueue {
+            accounts: BTreeMap::new(),
+            order: VecDeque::new(),
+            all_users: Bucket::full(ALL_USERS, now),
+        }
+    }
+
+    /// A client has something for the daemon to do. A client that is ready already stays where it is.
+    pub(super) fn push(&mut self, party: Party, client: u64, now: Time) {
+        let account = self.account(party, now);
+        if account.ready.contains(&client) {
+            return;
+        }
+        account.ready.push_back(client);
+        if account.ready.len() == 1 {
+            self.order.push_back(party);
+        }
+    }
+
+    /// Takes the client that is to be served next, if its party may be served now.
+    pub(super) fn next(&mut self, now: Time) -> Option<(Party, u64)> {
+        let at = self.order.iter().position(|party| self.may_be_served_at(*party, now) <= now)?;
+        let party = self.order.remove(at)?;
+        let account = self.accounts.get_mut(&party)?;
+        let client = account.ready.pop_front()?;
+        if !account.ready.is_empty() {
+            self.order.push_back(party);
+        }
+        Some((party, client))
+    }
+
+    /// When [`FairQueue::next`] will return a client; `None` if none is ready.
+    pub(super) fn due(&self, now: Time) -> Option<Time> {
+        self.order.iter().map(|party| self.may_be_served_at(*party, now)).min()
+    }
+
+    /// Whether another connection of a party is to be accepted. One that has used up its budget may connect, and waits; a
+    /// party is turned away if it is so deep in debt that it must have gone on connecting meanwhile. Where all users
+    /// together are, those with budget left still connect.
+    pub(super) fn may_connect(&self, party: Party, now: Time) -> bool {
+        if party == Party::Privileged {
+            return true;
+        }
+        let own_ns =
+            self.accounts.get(&party).map_or(PER_USER.burst_ns, |it| it.bucket.level_ns(PER_USER, now));
+        let all_ns = self.all_users.level_ns(ALL_USERS, now);
+        let least_ns = if all_ns > -DEBT_MAX_NS / 2 { -DEBT_MAX_NS / 2 } else { PER_USER.burst_ns / 2 };
+        own_ns > least_ns
+    }
+
+    /// Charges a party for the CPU time that the loop spent on it.
+    pub(super) fn charge(&mut self, party: Party, ns: u64, now: Time) {
+        if party == Party::Privileged {
+            return;
+        }
+        self.account(party, now).bucket.charge(PER_USER, ns, now);
+        self.all_users.charge(ALL_USERS, ns, now);
+    }
+
+    fn may_be_served_at(&self, party: Party, now: Time) -> Time {
+        if party == Party::Privileged {
+            return now;
+        }
+        let own = self.accounts.get(&party).map_or(now, |it| it.bucket.holds_some_at(PER_USER, now));
+        own.max(self.all_users.holds_some_at(ALL_USERS, now))
+    }
+
+    fn account(&mut self, party: Party, now: Time) -> &mut Account {
+        if self.accounts.len() >= REMEMBERED_MAX && !self.accounts.contains_key(&party) {
+            // One whose bucket is full again is as good as unknown.
+            self.accounts.retain(|_, it| {
+                !it.ready.is_empty() || it.bucket.level_ns(PER_USER, now) < PER_USER.burst_ns
+            });
+        }
+        self.accounts
+            .entry(party)
+            .or_insert_with(|| Account { bucket: Bucket::full(PER_USER, now), ready: VecDeque::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: u64 = 1_000_000;
+    const ANA: Party = Party::User(1_000);
+    const BO: Party = Party::User(1_001);
+
+    #[test]
+    fn users_take_turns_and_so_do_the_connections_of_each() {
+        let mut queue = FairQueue::new(0);
+        for client in [1, 2, 3] {
+            queue.push(ANA, client, 0);
+        }
+        queue.push(BO, 10, 0);
+        queue.push(Party::Privileged, 20, 0);
+        // Ready already: it does not come twice.
+        queue.push(ANA, 1, 0);
+        let order: Vec<u64> = std::iter::from_fn(|| queue.next(0)).map(|(_, client)| client).collect();
+        assert_eq!(order, [1, 10, 20, 2, 3]);
+        assert_eq!(queue.due(0), None);
+    }
+
+    /// Ana overdraws her bucket by 20 ms: at 100 ms a second she waits for 200 ms, and nobody else does.
+    #[test]
+    fn a_user_over_budget_waits_until_its_bucket_refills() {
+        let mut queue = FairQueue::new(0);
+        queue.charge(ANA, 70 * MS, 0);
+        queue.push(ANA, 1, 0);
+        queue.push(BO, 2, 0);
+        assert_eq!((queue.next(0), queue.next(0)), (Some((BO, 2)), None));
+        let ana = queue.due(0).unwrap_or(0);
+        assert!((200 * MS..=201 * MS).contains(&ana), "{ana}");
+        assert_eq!((queue.next(ana - MS), queue.next(ana)), (None, Some((ANA, 1))));
+    }
+
+    /// Four users overdraw the joint bucket by 50 ms, which takes 250 ms at 200 ms a second. Root is served meanwhile.
+    #[test]
+    fn users_together_wait_for_the_joint_bucket() {
+        let mut queue = FairQueue::new(0);
+        for uid in 1..5 {
+            queue.charge(Party::User(uid), 50 * MS, 0);
+        }
+        queue.push(BO, 2, 0);
+        queue.push(Party::Privileged, 3, 0);
+        queue.charge(Party::Privileged, 1_000 * MS, 0);
+        assert_eq!((queue.next(0), queue.next(0)), (Some((Party::Privileged, 3)), None));
+        let bo = queue.due(0).unwrap_or(0);
+        assert!((250 * MS..=251 * MS).contains(&bo), "{bo}");
+        assert_eq!(queue.next(bo), Some((BO, 2)));
+    }
+
+    /// A request that took a minute costs its user no more than 500 ms without service.
+    #[test]
+    fn debts_are_bounded() {
+        let mut queue = FairQueue::new(0);
+        queue.charge(ANA, 60_000 * MS, 0);
+        queue.push(ANA, 1, 0);
+        assert!(queue.due(0).is_some_and(|at| at <= 501 * MS), "{:?}", queue.due(0));
+    }
+
+    #[test]
+    fn a_debt_outlasts_the_connection_and_memory_is_bounded() {
+        let mut queue = FairQueue::new(0);
+        queue.charge(ANA, 60 * MS, 0);
+        for uid in 2_000..20_000 {
+            queue.push(Party::User(uid), 1, 900 * MS);
+            assert_eq!(queue.next(900 * MS), Some((Party::User(uid), 1)));
+        }
+        assert!(queue.accounts.len() <= REMEMBERED_MAX, "{}", queue.accounts.len());
+        assert!(!queue.accounts.contains_key(&ANA), "paid back by then");
+    }
+
+    #[test]
+    fn who_only_connects_is_turned_away_and_others_are_not() {
+        let mut queue = FairQueue::new(0);
+        queue.charge(ANA, 60 * MS, 0);
+        assert!(queue.may_connect(ANA, 0), "a little over its budget, it waits");
+        queue.charge(ANA, 20 * MS, 0);
+        assert!(!queue.may_connect(ANA, 0) && queue.may_connect(BO, 0));
+        for uid in 1..5 {
+            queue.charge(Party::User(uid), 100 * MS, 0);
+        }
+        assert!(queue.may_connect(BO, 0) && queue.may_connect(Party::Privileged, 0));
+        queue.charge(BO, 30 * MS, 0);
+        assert!(!queue.may_connect(BO, 0), "all users together are in debt");
+        assert!(queue.may_connect(ANA, 1_000 * MS));
+    }
+
+    proptest! {
+        /// Whatever requests cost, users together take no more than their budget, and a user that asks for little
+        /// is served once in every round.
+        #[test]
+        fn a_flood_stays_within_its_budget(costs in prop::collection::vec(1_000u64..3 * MS, 100..400)) {
+            let mut queue = FairQueue::new(0);
+            let (mut now, mut spent, mut waited_max) = (0, 0, 0);
+            let mut bo_ready_since = None;
+            for (n, cost) in costs.iter().enumerate() {
+                queue.push(ANA, 1, now);
+                queue.push(ANA, 2, now);
+                if n % 20 == 0 {
+                    queue.push(BO, 3, now);
+                    bo_ready_since.get_or_insert(now);
+                }
+                now = queue.due(now).expect("two clients are ready").max(now);
+                let (party, _) = queue.next(now).expect("it is due");
+                if party == BO {
+                    waited_max = waited_max.max(now - bo_ready_since.take().unwrap_or(now));
+                }
+                let cost = if party == BO { 10_000 } else { *cost };
+                now += cost;
+                spent += cost;
+                queue.charge(party, cost, now);
+            }
+            // A burst, one request that overdraws, and 10 % of the time; Bo's requests cost next to nothing.
+            prop_assert!(spent <= 50 * MS + 3 * MS + now / 10 + MS, "{spent} of {now}");
+            // One request of the other's before.
+            prop_assert!(waited_max <= 3 * MS, "{waited_max}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The process at the other end of the daemon's socket: who it is, and which process exactly.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+
+use super::process::{ProcFs, ProcessKey};
+use crate::host::peer;
+
+/// A client of a UNIX socket, as the kernel recorded it when it connected, whatever it executes later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its effective user.
+    pub uid: u32,
+    /// Its groups, the effective one first.
+    pub gids: Vec<u32>,
+    /// Its number; 0 if the pid namespace of this program does not show it.
+    pub pid: u32,
+    /// The process that connected. `None` if it has exited, or belongs to another user by now: then nothing may be done to
+    /// the process that has its number.
+    pub key: Option<ProcessKey>,
+    /// The user that created the user namespace it runs in, if that is not this program's own.
+    pub namespace_owner: Option<u32>,
+}
+
+/// The peer's effective user alone: all that it takes to turn a connection away.
+pub fn uid(stream: &UnixStream) -> io::Result<u32> {
+    Ok(peer::credentials(stream)?.0)
+}
+
+impl Peer {
+    /// Identifies the peer of a connection.
+    ///
+    /// The process is pinned: with `SO_PEERPIDFD` (Linux 6.5) the kernel gives a descriptor of the very process that
+    /// connected. /proc is read first, and then the descriptor still shows a live process, so that what was read cannot be
+    /// of a later process with the same number. On an older kernel a process that took the number before this call is
+    /// mistaken for the peer. It must have the peer's user: so nobody can pass a process of another user off as its own.
+    pub fn of(stream: &UnixStream, procfs: &mut ProcFs) -> io::Result<Peer> {
+        let (uid, gid, pid) = peer::credentials(stream)?;
+        let gids = std::iter::once(gid).chain(peer::groups(stream)).collect();
+        let mut found = Peer { uid, gids, pid, key: None, namespace_owner: None };
+        // An error: the process is gone.
+        let Ok(pidfd) = peer::pidfd(stream) else { return Ok(found) };
+        let key = procfs.stat(pid).ok().flatten().map(|stat| stat.key);
+        let has_its_user = procfs.identity(pid).ok().flatten().is_some_and(|now| now.uid == uid);
+        let namespace_owner = peer::namespace_owner(pid);
+        if has_its_user && pidfd.is_none_or(|pidfd| peer::is_alive(&pidfd)) {
+            (found.key, found.namespace_owner) = (key, namespace_owner);
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    /// A process that connects and leaves its connection to another one.
+    const CONNECTS: &str = "
+import os, socket, sys
+client = socket.socket(socket.AF_UNIX)
+if len(sys.argv) > 2:
+    client.connect(sys.argv[1])
+    if os.fork():
+        os._exit(0)
+else:
+    client.connect(sys.argv[1])
+client.recv(1)
+";
+
+    fn connect(extra: &[&str]) -> (std::process::Child, UnixStream, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut command = Command::new("python3");
+        command.arg("-c").arg(CONNECTS).arg(&path).args(extra).stdout(Stdio::null());
+        let child = command.spawn().unwrap();
+        (child, listener.accept().unwrap().0, dir)
+    }
+
+    #[test]
+    fn the_process_that_connected_is_identified() {
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let (mut child, stream, _dir) = connect(&[]);
+        let peer = Peer::of(&stream, &mut procfs).unwrap();
+        assert_eq!(peer.pid, child.id());
+        assert_eq!(peer.key, procfs.stat(child.id()).unwrap().map(|stat| stat.key));
+        assert!(peer.key.is_some());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// The connection is still open, held by a child of the process that made it.
+    #[test]
+    fn a_process_that_exited_after_connecting_is_nobody() {
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let (mut child, stream, _dir) = connect(&["and exit"]);
+        // It is a zombie before this, and has no number after it.
+        child.wait().unwrap();
+        let peer = Peer::of(&stream, &mut procfs).unwrap();
+        assert_eq!((peer.pid, peer.key), (child.id(), None));
+    }
+}
