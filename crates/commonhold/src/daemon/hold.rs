@@ -54,6 +54,8 @@ pub(super) struct Stepped {
     pub(super) plan: Plan,
     /// Problems that were not said before.
     pub(super) new_problems: Vec<String>,
+    /// Problems that lasted, and are over.
+    pub(super) over: Vec<String>,
 }
 
 impl Hold {
@@ -107,8 +109,10 @@ impl Hold {
             self.follow_rights(&plan);
         }
         let mut new_problems = self.keep(problems);
+        let before = self.standing.clone();
         new_problems.extend(self.stand(imbalances));
-        Ok(Stepped { next: plan.next, plan, new_problems })
+        let over = before.into_iter().filter(|problem| !self.standing.contains(problem)).collect();
+        Ok(Stepped { next: plan.next, plan, new_problems, over })
     }
 
     /// Keeps what a plan that was carried out changed of rights, and has the next one change what waited for a unit that is

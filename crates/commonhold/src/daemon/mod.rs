@@ -437,6 +437,9 @@ impl Daemon<'_> {
                 for problem in stepped.new_problems {
                     output::complain(&format!("problem: {problem}"));
                 }
+                for problem in stepped.over {
+                    output::say(&format!("over: {problem}"));
+                }
                 self.held.book(self.hold.decided(), self.hold.traded());
                 for change in self.hold.decided() {
                     output::say(&format!("tickets {}", words::rights(self.hold.contract(), change)));

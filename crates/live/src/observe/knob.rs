@@ -31,7 +31,9 @@ pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError 
             "; run as root, or below a delegated cgroup: systemd-run --user --scope -p Delegate=yes commonhold run ..."
         }
         Some(libc::ENOENT | libc::ENODEV) => {
-            "; another program removed the cgroup or its controller: stop it, and start commonhold again"
+            "; the cgroup is gone, or this controller was taken from it: a service manager removes a cgroup with its last \
+             process, and a controller that none of its settings needs; if it goes on, see which controllers the cgroup above \
+             has in cgroup.subtree_control"
         }
         Some(libc::EBUSY) => {
             "; the cgroup still holds processes or cgroups of another program: move them out of it"

@@ -37,7 +37,7 @@ pub use former::{Former, Held, Reverted};
 pub use manager::{Manager, State};
 pub use names::{Place, group_of_slice, slice_for, unit_of};
 pub use property::{Property, UNSET, Value};
-pub use queue::{Answer, Change, Done, News, Queue, Request};
+pub use queue::{Answer, Change, Done, Queue, Request};
 pub use scope::Scope;
 
 /// Whose systemd it is: the machine's, or a user's own.

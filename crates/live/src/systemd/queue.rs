@@ -4,13 +4,13 @@
 //! The loop has CPUs to call back meanwhile.
 //!
 //! Algorithm: requests stand in a queue, and a thread makes them in turn. The loop takes their answers at its next look
-//! ([`Queue::done`]). Where systemd does not answer, what stands in the queue is answered with the same error for a second,
-//! without asking: else a queue of many would take two seconds for each. When nothing was asked for a second, the connection ends.
+//! ([`Queue::done`]). Where systemd does not answer, what stands in the queue is answered with the same error, without asking,
+//! for a second: else a queue of many would take two seconds for each. That time doubles with each call that is not answered
+//! (exponential back-off, [`REST_MAX`] at most). When nothing was asked for a second, the connection ends.
 //!
-//! Properties: no call of the loop waits, but for the end. What is asked for is asked in order. That systemd does not answer is
-//! said once, and that it does again ([`Queue::news`]).
+//! Properties: no call of the loop waits, but for the end. What is asked for is asked in order. [`Queue::silence`] says for as
+//! long as systemd does not answer what was seen of that.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -21,8 +21,11 @@ use super::manager::ANSWERS_WITHIN;
 use super::{Error, Former, Held, Manager, Property, Reverted, Scope, State, Value, Whose};
 use crate::LiveError;
 
-/// For how long nothing is asked of a systemd that has not answered.
+/// For how long nothing is asked of a systemd that has not answered once.
 const REST: Duration = Duration::from_secs(1);
+
+/// The same after it has not answered several times.
+const REST_MAX: Duration = Duration::from_secs(16);
 
 /// For how long a connection is kept that nobody uses.
 const IDLE: Duration = Duration::from_secs(1);
@@ -106,15 +109,6 @@ pub struct Done {
     pub answer: Result<Answer, Error>,
 }
 
-/// That systemd has stopped answering, or begun again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum News {
-    /// It does not answer, and why.
-    Lost(String),
-    /// It answers again.
-    Back,
-}
-
 /// The queue, and the thread that makes what stands in it.
 #[derive(Debug)]
 pub struct Queue {
@@ -124,9 +118,8 @@ pub struct Queue {
     ends: Arc<AtomicBool>,
     asked: u64,
     answered: u64,
-    /// Why it does not answer, as it was said.
-    lost: bool,
-    news: VecDeque<News>,
+    /// What was seen when it stopped answering, if it has not begun again.
+    silence: Option<String>,
 }
 
 impl Queue {
@@ -150,8 +143,7 @@ impl Queue {
             ends,
             asked: 0,
             answered: 0,
-            lost: false,
-            news: VecDeque::new(),
+            silence: None,
         })
     }
 
@@ -175,19 +167,20 @@ impl Queue {
         let all: Vec<Done> = self.done.try_iter().collect();
         self.answered += all.len() as u64;
         for done in &all {
-            let is_silent = done.answer.as_ref().err().is_some_and(Error::is_silence);
-            if is_silent != self.lost {
-                self.lost = is_silent;
-                let why = done.answer.as_ref().err().map(Error::to_string);
-                self.news.push_back(why.filter(|_| is_silent).map_or(News::Back, News::Lost));
+            match &done.answer {
+                // The first one: others that follow from it are no news.
+                Err(error) if error.is_silence() => {
+                    self.silence.get_or_insert_with(|| error.to_string());
+                }
+                _ => self.silence = None,
             }
         }
         all
     }
 
-    /// What is to be said, once each: that systemd does not answer, or does again. [`Queue::done`] learns it.
-    pub fn news(&mut self) -> Option<News> {
-        self.news.pop_front()
+    /// What was seen when systemd stopped answering; `None` while it answers. [`Queue::done`] learns it.
+    pub fn silence(&self) -> Option<&str> {
+        self.silence.as_deref()
     }
 }
 
@@ -209,6 +202,7 @@ fn serve(
     ends: &AtomicBool,
 ) {
     let mut rest: Option<(Instant, String)> = None;
+    let mut pause = REST;
     loop {
         let (number, request) = match requests.recv_timeout(IDLE) {
             Ok(request) => request,
@@ -227,8 +221,11 @@ fn serve(
         };
         match &answer {
             Err(Error::Resting { .. }) => {}
-            Err(error) if error.is_silence() => rest = Some((Instant::now() + REST, error.to_string())),
-            _ => rest = None,
+            Err(error) if error.is_silence() => {
+                rest = Some((Instant::now() + pause, error.to_string()));
+                pause = (pause * 2).min(REST_MAX);
+            }
+            _ => (rest, pause) = (None, REST),
         }
         if answers.send(Done { number, answer }).is_err() {
             return;
@@ -306,7 +303,7 @@ mod tests {
         assert!(matches!(all[1].answer, Err(Error::Unsuitable { .. })));
         assert!(matches!(&all[2].answer, Ok(Answer::Set(left)) if left.is_empty()));
         assert!(matches!(all[3].answer, Ok(Answer::Reloaded(true))));
-        assert_eq!((queue.waiting(), queue.news()), (0, None));
+        assert_eq!((queue.waiting(), queue.silence()), (0, None));
     }
 
     /// The loop has seen no weight; an administrator sets one before the loop's own is asked for.
@@ -334,12 +331,11 @@ mod tests {
         let all = answered(&mut queue, 19);
         assert!(all.iter().all(|done| done.answer.as_ref().is_err_and(Error::is_silence)));
         assert_eq!(played.stage().heard.len(), 1, "the others were not asked");
-        assert!(matches!(queue.news(), Some(News::Lost(_))));
-        assert_eq!(queue.news(), None);
+        assert!(queue.silence().is_some());
         thread::sleep(REST);
         queue.ask(set(50));
         assert!(matches!(&answered(&mut queue, 1)[0].answer, Ok(Answer::Set(left)) if left.is_empty()));
-        assert_eq!((queue.news(), queue.news()), (Some(News::Back), None));
+        assert_eq!(queue.silence(), None);
     }
 
     #[test]

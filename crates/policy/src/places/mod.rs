@@ -18,7 +18,8 @@
 //! others have what it cannot use. So a part follows use, and all parts sum to what the unit has.
 //!
 //! - Memory: bounds and guarantees of the unit's own processes, and what is taken from them.
-//! - CPUs: the set of the unit, less what the manager does not allow there. Weights and caps by CPU time. Where a scheduler decides
+//! - CPUs: the set of the unit, less what the manager does not allow there. Weights and caps by CPU time. Weights average a
+//!   kernel's default, so that what is in no unit keeps the part that a kernel would give it beside these groups. Where a scheduler decides
 //!   at every switch, it knows the places, and there are no parts: sets and caps that they had are lifted.
 //! - Disks: rates by what is transferred.
 //!
@@ -54,8 +55,9 @@ const CHANGE_PART: u64 = 16;
 /// The largest page of any kernel, in bytes.
 const PAGE_MAX: u64 = 1 << 16;
 
-/// The highest weight that a kernel takes.
-const WEIGHT_MAX: u64 = 10_000;
+/// The highest weight that a kernel takes, and the one that it gives to a new control group.
+const WEIGHT_MAX: u32 = 10_000;
+const WEIGHT_DEFAULT: u32 = 100;
 
 /// Parts of what a unit has, by what each uses; none gets more than its cap. What nobody may have is left out.
 pub fn spread(total: u64, uses: &[u64], caps: &[u64]) -> Vec<u64> {
@@ -556,7 +558,7 @@ impl State {
 
     /// CPU sets, weights and caps, where no scheduler knows the places.
     fn cpus(&mut self, held: &Held<'_>, input: Input<'_>, plan: &Plan, orders: &mut Vec<Step<PartOrder>>) {
-        let machine = (input.machine.cpus.len() as u64).max(1) * 1_000_000;
+        let mut parts_of = BTreeMap::new();
         for (unit, places) in &held.of {
             let entitled = plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);
             let mut holders = vec![None];
@@ -581,16 +583,18 @@ impl State {
                     let action = PartOrder::Confine { unit: *unit, at: facts.place, cpus: wanted };
                     orders.push(Step { action, reason: Reason::FollowsUse });
                 }
-                let weight = (part.min(&machine) * WEIGHT_MAX / machine).clamp(1, WEIGHT_MAX);
-                if input.means.weights
-                    && !facts.most.weight
-                    && differs(told.weight.map(u64::from), Some(weight))
-                {
-                    let weight = u32::try_from(weight).unwrap_or(u32::MAX);
-                    told.weight = Some(weight);
-                    let action = PartOrder::Weigh { unit: *unit, at: facts.place, weight };
-                    orders.push(Step { action, reason: Reason::FollowsUse });
+                if input.means.weights && !facts.most.weight {
+                    parts_of.insert(*at, *part);
                 }
+            }
+        }
+        for (at, weight) in weights(held.places, &parts_of) {
+            let PlaceFacts { unit, place, .. } = held.places[at];
+            let told = self.told.entry((unit, Some(place))).or_default();
+            if differs(told.weight.map(u64::from), Some(u64::from(weight))) {
+                told.weight = Some(weight);
+                let action = PartOrder::Weigh { unit, at: place, weight };
+                orders.push(Step { action, reason: Reason::FollowsUse });
             }
         }
         if input.means.caps {
@@ -689,6 +693,27 @@ impl State {
             }
         }
     }
+}
+
+/// The weights of places, by what each has of CPU time.
+///
+/// Among places in the same encloser weights are in proportion, and their mean is a kernel's default. So what stands beside them
+/// there with the default weight, such as root's own sessions, has the part that it would have if no place were weighed: beside
+/// N busy places 1/(N + 1). With weights that sum to a fixed number, it would be starved.
+fn weights(places: &[PlaceFacts], parts: &BTreeMap<usize, u64>) -> Vec<(usize, u32)> {
+    let encloser = |at: usize| places[at].group.rsplit_once('/').map_or("", |(encloser, _)| encloser);
+    let mut sums: BTreeMap<&str, (u128, u128)> = BTreeMap::new();
+    for (at, part) in parts {
+        let sum = sums.entry(encloser(*at)).or_default();
+        *sum = (sum.0 + 1, sum.1 + u128::from(*part));
+    }
+    let weight = |(at, part): (&usize, &u64)| {
+        let (places, sum) = sums.get(encloser(*at)).copied().unwrap_or_default();
+        let weight = (u128::from(*part) * u128::from(WEIGHT_DEFAULT) * places + sum / 2).checked_div(sum);
+        let weight = weight.map_or(WEIGHT_DEFAULT, |weight| u32::try_from(weight).unwrap_or(WEIGHT_MAX));
+        (*at, weight.clamp(1, WEIGHT_MAX))
+    };
+    parts.iter().map(weight).collect()
 }
 
 /// Rates are measured over this time at least.

@@ -330,27 +330,44 @@ fn a_rate_goes_though_something_else_was_set_meanwhile() {
     assert_eq!(of_place(&world.step(rate(None))), 1);
 }
 
-/// Weights are of the machine: of four CPUs, two are half.
+/// 3 : 1 of the CPUs among two slices, and a service elsewhere. Weights average 100 among those side by side, so that a slice of
+/// root's beside them, which has 100, has a third while both are busy, as if nobody were weighed.
 #[test]
-fn weights_are_in_one_measure_and_a_scheduler_needs_none() {
+fn weights_follow_parts_and_average_the_default() {
     let mut world = World::new();
+    let physics = UnitId(ANA.0 - 1);
     world.place(1, ANA, 0);
-    let weights = |orders: &[PartOrder]| {
+    world.place(2, physics, 0);
+    world.place(3, ANA, 0);
+    world.snapshot.places[2].group = "/system.slice/batch.service".to_owned();
+    let weights = |orders: &[PartOrder]| -> Vec<(u32, u32)> {
         let of = |order: &PartOrder| match order {
-            PartOrder::Weigh { weight, .. } => Some(*weight),
+            PartOrder::Weigh { at, weight, .. } => Some((at.0, *weight)),
             _ => None,
         };
-        orders.iter().find_map(of)
+        orders.iter().filter_map(of).collect()
     };
-    assert_eq!(weights(&world.step(|_| ())), Some(4_687), "little for its own group, which uses nothing");
-    world.snapshot.units[ANA.index()].used_ns = SECOND;
-    assert_eq!(
-        weights(&world.step(|_| ())),
-        Some(1_250),
-        "a CPU for its own group, and half of what is left"
-    );
+    let entitled = |plan: &mut Plan| {
+        plan.decisions.cpu.entitled = vec![0, 0, 1_000_000, 3_000_000];
+    };
+    // Each keeps a sixteenth for its own group. Ana's two places share what is left of 3 CPUs: 1.4 of them each.
+    assert_eq!(weights(&world.step(entitled)), [(1, 120), (2, 80), (3, 100)]);
     world.means.switches = true;
-    assert_eq!(weights(&world.step(|_| ())), None);
+    assert_eq!(weights(&world.step(entitled)), []);
+}
+
+/// However uneven the parts are, the default weight beside places has at least the part of an even division.
+#[test]
+fn the_mean_of_weights_is_the_default() {
+    let mut world = World::new();
+    for place in 1..=5 {
+        world.place(place, ANA, 0);
+    }
+    let parts: BTreeMap<usize, u64> = [(0, 3_000_000), (1, 1_000_000), (2, 10), (3, 0), (4, 500_000)].into();
+    let found = weights(&world.snapshot.places, &parts);
+    assert_eq!(found, [(0, 333), (1, 111), (2, 1), (3, 1), (4, 56)]);
+    let none: BTreeMap<usize, u64> = [(0, 0)].into();
+    assert_eq!(weights(&world.snapshot.places, &none), [(0, 100)]);
 }
 
 /// Control groups held the CPUs while the scheduler rested. It is back: places are confined and capped no more.

@@ -641,6 +641,21 @@ impl CgroupBackend {
         self.disks.observe(self.now, || self.contract.held().filter_map(leaf).chain(places).collect())
     }
 
+    /// Drops what failed only because a control group of another manager's ended meanwhile: a service that stops, and a
+    /// session that ends, take their groups with them between a look and an order. The next look finds no place there.
+    fn without_ended_groups(&self, mut problems: Vec<LiveError>) -> Vec<LiveError> {
+        let (mount, own) = (self.places.mount(), &self.groups.tree().top);
+        problems.retain(|problem| {
+            let LiveError::File { path, source, .. } = problem else { return true };
+            let is_missing = matches!(source.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
+            let is_others = path.starts_with(mount) && !path.starts_with(own);
+            let has_ended =
+                is_missing && is_others && path.parent().is_some_and(|group| !crate::host::is_dir(group));
+            !has_ended
+        });
+        problems
+    }
+
     /// An order that cannot reach anybody is an error: never silently nothing.
     fn can_order(&self, unit: UnitId, controller: Option<&str>) -> Result<(), LiveError> {
         if self.groups.leaf(unit).is_none() {
@@ -758,7 +773,7 @@ impl LiveBackend for CgroupBackend {
     }
 
     fn standing(&self) -> Vec<&LiveError> {
-        self.exposure.standing().collect()
+        self.exposure.standing().chain(self.places.silence()).collect()
     }
 
     fn alarm(&self) -> Option<BorrowedFd<'_>> {
@@ -803,7 +818,8 @@ impl Backend for CgroupBackend {
     fn take_problems(&mut self) -> Vec<LiveError> {
         let memory = self.memory.as_mut().map(Memory::take_problems);
         self.problems.extend(memory.into_iter().flatten());
-        std::mem::take(&mut self.problems)
+        let problems = std::mem::take(&mut self.problems);
+        self.without_ended_groups(problems)
     }
 
     fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
@@ -871,7 +887,7 @@ impl Backend for CgroupBackend {
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
-        problems
+        self.without_ended_groups(problems)
     }
 }
 

@@ -152,6 +152,16 @@ impl Places {
         }
     }
 
+    /// Where control groups are mounted.
+    pub(super) fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// That systemd does not answer, for as long as it does not.
+    pub(super) fn silence(&self) -> Option<&LiveError> {
+        self.properties.as_ref().and_then(Properties::silence)
+    }
+
     /// Begins to tell the machine's systemd.
     pub(super) fn tell_systemd(&mut self) -> Result<(), LiveError> {
         self.properties = Properties::begin()?;

@@ -37,9 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use commonhold_policy::{MS, PlaceBounds, Time};
 
 use crate::LiveError;
-use crate::systemd::{
-    Answer, Change, Done, Former, Held, News, Property, Queue, Request, Reverted, Value, Whose,
-};
+use crate::systemd::{Answer, Change, Done, Former, Held, Property, Queue, Request, Reverted, Value, Whose};
 use crate::undo::journal::{Entry, Journal, record};
 
 /// What is set of places.
@@ -116,6 +114,8 @@ pub(super) struct Properties {
     rewritten: BTreeSet<String>,
     /// Refusals that were said.
     said: BTreeSet<String>,
+    /// That systemd does not answer.
+    silence: Option<LiveError>,
     /// systemd counts files among its own that are gone: it is to read them anew, once all is let go that is to be.
     is_to_read: bool,
     /// Not before this, where it has not done so.
@@ -142,6 +142,7 @@ impl Properties {
             asked,
             rewritten,
             said,
+            silence: None,
             is_to_read: false,
             read_after: 0,
             now: 0,
@@ -283,20 +284,23 @@ impl Properties {
                 (_, Ok(_)) => {}
             }
         }
-        while let Some(news) = self.queue.news() {
-            problems.push(match news {
-                News::Lost(why) => LiveError::Unavailable {
-                    what: format!("systemd is told nothing: {why}"),
-                    remedy: "meanwhile the kernel's files have what holds".to_owned(),
-                },
-                News::Back => LiveError::Unavailable {
-                    what: "systemd answers again".to_owned(),
-                    remedy: "nothing is to be done".to_owned(),
-                },
-            });
-        }
+        self.silence = match (self.queue.silence(), self.silence.take()) {
+            (None, _) => None,
+            (Some(_), Some(said)) => Some(said),
+            (Some(seen), None) => Some(LiveError::Unavailable {
+                what: format!("systemd did not answer: {seen}"),
+                remedy: "limits are in force in the kernel's files, and its properties will follow: it is asked again, after a \
+                         second and then less often"
+                    .to_owned(),
+            }),
+        };
         self.ask(now);
         problems
+    }
+
+    /// That systemd does not answer, for as long as it does not.
+    pub(super) fn silence(&self) -> Option<&LiveError> {
+        self.silence.as_ref()
     }
 
     fn ask(&mut self, now: Time) {
