@@ -86,6 +86,18 @@ pub enum Entry {
         /// The process.
         process: ProcessKey,
     },
+    /// A descendant of this process is about to be stopped. It runs now, and may stop itself when it learns of that, as su, sudo
+    /// and script do: if it did, it is to run again.
+    MayFollow {
+        /// The process.
+        process: ProcessKey,
+    },
+    /// No descendant of this process is stopped any more, and it runs: the earlier entry counts no more, so that a stop from
+    /// now on is its user's.
+    FollowsNot {
+        /// The process.
+        process: ProcessKey,
+    },
     /// A process is about to be moved to a cgroup of ours, or to a scope; this is where it was.
     Moved {
         /// The process.
@@ -391,7 +403,7 @@ pub(crate) fn first_word(line: &str) -> &str {
 /// that is held, what was before the first time counts, and the last two values that it was given.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let (mut prioritized, mut scored) = (BTreeSet::new(), BTreeSet::new());
+    let (mut prioritized, mut scored, mut following) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut back, mut given_values, mut left) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
     let mut over = BTreeSet::new();
     let mut kept: Vec<&Entry> = Vec::new();
@@ -403,6 +415,11 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
             Entry::Stopped { process } => stops.insert(*process) && alive(*process),
             Entry::Continued { process } => {
                 stops.insert(*process);
+                false
+            }
+            Entry::MayFollow { process } => following.insert(*process) && alive(*process),
+            Entry::FollowsNot { process } => {
+                following.insert(*process);
                 false
             }
             Entry::Moved { process, .. } => origins.insert(*process) && alive(*process),
@@ -480,6 +497,10 @@ mod tests {
 
     fn stopped(pid: u32) -> Entry {
         Entry::Stopped { process: key(pid) }
+    }
+
+    fn follows(pid: u32) -> Entry {
+        Entry::MayFollow { process: key(pid) }
     }
 
     fn affinity(pid: u32, cpus: &str) -> Entry {
@@ -652,6 +673,10 @@ mod tests {
             affinity(9, "0"),
             Entry::Continued { process: key(1) },
             stopped(2),
+            follows(1),
+            follows(2),
+            follows(2),
+            Entry::FollowsNot { process: key(1) },
             knob("ours"),
             given("0"),
             affinity(1, "1"),
@@ -664,7 +689,7 @@ mod tests {
         // Process 9 has ended; process 1 was continued, and its owner changed its mask.
         let kept = compacted(&entries, |key| key.pid != 9);
         let last = Entry::Knob { path: "/job".into(), original: "another of the manager's".to_owned() };
-        assert_eq!(kept, [knob("first"), given("0"), stopped(2), affinity(1, "1"), last]);
+        assert_eq!(kept, [knob("first"), given("0"), stopped(2), follows(2), affinity(1, "1"), last]);
     }
 
     #[test]

@@ -9,12 +9,13 @@
 //! Properties: idempotent.
 //! - A thread is only touched while it has a mask, or a priority, that the daemon gave. One that its owner chose
 //!   meanwhile stays.
-//! - A process is only continued while it is stopped and the journal says that the daemon stopped it. A process that a
-//!   user stopped stays stopped.
+//! - A process is only continued while it is stopped and the journal says that the daemon stopped it, or that it may have
+//!   stopped itself for that ([`followers`]). A process that a user stopped stays stopped.
 //! - A process is only moved while it is in a control group that the daemon made.
 
 mod bus;
 pub mod caretaker;
+mod followers;
 mod groups;
 mod inherited;
 pub mod journal;
@@ -29,7 +30,7 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::host::signal;
-use crate::observe::process::{ProcFs, ProcessKey, State, is_now};
+use crate::observe::process::{ProcFs, ProcessKey, Stat, State, is_now};
 use crate::undo::journal::Entry;
 
 /// What was undone.
@@ -133,9 +134,12 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     inherited::restore::<inherited::OomScore>(entries, &mut procfs, &mut undone, progress);
     bus::restore(entries, Path::new("/"), &mut undone);
     properties.finish(&mut undone);
+    followers::settle(entries, &mut procfs, &mut undone);
     undone
 }
 
+/// Continues whom the journal says to be stopped, and then who stopped themselves for that: they would stop again while they see
+/// a stopped child.
 fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
     let mut stopped: BTreeSet<ProcessKey> = BTreeSet::new();
     for entry in entries {
@@ -145,16 +149,26 @@ fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone)
             _ => false,
         };
     }
-    for key in stopped.into_iter().rev() {
+    let followed = followers::stopped(entries, procfs, undone);
+    // Children before their parents, here too.
+    let mut stopped: Vec<ProcessKey> = stopped.into_iter().collect();
+    stopped.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
+    for key in stopped {
         // A signal sent to a process that is deep in the kernel stops it only later: SIGCONT takes it back all the same,
         // and does nothing to a process that runs.
-        let wanted = || is_now(procfs, key, |stat| stat.state != State::Ended);
-        match signal::send(key.pid, Signal::CONT, wanted) {
-            Ok(sent) => undone.continued += u32::from(sent),
-            Err(err) => undone.problems.push(format!(
-                "process {}: cannot continue: {err}; continue it by hand: kill -CONT {}",
-                key.pid, key.pid
-            )),
-        }
+        continue_one(key, procfs, undone, |stat| stat.state != State::Ended);
+    }
+    for key in followed {
+        continue_one(key, procfs, undone, Stat::is_stopped_by_sigstop);
+    }
+}
+
+fn continue_one(key: ProcessKey, procfs: &mut ProcFs, undone: &mut Undone, wanted: fn(&Stat) -> bool) {
+    match signal::send(key.pid, Signal::CONT, || is_now(procfs, key, wanted)) {
+        Ok(sent) => undone.continued += u32::from(sent),
+        Err(err) => undone.problems.push(format!(
+            "process {}: cannot continue: {err}; continue it by hand: kill -CONT {}",
+            key.pid, key.pid
+        )),
     }
 }

@@ -505,6 +505,7 @@ impl CgroupBackend {
             roster: &mut self.roster,
             journal: &mut self.journal,
             problems: &mut self.seating,
+            now: self.now,
             closed: &|member| seats.is_shut(member.key) && !is_frozen(member),
         });
         self.problems.append(&mut self.seating.unread);

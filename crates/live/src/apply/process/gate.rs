@@ -71,6 +71,7 @@ impl UserBackend {
             roster: &mut self.roster,
             journal: &mut self.journal,
             problems: &mut self.problems,
+            now: self.now,
             closed: &closed,
         })
     }
