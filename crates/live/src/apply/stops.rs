@@ -63,6 +63,13 @@ impl Stops {
         }
     }
 
+    /// Others may have continued anybody: each is looked at again, whether it has run or not.
+    pub(super) fn doubt(&mut self) {
+        for (_, clock) in self.ours.values_mut() {
+            *clock = None;
+        }
+    }
+
     fn has(&self, key: ProcessKey) -> bool {
         self.ours.get(&key.pid).is_some_and(|(ours, _)| *ours == key)
     }

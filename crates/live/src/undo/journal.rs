@@ -29,6 +29,7 @@ use crate::host::io_priority::IoPriority;
 use crate::host::{self, File};
 use crate::observe::process::{ProcFs, is_alive};
 use crate::systemd::{Former, Property, Value, Whose};
+use crate::undo::lifeline::Beats;
 
 pub use crate::observe::process::ProcessKey;
 
@@ -205,6 +206,8 @@ pub struct Journal {
     torn: bool,
     /// The size at which it is compacted next.
     compact_at: u64,
+    /// None where no caretaker watches.
+    beats: Beats,
 }
 
 impl Journal {
@@ -219,8 +222,14 @@ impl Journal {
         let mut file = open_locked(&path, take_over_after)?;
         let content = file.read_to_end().map_err(|err| failed(&path, "read", err))?;
         let leftover = text::parse(&content);
-        let mut journal =
-            Journal { file, path, bytes: content.len() as u64, torn: false, compact_at: COMPACT_BYTES };
+        let mut journal = Journal {
+            file,
+            path,
+            bytes: content.len() as u64,
+            torn: false,
+            compact_at: COMPACT_BYTES,
+            beats: Beats::default(),
+        };
         if leftover.is_empty() {
             journal.clear()?;
         } else if content.last() != Some(&b'\n') {
@@ -235,6 +244,9 @@ impl Journal {
         if entries.is_empty() {
             return Ok(());
         }
+        if entries.iter().any(|entry| matches!(entry, Entry::Stopped { .. })) {
+            self.beats.watch();
+        }
         let mut lines = Vec::new();
         for entry in entries {
             text::write(&mut lines, entry);
@@ -245,6 +257,16 @@ impl Journal {
             self.compact_at = self.bytes * 2;
         }
         Ok(())
+    }
+
+    /// Has a caretaker watch, from now on, that the daemon turns while the journal has somebody stopped.
+    pub fn beat_with(&mut self, beats: Beats) {
+        self.beats = beats;
+    }
+
+    /// The beats of the daemon that writes this.
+    pub(crate) fn beats(&self) -> &Beats {
+        &self.beats
     }
 
     /// Forgets every entry: all of it was undone.

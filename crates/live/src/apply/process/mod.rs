@@ -379,6 +379,7 @@ impl Backend for UserBackend {
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         // A clock that jumps back would make everything look fresh for as long.
         self.now = now.max(self.now);
+        self.gates.turn(&self.journal);
         self.look()?;
         self.disks.observe(self.now, &self.contract, &mut self.roster)?;
         self.enforce_gates()?;
