@@ -45,6 +45,7 @@ fn hold(directory: &Path, pid: u32, cpus: &str, closed: bool) -> Result<(), Box<
         journal.clear()?;
     }
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
+    journal.beat_with(caretaker.beats());
     let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
     let mut contract = Contract::default();
     let job = contract.add(None, "job");

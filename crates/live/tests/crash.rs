@@ -27,7 +27,7 @@ impl Daemon {
             .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(std::fs::File::create(directory.join("said")).unwrap())
             .spawn()
             .unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap());
@@ -70,6 +70,52 @@ fn a_killed_daemon_leaves_nothing_pinned_or_stopped() {
     daemon.kill();
     eventually("undone", || masks(job.pid()) == [all.clone()] && !states(job.pid()).contains(&'T'));
     eventually("the journal is removed", || journal_is_gone(directory.path()));
+}
+
+/// A daemon that is stopped itself makes no turn: the caretaker continues what it has stopped, but does not unpin it. The daemon
+/// stops it again when it goes on.
+#[test]
+fn a_stopped_daemon_leaves_nothing_stopped() {
+    let Some((one, all)) = one_cpu() else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let job = start("sh", &["-c", "sleep 1000 & while :; do :; done"]);
+    eventually("a child", || descendants(job.pid()).len() == 2);
+    let daemon = Daemon::start(directory.path(), &job, &["closed"]);
+    for _ in 0..2 {
+        eventually("all stopped", || states(job.pid()) == ['T'; 2]);
+        support::kill(daemon.child.id(), libc::SIGSTOP);
+        eventually("all go on", || !states(job.pid()).contains(&'T'));
+        assert_eq!(state(daemon.child.id()), 'T');
+        assert_eq!(masks(job.pid()), [one.clone()]);
+        support::kill(daemon.child.id(), libc::SIGCONT);
+    }
+    eventually("all stopped", || states(job.pid()) == ['T'; 2]);
+    let said = std::fs::read_to_string(directory.path().join("said")).unwrap();
+    assert_eq!(said.matches("problem: the daemon makes no turn").count(), 2, "{said}");
+    assert_eq!(daemon.end(), "undone: 2 threads unpinned, 2 processes continued\n");
+    assert_eq!(masks(job.pid()), [all]);
+}
+
+/// A daemon that turns is left alone, and a caretaker that has nobody to continue does not wake up.
+#[test]
+fn the_caretaker_of_a_daemon_that_turns_does_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let job = start("sleep", &["1000"]);
+    let daemon = Daemon::start(directory.path(), &job, &["closed"]);
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert_eq!(state(job.pid()), 'T');
+    assert_eq!(std::fs::read_to_string(directory.path().join("said")).unwrap(), "");
+    daemon.end();
+    let daemon = Daemon::start(directory.path(), &job, &[]);
+    let caretaker = descendants(daemon.child.id()).into_iter().find(|pid| *pid != daemon.child.id()).unwrap();
+    let woken = || {
+        let status = std::fs::read_to_string(format!("/proc/{caretaker}/status")).unwrap();
+        status.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap().to_owned()
+    };
+    let before = woken();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(woken(), before);
+    daemon.end();
 }
 
 #[test]

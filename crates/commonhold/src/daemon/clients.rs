@@ -45,7 +45,7 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 const SEND_BYTES_MAX: usize = 512 << 10;
 /// Connections that the kernel queues until they are accepted. Beyond that connect(2) waits, first come, first served;
 /// a long queue would let one user's connections delay everybody's.
-const BACKLOG: i32 = 64;
+const BACKLOG: i32 = 256;
 
 /// The caller, as the kernel says: as it was when it connected, whatever it becomes by a program that it executes later.
 #[derive(Debug)]

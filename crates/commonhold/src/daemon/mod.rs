@@ -70,7 +70,7 @@ const ENTERING_NS: Time = 10_000_000;
 const SERVING_NS: Time = 2_000_000;
 
 /// Connections that are accepted before clients are served.
-const ACCEPTS_MAX: usize = 16;
+const ACCEPTS_MAX: usize = 64;
 
 /// The daemon stays so long on a CPU.
 const MOVES_NS: Time = 100_000_000;

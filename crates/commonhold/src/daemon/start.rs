@@ -173,8 +173,9 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     // A call-back is worth something only if it comes at once, on a machine full of others' work too. Root's daemon may
     // go before it; an ordinary user's takes its turn.
     let _ = rustix::process::setpriority_process(None, NICE);
-    let journal = journal(&directory)?;
+    let mut journal = journal(&directory)?;
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
+    journal.beat_with(caretaker.beats());
     let contract = loaded.contract;
     let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
     let backend: Box<dyn LiveBackend> = match choice {

@@ -40,6 +40,30 @@ fn a_killed_daemon_leaves_nobody_stopped() {
     assert!(begin.elapsed().as_millis() < UNDONE_MS, "{:?}", begin.elapsed());
 }
 
+/// The daemon is stopped while a unit waits for its turn; then its caretaker is another one, and it is stopped again.
+#[test]
+fn a_stopped_daemon_leaves_nobody_stopped() {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let members: Vec<Process> = (0..=cpus).map(|_| Process::spinner()).collect();
+    let place = Place::with_units(&members.iter().collect::<Vec<_>>());
+    let daemon = place.run(&[]);
+    for said in 1..=2 {
+        eventually("one is stopped", || members.iter().any(Process::is_stopped));
+        daemon.signal(libc::SIGSTOP);
+        eventually("the caretaker says so", || {
+            daemon.err().matches("the daemon makes no turn").count() == said
+        });
+        eventually("all run", || !members.iter().any(Process::is_stopped));
+        assert_eq!(state(daemon.pid()), 'T');
+        daemon.signal(libc::SIGCONT);
+        eventually("turns are taken again", || members.iter().any(Process::is_stopped));
+        if said == 1 {
+            kill(daemon.caretaker(), libc::SIGKILL);
+            daemon.says("problem: the caretaker was killed; another one has taken its place");
+        }
+    }
+}
+
 #[test]
 fn the_next_daemon_undoes_what_two_killed_ones_left() {
     if !has_cpus() {

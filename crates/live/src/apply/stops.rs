@@ -6,9 +6,15 @@
 //! A thread blocks only if more blocks than unblocks were sent to it in seed 003, section 4, where signals pass from thread to
 //! thread and may overtake each other. Here the kernel stops all threads of a process at once, and a continuation takes back a
 //! stop that has not taken effect yet: none can overtake another.
+//!
+//! Parents are stopped before their children, and continued after them: one that waits for stopped children (WUNTRACED) does
+//! not run while there is one to be seen. Parents that are not to be stopped see it: [`followers`].
 
-use std::collections::BTreeMap;
+mod followers;
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use commonhold_policy::Time;
 use rustix::process::Signal;
 
 use super::confine::{Problems, record, remedy};
@@ -17,13 +23,20 @@ use crate::host::signal;
 use crate::observe::process::{ProcessKey, Stat, State, is_now};
 use crate::observe::roster::{Member, Roster};
 use crate::undo::journal::{Entry, Journal};
+use followers::{Followers, Verdict};
 
 /// More rounds than any storm of forks needs: a stopped process forks no more, so each round leaves fewer that can.
 pub(super) const ROUNDS_MAX: usize = 100;
 
-/// Processes that we stopped, by number, and their CPU clocks when they were seen to be stopped.
+/// Who is stopped.
 #[derive(Debug, Default)]
-pub(super) struct Stops(BTreeMap<u32, (ProcessKey, Option<u64>)>);
+pub(super) struct Stops {
+    /// Processes that we stopped, by number, and their CPU clocks when they were seen to be stopped.
+    ours: BTreeMap<u32, (ProcessKey, Option<u64>)>,
+    followers: Followers,
+    /// Whether others are stopped than when the followers were judged last.
+    changed: bool,
+}
 
 /// What stopping needs, besides who is stopped.
 pub(super) struct Stopping<'a> {
@@ -31,33 +44,44 @@ pub(super) struct Stopping<'a> {
     pub(super) roster: &'a mut Roster,
     pub(super) journal: &'a mut Journal,
     pub(super) problems: &'a mut Problems,
+    /// The time of this look.
+    pub(super) now: Time,
     /// Whether a gate of the process is closed.
     pub(super) closed: &'a dyn Fn(&Member) -> bool,
 }
 
 impl Stops {
+    /// Whether nobody is stopped, nor may be as a consequence.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ours.is_empty() && self.followers.is_empty()
     }
 
     pub(super) fn forget(&mut self, key: ProcessKey) {
         if self.has(key) {
-            self.0.remove(&key.pid);
+            self.ours.remove(&key.pid);
+            self.changed = true;
+        }
+    }
+
+    /// Others may have continued anybody: each is looked at again, whether it has run or not.
+    pub(super) fn doubt(&mut self) {
+        for (_, clock) in self.ours.values_mut() {
+            *clock = None;
         }
     }
 
     fn has(&self, key: ProcessKey) -> bool {
-        self.0.get(&key.pid).is_some_and(|(ours, _)| *ours == key)
+        self.ours.get(&key.pid).is_some_and(|(ours, _)| *ours == key)
     }
 
     /// Whether a process was seen to be stopped, with its clock where it is now.
     fn stands_still(&self, key: ProcessKey, clock: Option<u64>) -> bool {
-        clock.is_some() && self.0.get(&key.pid) == Some(&(key, clock))
+        clock.is_some() && self.ours.get(&key.pid) == Some(&(key, clock))
     }
 
     fn sees(&mut self, key: ProcessKey, clock: Option<u64>) {
         if self.has(key) {
-            self.0.insert(key.pid, (key, clock));
+            self.ours.insert(key.pid, (key, clock));
         }
     }
 }
@@ -66,8 +90,9 @@ impl Stopping<'_> {
     /// Stops who is behind a closed gate and runs. Whether there was anybody new.
     fn stop_closed(&mut self) -> Result<bool, LiveError> {
         let members = self.roster.members().filter(|member| (self.closed)(member));
-        let members: Vec<ProcessKey> = members.map(|member| member.key).collect();
-        let (mut new, mut again) = (Vec::new(), Vec::new());
+        let mut members: Vec<ProcessKey> = members.map(|member| member.key).collect();
+        members.sort_unstable_by_key(|key| (key.start, key.pid));
+        let (mut new, mut again, mut followed) = (Vec::new(), Vec::new(), Vec::new());
         for key in members {
             // It stays stopped until somebody continues it, and then its clock goes on, which the roster sees at each look.
             let clock = self.roster.cpu_ns(key.pid);
@@ -75,6 +100,12 @@ impl Stopping<'_> {
                 continue;
             }
             let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
+            // It stopped itself behind somebody else's gate: from now on it is stopped for its own as well.
+            let is_follower = self.stops.followers.contains_key(&key) && !self.stops.has(key);
+            if is_follower && stat.as_ref().is_some_and(Stat::is_stopped_by_sigstop) {
+                followed.push(key);
+                continue;
+            }
             // Whoever its user or a debugger stopped already stays theirs.
             if !stat.as_ref().is_some_and(runs) {
                 let stopped = stat.is_some_and(|stat| stat.state == State::Stopped);
@@ -84,11 +115,16 @@ impl Stopping<'_> {
             self.stops.sees(key, None);
             if self.stops.has(key) { again.push(key) } else { new.push(key) }
         }
-        let entries: Vec<Entry> = new.iter().map(|key| Entry::Stopped { process: *key }).collect();
+        let followers = if new.is_empty() { Vec::new() } else { self.new_followers(&new)? };
+        let stopped = new.iter().chain(&followed).map(|key| Entry::Stopped { process: *key });
+        let follow = followers.iter().map(|(key, _)| Entry::MayFollow { process: *key });
+        let entries: Vec<Entry> = stopped.chain(follow).collect();
         record(self.journal, &entries)?;
-        for key in &new {
-            self.stops.0.insert(key.pid, (*key, None));
+        for key in new.iter().chain(&followed) {
+            self.stops.ours.insert(key.pid, (*key, None));
+            self.stops.changed = true;
         }
+        self.stops.followers.extend(followers);
         let mut missed = Vec::new();
         for key in &new {
             if self.signal(*key, Signal::STOP, "stop", runs) != Some(true) {
@@ -105,11 +141,27 @@ impl Stopping<'_> {
         Ok(!new.is_empty())
     }
 
-    /// Continues whom we stopped and no closed gate holds any more.
-    fn continue_released(&mut self) {
+    /// Continues whom we stopped and no closed gate holds any more, and then who stopped themselves for that.
+    fn continue_released(&mut self) -> Result<(), LiveError> {
         let released =
             |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));
-        let released: Vec<ProcessKey> = self.stops.0.values().map(|(key, _)| *key).filter(released).collect();
+        let mut released: Vec<ProcessKey> =
+            self.stops.ours.values().map(|(key, _)| *key).filter(released).collect();
+        released.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
+        let leaving: BTreeSet<ProcessKey> = released.iter().copied().collect();
+        // What cannot be looked at keeps nobody stopped: the next look judges again.
+        let verdict = self.judge_followers(&leaving).unwrap_or_else(|error| {
+            self.problems.add(error);
+            Verdict::default()
+        });
+        let followers = self.followers_among(&leaving);
+        let follow: Vec<Entry> =
+            followers.iter().map(|(key, _)| Entry::MayFollow { process: *key }).collect();
+        if let Err(error) = record(self.journal, &follow) {
+            // Nobody stays stopped for that: they are watched all the same, and only a caretaker would not know.
+            self.problems.add(error);
+        }
+        self.stops.followers.extend(followers);
         let mut entries = Vec::new();
         for key in released {
             // A stop takes effect when the process next leaves the kernel: it is taken back even if it does not show yet.
@@ -119,9 +171,8 @@ impl Stopping<'_> {
                 entries.push(Entry::Continued { process: key });
             }
         }
-        if let Err(err) = record(self.journal, &entries) {
-            self.problems.add(err);
-        }
+        entries.extend(self.continue_followers(verdict));
+        record(self.journal, &entries)
     }
 
     /// Whether the signal was sent; `None` if it was refused, which is reported once.
@@ -157,7 +208,9 @@ pub(super) fn stop_closed(stopping: &mut Stopping<'_>) -> Result<bool, LiveError
 
 /// [`Stopping::continue_released`], for whatever lifetime.
 pub(super) fn continue_released(stopping: &mut Stopping<'_>) {
-    stopping.continue_released();
+    if let Err(error) = stopping.continue_released() {
+        stopping.problems.add(error);
+    }
 }
 
 /// Neither stopped, nor in a debugger's hands, nor ended.

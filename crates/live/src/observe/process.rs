@@ -7,6 +7,7 @@
 //! an exit.
 
 mod doing;
+mod stopped;
 mod usage;
 
 use std::path::Path;
@@ -64,6 +65,8 @@ pub struct Stat {
     pub state: State,
     /// Its parent; 0 if it has none.
     pub parent: u32,
+    /// Its process group.
+    pub group: u32,
     /// Its session.
     pub session: u32,
     /// A thread of the kernel's own.
@@ -75,6 +78,9 @@ pub struct Stat {
     /// CPU time of the children that it waited for, and of theirs, in nanoseconds; the kernel tells it in hundredths of
     /// a second.
     pub children_ns: u64,
+    /// The signal that stopped it, while it is stopped. 0 where the kernel does not tell: its parent has waited for the stop,
+    /// it is another user's, or Linux is older than 5.17.
+    pub stop_signal: i32,
 }
 
 /// Whose a process is.
@@ -311,7 +317,8 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
         _ => State::Asleep,
     };
     let parent = parse_number(fields.next()?)?;
-    let session = parse_number(fields.nth(1)?)?;
+    let group = parse_number(fields.next()?)?;
+    let session = parse_number(fields.next()?)?;
     let flags: u64 = parse_number(fields.nth(2)?)?;
     let major_faults = parse_number(fields.nth(2)?)?;
     let (user, system): (u64, u64) = (parse_number(fields.nth(3)?)?, parse_number(fields.next()?)?);
@@ -320,17 +327,21 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let start = parse_number(fields.nth(1)?)?;
     // Something follows. Otherwise the number may be a part of one.
     fields.next()?;
+    // Field 52, `exit_code`: of a stopped process, the signal.
+    let stop_signal = fields.nth(28).and_then(parse_number::<u8>).map_or(0, i32::from);
     let kernel_thread = flags & PF_KTHREAD != 0;
     Some(Stat {
         key: ProcessKey { pid, start },
         comm,
         state,
         parent,
+        group,
         session,
         kernel_thread,
         threads,
         major_faults,
         children_ns,
+        stop_signal,
     })
 }
 
@@ -410,7 +421,7 @@ mod tests {
             );
             let stat = parse_stat(42, text.as_bytes()).unwrap();
             assert_eq!(stat.comm, comm);
-            assert_eq!((stat.parent, stat.session, stat.threads), (7, 41, 3));
+            assert_eq!((stat.parent, stat.group, stat.session, stat.threads), (7, 42, 41, 3));
             assert_eq!((stat.key.start, stat.state, stat.kernel_thread), (117_460, State::Asleep, false));
         }
     }

@@ -4,6 +4,10 @@
 //! the pipe ends. The caretaker has a session of its own, ignores the signals by which a terminal or a service manager
 //! ends a program, keeps no other file open, and is never a member of a unit. A regular end goes the same way: there
 //! is one way of undoing.
+//!
+//! While somebody is stopped, the daemon beats over the pipe ([`lifeline`](super::lifeline)). If no beat comes in time, the
+//! daemon is stopped itself, or hangs: then the caretaker continues what the journal has as stopped, and leaves the rest and
+//! the daemon alone. A daemon that turns again stops anew what is to be stopped.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -21,6 +25,8 @@ use crate::LiveError;
 use crate::host;
 use crate::host::signal::Pinned;
 use crate::undo::journal::{self, Journal};
+use crate::undo::lifeline::{Beats, Lifeline};
+use crate::undo::watch::Watch;
 use crate::undo::{Undone, undo_visibly};
 
 /// What the caretaker says when it is ready.
@@ -57,7 +63,7 @@ impl Default for Launch {
 pub struct Caretaker {
     child: Child,
     /// Its end is the caretaker's signal.
-    lifeline: Option<OwnedFd>,
+    lifeline: Option<Lifeline>,
     report: BufReader<ChildStdout>,
     alive: Pinned,
     launch: Launch,
@@ -78,6 +84,7 @@ impl Caretaker {
 
     fn start(journal: &Path, launch: &Launch) -> io::Result<Caretaker> {
         let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
         let mut child = Command::new(&launch.program)
             // As `ps` shows it: by its path it would be anybody.
             .arg0("commonhold")
@@ -94,7 +101,7 @@ impl Caretaker {
         let alive = Pinned::of(child.id())?;
         let caretaker = Caretaker {
             child,
-            lifeline: Some(ours),
+            lifeline: Some(Lifeline::new(ours)),
             report: BufReader::new(stdout),
             alive,
             launch: launch.clone(),
@@ -122,6 +129,12 @@ impl Caretaker {
         self.child.id()
     }
 
+    /// What a journal is to beat with ([`Journal::beat_with`]), so that a daemon that makes no turn leaves nobody stopped. It goes
+    /// on with the caretaker that takes this one's place.
+    pub fn beats(&self) -> Beats {
+        self.lifeline.as_ref().map(Lifeline::beats).unwrap_or_default()
+    }
+
     /// A descriptor that becomes readable when the caretaker ends: for the daemon's event loop.
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.alive.descriptor().as_fd()
@@ -133,7 +146,14 @@ impl Caretaker {
             return Ok(false);
         }
         let launch = self.launch.clone();
-        *self = Caretaker::spawn(&self.journal.clone(), &launch)?;
+        let mut next = Caretaker::spawn(&self.journal.clone(), &launch)?;
+        if let Some(lifeline) = self.lifeline.take() {
+            if let Some(other) = next.lifeline.take() {
+                lifeline.move_to(other);
+            }
+            next.lifeline = Some(lifeline);
+        }
+        *self = next;
         Ok(true)
     }
 
@@ -195,7 +215,7 @@ impl Caretaker {
 pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
     withdraw();
     say(READY);
-    await_end(&pipe);
+    await_end(&pipe, journal);
     drop(pipe);
     let mut said = Instant::now();
     let undone = take_care(journal, &mut || {
@@ -234,16 +254,50 @@ fn withdraw() {
     let _ = host::write("/proc/self/oom_score_adj".as_ref(), "-900");
 }
 
-fn await_end(pipe: &OwnedFd) {
+fn await_end(pipe: &OwnedFd, journal: &Path) {
     close_others(pipe.as_raw_fd());
-    let mut byte = [0u8; 64];
+    let mut watch = Watch::of(std::os::unix::process::parent_id());
+    let mut bytes = [0u8; 64];
     loop {
-        match rustix::io::read(pipe, &mut byte) {
-            Ok(0) => return,
-            Ok(_) | Err(Errno::INTR) => {}
+        match poll(&mut [PollFd::new(pipe, PollFlags::IN)], watch.time_left(Instant::now()).as_ref()) {
+            Ok(0) => {
+                let_go(journal);
+                watch.opened(Instant::now());
+                continue;
+            }
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
             // Nothing can be waited for any more: undoing too early harms less than never.
             Err(_) => return,
         }
+        match rustix::io::read(pipe, &mut bytes) {
+            Ok(0) => return,
+            Ok(length) => watch.hear(&bytes[..length], Instant::now()),
+            Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// The daemon makes no turn: whom it has stopped goes on.
+fn let_go(journal: &Path) {
+    let undone = match Journal::read(journal) {
+        Ok(entries) => super::let_go(&entries, Path::new("/proc")),
+        Err(err) => {
+            let why = format!("{}: cannot read: {err}; continue by hand what is stopped", journal.display());
+            Undone { problems: vec![why], ..Undone::default() }
+        }
+    };
+    if undone.is_empty() {
+        return;
+    }
+    let mut to = io::stderr().lock();
+    let _ = writeln!(
+        to,
+        "commonhold: problem: the daemon makes no turn, so what it has stopped goes on; {undone}"
+    );
+    for problem in &undone.problems {
+        let _ = writeln!(to, "commonhold: problem: {problem}");
     }
 }
 

@@ -40,6 +40,24 @@ pub(super) fn restore(
     undone.notices.extend(notices);
 }
 
+/// Continues the processes of control groups of ours that are frozen. The groups stay.
+pub(super) fn thaw(entries: &[Entry], undone: &mut Undone) {
+    let groups: BTreeSet<&PathBuf> = entries.iter().filter_map(created).collect();
+    for group in groups {
+        let file = group.join("cgroup.freeze");
+        // A group that is gone, and one that systemd made, has nothing to thaw.
+        if host::read_to_string(&file).is_ok_and(|text| text.trim_end() == "1") {
+            match host::write(&file, "0") {
+                Ok(()) => undone.knobs += 1,
+                Err(err) => {
+                    let (path, remedy) = (file.display(), "write 0 to it");
+                    undone.problems.push(format!("{path}: cannot write 0: {err}; {remedy} by hand"));
+                }
+            }
+        }
+    }
+}
+
 /// What undoing needs, and what it came to so far.
 struct Work<'a> {
     procfs: &'a mut ProcFs,

@@ -29,6 +29,7 @@ use crate::host::io_priority::IoPriority;
 use crate::host::{self, File};
 use crate::observe::process::{ProcFs, is_alive};
 use crate::systemd::{Former, Property, Value, Whose};
+use crate::undo::lifeline::Beats;
 
 pub use crate::observe::process::ProcessKey;
 
@@ -83,6 +84,18 @@ pub enum Entry {
     /// A process that was stopped was continued: the earlier entry counts no more, so that a process that its own user
     /// stops from now on is left alone.
     Continued {
+        /// The process.
+        process: ProcessKey,
+    },
+    /// A descendant of this process is about to be stopped. It runs now, and may stop itself when it learns of that, as su, sudo
+    /// and script do: if it did, it is to run again.
+    MayFollow {
+        /// The process.
+        process: ProcessKey,
+    },
+    /// No descendant of this process is stopped any more, and it runs: the earlier entry counts no more, so that a stop from
+    /// now on is its user's.
+    FollowsNot {
         /// The process.
         process: ProcessKey,
     },
@@ -193,6 +206,8 @@ pub struct Journal {
     torn: bool,
     /// The size at which it is compacted next.
     compact_at: u64,
+    /// None where no caretaker watches.
+    beats: Beats,
 }
 
 impl Journal {
@@ -207,8 +222,14 @@ impl Journal {
         let mut file = open_locked(&path, take_over_after)?;
         let content = file.read_to_end().map_err(|err| failed(&path, "read", err))?;
         let leftover = text::parse(&content);
-        let mut journal =
-            Journal { file, path, bytes: content.len() as u64, torn: false, compact_at: COMPACT_BYTES };
+        let mut journal = Journal {
+            file,
+            path,
+            bytes: content.len() as u64,
+            torn: false,
+            compact_at: COMPACT_BYTES,
+            beats: Beats::default(),
+        };
         if leftover.is_empty() {
             journal.clear()?;
         } else if content.last() != Some(&b'\n') {
@@ -223,6 +244,9 @@ impl Journal {
         if entries.is_empty() {
             return Ok(());
         }
+        if entries.iter().any(|entry| matches!(entry, Entry::Stopped { .. })) {
+            self.beats.watch();
+        }
         let mut lines = Vec::new();
         for entry in entries {
             text::write(&mut lines, entry);
@@ -233,6 +257,16 @@ impl Journal {
             self.compact_at = self.bytes * 2;
         }
         Ok(())
+    }
+
+    /// Has a caretaker watch, from now on, that the daemon turns while the journal has somebody stopped.
+    pub fn beat_with(&mut self, beats: Beats) {
+        self.beats = beats;
+    }
+
+    /// The beats of the daemon that writes this.
+    pub(crate) fn beats(&self) -> &Beats {
+        &self.beats
     }
 
     /// Forgets every entry: all of it was undone.
@@ -391,7 +425,7 @@ pub(crate) fn first_word(line: &str) -> &str {
 /// that is held, what was before the first time counts, and the last two values that it was given.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let (mut prioritized, mut scored) = (BTreeSet::new(), BTreeSet::new());
+    let (mut prioritized, mut scored, mut following) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut back, mut given_values, mut left) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
     let mut over = BTreeSet::new();
     let mut kept: Vec<&Entry> = Vec::new();
@@ -403,6 +437,11 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
             Entry::Stopped { process } => stops.insert(*process) && alive(*process),
             Entry::Continued { process } => {
                 stops.insert(*process);
+                false
+            }
+            Entry::MayFollow { process } => following.insert(*process) && alive(*process),
+            Entry::FollowsNot { process } => {
+                following.insert(*process);
                 false
             }
             Entry::Moved { process, .. } => origins.insert(*process) && alive(*process),
@@ -480,6 +519,10 @@ mod tests {
 
     fn stopped(pid: u32) -> Entry {
         Entry::Stopped { process: key(pid) }
+    }
+
+    fn follows(pid: u32) -> Entry {
+        Entry::MayFollow { process: key(pid) }
     }
 
     fn affinity(pid: u32, cpus: &str) -> Entry {
@@ -652,6 +695,10 @@ mod tests {
             affinity(9, "0"),
             Entry::Continued { process: key(1) },
             stopped(2),
+            follows(1),
+            follows(2),
+            follows(2),
+            Entry::FollowsNot { process: key(1) },
             knob("ours"),
             given("0"),
             affinity(1, "1"),
@@ -664,7 +711,7 @@ mod tests {
         // Process 9 has ended; process 1 was continued, and its owner changed its mask.
         let kept = compacted(&entries, |key| key.pid != 9);
         let last = Entry::Knob { path: "/job".into(), original: "another of the manager's".to_owned() };
-        assert_eq!(kept, [knob("first"), given("0"), stopped(2), affinity(1, "1"), last]);
+        assert_eq!(kept, [knob("first"), given("0"), stopped(2), follows(2), affinity(1, "1"), last]);
     }
 
     #[test]

@@ -9,17 +9,20 @@
 //! Properties: idempotent.
 //! - A thread is only touched while it has a mask, or a priority, that the daemon gave. One that its owner chose
 //!   meanwhile stays.
-//! - A process is only continued while it is stopped and the journal says that the daemon stopped it. A process that a
-//!   user stopped stays stopped.
+//! - A process is only continued while it is stopped and the journal says that the daemon stopped it, or that it may have
+//!   stopped itself for that ([`followers`]). A process that a user stopped stays stopped.
 //! - A process is only moved while it is in a control group that the daemon made.
 
 mod bus;
 pub mod caretaker;
+mod followers;
 mod groups;
 mod inherited;
 pub mod journal;
+mod lifeline;
 mod properties;
 pub mod tickets;
+mod watch;
 pub(crate) mod way_back;
 
 use std::collections::BTreeSet;
@@ -29,8 +32,10 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::host::signal;
-use crate::observe::process::{ProcFs, ProcessKey, State, is_now};
+use crate::observe::process::{ProcFs, ProcessKey, Stat, State, is_now};
 use crate::undo::journal::Entry;
+
+pub use lifeline::Beats;
 
 /// What was undone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -133,9 +138,26 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     inherited::restore::<inherited::OomScore>(entries, &mut procfs, &mut undone, progress);
     bus::restore(entries, Path::new("/"), &mut undone);
     properties.finish(&mut undone);
+    followers::settle(entries, &mut procfs, &mut undone);
     undone
 }
 
+/// Continues what is stopped, by signals and by the freezer, and undoes nothing else: the daemon is there, and makes no turn.
+fn let_go(entries: &[Entry], proc: &Path) -> Undone {
+    let mut undone = Undone::default();
+    match ProcFs::open(proc) {
+        Ok(mut procfs) => {
+            continue_stopped(entries, &mut procfs, &mut undone);
+            groups::thaw(entries, &mut undone);
+            followers::settle(entries, &mut procfs, &mut undone);
+        }
+        Err(err) => undone.problems.push(format!("nothing can be continued: {err}")),
+    }
+    undone
+}
+
+/// Continues whom the journal says to be stopped, and then who stopped themselves for that: they would stop again while they see
+/// a stopped child.
 fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
     let mut stopped: BTreeSet<ProcessKey> = BTreeSet::new();
     for entry in entries {
@@ -145,16 +167,63 @@ fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone)
             _ => false,
         };
     }
-    for key in stopped.into_iter().rev() {
+    let followed = followers::stopped(entries, procfs, undone);
+    // Children before their parents, here too.
+    let mut stopped: Vec<ProcessKey> = stopped.into_iter().collect();
+    stopped.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
+    for key in stopped {
         // A signal sent to a process that is deep in the kernel stops it only later: SIGCONT takes it back all the same,
         // and does nothing to a process that runs.
-        let wanted = || is_now(procfs, key, |stat| stat.state != State::Ended);
-        match signal::send(key.pid, Signal::CONT, wanted) {
-            Ok(sent) => undone.continued += u32::from(sent),
-            Err(err) => undone.problems.push(format!(
-                "process {}: cannot continue: {err}; continue it by hand: kill -CONT {}",
-                key.pid, key.pid
-            )),
-        }
+        continue_one(key, procfs, undone, |stat| stat.state != State::Ended);
+    }
+    for key in followed {
+        continue_one(key, procfs, undone, Stat::is_stopped_by_sigstop);
+    }
+}
+
+fn continue_one(key: ProcessKey, procfs: &mut ProcFs, undone: &mut Undone, wanted: fn(&Stat) -> bool) {
+    match signal::send(key.pid, Signal::CONT, || is_now(procfs, key, wanted)) {
+        Ok(sent) => undone.continued += u32::from(sent),
+        Err(err) => undone.problems.push(format!(
+            "process {}: cannot continue: {err}; continue it by hand: kill -CONT {}",
+            key.pid, key.pid
+        )),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    /// A control group of version 2 for this test; `None` where the machine has none, or this user may not make one.
+    fn a_group() -> Option<PathBuf> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
+        let group = Path::new(mount.split(' ').nth(1)?).join(format!("thawed-{}", std::process::id()));
+        fs::create_dir(&group).ok()?;
+        Some(group)
+    }
+
+    /// What waits for its turn in a frozen group goes on if the daemon makes none. The group stays.
+    #[test]
+    fn what_is_frozen_goes_on() {
+        let Some(group) = a_group() else {
+            println!("SKIPPED: no control group of version 2 can be made here");
+            return;
+        };
+        let mut member = Command::new("sleep").arg("1000").spawn().unwrap();
+        fs::write(group.join("cgroup.procs"), member.id().to_string()).unwrap();
+        fs::write(group.join("cgroup.freeze"), "1").unwrap();
+        let gone = Entry::Created { cgroup: group.join("gone") };
+        let undone = let_go(&[Entry::Created { cgroup: group.clone() }, gone], Path::new("/proc"));
+        let frozen = fs::read_to_string(group.join("cgroup.freeze"));
+        member.kill().unwrap();
+        member.wait().unwrap();
+        fs::remove_dir(&group).unwrap();
+        assert_eq!((frozen.unwrap().trim(), undone), ("0", Undone { knobs: 1, ..Undone::default() }));
     }
 }

@@ -392,6 +392,19 @@ impl Groups {
         self.settle_gates(i, now)
     }
 
+    /// Whether the processes of any unit are stopped.
+    pub(super) fn any_stopped(&self) -> bool {
+        self.list.iter().any(|group| group.stopped)
+    }
+
+    /// Freezes anew what is to be stopped: others may have thawed it.
+    pub(super) fn freeze_anew(&mut self, now: Time) -> Vec<LiveError> {
+        for group in self.list.iter_mut().filter(|group| group.stopped) {
+            group.stopped_is_sure = false;
+        }
+        self.settle_gates(0, now)
+    }
+
     /// The units whose own processes are gangs that are shut, and no others.
     pub(super) fn shut(&mut self, units: &BTreeSet<UnitId>, now: Time) -> Vec<LiveError> {
         let shut: BTreeSet<usize> = units.iter().filter_map(|unit| self.at(*unit)).collect();

@@ -242,6 +242,10 @@ impl CgroupBackend {
         // A clock that jumps back would make everything look fresh for as long.
         let now = now.max(self.now);
         self.now = now;
+        if self.journal.beats().turn(!self.stops.is_empty() || self.groups.any_stopped()) {
+            self.stops.doubt();
+            self.problems.extend(self.groups.freeze_anew(now));
+        }
         let changes = self.roster.refresh(&self.contract, now, self.scan)?;
         self.scan = Scan::Quick;
         self.follow(&changes);
@@ -479,6 +483,9 @@ impl CgroupBackend {
     fn enforce_gangs(&mut self) -> Result<(), LiveError> {
         self.frozen = self.seats.shut_units(&self.contract);
         self.frozen.retain(|unit| self.groups.is_made(*unit));
+        if !self.frozen.is_empty() {
+            self.journal.beats().watch();
+        }
         self.problems.extend(self.groups.shut(&self.frozen, self.now));
         for _ in 0..if self.seats.any_shut() { ROUNDS_MAX } else { 0 } {
             let stopped = self.stopping(stop_closed)?;
@@ -505,6 +512,7 @@ impl CgroupBackend {
             roster: &mut self.roster,
             journal: &mut self.journal,
             problems: &mut self.seating,
+            now: self.now,
             closed: &|member| seats.is_shut(member.key) && !is_frozen(member),
         });
         self.problems.append(&mut self.seating.unread);
@@ -584,6 +592,7 @@ impl CgroupBackend {
             CpuOrder::Gate { open, .. } => {
                 let mut problems: Vec<LiveError> = Vec::new();
                 if !open {
+                    self.journal.beats().watch();
                     problems.extend(self.remember(unit).err());
                 }
                 problems.extend(self.groups.gate(unit, *open, self.now));

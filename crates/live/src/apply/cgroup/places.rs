@@ -152,11 +152,6 @@ impl Places {
         }
     }
 
-    /// Where control groups are mounted.
-    pub(super) fn mount(&self) -> &Path {
-        &self.mount
-    }
-
     /// That systemd does not answer, for as long as it does not.
     pub(super) fn silence(&self) -> Option<&LiveError> {
         self.properties.as_ref().and_then(Properties::silence)

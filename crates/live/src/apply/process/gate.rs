@@ -10,7 +10,7 @@ use super::UserBackend;
 use crate::LiveError;
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::Member;
-use crate::undo::journal::Entry;
+use crate::undo::journal::{Entry, Journal};
 
 /// Who is stopped, and what the stopped units wanted.
 #[derive(Debug, Default)]
@@ -26,6 +26,13 @@ impl Gates {
 
     pub(super) fn remember(&mut self, unit: UnitId, runnable: u32) {
         self.runnable.insert(unit, runnable);
+    }
+
+    /// The daemon turns: its caretaker learns that, and what it may have continued since the turn before is looked at again.
+    pub(super) fn turn(&mut self, journal: &Journal) {
+        if journal.beats().turn(!self.stops.is_empty()) {
+            self.stops.doubt();
+        }
     }
 
     /// Threads that were runnable when the unit was closed.
@@ -71,6 +78,7 @@ impl UserBackend {
             roster: &mut self.roster,
             journal: &mut self.journal,
             problems: &mut self.problems,
+            now: self.now,
             closed: &closed,
         })
     }

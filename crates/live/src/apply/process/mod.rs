@@ -10,16 +10,17 @@
 //!
 //! Properties: a thread runs where the order and its own owner both allow it, and where the order says if they
 //! contradict each other. When an order ends, it runs where its owner said last. Nothing is done before the journal
-//! has it. A process that its user stopped is never continued, and no process outside the units is touched.
+//! has it. A process that its user stopped is never continued. No process outside the units is touched, but that parents
+//! of members are continued which stopped themselves for a gate.
 //!
 //! Cost at rest: a look reads /proc/loadavg, to see that no process was born and none ended. It reads the machine's counts
 //! of idle time and memory, and the CPU clock of each member, by one system call. A member whose clock stands still did
 //! nothing. None of its files is read, but for one member in fifty, in turn ([`memory`]). Once a second, the roster lists
 //! /proc, and the masks of members are compared. crates/commonhold/tests/rest.rs counts it.
 //!
-//! Limits: a signal can be seen. A shell that is no member, but whose job is one, reports the job as stopped. A stop
-//! that the user asks for while the unit is stopped is lost when it continues. To hold root's or another user's
-//! processes in a unit needs root.
+//! Limits: a signal can be seen. A shell that is no member, but whose job is one, reports the job as stopped. A parent that
+//! stops itself with its child (su, sudo, script) is continued with it. A stop that the user asks for while the unit is
+//! stopped is lost when it continues. To hold root's or another user's processes in a unit needs root.
 
 mod disk;
 mod gate;
@@ -378,6 +379,7 @@ impl Backend for UserBackend {
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         // A clock that jumps back would make everything look fresh for as long.
         self.now = now.max(self.now);
+        self.gates.turn(&self.journal);
         self.look()?;
         self.disks.observe(self.now, &self.contract, &mut self.roster)?;
         self.enforce_gates()?;

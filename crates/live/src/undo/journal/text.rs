@@ -40,6 +40,8 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
         Entry::OomScoreGiven { value } => put(lines, b'N', &[value.to_string().as_bytes()]),
         Entry::Stopped { process } => put(lines, b'S', &[key(process).as_bytes()]),
         Entry::Continued { process } => put(lines, b'R', &[key(process).as_bytes()]),
+        Entry::MayFollow { process } => put(lines, b'I', &[key(process).as_bytes()]),
+        Entry::FollowsNot { process } => put(lines, b'J', &[key(process).as_bytes()]),
         Entry::Moved { process, from } => {
             put(lines, b'M', &[key(process).as_bytes(), from.as_os_str().as_bytes()]);
         }
@@ -155,6 +157,8 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         b"N" => Entry::OomScoreGiven { value: parse_field(field()?)? },
         b"S" => Entry::Stopped { process: parse_key(field()?)? },
         b"R" => Entry::Continued { process: parse_key(field()?)? },
+        b"I" => Entry::MayFollow { process: parse_key(field()?)? },
+        b"J" => Entry::FollowsNot { process: parse_key(field()?)? },
         b"M" => Entry::Moved { process: parse_key(field()?)?, from: parse_path(field()?) },
         b"C" => Entry::Created { cgroup: parse_path(field()?) },
         b"D" => Entry::Scope { cgroup: parse_path(field()?) },
@@ -300,6 +304,8 @@ mod tests {
             any::<i16>().prop_map(|value| Entry::OomScoreGiven { value }),
             some_key().prop_map(|process| Entry::Stopped { process }),
             some_key().prop_map(|process| Entry::Continued { process }),
+            some_key().prop_map(|process| Entry::MayFollow { process }),
+            some_key().prop_map(|process| Entry::FollowsNot { process }),
             (some_key(), some_path()).prop_map(|(process, from)| Entry::Moved { process, from }),
             some_path().prop_map(|cgroup| Entry::Created { cgroup }),
             some_path().prop_map(|cgroup| Entry::Scope { cgroup }),

@@ -1,0 +1,78 @@
+//! Continuing processes that stopped themselves because a descendant was stopped, as su, sudo and script do.
+//!
+//! Such a parent may have seen its child stopped, and send itself SIGSTOP only after the child goes on again. While it is on its
+//! way it is running. So whoever runs is looked at again, until nobody does, or for [`ROUNDS_MAX`] rounds.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
+
+use super::{Undone, continue_one};
+use crate::LiveError;
+use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, State};
+use crate::undo::journal::Entry;
+
+/// How often to look at those that run, at most: an ancestor may be busy with something of its own.
+const ROUNDS_MAX: usize = 30;
+/// Rounds in which nobody runs, after which nobody is on its way: sudo is told by another process of its own.
+const QUIET_ROUNDS: usize = 2;
+const ROUND: Duration = Duration::from_millis(5);
+
+/// Who stopped as a consequence, children before their parents. To be asked before anybody is continued.
+pub(super) fn stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) -> Vec<ProcessKey> {
+    stopped_of(&followers(entries), procfs).unwrap_or_else(|error| {
+        undone
+            .problems
+            .push(format!("cannot see who stopped with a stopped child: {error}; see: ps -eo pid,stat,args"));
+        Vec::new()
+    })
+}
+
+/// Continues who stops after its child went on.
+pub(super) fn settle(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
+    let followers = followers(entries);
+    let mut quiet = 0;
+    for _ in 0..ROUNDS_MAX {
+        if followers.is_empty() || quiet == QUIET_ROUNDS {
+            return;
+        }
+        thread::sleep(ROUND);
+        for key in stopped(entries, procfs, undone) {
+            continue_one(key, procfs, undone, Stat::is_stopped_by_sigstop);
+        }
+        let mut runs = |key: &ProcessKey| {
+            let stat = procfs.stat(key.pid).ok().flatten();
+            stat.is_some_and(|stat| stat.key == *key && stat.state == State::Runnable)
+        };
+        quiet = if followers.iter().any(&mut runs) { 0 } else { quiet + 1 };
+    }
+}
+
+/// Processes that may have stopped themselves.
+fn followers(entries: &[Entry]) -> BTreeSet<ProcessKey> {
+    let mut followers = BTreeSet::new();
+    for entry in entries {
+        match entry {
+            Entry::MayFollow { process } => followers.insert(*process),
+            Entry::FollowsNot { process } => followers.remove(process),
+            _ => false,
+        };
+    }
+    followers
+}
+
+fn stopped_of(followers: &BTreeSet<ProcessKey>, procfs: &mut ProcFs) -> Result<Vec<ProcessKey>, LiveError> {
+    let (mut stopped, mut all) = (BTreeSet::new(), Vec::<Listed>::new());
+    for key in followers {
+        let stat = procfs.stat(key.pid)?.filter(|stat| stat.key == *key && stat.is_stopped_by_sigstop());
+        let Some(stat) = stat else { continue };
+        if all.is_empty() {
+            procfs.processes(&mut all)?;
+        }
+        let pids: Vec<u32> = all.iter().map(|listed| listed.pid).collect();
+        stopped.extend(procfs.stopped_with(&stat, &pids)?);
+    }
+    let mut stopped: Vec<ProcessKey> = stopped.into_iter().collect();
+    stopped.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
+    Ok(stopped)
+}
