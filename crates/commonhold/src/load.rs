@@ -6,6 +6,7 @@ use std::path::Path;
 
 use commonhold_contract::{Contract, Diagnostic, position, render};
 use commonhold_live::names::SystemNames;
+use commonhold_live::observe::topology;
 use commonhold_machine::Machine;
 
 use crate::exit::{Exit, Failure};
@@ -125,11 +126,23 @@ pub(crate) fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, F
     })
 }
 
+/// The machine at hand. Warns where its files list other CPUs than this process may use.
+pub(crate) fn machine_here() -> Result<Machine, Failure> {
+    let machine = topology::read(Path::new("/"))?;
+    warn_of_renumbering();
+    Ok(machine)
+}
+
+/// Warns where the machine's files list other CPUs than this process may use.
+pub(crate) fn warn_of_renumbering() {
+    if let Some(renumbered) = topology::renumbered(Path::new("/")) {
+        output::complain(&format!("warning: {renumbered}"));
+    }
+}
+
 /// The machine at hand, a machine file, or words that describe one.
 pub(crate) fn machine(given: Option<&str>) -> Result<Machine, Failure> {
-    let Some(given) = given else {
-        return Ok(commonhold_live::observe::topology::read(Path::new("/"))?);
-    };
+    let Some(given) = given else { return machine_here() };
     // `nodes:4` could be a file name too; a file that is there wins.
     let path = Path::new(given);
     if path.is_file() || !given.contains(':') {

@@ -154,7 +154,7 @@ pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
 }
 
 pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
-    let machine = topology::read(Path::new("/"))?;
+    let machine = load::machine_here()?;
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
     let (choice, why) = choose(args.backend, &loaded.contract, &machine)?;

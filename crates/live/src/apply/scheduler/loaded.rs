@@ -121,14 +121,17 @@ impl Loader for ThisKernel {
 /// What the scheduler is set up with on this machine, for so many units.
 pub fn settings(units: u32) -> Result<Settings, LiveError> {
     let root = Path::new("/");
-    // CPUs may come while it schedules, so the tables have room for all that there may ever be.
-    let cpus = topology::possible(root)?.iter().last().map_or(1, |last| last + 1);
+    let machine = topology::read(root)?;
+    // CPUs may come while it schedules, so the tables have room for all that there may ever be. A container may list fewer
+    // than it uses.
+    let last = topology::possible(root)?.union(&machine.cpu_set()).iter().last();
+    let cpus = last.map_or(1, |last| last + 1);
     Ok(Settings {
         cpus,
         units,
         slice_ns: SLICE_NS,
         preempt_ns: Settings::preempt_ns(SLICE_NS),
-        near: near(&topology::read(root)?, cpus),
+        near: near(&machine, cpus),
         recall: Recall::Now,
         disciplined: false,
         seated: false,

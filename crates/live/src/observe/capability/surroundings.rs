@@ -7,6 +7,7 @@ use commonhold_machine::capability::{Area, Row};
 
 use super::context::{Capability, Context};
 use crate::observe::caps::CAP;
+use crate::observe::topology;
 
 /// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with 5.4.
 const KERNEL_MIN: (u32, u32) = (5, 4);
@@ -229,6 +230,10 @@ fn steal_per_mille(stat: &str) -> Option<u64> {
 
 fn every_cpu(context: &Context) -> Row {
     let name = "every CPU usable";
+    if let Some(renumbered) = topology::renumbered_in(&context.tree) {
+        return Row::partly(Area::Surroundings, name, renumbered.to_string())
+            .remedy("run commonhold on the host, where CPUs have one number each");
+    }
     let online = context.tree.text("/sys/devices/system/cpu/online").and_then(|list| list.parse().ok());
     let online: CpuSet = online.unwrap_or_default();
     let ours = context.status.cpus.intersection(&online);
