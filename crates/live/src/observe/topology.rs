@@ -12,8 +12,8 @@
 //! | swap | /proc/meminfo | none |
 //! | disks | /sys/block | none |
 //!
-//! The affinity decides which CPUs there are: sched_getaffinity(2) returns only CPUs that are online, under the kernel's own
-//! numbers. Where files of /sys are replaced, as lxcfs does in a container, `online` may list other numbers. Every call that
+//! The affinity decides which CPUs there are: `sched_getaffinity(2)` returns only CPUs that are online, under the kernel's
+//! own numbers. Where files of /sys are replaced, as lxcfs does in a container, `online` may list other numbers. Every call that
 //! confines a thread takes the kernel's, so the list in the file is then told and not used ([`renumbered`]). A CPU that has no
 //! folder there is a core of its own in the first node.
 //!
@@ -21,10 +21,8 @@
 //! that the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node, each with its part of the bytes, and
 //! a node that spans sockets (NUMA switched off) as one socket: places nest. A CPU that goes offline between two reads is left out.
 //!
-//! A disk is a device at the bottom. These are none:
-//! - loop, ram and zram devices, which are memory or files;
-//! - device-mapper and md arrays, which are made of disks that are listed themselves;
-//! - optical and floppy drives, hidden paths of a multipath disk, and drives without a medium.
+//! A disk is a device at the bottom of its stack. `disk::not_a_disk` says which devices are none: layers on other devices,
+//! areas and paths of a disk that is listed itself, memory and files, and devices of other machines.
 //!
 //! But arrays that write to their drives themselves are disks, in place of drives that serve nothing else
 //! (`disk::arrays`). What a disk carries per second is known if it was measured (`disk::model`), and so is what the
