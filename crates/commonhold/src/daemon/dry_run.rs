@@ -36,6 +36,8 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         output::complain_of(&loaded.warnings);
         (loaded.contract, Vec::new())
     };
+    load::tell_of_cpus(&contract, &machine, true);
+    let machine = load::divided(&contract, &machine);
     let outlook = Outlook::new(args.backend, &contract, &machine)?;
     let (roster, now) = look(&mut contract, &outlook.choice)?;
     let snapshot = Snapshot { at: now, units: roster.unit_facts(), ..Snapshot::default() };

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | CPUs | the affinity of the calling thread; /sys/devices/system/cpu/online is compared with it | an error |
 //! | core | `cpuN/topology/thread_siblings_list` | each CPU is a core of its own |
+//! | isolated, capacity | see [`super::cpu_kinds`] | not isolated, and equal |
 //! | socket | `cpuN/topology/physical_package_id` | the node is one |
 //! | cache | `cpuN/cache/indexI/shared_cpu_list` of the highest level | the CPUs of a node share one |
 //! | its size | `cpuN/cache/indexI/size` of the same | unknown |
@@ -32,9 +33,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use commonhold_machine::{Cache, Cpu, CpuSet, Machine, Node};
+use commonhold_machine::{CAPACITY_MAX, Cache, Cpu, CpuSet, Machine, Node};
 
 use super::bus::{Cache as LastCache, capacity, last_cache};
+use super::cpu_kinds::{Isolation, capacities};
 use super::disk;
 use super::files::Tree;
 use crate::LiveError;
@@ -138,7 +140,8 @@ pub fn possible(root: &Path) -> Result<CpuSet, LiveError> {
 
 fn read_usable(tree: &Tree, usable: &Usable) -> Result<Machine, LiveError> {
     let nodes = NodeFacts::read(tree)?;
-    let cpus = read_cpus(tree, usable, &nodes)?;
+    let mut cpus = read_cpus(tree, usable, &nodes)?;
+    tell_apart(tree, &mut cpus);
     let used = |node: &Node| node.memory_bytes > 0 || cpus.iter().any(|cpu| cpu.node == node.id);
     let mut machine = Machine {
         nodes: nodes.nodes.into_iter().filter(used).collect(),
@@ -150,6 +153,21 @@ fn read_usable(tree: &Tree, usable: &Usable) -> Result<Machine, LiveError> {
     };
     machine.bus_bytes_per_s = capacity::known(tree, &machine).map(|capacity| capacity.all_bytes_per_s);
     Ok(machine)
+}
+
+/// Which CPUs are isolated, on the whole machine, and by what.
+pub fn isolation(root: &Path) -> Isolation {
+    Isolation::read(&Tree::new(root))
+}
+
+fn tell_apart(tree: &Tree, cpus: &mut [Cpu]) {
+    let isolated = Isolation::read(tree).all();
+    let ids: Vec<u32> = cpus.iter().map(|cpu| cpu.id).collect();
+    let capacities = capacities(tree, &ids);
+    for cpu in cpus {
+        cpu.isolated = isolated.contains(cpu.id);
+        cpu.capacity = capacities.get(&cpu.id).copied().unwrap_or(CAPACITY_MAX);
+    }
 }
 
 /// The nodes, and which CPUs belong to which.
@@ -221,7 +239,8 @@ fn read_cpus(tree: &Tree, usable: &Usable, nodes: &NodeFacts) -> Result<Vec<Cpu>
             Some(socket) => *socket,
             None => *sockets.entry(node).or_insert(socket_of(tree, id)?.unwrap_or(node)),
         };
-        cpus.push(Cpu { id, node, cache: cache_number, core, socket });
+        let (isolated, capacity) = (false, CAPACITY_MAX);
+        cpus.push(Cpu { id, node, cache: cache_number, core, socket, isolated, capacity });
     }
     if cpus.is_empty() {
         return Err(LiveError::Unavailable {
@@ -458,6 +477,21 @@ mod tests {
             (column(&machine, |cpu| cpu.id), column(&machine, |cpu| cpu.core)),
             (vec![2, 6], vec![0, 1])
         );
+        assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
+    }
+
+    #[test]
+    fn isolated_cpus_and_small_ones_are_marked() {
+        let dir = two_nodes();
+        fake::add(&dir, &[("/sys/devices/system/cpu/isolated", "2-3,9\n")]);
+        for cpu in 0..8 {
+            let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpu_capacity");
+            fake::add(&dir, &[(&path, if cpu < 6 { "1024" } else { "512" })]);
+        }
+        let machine = read_fake(&dir, ALL).unwrap();
+        assert_eq!(machine.isolated().to_string(), "2-3");
+        assert_eq!(machine.divided(false).cpu_set().to_string(), "0-1,4-7");
+        assert_eq!(column(&machine, |cpu| cpu.capacity), [1024, 1024, 1024, 1024, 1024, 1024, 512, 512]);
         assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
     }
 
