@@ -10,8 +10,8 @@ use commonhold_report::{bus_capacity, cost_model};
 
 use crate::cli::Calibrate;
 use crate::exit::{Exit, Failure};
-use crate::output;
 use crate::progress::Progress;
+use crate::{load, output};
 
 pub(crate) fn main(args: &Calibrate) -> Result<Exit, Failure> {
     // Without --bus, the command line has a folder.
@@ -39,6 +39,7 @@ fn disk(folder: &Path, args: &Calibrate) -> Result<Exit, Failure> {
 
 fn bus(args: &Calibrate) -> Result<Exit, Failure> {
     let target = probe::Target::here()?;
+    load::warn_of_renumbering();
     let measured = {
         let progress = Progress::new("parts", (probe::KINDS * probe::STEPS) as usize);
         target.measure(Duration::from_secs(args.seconds), &|| progress.step())?

@@ -22,6 +22,8 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     }
     let loaded = load::contract(&args.contract, &machine, names)?;
     output::complain_of(&loaded.warnings);
+    load::tell_of_cpus(&loaded.contract, &machine, args.machine.is_none());
+    let machine = load::divided(&loaded.contract, &machine);
     let (holdings, notes) = outlook(args, &loaded.contract, &machine)?;
     let asked = loaded.contract.asked_for();
     for (resource, holding) in Resource::ALL.into_iter().zip(&holdings) {
@@ -58,9 +60,11 @@ fn outlook(
 fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<Exit, Failure> {
     match load::diagnose_placed(&args.contract, machine, names)? {
         (Some(contract), warnings) => {
-            let (holdings, notes) = outlook(args, &contract, machine)?;
-            let divisions = divide(&contract, machine);
-            output::print(&tree::json(&contract, machine, &divisions, &holdings, &notes, &warnings))?;
+            load::tell_of_cpus(&contract, machine, args.machine.is_none());
+            let machine = load::divided(&contract, machine);
+            let (holdings, notes) = outlook(args, &contract, &machine)?;
+            let divisions = divide(&contract, &machine);
+            output::print(&tree::json(&contract, &machine, &divisions, &holdings, &notes, &warnings))?;
             Ok(Exit::Ok)
         }
         (None, wrong) => load::refuse_in_json(&wrong),

@@ -629,7 +629,11 @@ pub(crate) struct Offers {
 #[derive(Debug, Args)]
 pub(crate) struct Cancel {
     /// The offer's or the exchange's number, as `commonhold offers` shows it
-    pub(crate) number: u64,
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    pub(crate) number: Option<u64>,
+    /// All offers of this unit that stand, and all exchanges that it is in
+    #[arg(long, value_name = "UNIT")]
+    pub(crate) all: Option<String>,
     #[command(flatten)]
     pub(crate) common: Common,
 }

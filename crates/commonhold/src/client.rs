@@ -7,6 +7,7 @@ use std::process::Command;
 use commonhold_client::wire::{Asked, Call};
 use commonhold_client::{Client, Error, PATIENCE, Why};
 use commonhold_contract::PerResource;
+use commonhold_ledger::Exchange;
 use commonhold_live::roster::{MARKER, marker};
 use commonhold_policy::rights::{How, TICKETS_MAX};
 use commonhold_report::currency::{self, Currency};
@@ -25,37 +26,40 @@ use crate::{bound, output, place};
 
 /// One call and its answer.
 pub(crate) fn call<T: DeserializeOwned>(client: &mut Client, call: &Call) -> Result<T, Failure> {
+    client.call(call).map_err(|e| failed(&e))
+}
+
+/// Why a call has no answer, with the exit status for it.
+fn failed(e: &Error) -> Failure {
     let lost = |what: &dyn std::fmt::Display| {
         Failure::new(Exit::Unavailable, format!("the daemon does not answer: {what}; see what it printed"))
     };
-    client.call(call).map_err(|e| {
-        let exit = match &e {
-            Error::Refused { why, .. } => match why {
-                Why::NotAllowed => Exit::NotAllowed,
-                Why::Failed => Exit::System,
-                Why::TooFewTickets
-                | Why::TooManyTickets
-                | Why::NotSiblings
-                | Why::SameUnit
-                | Why::TicketsLent
-                | Why::NoExchange
-                | Why::NotReserved
-                | Why::MemoryInUse
-                | Why::Loop
-                | Why::TooManyOffers
-                | Why::NoSuchOffer => Exit::Refused,
-                _ => Exit::Unavailable,
-            },
-            Error::NotUnderstood(_) => Exit::System,
-            Error::HungUp => return lost(&"it hung up"),
-            Error::Io(e) if e.kind() == ErrorKind::WouldBlock => {
-                return lost(&format!("{} s are over", PATIENCE.as_secs()));
-            }
-            Error::Io(e) => return lost(e),
-            Error::Withdrawn => Exit::Refused,
-        };
-        Failure::new(exit, e.to_string())
-    })
+    let exit = match e {
+        Error::Refused { why, .. } => match why {
+            Why::NotAllowed => Exit::NotAllowed,
+            Why::Failed => Exit::System,
+            Why::TooFewTickets
+            | Why::TooManyTickets
+            | Why::NotSiblings
+            | Why::SameUnit
+            | Why::TicketsLent
+            | Why::NoExchange
+            | Why::NotReserved
+            | Why::MemoryInUse
+            | Why::Loop
+            | Why::TooManyOffers
+            | Why::NoSuchOffer => Exit::Refused,
+            _ => Exit::Unavailable,
+        },
+        Error::NotUnderstood(_) => Exit::System,
+        Error::HungUp => return lost(&"it hung up"),
+        Error::Io(e) if e.kind() == ErrorKind::WouldBlock => {
+            return lost(&format!("{} s are over", PATIENCE.as_secs()));
+        }
+        Error::Io(e) => return lost(e),
+        Error::Withdrawn => Exit::Refused,
+    };
+    Failure::new(exit, e.to_string())
 }
 
 pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
@@ -279,16 +283,59 @@ pub(crate) fn offers(args: &Offers) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
-    let asked = Call::Change(Asked::Cancel { number: args.number });
-    let reply: TicketsReply = call(&mut place::connect(&args.common.place)?.into(), &asked)?;
+    let mut client: Client = place::connect(&args.common.place)?.into();
+    if let Some(unit) = &args.all {
+        return cancel_all(&mut client, unit, args.common.json);
+    }
+    let number = args.number.unwrap_or(0); // The command line has one where it has no `--all`.
+    let reply: TicketsReply = call(&mut client, &Call::Change(Asked::Cancel { number }))?;
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
-    said(&match (args.common.json, reply.tickets.is_empty()) {
-        (true, _) => tickets::json(&reply.tickets, beside),
-        (false, true) => format!("offer {} is taken back\n", args.number),
-        (false, false) => {
-            format!("exchange {} is over\n{}", args.number, tickets::outcome(&reply.tickets, beside))
-        }
+    said(&match args.common.json {
+        true => tickets::json(&reply.tickets, beside),
+        false => cancelled(number, &reply),
     })
+}
+
+fn cancelled(number: u64, reply: &TicketsReply) -> String {
+    let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
+    match reply.tickets.is_empty() {
+        true => format!("offer {number} is taken back\n"),
+        false => format!("exchange {number} is over\n{}", tickets::outcome(&reply.tickets, beside)),
+    }
+}
+
+/// Offers first: one that stands could be served as soon as an exchange ends.
+fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failure> {
+    // Refused where there is no such unit: a typing error would otherwise cancel nothing, without a word.
+    let _: serde_json::Value = call(client, &Call::Currency { unit: unit.to_owned() })?;
+    let found: OffersReply = call(client, &Call::Offers {})?;
+    let offers = found.offers.iter().filter(|offer| offer.unit == unit).map(|offer| offer.number);
+    let is_in = |exchange: &&Exchange| exchange.lent.iter().any(|lent| lent.from == unit || lent.to == unit);
+    let exchanges = found.exchanges.iter().filter(|exchange| exchange.ended_ns.is_none()).filter(is_in);
+    let (mut text, mut done) = (String::new(), Vec::new());
+    for number in offers.chain(exchanges.map(|exchange| exchange.number)) {
+        let asked = Call::Change(Asked::Cancel { number });
+        // Over since the list was made: what is wanted.
+        let is_over = |e: &Error| matches!(e, Error::Refused { why: Why::NoSuchOffer | Why::NoExchange, .. });
+        let reply: TicketsReply = match client.call(&asked) {
+            Err(e) if is_over(&e) => continue,
+            Err(e) => return Err(failed(&e)),
+            Ok(reply) => reply,
+        };
+        text += &cancelled(number, &reply);
+        done.push(number);
+    }
+    if text.is_empty() {
+        text = format!("unit {unit} has no offer and is in no exchange\n");
+    }
+    if json {
+        text = format!(
+            "{:#}\n",
+            serde_json::json!({ "schema": "commonhold.cancelled",
+            "version": commonhold_report::JSON_VERSION, "unit": unit, "cancelled": done })
+        );
+    }
+    said(&text)
 }
 
 fn said(text: &str) -> Result<Exit, Failure> {

@@ -6,6 +6,8 @@ use std::path::Path;
 
 use commonhold_contract::{Contract, Diagnostic, position, render};
 use commonhold_live::names::SystemNames;
+use commonhold_live::observe::cpu_kinds::Isolation;
+use commonhold_live::observe::topology;
 use commonhold_machine::Machine;
 
 use crate::exit::{Exit, Failure};
@@ -60,19 +62,49 @@ pub(crate) fn diagnose(
     let parsed = commonhold_contract::parse(text);
     let mut diagnostics = parsed.diagnostics;
     if let Some(contract) = &parsed.contract {
-        diagnostics.extend(fit::diagnose(contract, machine));
+        diagnostics.extend(fit::diagnose(contract, &divided(contract, machine)));
         diagnostics.extend(names.map(|names| here::diagnose(contract, names)).unwrap_or_default());
     }
     if let Some(draft) = &parsed.draft {
         // Where no amount is in doubt, what is said of them is no consequence of another error.
         let amounts_stand = diagnostics.iter().all(|d| !d.is_error() || ABOUT_MEMBERS.contains(&d.code));
-        let fitting = if amounts_stand { fit::diagnose(draft, machine) } else { Vec::new() };
+        let fitting = if amounts_stand { fit::diagnose(draft, &divided(draft, machine)) } else { Vec::new() };
         diagnostics.extend(fitting.into_iter().filter(Diagnostic::is_error));
         diagnostics.extend(names.map(|names| here::unknown_names(draft, names)).unwrap_or_default());
     }
     diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
     let wrong = diagnostics.iter().any(Diagnostic::is_error);
     (parsed.contract.filter(|_| !wrong), diagnostics)
+}
+
+/// The machine that a contract divides.
+pub(crate) fn divided(contract: &Contract, machine: &Machine) -> Machine {
+    machine.divided(contract.machine.isolated)
+}
+
+/// What is to be known of CPUs that a contract does not divide, or that are unlike others. `is_here`: it is the machine at hand,
+/// which may have isolated CPUs that this process may not use.
+pub(crate) fn tell_of_cpus(contract: &Contract, machine: &Machine, is_here: bool) {
+    for note in cpu_notes(contract, machine, is_here) {
+        output::complain(&format!("note: {note}"));
+    }
+}
+
+fn cpu_notes(contract: &Contract, machine: &Machine, is_here: bool) -> Vec<String> {
+    let divided = divided(contract, machine);
+    let isolation = if is_here { topology::isolation(Path::new("/")) } else { Isolation::default() };
+    let left_out = isolation.all().union(&machine.isolated()).difference(&divided.cpu_set());
+    let by = if isolation.by.is_empty() { String::new() } else { format!(" ({isolation})") };
+    let help = match contract.machine.isolated {
+        false => "write `isolated = true` in [machine] to divide those that commonhold may use",
+        true => {
+            "this process may not use them: for those of isolcpus, start it under `taskset -c LIST`; a cpuset partition keeps its \
+             CPUs until it is dissolved"
+        }
+    };
+    let isolated =
+        (!left_out.is_empty()).then(|| format!("isolated CPUs {left_out}{by} are given to no unit; {help}"));
+    isolated.into_iter().chain(divided.unequal_capacity()).collect()
 }
 
 /// The same for JSON documents: the contract of a file, and each diagnostic with its line and column.
@@ -125,11 +157,23 @@ pub(crate) fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, F
     })
 }
 
+/// The machine at hand. Warns where its files list other CPUs than this process may use.
+pub(crate) fn machine_here() -> Result<Machine, Failure> {
+    let machine = topology::read(Path::new("/"))?;
+    warn_of_renumbering();
+    Ok(machine)
+}
+
+/// Warns where the machine's files list other CPUs than this process may use.
+pub(crate) fn warn_of_renumbering() {
+    if let Some(renumbered) = topology::renumbered(Path::new("/")) {
+        output::complain(&format!("warning: {renumbered}"));
+    }
+}
+
 /// The machine at hand, a machine file, or words that describe one.
 pub(crate) fn machine(given: Option<&str>) -> Result<Machine, Failure> {
-    let Some(given) = given else {
-        return Ok(commonhold_live::observe::topology::read(Path::new("/"))?);
-    };
+    let Some(given) = given else { return machine_here() };
     // `nodes:4` could be a file name too; a file that is there wins.
     let path = Path::new(given);
     if path.is_file() || !given.contains(':') {

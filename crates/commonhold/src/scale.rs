@@ -6,9 +6,7 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 
-use commonhold_live::observe::topology;
 use commonhold_live::program::{self, Asked, Done, Ended, Learned, NotRun, Wish};
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_report::scale as report;
@@ -18,9 +16,9 @@ use regex_lite::Regex;
 
 use crate::cli::Scale;
 use crate::exit::{Exit, Failure};
-use crate::output;
 use crate::progress::Progress;
 use crate::signals::Signals;
+use crate::{load, output};
 
 /// What stands for the size in a command line.
 const NUMBER: &str = "{n}";
@@ -34,7 +32,7 @@ const SHORT_NS: u64 = 100_000_000;
 const SPREAD: f64 = 0.2;
 
 pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
-    let machine = topology::read(Path::new("/"))?;
+    let machine = load::machine_here()?;
     let plan = Plan::of(args, &machine)?;
     let signals = Signals::open(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;

@@ -178,6 +178,15 @@ pub(crate) static MACHINE: Table = Table {
              number: pools of so many CPUs, wherever they lie, for experiments.",
         ),
         key(
+            "isolated",
+            Kind::Flag,
+            "false",
+            "true",
+            "Whether isolated CPUs are divided among units, too: those of `isolcpus`, of `nohz_full`, and of isolated partitions of \
+             cpusets. Otherwise no unit gets one as its own or on loan. Only CPUs that the daemon itself may use are divided. A \
+             kernel with `isolcpus` lets it use those if it was started so (`taskset -c LIST`, or systemd's `CPUAffinity=`).",
+        ),
+        key(
             "placement",
             Kind::Choice(&["worst-fit", "first-fit", "best-fit", "fewest-jobs", "near"]),
             "\"worst-fit\"",

@@ -387,6 +387,8 @@ pub struct MachineRules {
     pub loans_remembered_ns: u64,
     /// How CPUs are grouped into pools.
     pub pools: PoolForm,
+    /// Whether isolated CPUs are divided, too.
+    pub isolated: bool,
     /// Which pool a job begins in.
     pub placement: Placement,
     /// Whether threads of a job that lie apart are brought together when there is room.
@@ -407,6 +409,7 @@ impl Default for MachineRules {
             call_back_memory_grows: Growth { idle: Some(100_000), most_ns: Some(30_000_000_000) },
             loans_remembered_ns: 600_000_000_000,
             pools: PoolForm::Auto,
+            isolated: false,
             placement: Placement::WorstFit,
             repartition: true,
             gangs: GangRules::default(),

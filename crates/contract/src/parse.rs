@@ -60,6 +60,7 @@ mod tests {
             call-back = "20ms"
             call-back-memory = "500ms"
             loans-remembered = "1min"
+            isolated = true
             default = "physics/batch"
             [unit.physics]
             members = ["group:physics", 'user:1000']
@@ -80,6 +81,7 @@ mod tests {
         assert_eq!((machine.rotation_ns, machine.call_back_ns), (100_000_000, 20_000_000));
         assert_eq!(machine.call_back_memory_ns, 500_000_000);
         assert_eq!(machine.loans_remembered_ns, 60_000_000_000);
+        assert!(machine.isolated && !Contract::default().machine.isolated);
         let physics = contract.unit(contract.find("physics").unwrap());
         let span = |part: &str| text.find(part).map(|start| start..start + part.len()).unwrap();
         let group = Member {

@@ -125,6 +125,7 @@ impl Reader<'_, '_> {
                     let known = Placement::ALL.into_iter().find(|known| word == Some(known.name()));
                     self.contract.machine.placement = known.unwrap_or_default();
                 }
+                "isolated" => self.contract.machine.isolated = self.flag(&entry),
                 "repartition" => self.contract.machine.repartition = self.flag(&entry),
                 "gangs" | "gangs-share" | "quantum" | "window" | "first-rate" => self.gangs(&entry),
                 _ => {

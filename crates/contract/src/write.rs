@@ -70,6 +70,9 @@ fn machine(text: &mut String, contract: &Contract) {
             form => said(&mut lines, "pools", &quoted(form.word().unwrap_or("auto"))),
         }
     }
+    if now.isolated != usual.isolated {
+        said(&mut lines, "isolated", &now.isolated);
+    }
     if now.placement != usual.placement {
         said(&mut lines, "placement", &quoted(now.placement.name()));
     }
@@ -323,6 +326,7 @@ each = "user"
             let mut contract = Contract::default();
             contract.machine.rotation_ns = rotation * 1_000_000;
             contract.machine.loans_remembered_ns = rotation * 60_000_000_000;
+            contract.machine.isolated = rotation % 2 == 0;
             contract.machine.call_back_memory_grows.idle = Some(rotation * 10);
             contract.machine.call_back_memory_grows.most_ns = Some(rotation * 20_000_000);
             let turn = usize::try_from(rotation).unwrap();

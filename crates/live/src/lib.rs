@@ -8,6 +8,7 @@ pub mod observe;
 pub mod systemd;
 pub mod undo;
 
+pub use apply::means_for_jobs;
 pub use apply::{cgroup, process as user, program, scheduler as kernel};
 pub use commonhold_steward::Backend;
 pub use host::child::ends_with_this;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::quantity::BYTES_MAX;
-use crate::{Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
+use crate::{CAPACITY_MAX, Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
 
 /// A machine file that is not one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,11 +57,15 @@ impl Machine {
             writeln!(out, "  {{ id = {id}, memory_bytes = {memory_bytes} }},")?;
         }
         writeln!(out, "]\ncpus = [")?;
-        for Cpu { id, node, cache, core, socket } in &self.cpus {
-            writeln!(
-                out,
-                "  {{ id = {id}, node = {node}, cache = {cache}, core = {core}, socket = {socket} }},"
-            )?;
+        for Cpu { id, node, cache, core, socket, isolated, capacity } in &self.cpus {
+            write!(out, "  {{ id = {id}, node = {node}, cache = {cache}, core = {core}, socket = {socket}")?;
+            if *isolated {
+                write!(out, ", isolated = true")?;
+            }
+            if !is_whole(capacity) {
+                write!(out, ", capacity = {capacity}")?;
+            }
+            writeln!(out, " }},")?;
         }
         if !self.caches.is_empty() {
             writeln!(out, "]\ncaches = [")?;
@@ -122,6 +126,16 @@ pub(crate) const fn unsaid() -> u32 {
     u32::MAX
 }
 
+/// The capacity of a CPU of which a file says none.
+pub(crate) const fn whole() -> u32 {
+    CAPACITY_MAX
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls")]
+pub(crate) const fn is_whole(capacity: &u32) -> bool {
+    *capacity == CAPACITY_MAX
+}
+
 /// What is wrong, and where.
 struct Wrong {
     span: Range<usize>,
@@ -177,7 +191,11 @@ fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
     let nodes: BTreeSet<u32> = raw.nodes.get_ref().iter().map(|node| node.get_ref().id).collect();
     let mut seen = BTreeSet::new();
     for cpu in raw.cpus.get_ref() {
-        let Cpu { id, node, .. } = cpu.get_ref();
+        let Cpu { id, node, capacity, .. } = cpu.get_ref();
+        if *capacity == 0 || *capacity > CAPACITY_MAX {
+            let what = format!("CPU {id} has a capacity of {capacity}");
+            return wrong(cpu.span(), what, "write 1 to 1024, which the machine's largest CPUs have");
+        }
         if *id >= MAX_CPUS {
             return wrong(cpu.span(), format!("CPU {id} is out of range"), "number CPUs from 0 to 65535");
         }
@@ -200,7 +218,7 @@ fn check_cpus(raw: &Raw) -> Result<(), Wrong> {
 fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
     let (mut nodes, mut caches, mut cores) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for cpu in raw.cpus.get_ref() {
-        let Cpu { id, node, cache, core, socket } = cpu.get_ref();
+        let Cpu { id, node, cache, core, socket, .. } = cpu.get_ref();
         let home = nodes.entry(*node).or_insert(*socket);
         if home != socket {
             let what = format!("CPU {id} in socket {socket} is in node {node} with CPUs in socket {home}");
@@ -333,6 +351,21 @@ cpus = [
             error("}]", "}, { id = 0, memory_bytes = 5 }]"),
             "line 1, column 43: node 0 is there twice; give each node a number of its own"
         );
+    }
+
+    #[test]
+    fn isolation_and_capacity_are_read_and_written() {
+        let text = SMALL.replace("core = 1 }", "core = 1, isolated = true, capacity = 512 }");
+        let machine = Machine::from_toml(&text).unwrap();
+        let said = |id: usize| (machine.cpus[id].isolated, machine.cpus[id].capacity);
+        assert_eq!((said(0), said(1)), ((false, 1024), (true, 512)));
+        assert!(machine.to_toml().contains("socket = 0, isolated = true, capacity = 512 },"));
+        assert_eq!(machine.to_toml().matches("capacity").count(), 1);
+        assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine.clone()));
+        for capacity in ["0", "1025"] {
+            let error = error("core = 1", &format!("core = 1, capacity = {capacity}"));
+            assert!(error.starts_with("line 3, column 3: CPU 1 has a capacity of "), "{error}");
+        }
     }
 
     #[test]

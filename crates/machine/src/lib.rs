@@ -17,7 +17,7 @@ pub use cpuset::{CpuListError, CpuSet};
 pub use file::MachineFileError;
 pub use synthetic::SyntheticError;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One logical CPU.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -34,7 +34,16 @@ pub struct Cpu {
     /// The socket that it sits in. Where a file does not say, each node is one.
     #[serde(default = "file::unsaid")]
     pub socket: u32,
+    /// Whether somebody keeps it free of other work: `isolcpus`, `nohz_full`, or an isolated partition of cpusets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub isolated: bool,
+    /// What it can compute, relative to the machine's largest, which has [`CAPACITY_MAX`].
+    #[serde(default = "file::whole", skip_serializing_if = "file::is_whole")]
+    pub capacity: u32,
 }
+
+/// The capacity of a CPU that is as fast as any of its machine: `SCHED_CAPACITY_SCALE` of the kernel's.
+pub const CAPACITY_MAX: u32 = 1024;
 
 /// One last-level cache.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -93,6 +102,44 @@ impl Machine {
     /// All usable CPUs.
     pub fn cpu_set(&self) -> CpuSet {
         self.cpus.iter().map(|cpu| cpu.id).collect()
+    }
+
+    /// The CPUs that somebody keeps free of other work.
+    pub fn isolated(&self) -> CpuSet {
+        self.cpus.iter().filter(|cpu| cpu.isolated).map(|cpu| cpu.id).collect()
+    }
+
+    /// The machine that a contract divides: without isolated CPUs, unless `isolated` says that they are divided, too, or there
+    /// are no others. A process that may use isolated CPUs alone was put there on purpose.
+    #[must_use]
+    pub fn divided(&self, isolated: bool) -> Machine {
+        let mut machine = self.clone();
+        if !isolated && self.cpus.iter().any(|cpu| !cpu.isolated) {
+            machine.cpus.retain(|cpu| !cpu.isolated);
+            machine.caches.retain(|cache| machine.cpus.iter().any(|cpu| cpu.cache == cache.id));
+        }
+        machine
+    }
+
+    /// The CPUs by capacity, the largest first. One entry: all are equal.
+    pub fn by_capacity(&self) -> Vec<(u32, CpuSet)> {
+        let mut groups: BTreeMap<u32, CpuSet> = BTreeMap::new();
+        for cpu in &self.cpus {
+            groups.entry(cpu.capacity).or_default().insert(cpu.id);
+        }
+        groups.into_iter().rev().collect()
+    }
+
+    /// What is to be known where CPUs differ in capacity; none where they do not.
+    pub fn unequal_capacity(&self) -> Option<String> {
+        let groups = self.by_capacity();
+        let (_, others) = groups.split_first().filter(|(_, others)| !others.is_empty())?;
+        let percent = |capacity: u32| (capacity * 100).div_ceil(CAPACITY_MAX);
+        let said = |(capacity, cpus): &(u32, CpuSet)| {
+            format!("CPUs {cpus} have {} % of the largest CPU's capacity", percent(*capacity))
+        };
+        let said: Vec<String> = others.iter().map(said).collect();
+        Some(format!("{}; a unit's part of CPU is counted in CPUs, whichever these are", said.join(", ")))
     }
 
     /// Memory of all nodes, in bytes.
@@ -175,6 +222,34 @@ pub fn count(n: usize, noun: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn isolated_cpus_are_divided_if_that_is_said_or_there_are_no_others() {
+        let mut machine = Machine::synthetic("nodes:2 cpus:2 cache:8MiB").unwrap();
+        assert_eq!(machine.divided(false), machine);
+        for cpu in &mut machine.cpus[2..] {
+            cpu.isolated = true;
+        }
+        assert_eq!(machine.isolated().to_string(), "2-3");
+        let divided = machine.divided(false);
+        assert_eq!((divided.cpu_set().to_string().as_str(), divided.caches.len()), ("0-1", 1));
+        assert_eq!(Machine::from_toml(&divided.to_toml()), Ok(divided));
+        assert_eq!(machine.divided(true), machine);
+        machine.cpus.drain(..2);
+        assert_eq!(machine.divided(false).cpu_set().to_string(), "2-3");
+    }
+
+    #[test]
+    fn cpus_of_unequal_capacity_are_named() {
+        let mut machine = Machine::synthetic("cpus:4").unwrap();
+        assert_eq!(machine.unequal_capacity(), None);
+        machine.cpus[1].capacity = 446;
+        machine.cpus[2].capacity = 446;
+        let said = machine.unequal_capacity().unwrap();
+        assert!(said.starts_with("CPUs 1-2 have 44 % of the largest CPU's capacity; "), "{said}");
+        assert_eq!(machine.by_capacity().len(), 2);
+        assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
+    }
 
     #[test]
     fn a_machine_in_a_few_words() {

@@ -18,7 +18,7 @@
 //! At most 65,536 CPUs.
 
 use crate::quantity::{self, BYTES_MAX, Wrong};
-use crate::{Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
+use crate::{CAPACITY_MAX, Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
 
 /// Each synthetic disk's size: a round figure that no bound depends on.
 const DISK_BYTES: u64 = 1 << 40;
@@ -122,6 +122,8 @@ impl Shape {
             cache: id / (self.cpus / self.caches),
             core: id / self.threads,
             socket: id / self.cpus / (self.nodes / self.sockets),
+            isolated: false,
+            capacity: CAPACITY_MAX,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_live::names::SystemNames;
-use commonhold_live::observe::{bounds, capability, topology};
+use commonhold_live::observe::{bounds, capability};
 use commonhold_live::roster::{Roster, Scan};
 use commonhold_live::{clock, disk};
 use commonhold_policy::{Input, Snapshot, State, step};
@@ -24,7 +24,7 @@ use crate::{load, output};
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
-    let machine = topology::read(Path::new("/"))?;
+    let machine = load::machine_here()?;
     let names = SystemNames::new();
     let (mut contract, warnings) = if args.json {
         match load::diagnose_placed(&args.contract, &machine, Some(&names))? {
@@ -36,6 +36,8 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         output::complain_of(&loaded.warnings);
         (loaded.contract, Vec::new())
     };
+    load::tell_of_cpus(&contract, &machine, true);
+    let machine = load::divided(&contract, &machine);
     let outlook = Outlook::new(args.backend, &contract, &machine)?;
     let (roster, now) = look(&mut contract, &outlook.choice)?;
     let snapshot = Snapshot { at: now, units: roster.unit_facts(), ..Snapshot::default() };

@@ -71,6 +71,11 @@ fn bus(contract: &Contract, means: Means, asked: &str) -> Holding {
             Resource::Bus,
             &format!(": `gangs-share` is \"{}\" in [machine]{asked}", rules.share),
         ),
+        None if rules.by != Gangs::Off => {
+            let why =
+                format!(": `gangs` is \"{}\" in [machine], and no unit has a `job`{asked}", rules.by.name());
+            Holding::not_held(Resource::Bus, &why)
+        }
         None => Holding::not_held(Resource::Bus, &format!(": `gangs` is \"off\" in [machine]{asked}")),
     }
 }
@@ -270,6 +275,8 @@ fn missing(controller: &str, asked: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use commonhold_live::means_for_jobs;
+
     use super::*;
     use commonhold_contract::{Amount, JobKind, MILLIONTH, Permission};
     use commonhold_live::{kernel, user};
@@ -351,6 +358,15 @@ mod tests {
         assert!(cores.contains("chosen by the instructions that they execute, stopped by"), "{cores}");
         let unheld = bus(&contract, kernel::MEANS, "").line();
         assert!(unheld.contains("not held: `gangs-share` is \"cores\""), "{unheld}");
+        contract.machine.gangs.share = GangsShare::Bus;
+        for by in [Gangs::LatestQuantum, Gangs::QuantaWindow, Gangs::Demand] {
+            contract.machine.gangs.by = by;
+            let held = bus(&contract, means_for_jobs(&contract, kernel::MEANS), "").line();
+            assert!(held.contains("by gangs, in quanta of 200 ms"), "{held}");
+            let unheld = bus(&contract, kernel::MEANS, "").line();
+            let why = format!("not held: `gangs` is \"{}\" in [machine], and no unit has a `job`", by.name());
+            assert!(unheld.contains(&why), "{unheld}");
+        }
     }
 
     #[test]

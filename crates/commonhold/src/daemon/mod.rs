@@ -44,9 +44,9 @@ use rustix::time::{
 
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
-use crate::output;
 use crate::protocol::{AwaitReply, Awaited};
 use crate::signals::Signals;
+use crate::{load, output};
 use answers::Answers;
 use audit::{Audit, Record};
 use clients::{Arrival, Caller, Clients};
@@ -497,7 +497,8 @@ impl Daemon<'_> {
             Ok(Some((machine, online))) => {
                 output::say(&format!("CPUs changed: now {online}"));
                 self.hotplug = Hotplug { looked: now, online, told: false };
-                self.hold.set_machine(machine);
+                let isolated = self.hold.contract().machine.isolated;
+                self.hold.set_machine(machine.divided(isolated));
             }
             Err(e) if !self.hotplug.told => {
                 let known = &self.hotplug.online;
@@ -533,14 +534,16 @@ impl Daemon<'_> {
     /// All or nothing: a contract that does not hold leaves the one in force as it is.
     fn reload(&mut self) -> Result<(), Failure> {
         let names = SystemNames::new();
-        let loaded = start::load_with_scheme(self.args, self.hold.machine(), &names).and_then(|loaded| {
+        let machine = topology::read(Path::new("/")).map_err(Failure::from);
+        let loaded = machine.and_then(|machine| {
+            let loaded = start::load_with_scheme(self.args, &machine, &names)?;
             descriptors::make_room(loaded.0.contract.units.len(), self.files_each)?;
-            Ok(loaded)
+            Ok((loaded, machine))
         });
         match loaded {
-            Ok((loaded, text)) => {
+            Ok(((loaded, text), machine)) => {
                 output::complain_of(&loaded.warnings);
-                let machine = self.hold.machine().clone();
+                let machine = load::divided(&loaded.contract, &machine);
                 self.hold.reload(loaded.contract, machine);
                 self.about.contract_text = text;
                 for note in self.hold.ended_changes() {

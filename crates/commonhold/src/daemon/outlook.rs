@@ -5,7 +5,7 @@ use std::path::Path;
 
 use commonhold_contract::Contract;
 use commonhold_live::observe::capability::{self, CgroupPlace};
-use commonhold_live::{kernel, user};
+use commonhold_live::{kernel, means_for_jobs, user};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
 use commonhold_policy::DiskMeans;
@@ -37,7 +37,7 @@ impl Outlook {
         machine: &Machine,
     ) -> Result<Outlook, Failure> {
         let (choice, why) = start::choose(backend, contract, machine)?;
-        let means = means(&choice);
+        let means = means_for_jobs(contract, means(&choice));
         let by = start::by_backend(choice.name(), &why);
         let holdings = holdings::of(contract, machine, choice.name(), means, &by);
         Ok(Outlook { choice, why, means, holdings })
@@ -78,4 +78,23 @@ fn means(choice: &Choice) -> Means {
 fn disk(place: &CgroupPlace) -> DiskMeans {
     let io = place.controllers.contains("io");
     DiskMeans { caps: io, weights: io, shares: false, limits_only: false }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// `check` says of gangs what `run` would: a backend's means alone know no jobs.
+    #[test]
+    fn gangs_hold_the_bus_where_the_contract_has_jobs() {
+        let machine = Machine::synthetic("cpus:4").unwrap();
+        for by in ["latest-quantum", "quanta-window", "demand"] {
+            let text = format!("version = 1\n[machine]\ngangs = \"{by}\"\n[unit.a]\njob = \"tree\"\n");
+            let contract = commonhold_contract::parse(&text).contract.unwrap();
+            let outlook = Outlook::new(BackendChoice::User, &contract, &machine).unwrap();
+            let bus = outlook.holdings.iter().find(|holding| holding.resource == "bus").unwrap();
+            assert!(bus.how.contains("gangs, in quanta of 200 ms"), "{by}: {}", bus.line());
+        }
+    }
 }

@@ -158,9 +158,13 @@ pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
 }
 
 pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
-    let machine = topology::read(Path::new("/"))?;
+    let machine = load::machine_here()?;
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
+    load::tell_of_cpus(&loaded.contract, &machine, true);
+    // A process that chose no CPUs may use isolated ones as well: what backends and the daemon widen affinities to.
+    let usable = machine.cpu_set();
+    let machine = load::divided(&loaded.contract, &machine);
     let (choice, why) = choose(args.backend, &loaded.contract, &machine)?;
     let files_each = choice.files_per_unit();
     descriptors::make_room(loaded.contract.units.len(), files_each)?;
@@ -187,7 +191,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
             Box::new(weighing(CgroupBackend::new(&place, &contract, roster, journal)?, &contract, args))
         }
         Choice::User => {
-            let user = UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal);
+            let user = UserBackend::new(contract.clone(), usable.clone(), roster, journal);
             let pages_out = capability::paging_out(Path::new("/")).state != State::No;
             Box::new(if pages_out { user.with_memory()? } else { user })
         }
@@ -203,7 +207,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     warn_of_no_trade(&contract, held_by.backend);
     let clients = Clients::listen(&place::socket(&directory))?;
     let online = topology::online(Path::new("/"))?;
-    let (now, machine_cpus) = (clock::now(), machine.cpu_set());
+    let now = clock::now();
     let kept = Keeper::open(&directory);
     let mut hold = Hold::new(contract, machine, backend, kept.0);
     if let Some(problem) = kept.1 {
@@ -237,7 +241,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         waits: Waits::new()?,
         next: now,
         ends: length.map(|length| now.saturating_add(length)),
-        usable: machine_cpus,
+        usable,
         held_by: held_by.backend,
         moves: 0,
         moved_at: 0,

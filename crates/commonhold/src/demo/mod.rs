@@ -37,7 +37,7 @@ const HEAD_START: Duration = Duration::from_millis(500);
 pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
     let directory = session::Directory::make()?;
     place::warn_of_others(directory.path());
-    let machine = load::machine(None)?;
+    let machine = load::machine(None)?.divided(false);
     let contract = contract(args, &machine, directory.path())?;
     let plan = Plan::make(&machine, args.seconds, directory.path())?;
     let mut comparison = Comparison {

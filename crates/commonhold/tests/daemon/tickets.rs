@@ -398,6 +398,31 @@ fn offers_that_fit_are_served_and_undone() {
     assert_eq!(all["exchanges"].as_array().map(Vec::len), Some(2), "{all}");
 }
 
+/// `cancel --all` takes back what a unit offers and ends the exchanges that it is in; offers of others stand.
+#[test]
+fn all_offers_of_a_unit_are_taken_back_at_once() {
+    let (place, _daemon) = start(TWO);
+    let offer = |unit: &str, give: &str, want: &str| {
+        done(place.call(&["offer", "--unit", unit, "--give", give, "--want", want]));
+    };
+    offer("a", "disk:30", "cpu:20");
+    offer("b", "cpu:20", "disk:30");
+    offer("a", "bus:10", "memory:9");
+    offer("a", "disk:5", "memory:90");
+    offer("b", "disk:7", "cpu:90");
+    let over = done(place.call(&["cancel", "--all", "a"]));
+    assert!(over.starts_with("offer 4 is taken back\noffer 5 is taken back\nexchange 3 is over\n"), "{over}");
+    assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "disk")], [(100, 100), (100, 100)]);
+    let left: serde_json::Value = serde_json::from_str(&done(place.call(&["offers", "--json"]))).unwrap();
+    assert_eq!((left["offers"].as_array().map(Vec::len), &left["offers"][0]["unit"]), (Some(1), &"b".into()));
+    let none = done(place.call(&["cancel", "--all", "a"]));
+    assert_eq!(none, "unit a has no offer and is in no exchange\n");
+    let all: serde_json::Value =
+        serde_json::from_str(&done(place.call(&["cancel", "--all", "b", "--json"]))).unwrap();
+    assert_eq!((&all["schema"], &all["cancelled"]), (&"commonhold.cancelled".into(), &[6].into()));
+    place.call(&["cancel", "--all", "c"]).refused(69, &["no unit `c`"]);
+}
+
 /// A daemon is killed in the middle of an exchange, while an offer stands: the next one goes on with both, under their numbers, and
 /// ends the exchange as the other would have.
 #[test]

@@ -11,3 +11,5 @@ pub mod program;
 pub mod scheduler;
 mod seats;
 mod stops;
+
+pub use seats::means_for_jobs;

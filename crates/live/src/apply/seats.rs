@@ -29,13 +29,18 @@ pub(super) struct Seats {
     moving: BTreeMap<JobId, pages::Moving>,
 }
 
+/// A backend's means, and those that every backend has for jobs: nothing where the contract has none.
+pub fn means_for_jobs(contract: &Contract, means: Means) -> Means {
+    match contract.units.iter().any(|unit| unit.job.is_some()) {
+        true => Means { seats: SeatMeans::Cpus, gangs: true, brings: capability::moves_pages(), ..means },
+        false => means,
+    }
+}
+
 impl Seats {
     /// A backend's means, and those that it has for jobs: nothing where the contract has none.
     pub(super) fn means(contract: &Contract, means: Means) -> Means {
-        match contract.units.iter().any(|unit| unit.job.is_some()) {
-            true => Means { seats: SeatMeans::Cpus, gangs: true, brings: capability::moves_pages(), ..means },
-            false => means,
-        }
+        means_for_jobs(contract, means)
     }
 
     /// The jobs that are there.

@@ -185,6 +185,7 @@ fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
     if let Ok(machine) = &machine {
         rows.push(bus::capacity(&context, machine));
         rows.extend(shared::machine_rows(machine));
+        rows.push(surroundings::equal_capacity(machine));
         rows.extend(jobs::rows(&context, machine, moves_pages));
         rows.sort_by_key(|row| row.area);
     }

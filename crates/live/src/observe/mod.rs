@@ -6,6 +6,7 @@ pub mod bounds;
 pub mod bus;
 pub mod capability;
 pub(crate) mod caps;
+pub mod cpu_kinds;
 pub(crate) mod disk;
 pub(crate) mod files;
 pub(crate) mod idle;

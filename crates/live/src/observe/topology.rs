@@ -2,8 +2,9 @@
 //!
 //! | fact | read from | if that is not there |
 //! | --- | --- | --- |
-//! | CPUs | /sys/devices/system/cpu/online, and the affinity of the calling thread | an error |
+//! | CPUs | the affinity of the calling thread; /sys/devices/system/cpu/online is compared with it | an error |
 //! | core | `cpuN/topology/thread_siblings_list` | each CPU is a core of its own |
+//! | isolated, capacity | see [`super::cpu_kinds`] | not isolated, and equal |
 //! | socket | `cpuN/topology/physical_package_id` | the node is one |
 //! | cache | `cpuN/cache/indexI/shared_cpu_list` of the highest level | the CPUs of a node share one |
 //! | its size | `cpuN/cache/indexI/size` of the same | unknown |
@@ -12,25 +13,30 @@
 //! | swap | /proc/meminfo | none |
 //! | disks | /sys/block | none |
 //!
-//! Only CPUs that this process may use are listed. Cores and caches are numbered in the order of their first CPU, so
+//! The affinity decides which CPUs there are: `sched_getaffinity(2)` returns only CPUs that are online, under the kernel's
+//! own numbers. Where files of /sys are replaced, as lxcfs does in a container, `online` may list other numbers. Every call that
+//! confines a thread takes the kernel's, so the list in the file is then told and not used ([`renumbered`]). A CPU that has no
+//! folder there is a core of its own in the first node.
+//!
+//! Cores and caches are numbered in the order of their first CPU, so
 //! that the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node, each with its part of the bytes, and
 //! a node that spans sockets (NUMA switched off) as one socket: places nest. A CPU that goes offline between two reads is left out.
 //!
-//! A disk is a device at the bottom. These are none:
-//! - loop, ram and zram devices, which are memory or files;
-//! - device-mapper and md arrays, which are made of disks that are listed themselves;
-//! - optical and floppy drives, hidden paths of a multipath disk, and drives without a medium.
+//! A disk is a device at the bottom of its stack. `disk::not_a_disk` says which devices are none: layers on other devices,
+//! areas and paths of a disk that is listed itself, memory and files, and devices of other machines.
 //!
 //! But arrays that write to their drives themselves are disks, in place of drives that serve nothing else
 //! (`disk::arrays`). What a disk carries per second is known if it was measured (`disk::model`), and so is what the
 //! memory bus carries (`bus::capacity`).
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
-use commonhold_machine::{Cache, Cpu, CpuSet, Machine, Node};
+use commonhold_machine::{CAPACITY_MAX, Cache, Cpu, CpuSet, Machine, Node};
 
 use super::bus::{Cache as LastCache, capacity, last_cache};
+use super::cpu_kinds::{Isolation, capacities};
 use super::disk;
 use super::files::Tree;
 use crate::LiveError;
@@ -39,16 +45,79 @@ use crate::host::affinity;
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 
+/// How often affinity and file are read again before a difference between them counts. A CPU that goes offline or comes
+/// online between the two reads makes one, which the next try no longer sees.
+const TRIES: u32 = 3;
+
 /// The machine as the calling thread may use it. `root` is `/`, or a folder that looks like it.
 pub fn read(root: &Path) -> Result<Machine, LiveError> {
-    let allowed = affinity::get(0).map_err(|source| LiveError::Process {
+    let tree = Tree::new(root);
+    read_usable(&tree, &usable(&tree, own_affinity)?)
+}
+
+fn own_affinity() -> Result<CpuSet, LiveError> {
+    affinity::get(0).map_err(|source| LiveError::Process {
         pid: std::process::id(),
         name: "commonhold".to_owned(),
         what: "read its own CPU affinity".to_owned(),
         source,
         remedy: "; allow sched_getaffinity in the sandbox's filter of system calls".to_owned(),
-    })?;
-    read_for(root, &allowed)
+    })
+}
+
+/// The CPUs that this process may use, where /sys/devices/system/cpu/online lists others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Renumbered {
+    /// The CPUs that the calling thread may use, by the kernel's numbers. These count.
+    pub affinity: CpuSet,
+    /// What the file lists.
+    pub listed: CpuSet,
+}
+
+impl fmt::Display for Renumbered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Renumbered { affinity, listed } = self;
+        write!(
+            f,
+            "this process may use CPUs {affinity}, but {CPUS}/online lists {listed}, as in a container where lxcfs replaces that \
+             file: the affinity decides, so CPUs are {affinity} here"
+        )
+    }
+}
+
+/// Whether /sys lists other CPUs than the calling thread may use; none where it lists all of them, or where either cannot
+/// be read ([`read`] then says so).
+pub fn renumbered(root: &Path) -> Option<Renumbered> {
+    renumbered_in(&Tree::new(root))
+}
+
+pub(crate) fn renumbered_in(tree: &Tree) -> Option<Renumbered> {
+    usable(tree, own_affinity).ok()?.renumbered()
+}
+
+/// The CPUs that a thread may use, and those that the kernel's file lists.
+struct Usable {
+    affinity: CpuSet,
+    listed: CpuSet,
+}
+
+impl Usable {
+    fn renumbered(self) -> Option<Renumbered> {
+        let Usable { affinity, listed } = self;
+        (!affinity.difference(&listed).is_empty()).then_some(Renumbered { affinity, listed })
+    }
+}
+
+fn usable(tree: &Tree, affinity: impl Fn() -> Result<CpuSet, LiveError>) -> Result<Usable, LiveError> {
+    let look = || affinity().and_then(|affinity| Ok(Usable { affinity, listed: online_in(tree)? }));
+    let mut seen = look()?;
+    for _ in 1..TRIES {
+        if seen.affinity.difference(&seen.listed).is_empty() {
+            break;
+        }
+        seen = look()?;
+    }
+    Ok(seen)
 }
 
 /// The CPUs that are online: one small file, to see whether the machine must be read again.
@@ -69,22 +138,36 @@ pub fn possible(root: &Path) -> Result<CpuSet, LiveError> {
     parse_list(&tree, &path, &tree.required(&path)?)
 }
 
-/// The machine as a process with that affinity may use it.
-pub fn read_for(root: &Path, allowed: &CpuSet) -> Result<Machine, LiveError> {
-    let tree = Tree::new(root);
-    let nodes = NodeFacts::read(&tree)?;
-    let cpus = read_cpus(&tree, allowed, &nodes)?;
+fn read_usable(tree: &Tree, usable: &Usable) -> Result<Machine, LiveError> {
+    let nodes = NodeFacts::read(tree)?;
+    let mut cpus = read_cpus(tree, usable, &nodes)?;
+    tell_apart(tree, &mut cpus);
     let used = |node: &Node| node.memory_bytes > 0 || cpus.iter().any(|cpu| cpu.node == node.id);
     let mut machine = Machine {
         nodes: nodes.nodes.into_iter().filter(used).collect(),
-        swap_bytes: meminfo(&tree, "/proc/meminfo", "SwapTotal:")?.unwrap_or(0),
-        disks: disk::list(&tree)?,
+        swap_bytes: meminfo(tree, "/proc/meminfo", "SwapTotal:")?.unwrap_or(0),
+        disks: disk::list(tree)?,
         bus_bytes_per_s: None,
-        caches: cache_sizes(&tree, &cpus),
+        caches: cache_sizes(tree, &cpus),
         cpus,
     };
-    machine.bus_bytes_per_s = capacity::known(&tree, &machine).map(|capacity| capacity.all_bytes_per_s);
+    machine.bus_bytes_per_s = capacity::known(tree, &machine).map(|capacity| capacity.all_bytes_per_s);
     Ok(machine)
+}
+
+/// Which CPUs are isolated, on the whole machine, and by what.
+pub fn isolation(root: &Path) -> Isolation {
+    Isolation::read(&Tree::new(root))
+}
+
+fn tell_apart(tree: &Tree, cpus: &mut [Cpu]) {
+    let isolated = Isolation::read(tree).all();
+    let ids: Vec<u32> = cpus.iter().map(|cpu| cpu.id).collect();
+    let capacities = capacities(tree, &ids);
+    for cpu in cpus {
+        cpu.isolated = isolated.contains(cpu.id);
+        cpu.capacity = capacities.get(&cpu.id).copied().unwrap_or(CAPACITY_MAX);
+    }
 }
 
 /// The nodes, and which CPUs belong to which.
@@ -138,12 +221,14 @@ fn online_in(tree: &Tree) -> Result<CpuSet, LiveError> {
     parse_list(tree, &path, &tree.required(&path)?)
 }
 
-fn read_cpus(tree: &Tree, allowed: &CpuSet, nodes: &NodeFacts) -> Result<Vec<Cpu>, LiveError> {
-    let online = online_in(tree)?;
+fn read_cpus(tree: &Tree, usable: &Usable, nodes: &NodeFacts) -> Result<Vec<Cpu>, LiveError> {
+    let Usable { affinity, listed } = usable;
     let (mut cores, mut caches) = (Numbering::default(), Numbering::default());
     let mut sockets = BTreeMap::new();
     let mut cpus = Vec::new();
-    for id in online.intersection(allowed).iter().filter(|id| tree.exists(format!("{CPUS}/cpu{id}"))) {
+    // One that is listed and has no folder went offline meanwhile.
+    let is_there = |id: &u32| !listed.contains(*id) || tree.exists(format!("{CPUS}/cpu{id}"));
+    for id in affinity.iter().filter(is_there) {
         let node = nodes.of(id);
         let cache = cache_group(tree, id)?.map_or(Group::Node(node), |first| Group::Cpus(node, first));
         let siblings = cpu_list(tree, &format!("{CPUS}/cpu{id}/topology/thread_siblings_list"))?;
@@ -154,11 +239,12 @@ fn read_cpus(tree: &Tree, allowed: &CpuSet, nodes: &NodeFacts) -> Result<Vec<Cpu
             Some(socket) => *socket,
             None => *sockets.entry(node).or_insert(socket_of(tree, id)?.unwrap_or(node)),
         };
-        cpus.push(Cpu { id, node, cache: cache_number, core, socket });
+        let (isolated, capacity) = (false, CAPACITY_MAX);
+        cpus.push(Cpu { id, node, cache: cache_number, core, socket, isolated, capacity });
     }
     if cpus.is_empty() {
         return Err(LiveError::Unavailable {
-            what: format!("none of the CPUs this process may use ({allowed}) is online ({online})"),
+            what: format!("the CPUs that this process may use ({affinity}) went offline"),
             remedy: "widen its affinity with `taskset -cp LIST PID`, or the cpuset of its cgroup".to_owned(),
         });
     }
@@ -251,10 +337,16 @@ mod tests {
     use super::super::files::fake;
     use super::*;
 
-    const ALL: &str = "0-1023";
+    const ALL: &str = "0-7";
 
-    fn read_fake(dir: &tempfile::TempDir, allowed: &str) -> Result<Machine, String> {
-        read_for(dir.path(), &allowed.parse().unwrap()).map_err(|error| error.to_string())
+    fn usable_fake(dir: &tempfile::TempDir, affinity: &str) -> Result<Usable, LiveError> {
+        usable(&Tree::new(dir.path()), || Ok(affinity.parse().unwrap()))
+    }
+
+    fn read_fake(dir: &tempfile::TempDir, affinity: &str) -> Result<Machine, String> {
+        let usable = usable_fake(dir, affinity);
+        let machine = usable.and_then(|usable| read_usable(&Tree::new(dir.path()), &usable));
+        machine.map_err(|error| error.to_string())
     }
 
     /// Two nodes, two cores of two threads in each (siblings numbered far apart, as on x86), one L3 per node.
@@ -349,12 +441,71 @@ mod tests {
 
     #[test]
     fn only_cpus_that_may_be_used_are_listed() {
-        let machine = read_fake(&two_nodes(), "3,6-9").unwrap();
+        let machine = read_fake(&two_nodes(), "3,6-7").unwrap();
         assert_eq!(column(&machine, |cpu| cpu.id), [3, 6, 7]);
         assert_eq!(column(&machine, |cpu| cpu.core), [0, 1, 0], "3 and 7 are threads of one core");
         assert_eq!(machine.nodes.len(), 2, "the other node's memory is still there");
-        let error = read_fake(&two_nodes(), "8").unwrap_err();
-        assert!(error.starts_with("none of the CPUs this process may use (8) is online (0-7)"), "{error}");
+        let dir = two_nodes();
+        std::fs::remove_dir_all(dir.path().join("sys/devices/system/cpu/cpu5")).unwrap();
+        let error = read_fake(&dir, "5").unwrap_err();
+        assert!(error.starts_with("the CPUs that this process may use (5) went offline"), "{error}");
+    }
+
+    /// A container that may use CPUs 2 and 6, where lxcfs counts from 0, with the folders of the machine's CPUs or without.
+    #[test]
+    fn the_affinity_decides_where_the_files_count_otherwise() {
+        let dir = two_nodes();
+        fake::add(&dir, &[("/sys/devices/system/cpu/online", "0-1\n")]);
+        let machine = read_fake(&dir, "2,6").unwrap();
+        assert_eq!(column(&machine, |cpu| cpu.id), [2, 6]);
+        assert_eq!(
+            (column(&machine, |cpu| cpu.core), column(&machine, |cpu| cpu.node)),
+            (vec![0, 0], vec![1, 1])
+        );
+        let said = usable_fake(&dir, "2,6").unwrap().renumbered().unwrap().to_string();
+        assert!(said.contains("may use CPUs 2,6, but /sys/devices/system/cpu/online lists 0-1"), "{said}");
+        assert_eq!(
+            usable_fake(&dir, "0").unwrap().renumbered(),
+            None,
+            "a smaller affinity is no disagreement"
+        );
+        for cpu in [2, 6] {
+            std::fs::remove_dir_all(dir.path().join(format!("sys/devices/system/cpu/cpu{cpu}"))).unwrap();
+        }
+        let machine = read_fake(&dir, "2,6").unwrap();
+        assert_eq!(
+            (column(&machine, |cpu| cpu.id), column(&machine, |cpu| cpu.core)),
+            (vec![2, 6], vec![0, 1])
+        );
+        assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
+    }
+
+    #[test]
+    fn isolated_cpus_and_small_ones_are_marked() {
+        let dir = two_nodes();
+        fake::add(&dir, &[("/sys/devices/system/cpu/isolated", "2-3,9\n")]);
+        for cpu in 0..8 {
+            let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpu_capacity");
+            fake::add(&dir, &[(&path, if cpu < 6 { "1024" } else { "512" })]);
+        }
+        let machine = read_fake(&dir, ALL).unwrap();
+        assert_eq!(machine.isolated().to_string(), "2-3");
+        assert_eq!(machine.divided(false).cpu_set().to_string(), "0-1,4-7");
+        assert_eq!(column(&machine, |cpu| cpu.capacity), [1024, 1024, 1024, 1024, 1024, 1024, 512, 512]);
+        assert_eq!(Machine::from_toml(&machine.to_toml()), Ok(machine));
+    }
+
+    #[test]
+    fn a_cpu_that_goes_offline_between_the_two_reads_is_no_disagreement() {
+        let dir = two_nodes();
+        fake::add(&dir, &[("/sys/devices/system/cpu/online", "0-6\n")]);
+        let reads = std::cell::Cell::new(0);
+        let affinity = || {
+            reads.set(reads.get() + 1);
+            Ok(if reads.get() == 1 { "0-7" } else { "0-6" }.parse().unwrap())
+        };
+        assert_eq!(usable(&Tree::new(dir.path()), affinity).unwrap().renumbered(), None);
+        assert_eq!(reads.get(), 2);
     }
 
     #[test]
@@ -365,7 +516,7 @@ mod tests {
             ("/sys/devices/system/cpu/cpu0/uevent", ""),
             ("/sys/devices/system/cpu/cpu2/uevent", ""),
         ]);
-        let machine = read_fake(&dir, ALL).unwrap();
+        let machine = read_fake(&dir, "0,2").unwrap();
         assert_eq!(machine.summary(), "2 CPUs, 1 node, 1 cache, 4 KiB memory, no swap, no disks");
         assert_eq!(column(&machine, |cpu| cpu.core), [0, 1]);
     }

@@ -20,9 +20,16 @@ pub struct Inhabited {
 }
 
 /// The user whose slice a control group is, or is in: systemd's `user-UID.slice`.
-pub fn owner_of(group: &str) -> Option<u32> {
+fn owner_of(group: &str) -> Option<u32> {
     let slice = user_slice(group)?;
     slice.rsplit('/').next()?.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()
+}
+
+/// The user whom a process counts for that runs as `uid` in this control group. In a user's slice it is that user, so that
+/// nobody leaves a unit by `sudo`. Root's slice is no such claim: what root starts there as another user (`su - ana`,
+/// `sudo -u ana`) is that user's work, and would count for nobody otherwise.
+pub fn user_of(group: &str, uid: u32) -> u32 {
+    owner_of(group).filter(|owner| *owner != 0).unwrap_or(uid)
 }
 
 /// The slice of this program's own, in which systemd makes slices for units, and in these scopes for processes.

@@ -47,7 +47,7 @@ use crate::snapshot::{DiskFacts, MemoryFacts, PlaceBounds, PlaceFacts, PlaceId};
 use crate::time::Time;
 use crate::tree::lineage;
 
-pub use groups::{Inhabited, held_in, of, owner_of};
+pub use groups::{Inhabited, held_in, of, user_of};
 
 /// A part is ordered anew when it changes by more than one in so many.
 const CHANGE_PART: u64 = 16;

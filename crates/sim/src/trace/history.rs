@@ -156,6 +156,7 @@ impl Reader {
                 self.enter(to, at)?;
             }
             Event::Wake { pid } => self.wake(pid),
+            Event::Fork { child, .. } if self.is_still_to_come(child) => self.begins(child),
             Event::Fork { parent, child } => {
                 if let Some(&parent) = self.by_pid.get(&parent) {
                     let unit = self.tasks[parent].recorded.unit.clone();
@@ -168,6 +169,20 @@ impl Reader {
             Event::Other => {}
         }
         Ok(())
+    }
+
+    /// Whether a thread is listed and no event was about it so far. Threads are listed when a recording ends, too, so one may be
+    /// forked in it, by whomever: the list says its unit.
+    fn is_still_to_come(&self, pid: u32) -> bool {
+        let task = self.by_pid.get(&pid).map(|index| &self.tasks[*index]);
+        task.is_some_and(|task| matches!(task.state, State::Unknown))
+    }
+
+    fn begins(&mut self, pid: u32) {
+        if let Some(&index) = self.by_pid.get(&pid) {
+            let task = &mut self.tasks[index];
+            (task.state, task.recorded.start_ns) = (State::New, self.now);
+        }
     }
 
     fn leave(&mut self, pid: u32, left: Left, at: &Span) -> Result<(), Diagnostic> {

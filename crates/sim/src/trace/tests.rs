@@ -50,6 +50,17 @@ fn bursts_and_sleeps_are_read() {
     assert_eq!(read(WRITTEN).unwrap(), expected);
 }
 
+/// A thread is its listed unit's, whoever forked it: 20 is listed for `a`, and forked by `b` or by somebody in no unit.
+#[test]
+fn a_listed_thread_stays_listed_whoever_forks_it() {
+    for forks in ["pid=12 child_comm", "pid=14 child_comm"] {
+        let text = WRITTEN.replace("unit a: 11", "unit a: 11 20").replace("pid=12 child_comm", forks);
+        let tasks = read(&text).unwrap().tasks;
+        let found: Vec<_> = tasks.into_iter().filter(|task| task.pid == 20).collect();
+        assert_eq!(found, [task(20, "a", 12 * MS, &[Step::Cpu(3 * MS)], End::Gone)]);
+    }
+}
+
 #[test]
 fn a_sleep_that_a_signal_ended_is_none() {
     let text = WRITTEN.lines().filter(|line| !line.contains("pid=13 prio=120 target")).fold(

@@ -85,8 +85,9 @@ pub(super) trait Loader {
     /// Loads one with room for so many units. When it is dropped, the kernel's own takes over.
     fn load(&mut self, units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError>;
 
-    /// The number of each CPU's pool in this form; [`NOBODY`] where there is no such CPU.
-    fn pools(&self, form: PoolForm) -> Result<Vec<u32>, LiveError>;
+    /// The number of each CPU's pool in this form; [`NOBODY`] where there is no such CPU. Isolated CPUs are in pools as the
+    /// contract says of them (`isolated`), so that pools have the numbers here that they have in plans.
+    fn pools(&self, form: PoolForm, isolated: bool) -> Result<Vec<u32>, LiveError>;
 
     /// How many CPUs the machine has now.
     fn cpus(&self) -> Result<usize, LiveError>;
@@ -106,8 +107,8 @@ impl Loader for ThisKernel {
         Err(LiveError::Unavailable { what: NOT_BUILT_IN.0.to_owned(), remedy: NOT_BUILT_IN.1.to_owned() })
     }
 
-    fn pools(&self, form: PoolForm) -> Result<Vec<u32>, LiveError> {
-        let by_cpu = pools(&topology::read(Path::new("/"))?, form).by_cpu();
+    fn pools(&self, form: PoolForm, isolated: bool) -> Result<Vec<u32>, LiveError> {
+        let by_cpu = pools(&topology::read(Path::new("/"))?.divided(isolated), form).by_cpu();
         let cpus = by_cpu.keys().next_back().map_or(0, |last| last + 1);
         let number = |cpu| by_cpu.get(&cpu).and_then(|pool| u32::try_from(*pool).ok()).unwrap_or(NOBODY);
         Ok((0..cpus).map(number).collect())
@@ -121,14 +122,17 @@ impl Loader for ThisKernel {
 /// What the scheduler is set up with on this machine, for so many units.
 pub fn settings(units: u32) -> Result<Settings, LiveError> {
     let root = Path::new("/");
-    // CPUs may come while it schedules, so the tables have room for all that there may ever be.
-    let cpus = topology::possible(root)?.iter().last().map_or(1, |last| last + 1);
+    let machine = topology::read(root)?;
+    // CPUs may come while it schedules, so the tables have room for all that there may ever be. A container may list fewer
+    // than it uses.
+    let last = topology::possible(root)?.union(&machine.cpu_set()).iter().last();
+    let cpus = last.map_or(1, |last| last + 1);
     Ok(Settings {
         cpus,
         units,
         slice_ns: SLICE_NS,
         preempt_ns: Settings::preempt_ns(SLICE_NS),
-        near: near(&topology::read(root)?, cpus),
+        near: near(&machine, cpus),
         recall: Recall::Now,
         disciplined: false,
         seated: false,

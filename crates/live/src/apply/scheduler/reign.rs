@@ -257,7 +257,9 @@ impl Reign {
                     scheduler.set_matches(&reign.matches);
                 }
                 if reign.knows.seats && reign.contract.machine.pools != form {
-                    scheduler.set_pools(&reign.loader.pools(reign.contract.machine.pools)?);
+                    scheduler.set_pools(
+                        &reign.loader.pools(reign.contract.machine.pools, reign.contract.machine.isolated)?,
+                    );
                 }
                 orphans.copied().try_for_each(|cpu| scheduler.own(cpu, NOBODY))
             }),
@@ -428,7 +430,8 @@ impl Reign {
         };
         let mut scheduler = self.loader.load(room, knows)?;
         if knows.seats {
-            scheduler.set_pools(&self.loader.pools(self.contract.machine.pools)?);
+            scheduler
+                .set_pools(&self.loader.pools(self.contract.machine.pools, self.contract.machine.isolated)?);
         }
         self.tell_units(scheduler.as_mut(), &BTreeMap::new())?;
         self.held.iter().try_for_each(|(group, slot)| scheduler.admit(*group, *slot))?;

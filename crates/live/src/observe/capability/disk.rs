@@ -9,6 +9,7 @@ use commonhold_machine::capability::{Area, Row, State};
 use super::context::{Capability, Context};
 use super::resources::pressure;
 use crate::observe::disk::devices::{self, Device, Weigher};
+use crate::observe::disk::{NotADisk, is_numbered, not_a_disk};
 
 /// The rows about disks. `io` and `memory` are those about the controllers.
 pub(super) fn rows(context: &Context, io: &Row, memory: &Row) -> Vec<Row> {
@@ -239,7 +240,8 @@ fn layers(context: &Context, disks: &[Device]) -> Row {
         (!layers.is_empty()).then(|| format!("{} on {}", layers.join(", "), disk.name))
     };
     let layered: Vec<String> = disks.iter().filter_map(on).collect();
-    if layered.is_empty() {
+    let silent = unattributed(context);
+    if layered.is_empty() && silent.is_empty() {
         return Row::yes(Area::Disk, name, "no device-mapper or md device");
     }
     let known = |layer: &&String| disks.iter().any(|disk| disk.name == **layer);
@@ -250,16 +252,46 @@ fn layers(context: &Context, disks: &[Device]) -> Row {
         "" => String::new(),
         names => format!("; what {names} writes there is held at {names}"),
     };
-    let reason = format!("{}: requests are counted and held at the disk below{writes}", layered.join("; "));
+    let below = || format!("{}: requests are counted and held at the disk below{writes}", layered.join("; "));
+    let held = (!layered.is_empty()).then(below);
+    let reason = held.into_iter().chain(silent.iter().cloned()).collect::<Vec<_>>().join("; ");
     let is_image = |layer: &String| {
         let name = context.tree.text(format!("/sys/block/{layer}/dm/name"));
         name.is_some_and(|name| name.contains("_rimage_"))
     };
     if !disks.iter().flat_map(|disk| &disk.layers).any(is_image) {
-        return Row::yes(Area::Disk, name, reason);
+        return if silent.is_empty() {
+            Row::yes(Area::Disk, name, reason)
+        } else {
+            Row::partly(Area::Disk, name, reason).remedy("keep what units share on a file system on a disk")
+        };
     }
     let reason = format!("{reason}; writes to RAID 4 to 6 made by LVM carry no unit's name and are not held");
     Row::partly(Area::Disk, name, reason).remedy("make such arrays with mdadm, and volumes on them")
+}
+
+/// What threads of the kernel's own transfer for layers, so that it is in no unit's name at the disk below.
+fn unattributed(context: &Context) -> Vec<String> {
+    let blocks = context.tree.names("/sys/block");
+    let named = |which: &dyn Fn(&str) -> bool| {
+        blocks.iter().filter(|name| which(name)).map(String::as_str).collect::<Vec<_>>().join(", ")
+    };
+    let zvols = named(&|name| not_a_disk(&context.tree, name) == Some(NotADisk::Zvol));
+    let datasets = mounted(context, &|kind| kind == "zfs").join(", ");
+    let zfs = [zvols, datasets].into_iter().filter(|names| !names.is_empty()).collect::<Vec<_>>().join(", ");
+    let numbered = |prefix: &'static str| named(&|name| is_numbered(name, prefix));
+    let (bcache, drbd) = (numbered("bcache"), numbered("drbd"));
+    let kinds = [
+        (
+            zfs,
+            "all requests of ZFS come from its own threads, and which disks carry it is in no file of the kernel's: what \
+               units do there counts for none and is not held",
+        ),
+        (bcache, "what bcache writes back or fills its cache with is in no unit's name and is not held"),
+        (drbd, "what drbd writes for its peer is in no unit's name and is not held"),
+    ];
+    let there = kinds.into_iter().filter(|(names, _)| !names.is_empty());
+    there.map(|(names, what)| format!("{names}: {what}")).collect()
 }
 
 /// What is written to a file reaches the disk later, by threads of the kernel's own: whose it is, only some file systems say,

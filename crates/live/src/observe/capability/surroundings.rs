@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use commonhold_machine::CpuSet;
 use commonhold_machine::capability::{Area, Row};
+use commonhold_machine::{CpuSet, Machine};
 
 use super::context::{Capability, Context};
 use crate::observe::caps::CAP;
+use crate::observe::cpu_kinds::Isolation;
+use crate::observe::topology;
 
 /// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with 5.4.
 const KERNEL_MIN: (u32, u32) = (5, 4);
@@ -71,6 +73,7 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
         bounds_of_others(context),
         virtual_machine(context),
         every_cpu(context),
+        not_isolated(context),
         cpu_time_not_capped(context),
         memory_not_capped(context),
     ]
@@ -229,6 +232,10 @@ fn steal_per_mille(stat: &str) -> Option<u64> {
 
 fn every_cpu(context: &Context) -> Row {
     let name = "every CPU usable";
+    if let Some(renumbered) = topology::renumbered_in(&context.tree) {
+        return Row::partly(Area::Surroundings, name, renumbered.to_string())
+            .remedy("run commonhold on the host, where CPUs have one number each");
+    }
     let online = context.tree.text("/sys/devices/system/cpu/online").and_then(|list| list.parse().ok());
     let online: CpuSet = online.unwrap_or_default();
     let ours = context.status.cpus.intersection(&online);
@@ -237,6 +244,32 @@ fn every_cpu(context: &Context) -> Row {
     }
     let reason = format!("{ours} of {online}: a cpuset or the affinity of our parent keeps us there");
     Row::partly(Area::Surroundings, name, reason).remedy(format!("taskset -c {online} commonhold ..."))
+}
+
+/// The row about isolated CPUs.
+fn not_isolated(context: &Context) -> Row {
+    let name = "no isolated CPUs";
+    let isolation = Isolation::read(&context.tree);
+    if isolation.by.is_empty() {
+        return Row::yes(
+            Area::Surroundings,
+            name,
+            "neither isolcpus, nohz_full nor a cpuset partition names any",
+        );
+    }
+    let reason = format!("isolated: {isolation}; units get none of these unless the contract says so");
+    Row::partly(Area::Surroundings, name, reason).remedy(
+        "write `isolated = true` in [machine]; CPUs of isolcpus are divided if `run` may use them, as under `taskset -c LIST`",
+    )
+}
+
+/// The row about CPUs that differ.
+pub(super) fn equal_capacity(machine: &Machine) -> Row {
+    let name = "CPUs of equal capacity";
+    match machine.unequal_capacity() {
+        None => Row::yes(Area::Surroundings, name, "the kernel names no CPU that is slower than others"),
+        Some(unequal) => Row::partly(Area::Surroundings, name, unequal),
+    }
 }
 
 fn cpu_time_not_capped(context: &Context) -> Row {

@@ -501,6 +501,27 @@ fn how_each_disk_is_held_and_what_is_not() {
     assert_eq!((disk.name.as_deref(), disk.why.contains("BFQ")), (Some("cgroup"), true), "{disk:?}");
 }
 
+/// What threads of the kernel's own transfer is named, since no unit is held to it.
+#[test]
+fn layers_whose_requests_carry_no_units_name_are_told() {
+    let files = [
+        ROOT,
+        PURE_V2,
+        ("/sys/block/sda/size", "8"),
+        ("/sys/block/sda/dev", "8:0"),
+        ("/sys/block/sda/holders/bcache0/x", ""),
+        ("/sys/block/bcache0/size", "8"),
+        ("/sys/block/bcache0/slaves/sda/x", ""),
+        ("/sys/block/zd0/size", "8"),
+    ];
+    let (_dir, found) = probed(&with(&managed(TOP, "cpu io memory"), &files));
+    let disks: Vec<&str> = found.rows.iter().filter_map(|row| row.name.strip_prefix("disk ")).collect();
+    assert_eq!(disks, ["sda"]);
+    let layers = |words| is(&found, "layers on disks", State::Partly, words, "on a file system on a disk");
+    layers("bcache0 on sda: requests are counted and held at the disk below; zd0: all requests of ZFS");
+    layers("bcache0: what bcache writes back");
+}
+
 /// Writes to an array with parity are held at the array, since its drives do not know whose they are.
 #[test]
 fn an_array_is_held_in_place_of_its_drives() {
@@ -705,7 +726,7 @@ fn an_empty_machine_is_all_no_and_never_a_failure() {
     let (_dir, found) = probed(&[]);
     assert!(found.cgroup.is_err() && found.user.state == State::Partly);
     assert_eq!(found.findings().machine, None);
-    is(&found, "facts of the machine", State::No, "meminfo: cannot read it", "");
+    is(&found, "facts of the machine", State::No, "online: cannot read it", "");
     is(&found, "cgroup v2", State::No, "no control groups", "CONFIG_CGROUPS");
     is(&found, "kernel", State::Partly, "version `unknown`", "");
     is(&found, "disks", State::No, "", "");

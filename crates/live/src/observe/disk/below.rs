@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{all_disk_names, arrays};
+use super::{all_disk_names, arrays, emmc_of_area};
 use crate::LiveError;
 use crate::host;
 use crate::observe::files::Tree;
@@ -84,8 +84,8 @@ fn mounted(line: &str) -> Option<(PathBuf, PathBuf)> {
     Some((PathBuf::from(left.split_whitespace().nth(4)?), PathBuf::from(right.split_whitespace().nth(1)?)))
 }
 
-/// The whole disks that a device, a folder of /sys, is made of: a partition's disk, and what device mapper and md stand on, down
-/// to what is itself a disk.
+/// The whole disks that a device, a folder of /sys, is made of: the disk of a partition or of an eMMC device's area, and what
+/// device mapper, md and the like stand on, down to what is itself a disk.
 fn whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<String>, depth: u32) {
     // No stack of devices is that deep; a broken tree could be without end.
     if depth > 16 {
@@ -101,7 +101,7 @@ fn whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<Str
         for device in &below {
             whole_disks(device, is_disk, into, depth + 1);
         }
-    } else if host::exists(&device.join("partition")) {
+    } else if host::exists(&device.join("partition")) || name.and_then(emmc_of_area).is_some() {
         if let Some(disk) = device.parent() {
             whole_disks(disk, is_disk, into, depth + 1);
         }
@@ -135,6 +135,8 @@ mod tests {
         };
         assert_eq!(found("sda/sda1"), ["sda"]);
         assert_eq!(found("sdb"), ["sdb"]);
+        fake::add(&dir, &[("/sys/devices/mmcblk0/mmcblk0gp0/mmcblk0gp0p1/partition", "1\n")]);
+        assert_eq!(found("mmcblk0/mmcblk0gp0/mmcblk0gp0p1"), ["mmcblk0"]);
         std::fs::remove_file(at("dm-0/slaves/x")).unwrap();
         for (link, target) in [("sda1", "../../sda/sda1"), ("sdb", "../../sdb")] {
             std::os::unix::fs::symlink(target, at("dm-0/slaves").join(link)).unwrap();

@@ -11,8 +11,82 @@ use commonhold_machine::Disk;
 use super::files::Tree;
 use crate::LiveError;
 
-/// What /sys/block lists and is no disk of its own.
-const NOT_DISKS: [&str; 8] = ["loop", "ram", "zram", "dm-", "sr", "fd", "mtdblock", "nbd"];
+/// Why a device that /sys/block lists is no disk of its own. Held beside what carries it, every transfer would count twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotADisk {
+    /// It stands on other devices of this machine: device mapper, md, bcache, drbd, anything with `slaves`.
+    Layer,
+    /// A volume of ZFS. Which devices carry it is in no file, and its requests come from threads of ZFS's own.
+    Zvol,
+    /// One of several paths to a disk (`NVMe` multipath).
+    Path,
+    /// A hardware partition of an eMMC device: boot areas, RPMB, general purpose.
+    Area,
+    /// Memory, or a file.
+    Virtual,
+    /// A removable medium or raw flash, which no contract shares.
+    Medium,
+    /// Its data is on another machine.
+    Remote,
+}
+
+/// Devices that are no disks by their name: a prefix, and then a number.
+const BY_NAME: [(&str, NotADisk); 17] = [
+    ("dm-", NotADisk::Layer),
+    ("bcache", NotADisk::Layer),
+    ("drbd", NotADisk::Layer),
+    ("zd", NotADisk::Zvol),
+    ("loop", NotADisk::Virtual),
+    ("ram", NotADisk::Virtual),
+    ("zram", NotADisk::Virtual),
+    ("ublkb", NotADisk::Virtual),
+    ("sr", NotADisk::Medium),
+    ("fd", NotADisk::Medium),
+    ("pcd", NotADisk::Medium),
+    ("mtdblock", NotADisk::Medium),
+    ("ubiblock", NotADisk::Medium),
+    ("nbd", NotADisk::Remote),
+    ("rbd", NotADisk::Remote),
+    ("rnbd", NotADisk::Remote),
+    ("etherd!e", NotADisk::Remote),
+];
+
+/// Why a device is no disk of its own; none if it is one. An array that writes to its drives itself is a disk.
+pub(crate) fn not_a_disk(tree: &Tree, name: &str) -> Option<NotADisk> {
+    let device = format!("/sys/block/{name}");
+    if arrays::level(tree, name).is_some() {
+        return None;
+    }
+    let hidden = tree.text(format!("{device}/hidden")).is_some_and(|hidden| hidden == "1");
+    if hidden || is_nvme_path(name) {
+        return Some(NotADisk::Path);
+    }
+    // An array that was stopped has no slaves.
+    if arrays::is_md(tree, name) || !tree.names(format!("{device}/slaves")).is_empty() {
+        return Some(NotADisk::Layer);
+    }
+    if emmc_of_area(name).is_some() {
+        return Some(NotADisk::Area);
+    }
+    BY_NAME.into_iter().find(|(prefix, _)| is_numbered(name, prefix)).map(|(_, why)| why)
+}
+
+/// Whether a name is that of one path to an `NVMe` namespace (`nvme0c1n1`). Kernels before 4.17 have no file `hidden`.
+fn is_nvme_path(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = name.strip_prefix("nvme").and_then(|rest| rest.split_once('c'));
+    let parts = parts.and_then(|(disk, rest)| Some((disk, rest.split_once('n')?)));
+    parts.is_some_and(|(disk, (path, namespace))| [disk, path, namespace].into_iter().all(is_number))
+}
+
+/// The eMMC device of one of its hardware partitions: `mmcblk0` of `mmcblk0boot1`. None of any other name.
+pub(crate) fn emmc_of_area(name: &str) -> Option<&str> {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let rest = name.strip_prefix("mmcblk")?;
+    let (number, area) = rest.split_at(digits(rest));
+    let kind = area.trim_end_matches(|c: char| c.is_ascii_digit());
+    (!number.is_empty() && ["boot", "rpmb", "gp"].contains(&kind)).then(|| &name[..name.len() - area.len()])
+}
 
 /// The disks, without those that serve an array.
 pub(crate) fn list(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
@@ -25,13 +99,10 @@ pub(crate) fn list(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
 fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     let mut disks = Vec::new();
     for name in tree.names("/sys/block") {
-        let device = format!("/sys/block/{name}");
-        let hidden = tree.optional(&format!("{device}/hidden"))?.is_some_and(|hidden| hidden == "1");
-        let stands_on_others = arrays::is_md(tree, &name) && arrays::level(tree, &name).is_none();
-        if hidden || stands_on_others || NOT_DISKS.iter().any(|prefix| is_numbered(&name, prefix)) {
+        if not_a_disk(tree, &name).is_some() {
             continue;
         }
-        let size_file = format!("{device}/size");
+        let size_file = format!("/sys/block/{name}/size");
         let Some(size) = tree.optional(&size_file)? else { continue };
         // The size is in units of 512 bytes whatever the disk's own sector is: Documentation/ABI/stable/sysfs-block.
         let bytes = size.parse::<u64>().ok().and_then(|sectors| sectors.checked_mul(512));
@@ -62,6 +133,51 @@ pub(crate) fn parts(tree: &Tree, name: &str) -> impl Iterator<Item = String> {
 }
 
 /// Whether a device's name is that prefix and a number, with what may follow it (`sr0`, but not `srv`).
-fn is_numbered(name: &str, prefix: &str) -> bool {
+pub(crate) fn is_numbered(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::observe::files::fake;
+
+    #[test]
+    fn what_stands_on_a_disk_or_is_part_of_one_is_no_disk() {
+        let dir = fake::tree(&[]);
+        let disks = ["mmcblk0", "nvme0n1", "nvme10n2", "sda", "sdrd", "vda", "xvda", "zdx", "pmem0", "dasda"];
+        let layers = ["bcache0", "drbd1", "dm-0", "md127", "newkind0", "md_d0"];
+        let areas = ["mmcblk0boot0", "mmcblk0boot1", "mmcblk0rpmb", "mmcblk12gp3"];
+        let of_others =
+            ["zd0", "zd16", "nvme0c0n1", "nvme0c12n1", "hidden0", "loop7", "ram0", "zram0", "ublkb0"];
+        let media = ["sr0", "fd0", "mtdblock0", "ubiblock0_1", "nbd0", "rbd0", "rnbd0", "etherd!e1.1"];
+        for name in disks.iter().chain(&layers).chain(&areas).chain(&of_others).chain(&media) {
+            fake::add(&dir, &[(&format!("/sys/block/{name}/size"), "2000\n")]);
+        }
+        // What holds nothing below has the folder all the same.
+        std::fs::create_dir_all(dir.path().join("sys/block/sda/slaves")).unwrap();
+        fake::add(
+            &dir,
+            &[
+                ("/sys/block/bcache0/slaves/sda/x", ""),
+                ("/sys/block/newkind0/slaves/sda/x", ""),
+                ("/sys/block/md127/md/level", "raid1\n"),
+                ("/sys/block/md_d0/md/level", "raid0\n"),
+                ("/sys/block/hidden0/hidden", "1\n"),
+            ],
+        );
+        let tree = Tree::new(dir.path());
+        let mut expected = disks;
+        expected.sort_unstable();
+        assert_eq!(all_disk_names(&tree), expected);
+        let why = |name| not_a_disk(&tree, name);
+        assert!(layers.iter().all(|name| why(name) == Some(NotADisk::Layer)));
+        assert!(areas.iter().all(|name| why(name) == Some(NotADisk::Area)));
+        assert_eq!(
+            (why("zd0"), why("nvme0c0n1"), why("rbd0")),
+            (Some(NotADisk::Zvol), Some(NotADisk::Path), Some(NotADisk::Remote))
+        );
+        assert_eq!((emmc_of_area("mmcblk12gp3"), emmc_of_area("mmcblk0p1")), (Some("mmcblk12"), None));
+    }
 }

@@ -48,11 +48,9 @@ impl Roster {
         }
     }
 
-    /// Whose a process is, where units are held in place: of what stands in a user's slice, that user's, though it runs as another
-    /// (`sudo -i`).
+    /// Whose a process is: where units are held in place, by the policy's [`places::user_of`].
     pub(super) fn user_of(&self, facts: &ProcessFacts) -> u32 {
-        let owner = self.is_in_place().then(|| places::owner_of(&facts.cgroup)).flatten();
-        owner.unwrap_or(facts.uid)
+        if self.is_in_place() { places::user_of(&facts.cgroup, facts.uid) } else { facts.uid }
     }
 
     /// Why a process is not moved, where units are held in place.

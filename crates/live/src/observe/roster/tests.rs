@@ -359,6 +359,26 @@ fn stays(fake: &Fake, pids: &[u32]) -> Vec<Option<Stays>> {
     pids.iter().map(|pid| fake.roster.member(BASE + pid).unwrap().stays).collect()
 }
 
+/// Root's shell, and what root runs as ana from it by `su` or `sudo -u`, stand in root's slice. It is ana's work, and nobody is
+/// moved for it.
+#[test]
+fn what_root_runs_as_another_user_is_that_users() {
+    let (contract, [_, _, ana, _]) = contract_of_users();
+    let mut fake = Fake::new(contract);
+    fake.roster.holds_in_place();
+    let session = "/user.slice/user-0.slice/session-9.scope";
+    for (pid, parent, uid, group) in [(1, 0, 0, session), (2, 1, 1000, session), (3, 0, 1000, SHELL)] {
+        fake.put(pid, parent, pid, uid, "sh");
+        fake.stand(pid, group);
+    }
+    fake.look(Scan::Full);
+    let unit = |pid: u32| fake.roster.member(BASE + pid).unwrap().placement.unit;
+    assert_eq!([1, 2, 3].map(unit), [UnitId::SHARED, ana, ana]);
+    assert_eq!(stays(&fake, &[1, 2, 3]), [None, Some(Stays::Mixed), Some(Stays::InPlace)]);
+    assert_eq!(places(&fake), [("/user.slice/user-1000.slice", ana)], "root's slice is no place of hers");
+    assert!(fake.roster.due_for_scopes(fake.now + super::SECOND).is_empty(), "no scope is asked for");
+}
+
 /// Ana's shell, what she runs as root, and her manager are in her slice. A job of hers stands in cron's group.
 #[test]
 fn a_user_is_held_in_the_users_slice() {

@@ -144,7 +144,7 @@ impl Loader for Fake {
     }
 
     /// Two CPUs to a pool, or as many as is said.
-    fn pools(&self, form: PoolForm) -> Result<Vec<u32>, LiveError> {
+    fn pools(&self, form: PoolForm, _: bool) -> Result<Vec<u32>, LiveError> {
         let size = if let PoolForm::Size(size) = form { size } else { 2 };
         Ok((0..4).map(|cpu| cpu / size).collect())
     }

@@ -1,0 +1,138 @@
+//! What sets CPUs apart from others of the same machine: isolation and capacity.
+//!
+//! | fact | read from |
+//! | --- | --- |
+//! | isolated at boot | /sys/devices/system/cpu/isolated (`isolcpus`) |
+//! | without ticks | `/sys/devices/system/cpu/nohz_full` |
+//! | isolated while it runs | cpuset.cpus.isolated at the top of the hierarchy of control groups |
+//! | capacity | `cpuN/cpu_capacity` (Arm, and x86 since Linux 6.12) |
+//! | capacity where x86 mixes cores | `cpuN/acpi_cppc/highest_perf`, else `cpuN/cpufreq/cpuinfo_max_freq` |
+//!
+//! The last two count only where the kernel names small cores (`/sys/devices/cpu_atom/cpus`). Elsewhere `highest_perf` ranks
+//! cores that are equal but for their turbo frequency.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use commonhold_machine::{CAPACITY_MAX, CpuSet};
+
+use super::files::Tree;
+
+const CPUS: &str = "/sys/devices/system/cpu";
+
+/// Kinds of small cores of x86 processors.
+const SMALL: [&str; 2] = ["/sys/devices/cpu_atom/cpus", "/sys/devices/cpu_lowpower/cpus"];
+
+/// CPUs that somebody keeps free of other work, and by what. They need not be among those that this process may use.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Isolation {
+    /// By what, as the administrator writes it, and which. No set is empty.
+    pub by: Vec<(&'static str, CpuSet)>,
+}
+
+impl Isolation {
+    /// What the kernel says. A file that is not there, or says `(null)`, names none.
+    pub(crate) fn read(tree: &Tree) -> Isolation {
+        let list =
+            |path: &str| tree.text(path).and_then(|text| text.parse::<CpuSet>().ok()).unwrap_or_default();
+        let all = [
+            ("isolcpus", list(&format!("{CPUS}/isolated"))),
+            ("nohz_full", list(&format!("{CPUS}/nohz_full"))),
+            ("an isolated cpuset partition", list("/sys/fs/cgroup/cpuset.cpus.isolated")),
+        ];
+        Isolation { by: all.into_iter().filter(|(_, cpus)| !cpus.is_empty()).collect() }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> CpuSet {
+        self.by.iter().fold(CpuSet::default(), |all, (_, cpus)| all.union(cpus))
+    }
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said: Vec<String> = self.by.iter().map(|(by, cpus)| format!("{cpus} by {by}")).collect();
+        f.write_str(&said.join(", "))
+    }
+}
+
+/// The capacity of each of some CPUs, 1 to [`CAPACITY_MAX`], which the largest have. A CPU of which nothing is known counts as
+/// one of the largest.
+pub(crate) fn capacities(tree: &Tree, cpus: &[u32]) -> BTreeMap<u32, u32> {
+    let is_mixed = || SMALL.iter().any(|path| tree.exists(path));
+    let files: &[&str] = match () {
+        () if cpus.iter().any(|cpu| tree.exists(format!("{CPUS}/cpu{cpu}/cpu_capacity"))) => {
+            &["cpu_capacity"]
+        }
+        () if is_mixed() => &["acpi_cppc/highest_perf", "cpufreq/cpuinfo_max_freq"],
+        () => &[],
+    };
+    let number = |cpu: u32, file: &str| {
+        tree.text(format!("{CPUS}/cpu{cpu}/{file}"))?.parse::<u64>().ok().filter(|number| *number > 0)
+    };
+    // One measure for all: a frequency cannot be compared with a level of performance.
+    let known = files.iter().find_map(|file| {
+        cpus.iter().map(|cpu| Some((*cpu, number(*cpu, file)?))).collect::<Option<BTreeMap<u32, u64>>>()
+    });
+    let known = known.unwrap_or_default();
+    let most = known.values().copied().max().unwrap_or(1);
+    let scaled = |value: u64| {
+        let part = u128::from(value) * u128::from(CAPACITY_MAX) / u128::from(most);
+        u32::try_from(part).unwrap_or(CAPACITY_MAX).clamp(1, CAPACITY_MAX)
+    };
+    cpus.iter().map(|cpu| (*cpu, known.get(cpu).map_or(CAPACITY_MAX, |value| scaled(*value)))).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::observe::files::fake;
+
+    #[test]
+    fn isolated_cpus_are_named_by_what_isolates_them() {
+        let dir = fake::tree(&[
+            ("/sys/devices/system/cpu/isolated", "2-3\n"),
+            ("/sys/devices/system/cpu/nohz_full", "3\n"),
+            ("/sys/fs/cgroup/cpuset.cpus.isolated", "6\n"),
+        ]);
+        let found = Isolation::read(&Tree::new(dir.path()));
+        assert_eq!(found.to_string(), "2-3 by isolcpus, 3 by nohz_full, 6 by an isolated cpuset partition");
+        assert_eq!(found.all().to_string(), "2-3,6");
+        fake::add(
+            &dir,
+            &[
+                ("/sys/devices/system/cpu/isolated", "\n"),
+                ("/sys/devices/system/cpu/nohz_full", "  (null)\n"),
+                ("/sys/fs/cgroup/cpuset.cpus.isolated", "\n"),
+            ],
+        );
+        assert_eq!(Isolation::read(&Tree::new(dir.path())), Isolation::default());
+    }
+
+    #[test]
+    fn capacity_is_relative_to_the_largest_cpu() {
+        let of = |files: &[(&str, &str)]| {
+            let dir = fake::tree(&[]);
+            for (path, text) in files {
+                let path = if path.starts_with('/') { (*path).to_owned() } else { format!("{CPUS}/{path}") };
+                fake::add(&dir, &[(&path, text)]);
+            }
+            capacities(&Tree::new(dir.path()), &[0, 1]).into_values().collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[]), [1024, 1024]);
+        assert_eq!(of(&[("cpu0/cpu_capacity", "446\n"), ("cpu1/cpu_capacity", "1024\n")]), [446, 1024]);
+        assert_eq!(of(&[("cpu0/cpu_capacity", "446\n"), ("cpu1/cpu_capacity", "446\n")]), [1024, 1024]);
+        assert_eq!(of(&[("cpu0/cpu_capacity", "many\n"), ("cpu1/cpu_capacity", "9\n")]), [1024, 1024]);
+        let ranks = [("cpu0/acpi_cppc/highest_perf", "30\n"), ("cpu1/acpi_cppc/highest_perf", "60\n")];
+        assert_eq!(of(&ranks), [1024, 1024], "ranks of equal cores");
+        let mixed = [ranks[0], ranks[1], ("/sys/devices/cpu_atom/cpus", "0\n")];
+        assert_eq!(of(&mixed), [512, 1024]);
+        let speeds = [
+            ("cpu0/cpufreq/cpuinfo_max_freq", "3000000\n"),
+            ("cpu1/cpufreq/cpuinfo_max_freq", "4000000\n"),
+            ("/sys/devices/cpu_atom/cpus", "0\n"),
+        ];
+        assert_eq!(of(&speeds), [768, 1024]);
+    }
+}
