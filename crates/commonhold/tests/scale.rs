@@ -1,5 +1,5 @@
 //! `commonhold scale` on real programs. How long they take is not asserted.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::process::{Command, Output, Stdio};
 

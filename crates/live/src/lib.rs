@@ -10,7 +10,7 @@ pub mod undo;
 
 pub use apply::{cgroup, process as user, program, scheduler as kernel};
 pub use commonhold_steward::Backend;
-pub use host::child::ends_with_this;
+pub use host::child::{command, ends_with_this, keep_children};
 pub use host::{affinity, clock};
 pub use live_backend::{HeldBy, Instead, LiveBackend};
 pub use observe::{names, roster};

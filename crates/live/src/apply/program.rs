@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use commonhold_machine::CpuSet;
@@ -193,7 +193,7 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
     let errors = child::scratch().map_err(cannot("keep what a program prints"))?;
     let output = child::scratch().map_err(cannot("keep what a program prints"))?;
     let copy = |file: &std::os::fd::OwnedFd| file.try_clone().map(Stdio::from);
-    let mut command = Command::new(asked.command.first().map_or("".as_ref(), OsString::as_os_str));
+    let mut command = child::command(asked.command.first().map_or("".as_ref(), OsString::as_os_str));
     command.args(asked.command.iter().skip(1)).stdin(Stdio::null()).process_group(0);
     command.stderr(copy(&errors).map_err(cannot("keep what a program prints"))?);
     command.stdout(match asked.keep_output {
