@@ -18,6 +18,7 @@ pub(crate) mod memory;
 pub(crate) mod metered;
 pub mod names;
 pub mod process;
+pub mod quota;
 pub mod roster;
 pub(crate) mod symbols;
 pub(crate) mod threads;
