@@ -17,6 +17,7 @@ pub(crate) mod mapped;
 pub(crate) mod memory;
 pub(crate) mod metered;
 pub mod names;
+pub(crate) mod polls;
 pub mod process;
 pub mod quota;
 pub mod roster;
