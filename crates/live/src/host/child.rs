@@ -208,6 +208,7 @@ mod tests {
     }
 
     /// Blocks and ignores in the child what a caller may have, before the command's own preparation.
+    #[allow(clippy::unnecessary_wraps, reason = "it is a step before exec")]
     fn hostile() -> io::Result<()> {
         // SAFETY: calls that are allowed between fork and exec, on memory of this stack.
         unsafe {
