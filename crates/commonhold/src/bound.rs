@@ -7,10 +7,10 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
 
-use commonhold_live::ends_with_this;
+use commonhold_live::{command, ends_with_this};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -30,7 +30,7 @@ pub(crate) fn run(program: &OsString, arguments: &[OsString]) -> Result<i32, Fai
         |what: &str, e: &dyn std::fmt::Display| Failure::new(Exit::System, format!("cannot {what}: {e}"));
     // From here on signals wait until there is a program to send them to.
     let signals = Signals::open(&FORWARDED).map_err(|e| failed("wait for signals", &e))?;
-    let mut child = start(program, arguments, &signals).map_err(|e| {
+    let mut child = start(program, arguments).map_err(|e| {
         let exit = if e.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
         Failure::new(exit, format!("cannot run `{}`: {e}", program.to_string_lossy()))
     })?;
@@ -38,20 +38,10 @@ pub(crate) fn run(program: &OsString, arguments: &[OsString]) -> Result<i32, Fai
     Ok(status.code().unwrap_or_else(|| BY_SIGNAL + status.signal().unwrap_or(0)))
 }
 
-fn start(program: &OsString, arguments: &[OsString], signals: &Signals) -> io::Result<Child> {
-    let before = signals.before();
-    let mut command = Command::new(program);
+fn start(program: &OsString, arguments: &[OsString]) -> io::Result<Child> {
+    let mut command = command(program);
     command.args(arguments);
     ends_with_this(&mut command, Signal::TERM);
-    // SAFETY: between fork and exec, a system call and no memory of this program's but copies.
-    unsafe {
-        command.pre_exec(move || {
-            match libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) {
-                0 => Ok(()),
-                failed => Err(io::Error::from_raw_os_error(failed)),
-            }
-        });
-    }
     command.spawn()
 }
 

@@ -87,7 +87,9 @@ pub(crate) struct Check {
 
 /// Measure how a program scales with CPUs, where its time goes, and what is to blame
 ///
-/// Runs the program on growing sets of CPUs, several times each, and answers these questions from that:
+/// Runs the program on growing sets of CPUs, several times each. The answer in one sentence comes first. Where others used
+/// the CPUs that the program queued for, it is that the study is inconclusive; where a control group's quota bounds the
+/// program, it names the quota. Then these questions are answered:
 ///
 ///   1. How does it scale? Gunther's law is fitted to the throughput:
 ///      X(n) = lambda n / (1 + alpha (n - 1) + beta n (n - 1))
@@ -106,10 +108,12 @@ pub(crate) struct Check {
 /// CPUs that share a cache come before others, and cores before their second hardware threads.
 ///
 /// Where the program takes a number of threads, write the letter n in braces in its place, without blanks.
-/// It then has the size in its command line, and may use all CPUs. With --cpus, both grow.
+/// It then has the size in its command line, and may use all CPUs. With --cpus, both grow. Sizes above the CPUs,
+/// or above a quota, are measured and shown, and the law is not fitted to them.
 ///
 /// Throughput is runs per second: the program must do the same work in every run, whatever the size. If
 /// it does not, or starting it takes long, have it print its own rate, and tell with --rate how to find it.
+/// `1.9k`, `2,235.5`, `3M/s` and `1.5e6` are read as what they mean; a number that may mean two things is refused.
 ///
 /// Shown per size:
 ///   runs/s    the middle of its runs; the lowest and the highest
@@ -164,6 +168,13 @@ pub(crate) struct Scale {
     /// largest size for each of --repeat, and three times as many at least
     #[arg(long, conflicts_with = "unwatched")]
     pub(crate) locks: bool,
+    /// Run nothing: fit the law to the rows of this file, `size,throughput`, each of which is a run
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["cpus", "sizes", "repeat", "warm_up", "rate", "unwatched", "locks", "command"]
+    )]
+    pub(crate) points: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -171,7 +182,7 @@ pub(crate) struct Scale {
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required_unless_present = "points", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
 }
 

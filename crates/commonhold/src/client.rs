@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 
 use commonhold_client::wire::{Asked, Call};
 use commonhold_client::{Client, Error, PATIENCE, Why};
@@ -80,8 +79,10 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
     // The variable tells the daemon of descendants whose parents it never saw.
-    let error =
-        Command::new(program).args(arguments).env(MARKER, marker(daemon.unsigned_abs(), &args.unit)).exec();
+    let error = commonhold_live::command(program)
+        .args(arguments)
+        .env(MARKER, marker(daemon.unsigned_abs(), &args.unit))
+        .exec();
     let exit = if error.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
     Err(Failure::new(exit, format!("cannot run `{}`: {error}", program.to_string_lossy())))
 }

@@ -30,6 +30,7 @@ use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
+    commonhold_live::keep_children();
     // clap leaves with 2 on wrong usage and with 0 on --help and --version.
     let cli = Cli::try_parse().unwrap_or_else(|error| {
         let args: Vec<String> = std::env::args().collect();

@@ -1,6 +1,8 @@
 //! `commonhold scale`: runs a program at growing sizes, and has the runs explained.
 
 mod locks;
+mod points;
+mod rate;
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -8,6 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 
 use commonhold_live::program::{self, Asked, Done, Ended, Learned, NotRun, Wish};
+use commonhold_live::quota::Cap;
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_report::scale as report;
 use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};
@@ -19,6 +22,7 @@ use crate::exit::{Exit, Failure};
 use crate::progress::Progress;
 use crate::signals::Signals;
 use crate::{load, output};
+use rate::rate;
 
 /// What stands for the size in a command line.
 const NUMBER: &str = "{n}";
@@ -32,6 +36,10 @@ const SHORT_NS: u64 = 100_000_000;
 const SPREAD: f64 = 0.2;
 
 pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
+    if let Some(path) = &args.points {
+        show(args, &points::study(path)?)?;
+        return Ok(Exit::Ok);
+    }
     let machine = load::machine_here()?;
     let plan = Plan::of(args, &machine)?;
     let signals = Signals::open(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
@@ -56,12 +64,17 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
             format!("no size could be measured; the first that failed is {size}: {why}"),
         ));
     }
-    output::print(&if args.json { report::json(&study) } else { report::text(&study, output::style()) })?;
-    // Whatever becomes of the page, the answer has been seen.
-    if let Some(path) = &args.html {
-        output::write_page(path, &report::html(&study))?;
-    }
+    show(args, &study)?;
     Ok(if failed.is_some() { Exit::Unmeasured } else { Exit::Ok })
+}
+
+fn show(args: &Scale, study: &Study) -> Result<(), Failure> {
+    output::print(&if args.json { report::json(study) } else { report::text(study, output::style()) })?;
+    // Whatever becomes of the page, the answer has been seen.
+    match &args.html {
+        Some(path) => output::write_page(path, &report::html(study)),
+        None => Ok(()),
+    }
 }
 
 fn interrupted() -> Failure {
@@ -76,6 +89,8 @@ struct Plan<'a> {
     /// By size, ascending: the CPUs that it may use, and what is new about them.
     sizes: Vec<(u32, CpuSet, Option<&'static str>)>,
     all: CpuSet,
+    /// The cap on CPU time that holds for the program, too.
+    cap: Option<Cap>,
 }
 
 impl Plan<'_> {
@@ -95,14 +110,16 @@ impl Plan<'_> {
         }
         let order = nearest(machine);
         let count = u32::try_from(order.len()).unwrap_or(u32::MAX);
+        let cap = Cap::of_this();
+        let default = || default_sizes(count.min(whole_cpus(cap.as_ref())));
         let (sizes_are, numbers) = match (&args.cpus, has_number) {
             (Some(cpus), true) => (Sizes::Both, cpus.0.clone()),
             (Some(cpus), false) => (Sizes::Cpus, cpus.0.clone()),
             (None, true) => {
                 let sizes = args.sizes.as_ref().map(|sizes| sizes.0.clone());
-                (Sizes::Number, sizes.unwrap_or_else(|| default_sizes(count)))
+                (Sizes::Number, sizes.unwrap_or_else(default))
             }
-            (None, false) => (Sizes::Cpus, default_sizes(count)),
+            (None, false) => (Sizes::Cpus, default()),
         };
         let most = numbers.last().copied().unwrap_or(1);
         if sizes_are != Sizes::Number && most > count {
@@ -130,7 +147,7 @@ impl Plan<'_> {
             let step = steps.next(machine, &cpus);
             (n, cpus.into_iter().collect(), step)
         };
-        Ok(Plan { args, sizes_are, rate, sizes: numbers.into_iter().map(of).collect(), all })
+        Ok(Plan { args, sizes_are, rate, sizes: numbers.into_iter().map(of).collect(), all, cap })
     }
 
     /// The command line for a size.
@@ -147,6 +164,7 @@ impl Plan<'_> {
             measure: self.args.rate.clone().map_or(Measure::Runs, Measure::Printed),
             warm_up: self.args.warm_up,
             sizes,
+            quota: self.cap.as_ref().map(|cap| cap.quota.clone()),
             locks: None,
             limits: Vec::new(),
         };
@@ -187,6 +205,16 @@ impl Plan<'_> {
         }
         limits
     }
+}
+
+/// How many CPUs a cap allows at once: sizes above that would be throttled. At least 1.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it is floored, and kept within bounds"
+)]
+fn whole_cpus(cap: Option<&Cap>) -> u32 {
+    cap.map_or(u32::MAX, |cap| cap.quota.cpus.clamp(1.0, 65_535.0) as u32)
 }
 
 /// What this machine does not tell of threads.
@@ -386,8 +414,14 @@ impl Runs<'_> {
     fn done(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Box<Done>>, Failure> {
         let plan = self.plan;
         let command = plan.command(size.n);
-        let asked =
-            Asked { command: &command, cpus: &size.cpus, keep_output: plan.rate.is_some(), watch, meter };
+        let asked = Asked {
+            command: &command,
+            cpus: &size.cpus,
+            keep_output: plan.rate.is_some(),
+            watch,
+            meter,
+            cap: plan.cap.as_ref(),
+        };
         let ran = program::run(&asked, &plan.all, self.signals.as_fd(), &mut self.learned);
         let done = match ran.map_err(not_run)? {
             Ended::Stopped => return Ok(None),
@@ -421,7 +455,7 @@ impl Runs<'_> {
                 Err(why) => return Made::Failed(why),
             },
         };
-        Made::Run(Box::new(Run { wall_ns: done.wall_ns, throughput, watched: done.watched }))
+        Made::Run(Box::new(Run { wall_ns: done.wall_ns, throughput, load: done.load, watched: done.watched }))
     }
 }
 
@@ -462,23 +496,6 @@ fn failure(done: &Done) -> Option<String> {
     Some(last.map_or_else(|| how.clone(), |line| format!("{how}: {}", line.trim())))
 }
 
-/// The number that the program printed last.
-fn rate(pattern: &Regex, output: &str) -> Result<f64, String> {
-    let captures = output.lines().rev().find_map(|line| pattern.captures(line));
-    let Some(captures) = captures else {
-        return Err(format!("the program printed nothing that `{}` (--rate) is found in", pattern.as_str()));
-    };
-    let text = captures.get(1).or_else(|| captures.get(0)).map_or("", |found| found.as_str());
-    let number: Option<f64> = text.trim().parse().ok();
-    number.filter(|number| number.is_finite() && *number > 0.0).ok_or_else(|| {
-        format!(
-            "`{}` (--rate) found `{text}`, which is no number above 0: put the number alone in parentheses, as in \
-             'rate: ([0-9.]+)'",
-            pattern.as_str()
-        )
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -488,16 +505,6 @@ mod tests {
     fn every_n_is_replaced() {
         assert_eq!(with_number(&"-j{n},{n}".into(), 12), "-j12,12");
         assert_eq!(with_number(&"{m}".into(), 12), "{m}");
-    }
-
-    #[test]
-    fn the_last_number_that_is_printed_counts() {
-        let pattern = Regex::new(r"rate: ([0-9.]+)").unwrap();
-        assert_eq!(rate(&pattern, "rate: 1\nrate: 2.5 MB/s\nbye\n"), Ok(2.5));
-        assert_eq!(rate(&Regex::new("[0-9]+$").unwrap(), "took 7"), Ok(7.0));
-        assert!(rate(&pattern, "nothing").unwrap_err().contains("is found in"));
-        assert!(rate(&pattern, "rate: 1.2.3").unwrap_err().contains("no number above 0"));
-        assert!(rate(&pattern, "rate: 0").unwrap_err().contains("no number above 0"));
     }
 
     #[test]

@@ -15,33 +15,28 @@ pub(crate) struct Came {
 #[derive(Debug)]
 pub(crate) struct Signals {
     file: OwnedFd,
-    before: libc::sigset_t,
 }
 
 impl Signals {
-    /// Blocks the signals for this process, and for what it starts, and opens the file.
+    /// Blocks the signals for this process, and opens the file. What is started would inherit that: see
+    /// [`commonhold_live::command`].
     pub(crate) fn open(signals: &[i32]) -> io::Result<Signals> {
         // SAFETY: plain system calls on sets that live on this stack; the descriptor is ours alone.
         unsafe {
-            let (mut set, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            let mut set = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
             for signal in signals {
                 libc::sigaddset(&raw mut set, *signal);
             }
-            let failed = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+            let failed = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
             if failed != 0 {
                 return Err(io::Error::from_raw_os_error(failed));
             }
             match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
                 -1 => Err(io::Error::last_os_error()),
-                fd => Ok(Signals { file: OwnedFd::from_raw_fd(fd), before }),
+                fd => Ok(Signals { file: OwnedFd::from_raw_fd(fd) }),
             }
         }
-    }
-
-    /// The signals that were blocked before, for what is started: a program is not to miss what this one reads.
-    pub(crate) fn before(&self) -> libc::sigset_t {
-        self.before
     }
 
     /// The next signal that came, if any.

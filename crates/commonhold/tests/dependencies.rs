@@ -1,5 +1,5 @@
 //! Every dependency comes from the registry and has a licence that goes with ours.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::process::Command;
 

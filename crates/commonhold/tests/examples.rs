@@ -1,5 +1,5 @@
 //! The examples hold what their comments say they hold, and the README shows what the program prints.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! What the program generates: man pages, completions, the schema.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
 use std::process::{Command, Output};

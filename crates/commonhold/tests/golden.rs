@@ -1,6 +1,8 @@
 //! What the command prints, to the byte: `commands/*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold --test
 //! golden` updates the files; review the difference.
 
+#![allow(clippy::disallowed_methods)]
+
 #[test]
 fn commands() {
     trycmd::TestCases::new().env("COLUMNS", "100").case("tests/commands/*.trycmd");

@@ -3,7 +3,7 @@
 //! The daemon and the sleepers have a PID namespace of their own, so that nobody else is there who runs: then only births
 //! and ends elsewhere show, in the machine's count of threads, and cost a listing of the few that are here. Counted by
 //! strace, from outside.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
 use std::io::{BufRead, BufReader};

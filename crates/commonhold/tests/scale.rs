@@ -1,9 +1,12 @@
 //! `commonhold scale` on real programs. How long they take is not asserted.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+#[path = "../../live/tests/support/skipped.rs"]
+mod skipped;
 
 fn scale(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_commonhold")).arg("scale").args(arguments).output().unwrap()
@@ -20,13 +23,24 @@ fn json(output: &Output) -> Value {
 /// Works for a while: a tenth of a second or so.
 const WORK: &str = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 0.05";
 
+/// What is answered of sizes that are numbers of threads: those above the CPUs are no points of the law's.
+fn answer(sizes: &[usize]) -> &'static str {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    match sizes.iter().filter(|size| **size <= cpus).count() {
+        0 => "no-size",
+        1 => "one-size",
+        2 => "two-sizes",
+        _ => "law",
+    }
+}
+
 #[test]
 fn a_law_and_states_that_add_up() {
     let work = format!("echo size {{n}}; {WORK} & {WORK} & wait");
     let output = scale(&["--sizes", "1,2,3", "--repeat", "2", "--json", "--", "sh", "-c", &work]);
     assert!(output.status.success(), "{output:?}");
     let study = json(&output);
-    assert_eq!(study["scaling"]["answer"], "law");
+    assert_eq!(study["scaling"]["answer"], answer(&[1, 2, 3]));
     for size in study["sizes"].as_array().unwrap() {
         let runs = size["runs"].as_array().unwrap();
         assert_eq!(runs.len(), 2);
@@ -59,12 +73,17 @@ fn the_program_may_use_the_cpus_of_its_size_and_no_others() {
 #[test]
 fn a_rate_that_the_program_prints() {
     let print = "sleep 0.03; echo rate: 1; echo rate: {n}.5";
-    let rate = ["--rate", "rate: ([0-9.]+)", "--sizes", "1,3", "--repeat", "1", "--unwatched", "--json"];
+    let rate = ["--rate", "rate: ([0-9.]+)", "--sizes", "1,2", "--repeat", "1", "--unwatched", "--json"];
     let output = scale(&[&rate[..], &["--", "sh", "-c", print]].concat());
     let study = json(&output);
-    assert_eq!(study["sizes"][1]["runs"][0]["throughput"], 3.5);
+    assert_eq!(study["sizes"][1]["runs"][0]["throughput"], 2.5);
     assert_eq!(study["sizes"][1]["runs"][0]["states"], Value::Null);
-    assert_eq!((&study["scaling"]["answer"], &study["scaling"]["from"]), (&"two-sizes".into(), &1.into()));
+    assert_eq!(study["scaling"]["answer"], answer(&[1, 2]));
+    let with_unit = scale(&[&rate[..], &["--", "sh", "-c", "sleep 0.03; echo rate: {n}.9k"]].concat());
+    assert_eq!(json(&with_unit)["sizes"][1]["runs"][0]["throughput"], 2_900.0);
+    let unclear = scale(&[&rate[..], &["--", "sh", "-c", "sleep 0.03; echo rate: 2.235,{n}"]].concat());
+    assert_eq!(unclear.status.code(), Some(3), "{unclear:?}");
+    assert!(errors(&unclear).contains("goes on with `,1`"), "{unclear:?}");
     let silent = scale(&[&rate[..], &["--", "sh", "-c", "sleep 0.03; echo {n}"]].concat());
     assert_eq!(silent.status.code(), Some(3));
     assert!(
@@ -79,7 +98,7 @@ fn a_size_that_fails_is_told_and_the_others_are_answered_for() {
     let output = scale(&["--sizes", "1,2,3,4", "--repeat", "2", "--json", "--", "sh", "-c", fails]);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let study = json(&output);
-    assert_eq!(study["scaling"]["answer"], "law");
+    assert_eq!(study["scaling"]["answer"], answer(&[1, 3, 4]));
     assert_eq!(study["sizes"][1]["failed"], "the program ended with exit code 1: no such luck");
     let all = scale(&["--sizes", "1,2", "--", "sh", "-c", "sleep 0.03; kill -9 $$ # {n}"]);
     assert_eq!(all.status.code(), Some(3));
@@ -215,4 +234,126 @@ fn locks_are_counted_and_one_is_tried() {
     );
     // Threads that nobody looks at.
     assert_eq!(ask("mutex", &["--unwatched"]).status.code(), Some(2));
+}
+
+/// Ends processes with the test.
+struct Ends(Vec<std::process::Child>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// CPU time of others is no serial part of a program's: it is said first.
+#[test]
+fn what_others_use_of_the_cpus_makes_it_inconclusive() {
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    // The limit is of CPU time, in seconds: one that is forgotten dies of it.
+    let spin = || Command::new("sh").args(["-c", "ulimit -t 60; while :; do :; done"]).spawn().unwrap();
+    let _others = Ends((0..cpus * 2).map(|_| spin()).collect());
+    let work = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
+    let flags = ["--cpus", "1", "--repeat", "2", "--warm-up", "0"];
+    let output = scale(&[&flags[..], &["--json", "--", "sh", "-c", work]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let study = json(&output);
+    assert_eq!(study["outside"]["outside"], "others", "{study}");
+    let said = study["verdict"].as_str().unwrap();
+    assert!(said.starts_with("Inconclusive: others used ") && said.contains(" % of these CPUs"), "{said}");
+    let load = &study["sizes"][0]["runs"][0]["load"];
+    assert!(load["others_ns"].as_u64().unwrap() > 0 && load["whole_ns"].as_u64().unwrap() > 0, "{load}");
+    // In the text it stands before any table.
+    let output = scale(&[&flags[..], &["--", "sh", "-c", work]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.find("Inconclusive: others used").unwrap() < text.find("1. How does it scale?").unwrap(),
+        "{text}"
+    );
+}
+
+/// A control group with a quota of half a CPU; removed with the test.
+struct Capped(std::path::PathBuf);
+
+impl Capped {
+    fn make() -> Option<Capped> {
+        let mounts = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup"];
+        mounts.iter().find_map(|mount| {
+            let group = std::path::Path::new(mount).join(format!("commonhold-test-{}", std::process::id()));
+            std::fs::create_dir(&group).ok()?;
+            let capped = Capped(group);
+            let write = |name: &str, text: &str| std::fs::write(capped.0.join(name), text).is_ok();
+            let is_v1 = write("cpu.cfs_period_us", "20000") && write("cpu.cfs_quota_us", "10000");
+            (is_v1 || capped.0.join("cpu.max").exists() && write("cpu.max", "10000 20000")).then_some(capped)
+        })
+    }
+}
+
+impl Drop for Capped {
+    fn drop(&mut self) {
+        // It is empty some moments after its last process has ended.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_quota_is_named() {
+    let Some(capped) = Capped::make() else {
+        return skipped::skipped("no control group with a quota can be made here");
+    };
+    let commonhold = env!("CARGO_BIN_EXE_commonhold");
+    let enter = format!(
+        "echo $$ >{}/cgroup.procs; mkdir {0}/inner; exec {commonhold} scale --repeat 1 --warm-up 0 --json -- sh -c '{WORK}'",
+        capped.0.display()
+    );
+    let output = Command::new("sh").args(["-c", &enter]).output().unwrap();
+    let _ = std::fs::remove_dir(capped.0.join("inner"));
+    assert!(output.status.success(), "{output:?}");
+    let study = json(&output);
+    assert_eq!(study["quota"]["cpus"], 0.5, "{study}");
+    assert!(study["quota"]["file"].as_str().unwrap().starts_with(capped.0.to_str().unwrap()), "{study}");
+    // Sizes that nobody asked for do not go beyond it.
+    let sizes = study["sizes"].as_array().unwrap();
+    assert_eq!(
+        (sizes.len(), &sizes[0]["size"], &sizes[0]["beyond"]),
+        (1, &1.into(), &true.into()),
+        "{study}"
+    );
+    let said = study["verdict"].as_str().unwrap();
+    assert!(said.starts_with("A CPU quota bounds it: ") || said.starts_with("Inconclusive"), "{said}");
+}
+
+#[test]
+fn points_of_a_file_are_fitted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sizes.csv");
+    let file = path.to_str().unwrap();
+    // 10 n / (1 + 0.1 (n - 1)).
+    std::fs::write(&path, "size,throughput\n1,10\n2,18.181818\n4,30.769231\n8,47.058824\n8,47.0588\n")
+        .unwrap();
+    let output = scale(&["--json", "--points", file]);
+    assert!(output.status.success(), "{output:?}");
+    let law = &json(&output)["scaling"]["law"];
+    assert!((law["alpha"].as_f64().unwrap() - 0.1).abs() < 1e-4, "{law}");
+    std::fs::write(&path, "1,10\n2,18 MB\n\n4\n").unwrap();
+    let output = scale(&["--points", file]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = errors(&output);
+    assert!(
+        said.contains(&format!("{file}:2: `2,18 MB`")) && said.contains(&format!("{file}:4: `4`")),
+        "{said}"
+    );
+    // One that would never end, and one that is not there.
+    assert!(Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap().success());
+    for name in ["pipe", "none"] {
+        assert_eq!(scale(&["--points", folder.path().join(name).to_str().unwrap()]).status.code(), Some(2));
+    }
+    assert_eq!(scale(&["--points", file, "--", "true"]).status.code(), Some(2));
 }

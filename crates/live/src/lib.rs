@@ -11,10 +11,10 @@ pub mod undo;
 pub use apply::means_for_jobs;
 pub use apply::{cgroup, process as user, program, scheduler as kernel};
 pub use commonhold_steward::Backend;
-pub use host::child::ends_with_this;
+pub use host::child::{command, ends_with_this, keep_children};
 pub use host::{affinity, clock};
 pub use live_backend::{HeldBy, Instead, LiveBackend};
-pub use observe::{names, roster};
+pub use observe::{names, quota, roster};
 pub use undo::{caretaker, journal, tickets};
 
 /// Disks: measuring one, what was measured, and the cost model that the kernel is given of it.

@@ -33,7 +33,8 @@ fn run(seed: u64, learned: &mut Learned) -> SeenRun {
     let words = [planted().into_os_string(), seed.to_string().into(), THREADS.into(), MS.into()];
     let command: Vec<OsString> = words.into();
     let cpus = topology::read(std::path::Path::new("/")).unwrap().cpu_set();
-    let asked = Asked { command: &command, cpus: &cpus, keep_output: false, watch: true, meter: None };
+    let asked =
+        Asked { command: &command, cpus: &cpus, keep_output: false, watch: true, meter: None, cap: None };
     let (stop, _never) = std::io::pipe().unwrap();
     match program::run(&asked, &cpus, stop.as_fd(), learned).unwrap() {
         Ended::Done(done) => {

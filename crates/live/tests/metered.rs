@@ -34,7 +34,14 @@ fn run(case: &str, wish: Wish) -> Done {
     let cpus: CpuSet = machine.cpu_set();
     let command = [known(), case.into()];
     let (never, _kept) = rustix::pipe::pipe().unwrap();
-    let asked = Asked { command: &command, cpus: &cpus, keep_output: false, watch: false, meter: Some(wish) };
+    let asked = Asked {
+        command: &command,
+        cpus: &cpus,
+        keep_output: false,
+        watch: false,
+        meter: Some(wish),
+        cap: None,
+    };
     let ran = program::run(&asked, &cpus, never.as_fd(), &mut Learned::default()).unwrap();
     let Ended::Done(done) = ran else { panic!("stopped") };
     assert!(done.status.success(), "{case}: {:?} {}", done.status, String::from_utf8_lossy(&done.errors));

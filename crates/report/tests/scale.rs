@@ -5,7 +5,7 @@ use commonhold_scale::blame::{Disk, Hold, Holding, Kind, Lock, SeenRun, Site, St
 use commonhold_scale::law::Law;
 use commonhold_scale::locks::{self, Counts, Cycle, Delay, Locks, Trial};
 use commonhold_scale::states::{State, Times};
-use commonhold_scale::study::{Limit, Measure, Named, Run, Size, Sizes, Study, Watched};
+use commonhold_scale::study::{Limit, Load, Measure, Named, Quota, Run, Size, Sizes, Study, Watched};
 
 const MS: u64 = 1_000_000;
 
@@ -64,7 +64,7 @@ fn run(wall_ms: u64, states: &[(State, u64)]) -> Run {
     let watched = Watched { times, by_name, threads: 9, looks: 100, seen: seen(states, wall_ms) };
     #[allow(clippy::cast_precision_loss)]
     let throughput = 1_000.0 / wall_ms as f64;
-    Run { wall_ns: wall_ms * MS, throughput, watched: Some(watched) }
+    Run { wall_ns: wall_ms * MS, throughput, load: Load::default(), watched: Some(watched) }
 }
 
 /// Runs as long as the law has them, a little more and a little less.
@@ -90,6 +90,7 @@ fn study(numbers: &[u32]) -> Study {
         measure: Measure::Runs,
         warm_up: 1,
         sizes: numbers.iter().map(size).collect(),
+        quota: None,
         locks: None,
         limits: vec![Limit { what: "how long CPUs wait".to_owned(), remedy: "ask".to_owned() }],
     }
@@ -256,4 +257,92 @@ fn what_cannot_be_told_of_locks() {
     let few = Locks { trials: Vec::new(), lock_ns: 35_000 * MS, overflowed: 3, ..hot() };
     let all = [none, failed, several, few].map(|locks| said(locks).unwrap_or_default());
     insta::assert_snapshot!(all.join("\n----\n"));
+}
+
+/// The first sentence, and what is said of locks, the peak and sizes that are left out.
+fn first(study: &Study) -> (String, String) {
+    let text = scale::text(study, Style::PLAIN).split_whitespace().collect::<Vec<_>>().join(" ");
+    let from = text.find("-j{n} ").map_or(0, |at| at + "-j{n} ".len());
+    (text[from..].to_owned(), text)
+}
+
+#[test]
+fn what_others_used_is_said_before_any_law() {
+    let mut busy = study(&[1, 2, 4]);
+    for run in busy.sizes.iter_mut().flat_map(|size| &mut size.runs) {
+        run.load = Load { whole_ns: 1_000 * MS, others_ns: 430 * MS, ..Load::default() };
+        if let Some(watched) = &mut run.watched {
+            watched.times.add(State::Queue, 3_000 * MS);
+            watched.seen.locks.clear();
+        }
+    }
+    let (begins, text) = first(&busy);
+    assert!(begins.starts_with("Inconclusive: others used 43 % of these CPUs"), "{text}");
+    assert!(!text.contains("hardly wait for locks"), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&scale::json(&busy)).unwrap_or_default();
+    assert_eq!(json["outside"]["outside"], "others");
+}
+
+#[test]
+fn a_quota_is_named_and_what_it_holds_back_is_left_out() {
+    let mut held = study(&[1, 2, 4, 8]);
+    held.quota = Some(Quota { cpus: 2.5, file: "/sys/fs/cgroup/a/cpu.max".to_owned() });
+    let (begins, text) = first(&held);
+    assert!(
+        begins.starts_with("A CPU quota bounds it: /sys/fs/cgroup/a/cpu.max allows the time of 2.50 CPUs"),
+        "{text}"
+    );
+    assert!(
+        text.contains("Sizes 4, 8 ask for more CPUs than it can have: the quota allows the time of 2.50."),
+        "{text}"
+    );
+    assert!(text.contains("Two sizes cannot tell"), "{text}");
+}
+
+#[test]
+fn what_falls_from_the_first_step_on_says_so_and_nothing_else() {
+    let mut falls = study(&[1, 2, 3, 4]);
+    for size in &mut falls.sizes {
+        let n = f64::from(size.n);
+        size.runs.iter_mut().for_each(|run| run.throughput /= n * n * n);
+    }
+    let (begins, text) = first(&falls);
+    assert!(begins.starts_with("Throughput falls from the first step on: it is highest at 1 CPU"), "{text}");
+    assert!(!text.contains("more never costs") && !text.contains("one more adds"), "{text}");
+    falls.sizes.truncate(2);
+    assert!(first(&falls).0.starts_with("Throughput falls from the first step on"), "{}", first(&falls).1);
+}
+
+#[test]
+fn parts_of_the_growth_are_no_more_than_the_whole_and_short_work_has_times() {
+    // At 4 CPUs it waits for locks, and saves most of its time in the kernel.
+    let mut short = study(&[1, 2, 4]);
+    for size in &mut short.sizes {
+        let last = size.n == 4;
+        for run in &mut size.runs {
+            // A piece of work takes less than a nanosecond.
+            run.throughput *= 3e10;
+            if let Some(watched) = &mut run.watched {
+                watched.times = Times::default();
+                watched.times.add(State::System, if last { 100 * MS } else { 3_000 * MS });
+                watched.times.add(State::Lock, if last { 90_000 * MS } else { 0 });
+            }
+        }
+    }
+    let (_, text) = first(&short);
+    assert!(text.contains("pieces of work cost") && !text.contains(" 0 s"), "{text}");
+    for part in text.split(" %").filter_map(|part| part.rsplit(' ').next()?.parse::<f64>().ok()) {
+        assert!(part <= 100.0, "{part} %: {text}");
+    }
+    assert!(text.contains("Against that,"), "{text}");
+}
+
+#[test]
+fn points_have_an_answer_to_the_first_question_only() {
+    let mut given = study(&[1, 2, 4, 8]);
+    given.measure = Measure::Points("sizes.csv".to_owned());
+    given.sizes_are = Sizes::Number;
+    let text = first(&given).1;
+    assert!(text.contains("alpha = ") && !text.contains("2. Where"), "{text}");
+    assert!(!scale::html(&given).contains("Where does the time go"));
 }

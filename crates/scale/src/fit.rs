@@ -62,6 +62,10 @@ impl Band {
         self.low <= value && self.high.is_none_or(|high| value <= high)
     }
 
+    fn at_most(self, most: f64) -> Band {
+        Band { low: self.low.min(most), high: Some(self.high.map_or(most, |high| high.min(most))) }
+    }
+
     fn with(self, value: f64) -> Band {
         Band { low: self.low.min(value), high: self.high.map(|high| high.max(value)) }
     }
@@ -120,11 +124,14 @@ pub(crate) fn fit(points: &[Point]) -> Result<Fit, Undetermined> {
         })
         .collect();
     let cases: [&[usize]; 4] = [&[0, 1, 2], &[0, 1], &[0, 2], &[0]];
-    let bounded = cases
-        .into_iter()
-        .filter_map(|free| Line::through(&rows, free))
-        .filter(|line| line.at[1] >= 0.0 && line.at[2] >= 0.0)
-        .min_by(|a, b| a.squares.total_cmp(&b.squares));
+    let free: Vec<Line> = cases.into_iter().filter_map(|free| Line::through(&rows, free)).collect();
+    let least = |a: &Line, b: &Line| a.squares.total_cmp(&b.squares);
+    let positive = || free.iter().filter(|line| line.at[1] >= 0.0 && line.at[2] >= 0.0).cloned();
+    // Far from size 1, a line that is best without a throughput there says that nothing of it is known.
+    if positive().min_by(least).is_none_or(|line| line.at[0] <= 0.0) {
+        return Err(Undetermined::FarFromOne);
+    }
+    let bounded = positive().filter(|line| line.at[1] <= line.at[0]).chain(serial(&rows)).min_by(least);
     let unbounded = Line::through(&rows, &[0, 1, 2]);
     let (Some(bounded), Some(mut line)) = (bounded, unbounded) else { return Err(Undetermined::FarFromOne) };
     let [a, b, c] = bounded.at;
@@ -136,6 +143,19 @@ pub(crate) fn fit(points: &[Point]) -> Result<Fit, Undetermined> {
     let mut fit = Fit { law, bands: None, misfit, line };
     fit.bands = fit.make_bands();
     Ok(fit)
+}
+
+/// The best lines of those with alpha at its most, 1: all of the work is serial. By the law, what costs more than that is
+/// contention, since one CPU at a time loses nothing to another: so throughput that falls is never put down to alpha.
+fn serial(rows: &[Row]) -> impl Iterator<Item = Line> {
+    let joined: Vec<Row> = rows
+        .iter()
+        .map(|row| Row { terms: [row.terms[0] + row.terms[1], 0.0, row.terms[2]], ..*row })
+        .collect();
+    let cases: [&[usize]; 2] = [&[0, 2], &[0]];
+    let lines: Vec<Line> = cases.into_iter().filter_map(|free| Line::through(&joined, free)).collect();
+    let whole = |line: Line| Line { at: [line.at[0], line.at[0], line.at[2]], ..line };
+    lines.into_iter().map(whole).filter(|line| line.at[2] >= 0.0)
 }
 
 impl Fit {
@@ -151,7 +171,7 @@ impl Fit {
         let peak =
             Band { low: squared.low.sqrt().max(1.0), high: squared.high.map(|high| high.sqrt().max(1.0)) };
         Some(Bands {
-            alpha: ratio(b, b1, a, a1, each).with(self.law.alpha),
+            alpha: ratio(b, b1, a, a1, each).at_most(1.0).with(self.law.alpha),
             beta: ratio(c, c1, a, a1, each).with(self.law.beta),
             peak: self.law.peak().map_or(Band { high: None, ..peak }, |at| peak.with(at)),
         })

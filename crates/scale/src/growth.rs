@@ -118,7 +118,12 @@ mod tests {
         }
         let watched = Some(Watched { times, ..Watched::default() });
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let run = Run { wall_ns: (wall_s * 1e9) as u64, throughput: 1.0 / wall_s, watched };
+        let run = Run {
+            wall_ns: (wall_s * 1e9) as u64,
+            throughput: 1.0 / wall_s,
+            load: crate::study::Load::default(),
+            watched,
+        };
         Size { n, cpus: "0".parse().unwrap(), step: None, runs: vec![run.clone(), run], failed: None }
     }
 
@@ -132,6 +137,7 @@ mod tests {
             sizes,
             locks: None,
             limits: Vec::new(),
+            quota: None,
         }
     }
 

@@ -47,6 +47,11 @@ impl Law {
         self.speed_up(n + 1.0) - self.speed_up(n)
     }
 
+    /// Whether two do less than one.
+    pub fn falls_from_the_first_step(&self) -> bool {
+        self.speed_up(2.0) < 1.0
+    }
+
     /// The size with the most throughput; none where throughput never sinks.
     pub fn peak(&self) -> Option<f64> {
         (self.beta > 0.0).then(|| ((1.0 - self.alpha).max(0.0) / self.beta).sqrt().max(1.0))

@@ -22,6 +22,7 @@ mod order;
 pub mod scaling;
 pub mod states;
 pub mod study;
+pub mod verdict;
 
 pub use fit::{Band, Bands, Fit, Point};
 pub use order::{default_sizes, nearest};

@@ -85,7 +85,8 @@ fn two(points: &[Point]) -> Two {
         to,
         speed_up,
         band,
-        alpha_most: alone(m - 1.0, n - 1.0),
+        // The part of the work that is serial is no more than all of it.
+        alpha_most: alone(m - 1.0, n - 1.0).filter(|alpha| *alpha <= 1.0),
         beta_most: alone(m * (m - 1.0), n * (n - 1.0)),
     }
 }
@@ -157,6 +158,9 @@ mod tests {
         assert_eq!(two_of(&[(1, 1.0), (2, 1.5)]).band, None);
         // It cannot get worse than this by serialisation alone, where size 1 is unknown.
         assert_eq!(two_of(&[(4, 2.0), (8, 1.0)]).alpha_most, None);
+        // Half of the throughput on twice the CPUs: no part of the work explains that.
+        let falls = two_of(&[(1, 1.0), (2, 0.5)]);
+        assert_eq!((falls.alpha_most, falls.beta_most), (None, Some(1.5)));
     }
 
     #[test]

@@ -39,6 +39,39 @@ pub enum Measure {
     Runs,
     /// The number that the program prints, found by that pattern.
     Printed(String),
+    /// Points from that file: nothing was run.
+    Points(String),
+}
+
+/// A cap on CPU time that a control group sets: the strictest of the program's group and those around it.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Quota {
+    /// How many CPUs' time it allows. Above 0.
+    pub cpus: f64,
+    /// The file that says so.
+    pub file: String,
+}
+
+/// What the CPUs of a run were used for meanwhile. CPU time of the machine is counted in ticks of 10 ms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Load {
+    /// The run's length times its CPUs.
+    pub whole_ns: u64,
+    /// CPU time of these that other programs and interrupts had.
+    pub others_ns: u64,
+    /// CPU time of these that the hypervisor gave to other machines.
+    pub stolen_ns: u64,
+    /// How long the quota kept the group's CPUs from running, added up over these.
+    pub throttled_ns: u64,
+}
+
+impl Load {
+    fn add(&mut self, other: &Load) {
+        self.whole_ns += other.whole_ns;
+        self.others_ns += other.others_ns;
+        self.stolen_ns += other.stolen_ns;
+        self.throttled_ns += other.throttled_ns;
+    }
 }
 
 /// A program's runs at growing sizes.
@@ -56,6 +89,8 @@ pub struct Study {
     pub warm_up: u32,
     /// By size, ascending.
     pub sizes: Vec<Size>,
+    /// The cap on CPU time that held for all runs.
+    pub quota: Option<Quota>,
     /// What was found out about its locks, where somebody asked.
     pub locks: Option<Locks>,
     /// What this machine could not tell.
@@ -84,6 +119,8 @@ pub struct Run {
     pub wall_ns: u64,
     /// Work per second.
     pub throughput: f64,
+    /// What else its CPUs were used for.
+    pub load: Load,
     /// What its threads did, where somebody looked.
     pub watched: Option<Watched>,
 }
@@ -150,6 +187,13 @@ impl Size {
         middle(&all)
     }
 
+    /// What the CPUs were used for in all runs together.
+    pub fn load(&self) -> Load {
+        let mut sum = Load::default();
+        self.runs.iter().for_each(|run| sum.add(&run.load));
+        sum
+    }
+
     /// Time by state of all runs together that were watched, and how many these are.
     pub fn times(&self) -> (Times, u64) {
         let mut sum = Times::default();
@@ -172,12 +216,25 @@ impl Study {
         self.sizes.iter().filter(|size| !size.runs.is_empty())
     }
 
-    /// Every run, for the fit.
+    /// Whether a size asks for more CPUs than it can have: those that the program may use, or those that the quota allows.
+    /// What it does there says nothing of how it scales: its threads take turns.
+    pub fn is_beyond(&self, size: &Size) -> bool {
+        let quota = self.quota.as_ref().map_or(f64::INFINITY, |quota| quota.cpus);
+        let is_points = matches!(self.measure, Measure::Points(_));
+        !is_points && f64::from(size.n) > quota.min(real(size.cpus.len() as u64))
+    }
+
+    /// The sizes that were measured and that have the CPUs that they ask for.
+    pub fn within(&self) -> impl DoubleEndedIterator<Item = &Size> {
+        self.measured().filter(|size| !self.is_beyond(size))
+    }
+
+    /// Every run of the sizes that the law is about, for the fit.
     pub fn points(&self) -> Vec<Point> {
         let of = |size: &Size| -> Vec<Point> {
             let point = |run: &Run| Point { size: size.n, throughput: run.throughput };
             size.runs.iter().map(point).collect()
         };
-        self.measured().flat_map(of).collect()
+        self.within().flat_map(of).collect()
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use commonhold_client::wire::Call;
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;
-use commonhold_live::ends_with_this;
+use commonhold_live::{command, ends_with_this};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Load;
@@ -58,7 +58,7 @@ pub(super) struct Session {
 }
 
 fn own_program(arguments: &[&str]) -> Command {
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = command("/proc/self/exe");
     // A process group of its own: Ctrl-C reaches this program, which then ends the others in order.
     command.args(arguments).process_group(0).stdin(Stdio::null());
     // Whatever ends the demonstration ends what it started: a daemon left behind would go on holding.

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
+
+use commonhold_live::command;
 
 use crate::cli::DemoTask;
 use crate::exit::{Exit, Failure};
@@ -24,7 +26,7 @@ const ROUNDS: u64 = 60_000_000;
 
 impl Kind {
     pub(super) fn choose() -> Kind {
-        let found = Command::new("cc").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let found = command("cc").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         if found.is_ok_and(|status| status.success()) { Kind::Compile } else { Kind::Hash }
     }
 
@@ -68,12 +70,12 @@ impl Kind {
     fn start(self, directory: &Path, n: u32) -> Result<Child, Failure> {
         let mut command = match self {
             Kind::Compile => {
-                let mut command = Command::new("cc");
+                let mut command = command("cc");
                 command.args(["-O1", "-c", "piece.c", "-o"]).arg(format!("piece{n}.o"));
                 command
             }
             Kind::Hash => {
-                let mut command = Command::new("/proc/self/exe");
+                let mut command = command("/proc/self/exe");
                 command.args(["demo-task", "rounds"]).args([ROUNDS.to_string(), "1".to_owned()]);
                 command
             }

@@ -3,7 +3,7 @@
 //! Every process started here ends by itself, whatever becomes of the test: a busy one soon, a sleeping one in a
 //! minute. Contracts name their members by number. So nothing else on the machine is touched, and tests can run side
 //! by side.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod bad_contract;
 mod bad_machine;
@@ -17,6 +17,7 @@ mod membership;
 mod programs;
 mod reload;
 mod running;
+mod signals;
 #[path = "../../../live/tests/support/skipped.rs"]
 mod skipped;
 mod support;

@@ -11,12 +11,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use commonhold_machine::CpuSet;
 use commonhold_scale::locks::Lock;
-use commonhold_scale::study::Watched;
+use commonhold_scale::study::{Load, Watched};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
@@ -29,9 +29,10 @@ use crate::host::perf::Stalls;
 use crate::host::signal::{self, Pinned};
 use crate::host::{clock, read_to_string};
 use crate::observe::kernels_locks::KernelsLocks;
-use crate::observe::machine_counts::Counts;
+use crate::observe::machine_counts::{Busy, Counts};
 use crate::observe::metered::locks;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, is_alive};
+use crate::observe::quota::Cap;
 use crate::observe::symbols::Namer;
 use crate::observe::threads::Threads;
 use crate::observe::waits::Files;
@@ -49,6 +50,8 @@ pub struct Asked<'a> {
     pub watch: bool,
     /// Count its locks, and delay one of them.
     pub meter: Option<Wish>,
+    /// The cap on its CPU time, if any.
+    pub cap: Option<&'a Cap>,
 }
 
 /// A run that came to its end.
@@ -62,6 +65,8 @@ pub struct Done {
     pub output: Vec<u8>,
     /// The end of what it printed on standard error.
     pub errors: Vec<u8>,
+    /// What else its CPUs were used for.
+    pub load: Load,
     /// What its threads did.
     pub watched: Option<Watched>,
     /// What the meter counted.
@@ -193,7 +198,7 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
     let errors = child::scratch().map_err(cannot("keep what a program prints"))?;
     let output = child::scratch().map_err(cannot("keep what a program prints"))?;
     let copy = |file: &std::os::fd::OwnedFd| file.try_clone().map(Stdio::from);
-    let mut command = Command::new(asked.command.first().map_or("".as_ref(), OsString::as_os_str));
+    let mut command = child::command(asked.command.first().map_or("".as_ref(), OsString::as_os_str));
     command.args(asked.command.iter().skip(1)).stdin(Stdio::null()).process_group(0);
     command.stderr(copy(&errors).map_err(cannot("keep what a program prints"))?);
     command.stdout(match asked.keep_output {
@@ -208,6 +213,7 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
         no_kernel = learned.kernels_locks.begin().err();
     }
     let before = asked.watch.then(Counts::now);
+    let loads = Loads::begin(asked);
     let begun_ns = clock::now();
     let program = child::start_on(asked.cpus, &mut command).map_err(|refused| match refused {
         Refused::Command(source) => NotRun::Command {
@@ -235,6 +241,7 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
     }
     let io_bytes = family.procfs.io_bytes(pid)?;
     let (status, used) = child::reap(pid).map_err(cannot("take a program's status"))?;
+    let loads = loads.end(asked);
     let after = before.as_ref().map(|_| Counts::now());
     let left = family.end()?;
     let stalls = stalls.and_then(|stalls| stalls.read().ok()).filter(|(_, cycles)| *cycles > 0);
@@ -252,6 +259,9 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
         learned.files = seen.files;
         seen.watched
     });
+    // What looks found is more where it left children behind, and less where threads came and went between looks.
+    let ran_ns = watched.as_ref().map_or(0, |watched| watched.times.ran()).max(used.user_ns + used.system_ns);
+    let wall_ns = ended_ns.saturating_sub(begun_ns);
     let mut kernel_lost = 0;
     if let Some(Watched { seen, .. }) = &mut watched {
         match learned.kernels_locks.end(seen) {
@@ -265,7 +275,8 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
         seen.io_bytes = io_bytes;
     }
     Ok(Ended::Done(Box::new(Done {
-        wall_ns: ended_ns.saturating_sub(begun_ns),
+        wall_ns,
+        load: loads.load(asked, wall_ns, ran_ns),
         status,
         output: child::scratch_end(output, OUTPUT_BYTES).map_err(cannot("read what a program printed"))?,
         errors: child::scratch_end(errors, ERROR_BYTES).map_err(cannot("read what a program printed"))?,
@@ -279,6 +290,50 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
         kernel_lost,
         left,
     })))
+}
+
+/// What the CPUs of a run were used for, by anybody: at its beginning, and then meanwhile.
+struct Loads {
+    busy: Busy,
+    own_ns: u64,
+    throttled_ns: u64,
+}
+
+/// See [`Loads`].
+struct Meanwhile {
+    used_ns: u64,
+    stolen_ns: u64,
+    own_ns: u64,
+    throttled_ns: u64,
+}
+
+impl Loads {
+    fn begin(asked: &Asked) -> Loads {
+        let throttled_ns = asked.cap.map_or(0, Cap::throttled_ns);
+        Loads { busy: Busy::now(), own_ns: clock::thread_cpu_ns(), throttled_ns }
+    }
+
+    fn end(self, asked: &Asked) -> Meanwhile {
+        let (used_ns, stolen_ns) = Busy::now().since(&self.busy, asked.cpus);
+        Meanwhile {
+            used_ns,
+            stolen_ns,
+            own_ns: clock::thread_cpu_ns().saturating_sub(self.own_ns),
+            throttled_ns: asked.cap.map_or(0, Cap::throttled_ns).saturating_sub(self.throttled_ns),
+        }
+    }
+}
+
+impl Meanwhile {
+    /// `ran_ns`: CPU time of the program. That of looks is not others' either.
+    fn load(&self, asked: &Asked, wall_ns: u64, ran_ns: u64) -> Load {
+        Load {
+            whole_ns: wall_ns.saturating_mul(asked.cpus.len() as u64),
+            others_ns: self.used_ns.saturating_sub(ran_ns).saturating_sub(self.own_ns),
+            stolen_ns: self.stolen_ns,
+            throttled_ns: self.throttled_ns,
+        }
+    }
 }
 
 /// Looks until the program has ended: true; or the caller is to stop: false.

@@ -17,6 +17,39 @@ use crate::host::{exists, read_to_string};
 const TICK_NS: u64 = 10_000_000;
 const SECTOR: u64 = 512;
 
+/// CPU time of the machine by CPU at one moment: what was used, and what the hypervisor gave to other machines.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Busy(BTreeMap<u32, (u64, u64)>);
+
+impl Busy {
+    /// Takes it now; nothing where it cannot be read.
+    pub(crate) fn now() -> Busy {
+        Busy(parse_busy(&read_to_string(Path::new("/proc/stat")).unwrap_or_default()))
+    }
+
+    /// Used, and given to others, on these CPUs since then, in nanoseconds.
+    pub(crate) fn since(&self, before: &Busy, cpus: &CpuSet) -> (u64, u64) {
+        let of = |cpu: u32| {
+            let (now, then) = (self.0.get(&cpu)?, before.0.get(&cpu)?);
+            Some((now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)))
+        };
+        cpus.iter().filter_map(of).fold((0, 0), |sum, its| (sum.0 + its.0, sum.1 + its.1))
+    }
+}
+
+/// `cpu3 user nice system idle iowait irq softirq steal guest guest_nice`, in ticks. Guests' time is in that of users.
+fn parse_busy(text: &str) -> BTreeMap<u32, (u64, u64)> {
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let cpu: u32 = words.next()?.strip_prefix("cpu")?.parse().ok()?;
+        let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+        let at = |at: usize| numbers.get(at).copied().unwrap_or(0);
+        let used = [0, 1, 2, 5, 6].map(at).iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));
+        Some((cpu, (used.saturating_mul(TICK_NS), at(7).saturating_mul(TICK_NS))))
+    };
+    text.lines().filter_map(line).collect()
+}
+
 /// Counts at one moment. What cannot be read is empty: then it is not told.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
@@ -200,6 +233,16 @@ mod tests {
         assert_eq!(soft["NET_RX"], BTreeMap::from([(0, 7), (1, 8)]));
         let stat = "cpu  1 1 1 1 1 1 1 0\ncpu0 1 2 3 4 5 6 7 0\nintr 5\n";
         assert_eq!(parse_stat(stat), BTreeMap::from([(0, 13 * TICK_NS)]));
+    }
+
+    #[test]
+    fn cpu_time_of_the_machine() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 400 500 6 7 8 1 1\ncpu2 5 0 0 1\nintr 5\n";
+        let now = Busy(parse_busy(stat));
+        assert_eq!(now.0, BTreeMap::from([(0, (19 * TICK_NS, 8 * TICK_NS)), (2, (5 * TICK_NS, 0))]));
+        let before = Busy(BTreeMap::from([(0, (9 * TICK_NS, 8 * TICK_NS)), (2, (5 * TICK_NS, 0))]));
+        assert_eq!(now.since(&before, &"0,2,7".parse().unwrap()), (10 * TICK_NS, 0));
+        assert_eq!(now.since(&Busy::default(), &"0".parse().unwrap()), (0, 0));
     }
 
     #[test]

@@ -15,9 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use commonhold_scale::blame::SeenRun;
-use commonhold_scale::states::{Counted, Delays, State, Thread, Times};
+use commonhold_scale::states::{Counted, Delays, Seen as Doing, State, Thread, Times};
 use commonhold_scale::study::{Named, Watched};
 
+use super::polls::Polls;
 use super::process::{Listed, Moment, ProcFs, group};
 use super::waits::{Files, Waits};
 use crate::LiveError;
@@ -49,6 +50,8 @@ pub(crate) struct Threads {
     counts_delays: bool,
     /// Which locks they wait for.
     waits: Waits,
+    /// Which of those that sleep wait for a lock.
+    polls: Polls,
 }
 
 /// What was seen of a program in the end.
@@ -116,6 +119,7 @@ impl Threads {
             hidden: false,
             counts_delays,
             waits: Waits::with(files),
+            polls: Polls::default(),
         })
     }
 
@@ -134,10 +138,15 @@ impl Threads {
         let before_ns = std::mem::replace(&mut self.looked_ns, clock::now());
         let known: Vec<(u32, u32)> = self.threads.iter().map(|(tid, tracked)| (*tid, tracked.pid)).collect();
         self.waits.begin(self.looked_ns.saturating_sub(before_ns));
+        self.polls.begin();
         for (tid, pid) in known {
-            if let Some(moment) = self.procfs.doing(pid, tid)? {
+            if let Some(mut moment) = self.procfs.doing(pid, tid)? {
                 if !moment.ended {
-                    self.waits.see(&mut self.procfs, pid, tid, &moment)?;
+                    let polled = self.polls.of(pid, &moment);
+                    if polled.is_some() {
+                        moment.look.seen = Doing::Waits(State::Lock);
+                    }
+                    self.waits.see(&mut self.procfs, pid, tid, &moment, polled)?;
                 }
                 self.see(tid, before_ns, moment);
             } else if self.exits.is_none() {

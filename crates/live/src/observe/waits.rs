@@ -160,18 +160,20 @@ impl Waits {
         self.waiting_before = std::mem::take(&mut self.waiting);
     }
 
-    /// A look finds a thread.
+    /// A look finds a thread. `polled`: the file whose lock it tries to get now and then.
     pub(crate) fn see(
         &mut self,
         procfs: &mut ProcFs,
         pid: u32,
         tid: u32,
         moment: &Moment,
+        polled: Option<String>,
     ) -> Result<(), LiveError> {
         let (seen, spot) = (moment.look.seen, moment.spot);
         let mut there = There { pid, tid, name: moment.name.clone(), seen, key: None };
         if seen == Seen::Waits(State::Lock) {
-            let key = spot.map_or(Key::Kernel, |spot| key(procfs, pid, spot));
+            let futex_or_file = || spot.map_or(Key::Kernel, |spot| key(procfs, pid, spot));
+            let key = polled.map_or_else(futex_or_file, Key::File);
             there.key = Some(key.clone());
             // Of many, every so manieth is looked at, and counts for the others.
             let every = self.waiting_before.div_ceil(COPIES_MAX).max(1);

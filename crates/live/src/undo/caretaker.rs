@@ -85,6 +85,11 @@ impl Caretaker {
     fn start(journal: &Path, launch: &Launch) -> io::Result<Caretaker> {
         let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
+        // It keeps the daemon's blocked signals until it ignores them (`withdraw`): Ctrl-C would end it before that.
+        #[allow(
+            clippy::disallowed_methods,
+            reason = "the signals of `host::child::command` come too early here"
+        )]
         let mut child = Command::new(&launch.program)
             // As `ps` shows it: by its path it would be anybody.
             .arg0("commonhold")
@@ -250,6 +255,8 @@ fn withdraw() {
         // SAFETY: ignoring a signal runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
+    // The daemon's mask came with it. Blocked or not, what is ignored is ignored: nothing is lost if this fails.
+    let _ = host::child::unblock_signals();
     // Among the last to be killed when memory is short: it is small, and others depend on it. Needs privileges.
     let _ = host::write("/proc/self/oom_score_adj".as_ref(), "-900");
 }

@@ -4,7 +4,7 @@ use commonhold_scale::blame::{At, Blame, Culprit, Held, Holding, Interrupts, Kin
 use commonhold_scale::states::State;
 use commonhold_scale::study::Sizes;
 
-use super::{Answered, Said, number, size};
+use super::{Answered, Said, Work, number, size};
 use crate::figures::{NOTHING, seconds};
 use crate::table::{Paint, Table, clean};
 
@@ -23,8 +23,21 @@ const BLAME_MIN: f64 = 0.02;
 const SLOWER_MIN: f64 = 0.05;
 
 /// What the table shows.
-pub(super) const LEAD: &str =
-    "What a piece of work waits for at the smallest and the largest size, added up over its threads:";
+pub(super) fn lead(answered: &Answered) -> String {
+    let work = answered.blame.as_ref().map_or(Work::of(0.0), work);
+    let waits = work.verb("wait");
+    format!("What {} for at the smallest and the largest size, added up over its threads:", lower(&waits))
+}
+
+/// `A piece` within a sentence.
+fn lower(text: &str) -> String {
+    text.replacen('A', "a", 1)
+}
+
+/// As much work as the longest wait asks for.
+fn work(blame: &Blame) -> Work {
+    Work::of(shown(blame).map(|culprit| culprit.after_s.max(culprit.before_s)).fold(0.0, f64::max))
+}
 
 /// Locks that are worth a line.
 fn shown(blame: &Blame) -> impl Iterator<Item = &Culprit> {
@@ -37,12 +50,14 @@ pub(super) fn table(answered: &Answered) -> Option<Table> {
     let blame = answered.blame.as_ref().filter(|blame| shown(blame).next().is_some())?;
     let mut table =
         Table::new(&["waited for", "at the\nsmallest", "at the\nlargest", "grew by", "part of\nlives"]);
+    let work = work(blame);
+    let time = |s: f64| if s > 0.0 { work.seconds(s) } else { NOTHING.to_owned() };
     for culprit in shown(blame) {
-        let before = if blame.from == blame.to { NOTHING.to_owned() } else { seconds(culprit.before_s) };
-        let grew = if blame.from == blame.to { NOTHING.to_owned() } else { signed(culprit.more_s()) };
+        let before = if blame.from == blame.to { NOTHING.to_owned() } else { time(culprit.before_s) };
+        let grew = if blame.from == blame.to { NOTHING.to_owned() } else { signed(work, culprit.more_s()) };
         table.row(
             Paint::Plain,
-            vec![title(culprit), before, seconds(culprit.after_s), grew, percent(culprit.part_of_lives)],
+            vec![title(culprit), before, time(culprit.after_s), grew, percent(culprit.part_of_lives)],
         );
         let taken = if culprit.kind.has_holder() { "taken in" } else { "waited for in" };
         table.line(Paint::Faint, format!("  {taken} {}", sites(culprit)));
@@ -53,8 +68,8 @@ pub(super) fn table(answered: &Answered) -> Option<Table> {
     Some(table)
 }
 
-fn signed(s: f64) -> String {
-    if s < 0.0 { format!("-{}", seconds(-s)) } else { seconds(s) }
+fn signed(work: Work, s: f64) -> String {
+    if s < 0.0 { format!("-{}", work.seconds(-s)) } else { work.seconds(s) }
 }
 
 fn percent(part: f64) -> String {
@@ -166,6 +181,12 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
     // At a condition or a barrier threads wait for work, or for each other: that is nobody's fault, as long as it is work.
     let (lock, meeting) = (all().find(|it| it.kind.has_holder()), all().find(|it| !it.kind.has_holder()));
     let Some(worst) = lock.or(meeting) else {
+        if answered.is_inconclusive() {
+            return format!(
+                "{}At {to}, threads waited for CPUs that others had. How long they would wait for locks if they ran is not told.",
+                slower(answered)
+            );
+        }
         return format!("{}At {to}, threads hardly wait for locks.", slower(answered));
     };
     let what = match (&worst.name, worst.kind.has_holder()) {
@@ -192,10 +213,12 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
     }
     text += ".";
     if blame.from != blame.to {
+        let work = Work::of(worst.after_s.max(worst.before_s));
         text += &format!(
-            " A piece of work waits {} for it, and {} at {}.",
-            seconds(worst.after_s),
-            seconds(worst.before_s),
+            " {} {} for it, and {} at {}.",
+            work.verb("wait"),
+            work.seconds(worst.after_s),
+            work.seconds(worst.before_s),
             size(kind, blame.from)
         );
     }
@@ -269,9 +292,10 @@ fn interrupts(answered: &Answered, blame: &Blame) -> Option<Said> {
     };
     if blame.from != blame.to && *most >= CPU_MIN {
         text += &format!(
-            " That is {} per piece of work, and {} at {}.",
-            seconds(*after_s),
-            seconds(*before_s),
+            " {} {} of that, and {} at {}.",
+            Work::of(after_s.max(*before_s)).verb("cost"),
+            Work::of(after_s.max(*before_s)).seconds(*after_s),
+            Work::of(after_s.max(*before_s)).seconds(*before_s),
             size(kind, blame.from)
         );
     }

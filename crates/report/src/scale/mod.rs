@@ -9,12 +9,14 @@ mod mend;
 mod page;
 mod scaling;
 mod time;
+mod verdict;
 
 use commonhold_scale::blame::{Blame, blame};
 use commonhold_scale::growth::{Growth, growth};
 use commonhold_scale::scaling::{Scaling, scaling};
 use commonhold_scale::states::State;
-use commonhold_scale::study::{Limit, Measure, Size, Sizes, Study};
+use commonhold_scale::study::{Limit, Measure, Quota, Size, Sizes, Study};
+use commonhold_scale::verdict::{Outside, outside};
 use serde::Serialize;
 
 use crate::table::{Paint, wrap};
@@ -35,12 +37,31 @@ pub(crate) struct Answered<'a> {
     pub(crate) growth: Option<Growth>,
     pub(crate) blame: Option<Blame>,
     pub(crate) mend: Option<mend::Asked<'a>>,
+    /// What bounds the answer from outside of the program.
+    pub(crate) outside: Option<Outside>,
 }
 
 impl Answered<'_> {
     fn of(study: &Study) -> Answered<'_> {
         let mend = mend::Asked::of(study);
-        Answered { study, scaling: scaling(study), growth: growth(study), blame: blame(study), mend }
+        Answered {
+            study,
+            scaling: scaling(study),
+            growth: growth(study),
+            blame: blame(study),
+            mend,
+            outside: outside(study),
+        }
+    }
+
+    /// Whether a program was run at all.
+    fn was_run(&self) -> bool {
+        !matches!(self.study.measure, Measure::Points(_))
+    }
+
+    /// Whether others had CPUs that the program queued for.
+    fn is_inconclusive(&self) -> bool {
+        matches!(self.outside, Some(Outside::Others { .. }))
     }
 
     /// Whether somebody looked.
@@ -52,12 +73,17 @@ impl Answered<'_> {
 /// What is said for a terminal.
 pub fn text(study: &Study, style: Style) -> String {
     let answered = Answered::of(study);
-    let mut text = format!("{}\n", style.paint(Paint::Strong, &crate::table::clean(&study.command)));
+    let mut text = format!("{}\n\n", style.paint(Paint::Strong, &crate::table::clean(&study.command)));
+    text += &wrapped(&verdict::verdict(&answered), style);
+    text.push('\n');
     text += &wrapped(&about(study).join("; "), style);
     text += &heading("1. How does it scale?", style);
     text += &scaling::table(&answered).render(style);
     text.push('\n');
     text += &sentences(&scaling::said(&answered), style);
+    if !answered.was_run() {
+        return text;
+    }
     text += &heading("2. Where does the time go?", style);
     if answered.is_watched() {
         text += &wrapped(&time::lead(study), style);
@@ -69,7 +95,7 @@ pub fn text(study: &Study, style: Style) -> String {
     text += &sentences(&blame::said(&answered), style);
     if let Some(table) = blame::table(&answered) {
         text.push('\n');
-        text += &wrapped(blame::LEAD, style);
+        text += &wrapped(&blame::lead(&answered), style);
         text += &table.render(style);
     }
     if let Some(asked) = &answered.mend {
@@ -117,8 +143,10 @@ fn about(study: &Study) -> Vec<String> {
     let throughput = match &study.measure {
         Measure::Runs => "throughput is runs per second: every run does the same work".to_owned(),
         Measure::Printed(pattern) => format!("throughput is what the program prints: `{pattern}`"),
+        Measure::Points(_) => "throughput is the second field of a row".to_owned(),
     };
     let sizes = match study.sizes_are {
+        _ if matches!(study.measure, Measure::Points(_)) => "the size, {n}, is the first field of a row",
         Sizes::Cpus => "the size is the number of CPUs that it may use",
         Sizes::Number => "the size is {n} in its command line, and it may use all CPUs",
         Sizes::Both => "the size is {n} in its command line, and the number of CPUs that it may use",
@@ -140,6 +168,38 @@ fn limits(study: &Study) -> Vec<Limit> {
         })
     };
     study.sizes.iter().filter_map(failed).chain(study.limits.iter().cloned()).collect()
+}
+
+/// How much work times are told of: as much as takes a millisecond at least. Of a program that does millions of pieces in a
+/// second, one waits for less than a clock shows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Work {
+    pieces: f64,
+    words: &'static str,
+}
+
+impl Work {
+    /// For times of up to so many seconds for a piece.
+    pub(crate) fn of(longest_s: f64) -> Work {
+        let all =
+            [(1.0, "A piece of work"), (1e3, "A thousand pieces of work"), (1e6, "A million pieces of work")];
+        let (pieces, words) = all
+            .into_iter()
+            .find(|(pieces, _)| longest_s * pieces >= 1e-3 || longest_s <= 0.0)
+            .unwrap_or((1e9, "A billion pieces of work"));
+        Work { pieces, words }
+    }
+
+    /// `A piece of work waits`, `A million pieces of work wait`.
+    pub(crate) fn verb(self, verb: &str) -> String {
+        let end = if self.pieces > 1.0 { "" } else { "s" };
+        format!("{} {verb}{end}", self.words)
+    }
+
+    /// A time of a piece, for so much work.
+    pub(crate) fn seconds(self, of_piece: f64) -> String {
+        if of_piece > 0.0 { crate::figures::seconds(of_piece * self.pieces) } else { "nothing".to_owned() }
+    }
 }
 
 /// A number with three digits that count: `0.0512`, `3.25`, `1240`.
@@ -183,7 +243,10 @@ pub fn json(study: &Study) -> String {
             sizes_are: study.sizes_are,
             throughput: &study.measure,
             warm_up: study.warm_up,
-            sizes: study.sizes.iter().map(ShownSize::of).collect(),
+            verdict: verdict::verdict(&answered),
+            outside: answered.outside,
+            quota: study.quota.as_ref(),
+            sizes: study.sizes.iter().map(|size| ShownSize::of(study, size)).collect(),
             scaling: scaling::Shown::of(&answered.scaling),
             growth: answered.growth.as_ref(),
             blame: answered.blame.as_ref(),
@@ -200,6 +263,12 @@ struct Shown<'a> {
     sizes_are: Sizes,
     throughput: &'a Measure,
     warm_up: u32,
+    /// The answer in words.
+    verdict: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outside: Option<Outside>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<&'a Quota>,
     sizes: Vec<ShownSize>,
     scaling: scaling::Shown,
     growth: Option<&'a Growth>,
@@ -213,6 +282,9 @@ struct Shown<'a> {
 struct ShownSize {
     size: u32,
     cpus: String,
+    /// It asks for more CPUs than it may have, and is no point of the law's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    beyond: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     failed: Option<String>,
     runs: Vec<ShownRun>,
@@ -222,6 +294,8 @@ struct ShownSize {
 struct ShownRun {
     wall_ns: u64,
     throughput: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    load: Option<commonhold_scale::study::Load>,
     #[serde(skip_serializing_if = "Option::is_none")]
     states: Option<ShownTimes>,
 }
@@ -251,10 +325,11 @@ fn by_state(times: &commonhold_scale::states::Times) -> std::collections::BTreeM
 }
 
 impl ShownSize {
-    fn of(size: &Size) -> ShownSize {
+    fn of(study: &Study, size: &Size) -> ShownSize {
         let runs = size.runs.iter().map(|run| ShownRun {
             wall_ns: run.wall_ns,
             throughput: run.throughput,
+            load: (run.load.whole_ns > 0).then_some(run.load),
             states: run.watched.as_ref().map(|watched| ShownTimes {
                 threads: watched.threads,
                 looks: watched.looks,
@@ -275,6 +350,7 @@ impl ShownSize {
         ShownSize {
             size: size.n,
             cpus: size.cpus.to_string(),
+            beyond: study.is_beyond(size),
             failed: size.failed.clone(),
             runs: runs.collect(),
         }

@@ -4,7 +4,7 @@ use commonhold_scale::scaling::Scaling;
 use commonhold_scale::states::State;
 use commonhold_scale::study::{Measure, Sizes, Study};
 
-use super::{Answered, Said, about, blame, limits, mend, number, scaling, time};
+use super::{Answered, Said, about, blame, limits, mend, number, scaling, time, verdict};
 use crate::html::{CLOSE, open};
 use crate::plot::{Parts, Plot, Stack, plot, stack};
 use crate::svg::escape;
@@ -20,11 +20,16 @@ pub fn html(study: &Study) -> String {
     for (label, fact) in ["Machine", "Sizes", "Throughput", "Runs"].iter().zip(about(study)) {
         page += &format!("<dt>{label}</dt><dd>{}</dd>\n", escape(&fact));
     }
-    page += "</dl>\n<h2>How does it scale?</h2>\n";
+    page += "</dl>\n";
+    page += &format!("<p><strong>{}</strong></p>\n", escape(&verdict::verdict(&answered)));
+    page += "<h2>How does it scale?</h2>\n";
     page += &sentences(&scaling::said(&answered));
     page += &throughput(&answered);
     page += &latency(&answered);
     page += &scaling::table(&answered).html();
+    if !answered.was_run() {
+        return page + CLOSE;
+    }
     page += "<h2>Where does the time go?</h2>\n";
     page += &sentences(&time::said(&answered));
     if answered.is_watched() {
@@ -35,7 +40,7 @@ pub fn html(study: &Study) -> String {
     page += "<h2>Who is to blame?</h2>\n";
     page += &sentences(&blame::said(&answered));
     if let Some(table) = blame::table(&answered) {
-        page += &format!("<p>{}</p>\n{}", escape(blame::LEAD), table.html());
+        page += &format!("<p>{}</p>\n{}", escape(&blame::lead(&answered)), table.html());
     }
     if let Some(asked) = &answered.mend {
         page += "<h2>Would mending it help?</h2>\n";
@@ -92,6 +97,7 @@ fn throughput(answered: &Answered) -> String {
     let y_unit = match study.measure {
         Measure::Runs => "runs per second",
         Measure::Printed(_) => "as the program prints it",
+        Measure::Points(_) => "as the file has it",
     };
     let middles =
         study.measured().filter_map(|size| Some(format!("{}: {}", size.n, number(size.throughput()?.0))));

@@ -16,6 +16,7 @@ pub(super) fn table(answered: &Answered) -> Table {
     let per_second = match study.measure {
         Measure::Runs => "runs/s",
         Measure::Printed(_) => "printed",
+        Measure::Points(_) => "given",
     };
     let heads = [
         "size",
@@ -43,7 +44,8 @@ fn row(answered: &Answered, first: Option<(u32, f64)>, one: &Size) -> Vec<String
         return vec![NOTHING.to_owned(); 8];
     };
     let law = match &answered.scaling {
-        Scaling::Law(fit) => number(fit.law.throughput(f64::from(one.n))),
+        // The law is about CPUs that are there.
+        Scaling::Law(fit) if !answered.study.is_beyond(one) => number(fit.law.throughput(f64::from(one.n))),
         _ => NOTHING.to_owned(),
     };
     let ratio = middle / first;
@@ -56,7 +58,7 @@ fn row(answered: &Answered, first: Option<(u32, f64)>, one: &Size) -> Vec<String
         number(high),
         law,
         format!("{ratio:.2}"),
-        one.wall_s().map_or_else(|| NOTHING.to_owned(), seconds),
+        one.wall_s().filter(|_| answered.was_run()).map_or_else(|| NOTHING.to_owned(), seconds),
         format!("{latency:.2}"),
     ]
 }
@@ -71,6 +73,36 @@ fn between(band: Band) -> String {
 
 /// What is to be said.
 pub(super) fn said(answered: &Answered) -> Vec<Said> {
+    let mut said = said_of_answer(answered);
+    said.extend(beyond(answered));
+    said
+}
+
+/// Which sizes the law is not about, and why.
+fn beyond(answered: &Answered) -> Option<Said> {
+    let study = answered.study;
+    let sizes: Vec<&Size> = study.measured().filter(|one| study.is_beyond(one)).collect();
+    let last = sizes.last()?;
+    let cpus = last.cpus.len();
+    #[allow(clippy::cast_precision_loss)]
+    let quota = study.quota.as_ref().filter(|quota| quota.cpus < cpus as f64);
+    let there_are = match quota {
+        Some(quota) => format!("the quota allows the time of {}", number(quota.cpus)),
+        None => format!("there {} {cpus}", if cpus == 1 { "is" } else { "are" }),
+    };
+    let numbers = sizes.iter().map(|one| one.n.to_string()).collect::<Vec<_>>().join(", ");
+    let which =
+        if sizes.len() == 1 { format!("Size {numbers} asks") } else { format!("Sizes {numbers} ask") };
+    Some((
+        "left out",
+        format!(
+            "{which} for more CPUs than it can have: {there_are}. Threads that take turns show how it behaves under more load, \
+             and not how it scales, so the law is not fitted to that."
+        ),
+    ))
+}
+
+fn said_of_answer(answered: &Answered) -> Vec<Said> {
     match &answered.scaling {
         Scaling::Law(fit) => said_of_law(answered, fit),
         Scaling::Two(two) => said_of_two(answered, two),
@@ -80,6 +112,9 @@ pub(super) fn said(answered: &Answered) -> Vec<Said> {
              has {n}."
                 .to_owned(),
         )],
+        Scaling::Nothing if answered.study.measured().next().is_some() => {
+            vec![("law", "No size has as many CPUs as it asks for. Measure smaller ones.".to_owned())]
+        }
         Scaling::Nothing => vec![("law", "No size could be measured.".to_owned())],
         Scaling::FarFromOne => vec![(
             "law",
@@ -113,7 +148,7 @@ fn said_of_law(answered: &Answered, fit: &Fit) -> Vec<Said> {
         ),
         ("peak", peak(answered, &law, bands)),
     ];
-    if let Some(largest) = answered.study.measured().last() {
+    if let Some(largest) = answered.study.within().last() {
         said.push(("one more", one_more(answered, fit, largest.n)));
         said.push(("latency", latency(answered, &law, largest.n)));
     }
@@ -136,6 +171,10 @@ fn peak(answered: &Answered, law: &Law, bands: Option<Bands>) -> String {
     let noun = kind.noun(2);
     let band = bands.map(|bands| bands.peak);
     match law.peak() {
+        _ if law.falls_from_the_first_step() => {
+            let times = number(law.speed_up(2.0));
+            format!("Throughput falls from the first step on: two do {times} times what one does.")
+        }
         None => {
             let ceiling = match law.alpha > 0.0 {
                 true => format!(" Throughput approaches {} times that of one.", number(1.0 / law.alpha)),

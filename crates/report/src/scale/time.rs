@@ -4,7 +4,7 @@ use commonhold_scale::growth::{Cause, Growth};
 use commonhold_scale::states::{State, Times};
 use commonhold_scale::study::{Size, Sizes, Study};
 
-use super::{Answered, Said, size};
+use super::{Answered, Said, Work, size};
 use crate::figures::{NOTHING, seconds};
 use crate::table::{Paint, Table};
 
@@ -106,22 +106,34 @@ pub(super) fn said(answered: &Answered) -> Vec<Said> {
 fn said_of_growth(answered: &Answered, growth: &Growth) -> Vec<Said> {
     let kind = answered.study.sizes_are;
     let (from, to) = (size(kind, growth.from), size(kind, growth.to));
-    let more = growth.more_s();
+    let work = Work::of(growth.after_s);
     let unit = if kind == Sizes::Number { "thread" } else { "CPU" };
     let costs = format!(
-        "A piece of work costs {} of {unit} time at {to}, idle time included, and {} at {from}.",
-        seconds(growth.after_s),
-        seconds(growth.before_s)
+        "{} {} of {unit} time at {to}, idle time included, and {} at {from}.",
+        work.verb("cost"),
+        work.seconds(growth.after_s),
+        work.seconds(growth.before_s)
     );
-    if more <= growth.before_s * CAUSE_MIN {
+    if !is_worth_a_name(growth) {
         return vec![("growth", format!("{costs} Nothing grew that is worth a name."))];
     }
+    // Parts of all that grew: what sank meanwhile is another matter, or a part would be more than the whole.
+    let grew: f64 = growth.parts.iter().map(|part| part.more_s.max(0.0)).sum();
     let mut said = vec![("growth", format!("{costs} Of what it costs more:"))];
-    let causes = growth.parts.iter().filter(|part| part.more_s >= more * CAUSE_MIN).take(CAUSES_MAX);
+    let causes = growth.parts.iter().filter(|part| part.more_s >= grew * CAUSE_MIN).take(CAUSES_MAX);
     said.extend(
-        causes.map(|part| ("", format!("{:.0} %: {}", part.more_s / more * 100.0, words(part.cause)))),
+        causes.map(|part| ("", format!("{:.0} %: {}", part.more_s / grew * 100.0, words(part.cause)))),
     );
+    let sank = grew - growth.more_s();
+    if sank >= grew * CAUSE_MIN {
+        said.push(("", format!("Against that, {} of other time is saved.", work.seconds(sank))));
+    }
     said
+}
+
+/// Whether a piece of work costs more by enough to look for causes.
+pub(super) fn is_worth_a_name(growth: &Growth) -> bool {
+    growth.more_s() > growth.before_s * CAUSE_MIN
 }
 
 /// What a cause means, and what to look for.

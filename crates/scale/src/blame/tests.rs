@@ -30,6 +30,7 @@ fn study(sizes: Vec<(u32, [SeenRun; 2])>) -> Study {
             .map(|seen| Run {
                 wall_ns: S,
                 throughput: 1.0,
+                load: crate::study::Load::default(),
                 watched: Some(Watched { times, seen, ..Watched::default() }),
             })
             .into(),
@@ -43,6 +44,7 @@ fn study(sizes: Vec<(u32, [SeenRun; 2])>) -> Study {
         warm_up: 0,
         sizes: sizes.into_iter().map(size).collect(),
         limits: Vec::new(),
+        quota: None,
         locks: None,
     }
 }

@@ -46,7 +46,9 @@ proptest! {
         let found = fit(&points(law, &SIZES, 3, || (random.normal() * noise).max(-0.9)));
         if let Ok(found) = found {
             let bands = found.bands.unwrap();
-            prop_assert!(found.law.alpha >= 0.0 && found.law.beta >= 0.0);
+            prop_assert!((0.0..=1.0).contains(&found.law.alpha) && found.law.beta >= 0.0);
+            prop_assert!(bands.alpha.high.is_some_and(|high| high <= 1.0));
+            prop_assert!(found.law.peak().is_some() || found.law.one_more(16.0) >= -1e-12, "{found:?}");
             prop_assert!(bands.alpha.has(found.law.alpha) && bands.beta.has(found.law.beta));
             prop_assert!(found.law.peak().is_none_or(|peak| bands.peak.has(peak)));
             for n in SIZES {
@@ -167,4 +169,21 @@ fn ratios_that_errors_leave_open() {
     // What divides may be 0: 1 to 5, and anything beyond.
     close(ratio_band(6.0, 3.0, [0.0, 0.0, 4.0], 2.0), 6.0 / 7.0, None);
     close(ratio_band(1.0, 0.1, [4.0, 0.0, 4.0], 2.0), 0.0, None);
+}
+
+/// Throughput that falls from the first step on, in proportion to 1 / n: no more than all of the work is serial, and what it
+/// costs beyond that is contention.
+#[test]
+fn alpha_is_at_most_one_where_throughput_falls_from_the_first_step_on() {
+    let falls = |size: u32, by: f64| Point { size, throughput: by / f64::from(size * size) };
+    let runs: Vec<Point> = [1, 2, 3, 4].into_iter().flat_map(|n| [falls(n, 0.99), falls(n, 1.01)]).collect();
+    let found = fit(&runs).unwrap();
+    assert!(found.law.alpha <= 1.0 && found.law.beta > 0.0, "{found:?}");
+    assert_eq!(found.law.peak(), Some(1.0));
+    assert!(found.law.falls_from_the_first_step() && found.law.one_more(1.0) < 0.0);
+    // Three times as much for the second, and nothing more for the others.
+    let step = |size: u32, by: f64| Point { size, throughput: if size == 1 { 3.0 * by } else { by } };
+    let runs: Vec<Point> = [1, 2, 3, 4].into_iter().flat_map(|n| [step(n, 0.99), step(n, 1.01)]).collect();
+    let found = fit(&runs).unwrap();
+    assert!(found.law.alpha <= 1.0 && found.misfit, "{found:?}");
 }

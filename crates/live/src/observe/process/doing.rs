@@ -7,10 +7,17 @@
 //! | in futex(2) | a lock; or a thread of the same process that is to end, if the value waited for is its number |
 //! | in wait4(2), waitid(2), vfork(2) | a process that is to end |
 //! | in flock(2), semop(2) and the like | a lock |
-//! | state D, in a lock of the kernel's (`wchan`) | a lock |
-//! | state D, in no system call | a page that it touched |
-//! | state D otherwise; in fsync(2) and the like; in `io_getevents(2)` | a disk |
+//! | state D, in a function of the kernel's that waits for a disk (`wchan`), in a system call | a disk |
+//! | the same in no system call | a page that it touched |
+//! | state D, in a function that waits for time, a grace period or the freezer | sleep |
+//! | state D, in any other function of the kernel's | a lock of the kernel's |
+//! | state D, and nothing tells where: in no system call; otherwise | a page; a disk |
+//! | in fsync(2) and the like; in `io_getevents(2)` | a disk |
 //! | anything else | sleep |
+//!
+//! The kernel leaves its scheduler and the slow paths of its locks out of `wchan` and of `stack`. Of a thread that waits for a
+//! lock they show the function that takes it, such as `__vm_munmap`: so a lock is what no other wait is known by. Waits for
+//! disks end in few functions, whatever the file system (`DISK_WAITS`).
 //!
 //! /proc/PID/task/TID/syscall and `wchan` can be read of one's own processes, setuid programs aside. Where they cannot, waits
 //! of state D are for a disk, and all others sleep.
@@ -79,8 +86,8 @@ impl ProcFs {
                 if call != Call::Running {
                     let is_joined = matches!(call, Call::In(_, [_, _, number])
                         if u32::try_from(number).is_ok_and(|other| other != tid && self.has(pid, other)));
-                    let in_lock = state == b'D' && self.in_a_lock(pid, tid)?;
-                    seen = Seen::Waits(waits_for(state, call, is_joined, in_lock));
+                    let place = if state == b'D' { self.place(pid, tid)? } else { Place::Unknown };
+                    seen = waits_for(state, call, is_joined, place).map_or(Seen::Ready, Seen::Waits);
                 }
             }
         }
@@ -137,12 +144,97 @@ impl ProcFs {
         tid != 0 && self.dir.id(&format!("{pid}/task/{tid}")).is_ok()
     }
 
-    fn in_a_lock(&mut self, pid: u32, tid: u32) -> Result<bool, LiveError> {
-        let place = self.read(&format!("{pid}/task/{tid}/wchan"))?;
-        let has = |text: &[u8], word: &[u8]| text.windows(word.len()).any(|part| part == word);
-        Ok(place.is_some_and(|text| {
-            ["rwsem", "mutex", "semaphore"].iter().any(|word| has(text, word.as_bytes()))
-        }))
+    /// Where in the kernel a thread waits.
+    fn place(&mut self, pid: u32, tid: u32) -> Result<Place, LiveError> {
+        let text = self.read(&format!("{pid}/task/{tid}/wchan"))?;
+        Ok(text.map_or(Place::Unknown, |text| Place::of(&String::from_utf8_lossy(text))))
+    }
+}
+
+/// What a thread in state D waits for, by the function of the kernel's that it waits in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In none: it was woken meanwhile.
+    Woken,
+    /// A disk, or what a disk is to finish.
+    Disk,
+    /// Neither a disk nor a lock.
+    Time,
+    /// A lock: there is no other wait in that function.
+    Lock,
+    /// Nothing tells.
+    Unknown,
+}
+
+/// Parts of names: waits for pages and buffers, for requests and room for them, for a journal, for pages to be written.
+const DISK_WAITS: [&str; 37] = [
+    "folio_wait",
+    "wait_on_page",
+    "wait_on_buffer",
+    "lock_buffer",
+    "folio_lock",
+    "lock_page",
+    "io_schedule",
+    "blk_",
+    "blkdev",
+    "submit_bio",
+    "bio_await",
+    "dio_",
+    "rq_qos",
+    "wbt_wait",
+    "ioc_rqos",
+    "get_request",
+    "balance_dirty",
+    "jbd2",
+    "wait_transaction",
+    "start_this_handle",
+    "get_write_access",
+    "xfs_buf",
+    "xlog_",
+    "btrfs_wait",
+    "nfs_wait",
+    "rpc_wait",
+    "request_wait_answer",
+    "fuse_",
+    "p9_client",
+    "wait_for_response",
+    "ceph_",
+    "f2fs_wait",
+    "wait_log_commit",
+    "wait_on_inode",
+    "inode_wait",
+    "d_alloc_parallel",
+    "d_wait_lookup",
+];
+const TIME_WAITS: [&str; 14] = [
+    "wait_rcu_gp",
+    "synchronize_",
+    "rcu_barrier",
+    "flush_work",
+    "__flush",
+    "wait_for_completion",
+    "msleep",
+    "usleep",
+    "schedule_timeout",
+    "refrigerator",
+    "coredump",
+    "do_exit",
+    "kernel_clone",
+    "reclaim",
+];
+
+impl Place {
+    /// Of what `wchan` says.
+    fn of(text: &str) -> Place {
+        let name = text.trim();
+        let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+        match name {
+            "" => Place::Unknown,
+            "0" => Place::Woken,
+            _ if has(&DISK_WAITS) => Place::Disk,
+            _ if has(&TIME_WAITS) => Place::Time,
+            _ => Place::Lock,
+        }
     }
 }
 
@@ -220,7 +312,8 @@ const FUTEX_WAITS: [u64; 5] = [0, 6, 9, 11, 13];
 /// `futex_waitv(2)` and `futex_wait(2)`, which have the same numbers everywhere.
 const FUTEX_NEWER: [i64; 2] = [449, 455];
 
-fn waits_for(state: u8, call: Call, joins: bool, in_lock: bool) -> Doing {
+/// What it waits for; none if it does not any more.
+fn waits_for(state: u8, call: Call, joins: bool, place: Place) -> Option<Doing> {
     const JOINS: [i64; 4] = [libc::SYS_wait4, libc::SYS_waitid, libc::SYS_clone, libc::SYS_clone3];
     const LOCKS: [i64; 3] = [libc::SYS_flock, libc::SYS_semop, libc::SYS_semtimedop];
     const DISK: [i64; 5] = [
@@ -234,7 +327,7 @@ fn waits_for(state: u8, call: Call, joins: bool, in_lock: bool) -> Doing {
     const VFORK: i64 = libc::SYS_vfork;
     #[cfg(not(target_arch = "x86_64"))]
     const VFORK: i64 = libc::SYS_clone;
-    match call {
+    Some(match call {
         // glibc joins a thread by its number, which the kernel clears when it ends, and wakes those who share the page.
         Call::In(libc::SYS_futex, [_, operation, _])
             if FUTEX_WAITS.contains(&(operation & FUTEX_OPERATION)) =>
@@ -248,12 +341,16 @@ fn waits_for(state: u8, call: Call, joins: bool, in_lock: bool) -> Doing {
             Doing::Lock
         }
         Call::In(number, _) if JOINS.contains(&number) || number == VFORK => Doing::Join,
-        _ if in_lock => Doing::Lock,
+        // Of a thread that is not to be watched, nothing is told but a 0.
+        _ if state == b'D' && place == Place::Woken && call != Call::Unknown => return None,
+        // Whatever a file system waits for in these.
         Call::In(number, _) if DISK.contains(&number) => Doing::Io,
+        _ if state == b'D' && place == Place::Lock => Doing::Lock,
+        _ if state == b'D' && place == Place::Time => Doing::Sleep,
         Call::None if state == b'D' => Doing::Fault,
         _ if state == b'D' => Doing::Io,
         _ => Doing::Sleep,
-    }
+    })
 }
 
 /// Fields 3, 14, 15 and 39 of /proc/PID/task/TID/stat; the name before them may hold anything.
@@ -309,26 +406,37 @@ mod tests {
 
     #[test]
     fn what_a_wait_is_for() {
-        let of = |state: u8, call: &str, joins: bool, in_lock: bool| {
-            waits_for(state, parse_call(call.as_bytes()), joins, in_lock)
+        let of = |state: u8, call: &str, joins: bool, place: &str| {
+            waits_for(state, parse_call(call.as_bytes()), joins, Place::of(place))
         };
         let futex = libc::SYS_futex;
         // A lock of glibc's; a condition; a thread that is joined; the same number in a lock of one's own.
-        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x80 0x2 0x0"), false, false), Doing::Lock);
-        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x0 0x0"), false, false), Doing::Lock);
-        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x109 0x51 0x0"), true, false), Doing::Join);
-        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x51 0x0"), true, false), Doing::Lock);
-        assert_eq!(of(b'S', &format!("{} 0xffff", libc::SYS_wait4), false, false), Doing::Join);
-        assert_eq!(of(b'S', &format!("{} 0x3", libc::SYS_flock), false, false), Doing::Lock);
-        assert_eq!(of(b'S', &format!("{} 0x3 0x7 0x0", libc::SYS_fcntl), false, false), Doing::Lock);
-        assert_eq!(of(b'S', &format!("{} 0x3 0x3 0x0", libc::SYS_fcntl), false, false), Doing::Sleep);
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x80 0x2 0x0"), false, ""), Some(Doing::Lock));
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x0 0x0"), false, ""), Some(Doing::Lock));
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x109 0x51 0x0"), true, ""), Some(Doing::Join));
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x51 0x0"), true, ""), Some(Doing::Lock));
+        assert_eq!(of(b'S', &format!("{} 0xffff", libc::SYS_wait4), false, ""), Some(Doing::Join));
+        assert_eq!(of(b'S', &format!("{} 0x3", libc::SYS_flock), false, ""), Some(Doing::Lock));
+        assert_eq!(of(b'S', &format!("{} 0x3 0x7 0x0", libc::SYS_fcntl), false, ""), Some(Doing::Lock));
+        assert_eq!(of(b'S', &format!("{} 0x3 0x3 0x0", libc::SYS_fcntl), false, ""), Some(Doing::Sleep));
         // The same call waits for a disk or for a pipe, by the state.
         let read = format!("{} 0x3 0x7f01 0x1000", libc::SYS_read);
-        assert_eq!((of(b'D', &read, false, false), of(b'S', &read, false, false)), (Doing::Io, Doing::Sleep));
-        assert_eq!(of(b'D', &format!("{} 0x0", libc::SYS_mmap), false, true), Doing::Lock);
-        assert_eq!(of(b'D', "-1 0x7ffc 0x7f30", false, false), Doing::Fault);
-        assert_eq!(of(b'D', "-1 0x7ffc 0x7f30", false, true), Doing::Lock);
-        assert_eq!(of(b'S', "", false, false), Doing::Sleep);
+        assert_eq!(
+            (of(b'D', &read, false, ""), of(b'S', &read, false, "")),
+            (Some(Doing::Io), Some(Doing::Sleep))
+        );
+        let (mmap, fault) = (format!("{} 0x0", libc::SYS_mmap), "-1 0x7ffc 0x7f30");
+        // Locks have no names here but those of the functions that take them.
+        assert_eq!(of(b'D', &mmap, false, "vm_mmap_pgoff"), Some(Doing::Lock));
+        assert_eq!(of(b'D', fault, false, "lock_mm_and_find_vma"), Some(Doing::Lock));
+        assert_eq!(of(b'D', &read, false, "ext4_buffered_write_iter"), Some(Doing::Lock));
+        assert_eq!(of(b'D', &read, false, "folio_wait_bit_common"), Some(Doing::Io));
+        assert_eq!(of(b'D', fault, false, "folio_wait_bit_common"), Some(Doing::Fault));
+        assert_eq!(of(b'D', fault, false, ""), Some(Doing::Fault));
+        assert_eq!(of(b'D', &mmap, false, "__wait_rcu_gp"), Some(Doing::Sleep));
+        // Woken between two readings; and of a program that hides all, a 0 says nothing.
+        assert_eq!((of(b'D', &mmap, false, "0"), of(b'D', "", false, "0")), (None, Some(Doing::Io)));
+        assert_eq!(of(b'S', "", false, ""), Some(Doing::Sleep));
         assert_eq!(parse_call(b"running\n"), Call::Running);
     }
 
@@ -377,5 +485,52 @@ mod tests {
         drop(held);
         waiting.join().unwrap();
         assert_eq!(procfs.doing(me, u32::MAX).unwrap(), None);
+    }
+
+    /// Threads of this process map memory, touch it and give it back, and so wait for its lock: for no disk, and for no page.
+    #[test]
+    fn waits_for_the_lock_of_a_processs_memory_are_waits_for_a_lock() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        const BYTES: usize = 1 << 20;
+        let stop = AtomicBool::new(false);
+        let churn = || {
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: a new mapping, at an address of the kernel's choice, that nothing else refers to.
+                unsafe {
+                    let (rights, kind) = (
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
+                    );
+                    let at = libc::mmap(std::ptr::null_mut(), BYTES, rights, kind, -1, 0);
+                    if at != libc::MAP_FAILED {
+                        libc::munmap(at, BYTES);
+                    }
+                }
+            }
+        };
+        let mut procfs = ProcFs::open(std::path::Path::new("/proc")).unwrap();
+        let (pid, mut tids) = (std::process::id(), Vec::new());
+        let (mut locks, mut others) = (0, std::collections::BTreeMap::new());
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                std::thread::Builder::new().name("churn".to_owned()).spawn_scoped(scope, churn).unwrap();
+            }
+            let begun = std::time::Instant::now();
+            while locks < 20 && begun.elapsed() < std::time::Duration::from_secs(60) {
+                assert!(procfs.threads(pid, &mut tids).unwrap());
+                for tid in &tids {
+                    let Some(moment) = procfs.doing(pid, *tid).unwrap() else { continue };
+                    match (moment.name.as_str(), moment.look.seen) {
+                        ("churn", Seen::Waits(Doing::Lock)) => locks += 1,
+                        ("churn", Seen::Waits(state)) => *others.entry(state).or_insert(0) += 1,
+                        _ => {}
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert!(locks >= 20, "{locks}, and {others:?}");
+        // The machine's own memory may be short for a moment.
+        assert!(others.values().sum::<i32>() * 10 <= locks, "{locks}, and {others:?}");
     }
 }

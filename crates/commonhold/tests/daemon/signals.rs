@@ -1,0 +1,102 @@
+//! With which signals programs begin that `commonhold` starts: the kernel's default ones, whatever its own caller has.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::support::{Place, eventually, said};
+
+/// Prints which signals it has blocked and ignored.
+const SIGNALS: [&str; 4] = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
+
+/// What it prints then: `nohup` is heeded.
+const DEFAULT: &str = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\n";
+
+/// Has a command inherit from its caller what no program should inherit from it, and SIGHUP ignored as by `nohup`.
+fn hostile(command: &mut Command) -> &mut Command {
+    let prepare = || {
+        // SAFETY: calls that are allowed between fork and exec, on memory of this stack.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in [libc::SIGUSR1, libc::SIGALRM, libc::SIGCHLD] {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            for signal in [libc::SIGHUP, libc::SIGPIPE, libc::SIGCHLD, libc::SIGUSR2] {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: see above.
+    unsafe { command.pre_exec(prepare) }
+}
+
+#[test]
+fn of_exec_and_of_an_offers_program() {
+    let place = Place::with("version = 1\n[unit.a]\n[unit.b]\n");
+    let _daemon = place.run(&[]);
+    let exec = [&["exec", "a", "--"][..], &SIGNALS].concat();
+    assert_eq!(said(hostile(&mut place.command(&exec))).out, DEFAULT);
+    let offer = ["offer", "--unit", "a", "--give", "disk:30", "--want", "cpu:20", "--"];
+    assert_eq!(said(hostile(&mut place.command(&[&offer[..], &SIGNALS].concat()))).out, DEFAULT);
+}
+
+#[test]
+fn of_scale() {
+    let place = Place::new();
+    let script = format!("{} >>signals; sleep 0.05", SIGNALS.map(|word| format!("'{word}'")).join(" "));
+    let scale = ["scale", "--cpus", "1", "--repeat", "1", "--warm-up", "0", "--", "sh", "-c", &script];
+    let said = said(hostile(&mut place.command(&scale)));
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert_eq!(fs::read_to_string(place.path().join("signals")).unwrap(), DEFAULT);
+}
+
+/// A compiler of ours tells; the demonstration's daemon and its jobs are between the two.
+#[test]
+fn of_the_demonstration() {
+    let place = Place::new();
+    let (bin, told) = (place.path().join("bin"), place.path().join("signals"));
+    fs::create_dir(&bin).unwrap();
+    // Each says it in one write, as several run at once.
+    let script = format!(
+        "#!/bin/sh\nsaid=$({})\nprintf '%s\\n' \"$said\" >>{}\nsleep 0.05\n",
+        SIGNALS.map(|word| format!("'{word}'")).join(" "),
+        told.display()
+    );
+    fs::write(bin.join("cc"), script).unwrap();
+    fs::set_permissions(bin.join("cc"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut demo = place.command(&["demo", "--seconds", "1", "--backend", "user"]);
+    demo.env("PATH", path).env("TMPDIR", place.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut demo = hostile(&mut demo).process_group(0).spawn().unwrap();
+    let said = || fs::read_to_string(&told).unwrap_or_default();
+    // The first four are of the program itself, those after them of jobs in units.
+    eventually("its jobs compile", || said().lines().count() >= 2 * 8);
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    let said = said();
+    for lines in said.lines().collect::<Vec<_>>().chunks_exact(2) {
+        assert_eq!(format!("{}\n{}\n", lines[0], lines[1]), DEFAULT, "{said}");
+    }
+}
+
+/// It ignores what would end it with the daemon, and blocks nothing.
+#[test]
+fn of_the_caretaker() {
+    let place = Place::with("version = 1\n[unit.a]\n[unit.b]\n");
+    let daemon = place.run(&[]);
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.caretaker())).unwrap();
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    let bit = |signal: i32| 1u64 << (signal - 1);
+    let ignored = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGPIPE, libc::SIGTERM]
+        .map(bit)
+        .iter()
+        .sum::<u64>();
+    assert_eq!((mask("SigBlk:"), mask("SigIgn:") & ignored), (0, ignored), "{status}");
+}

@@ -1,0 +1,152 @@
+//! What is to be said before any number: whether the runs tell anything, and what bounds the program from outside.
+//!
+//! Problem: the law takes every loss of throughput for the program's own. Where other programs had the CPUs, or a control
+//! group kept them from running, a program without any lock looks like one that is serial.
+//!
+//! Algorithm: others' part of the CPUs is the machine's busy time less the program's own, over all runs of a size. It makes
+//! the answer inconclusive if the program's threads also queued for CPUs: what others use of CPUs that the program leaves
+//! idle takes nothing from it. CPU time that a hypervisor took is always missed.
+//!
+//! Limits: the machine counts in ticks of 10 ms, so that less than [`LEAST_NS`] of a size is chance.
+
+use crate::real;
+use crate::states::State;
+use crate::study::{Size, Study};
+
+/// From which part of the CPUs on others' use of them matters. The bands of a law are rarely closer.
+const OTHERS_MIN: f64 = 0.05;
+/// From which part of what its threads want of CPUs on they are said to queue.
+const QUEUE_MIN: f64 = 0.02;
+/// Less is chance: ten ticks.
+const LEAST_NS: u64 = 100_000_000;
+
+/// What bounds the answer from outside of the program.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[serde(rename_all = "kebab-case", tag = "outside")]
+pub enum Outside {
+    /// Others had the CPUs that the program's threads queued for.
+    Others {
+        /// The size where that was most.
+        size: u32,
+        /// Their part of that size's CPUs, from 0 to 1.
+        part: f64,
+    },
+    /// A quota held sizes back.
+    Quota {
+        /// How many CPUs' time it allows.
+        cpus: f64,
+        /// How long CPUs were kept from running, by the time of all runs: 0.5 is half a CPU.
+        throttled: f64,
+    },
+}
+
+/// What bounds the answer from outside of the program, the weightier first; none if nothing is known to.
+pub fn outside(study: &Study) -> Option<Outside> {
+    others(study).or_else(|| quota(study))
+}
+
+fn others(study: &Study) -> Option<Outside> {
+    let parts =
+        study.within().filter(|size| is_kept_waiting(size)).map(|size| (size.n, part_of_others(size)));
+    let (size, part) = parts.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (part >= OTHERS_MIN).then_some(Outside::Others { size, part })
+}
+
+/// Others' part of the CPUs of a size: 0 if it is too little to be told from chance.
+fn part_of_others(size: &Size) -> f64 {
+    let load = size.load();
+    let theirs = load.others_ns.saturating_add(load.stolen_ns);
+    if load.whole_ns == 0 || theirs < LEAST_NS { 0.0 } else { (real(theirs) / real(load.whole_ns)).min(1.0) }
+}
+
+/// Whether the program would have run where others did.
+fn is_kept_waiting(size: &Size) -> bool {
+    let (times, watched) = size.times();
+    let load = size.load();
+    let wanted = times.ran().saturating_add(times.of(State::Queue));
+    watched == 0
+        || real(load.stolen_ns) >= real(load.whole_ns) * OTHERS_MIN
+        || real(times.of(State::Queue)) >= real(wanted) * QUEUE_MIN
+}
+
+fn quota(study: &Study) -> Option<Outside> {
+    let quota = study.quota.as_ref()?;
+    let (mut throttled, mut wall) = (0.0, 0.0);
+    for run in study.measured().flat_map(|size| &size.runs) {
+        throttled += real(run.load.throttled_ns);
+        wall += real(run.wall_ns);
+    }
+    let holds = throttled > 0.0 || study.measured().any(|size| f64::from(size.n) > quota.cpus);
+    holds.then(|| Outside::Quota { cpus: quota.cpus, throttled: throttled / wall.max(1.0) })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::states::Times;
+    use crate::study::{Load, Measure, Quota, Run, Sizes, Watched};
+
+    const S: u64 = 1_000_000_000;
+
+    /// A run of a second on so many CPUs, with a thread on each.
+    fn size(n: u32, others_ns: u64, queue_ns: u64) -> Size {
+        let mut times = Times::default();
+        times.add(State::User, u64::from(n) * S - queue_ns);
+        times.add(State::Queue, queue_ns);
+        let load = Load { whole_ns: u64::from(n) * S, others_ns, ..Load::default() };
+        let watched = Some(Watched { times, ..Watched::default() });
+        let run = Run { wall_ns: S, throughput: f64::from(n), load, watched };
+        Size { n, cpus: (0..n).collect(), step: None, runs: vec![run], failed: None }
+    }
+
+    fn study(sizes: Vec<Size>) -> Study {
+        Study {
+            command: "x".into(),
+            machine: "y".into(),
+            sizes_are: Sizes::Cpus,
+            measure: Measure::Runs,
+            warm_up: 0,
+            sizes,
+            quota: None,
+            locks: None,
+            limits: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn others_matter_where_the_program_queues_for_their_cpus() {
+        let quiet = study(vec![size(1, 0, 0), size(2, S / 50, S / 10)]);
+        assert_eq!(outside(&quiet), None);
+        let beside = study(vec![size(1, S / 2, 0), size(2, S, 0)]);
+        assert_eq!(outside(&beside), None, "they had CPUs that the program left idle");
+        let busy = study(vec![size(1, S / 10, S / 10), size(2, S, S)]);
+        assert_eq!(outside(&busy), Some(Outside::Others { size: 2, part: 0.5 }));
+        let mut unwatched = busy.clone();
+        unwatched.sizes.iter_mut().flat_map(|size| &mut size.runs).for_each(|run| run.watched = None);
+        assert_eq!(outside(&unwatched), outside(&busy));
+        let mut stolen = beside;
+        stolen.sizes[1].runs[0].load = Load { whole_ns: 2 * S, stolen_ns: S, ..Load::default() };
+        assert_eq!(outside(&stolen), Some(Outside::Others { size: 2, part: 0.5 }));
+    }
+
+    #[test]
+    fn a_quota_is_named_where_it_holds_a_size_back() {
+        let mut study = study(vec![size(1, 0, 0), size(2, 0, 0), size(4, 0, 0)]);
+        study.quota = Some(Quota { cpus: 4.0, file: "cpu.max".into() });
+        assert_eq!(outside(&study), None);
+        study.quota = Some(Quota { cpus: 1.5, file: "cpu.max".into() });
+        study.sizes[2].runs[0].load.throttled_ns = 3 * S;
+        assert_eq!(outside(&study), Some(Outside::Quota { cpus: 1.5, throttled: 1.0 }));
+        // What it holds back is no point of the law's.
+        assert_eq!(study.points().iter().map(|point| point.size).collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn more_threads_than_cpus_are_no_points_of_the_law() {
+        let mut study = study(vec![size(1, 0, 0), size(2, 0, 0), size(8, 0, 0)]);
+        study.sizes_are = Sizes::Number;
+        study.sizes.iter_mut().for_each(|size| size.cpus = (0..2).collect());
+        assert_eq!(study.points().iter().map(|point| point.size).collect::<Vec<_>>(), [1, 2]);
+    }
+}
