@@ -45,7 +45,7 @@ fuzz: ## the parsers under libFuzzer, for a minute each (needs a nightly toolcha
 	fuzz/run 60 contract
 	fuzz/run 60 scenario
 
-random: ## 20,000 random scenarios, 300 contracts under which somebody might starve, and every call to the kernel failing once
+random: ## 20,000 random scenarios, 2,000 of nested disciplines, 300 contracts under which somebody might starve, and every call to the kernel failing once
 	COMMONHOLD_SCENARIOS=20000 $(CARGO) test --release --locked --package commonhold-sim --test random_scenarios
 	COMMONHOLD_SCENARIOS=300 $(CARGO) test --release --locked --package commonhold-sim --test starvation
 	COMMONHOLD_FAULTS=all $(CARGO) test --locked --package commonhold-live --test faults_cgroup

@@ -17,7 +17,8 @@
  *
  * After ch_gang_join, a thread of this library's writes twice per quantum how many bytes were transferred, into a page that
  * the daemon reads. The processor's counters tell it, of all threads, where the kernel lets a program have them: the misses of
- * the last-level cache, times the length of its lines. Where it does not, it is the sum of what ch_transferred was told.
+ * the last-level cache, times the length of its lines. Where it does not, it is the sum of what ch_transferred was told. Where
+ * there is neither, the page says that nothing is measured, and the daemon treats the process like one that has not joined.
  *
  * Threads come and go by themselves where the kernel is Linux 5.13 or later. Before, a thread that begins calls
  * ch_gang_thread. A process that is forked is not joined, and writes nothing: it may join for itself. A process that executes
@@ -51,7 +52,8 @@ typedef struct {
 	uint64_t at_ns;    /* when they were so, by CLOCK_MONOTONIC */
 	uint64_t bytes;    /* what was transferred since the process joined */
 	uint64_t writer;   /* the thread that writes: it is no thread of the program's work */
-	uint64_t unused_too[4];
+	uint64_t unmeasured; /* not 0: `bytes` is no measure of what the process transfers */
+	uint64_t unused_too[3];
 } ch_gang_page;
 
 /* Joins. CH_OK also where the process has joined already. `why` has room for CH_GANG_WORDS, or is NULL. */
@@ -62,7 +64,10 @@ void ch_gang_leave(void);
 int ch_gang_is_joined(void);
 /* Whether the processor's counters tell what is transferred: ch_transferred is not needed then. */
 int ch_gang_is_counted(void);
-/* So many bytes more were transferred. Nothing where the processor's counters tell it. May be called from any thread. */
+/* Whether anything tells what is transferred: the processor's counters, or ch_transferred. If not, it is unknown. */
+int ch_gang_is_measured(void);
+/* So many bytes more were transferred. Nothing where the processor's counters tell it. May be called from any thread. A program
+ * that leaves the bus alone says so with 0: without any call, and without counters, what it transfers is unknown. */
 void ch_transferred(uint64_t bytes);
 /* Writes what is known by now, without waiting for the library's thread. */
 void ch_gang_tell(void);
@@ -128,6 +133,9 @@ static struct {
 	uint64_t written;    /* never goes back */
 	uint64_t before;     /* of that, what was told to a daemon that is gone */
 	int counted, inherits;
+	int has_counted; /* a counter was seen to run: one that never has a place in the processor counts nothing */
+	int has_told;    /* ch_transferred was called */
+	int refused;     /* why threads are not counted, as in errno; 0: they are */
 	ch__counter *counters;
 	size_t count, room;
 	pthread_key_t thread_key;
@@ -235,6 +243,7 @@ static uint64_t ch__gang_value(ch__counter *counter) {
 	uint64_t read_now[3]; /* value, time enabled, time running */
 	double value;
 	if (read(counter->fd, read_now, sizeof read_now) == (ssize_t)sizeof read_now && read_now[2] > 0) {
+		ch__gang.has_counted = 1;
 		value = (double)read_now[0];
 		if (read_now[2] < read_now[1])
 			value = value * (double)read_now[1] / (double)read_now[2];
@@ -252,8 +261,14 @@ static void ch__gang_uncount(void) {
 	free(ch__gang.counters);
 	ch__gang.counters = NULL;
 	ch__gang.count = ch__gang.room = 0;
-	ch__gang.counted = ch__gang.inherits = 0;
+	ch__gang.counted = ch__gang.inherits = ch__gang.has_counted = 0;
 	ch__gang.ended = 0;
+}
+
+/* A thread cannot be counted. A sum without it would make the process look more harmless than it is: none is counted then. */
+static void ch__gang_refuse(int why) {
+	ch__gang_uncount();
+	ch__gang.refused = why ? why : ENOENT;
 }
 
 /* A thread ends that has a counter of its own: `number` is its place, and one more. */
@@ -273,17 +288,28 @@ static void ch__gang_count_threads(void) {
 	DIR *tasks;
 	struct dirent *task;
 	int fd = ch__gang_open(0, 1);
+	int why = 0;
+	ch__gang.refused = 0;
 	ch__gang.inherits = fd >= 0;
 	if (fd >= 0)
 		close(fd);
 	tasks = opendir("/proc/self/task");
-	while (tasks && (task = readdir(tasks)) != NULL) {
+	if (!tasks)
+		why = errno;
+	while (tasks && why == 0 && (task = readdir(tasks)) != NULL) {
 		long tid = strtol(task->d_name, NULL, 10);
-		if (tid > 0 && ch__gang_count((pid_t)tid, ch__gang.inherits, NULL))
+		if (tid <= 0)
+			continue;
+		errno = 0;
+		if (ch__gang_count((pid_t)tid, ch__gang.inherits, NULL))
 			ch__gang.counted = 1;
+		else if (errno != ESRCH) /* else it has ended */
+			why = errno ? errno : ENOMEM;
 	}
 	if (tasks)
 		closedir(tasks);
+	if (why || !ch__gang.counted)
+		ch__gang_refuse(why);
 }
 
 /* ---- The page. The lock is held. ---- */
@@ -291,21 +317,26 @@ static void ch__gang_count_threads(void) {
 static uint64_t ch__gang_bytes(void) {
 	uint64_t misses = ch__gang.ended;
 	size_t at;
-	if (!ch__gang.counted)
-		return __atomic_load_n(&ch__gang.told, __ATOMIC_RELAXED);
-	for (at = 0; at < ch__gang.count; at++)
+	for (at = 0; ch__gang.counted && at < ch__gang.count; at++)
 		if (ch__gang.counters[at].is_open)
 			misses += ch__gang_value(&ch__gang.counters[at]);
+	if (!ch__gang.has_counted)
+		return __atomic_load_n(&ch__gang.told, __ATOMIC_RELAXED);
 	return misses * ch__gang.line;
+}
+
+static int ch__gang_measures(void) {
+	return ch__gang.has_counted || __atomic_load_n(&ch__gang.has_told, __ATOMIC_ACQUIRE);
 }
 
 static void ch__gang_put(uint64_t at_ns) {
 	ch_gang_page *page = ch__gang.page;
-	uint64_t bytes, sequence;
+	uint64_t bytes, sequence, unmeasured;
 	if (!page || ch__gang.pid != getpid())
 		return;
 	bytes = ch__gang_bytes();
 	ch__gang.written = bytes > ch__gang.written ? bytes : ch__gang.written;
+	unmeasured = !ch__gang_measures();
 	sequence = __atomic_load_n(&page->sequence, __ATOMIC_RELAXED) | 1;
 	__atomic_store_n(&page->sequence, sequence, __ATOMIC_RELAXED);
 	/* The numbers are not written before the sign that they are being written. */
@@ -313,6 +344,7 @@ static void ch__gang_put(uint64_t at_ns) {
 	__atomic_store_n(&page->writer, ch__gang.writer_tid, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->at_ns, at_ns, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->bytes, ch__gang.written - ch__gang.before, __ATOMIC_RELAXED);
+	__atomic_store_n(&page->unmeasured, unmeasured, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->sequence, sequence + 1, __ATOMIC_RELEASE);
 }
 
@@ -415,6 +447,7 @@ static void ch__gang_in_child(void) {
 	/* The descriptors are copies: closing them ends nothing of the parent's. */
 	ch__gang_uncount();
 	__atomic_store_n(&ch__gang.told, 0, __ATOMIC_RELAXED);
+	__atomic_store_n(&ch__gang.has_told, 0, __ATOMIC_RELAXED);
 	ch__gang.written = ch__gang.before = 0;
 	ch__gang.lock = fresh;
 }
@@ -452,6 +485,7 @@ ch_error ch_gang_join(const char *socket_path, char *why) {
 		ch__gang_cache(&size, &ch__gang.line);
 		ch__gang.written = ch__gang.before = 0;
 		__atomic_store_n(&ch__gang.told, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&ch__gang.has_told, 0, __ATOMIC_RELAXED);
 		ch__gang_count_threads();
 		ch__gang.ends = 0;
 		pthread_condattr_init(&clock);
@@ -515,8 +549,18 @@ int ch_gang_is_counted(void) {
 	return counted;
 }
 
+int ch_gang_is_measured(void) {
+	int measured;
+	pthread_mutex_lock(&ch__gang.lock);
+	ch__gang_bytes(); /* a counter may have begun to run */
+	measured = ch__gang.joined && ch__gang_measures();
+	pthread_mutex_unlock(&ch__gang.lock);
+	return measured;
+}
+
 void ch_transferred(uint64_t bytes) {
 	__atomic_fetch_add(&ch__gang.told, bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&ch__gang.has_told, 1, __ATOMIC_RELEASE);
 }
 
 void ch_gang_tell(void) {
@@ -529,8 +573,12 @@ void ch_gang_thread(void) {
 	size_t place;
 	pthread_mutex_lock(&ch__gang.lock);
 	if (ch__gang.joined && ch__gang.counted && !ch__gang.inherits && ch__gang.pid == getpid() &&
-	    !pthread_getspecific(ch__gang.thread_key) && ch__gang_count(0, 0, &place))
-		pthread_setspecific(ch__gang.thread_key, (void *)(uintptr_t)(place + 1));
+	    !pthread_getspecific(ch__gang.thread_key)) {
+		if (ch__gang_count(0, 0, &place))
+			pthread_setspecific(ch__gang.thread_key, (void *)(uintptr_t)(place + 1));
+		else
+			ch__gang_refuse(errno);
+	}
 	pthread_mutex_unlock(&ch__gang.lock);
 }
 

@@ -3,8 +3,9 @@
  *     LD_PRELOAD=libcommonhold-gang.so ./program
  *
  * If a daemon is there, the process joins when it begins, and when it executes a program that is linked dynamically. If there
- * is none, or it has no gangs, nothing happens, and nothing is said. COMMONHOLD_SOCKET names another socket than
- * /run/commonhold/socket. A process that was forked joins when it starts its first thread.
+ * is none, or it has no gangs, nothing happens, and nothing is said. If it joins, and the processor's counters do not count for
+ * it, it says so on standard error: once, and not again in the programs that it executes. COMMONHOLD_SOCKET names another
+ * socket than /run/commonhold/socket. A process that was forked joins when it starts its first thread.
  *
  * The program's own symbols are left alone but for pthread_create, which OpenMP's threads begin by as well. */
 #define _GNU_SOURCE
@@ -27,6 +28,26 @@ static pid_t tried;
 /* This thread is starting the library's own. */
 static __thread int within;
 
+/* In the environment of what this program executes: somebody has said already that nothing is counted. */
+#define SAID "COMMONHOLD_GANG_SAID"
+
+static int has_said;
+
+/* Nothing tells what this process transfers: the daemon does not take its silence for idleness, and the user should know. */
+static void say_unmeasured(void) {
+	int refused;
+	pthread_mutex_lock(&ch__gang.lock);
+	refused = ch__gang.joined ? ch__gang.refused : 0;
+	pthread_mutex_unlock(&ch__gang.lock);
+	if (!refused || has_said || getenv(SAID))
+		return;
+	has_said = 1;
+	dprintf(STDERR_FILENO,
+	        "commonhold-gang: process %ld cannot count what it transfers over the memory bus (perf_event_open: %s); the daemon "
+	        "counts it if it can, and else takes `first-rate` for its job: see `commonhold doctor`\n",
+	        (long)getpid(), strerror(refused));
+}
+
 static void join_once(void) {
 	const char *path = getenv("COMMONHOLD_SOCKET");
 	pid_t pid = getpid();
@@ -35,6 +56,7 @@ static void join_once(void) {
 		within = 1;
 		ch_gang_join(path && *path ? path : "/run/commonhold/socket", NULL);
 		within = 0;
+		say_unmeasured();
 	}
 	errno = kept;
 }
@@ -53,6 +75,9 @@ static create *found(void) {
 __attribute__((constructor)) static void begin(void) {
 	if (found())
 		join_once();
+	/* Only here: no other thread reads the environment yet. */
+	if (has_said)
+		setenv(SAID, "1", 1);
 }
 
 static void *run(void *given) {

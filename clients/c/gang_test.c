@@ -203,9 +203,10 @@ int main(int count, char **arguments) {
 	size_t some = 4096000;
 	int times, waited;
 	if (count > 1) {
-		printf("%zu %zu %zu %zu %zu %zu %zu %zu %llu %llu\n", sizeof(ch_gang_page), offsetof(ch_gang_page, version),
+		printf("%zu %zu %zu %zu %zu %zu %zu %zu %zu %llu %llu\n", sizeof(ch_gang_page), offsetof(ch_gang_page, version),
 		       offsetof(ch_gang_page, every_ns), offsetof(ch_gang_page, looked_at_ns), offsetof(ch_gang_page, sequence),
-		       offsetof(ch_gang_page, at_ns), offsetof(ch_gang_page, bytes), offsetof(ch_gang_page, writer), (unsigned long long)CH_GANG_VERSION,
+		       offsetof(ch_gang_page, at_ns), offsetof(ch_gang_page, bytes), offsetof(ch_gang_page, writer),
+		       offsetof(ch_gang_page, unmeasured), (unsigned long long)CH_GANG_VERSION,
 		       (unsigned long long)CH_GANG_LEFT);
 		return 0;
 	}
@@ -228,8 +229,18 @@ int main(int count, char **arguments) {
 		daemon_side.plays = ANSWERS;
 		expect(ch_gang_join(daemon_side.path, why) == CH_OK && ch_gang_is_joined() && daemon_side.asked, why);
 		expect(ch_gang_join(daemon_side.path, why) == CH_OK, "it may join twice");
-#ifdef COUNTED
+#ifndef COUNTED
+		if (!ch_gang_is_counted()) {
+			ch_gang_tell();
+			expect(!ch_gang_is_measured() && daemon_side.page->unmeasured, "without counters or a word, it is unknown");
+			ch_transferred(0);
+			ch_gang_tell();
+			expect(ch_gang_is_measured() && !daemon_side.page->unmeasured, "0 bytes are a word");
+		}
+#else
 		expect(ch_gang_is_counted(), "it is counted");
+		ch_gang_tell();
+		expect(ch_gang_is_measured() && !daemon_side.page->unmeasured, "what is counted is known");
 		ch_transferred(UINT64_C(1) << 40);
 		ch_gang_tell();
 		expect(daemon_side.page->bytes < UINT64_C(1) << 40, "what is told does not count beside what is counted");

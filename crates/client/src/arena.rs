@@ -6,6 +6,10 @@
 //!
 //! The two numbers of the process are read as a whole by a *sequence lock*: it is odd while they are written. Whatever is
 //! written there, a reader neither waits nor reads a part of a number.
+//!
+//! A process that has no counters, and counts nothing itself, says so in [`Page::unmeasured`]. Its zero bytes then mean that
+//! nothing is known of it, and not that it leaves the bus alone. An older process leaves the word zero, and an older daemon
+//! does not read it, so the layout has the same version.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -40,7 +44,9 @@ pub struct Page {
     pub bytes: AtomicU64,
     /// The thread that writes; it is no thread of the process's work. 0: nobody said.
     pub writer: AtomicU64,
-    unused_too: [u64; 4],
+    /// Not 0: `bytes` is no measure of what the process transfers. The process writes it, within `sequence`.
+    pub unmeasured: AtomicU64,
+    unused_too: [u64; 3],
 }
 
 /// What a process told.
@@ -50,6 +56,8 @@ pub struct Told {
     pub at_ns: u64,
     /// Bytes that it transferred since it joined.
     pub bytes: u64,
+    /// Nobody measures what it transfers: `bytes` says nothing of it.
+    pub unmeasured: bool,
 }
 
 impl Page {
@@ -57,8 +65,11 @@ impl Page {
     pub fn told(&self) -> Option<Told> {
         for _ in 0..TRIES {
             let before = self.sequence.load(Ordering::Acquire);
-            let told =
-                Told { at_ns: self.at_ns.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) };
+            let told = Told {
+                at_ns: self.at_ns.load(Ordering::Relaxed),
+                bytes: self.bytes.load(Ordering::Relaxed),
+                unmeasured: self.unmeasured.load(Ordering::Relaxed) != 0,
+            };
             // What was read is not read later than the sign that nobody wrote meanwhile.
             fence(Ordering::Acquire);
             if before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before {
@@ -77,6 +88,7 @@ impl Page {
         fence(Ordering::Release);
         self.at_ns.store(told.at_ns, Ordering::Relaxed);
         self.bytes.store(told.bytes, Ordering::Relaxed);
+        self.unmeasured.store(u64::from(told.unmeasured), Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Release);
     }
 }
@@ -92,13 +104,14 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 1..=200_000 {
-                    page.tell(Told { at_ns: n, bytes: n * 3 });
+                    page.tell(Told { at_ns: n, bytes: n * 3, unmeasured: n % 2 == 1 });
                 }
             });
             let mut last = 0;
             while last < 200_000 {
                 let Some(told) = page.told() else { continue };
-                assert!(told.bytes == told.at_ns * 3 && told.at_ns >= last, "{told:?} after {last}");
+                let is_whole = told.bytes == told.at_ns * 3 && told.unmeasured == (told.at_ns % 2 == 1);
+                assert!(is_whole && told.at_ns >= last, "{told:?} after {last}");
                 last = told.at_ns;
             }
         });
@@ -107,10 +120,11 @@ mod tests {
     #[test]
     fn who_ended_while_it_wrote_tells_nothing_until_somebody_writes_again() {
         let page = Page::default();
-        page.tell(Told { at_ns: 1, bytes: 2 });
+        page.tell(Told { at_ns: 1, bytes: 2, ..Told::default() });
         page.sequence.store(u64::MAX, Ordering::Relaxed);
         assert_eq!(page.told(), None);
-        page.tell(Told { at_ns: 3, bytes: 4 });
-        assert_eq!(page.told(), Some(Told { at_ns: 3, bytes: 4 }));
+        let told = Told { at_ns: 3, bytes: 4, ..Told::default() };
+        page.tell(told);
+        assert_eq!(page.told(), Some(told));
     }
 }

@@ -18,7 +18,8 @@
 //! ends, and another one is there, that thread joins the other one.
 //!
 //! A process that is forked is not joined: what it does with its copy of a [`Gang`] does nothing, and it may join for itself.
-//! The processor's counters are not asked. A program that does not know what it transfers can be started with
+//! The processor's counters are not asked. Until a program calls [`Gang::transferred`], the daemon knows nothing of its
+//! transfers, and treats it like one that did not join. A program that does not know what it transfers can be started with
 //! `LD_PRELOAD` instead.
 
 use std::io::{self, IoSliceMut, Read};
@@ -27,7 +28,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -68,6 +69,8 @@ struct Shared {
     socket: PathBuf,
     /// What was told since the process joined.
     told: AtomicU64,
+    /// Whether anything was told, if only that nothing was transferred.
+    has_told: AtomicBool,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -102,6 +105,7 @@ impl Gang {
             pid,
             socket: socket.to_owned(),
             told: AtomicU64::new(0),
+            has_told: AtomicBool::new(false),
             state: Mutex::new(state),
             wake: Condvar::new(),
         });
@@ -112,9 +116,11 @@ impl Gang {
         Ok(Gang { shared, writer: Some(begun?) })
     }
 
-    /// So many bytes more were transferred over the memory bus, by whatever thread.
+    /// So many bytes more were transferred over the memory bus, by whatever thread. A program that leaves the bus alone
+    /// calls this with 0 once: without any call, what it transfers is unknown.
     pub fn transferred(&self, bytes: u64) {
         self.shared.told.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.has_told.store(true, Ordering::Release);
     }
 
     /// Writes what was told by now, without waiting for the thread that does.
@@ -160,9 +166,10 @@ impl Shared {
     }
 
     fn put(&self, state: &mut State, at_ns: u64) {
+        let unmeasured = !self.has_told.load(Ordering::Acquire);
         let told = self.told.load(Ordering::Relaxed).saturating_sub(state.before);
         state.written = state.written.max(told);
-        state.page.get().tell(Told { at_ns, bytes: state.written });
+        state.page.get().tell(Told { at_ns, bytes: state.written, unmeasured });
     }
 
     /// What the thread does.
@@ -381,8 +388,9 @@ mod tests {
     #[test]
     fn a_page_is_taken_only_if_it_is_one() {
         let mapped = answered(Some(&page(&GOOD)), ANSWER, ask).unwrap();
-        mapped.get().tell(Told { at_ns: 3, bytes: 4 });
-        assert_eq!(mapped.get().told(), Some(Told { at_ns: 3, bytes: 4 }));
+        let told = Told { at_ns: 3, bytes: 4, ..Told::default() };
+        mapped.get().tell(told);
+        assert_eq!(mapped.get().told(), Some(told));
         for (file, words) in [
             (None, "without a page"),
             (Some(Sends { bytes: 8, ..GOOD }), "too short"),
@@ -405,6 +413,8 @@ mod tests {
         let gang = answered(Some(&file), ANSWER, |at| Gang::join(at)).unwrap();
         let again = Gang::join("/nowhere/socket").unwrap_err();
         assert!(matches!(again, Error::Io(e) if e.kind() == io::ErrorKind::AlreadyExists));
+        gang.tell();
+        assert!(seen.get().told().is_some_and(|told| told.unmeasured), "nothing was told yet");
         gang.transferred(40);
         while seen.get().told().is_none_or(|told| told.bytes < 40) {
             thread::sleep(Duration::from_millis(1));
@@ -428,7 +438,7 @@ mod tests {
         gang.tell();
         assert_eq!(seen.get().told().map(|told| told.bytes), Some(42), "nothing of the child's");
         gang.leave();
-        assert_eq!(seen.get().told(), Some(Told { at_ns: LEFT, bytes: 42 }));
+        assert_eq!(seen.get().told(), Some(Told { at_ns: LEFT, bytes: 42, unmeasured: false }));
         assert_eq!(JOINED.load(Ordering::Relaxed), 0, "it may join again");
     }
 }

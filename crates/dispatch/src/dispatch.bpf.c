@@ -109,8 +109,10 @@ static bool set_waits(struct dispatch_task *task, bool waits)
 /* A task is among those that wait in its unit's queue, from before it is put there until it runs. */
 static void begin_wait(struct dispatch_task *task)
 {
-	if (set_waits(task, true))
+	if (set_waits(task, true)) {
+		note_wait_begins(task);
 		waits_add(task->unit, 1);
+	}
 }
 
 static void end_wait(struct dispatch_task *task)
@@ -121,8 +123,10 @@ static void end_wait(struct dispatch_task *task)
 		task->state &= ~DISPATCH_AT_CPU;
 		add(&cpu->strays, -1);
 	}
-	if (set_waits(task, false))
+	if (set_waits(task, false)) {
+		note_wait_ends(task);
 		waits_add(task->unit, -1);
+	}
 }
 
 /* A task waits in the queue of the CPU where it must run, which looks there when it is that queue's turn. */
@@ -567,8 +571,11 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 	}
 	if (by_right && unit)
 		goer = as_goer(task, unit, prev);
-	/* Up to when this CPU was charged is now, or a slice ago at most. */
-	if (!before(cpu->since, cpu->looks_at) && rescue(cpu))
+	/*
+	 * Up to when this CPU was charged is now, or a slice ago at most. A CPU that is called back goes to its owner first:
+	 * a rescue would add its slice to the call-back.
+	 */
+	if (!before(cpu->since, cpu->looks_at) && !cpu->recalled && rescue(cpu))
 		return;
 	for (look = 0, turn = cpu->turn; look < TURNS; look++, turn = after(turn)) {
 		if (!take_turn(id, cpu, turn, &goer)) {

@@ -9,6 +9,7 @@
  *
  * Terms.
  * - A unit is *late* if its tasks wait for more than 5 s, or if tasks of it wait and none came to run for so long.
+ * - A unit is *overdue* if one of its tasks has waited for more than 5 s, although others of it run. It is late, too.
  * - A task is *stranded* if it waits in the queue of one CPU, a higher scheduling class has taken that CPU since, and
  *   other CPUs may run it.
  * - A *rescue* is a turn out of turn, on any CPU, whoever owns it.
@@ -24,6 +25,11 @@
  * - From 5 s on, the unit is late, and its tasks are rescued. Rescues are frequent enough for every task that waits in
  *   a late unit to run once in 5 s. They are rare enough to use at most a tenth of the machine. Late units are looked
  *   for once a second.
+ * - Other disciplines than stride can keep one task waiting while its unit's others run in turns: under `fifo`, a task
+ *   that is interrupted goes first again. So waits have an age, which grows every 5 s. A unit counts its tasks that
+ *   waited already when the age grew last. If any of them still wait when it grows again, the unit is overdue until
+ *   the next time. While a unit is late, its tasks are queued in the order in which they come, whatever its
+ *   discipline says, so that each of them gets its turn.
  * - Stranded tasks are rescued too. Each CPU that may run them looks for them once a second. While there are any, it
  *   takes one with each slice.
  * - A CPU checks all this once a slice.
@@ -34,7 +40,7 @@
  *   part, one short slice for each task in 5 s.
  * - A task that waits has before it only tasks that come within 10 s after it.
  * - A unit is known to be late within 6 s, and one round of its tasks then takes 5 s. So each task comes to run within
- *   21 s, as long as a tenth of the machine serves all late tasks in 5 s. On eight CPUs, that is 800 tasks by slices
+ *   21 s: one of an overdue unit, which is known within 11 s and queues nobody ahead of it, within 16 s. This holds as long as a tenth of the machine serves all late tasks in 5 s. On eight CPUs, that is 800 tasks by slices
  *   of 5 ms, and 6,400 by short ones.
  * - crates/sim/tests/starvation.rs tries contracts, crowds and modes.
  *
@@ -76,6 +82,59 @@ static void let_clock_go_on(struct dispatch_unit *unit, u64 now)
 	unit->clock_was = unit->vtime;
 }
 
+/* A task begins to wait in its unit's queue. */
+static void note_wait_begins(struct dispatch_task *task)
+{
+	if (disciplined())
+		task->age = rescues()->age;
+}
+
+/* It waits there no longer. */
+static void note_wait_ends(const struct dispatch_task *task)
+{
+	struct dispatch_unit *unit;
+
+	if (disciplined() && task->age != rescues()->age && (unit = unit_at(task->unit)))
+		add(&unit->old, -1);
+}
+
+/* Whether a unit's tasks are to take turns in the order in which they come, so that those that waited long run. */
+static bool takes_turns(const struct dispatch_unit *unit)
+{
+	return unit->slow_ns > LATE_NS || unit->overdue;
+}
+
+static bool is_late(const struct dispatch_unit *unit, u64 now)
+{
+	return unit->slow_ns > LATE_NS || !before(now, unit->served + LATE_NS) || (disciplined() && unit->overdue);
+}
+
+/*
+ * Every 5 s, waits grow older: the tasks that waited already the last time, and still do, make their units overdue. One
+ * CPU does this at a time.
+ *
+ * The race is harmless: a task that begins to wait between the look at its unit and the last line is not counted as
+ * old, and its end takes one from the count. Another task may then be found overdue one round later. Were it the
+ * other way round, the count could stay too large, and a unit would have rescues that it does not need.
+ */
+VERIFIED_ALONE(u32) grow_older(u64 now)
+{
+	u64 aged = rescues()->aged;
+	struct dispatch_unit *unit;
+	u32 id;
+
+	if (before(now, aged + LATE_NS) || !replace64(&rescues()->aged, aged, now))
+		return 0;
+	bpf_for(id, 0, rules()->units) {
+		if (!(unit = unit_at(id)))
+			continue;
+		unit->overdue = (s32)unit->old > 0;
+		unit->old = waits_in(id);
+	}
+	rescues()->age++;
+	return id;
+}
+
 /* A task of this unit comes to run, and waited for so long. */
 static void note_wait(struct task_struct *p, struct dispatch_unit *unit, u64 waited)
 {
@@ -99,10 +158,12 @@ VERIFIED_ALONE(u32) next_late(u64 now)
 	struct dispatch_unit *unit;
 	bool stays = false;
 
+	if (disciplined())
+		grow_older(now);
 	bpf_for(id, 0, rules()->units) {
 		unit = unit_at(id);
 		waits = waits_in(id);
-		if (!unit || !waits || (unit->slow_ns <= LATE_NS && before(now, unit->served + LATE_NS)))
+		if (!unit || !waits || !is_late(unit, now))
 			continue;
 		tasks += waits;
 		if (id == last && rescues()->given < (waits < GIVEN_MAX ? waits : GIVEN_MAX))

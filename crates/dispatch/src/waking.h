@@ -38,7 +38,7 @@ static u64 place_of(struct task_struct *p, struct dispatch_task *task, struct di
 
 	task->state &= ~DISPATCH_WOKE;
 	task_happens(p, task, unit, event, 0);
-	if (unit->slow_ns > LATE_NS)
+	if (takes_turns(unit))
 		at_least(&task->vtime, unit->tasks.last + 1);
 	at_least(&unit->tasks.last, task->vtime);
 	return task->vtime;

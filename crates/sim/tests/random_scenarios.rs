@@ -2,7 +2,8 @@
 //! must hold in every run holds, and the same seed gives the same outcome.
 //!
 //! `COMMONHOLD_SCENARIOS=20000 cargo test --release -p commonhold-sim --test random_scenarios` tries more of them.
-//! `COMMONHOLD_SCENARIO=123` shows and tries that one.
+//! `COMMONHOLD_SCENARIO=123` shows and tries that one. `COMMONHOLD_NESTED=123` does the same with a scenario of nested
+//! disciplines: each discipline is nested in each other once in 144 of these.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -23,6 +24,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
+use commonhold_contract::Discipline;
 use commonhold_sim::outcome::Outcome;
 use commonhold_sim::scenario::Scenario;
 
@@ -30,6 +32,8 @@ use generator::Texts;
 
 /// Scenarios that a plain `cargo test` tries.
 const SCENARIOS: u64 = 200;
+/// The same of nested disciplines; with `COMMONHOLD_SCENARIOS`, a tenth of those.
+const NESTED: u64 = 36;
 /// If no run has ended for so long, on any machine, one does not get on: nearly all take a few ms, one of 20,000 took 10 s.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -37,9 +41,9 @@ fn wish(name: &str) -> Option<u64> {
     env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// Runs one twice. What went wrong, if anything; else whether everything got done.
-fn attempt(seed: u64) -> Result<bool, String> {
-    let Texts { contract, machine, workload } = generator::texts(seed);
+/// Runs the scenario of a seed twice. What went wrong, if anything; else whether everything got done.
+fn attempt(texts: fn(u64) -> Texts, seed: u64) -> Result<bool, String> {
+    let Texts { contract, machine, workload } = texts(seed);
     let scenario: Scenario = scene::scenario(&contract, &machine, &workload);
     let first = commonhold_sim::run(&scenario, seed).map_err(|error| error.to_string())?;
     if first.broken > 0 {
@@ -82,8 +86,8 @@ fn unfinished(scenario: &Scenario, outcome: &Outcome) -> bool {
     ended < expected
 }
 
-fn attempt_caught(seed: u64) -> Result<bool, String> {
-    catch_unwind(AssertUnwindSafe(|| attempt(seed))).unwrap_or_else(|panic| {
+fn attempt_caught(texts: fn(u64) -> Texts, seed: u64) -> Result<bool, String> {
+    catch_unwind(AssertUnwindSafe(|| attempt(texts, seed))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Err(format!("it panicked: {}", text.unwrap_or_default()))
@@ -91,9 +95,10 @@ fn attempt_caught(seed: u64) -> Result<bool, String> {
 }
 
 /// Tries scenarios on all CPUs. How many got everything done, and which went wrong.
-fn attempt_all(seeds: RangeInclusive<u64>) -> (u64, Vec<u64>) {
+fn attempt_all(kind: &Kind, seeds: RangeInclusive<u64>) -> (u64, Vec<u64>) {
     let (next, end) = (&AtomicU64::new(*seeds.start()), *seeds.end());
     let threads = thread::available_parallelism().map_or(1, usize::from).min(8);
+    let Kind { texts, variable } = *kind;
     thread::scope(|scope| {
         let (send, receive) = mpsc::channel();
         for _ in 0..threads {
@@ -101,28 +106,32 @@ fn attempt_all(seeds: RangeInclusive<u64>) -> (u64, Vec<u64>) {
             scope.spawn(move || {
                 let seeds = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed <= end);
                 for seed in std::iter::from_fn(seeds) {
-                    let _ = send.send((seed, attempt_caught(seed)));
+                    let _ = send.send((seed, attempt_caught(texts, seed)));
                 }
             });
         }
-        collect(&receive, seeds.collect())
+        collect(variable, &receive, seeds.collect())
     })
 }
 
 /// Waits for what became of these scenarios.
-fn collect(receive: &Receiver<(u64, Result<bool, String>)>, mut missing: BTreeSet<u64>) -> (u64, Vec<u64>) {
+fn collect(
+    variable: &str,
+    receive: &Receiver<(u64, Result<bool, String>)>,
+    mut missing: BTreeSet<u64>,
+) -> (u64, Vec<u64>) {
     let (mut ended, mut wrong) = (0, Vec::new());
     while let Some(first) = missing.first() {
         let Ok((seed, result)) = receive.recv_timeout(PATIENCE) else {
             // Not eprintln: what that prints is lost at this exit.
-            let _ = writeln!(std::io::stderr(), "COMMONHOLD_SCENARIO={first}: it does not end");
+            let _ = writeln!(std::io::stderr(), "{variable}={first}: it does not end");
             std::process::exit(1); // a thread that does not come back cannot be joined
         };
         missing.remove(&seed);
         match result {
             Ok(all) => ended += u64::from(all),
             Err(what) => {
-                eprintln!("COMMONHOLD_SCENARIO={seed}: {what}");
+                eprintln!("{variable}={seed}: {what}");
                 wrong.push(seed);
             }
         }
@@ -130,17 +139,54 @@ fn collect(receive: &Receiver<(u64, Result<bool, String>)>, mut missing: BTreeSe
     (ended, wrong)
 }
 
+/// Scenarios of one kind: what a seed means, and the variable of the environment that names one to be shown.
+struct Kind {
+    texts: fn(u64) -> Texts,
+    variable: &'static str,
+}
+
+const ANY: Kind = Kind { texts: generator::texts, variable: "COMMONHOLD_SCENARIO" };
+const NESTS: Kind = Kind { texts: nested, variable: "COMMONHOLD_NESTED" };
+
+/// Every pair of disciplines comes once in 144 seeds, and each is the outer and the inner one once in twelve.
+fn nested(seed: u64) -> Texts {
+    let all = Discipline::ALL;
+    let (count, round) = (all.len() as u64, seed / all.len() as u64);
+    let of = |number: u64| all[usize::try_from(number % count).unwrap()];
+    generator::nested(of(seed), of(seed + round), seed)
+}
+
+/// Shows and tries the one scenario that the environment names, if it names any.
+fn try_named(kind: &Kind) -> bool {
+    let Some(seed) = wish(kind.variable) else { return false };
+    let Texts { contract, machine, workload } = (kind.texts)(seed);
+    println!("# contract.toml\n{contract}\n# machine.toml\n{machine}\n# workload.toml\n{workload}");
+    println!("{:?}", attempt_caught(kind.texts, seed));
+    true
+}
+
+/// Tries as many scenarios of a kind. How many got everything done.
+fn try_many(kind: &Kind, count: u64) -> u64 {
+    let (ended, wrong) = attempt_all(kind, 1..=count);
+    assert!(wrong.is_empty(), "replay with {}=SEED: {wrong:?}", kind.variable);
+    ended
+}
+
 #[test]
 fn random_scenarios_are_sound() {
-    if let Some(seed) = wish("COMMONHOLD_SCENARIO") {
-        let Texts { contract, machine, workload } = generator::texts(seed);
-        println!("# contract.toml\n{contract}\n# machine.toml\n{machine}\n# workload.toml\n{workload}");
-        println!("{:?}", attempt_caught(seed));
+    if try_named(&ANY) {
         return;
     }
     let tried = wish("COMMONHOLD_SCENARIOS").unwrap_or(SCENARIOS);
-    let (ended, wrong) = attempt_all(1..=tried);
-    assert!(wrong.is_empty(), "replay with COMMONHOLD_SCENARIO=SEED: {wrong:?}");
+    let ended = try_many(&ANY, tried);
     // The generator sets horizons at which most have got everything done, and some have not.
     assert!(ended * 2 > tried, "{ended} of {tried} ended");
+}
+
+/// Every discipline nested in every other: no task waits for longer than rescues explain.
+#[test]
+fn nested_disciplines_are_sound() {
+    if !try_named(&NESTS) {
+        try_many(&NESTS, wish("COMMONHOLD_SCENARIOS").map_or(NESTED, |count| count / 10));
+    }
 }

@@ -80,6 +80,7 @@ fn c_and_rust_have_the_page_alike() {
         offset_of!(Page, at_ns),
         offset_of!(Page, bytes),
         offset_of!(Page, writer),
+        offset_of!(Page, unmeasured),
     ];
     let here: Vec<String> = here.iter().map(ToString::to_string).collect();
     let said = said(Command::new(&program).arg("layout"));

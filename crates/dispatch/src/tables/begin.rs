@@ -45,6 +45,8 @@ impl Unit {
             slow_ns: 0,
             clock_set: 0,
             clock_was: 0,
+            old: 0,
+            overdue: 0,
             memory: Memory::default(),
             own_memory: Memory::default(),
             deadlines: Deadlines::default(),

@@ -234,6 +234,10 @@ pub struct Unit {
     clock_set: u64,
     /// And what it was then.
     clock_was: u64,
+    /// Of its waiting tasks, those that waited already when [`Rescues::age`] grew last.
+    old: u32,
+    /// 1: one of them had waited since the time before that.
+    overdue: u32,
     /// Of it, among its siblings.
     memory: Memory,
     /// Of its own tasks, among its sub-units.
@@ -311,6 +315,11 @@ pub(crate) struct Rescues {
     unit: u32,
     /// Tasks of that unit that were rescued in its turn.
     given: u32,
+    /// When `age` grew last.
+    aged: u64,
+    /// Grows every few seconds, so that waits that began before can be told from others.
+    age: u32,
+    unused: u32,
 }
 
 /// A time in which a higher class had a CPU: all of it, or the greater part.
@@ -436,7 +445,8 @@ pub(crate) struct Own {
     pub(crate) gang: u32,
     /// Where there may be gangs, 1: it is among those that wait in its unit's queue.
     waits: u32,
-    unused: u32,
+    /// [`Rescues::age`] when it began to wait there.
+    age: u32,
 }
 
 /// The argument of `dispatch_own`: a CPU and its owner from now on.

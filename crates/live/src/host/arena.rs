@@ -82,7 +82,7 @@ mod tests {
         shared.look(7, 9);
         assert!(ftruncate(&file, 0).is_err() && ftruncate(&file, 1 << 20).is_err());
         assert_eq!(shared.told(), Some(Told::default()));
-        let told = Told { at_ns: 5, bytes: 6 };
+        let told = Told { at_ns: 5, bytes: 6, ..Told::default() };
         let mut bytes = [0; 24];
         bytes[0..8].copy_from_slice(&2u64.to_ne_bytes());
         bytes[8..16].copy_from_slice(&told.at_ns.to_ne_bytes());

@@ -114,8 +114,9 @@ impl OfThread {
             .map(OfThread)
     }
 
-    /// What it counted, scaled to the time for which it was to count.
-    pub(crate) fn read(&self) -> io::Result<u64> {
+    /// What it counted, scaled to the time for which it was to count. `None` if it never ran: its thread slept, or the
+    /// processor had no counter left for it. Then nothing is known, and 0 would be a wrong number.
+    pub(crate) fn read(&self) -> io::Result<Option<u64>> {
         let mut bytes = [0; 24];
         if rustix::io::read(&self.0, &mut bytes)? != bytes.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -129,10 +130,10 @@ impl OfThread {
     }
 }
 
-/// A count, as if it had been counted for all the time.
-fn scaled(count: u64, wanted_ns: u64, counted_ns: u64) -> u64 {
+/// A count, as if it had been counted for all the time; `None` if it was for none.
+fn scaled(count: u64, wanted_ns: u64, counted_ns: u64) -> Option<u64> {
     let whole = u128::from(count) * u128::from(wanted_ns);
-    u64::try_from(whole.checked_div(u128::from(counted_ns)).unwrap_or(0)).unwrap_or(u64::MAX)
+    Some(u64::try_from(whole.checked_div(u128::from(counted_ns))?).unwrap_or(u64::MAX))
 }
 
 /// Opens a counter of a program's, running.
@@ -198,7 +199,8 @@ mod tests {
 
     #[test]
     fn what_was_not_counted_is_made_up_for() {
-        assert_eq!((scaled(10, 300, 100), scaled(10, 100, 100), scaled(0, 100, 0)), (30, 10, 0));
+        assert_eq!((scaled(10, 300, 100), scaled(10, 100, 100)), (Some(30), Some(10)));
+        assert_eq!((scaled(0, 100, 0), scaled(0, 100, 100)), (None, Some(0)), "no count is not a count of 0");
     }
 
     #[test]

@@ -9,6 +9,9 @@
 //! job's sum is as old as the oldest word of its processes. While a job is stopped, its processes transfer nothing and tell
 //! nothing: their words do not age.
 //!
+//! A process that says that it cannot measure itself is unknown: nothing of it is added to a sum, and it counts as one that
+//! did not join ([`Arena::has`]). Its zero bytes would else make it the most harmless of all.
+//!
 //! Properties: a job's sum never goes back, whoever leaves. A process has one page: one that joins again has lost the one before.
 //! Nobody waits for a process. What is not to be believed is said once for each process.
 //!
@@ -73,6 +76,10 @@ struct Member {
     paused: Time,
     counted_to: Time,
     silent: bool,
+    /// It said last that nobody measures what it transfers. `cpu_ns` is its CPU clock when it began to say so.
+    unmeasured: bool,
+    /// And has used so much CPU time since that it will hardly begin to.
+    unmeasured_long: bool,
 }
 
 /// The job of a process, and since when it is stopped, if it is.
@@ -141,6 +148,8 @@ impl Arena {
             paused: 0,
             counted_to: now,
             silent: false,
+            unmeasured: false,
+            unmeasured_long: false,
         };
         self.members.insert(key, member);
         Ok(file)
@@ -183,7 +192,7 @@ impl Arena {
                 let sum = sums.entry(job).or_default();
                 sum.amount = sum.amount.saturating_add(grown);
             }
-            if member.has_told && !member.silent && member.at != LEFT {
+            if member.has_told && !member.silent && !member.unmeasured && member.at != LEFT {
                 let at = member.at.saturating_add(member.paused);
                 oldest.entry(job).and_modify(|oldest| *oldest = at.min(*oldest)).or_insert(at);
             }
@@ -198,9 +207,15 @@ impl Arena {
         sums
     }
 
-    /// Whether a process tells what it transfers itself.
+    /// Whether a process tells what it transfers itself. One that cannot measure it does not.
     pub(crate) fn has(&self, key: ProcessKey) -> bool {
-        self.members.contains_key(&key)
+        self.members.get(&key).is_some_and(|member| !member.unmeasured)
+    }
+
+    /// Whether a process joined, and has long measured nothing. One that counts for itself does so only after the first
+    /// part of its work.
+    pub(crate) fn is_unmeasured(&self, key: ProcessKey) -> bool {
+        self.members.get(&key).is_some_and(|member| member.unmeasured_long)
     }
 
     /// The thread by which a process tells, as it says; never its first.
@@ -236,6 +251,14 @@ impl Member {
         };
         let mut grown = 0;
         match (new.filter(makes_sense), new) {
+            (Some(told), _) if told.unmeasured => {
+                match std::mem::replace(&mut self.unmeasured, true) {
+                    true => self.unmeasured_long |= used_ns > patience_ns,
+                    false => self.cpu_ns = cpu_ns,
+                }
+                (self.at, self.bytes) = (told.at_ns, told.bytes);
+                (self.earned, self.paused, self.silent) = (0, 0, false);
+            }
             (Some(told), _) => {
                 // A program that tells much at once may have transferred it since long before.
                 let earned = used_ns.min(patience_ns).saturating_mul(BYTES_PER_NS);
@@ -253,6 +276,7 @@ impl Member {
                 self.earned = most.saturating_sub(grown);
                 (self.at, self.bytes, self.has_told) = (told.at_ns, told.bytes, true);
                 (self.cpu_ns, self.paused, self.silent) = (cpu_ns, 0, false);
+                (self.unmeasured, self.unmeasured_long) = (false, false);
             }
             (None, Some(told)) => {
                 let what = format!(
@@ -266,7 +290,7 @@ impl Member {
                 );
                 self.silent |= used_ns > patience_ns;
             }
-            (None, None) if used_ns > patience_ns && !self.silent => {
+            (None, None) if used_ns > patience_ns && !self.silent && !self.unmeasured => {
                 self.silent = true;
                 let what = format!("it joined, and used {used_ns} ns of CPU time without a word");
                 let remedy = "; its job is judged by the others of its processes";

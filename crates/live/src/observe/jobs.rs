@@ -113,6 +113,8 @@ pub(crate) struct Jobs {
     /// What that is of.
     share: GangsShare,
     complaints: Vec<Complaint>,
+    /// It was said that some process measures nothing.
+    has_unmeasured: bool,
     shut: BTreeMap<JobId, Shut>,
     /// Whether the machine has several nodes; `None`: nobody asked yet.
     has_nodes: Option<bool>,
@@ -392,9 +394,24 @@ impl Jobs {
         let counted = self.counters.look(now, &silent, roster.procfs(), &mut problems);
         let about = |error| (ProcessKey { pid: 0, start: 0 }, "count what processes do", error);
         self.complaints.extend(problems.into_iter().map(about));
+        if share == GangsShare::Bus {
+            self.complain_of_unmeasured();
+        }
         for facts in facts {
             facts.shared = together(told.get(&facts.job), counted.get(&facts.job));
         }
+    }
+
+    /// Says once that processes which joined measure nothing, and that this daemon cannot count them either.
+    fn complain_of_unmeasured(&mut self) {
+        if self.has_unmeasured {
+            return;
+        }
+        let unknown = |key: &ProcessKey| self.arena.is_unmeasured(*key) && !self.counters.counts(*key);
+        let Some(pid) = self.known.keys().find(|key| unknown(key)).map(|key| key.pid) else { return };
+        self.has_unmeasured = true;
+        let of_none = ProcessKey { pid: 0, start: 0 };
+        self.complaints.push((of_none, "measure what processes transfer", unmeasured(pid)));
     }
 
     /// Looks where the memory of one job lies: that which waited longest for it.
@@ -425,6 +442,19 @@ impl Jobs {
         }
         facts.memory = Some(memory.into_iter().collect());
         Ok(())
+    }
+}
+
+/// A process joined without any means to measure itself.
+fn unmeasured(pid: u32) -> LiveError {
+    LiveError::Unavailable {
+        what: format!(
+            "nobody measures what process {pid} transfers over the memory bus, though it joined: neither it nor the daemon \
+             has counters of the processor for it; its job, and others like it, are taken to transfer `first-rate`, unless \
+             other processes of theirs tell"
+        ),
+        remedy: "have the program tell its own count, or set `first-rate` in [machine] (docs/gangs.md)"
+            .to_owned(),
     }
 }
 

@@ -4,12 +4,15 @@
 //! Every scenario is valid. Locks are taken in the order of their numbers. No barrier and no run stands inside a lock.
 //! Exactly as many processes are run at once as a barrier waits for. So none can wait for ever.
 
+#![allow(dead_code, reason = "not every file of tests has use for both kinds")]
+
 #[path = "../scene/chance.rs"]
 mod chance;
 
 use std::fmt::Write;
 
 use chance::Chance;
+use commonhold_contract::Discipline;
 
 /// A scenario's files.
 pub(crate) struct Texts {
@@ -31,6 +34,66 @@ pub(crate) fn texts(seed: u64) -> Texts {
         machine: machine.text(&mut chance, pool),
         workload: workload(&mut chance, &machine, &units),
     }
+}
+
+/// A minute of endless work in a unit of one discipline with sub-units of others, the first of which has that of `inner`.
+///
+/// Tasks that always compute, and tasks that often sleep, share few CPUs. So a discipline that keeps a task out of a CPU
+/// for ever does so here. No disk, memory or lock gets in the way.
+pub(crate) fn nested(outer: Discipline, inner: Discipline, seed: u64) -> Texts {
+    let mut chance = Chance::of(seed ^ 0x7e57);
+    let mut units = vec![("u".to_owned(), outer, chance.from(0, 2))];
+    for sub in 0..chance.from(1, 3) {
+        let discipline = if sub == 0 { inner } else { chance.one_of(&Discipline::ALL) };
+        units.push((format!("u/v{sub}"), discipline, chance.from(1, 4)));
+    }
+    if chance.once_in(3) {
+        units.push(("u/v0/w".to_owned(), chance.one_of(&Discipline::ALL), chance.from(1, 3)));
+    }
+    if chance.once_in(2) {
+        units.push(("beside".to_owned(), chance.one_of(&Discipline::ALL), chance.from(1, 4)));
+    }
+    let mode = chance.one_of(&["", "cpu = \"partition\"\n", "cpu = \"proportional\"\n"]);
+    let mut contract = format!("version = 1\n[machine]\n{mode}");
+    let mut workload = "version = 1\nhorizon = \"60s\"\n\
+        [program.busy]\ndo = [{ repeat = \"forever\", do = [{ cpu = \"10s\" }] }]\n"
+        .to_owned();
+    for (name, cpu, sleep) in [("brief", 3, 1), ("long", 40, 7)] {
+        let steps = format!("{{ cpu = \"{cpu}ms\" }}, {{ sleep = \"{sleep}ms\", spread = \"30%\" }}");
+        let _ = writeln!(workload, "[program.{name}]\ndo = [{{ repeat = \"forever\", do = [{steps}] }}]");
+    }
+    for (number, (path, discipline, tasks)) in units.iter().enumerate() {
+        let name = path.replace('/', ".unit.");
+        let _ =
+            write!(contract, "[unit.{name}]\ndiscipline = \"{discipline}\"\n{}", nested_keys(&mut chance));
+        for task in 0..*tasks {
+            let program = chance.one_of(&["busy", "busy", "brief", "long"]);
+            let start = chance.one_of(&[0, 0, 3, 8000]);
+            let _ = writeln!(
+                workload,
+                "[job.j{number}-{task}]\nunit = \"{path}\"\nprogram = \"{program}\"\nstart = \"{start}ms\"\n\
+                 background = true"
+            );
+        }
+    }
+    let (cpus, slice) = (chance.from(1, 3), chance.one_of(&[5, 20, 30]));
+    let machine = format!(
+        "version = 1\nshape = \"cpus:{cpus} memory:64MiB\"\n\
+         [kernel]\nslice = \"{slice}ms\"\ntick = \"1ms\"\ncall_back = \"now\"\n"
+    );
+    Texts { contract, machine, workload }
+}
+
+fn nested_keys(chance: &mut Chance) -> String {
+    let mut text = format!("tickets = {}\n", chance.one_of(&[50, 100, 300]));
+    if chance.once_in(3) {
+        text += "lend = { cpu = false }\n";
+    }
+    // Where the unit around has no deadlines, this means nothing.
+    if chance.once_in(2) {
+        text += "deadline = { period = \"100ms\", budget = \"5ms\", misses = 1, of = 10 }\n";
+    }
+    text
 }
 
 /// What of a machine the workload has to know.

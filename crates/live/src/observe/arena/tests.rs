@@ -34,11 +34,12 @@ impl Rig {
     fn tell(&self, told: Told) {
         self.put(offset_of!(Page, at_ns), told.at_ns);
         self.put(offset_of!(Page, bytes), told.bytes);
+        self.put(offset_of!(Page, unmeasured), u64::from(told.unmeasured));
     }
 
     fn tell_now(&self, bytes: u64) -> u64 {
         let at_ns = clock::now();
-        self.tell(Told { at_ns, bytes });
+        self.tell(Told { at_ns, bytes, ..Told::default() });
         at_ns
     }
 
@@ -87,7 +88,7 @@ fn what_is_told_is_added_up() {
     let at = rig.tell_now(10);
     assert_eq!(rig.look(), Some(SharedUse { at, amount: 1510 }));
     // One that leaves takes nothing along.
-    rig.tell(Told { at_ns: LEFT, bytes: 20 });
+    rig.tell(Told { at_ns: LEFT, bytes: 20, ..Told::default() });
     assert_eq!(rig.look(), Some(SharedUse { at, amount: 1520 }));
     assert!(rig.arena.members.is_empty());
     rig.said(&[]);
@@ -130,10 +131,10 @@ fn rubbish_is_passed_over_and_said() {
     let at = rig.tell_now(1000);
     let before = rig.look();
     for (told, what) in [
-        (Told { at_ns: at, bytes: 999 }, "fewer bytes"),
-        (Told { at_ns: at - 1, bytes: 2000 }, "an earlier time"),
-        (Told { at_ns: u64::MAX - 1, bytes: 2000 }, "a time that has not come"),
-        (Told { at_ns: 1, bytes: u64::MAX }, "anything"),
+        (Told { at_ns: at, bytes: 999, ..Told::default() }, "fewer bytes"),
+        (Told { at_ns: at - 1, bytes: 2000, ..Told::default() }, "an earlier time"),
+        (Told { at_ns: u64::MAX - 1, bytes: 2000, ..Told::default() }, "a time that has not come"),
+        (Told { at_ns: 1, bytes: u64::MAX, ..Told::default() }, "anything"),
     ] {
         rig.tell(told);
         assert_eq!(rig.look(), before, "{what}");
@@ -205,4 +206,32 @@ fn there_is_room_for_so_many_and_no_user_takes_all() {
     }
     let Some(NotJoined::TooMany(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("2 processes of this user") && another, "{why}");
+}
+
+/// Its zero bytes are no word on what it transfers, and no reason to be judged harmless.
+#[test]
+fn a_process_that_cannot_measure_itself_is_unknown() {
+    let mut rig = Rig::new();
+    let unmeasured = |bytes| Told { at_ns: clock::now(), bytes, unmeasured: true };
+    rig.tell(unmeasured(0));
+    assert_eq!(rig.look(), None);
+    assert!(!rig.arena.has(rig.me), "the daemon may count it");
+    assert!(!rig.arena.is_unmeasured(rig.me), "it may begin to count");
+    work(SILENT_CPU_NS + 10_000_000);
+    rig.tell(unmeasured(1 << 40));
+    assert_eq!(rig.look(), None, "whatever it writes beside");
+    assert!(rig.arena.is_unmeasured(rig.me));
+    rig.said(&[]);
+    // Once it counts, what it told before is not its transfers.
+    rig.arena.join(rig.me, 1000, EVERY, &mut rig.procfs).map(|file| rig.file = file).unwrap();
+    rig.tell(unmeasured(0));
+    assert_eq!(rig.look(), None);
+    let at = rig.tell_now(700);
+    assert_eq!(rig.look(), Some(SharedUse { at, amount: 700 }));
+    assert!(rig.arena.has(rig.me) && !rig.arena.is_unmeasured(rig.me));
+    // One that can measure itself no longer: its sum stays as old as its last measure.
+    rig.tell(unmeasured(700));
+    assert_eq!(rig.look(), Some(SharedUse { at, amount: 700 }));
+    assert!(!rig.arena.has(rig.me));
+    rig.said(&[]);
 }

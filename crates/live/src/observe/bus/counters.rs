@@ -47,6 +47,8 @@ pub(crate) struct Counters {
 struct Counted {
     /// With what each had counted when it was read last. None of a process that cannot be counted.
     threads: Vec<(OfThread, u64)>,
+    /// One of them ran. Until then nothing is known of the process, and its job must not seem to transfer nothing.
+    ran: bool,
 }
 
 impl Default for Counters {
@@ -118,15 +120,34 @@ impl Counters {
             processes.insert(*key, counted);
         }
         for (key, process) in processes {
-            let Some(job) = jobs.get(key).filter(|_| !process.threads.is_empty()) else { continue };
-            let sum = self.sums.entry(*job).or_default();
-            for (counter, before) in &mut process.threads {
-                let count = counter.read().unwrap_or(*before).max(*before);
-                *sum = sum.saturating_add((count - *before).saturating_mul(each));
-                *before = count;
+            let Some(job) = jobs.get(key) else { continue };
+            let grown = process.grown();
+            if process.ran {
+                let sum = self.sums.entry(*job).or_default();
+                *sum = sum.saturating_add(grown.saturating_mul(each));
             }
         }
         self.sums.iter().map(|(job, bytes)| (*job, SharedUse { at: now, amount: *bytes })).collect()
+    }
+
+    /// Whether a thread of this process is counted, as of the last look.
+    pub(crate) fn counts(&self, key: ProcessKey) -> bool {
+        self.processes.as_ref().and_then(|processes| processes.get(&key)).is_some_and(|process| process.ran)
+    }
+}
+
+impl Counted {
+    /// What its threads did since the last call.
+    fn grown(&mut self) -> u64 {
+        let mut sum = 0u64;
+        for (counter, before) in &mut self.threads {
+            let Ok(Some(count)) = counter.read() else { continue };
+            self.ran = true;
+            let count = count.max(*before);
+            sum = sum.saturating_add(count - *before);
+            *before = count;
+        }
+        sum
     }
 }
 

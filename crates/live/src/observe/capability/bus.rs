@@ -99,8 +99,8 @@ fn by_programs(counters: &Row) -> Row {
     let (area, name) = (Area::Bus, "bus use told by programs");
     match counters.state {
         State::No => {
-            let reason =
-                "by their own count alone (ch_transferred): the processor does not count for them here";
+            let reason = "by their own count alone (ch_transferred): the processor does not count for them here, \
+                 and one that does not count itself is unknown";
             Row::partly(area, name, reason).remedy(TELL)
         }
         _ => Row::yes(area, name, "by counters of their own, or by their own count; they are believed")
