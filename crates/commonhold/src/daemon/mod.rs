@@ -335,6 +335,9 @@ impl Daemon<'_> {
                 for problem in stepped.new_problems {
                     output::complain(&format!("problem: {problem}"));
                 }
+                for news in self.hold.take_news() {
+                    output::say(&news);
+                }
                 self.held.book(self.hold.decided(), self.hold.traded());
                 for change in self.hold.decided() {
                     output::say(&format!("tickets {}", words::rights(self.hold.contract(), change)));
