@@ -123,9 +123,7 @@ fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
             format!("this machine has no cgroup `{path}` now"),
         )
         .label("no process is a member by this rule until the cgroup exists")
-        .help(if path.starts_with("/sys/fs/cgroup") {
-            "leave out `/sys/fs/cgroup`: write the path that /proc/PID/cgroup shows"
-        } else if path.contains(['*', '?']) {
+        .help(if path.contains(['*', '?']) {
             "write the path as it is: no pattern is looked for in it"
         } else {
             "write the path that /proc/PID/cgroup shows for a process that should be a member; if its manager has yet to make it, \
