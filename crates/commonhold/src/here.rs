@@ -1,5 +1,5 @@
 //! Checks of a contract's members on the machine at hand. They find users, groups, cgroups and processes that are not
-//! there, and members that are probably more than was meant.
+//! there or not seen, and members that are probably more than was meant.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,12 +7,14 @@ use std::path::Path;
 use commonhold_contract::{Contract, Diagnostic, Member, MemberKind, Principal, UnitId, nearest};
 use commonhold_live::names::{Book, SystemNames, local_names};
 use commonhold_live::observe::capability;
+use commonhold_machine::capability::Row;
 use commonhold_policy::membership::{Names, is_within};
 use commonhold_report::present::EXEMPT;
 
 /// Everything that is to be said of a contract's members on this machine.
 pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
     let mut found = unknown_names(contract, names);
+    found.extend(hidden_processes(contract, capability::hidden_processes(Path::new("/"))));
     found.extend(absent_cgroups(contract));
     found.extend(members(contract).filter_map(absent_process));
     found.extend(without_members(contract));
@@ -103,6 +105,15 @@ impl Similar {
         let known = known.get_or_insert_with(|| local_names(Path::new("/"), book));
         nearest(name, known.iter().map(String::as_str))
     }
+}
+
+/// Where /proc hides processes, rules select among our own alone. It is said once, at the first rule.
+fn hidden_processes(contract: &Contract, hidden: Option<Row>) -> Option<Diagnostic> {
+    let (hidden, first) = (hidden?, members(contract).next()?);
+    let message = format!("other users' processes are not seen: {}", hidden.reason);
+    let diagnostic = Diagnostic::warning("hidden-processes", first.span.clone(), message);
+    let label = "this rule, and every other, selects among this user's own processes";
+    Some(diagnostic.label(label).help(hidden.remedy.unwrap_or_default()))
 }
 
 /// A cgroup may come later, with its service; or it is mistyped, and holds no process.

@@ -274,9 +274,9 @@ impl<'t> Document<'t> {
         if wanted.starts_with("a whole number") && is_number {
             return Some(format!("write {name} = {text}, without quotes"));
         }
-        let is_short = source.len() <= SHORT_BYTES && !source.contains('\n');
-        (wanted.starts_with("a list") && is_short && !text.is_empty())
-            .then(|| format!("write {name} = [{source}]"))
+        let is_short = source.len() <= SHORT_BYTES && !source.contains('\n') && !text.is_empty();
+        let of_strings = entry.key.example.starts_with("[\"");
+        (wanted.starts_with("a list") && of_strings && is_short).then(|| format!("write {name} = [{source}]"))
     }
 
     /// A part of a string's content as a part of the text. Where escapes make the two differ, the whole string.

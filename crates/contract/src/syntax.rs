@@ -103,10 +103,10 @@ fn remedy(text: &str, span: &Span, message: &str) -> Option<String> {
         return Some("write decimals with a point, such as 1.5".to_owned());
     }
     if line.trim_start().starts_with("[unit.") {
-        return Some(if line.contains('/') {
-            "a sub-unit is written [unit.a.unit.b]".to_owned()
-        } else {
-            "names of units are letters (a to z), digits, `-` and `_`; a header ends with `]`".to_owned()
+        return Some(match line {
+            line if !line.contains(']') => "close the header with `]`".to_owned(),
+            line if line.contains('/') => "a sub-unit is written [unit.a.unit.b]".to_owned(),
+            _ => "names of units are letters (a to z), digits, `-` and `_`".to_owned(),
         });
     }
     let after = text[span.start..].trim_start();
