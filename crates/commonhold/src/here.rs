@@ -1,18 +1,20 @@
 //! Checks of a contract's members on the machine at hand. They find users, groups, cgroups and processes that are not
-//! there, and members that are probably more than was meant.
+//! there or not seen, and members that are probably more than was meant.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Diagnostic, Member, MemberKind, Principal, UnitId};
-use commonhold_live::names::SystemNames;
+use commonhold_contract::{Contract, Diagnostic, Member, MemberKind, Principal, UnitId, nearest};
+use commonhold_live::names::{Book, SystemNames, local_names};
 use commonhold_live::observe::capability;
+use commonhold_machine::capability::Row;
 use commonhold_policy::membership::{Names, is_within};
 use commonhold_report::present::EXEMPT;
 
 /// Everything that is to be said of a contract's members on this machine.
 pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
     let mut found = unknown_names(contract, names);
+    found.extend(hidden_processes(contract, capability::hidden_processes(Path::new("/"))));
     found.extend(absent_cgroups(contract));
     found.extend(members(contract).filter_map(absent_process));
     found.extend(without_members(contract));
@@ -25,26 +27,93 @@ fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
     contract.units.iter().flat_map(|unit| &unit.members)
 }
 
-/// Users and groups that this machine does not know: a typing error in a name would silently hold no process.
+/// Users and groups that this machine does not know, or cannot look up. They may come later, with an account or a directory
+/// server: what else the contract says is held meanwhile.
 pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
-    let unknown = |member: &Member| {
-        let (kind, book, tool, name, known) = match &member.kind {
-            MemberKind::User(Principal::Name(name)) => {
-                ("user", "passwd", "useradd", name, names.uid(name).is_some())
-            }
-            MemberKind::Group(Principal::Name(name)) => {
-                ("group", "group", "groupadd", name, names.gid(name).is_some())
-            }
-            _ => return None,
-        };
-        let message = format!("this machine knows no {kind} `{name}`");
-        let help = format!(
-            "correct the name, make it with `{tool} {name}`, or check for another machine with --machine"
-        );
-        let diagnostic = Diagnostic::error("unknown-name", member.span.clone(), message);
-        (!known).then(|| diagnostic.label(format!("`getent {book} {name}` finds nothing")).help(help))
+    let mut similar = Similar::default();
+    let owners = contract.units.iter().flat_map(|unit| &unit.owner).map(|owner| (owner, "owns the unit"));
+    let members = members(contract).map(|member| (member, "is a member by this rule"));
+    members.chain(owners).filter_map(|(member, is)| unknown_name(member, is, names, &mut similar)).collect()
+}
+
+fn unknown_name(member: &Member, is: &str, names: &SystemNames, similar: &mut Similar) -> Option<Diagnostic> {
+    let (book, principal, tool) = match &member.kind {
+        MemberKind::User(user) => (Book::Passwd, user, "useradd"),
+        MemberKind::Group(group) => (Book::Group, group, "groupadd"),
+        _ => return None,
     };
-    members(contract).chain(contract.units.iter().flat_map(|unit| &unit.owner)).filter_map(unknown).collect()
+    let name = match principal {
+        Principal::Name(name) => name,
+        Principal::Id(number) => return name_of_digits(member, book, *number, names),
+    };
+    let warn = |code, message: String| Diagnostic::warning(code, member.span.clone(), message);
+    match names.number(book, name) {
+        Ok(Some(_)) => None,
+        Ok(None) => {
+            let help = match similar.to(book, name) {
+                Some(known) => format!("did you mean `{book}:{known}`?"),
+                None => format!(
+                    "correct the name, create it with `{tool}`, or check for another machine with --machine;"
+                ),
+            };
+            let help = format!("{help} a running daemon looks the name up again every minute");
+            let message = format!("this machine knows no {book} `{name}`");
+            Some(
+                warn("unknown-name", message)
+                    .label(format!("nobody {is} until the {book} exists"))
+                    .help(help),
+            )
+        }
+        Err(e) => {
+            let help = format!(
+                "see what `getent {} {name}` says; a running daemon looks the name up again every minute",
+                book.name()
+            );
+            let label = format!("nobody {is} until the look-up succeeds");
+            Some(
+                warn("failed-look-up", format!("cannot look up {book} `{name}`: {e}"))
+                    .label(label)
+                    .help(help),
+            )
+        }
+    }
+}
+
+/// A number that is also somebody's name: the rule means the number.
+fn name_of_digits(member: &Member, book: Book, number: u32, names: &SystemNames) -> Option<Diagnostic> {
+    let other = names.number(book, &number.to_string()).ok().flatten().filter(|other| *other != number)?;
+    let message =
+        format!("`{book}:{number}` means the {book} with the number {number}, not the one with that name");
+    let label = format!("a {book} called `{number}` has the number {other}");
+    let help = format!("if that one is meant, write `{book}:{other}`");
+    Some(Diagnostic::warning("name-of-digits", member.span.clone(), message).label(label).help(help))
+}
+
+/// The names in this machine's own files, read once if a name is unknown.
+#[derive(Default)]
+struct Similar {
+    users: Option<Vec<String>>,
+    groups: Option<Vec<String>>,
+}
+
+impl Similar {
+    fn to(&mut self, book: Book, name: &str) -> Option<&str> {
+        let known = match book {
+            Book::Passwd => &mut self.users,
+            Book::Group => &mut self.groups,
+        };
+        let known = known.get_or_insert_with(|| local_names(Path::new("/"), book));
+        nearest(name, known.iter().map(String::as_str))
+    }
+}
+
+/// Where /proc hides processes, rules select among our own alone. It is said once, at the first rule.
+fn hidden_processes(contract: &Contract, hidden: Option<Row>) -> Option<Diagnostic> {
+    let (hidden, first) = (hidden?, members(contract).next()?);
+    let message = format!("other users' processes are not seen: {}", hidden.reason);
+    let diagnostic = Diagnostic::warning("hidden-processes", first.span.clone(), message);
+    let label = "this rule, and every other, selects among this user's own processes";
+    Some(diagnostic.label(label).help(hidden.remedy.unwrap_or_default()))
 }
 
 /// A cgroup may come later, with its service; or it is mistyped, and holds no process.
@@ -65,9 +134,7 @@ fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
             format!("this machine has no cgroup `{path}` now"),
         )
         .label("no process is a member by this rule until the cgroup exists")
-        .help(if path.starts_with("/sys/fs/cgroup") {
-            "leave out `/sys/fs/cgroup`: write the path that /proc/PID/cgroup shows"
-        } else if path.contains(['*', '?']) {
+        .help(if path.contains(['*', '?']) {
             "write the path as it is: no pattern is looked for in it"
         } else {
             "write the path that /proc/PID/cgroup shows for a process that should be a member; if its manager has yet to make it, \

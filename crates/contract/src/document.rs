@@ -20,6 +20,9 @@ use crate::syntax::{self, Syntax};
 /// Diagnostics of one text, at most: more would only hide the first.
 pub(crate) const DIAGNOSTICS_MAX: usize = 200;
 
+/// What a remedy repeats of a text, at most, in bytes.
+pub(crate) const SHORT_BYTES: usize = 60;
+
 /// A key. `K` is what a language says of the values of its keys.
 #[derive(Debug)]
 pub struct Key<K: 'static> {
@@ -199,22 +202,37 @@ impl<'t> Document<'t> {
 
     /// The keys of a table, in no particular order; unknown ones are reported and left out.
     pub fn entries<'a, K>(&mut self, table: &'static Table<K>, found: &'a DeTable<'a>) -> Vec<Entry<'a, K>> {
+        self.entries_or(table, found, |_, _| None)
+    }
+
+    /// The same; `hint` is the remedy for an unknown key, by its name and value, where it is not a list of the table's keys.
+    pub fn entries_or<'a, K>(
+        &mut self,
+        table: &'static Table<K>,
+        found: &'a DeTable<'a>,
+        hint: impl Fn(&str, &DeValue<'_>) -> Option<String>,
+    ) -> Vec<Entry<'a, K>> {
         let mut entries = Vec::with_capacity(found.len());
         for (name, value) in found {
-            match table.key(name.get_ref()) {
-                Some(key) => entries.push(Entry { key, at: self.span(name), value }),
-                None => self.unknown_key(table, name.get_ref(), self.span(name)),
+            if let Some(key) = table.key(name.get_ref()) {
+                entries.push(Entry { key, at: self.span(name), value });
+            } else {
+                let hint = hint(name.get_ref(), value.get_ref());
+                self.unknown_key(table, name.get_ref(), self.span(name), hint);
             }
         }
         entries
     }
 
-    fn unknown_key<K>(&mut self, table: &'static Table<K>, name: &str, at: Span) {
-        let known: Vec<&str> = table.names().collect();
-        let mut help = format!("the keys of {} are {}", table.title, known.join(", "));
-        if let Some(word) = nearest(name, known) {
-            help = format!("did you mean `{word}`? {help}");
-        }
+    fn unknown_key<K>(&mut self, table: &'static Table<K>, name: &str, at: Span, hint: Option<String>) {
+        let help = hint.unwrap_or_else(|| {
+            let known: Vec<&str> = table.names().collect();
+            let keys = format!("the keys of {} are {}", table.title, known.join(", "));
+            match nearest(name, known) {
+                Some(word) => format!("did you mean `{word}`? {keys}"),
+                None => keys,
+            }
+        });
         let message = format!("unknown key `{name}` in {}", table.title);
         self.report(Diagnostic::error("unknown-key", at, message).label("unknown key").help(help));
     }
@@ -233,10 +251,32 @@ impl<'t> Document<'t> {
     pub fn wrong_type<K>(&mut self, entry: &Entry<K>, wanted: &str) {
         let name = entry.key.name;
         let found = article(entry.value.get_ref());
-        let help = format!("for example: {name} = {}", entry.key.example);
+        let help = self
+            .rewritten(entry, wanted)
+            .unwrap_or_else(|| format!("for example: {name} = {}", entry.key.example));
         let message = format!("`{name}` must be {wanted}, not {found}");
         let diagnostic = Diagnostic::error("wrong-type", self.span(entry.value), message);
         self.report(diagnostic.label(format!("this is {found}")).help(help));
+    }
+
+    /// The value as it was probably meant: without quotes, in a list, or as a table.
+    fn rewritten<K>(&self, entry: &Entry<K>, wanted: &str) -> Option<String> {
+        let name = entry.key.name;
+        let source = &self.text[self.span(entry.value)];
+        if wanted == "a table" && source.starts_with("[[") {
+            return Some(format!("write [{name}.NAME], in single brackets"));
+        }
+        let text = entry.value.get_ref().as_str()?.trim();
+        if wanted.starts_with("true") {
+            return switch_word(text).map(|on| format!("write {name} = {on}, without quotes"));
+        }
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if wanted.starts_with("a whole number") && is_number {
+            return Some(format!("write {name} = {text}, without quotes"));
+        }
+        let is_short = source.len() <= SHORT_BYTES && !source.contains('\n') && !text.is_empty();
+        let of_strings = entry.key.example.starts_with("[\"");
+        (wanted.starts_with("a list") && of_strings && is_short).then(|| format!("write {name} = [{source}]"))
     }
 
     /// A part of a string's content as a part of the text. Where escapes make the two differ, the whole string.
@@ -390,6 +430,15 @@ impl<'t> Document<'t> {
 /// The value of an integer that is neither negative nor larger than 64 bits.
 pub fn integer(number: &toml::de::DeInteger<'_>) -> Option<u64> {
     u64::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+/// The switch that a word means to people.
+pub(crate) fn switch_word(word: &str) -> Option<bool> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" => Some(true),
+        "false" | "no" | "off" | "n" | "never" => Some(false),
+        _ => None,
+    }
 }
 
 /// The type of a value in words: `a string`.

@@ -164,13 +164,19 @@ impl Contract {
     }
 }
 
-/// Names of users and groups may hold what a unit's name may not: for a user, the number stands in; of a group, characters.
+/// Names of users and groups may contain what a unit's name may not: a user's number replaces the name, of a group's name
+/// the characters are replaced.
+///
+/// A login name of digits alone is replaced too. It may equal another user's number, and the two sub-units would swap
+/// their paths, and with these the tickets that are kept for them, with the order in which the users came.
 fn plain_name(whose: &MemberKind, name: &str) -> String {
+    if let MemberKind::User(Principal::Id(uid)) = whose
+        && (check_name(name).is_err() || name.bytes().all(|b| b.is_ascii_digit()))
+    {
+        return uid.to_string();
+    }
     if check_name(name).is_ok() {
         return name.to_owned();
-    }
-    if let MemberKind::User(Principal::Id(uid)) = whose {
-        return uid.to_string();
     }
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let plain: String = name.trim_start_matches(['-', '.']).chars().map(plain).take(NAME_CHARS_MAX).collect();
@@ -200,6 +206,31 @@ mod tests {
             contract.welcome(&[Newcomer::user(students, uid, name)], &BTreeSet::new());
         }
         assert_eq!(paths(&contract), ["all", "all/ana", "all/bo", "all/1002", "all/1003"]);
+    }
+
+    /// User 2000 is called `1001`. User 1001 has a name, none, or one that no unit may have.
+    #[test]
+    fn a_login_name_of_digits_is_no_other_users_number() {
+        for other in ["bo", "1001", "CORP\\bo"] {
+            let both = [(2000, "1001"), (1001, other)];
+            let path_of = |order: [(u32, &str); 2]| {
+                let (mut contract, students) = with(Each::User);
+                for (uid, name) in order {
+                    contract.welcome(&[Newcomer::user(students, uid, name)], &BTreeSet::new());
+                }
+                let path = |uid: u32| {
+                    let whose = MemberKind::User(Principal::Id(uid));
+                    let is_whose = |id: &UnitId| contract.unit(*id).members.iter().any(|m| m.kind == whose);
+                    let of: Vec<UnitId> = contract.held().filter(is_whose).collect();
+                    assert_eq!(of.len(), 1, "one sub-unit of {uid}");
+                    contract.unit(of[0]).path.clone()
+                };
+                [path(2000), path(1001)]
+            };
+            let paths = path_of(both);
+            assert_eq!(paths, path_of([both[1], both[0]]), "whoever comes first");
+            assert_eq!(paths[0], "all/2000");
+        }
     }
 
     #[test]

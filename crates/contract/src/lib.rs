@@ -18,6 +18,7 @@ mod check;
 mod diagnostic;
 pub mod document;
 mod each;
+mod hints;
 mod jobs;
 mod keys;
 pub mod measure;

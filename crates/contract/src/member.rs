@@ -59,13 +59,28 @@ pub(crate) const KINDS: [&str; 5] = {
     [a.kind, b.kind, c.kind, d.kind, e.kind]
 };
 
+/// What is said of a member with a control character.
+pub(crate) const CONTROL: &str = "holds a control character";
+
+/// Words for which there is a kind of member.
+const KINDS_ELSEWHERE: [(&[&str], &str); 5] = [
+    (&["grp", "gid", "groups", "gr", "unixgroup"], "group"),
+    (&["uid", "login", "users", "username", "account", "u"], "user"),
+    (
+        &["cmd", "comm", "program", "prog", "exe", "binary", "name", "commands", "executable", "app"],
+        "command",
+    ),
+    (&["slice", "service", "scope", "cg", "control-group", "controlgroup", "container"], "cgroup"),
+    (&["process", "proc", "ps", "task"], "pid"),
+];
+
 /// The folder that holds the program's own cgroups.
 const OWN_SUBTREE: &str = "commonhold";
 
 /// Reads an entry of `members`.
 pub(crate) fn parse(text: &str) -> Result<MemberKind, Problem> {
     if text.chars().any(char::is_control) {
-        let message = "a member holds a control character".to_owned();
+        let message = format!("a member {CONTROL}");
         return problem(0..text.len(), message, "remove it: names and paths are plain text");
     }
     let Some((kind, value)) = text.split_once(':') else {
@@ -141,23 +156,51 @@ fn no_kind(text: &str) -> Result<MemberKind, Problem> {
         let help = "write one of user:NAME, group:NAME, cgroup:/PATH, command:GLOB, pid:NUMBER";
         return problem(0..text.len(), "a member is empty".to_owned(), help);
     }
-    let help = format!(
-        "write user:{text} or group:{text}; the others are cgroup:/PATH, command:GLOB and pid:NUMBER"
-    );
+    let help = if is_open(text) {
+        REST.to_owned()
+    } else if let Some(group) = text.strip_prefix(['@', '%']).filter(|group| !group.is_empty()) {
+        format!("write group:{group}")
+    } else {
+        format!("write user:{text} or group:{text}; the others are cgroup:/PATH, command:GLOB and pid:NUMBER")
+    };
     problem(0..text.len(), format!("`{text}` does not say what kind of member it is"), &help)
 }
 
 fn unknown_kind(kind: &str) -> Result<MemberKind, Problem> {
     let message = format!("`{kind}` is not a kind of member");
-    let help = match (kind, nearest(kind, KINDS)) {
+    let elsewhere = KINDS_ELSEWHERE.iter().find(|(words, _)| words.contains(&kind.to_lowercase().as_str()));
+    let known = elsewhere.map(|(_, known)| *known).or_else(|| nearest(kind, KINDS));
+    let help = match (kind, known) {
         ("unit", _) => "units are nested as [unit.a.unit.b], not listed as members".to_owned(),
+        ("process" | "proc", _) => "write command:NAME, or pid:NUMBER".to_owned(),
+        ("slice" | "service" | "scope", _) => {
+            "write cgroup:/PATH, the whole path that /proc/PID/cgroup shows".to_owned()
+        }
         (_, Some(known)) => format!("did you mean `{known}`? the kinds are {}", KINDS.join(", ")),
         (_, None) => format!("the kinds are {}", KINDS.join(", ")),
     };
     problem(0..kind.len(), message, &help)
 }
 
+/// What stands for every process.
+const REST: &str = "processes that no rule matches are in the unit that `[machine] default = \"NAME\"` names";
+
+/// Whether a pattern is matched by everything.
+fn is_open(pattern: &str) -> bool {
+    !pattern.is_empty() && pattern.chars().all(|c| matches!(c, '*' | '?')) && pattern.contains('*')
+}
+
 fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
+    if value.contains(['*', '?']) {
+        let message = format!("`{value}` is a pattern, and users and groups have none");
+        let help =
+            if is_open(value) { REST } else { "write one entry for each, or name a group that they are in" };
+        return problem(at, message, help);
+    }
+    if value.contains(',') {
+        let message = format!("`{value}` is a list, and an entry names one user or group");
+        return problem(at, message, "write one entry for each: [\"user:ana\", \"user:bo\"]");
+    }
     if !value.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(Principal::Name(value.to_owned()));
     }
@@ -173,7 +216,8 @@ fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
 }
 
 fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
-    let Some((_, base)) = value.rsplit_once('/') else {
+    let program = without_arguments(value);
+    let Some((_, base)) = program.rsplit_once('/') else {
         return Ok(value.to_owned());
     };
     let message = format!("`{value}` is a path, and commands are matched by their base name");
@@ -181,6 +225,32 @@ fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
     let anything = base.chars().all(|c| matches!(c, '*' | '?'));
     let help = if anything { "write command:NAME".to_owned() } else { format!("write command:{base}") };
     problem(at, message, &help)
+}
+
+/// A pattern up to the first word that looks like an argument. The kernel's names of programs may have blanks, such as
+/// `tmux: server`.
+fn without_arguments(pattern: &str) -> &str {
+    let mut end = 0;
+    for word in pattern.split(' ') {
+        if end > 0 && (word.starts_with('-') || word.contains(['/', '.', '='])) {
+            return pattern[..end - 1].trim_end();
+        }
+        end += word.len() + 1;
+    }
+    pattern
+}
+
+/// What is probably not meant by a member that may be written.
+pub(crate) fn doubt(kind: &MemberKind) -> Option<Problem> {
+    let MemberKind::Command(pattern) = kind else { return None };
+    let program = without_arguments(pattern);
+    (program != pattern && !program.is_empty()).then(|| Problem {
+        span: 0..pattern.len(),
+        message: format!(
+            "`command:{pattern}` has arguments, and commands are matched by the program's name alone"
+        ),
+        help: format!("write command:{program}, or start the program by `commonhold exec`"),
+    })
 }
 
 fn pid(value: &str, at: Range<usize>) -> Result<u32, Problem> {
@@ -194,15 +264,70 @@ fn pid(value: &str, at: Range<usize>) -> Result<u32, Problem> {
     }
 }
 
+/// Which path of a process counts where it has several.
+const HIERARCHY: &str = "the path is that of cgroup v2 (the line `0::` of /proc/PID/cgroup), or of systemd's own v1 hierarchy \
+                         (`name=systemd`)";
+
+/// Where cgroups are mounted.
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// The v1 hierarchies, as they are mounted.
+const HIERARCHIES: [&str; 16] = [
+    "unified",
+    "systemd",
+    "cpu",
+    "cpuacct",
+    "cpu,cpuacct",
+    "cpuacct,cpu",
+    "cpuset",
+    "memory",
+    "blkio",
+    "devices",
+    "freezer",
+    "net_cls",
+    "net_prio",
+    "net_cls,net_prio",
+    "perf_event",
+    "pids",
+];
+
+/// The path of a cgroup below its mount, with the v1 hierarchy that is mounted there.
+fn below_mount(path: &str) -> Option<(Option<&str>, String)> {
+    let below = path.strip_prefix(MOUNT).filter(|below| below.is_empty() || below.starts_with('/'))?;
+    let first = below.get(1..).unwrap_or_default().split('/').next().unwrap_or_default();
+    let controller = HIERARCHIES.iter().find(|known| **known == first);
+    let rest = controller.map_or(below, |controller| &below[controller.len() + 1..]);
+    let rest = if rest.is_empty() { "/" } else { rest };
+    Some((controller.copied(), rest.to_owned()))
+}
+
 /// The path without the slash at its end.
 fn cgroup(value: &str, at: Range<usize>) -> Result<String, Problem> {
     if !value.starts_with('/') {
-        let help = format!("write cgroup:/{value}: paths start at the root, as /proc/PID/cgroup shows them");
+        let help = match value.find(":/") {
+            Some(colon) => format!("write cgroup:{}: {HIERARCHY}", &value[colon + 1..]),
+            None => format!("write cgroup:/{value}: paths start at the root, as /proc/PID/cgroup shows them"),
+        };
         return problem(at, format!("the cgroup path `{value}` is not absolute"), &help);
     }
     let path = value.trim_end_matches('/');
+    if let Some((controller, rest)) = below_mount(path) {
+        let message = format!("`{value}` is where the cgroup is mounted, and not its path");
+        let help = match controller {
+            None => format!("write cgroup:{rest}"),
+            Some(controller) => {
+                format!("write cgroup:{rest}, without the hierarchy `{controller}`: {HIERARCHY}")
+            }
+        };
+        return problem(at, message, &help);
+    }
     for name in path.split('/').skip(1) {
         match name {
+            ".." if path.starts_with("/..") => {
+                let message = format!("the cgroup path `{value}` leads out of a cgroup namespace");
+                let help = "it was read inside a container: write the path that /proc/PID/cgroup shows outside of it";
+                return problem(at, message, help);
+            }
             "" | "." | ".." => {
                 let message = format!("the cgroup path `{value}` is not a plain path");
                 return problem(
@@ -285,7 +410,11 @@ mod tests {
         check("user: ana", " ana", "space", "write user:ana");
         check("usr:ana", "usr", "not a kind", "did you mean `user`");
         check("unit:physics", "unit", "not a kind", "[unit.a.unit.b]");
-        check("slice:x", "slice", "not a kind", "the kinds are group, user");
+        check("slice:x", "slice", "not a kind", "write cgroup:/PATH");
+        check("herd:x", "herd", "not a kind", "the kinds are group, user");
+        check("user:a,b", "a,b", "is a list", "one entry for each");
+        check("user:a*", "a*", "is a pattern", "name a group");
+        check("command:/bin/make -j8", "/bin/make -j8", "base name", "write command:make");
         check("group:4294967295", "4294967295", "too large", "4294967294");
         check("command:/usr/bin/make", "/usr/bin/make", "base name", "write command:make");
         check("command:/", "/", "base name", "command:NAME");

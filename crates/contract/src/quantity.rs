@@ -56,7 +56,14 @@ struct Parsed<'t> {
 pub fn amount(text: &str, resource: Resource) -> Result<Amount, Problem> {
     let parsed = Parsed { or_part: true, ..split(text, example(resource))? };
     if parsed.unit == "%" {
-        return percentage(&parsed).map(Amount::Part);
+        return percentage(&parsed).map(Amount::Part).map_err(|problem| match resource {
+            // systemd's `CPUQuota=150%` is one and a half CPUs.
+            Resource::Cpu if parsed.millionths > 100 * u128::from(MILLIONTH) => {
+                let cpus = decimal(u64::try_from(parsed.millionths / 100).unwrap_or(u64::MAX), DECIMALS_MAX);
+                Problem { help: format!("{}; {cpus} CPUs are written \"{cpus}\"", problem.help), ..problem }
+            }
+            _ => problem,
+        });
     }
     let scale = match resource {
         Resource::Cpu => cpu_scale(&parsed)?,
@@ -186,6 +193,12 @@ fn split<'t>(text: &'t str, example: &str) -> Result<Parsed<'t>, Problem> {
         return problem(span, format!("`{number}` is too large"), format!("write for example {example}"));
     };
     let unit = rest.trim_start();
+    if rest.strip_prefix(',').is_some_and(|after| after.starts_with(|c: char| c.is_ascii_digit())) {
+        let message = format!("`{body}` has a comma in its number");
+        let number = body.replacen(',', ".", 1);
+        let help = format!("write decimals with a point (\"{number}\"), and thousands without a mark");
+        return problem(whole, message, help);
+    }
     let unit_span = whole.end - unit.len()..whole.end;
     Ok(Parsed { millionths, decimals: decimals.len(), or_part: false, number: span, unit, unit_span })
 }

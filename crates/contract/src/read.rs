@@ -9,10 +9,11 @@ use toml::de::{DeTable, DeValue};
 use crate::check::{self, GangsAt};
 use crate::diagnostic::{Diagnostic, Problem};
 use crate::document::{self, Document, Named, article, integer};
+use crate::hints;
 use crate::jobs::{Gangs, GangsShare, JobKind, Placement, PoolForm};
 use crate::keys::{
     CALL_BACK_IDLE, CALL_BACK_MOST, DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX,
-    NAME_CHARS_MAX, RESERVED_NAMES, ROOT, UNIT, UNITS_MAX, VERSION,
+    NAME_CHARS_MAX, RESERVED_NAMES, ROOT, Table, UNIT, UNITS_MAX, VERSION,
 };
 use crate::member;
 use crate::model::{
@@ -20,6 +21,7 @@ use crate::model::{
     Permission, Resource, Scheme, Span, Unit, UnitId, Weighed,
 };
 use crate::quantity;
+use crate::syntax;
 
 /// Units that every contract has, before its own.
 const COMMON_PARTS: usize = UnitId::SHARED.0 as usize + 1;
@@ -53,7 +55,7 @@ impl Reader<'_, '_> {
     fn root(&mut self, tree: &DeTable<'_>) {
         let mut version = None;
         let mut units = Vec::new();
-        for entry in self.document.entries(&ROOT, tree) {
+        for entry in self.entries(&ROOT, tree, "") {
             match entry.key.kind {
                 Kind::Version => version = Some(self.document.version(&entry, VERSION)),
                 Kind::Units => units = self.units(&entry, None, 1),
@@ -81,9 +83,14 @@ impl Reader<'_, '_> {
         }
     }
 
+    /// The keys of a table; `header` is that of the unit, empty outside of units.
+    fn entries<'a>(&mut self, table: &'static Table, found: &'a DeTable<'a>, header: &str) -> Vec<Entry<'a>> {
+        self.document.entries_or(table, found, |name, value| hints::for_key(table, name, value, header))
+    }
+
     fn machine(&mut self, entry: &Entry) {
         let Some(table) = self.document.table(entry) else { return };
-        for entry in self.document.entries(&MACHINE, table) {
+        for entry in self.entries(&MACHINE, table, "") {
             match entry.key.name {
                 "cpu" => self.contract.machine.cpu = self.cpu_mode(&entry),
                 "scheme" => self.contract.machine.scheme = self.scheme(&entry),
@@ -308,7 +315,9 @@ impl Reader<'_, '_> {
         let Some(table) = value.get_ref().as_table() else {
             let found = article(value.get_ref());
             let message = format!("unit `{name}` must be a table, not {found}");
-            let help = format!("write the header [unit.{name}] and the unit's keys below it");
+            let double = self.document.text()[self.document.span(value)].starts_with("[[");
+            let single = if double { ", in single brackets," } else { "" };
+            let help = format!("write the header [unit.{name}]{single} and the unit's keys below it");
             self.document
                 .report(Diagnostic::error("wrong-type", self.document.span(value), message).help(help));
             return None;
@@ -320,7 +329,8 @@ impl Reader<'_, '_> {
         let mut unit = Unit { span: at.clone(), ..self.contract.unit(id).clone() };
         let mut seen = check::Seen { id, each: None, each_by: None };
         let mut sub_units = None;
-        for entry in self.document.entries(&UNIT, table) {
+        let header = format!("unit.{}", unit.path.replace('/', ".unit."));
+        for entry in self.entries(&UNIT, table, &header) {
             match entry.key.name {
                 "members" => {
                     unit.members = self.members(&entry);
@@ -391,11 +401,28 @@ impl Reader<'_, '_> {
             return None;
         };
         match member::parse(text) {
-            Ok(kind) => Some(Member { kind, span }),
+            Ok(kind) => {
+                if let Some(doubt) = member::doubt(&kind) {
+                    let doubt =
+                        Diagnostic::warning("arguments", span.clone(), doubt.message).help(doubt.help);
+                    self.document.report(doubt);
+                }
+                Some(Member { kind, span })
+            }
             Err(problem) => {
+                let problem = self.escaped(&span, problem);
                 self.document.problem("bad-member", value, text, problem);
                 None
             }
+        }
+    }
+
+    /// `"user:CORP\tom"` has a tab in it: in double quotes, a backslash begins an escape.
+    fn escaped(&self, span: &Span, problem: Problem) -> Problem {
+        let source = &self.document.text()[span.clone()];
+        match syntax::in_single_quotes(source) {
+            Some(help) if problem.message.contains(member::CONTROL) => Problem { help, ..problem },
+            _ => problem,
         }
     }
 
@@ -407,6 +434,7 @@ impl Reader<'_, '_> {
         match member::owner(text) {
             Ok(kind) => Some(Member { kind, span: self.document.span(entry.value) }),
             Err(problem) => {
+                let problem = self.escaped(&self.document.span(entry.value), problem);
                 self.document.problem("bad-owner", entry.value, text, problem);
                 None
             }
@@ -417,7 +445,7 @@ impl Reader<'_, '_> {
     fn deadline(&mut self, entry: &Entry) -> Option<Deadline> {
         let (mut period, mut budget, mut misses, mut of) = (None, None, 0, 1);
         let table = self.document.table(entry)?;
-        for entry in self.document.entries(&DEADLINE, table) {
+        for entry in self.entries(&DEADLINE, table, "") {
             match (entry.key.name, entry.key.kind) {
                 ("misses", Kind::Count { min, max }) => {
                     misses = self.document.count(&entry, min..=max).unwrap_or(0);
@@ -463,7 +491,7 @@ impl Reader<'_, '_> {
                 return self.document.count(entry, min..=max).map_or(tickets, PerResource::all);
             }
             DeValue::Table(table) => {
-                for (entry, resource) in self.document.entries(keys, table).iter().filter_map(with_resource) {
+                for (entry, resource) in self.entries(keys, table, "").iter().filter_map(with_resource) {
                     let Kind::Count { min, max } = entry.key.kind else { continue };
                     tickets[resource] = self.document.count(entry, min..=max).unwrap_or(tickets[resource]);
                 }
@@ -478,7 +506,7 @@ impl Reader<'_, '_> {
         let (mut amounts, mut spans) = (PerResource::default(), PerResource::default());
         let Kind::Table(keys) = entry.key.kind else { return (amounts, spans) };
         let Some(table) = self.document.table(entry) else { return (amounts, spans) };
-        for entry in self.document.entries(keys, table) {
+        for entry in self.entries(keys, table, "") {
             let Kind::Amount(resource) = entry.key.kind else { continue };
             amounts[resource] = self.amount(&entry, resource);
             spans[resource] = Some(self.document.span(entry.value));
@@ -501,7 +529,7 @@ impl Reader<'_, '_> {
         match entry.value.get_ref() {
             DeValue::Boolean(all) => return PerResource::all(Permission::from(*all)),
             DeValue::Table(table) => {
-                for (entry, resource) in self.document.entries(keys, table).iter().filter_map(with_resource) {
+                for (entry, resource) in self.entries(keys, table, "").iter().filter_map(with_resource) {
                     permissions[resource] = self.permission(entry, resource).unwrap_or_default();
                 }
             }
@@ -516,6 +544,10 @@ impl Reader<'_, '_> {
     fn permission(&mut self, entry: &Entry, resource: Resource) -> Option<Permission> {
         match entry.value.get_ref() {
             DeValue::Boolean(on) => Some(Permission::from(*on)),
+            DeValue::String(text) if document::switch_word(text.trim()).is_some() => {
+                self.document.wrong_type(entry, "true, false, or a quantity");
+                None
+            }
             _ => self.amount_or(entry, resource, "true, false, or a quantity").map(Permission::AtMost),
         }
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 
 use crate::diagnostic::{Diagnostic, clamp};
+use crate::document::{SHORT_BYTES, switch_word};
 use crate::model::Span;
 use crate::recover::recover;
 
@@ -30,7 +31,8 @@ pub(crate) struct Syntax<'t> {
 /// The text without what cannot be read, offsets unchanged, and why that cannot be read.
 pub(crate) fn without_broken(text: &str) -> (String, Vec<Diagnostic>) {
     let recovered = recover(text);
-    let errors = recovered.errors.iter().map(|(span, message)| syntax_error(clamp(text, span), message));
+    let errors =
+        recovered.errors.iter().map(|(span, message)| syntax_error(text, clamp(text, span), message));
     (recovered.text, errors.collect())
 }
 
@@ -43,7 +45,7 @@ pub(crate) fn read(text: &str) -> Syntax<'_> {
     for error in found.iter().take(ERRORS_MAX) {
         let span = clamp(text, &error.span().unwrap_or(0..0));
         if error.message() != DUPLICATE {
-            errors.push(syntax_error(span, error.message()));
+            errors.push(syntax_error(text, span, error.message()));
             continue;
         }
         let header = enclosing_header(&tree, &span, text);
@@ -64,15 +66,95 @@ fn below(header: Option<&(Span, &DeTable<'_>)>, repeated_headers: &[Span]) -> bo
     header.is_some_and(|(at, _)| repeated_headers.iter().any(|line| line.contains(&at.start)))
 }
 
-fn syntax_error(span: Span, message: &str) -> Diagnostic {
+fn syntax_error(text: &str, span: Span, message: &str) -> Diagnostic {
+    let help = remedy(text, &span, message);
+    let part = &text[span.clone()];
+    // The parser takes `no` for a mistyped `nan`, and `isolate` for `inf`.
+    let is_word =
+        is_mistaken_word(message) && part.len() <= SHORT_BYTES && part.chars().all(char::is_alphabetic);
+    let message = if is_word { format!("`{part}` is no value: text is quoted") } else { message.to_owned() };
     let diagnostic = Diagnostic::error("syntax", span, message);
-    if message.contains("must be quoted") {
-        return diagnostic.help("put text between double quotes");
+    match help {
+        Some(help) => diagnostic.help(help),
+        None => diagnostic,
+    }
+}
+
+/// Whether the parser expected a word of TOML's because the value begins with the same letter.
+fn is_mistaken_word(message: &str) -> bool {
+    message.contains("invalid boolean") || message.contains("invalid float, expected")
+}
+
+/// What was probably meant by a text that is no TOML.
+fn remedy(text: &str, span: &Span, message: &str) -> Option<String> {
+    let part = &text[span.clone()];
+    let line = &text[line(text, span.start)];
+    if message.contains("must be quoted") || is_mistaken_word(message) {
+        return Some(unquoted(part.trim()));
+    }
+    if message.contains("escape") || message.contains("hex code") {
+        let general = || "in double quotes, a backslash begins an escape: use single quotes".to_owned();
+        return Some(string_around(text, span.start).and_then(in_single_quotes).unwrap_or_else(general));
     }
     if message.contains("invalid basic string, expected `\"`") {
-        return diagnostic.help("close the text with a double quote");
+        return Some("close the text with a double quote".to_owned());
     }
-    diagnostic
+    if is_decimal_comma(text, span.start) {
+        return Some("write decimals with a point, such as 1.5".to_owned());
+    }
+    if line.trim_start().starts_with("[unit.") {
+        return Some(match line {
+            line if !line.contains(']') => "close the header with `]`".to_owned(),
+            line if line.contains('/') => "a sub-unit is written [unit.a.unit.b]".to_owned(),
+            _ => "names of units are letters (a to z), digits, `-` and `_`".to_owned(),
+        });
+    }
+    let after = text[span.start..].trim_start();
+    (after.starts_with(':') && !line.contains('='))
+        .then(|| "write `=` between a key and its value".to_owned())
+}
+
+/// The remedy for a value that is neither a number nor a word of TOML's.
+fn unquoted(value: &str) -> String {
+    let before = |mark: &str| value.split_once(mark).map(|(before, _)| before.trim());
+    if let Some(on) = switch_word(value) {
+        return format!("write `{on}`, in lower case and without quotes");
+    }
+    if value.contains(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}', '\u{ab}', '\u{bb}']) {
+        return "write straight quotes (\"), not typographic ones".to_owned();
+    }
+    if before(";").is_some() {
+        return "leave out the `;`: a value ends with its line".to_owned();
+    }
+    if before("//").is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())) {
+        return "begin a comment with `#`".to_owned();
+    }
+    if value.is_empty() || value.len() > SHORT_BYTES || value.contains(['"', '\'', '\\', '\n', '#']) {
+        return "put text between double quotes".to_owned();
+    }
+    format!("put it between double quotes: \"{value}\"")
+}
+
+/// Whether a comma between two digits is where the text stops being TOML.
+fn is_decimal_comma(text: &str, at: usize) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let after = text[at..].strip_prefix(',');
+    after.is_some_and(|after| after.starts_with(is_digit)) && text[..at].ends_with(is_digit)
+}
+
+/// The string in double quotes, on one line, that holds an offset.
+fn string_around(text: &str, at: usize) -> Option<&str> {
+    let line = line(text, at);
+    let start = line.start + text[line.start..at].rfind('"')?;
+    let end = at + text[at..line.end].find('"')? + 1;
+    Some(&text[start..end])
+}
+
+/// The remedy for a backslash in a string in double quotes, if it has one: single quotes take it as it is.
+pub(crate) fn in_single_quotes(string: &str) -> Option<String> {
+    let inner = string.strip_prefix('"')?.strip_suffix('"')?;
+    let fits = inner.contains('\\') && inner.len() <= SHORT_BYTES && !inner.contains(['\'', '"', '\n']);
+    fits.then(|| format!("a backslash begins an escape in double quotes: write '{inner}', in single quotes"))
 }
 
 /// The line that holds an offset, without its newline.

@@ -42,6 +42,8 @@ pub(super) struct Hold {
     imbalances: BTreeMap<&'static str, String>,
     /// CPU time that a step takes, as the last ones did; nothing before the first, which takes long: everybody is new to it.
     step_ns: Option<u64>,
+    /// Names of users and groups that were found since the daemon said so last.
+    news: Vec<String>,
     /// How often each problem came up, so that one that stays is said once.
     said: BTreeMap<String, u64>,
 }
@@ -78,6 +80,7 @@ impl Hold {
             standing: Vec::new(),
             imbalances: BTreeMap::new(),
             step_ns: None,
+            news: Vec::new(),
             said: BTreeMap::new(),
         }
     }
@@ -108,6 +111,9 @@ impl Hold {
         if is_carried_out {
             self.follow_rights(&plan);
         }
+        let told = self.backend.roster().names().take_told();
+        problems.extend(told.problems);
+        self.news.extend(told.news);
         let mut new_problems = self.keep(problems);
         let before = self.standing.clone();
         new_problems.extend(self.stand(imbalances));
@@ -199,6 +205,11 @@ impl Hold {
             }
         }
         kept
+    }
+
+    /// What is new of users and groups that the contract names, once.
+    pub(super) fn take_news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
     }
 
     /// The changes of rights that the last turn made or refused; none where its plan was not carried out.

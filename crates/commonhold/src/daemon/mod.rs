@@ -440,6 +440,9 @@ impl Daemon<'_> {
                 for problem in stepped.over {
                     output::say(&format!("over: {problem}"));
                 }
+                for news in self.hold.take_news() {
+                    output::say(&news);
+                }
                 self.held.book(self.hold.decided(), self.hold.traded());
                 for change in self.hold.decided() {
                     output::say(&format!("tickets {}", words::rights(self.hold.contract(), change)));

@@ -100,6 +100,11 @@ pub fn holds_other_users(root: &Path) -> bool {
     surroundings::holds_other_users(&Context::read(root))
 }
 
+/// That /proc hides other users' processes from this program, and what to do about it; `None` if it shows them.
+pub fn hidden_processes(root: &Path) -> Option<Row> {
+    surroundings::hidden_processes(&Context::read(root)).filter(|row| row.state != State::Yes)
+}
+
 /// Whether systemd manages this machine, which keeps every session and service in a control group of its own.
 pub fn systemd_runs(root: &Path) -> bool {
     surroundings::systemd_runs(&Context::read(root))

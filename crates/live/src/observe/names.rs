@@ -1,167 +1,271 @@
-//! Users and groups as this machine knows them: from files, LDAP, or whatever its name service is told to ask.
+//! Users and groups as this machine knows them, each looked up once: a directory server must not be asked at every look.
+//!
+//! Problem: a name may be unknown now and known later: an account is created, a server comes back. A look-up may take
+//! seconds where a server is slow, and whoever waits for it holds no contract meanwhile.
+//!
+//! Algorithm: an answer is cached until [`SystemNames::forget`], which a reload calls. Once a minute, what has no answer
+//! yet is looked up again by a thread of its own ([`again`]), so that the loop never waits for that.
+//!
+//! Properties: an error replaces no earlier answer. So an outage of a directory server takes no process out of its unit.
+//! At most one thread looks up at a time, however slow the server is.
+//!
+//! Limits: the first look-up of a name, and those at a reload, are done by the caller, which waits for them.
 
-use std::cell::RefCell;
+mod again;
+mod nss;
+
+use std::borrow::Borrow;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString};
-use std::ptr;
+use std::path::Path;
+use std::sync::Arc;
 
+use commonhold_policy::Time;
 use commonhold_policy::membership::Names;
 
-/// The machine's name service, each answer asked for once: a directory server must not be asked at every look.
-#[derive(Debug, Default)]
+use crate::observe::files::Tree;
+use again::{Again, Answer, Question};
+use nss::{NameService, Nss};
+
+pub use nss::{Book, Found, LookupError};
+
+/// What is to be told of look-ups since the last time.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Told {
+    /// Names that have a number since.
+    pub news: Vec<String>,
+    /// Look-ups that failed.
+    pub problems: Vec<String>,
+}
+
+/// The machine's name service with a cache.
+#[derive(Debug)]
 pub struct SystemNames {
-    uids: RefCell<BTreeMap<String, Option<u32>>>,
-    gids: RefCell<BTreeMap<String, Option<u32>>>,
-    user_names: RefCell<BTreeMap<u32, Option<String>>>,
-    groups: RefCell<BTreeMap<u32, Vec<u32>>>,
+    service: Arc<dyn NameService>,
+    uids: Cache<String, u32>,
+    gids: Cache<String, u32>,
+    user_names: Cache<u32, String>,
+    groups: Cache<u32, Vec<u32>>,
+    again: RefCell<Again>,
+    told: RefCell<Told>,
+    changes: Cell<u64>,
+}
+
+impl Default for SystemNames {
+    fn default() -> Self {
+        SystemNames::asking(Arc::new(Nss))
+    }
 }
 
 impl SystemNames {
-    /// Nothing asked yet.
+    /// An empty cache.
     pub fn new() -> Self {
         SystemNames::default()
     }
 
-    /// The name of a user; `None` if the number has none.
+    /// An empty cache of another name service.
+    pub(crate) fn asking(service: Arc<dyn NameService>) -> Self {
+        SystemNames {
+            service,
+            uids: Cache::default(),
+            gids: Cache::default(),
+            user_names: Cache::default(),
+            groups: Cache::default(),
+            again: RefCell::default(),
+            told: RefCell::default(),
+            changes: Cell::default(),
+        }
+    }
+
+    /// The number of a user or of a group; an error if the name service does not answer.
+    pub fn number(&self, book: Book, name: &str) -> Found<u32> {
+        let question = || Question::Number(book, name.to_owned());
+        self.numbers(book).get(name, || self.ask(&question(), || self.service.number(book, name)))
+    }
+
+    /// The name of a user; `None` if the number has none, or if the name service does not answer.
     pub fn user_name(&self, uid: u32) -> Option<String> {
-        self.user_names.borrow_mut().entry(uid).or_insert_with(|| ask_user_name(uid)).clone()
+        let ask = || self.service.user_name(uid).inspect_err(|e| self.complain(&format!("user {uid}"), *e));
+        self.user_names.get(&uid, ask).ok().flatten()
     }
 
-    /// The groups that a user is in, the primary one first; none of a user that is not known.
+    /// The groups that a user is in, the primary one first; none of a user that is not known, or if the name service
+    /// does not answer.
     pub fn groups_of(&self, uid: u32) -> Vec<u32> {
-        self.groups.borrow_mut().entry(uid).or_insert_with(|| ask_groups(uid).unwrap_or_default()).clone()
+        let ask = || self.ask(&Question::Groups(uid), || self.service.groups_of(uid));
+        self.groups.get(&uid, ask).ok().flatten().unwrap_or_default()
     }
 
-    /// Forgets every answer, so that the next questions are asked anew: users come and go between two contracts.
+    /// Has the next questions asked anew: users come and go between two contracts.
     pub fn forget(&self) {
-        self.uids.borrow_mut().clear();
-        self.gids.borrow_mut().clear();
-        self.user_names.borrow_mut().clear();
-        self.groups.borrow_mut().clear();
+        self.uids.age();
+        self.gids.age();
+        self.user_names.age();
+        self.groups.age();
+    }
+
+    /// Has names without an answer looked up again where that is due, and takes the answers that came meanwhile. Whether
+    /// any of them changes who is a member. Waits for nothing.
+    pub(crate) fn look_again(&self, now: Time) -> bool {
+        let before = self.changes.get();
+        let mut again = self.again.borrow_mut();
+        for answer in again.take() {
+            self.heed(answer);
+        }
+        let unanswered = || self.unanswered();
+        if let Err(e) = again.ask_if_due(now, &self.service, unanswered) {
+            self.told.borrow_mut().problems.push(format!(
+                "cannot start a thread to look up unknown users and groups: {e}; it is tried again in a minute"
+            ));
+        }
+        self.changes.get() != before
+    }
+
+    /// Counts the answers that changed who is a member, [`SystemNames::forget`] apart.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    /// What is to be told since the last call.
+    pub fn take_told(&self) -> Told {
+        self.told.take()
+    }
+
+    fn numbers(&self, book: Book) -> &Cache<String, u32> {
+        match book {
+            Book::Passwd => &self.uids,
+            Book::Group => &self.gids,
+        }
+    }
+
+    fn ask<T>(&self, question: &Question, ask: impl FnOnce() -> Found<T>) -> Found<T> {
+        ask().inspect_err(|e| self.complain(&question.to_string(), *e))
+    }
+
+    fn complain(&self, whom: &str, error: LookupError) {
+        let problem = format!("cannot look up {whom}: {error}");
+        let mut told = self.told.borrow_mut();
+        // Nobody may be there to take them, and the same failure may come for thousands of users.
+        if told.problems.len() < PROBLEMS_MAX && !told.problems.contains(&problem) {
+            told.problems.push(problem);
+        }
+    }
+
+    fn unanswered(&self) -> Vec<Question> {
+        let users = self.uids.unanswered(|found| !matches!(found, Ok(Some(_))));
+        let groups = self.gids.unanswered(|found| !matches!(found, Ok(Some(_))));
+        // A user without an entry stays one until a reload: containers have thousands.
+        let groups_of = self.groups.unanswered(Result::is_err);
+        let users = users.into_iter().map(|name| Question::Number(Book::Passwd, name));
+        let groups = groups.into_iter().map(|name| Question::Number(Book::Group, name));
+        users.chain(groups).chain(groups_of.into_iter().map(Question::Groups)).collect()
+    }
+
+    /// Takes an answer to a question that had none; a reload may have had it answered meanwhile.
+    fn heed(&self, Answer { question, found }: Answer) {
+        let came = match &question {
+            Question::Number(book, name) => {
+                let number = found.map(|found| found.and_then(|numbers| numbers.first().copied()));
+                self.numbers(*book).answer(name, number)
+            }
+            Question::Groups(uid) => self.groups.answer(uid, found),
+        };
+        match (came, &question) {
+            (Ok(false), _) => {}
+            (Ok(true), Question::Number(book, name)) => {
+                self.changes.set(self.changes.get() + 1);
+                let news = format!("this machine knows {book} `{name}` now: rules that name it apply");
+                self.told.borrow_mut().news.push(news);
+            }
+            (Ok(true), Question::Groups(_)) => self.changes.set(self.changes.get() + 1),
+            (Err(e), _) => self.complain(&question.to_string(), e),
+        }
     }
 }
+
+/// Problems that wait to be taken, at most.
+const PROBLEMS_MAX: usize = 20;
 
 impl Names for SystemNames {
     fn uid(&self, name: &str) -> Option<u32> {
-        cached(&self.uids, name, ask_uid)
+        self.number(Book::Passwd, name).ok().flatten()
     }
 
     fn gid(&self, name: &str) -> Option<u32> {
-        cached(&self.gids, name, ask_gid)
+        self.number(Book::Group, name).ok().flatten()
     }
 }
 
-fn cached(
-    answers: &RefCell<BTreeMap<String, Option<u32>>>,
-    name: &str,
-    ask: fn(&CStr) -> Option<u32>,
-) -> Option<u32> {
-    if let Some(answer) = answers.borrow().get(name) {
-        return *answer;
-    }
-    // A name with a NUL in it is nobody's.
-    let answer = CString::new(name).ok().and_then(|name| ask(&name));
-    answers.borrow_mut().insert(name.to_owned(), answer);
-    answer
+/// The names in this machine's own file of users or groups (its first MiB), as candidates for a mistyped one. The file
+/// alone, and not every source of the name service: a directory server may take minutes to list its users.
+pub fn local_names(root: &Path, book: Book) -> Vec<String> {
+    // A hint: what cannot be read gives none.
+    let text = Tree::new(root).text(format!("/etc/{}", book.name())).unwrap_or_default();
+    text.lines().filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
 }
 
-fn ask_uid(name: &CStr) -> Option<u32> {
-    with_room(|record: &mut libc::passwd, room, found| {
-        // SAFETY: `name` ends with NUL; record, room and found are valid for writing, room's true length is given.
-        unsafe { libc::getpwnam_r(name.as_ptr(), record, room.as_mut_ptr().cast(), room.len(), found) }
-    })
-    .map(|(record, _room)| record.pw_uid)
+/// Answers by question.
+#[derive(Debug)]
+struct Cache<K, T>(RefCell<BTreeMap<K, Entry<T>>>);
+
+#[derive(Debug)]
+struct Entry<T> {
+    found: Found<T>,
+    /// False after [`Cache::age`]: to be asked anew before it is used.
+    fresh: bool,
 }
 
-fn ask_gid(name: &CStr) -> Option<u32> {
-    with_room(|record: &mut libc::group, room, found| {
-        // SAFETY: as in `ask_uid`.
-        unsafe { libc::getgrnam_r(name.as_ptr(), record, room.as_mut_ptr().cast(), room.len(), found) }
-    })
-    .map(|(record, _room)| record.gr_gid)
-}
-
-fn ask_user_name(uid: u32) -> Option<String> {
-    let (record, _room) = with_room(|record: &mut libc::passwd, room, found| {
-        // SAFETY: as in `ask_uid`.
-        unsafe { libc::getpwuid_r(uid, record, room.as_mut_ptr().cast(), room.len(), found) }
-    })?;
-    // SAFETY: after success pw_name points to a string in the room, which is still alive here.
-    Some(unsafe { CStr::from_ptr(record.pw_name) }.to_string_lossy().into_owned())
-}
-
-fn ask_groups(uid: u32) -> Option<Vec<u32>> {
-    let (record, _room) = with_room(|record: &mut libc::passwd, room, found| {
-        // SAFETY: as in `ask_uid`.
-        unsafe { libc::getpwuid_r(uid, record, room.as_mut_ptr().cast(), room.len(), found) }
-    })?;
-    let mut groups: Vec<u32> = vec![0; 64];
-    loop {
-        let mut count = libc::c_int::try_from(groups.len()).ok()?;
-        // SAFETY: pw_name points to a string in the room, which is still alive here; `count` is the length of `groups`.
-        let fits =
-            unsafe { libc::getgrouplist(record.pw_name, record.pw_gid, groups.as_mut_ptr(), &raw mut count) };
-        let count = usize::try_from(count).ok()?;
-        if fits >= 0 {
-            groups.truncate(count);
-            return Some(groups);
-        }
-        if count <= groups.len() || count > ROOM_BYTES_MAX {
-            return None;
-        }
-        groups.resize(count, 0);
+impl<K, T> Default for Cache<K, T> {
+    fn default() -> Self {
+        Cache(RefCell::default())
     }
 }
 
-/// The largest room that is tried: a group of 30,000 members takes less.
-const ROOM_BYTES_MAX: usize = 1 << 20;
-
-/// Asks with more and more room until the answer fits. Returns the record together with the room that it points into.
-fn with_room<T>(mut ask: impl FnMut(&mut T, &mut [u8], *mut *mut T) -> i32) -> Option<(T, Vec<u8>)> {
-    let mut room = vec![0u8; 1024];
-    loop {
-        // SAFETY: passwd and group are plain C records for which all zeroes is a valid value.
-        let mut record: T = unsafe { std::mem::zeroed() };
-        let mut found: *mut T = ptr::null_mut();
-        match ask(&mut record, &mut room, &raw mut found) {
-            0 if found.is_null() => return None,
-            0 => return Some((record, room)),
-            libc::EINTR => {}
-            libc::ERANGE if room.len() < ROOM_BYTES_MAX => room.resize(room.len() * 2, 0),
-            _ => return None,
+impl<K: Ord + Clone, T: Clone> Cache<K, T> {
+    fn get<Q>(&self, key: &Q, ask: impl FnOnce() -> Found<T>) -> Found<T>
+    where
+        K: Borrow<Q>,
+        Q: Ord + ToOwned<Owned = K> + ?Sized,
+    {
+        if let Some(entry) = self.0.borrow().get(key).filter(|entry| entry.fresh) {
+            return entry.found.clone();
         }
+        let answer = ask();
+        let mut entries = self.0.borrow_mut();
+        let known = entries.remove(key).filter(|entry| matches!(entry.found, Ok(Some(_))));
+        let found = match (answer, known) {
+            (Err(_), Some(known)) => known.found,
+            (answer, _) => answer,
+        };
+        entries.insert(key.to_owned(), Entry { found: found.clone(), fresh: true });
+        found
+    }
+
+    /// What was not found is dropped, so that the cache does not grow from reload to reload.
+    fn age(&self) {
+        let mut entries = self.0.borrow_mut();
+        entries.retain(|_, entry| matches!(entry.found, Ok(Some(_))));
+        entries.values_mut().for_each(|entry| entry.fresh = false);
+    }
+
+    fn unanswered(&self, is_unanswered: impl Fn(&Found<T>) -> bool) -> Vec<K> {
+        let entries = self.0.borrow();
+        entries.iter().filter(|(_, entry)| is_unanswered(&entry.found)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Fills in a late answer; whether it is an entry where there was none. An answer that nobody asks for any more is
+    /// dropped.
+    fn answer(&self, key: &K, found: Found<T>) -> Result<bool, LookupError> {
+        let mut entries = self.0.borrow_mut();
+        let Some(entry) = entries.get_mut(key) else { return Ok(false) };
+        if matches!(entry.found, Ok(Some(_))) {
+            return Ok(false);
+        }
+        entry.found = found;
+        entry.found.as_ref().map(Option::is_some).map_err(|e| *e)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn root_is_known_and_nonsense_is_not() {
-        let names = SystemNames::new();
-        for _ in 0..2 {
-            assert_eq!((names.uid("root"), names.gid("root")), (Some(0), Some(0)));
-            assert_eq!((names.uid("no such user"), names.gid("no\0group")), (None, None));
-            assert_eq!(names.user_name(0).as_deref(), Some("root"));
-            assert_eq!(names.user_name(3_999_999_999), None);
-        }
-        assert_eq!((names.groups_of(0).first(), names.groups_of(3_999_999_999)), (Some(&0), Vec::new()));
-        names.forget();
-        assert_eq!(names.uid("root"), Some(0));
-    }
-
-    #[test]
-    fn room_grows_until_the_answer_fits() {
-        let mut asked = Vec::new();
-        let answer = with_room(|record: &mut libc::group, room, found| {
-            asked.push(room.len());
-            record.gr_gid = 7;
-            // SAFETY: `found` is valid for writing.
-            unsafe { *found = record };
-            if room.len() < 5_000 { libc::ERANGE } else { 0 }
-        });
-        assert_eq!(answer.map(|(record, _)| record.gr_gid), Some(7));
-        assert_eq!(asked, [1024, 2048, 4096, 8192]);
-    }
-}
+#[allow(clippy::unwrap_used)]
+pub(crate) mod tests;

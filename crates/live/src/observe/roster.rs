@@ -19,6 +19,9 @@
 //! leader. Or it is taken for one of the unit that its environment names ([`MARKER`]), where its user, or root, did
 //! enter that unit by `exec`.
 //!
+//! Names of users and groups that this machine does not know yet are looked up again once a minute, by a thread of its
+//! own ([`SystemNames`]). An answer that names somebody places everybody anew.
+//!
 //! Properties: a process is known by number and start time. The program itself, the processes that it is told to leave
 //! out, and process 1 are in no unit. Kernel threads are placed in `kernel`, for the count.
 //!
@@ -369,6 +372,9 @@ impl Roster {
             self.adopt(contract, changes);
             self.anew = true;
         }
+        if self.names.look_again(now) {
+            self.stale.extend(self.known.keys());
+        }
         let anew = self.anew;
         let first = self.facts_at.is_none();
         let thorough = anew || self.facts_at.is_none_or(|at| now >= at.saturating_add(SECOND));
@@ -417,6 +423,12 @@ impl Roster {
     /// The process with that number, if it is in a unit.
     pub fn member(&self, pid: u32) -> Option<&Member> {
         self.known.get(&pid).filter(|known| !known.ended).map(|known| &known.member)
+    }
+
+    /// Places processes by another name service from now on.
+    #[cfg(test)]
+    fn ask_names_of(&mut self, names: SystemNames) {
+        self.names = names;
     }
 
     /// The machine's users and groups.

@@ -87,6 +87,8 @@ pub struct KernelBackend {
     seated: u64,
     in_place: InPlace,
     caps: Caps,
+    /// As of which change of names the scheduler knows the rules ([`SystemNames::changes`](crate::names::SystemNames)).
+    named: u64,
 }
 
 impl KernelBackend {
@@ -111,7 +113,16 @@ impl KernelBackend {
         let mut reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
         let mut caps = Caps::new(cgroup.mount());
         reign.heed_at_rest(caps.look(cgroup.now(), None, |dir, cap| cgroup.has_capped(dir, cap)));
-        KernelBackend { reign, cgroup, seated: 0, in_place: InPlace::default(), caps }
+        KernelBackend { reign, cgroup, seated: 0, in_place: InPlace::default(), caps, named: 0 }
+    }
+
+    /// Tells the scheduler the rules again if a name in them has a number since.
+    fn follow_names(&mut self) {
+        let names = self.cgroup.roster().names();
+        if names.changes() != self.named {
+            self.named = names.changes();
+            self.reign.follow_rules(levels(self.reign.contract(), names));
+        }
     }
 }
 
@@ -225,6 +236,7 @@ impl Backend for KernelBackend {
         let (reign, rules) = (&self.reign, self.reign.rest_now().is_none());
         let counted = |unit| rules.then(|| reign.switched(unit).account.used_ns());
         let mut snapshot = self.cgroup.observe_counted(now, watch, &counted)?;
+        self.follow_names();
         self.in_place.tell(&mut self.reign, &mut self.cgroup);
         for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
             facts.loans = self.reign.switched(unit).loans();

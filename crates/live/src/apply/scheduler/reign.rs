@@ -266,6 +266,24 @@ impl Reign {
         }
     }
 
+    /// The contract that it follows.
+    pub(super) fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    /// Follows other rules of the same contract: a name in it has a number now.
+    pub(super) fn follow_rules(&mut self, levels: Levels) {
+        let lists = self.lists(levels);
+        if lists == self.matches {
+            return;
+        }
+        self.matches = lists;
+        self.tell(|reign, scheduler| {
+            scheduler.set_matches(&reign.matches);
+            Ok(())
+        });
+    }
+
     /// Carries out what a plan says to a scheduler. What else it orders is for control groups.
     pub(super) fn apply(&mut self, plan: &Plan) {
         let told = self.switches.plan(plan);

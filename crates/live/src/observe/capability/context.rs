@@ -163,6 +163,8 @@ pub(super) struct Status {
     pub(super) capabilities: u64,
     /// The CPUs we may use.
     pub(super) cpus: CpuSet,
+    /// The groups that file systems know us by: the one for files, and the supplementary ones.
+    pub(super) groups: BTreeSet<u32>,
 }
 
 impl Status {
@@ -173,12 +175,18 @@ impl Status {
         };
         let euid = field("Uid").and_then(|ids| ids.split_whitespace().nth(1)).and_then(|id| id.parse().ok());
         let capabilities = field("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+        let numbers = |text: &str| -> Vec<u32> {
+            text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+        };
+        let for_files = field("Gid").map(numbers).and_then(|ids| ids.get(3).copied());
+        let groups = field("Groups").map(numbers).unwrap_or_default();
         let cpus = field("Cpus_allowed_list").and_then(|list| list.parse().ok());
         Status {
             // Without the facts, the least privileges.
             euid: euid.unwrap_or(u32::MAX),
             capabilities: capabilities.unwrap_or(0),
             cpus: cpus.unwrap_or_default(),
+            groups: groups.into_iter().chain(for_files).collect(),
         }
     }
 

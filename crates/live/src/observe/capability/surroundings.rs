@@ -66,8 +66,9 @@ pub(super) fn holds_other_users(context: &Context) -> bool {
 
 /// The rows about what surrounds the program.
 pub(super) fn surroundings(context: &Context) -> Vec<Row> {
-    vec![
-        kernel(context),
+    let hidden = hidden_processes(context);
+    let first = [kernel(context)].into_iter().chain(hidden);
+    let rest = [
         container(context),
         service_manager(context),
         bounds_of_others(context),
@@ -76,7 +77,46 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
         not_isolated(context),
         cpu_time_not_capped(context),
         memory_not_capped(context),
-    ]
+    ];
+    first.chain(rest).collect()
+}
+
+/// Whether /proc shows other users' processes, where it is mounted so that it hides some: see `proc(5)`, `hidepid`.
+///
+/// `ptraceable` hides what we may not trace, whatever our groups are; the others spare the group that `gid=` names, root's
+/// unless it is set.
+pub(super) fn hidden_processes(context: &Context) -> Option<Row> {
+    let proc =
+        context.mounts.iter().rfind(|mount| mount.kind == "proc" && mount.point == Path::new("/proc"))?;
+    let option = |name: &str| proc.options.iter().find_map(|option| option.strip_prefix(name));
+    let hides = option("hidepid=").filter(|how| !matches!(*how, "0" | "off"))?;
+    let (area, name) = (Area::Surroundings, "other users' processes");
+    if context.status.has(Capability::SysPtrace) {
+        return Some(Row::yes(
+            area,
+            name,
+            format!("seen with CAP_SYS_PTRACE, though /proc has hidepid={hides}"),
+        ));
+    }
+    let spared = option("gid=").and_then(|gid| gid.parse().ok()).unwrap_or(0);
+    let by_group = !matches!(hides, "4" | "ptraceable");
+    if by_group && context.status.groups.contains(&spared) {
+        return Some(Row::yes(
+            area,
+            name,
+            format!("seen as a member of group {spared}, though /proc has hidepid={hides}"),
+        ));
+    }
+    let group = match by_group {
+        true if spared != 0 => format!(", add this user to group {spared}"),
+        _ => String::new(),
+    };
+    Some(
+        Row::partly(area, name, format!("/proc hides them (hidepid={hides}): no rule can make them members"))
+            .remedy(format!(
+                "give this program CAP_SYS_PTRACE, as root has it{group}, or mount /proc without hidepid"
+            )),
+    )
 }
 
 fn kernel(context: &Context) -> Row {

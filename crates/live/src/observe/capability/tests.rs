@@ -824,3 +824,39 @@ fn a_cgroup_is_looked_for_where_processes_show_it() {
     assert_eq!(missing(part, "/sys/fs/cgroup/lab/x"), [] as [&str; 0]);
     assert_eq!(missing("", "/sys/fs/cgroup/lab/x"), [] as [&str; 0]);
 }
+
+/// A /proc that hides processes, before programs that may see them all the same and others.
+#[test]
+fn hidden_processes_are_told_of_unless_we_see_them() {
+    let seen = |options: &str, groups: &str, capabilities: &str| {
+        let mounts = format!(
+            "22 1 0:20 / /proc rw - proc proc rw\n23 22 0:21 / /proc rw,nosuid,nodev - proc proc rw{options}\n\
+             24 22 0:22 / /srv/proc rw - proc proc rw,hidepid=invisible\n"
+        );
+        let status =
+            format!("Uid:\t7\t7\t7\t7\nGid:\t7\t7\t7\t7\nGroups:\t{groups}\nCapEff:\t{capabilities}\n");
+        let files = [("/proc/self/mountinfo", mounts.as_str()), ("/proc/self/status", status.as_str())];
+        let (dir, found) = probed(&files);
+        let row = found.rows.iter().find(|row| row.name == "other users' processes").cloned();
+        let hidden = super::hidden_processes(dir.path());
+        assert_eq!(hidden.is_some(), row.as_ref().is_some_and(|row| row.state == State::Partly));
+        (row.map(|row| row.state), hidden.and_then(|row| row.remedy).unwrap_or_default())
+    };
+    let (none, ptrace) = ("0000000000000000", "0000000000080000");
+    for options in ["", ",hidepid=0", ",hidepid=off", ",gid=5"] {
+        assert_eq!(seen(options, "7", none).0, None, "{options}");
+    }
+    for hides in ["1", "noaccess", "2", "invisible", "4", "ptraceable"] {
+        let options = format!(",gid=5,hidepid={hides}");
+        assert_eq!(seen(&options, "7 50", none).0, Some(State::Partly), "{hides}");
+        assert_eq!(seen(&options, "7", ptrace).0, Some(State::Yes), "{hides}");
+        let by_group = !matches!(hides, "4" | "ptraceable");
+        let expected = if by_group { State::Yes } else { State::Partly };
+        assert_eq!(seen(&options, "7 5", none).0, Some(expected), "{hides}");
+        let remedy = seen(&options, "7", none).1;
+        assert_eq!(remedy.contains("group 5"), by_group, "{remedy}");
+    }
+    // Without `gid=`, root's group is the one that is spared.
+    assert_eq!(seen(",hidepid=2", "7 0", none).0, Some(State::Yes));
+    assert!(!seen(",hidepid=2", "7", none).1.contains("group"), "nobody is to be put into root's group");
+}

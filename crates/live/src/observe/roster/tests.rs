@@ -4,6 +4,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use commonhold_contract::{Contract, Each, Given, Member, MemberKind, Newcomer, Principal, UnitId};
 use commonhold_policy::Time;
@@ -11,6 +14,8 @@ use commonhold_policy::membership::{Rule, Stays};
 
 use super::{Changes, MARKER, Moved, Roster, Scan, Seen, marker};
 use crate::host::{Answer, Kind, tamper};
+use crate::observe::names::tests::{PAUSE_NS, Scripted};
+use crate::observe::names::{Book, SystemNames};
 use crate::observe::process::ProcessKey;
 
 const BASE: u32 = 90_000_000;
@@ -120,6 +125,36 @@ fn children_stay_with_a_parent_that_ends() {
     // A contract without that rule: nothing is inherited any more.
     fake.contract.units[build.index()].members.clear();
     assert_eq!(fake.look(Scan::Full).moved, [Moved { key: key(3), from: Some(build), to: ana }]);
+}
+
+/// A user whose account is created after the start: the rule holds its processes then, also those that were there.
+#[test]
+fn a_user_that_appears_is_a_member_within_a_minute() {
+    let (mut contract, build, ana) = contract();
+    let ana_members = &mut contract.units[ana.index()].members;
+    ana_members[0].kind = MemberKind::User(Principal::Name("ana".to_owned()));
+    let mut fake = Fake::new(contract);
+    let service = Arc::new(Scripted::default());
+    fake.roster.ask_names_of(SystemNames::asking(service.clone()));
+    fake.put(2, 0, 2, 1000, "sh");
+    fake.put(3, 0, 3, 1000, "make");
+    let mut joined = fake.look(Scan::Quick).joined;
+    joined.sort_unstable();
+    assert_eq!(joined, [(key(2), UnitId::SHARED), (key(3), build)]);
+    service.learn(Book::Passwd, "ana", 1000);
+    assert!(fake.look(Scan::Quick).is_empty(), "a minute has not passed");
+    fake.now += PAUSE_NS;
+    let begun = Instant::now();
+    let moved = loop {
+        assert!(begun.elapsed() < Duration::from_mins(1), "nobody moved");
+        let moved = fake.look(Scan::Quick).moved;
+        if !moved.is_empty() {
+            break moved;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(moved, [Moved { key: key(2), from: Some(UnitId::SHARED), to: ana }]);
+    assert_eq!(fake.roster.names().take_told().news.len(), 1);
 }
 
 /// What a look found before it failed is told by the next one: who came, who went, and who moved.

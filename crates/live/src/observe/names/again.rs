@@ -1,0 +1,105 @@
+//! Looking up again, once a minute, what has no answer yet: in a thread, since a directory server may not answer for long.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+use commonhold_policy::Time;
+
+use super::nss::{Book, Found, NameService};
+
+/// How long after a look-up the next one is due.
+pub(crate) const PAUSE_NS: Time = 60_000_000_000;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Question {
+    /// The number behind a name.
+    Number(Book, String),
+    /// The groups of a user.
+    Groups(u32),
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Question::Number(book, name) => write!(f, "{book} `{name}`"),
+            Question::Groups(uid) => write!(f, "the groups of user {uid}"),
+        }
+    }
+}
+
+/// What the name service says now.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) question: Question,
+    /// One number, or the numbers of groups.
+    pub(super) found: Found<Vec<u32>>,
+}
+
+/// The thread, while there is one, and when the next one is due.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    due: Option<Time>,
+    /// Where the thread's answers come. It closes when the thread has asked all.
+    answers: Option<Receiver<Answer>>,
+}
+
+impl Again {
+    /// The answers that came since the last call.
+    pub(super) fn take(&mut self) -> Vec<Answer> {
+        let Some(answers) = &self.answers else { return Vec::new() };
+        let mut came = Vec::new();
+        loop {
+            match answers.try_recv() {
+                Ok(answer) => came.push(answer),
+                Err(mpsc::TryRecvError::Empty) => return came,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    self.answers = None;
+                    return came;
+                }
+            }
+        }
+    }
+
+    /// Starts a thread if it is time and none still waits for its server.
+    pub(super) fn ask_if_due(
+        &mut self,
+        now: Time,
+        service: &Arc<dyn NameService>,
+        questions: impl FnOnce() -> Vec<Question>,
+    ) -> io::Result<()> {
+        // Everything was asked for when it was first needed: the first pause begins now.
+        let due = *self.due.get_or_insert(now.saturating_add(PAUSE_NS));
+        if now < due || self.answers.is_some() {
+            return Ok(());
+        }
+        self.due = Some(now.saturating_add(PAUSE_NS));
+        let questions = questions();
+        if questions.is_empty() {
+            return Ok(());
+        }
+        let (tell, answers) = mpsc::channel();
+        let service = Arc::clone(service);
+        // It is never joined: the daemon may end while a server does not answer.
+        thread::Builder::new().name("names".to_owned()).spawn(move || {
+            for question in questions {
+                let found = ask(service.as_ref(), &question);
+                if tell.send(Answer { question, found }).is_err() {
+                    return;
+                }
+            }
+        })?;
+        self.answers = Some(answers);
+        Ok(())
+    }
+}
+
+fn ask(service: &dyn NameService, question: &Question) -> Found<Vec<u32>> {
+    match question {
+        Question::Number(book, name) => Ok(service.number(*book, name)?.map(|number| vec![number])),
+        Question::Groups(uid) => service.groups_of(*uid),
+    }
+}

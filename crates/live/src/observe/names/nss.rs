@@ -1,0 +1,272 @@
+//! Look-ups in the machine's name service (NSS), which asks files, LDAP, or whatever `/etc/nsswitch.conf` says.
+//!
+//! Every look-up is one call of the C library's, repeated with a larger buffer while the entry does not fit. A call may
+//! take as long as the servers behind it take.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::ptr;
+
+use thiserror::Error;
+
+/// The two databases in which names have numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Book {
+    /// Users.
+    Passwd,
+    /// Groups.
+    Group,
+}
+
+impl Book {
+    /// The database's name for `getent`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Book::Passwd => "passwd",
+            Book::Group => "group",
+        }
+    }
+}
+
+/// What one of its entries is about.
+impl fmt::Display for Book {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Book::Passwd => "user",
+            Book::Group => "group",
+        })
+    }
+}
+
+/// Why the name service gave no answer. That it has no such entry is an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum LookupError {
+    /// The entry does not fit into the largest buffer that is tried.
+    #[error("its entry takes more than {} MiB (ERANGE); name a smaller group", BUFFER_BYTES_MAX >> 20)]
+    TooLarge,
+    /// An error number: a server that does not answer, files that may not be read, no memory.
+    #[error("the name service fails: {}", std::io::Error::from_raw_os_error(*.0))]
+    Service(i32),
+}
+
+/// An entry; `None` if the name service answers that it has none.
+pub type Found<T> = Result<Option<T>, LookupError>;
+
+/// The largest buffer that is tried, in bytes. A group of 60,000 members takes about 2 MB; LDAP allows names of 256 bytes.
+const BUFFER_BYTES_MAX: usize = 64 << 20;
+
+/// The name service. A trait, so that tests can have one that is slow or fails.
+pub(crate) trait NameService: fmt::Debug + Send + Sync {
+    /// The number of a user or of a group.
+    fn number(&self, book: Book, name: &str) -> Found<u32>;
+    /// The login name of a user.
+    fn user_name(&self, uid: u32) -> Found<String>;
+    /// The groups of a user, the primary one first.
+    fn groups_of(&self, uid: u32) -> Found<Vec<u32>>;
+}
+
+/// The C library's.
+#[derive(Debug)]
+pub(crate) struct Nss;
+
+impl NameService for Nss {
+    fn number(&self, book: Book, name: &str) -> Found<u32> {
+        // No entry's name contains NUL.
+        let Ok(name) = CString::new(name) else { return Ok(None) };
+        match book {
+            Book::Passwd => ask_uid(&name),
+            Book::Group => ask_gid(&name),
+        }
+    }
+
+    fn user_name(&self, uid: u32) -> Found<String> {
+        let Some((record, _buffer)) = by_uid(uid)? else { return Ok(None) };
+        // SAFETY: after success pw_name points to a string in the buffer, which is still alive here.
+        Ok(Some(unsafe { CStr::from_ptr(record.pw_name) }.to_string_lossy().into_owned()))
+    }
+
+    fn groups_of(&self, uid: u32) -> Found<Vec<u32>> {
+        let Some((record, _buffer)) = by_uid(uid)? else { return Ok(None) };
+        groups_that_fit(|groups, count| {
+            // SAFETY: pw_name points to a string in the buffer, which is still alive here; `count` is the length of `groups`.
+            unsafe { libc::getgrouplist(record.pw_name, record.pw_gid, groups.as_mut_ptr(), count) }
+        })
+        .map(Some)
+    }
+}
+
+fn ask_uid(name: &CStr) -> Found<u32> {
+    let entry = with_buffer(|record: &mut libc::passwd, buffer, found| {
+        // SAFETY: `name` ends with NUL; record, buffer and found are valid for writing, the buffer's true length is given.
+        unsafe { libc::getpwnam_r(name.as_ptr(), record, buffer.as_mut_ptr().cast(), buffer.len(), found) }
+    })?;
+    Ok(entry.map(|(record, _buffer)| record.pw_uid))
+}
+
+fn ask_gid(name: &CStr) -> Found<u32> {
+    let entry = with_buffer(|record: &mut libc::group, buffer, found| {
+        // SAFETY: as in `ask_uid`.
+        unsafe { libc::getgrnam_r(name.as_ptr(), record, buffer.as_mut_ptr().cast(), buffer.len(), found) }
+    })?;
+    Ok(entry.map(|(record, _buffer)| record.gr_gid))
+}
+
+/// A user's entry, with the buffer that its strings are in.
+fn by_uid(uid: u32) -> Found<(libc::passwd, Vec<u8>)> {
+    with_buffer(|record: &mut libc::passwd, buffer, found| {
+        // SAFETY: as in `ask_uid`.
+        unsafe { libc::getpwuid_r(uid, record, buffer.as_mut_ptr().cast(), buffer.len(), found) }
+    })
+}
+
+/// Calls with larger and larger buffers until the entry fits. Returns the record with the buffer that it points into.
+fn with_buffer<T>(mut ask: impl FnMut(&mut T, &mut [u8], *mut *mut T) -> i32) -> Found<(T, Vec<u8>)> {
+    let mut buffer = vec![0u8; 1024];
+    loop {
+        // SAFETY: passwd and group are plain C records for which all zeroes is a valid value.
+        let mut record: T = unsafe { std::mem::zeroed() };
+        let mut found: *mut T = ptr::null_mut();
+        match ask(&mut record, &mut buffer, &raw mut found) {
+            0 if found.is_null() => return Ok(None),
+            0 => return Ok(Some((record, buffer))),
+            libc::EINTR => {}
+            libc::ERANGE if buffer.len() < BUFFER_BYTES_MAX => buffer.resize(buffer.len() * 2, 0),
+            libc::ERANGE => return Err(LookupError::TooLarge),
+            errno => return Err(LookupError::Service(errno)),
+        }
+    }
+}
+
+/// Calls with longer and longer lists until all groups fit. `ask` returns a negative number, and how many there are, if they
+/// do not.
+fn groups_that_fit(
+    mut ask: impl FnMut(&mut [u32], *mut libc::c_int) -> i32,
+) -> Result<Vec<u32>, LookupError> {
+    let mut groups: Vec<u32> = vec![0; 64];
+    loop {
+        let mut count = libc::c_int::try_from(groups.len()).map_err(|_| LookupError::TooLarge)?;
+        let fits = ask(&mut groups, &raw mut count);
+        let count = usize::try_from(count).unwrap_or(0);
+        if fits >= 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        if count <= groups.len() {
+            // The list was long enough, so something else failed: getgrouplist(3) has memory alone to fail for.
+            return Err(LookupError::Service(libc::ENOMEM));
+        }
+        if count > BUFFER_BYTES_MAX / size_of::<u32>() {
+            return Err(LookupError::TooLarge);
+        }
+        groups.resize(count, 0);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn root_is_found_and_nonsense_is_not() {
+        assert_eq!(Nss.number(Book::Passwd, "root"), Ok(Some(0)));
+        assert_eq!(Nss.number(Book::Group, "root"), Ok(Some(0)));
+        assert_eq!(Nss.number(Book::Passwd, "no such user"), Ok(None));
+        assert_eq!(Nss.number(Book::Group, "no\0group"), Ok(None));
+        assert_eq!(Nss.user_name(0), Ok(Some("root".to_owned())));
+        assert_eq!(Nss.user_name(3_999_999_999), Ok(None));
+        assert_eq!(Nss.groups_of(0).unwrap().unwrap().first(), Some(&0));
+        assert_eq!(Nss.groups_of(3_999_999_999), Ok(None));
+    }
+
+    #[cfg(target_env = "gnu")]
+    unsafe extern "C" {
+        fn fgetgrent_r(
+            stream: *mut libc::FILE,
+            record: *mut libc::group,
+            buffer: *mut libc::c_char,
+            length: libc::size_t,
+            found: *mut *mut libc::group,
+        ) -> libc::c_int;
+    }
+
+    /// The C library reads a real file: 60,000 names of 23 characters and their pointers are 1.9 MB.
+    #[cfg(target_env = "gnu")]
+    #[test]
+    fn a_group_of_sixty_thousand_members_fits() {
+        let mut file = tempfile::tempfile().unwrap();
+        let members: Vec<String> = (0..60_000).map(|n| format!("student-of-physics-{n:05}")).collect();
+        writeln!(file, "students:x:5000:{}", members.join(",")).unwrap();
+        // SAFETY: the descriptor is open, and closed only after the stream's last use; the mode ends with NUL.
+        let stream = unsafe { libc::fdopen(libc::dup(file.as_raw_fd()), c"r".as_ptr()) };
+        assert!(!stream.is_null());
+        let entry = with_buffer(|record: &mut libc::group, buffer, found| {
+            // SAFETY: the stream is open; record, buffer and found are valid for writing, the true length is given.
+            unsafe {
+                libc::rewind(stream);
+                fgetgrent_r(stream, record, buffer.as_mut_ptr().cast(), buffer.len(), found)
+            }
+        });
+        // SAFETY: nothing uses the stream any more.
+        unsafe { libc::fclose(stream) };
+        let (record, buffer) = entry.unwrap().unwrap();
+        assert_eq!(record.gr_gid, 5000);
+        assert!(buffer.len() > 1 << 20);
+    }
+
+    #[test]
+    fn a_buffer_grows_until_the_entry_fits_and_not_for_ever() {
+        let ask_for = |bytes: usize| {
+            let mut asked = Vec::new();
+            let entry = with_buffer(|record: &mut libc::group, buffer, found| {
+                asked.push(buffer.len());
+                record.gr_gid = 7;
+                // SAFETY: `found` is valid for writing.
+                unsafe { *found = record };
+                if buffer.len() < bytes { libc::ERANGE } else { 0 }
+            });
+            (entry.map(|entry| entry.map(|(record, _)| record.gr_gid)), asked)
+        };
+        assert_eq!(ask_for(5_000), (Ok(Some(7)), vec![1024, 2048, 4096, 8192]));
+        let (entry, asked) = ask_for(usize::MAX);
+        assert_eq!((entry, asked.last()), (Err(LookupError::TooLarge), Some(&BUFFER_BYTES_MAX)));
+    }
+
+    #[test]
+    fn an_error_is_no_missing_entry() {
+        for errno in [libc::EIO, libc::ENOENT, libc::EMFILE, libc::ECONNREFUSED] {
+            let entry = with_buffer(|_: &mut libc::passwd, _, _| errno);
+            assert_eq!(entry.map(|entry| entry.is_some()), Err(LookupError::Service(errno)));
+        }
+        let mut interrupted = 3;
+        let entry = with_buffer(|_: &mut libc::passwd, _, _| {
+            interrupted -= 1;
+            if interrupted == 0 { 0 } else { libc::EINTR }
+        });
+        assert_eq!(entry.map(|entry| entry.is_some()), Ok(false));
+        let said = LookupError::Service(libc::EIO).to_string();
+        assert_eq!(said, "the name service fails: Input/output error (os error 5)");
+        assert_eq!(
+            LookupError::TooLarge.to_string().split(';').next(),
+            Some("its entry takes more than 64 MiB (ERANGE)")
+        );
+    }
+
+    #[test]
+    fn a_list_of_groups_grows_until_all_fit() {
+        let with = |there: i32, refuses: bool| {
+            groups_that_fit(|groups, count| {
+                let fits = groups.len() >= usize::try_from(there).unwrap();
+                // SAFETY: `count` is valid for writing.
+                unsafe { *count = there };
+                if fits && !refuses { there } else { -1 }
+            })
+        };
+        assert_eq!(with(70_000, false).map(|groups| groups.len()), Ok(70_000));
+        assert_eq!(with(3, true), Err(LookupError::Service(libc::ENOMEM)));
+        assert_eq!(with(i32::MAX, false), Err(LookupError::TooLarge));
+    }
+}
