@@ -241,7 +241,7 @@ fn only_so_many_hold_offers() {
         return;
     }
     // A unit may have 50 offers: root's are of several.
-    let others: String = (1..5).map(|n| format!("[unit.b{n}]\n")).collect();
+    let others = ["b1", "b2", "b3", "b4"].map(|unit| format!("[unit.{unit}]\n")).concat();
     let place = Place::with(&format!("version = 1\n[unit.a]\nmembers = [\"user:{STRANGER}\"]\n{others}"));
     let _daemon = place.run(&[]);
     let holds = |clients: &mut Vec<Client>, unit: &str| {
