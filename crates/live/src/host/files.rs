@@ -9,17 +9,19 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FlockOperation, XattrFlags};
 
 use super::tamper::{About, Answer, Kind, ask, is_on, pass};
+use super::trust;
 
 /// What a file holds.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     whole(path, || fs::read(path))
 }
 
-/// The same of a file that may be longer than anybody wants to know.
+/// The same of a file that may be longer than anybody wants to know. It does not wait for the writer of a FIFO.
 pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     whole(path, || {
         let mut bytes = Vec::new();
-        fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NONBLOCK).open(path)?.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     })
 }
@@ -315,14 +317,15 @@ impl File {
         if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Reads what there is from where it stands on.
-    pub(crate) fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
+    /// Reads what there is from where it stands on. Errors: `FileTooLarge`, where that is more than `most` bytes.
+    pub(crate) fn read_at_most(&mut self, most: u64) -> io::Result<Vec<u8>> {
         let File { file, path } = self;
-        whole(path, || {
+        let bytes = whole(path, || {
             let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
+            file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
             Ok(bytes)
-        })
+        })?;
+        trust::bounded(bytes.len() as u64, most).map(|()| bytes)
     }
 
     /// Writes all of it where it stands.

@@ -18,6 +18,7 @@ pub mod caretaker;
 mod groups;
 mod inherited;
 pub mod journal;
+pub mod lock;
 mod properties;
 pub mod tickets;
 pub(crate) mod way_back;
