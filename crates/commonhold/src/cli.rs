@@ -344,6 +344,9 @@ pub(crate) struct Calibrate {
 pub(crate) struct Run {
     /// The contract
     pub(crate) contract: PathBuf,
+/// A daemon of root's refuses a contract that another user may change: the file, and each directory on the way to it, must
+/// belong to root, and neither group nor others may write to them, but for directories with the sticky bit.
+///
     /// Stop after this time (`30s`, `500ms`, `2min`, `1h`)
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     pub(crate) length: Option<Duration>,
