@@ -28,7 +28,7 @@ use super::kept_tickets::Keeper;
 use super::requests::About;
 use super::service::Service;
 use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors, holdings};
-use crate::cli::{BackendChoice, Run};
+use crate::cli::{BACKENDS, BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
 use crate::signals::Signals;
@@ -154,6 +154,7 @@ pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
 }
 
 pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
+    output::say(&format!("commonhold {}, with the backends {BACKENDS}", env!("CARGO_PKG_VERSION")));
     let machine = topology::read(Path::new("/"))?;
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
