@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FlockOperation, XattrFlags};
 
 use super::tamper::{About, Answer, Kind, ask, is_on, pass};
-use super::trust;
 
 /// What a file holds.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -256,6 +255,18 @@ pub(crate) fn mark(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::setxattr(path, name, value, XattrFlags::empty())?)
 }
 
+/// Whether so many bytes are to be held in memory. Errors: `FileTooLarge`.
+pub(super) fn bounded(bytes: u64, most: u64) -> io::Result<()> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let what = match most >> 20 {
+        0 => format!("it has more than {most} bytes"),
+        mib => format!("it has more than {mib} MiB"),
+    };
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, what))
+}
+
 /// As much as there is room for; how much that is.
 fn copy(from: &[u8], to: &mut [u8]) -> usize {
     let length = from.len().min(to.len());
@@ -325,7 +336,7 @@ impl File {
             file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
             Ok(bytes)
         })?;
-        trust::bounded(bytes.len() as u64, most).map(|()| bytes)
+        bounded(bytes.len() as u64, most).map(|()| bytes)
     }
 
     /// Writes all of it where it stands.

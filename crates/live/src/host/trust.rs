@@ -20,7 +20,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::files::File;
+use super::files::{File, bounded};
 use super::tamper::{About, Kind, pass};
 
 /// Write permission of the group and of others.
@@ -172,18 +172,6 @@ fn regular(facts: &Metadata) -> io::Result<()> {
         () => "of an unknown kind",
     };
     Err(refuse(format!("it is {is}, not a regular file")))
-}
-
-/// Errors: `FileTooLarge`.
-pub(super) fn bounded(bytes: u64, most: u64) -> io::Result<()> {
-    if bytes <= most {
-        return Ok(());
-    }
-    let what = match most >> 20 {
-        0 => format!("it has more than {most} bytes"),
-        mib => format!("it has more than {mib} MiB"),
-    };
-    Err(io::Error::new(io::ErrorKind::FileTooLarge, what))
 }
 
 fn refuse(why: String) -> io::Error {

@@ -700,7 +700,7 @@ mod tests {
         journal.bytes_max = 200;
         let mut recorded = Vec::new();
         let error = (0..50).map(|n| given(&format!("{n}"))).find_map(|entry| {
-            let error = journal.record(&[entry.clone()]).err();
+            let error = journal.record(std::slice::from_ref(&entry)).err();
             recorded.push(entry);
             error
         });
