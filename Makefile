@@ -7,16 +7,18 @@ CARGO ?= cargo
 PREFIX ?= /usr/local
 # With the kernel backend, where it can be built; looked at when needed, since packages may be installed before.
 FEATURES = $(shell scripts/features)
+# Where cargo builds: CARGO_TARGET_DIR counts.
+TARGET = $(shell CARGO=$(CARGO) scripts/target)
 # After scripts/packages: where nobody may install packages, what needs them is skipped. One that could not be installed
 # though it should have been is an error.
 MAY_LACK = || [ $$? -eq 3 ]
 
 run: packages-run build ## install what is missing, build, and show what isolation and sharing are worth here
-	target/release/commonhold demo
+	$(TARGET)/release/commonhold demo
 
 test: packages-test lint unit lab ## everything that tests the project, the lab included where it can run
 
-build: ## the program, in target/release
+build: ## the program, in target/release (or in $$CARGO_TARGET_DIR/release)
 	$(CARGO) build --release --locked --package commonhold $(FEATURES)
 
 gangs: ## what programs need to take part in the choice of gangs, in target/gangs (docs/gangs.md)
@@ -62,11 +64,11 @@ bench-lab: ## CPU schedulers side by side in the lab: the kernel's own, others',
 	bench/lab
 
 install: build ## program, man pages and completions below $(PREFIX)
-	install -D target/release/commonhold $(DESTDIR)$(PREFIX)/bin/commonhold
-	target/release/commonhold generate man $(DESTDIR)$(PREFIX)/share/man
+	install -D $(TARGET)/release/commonhold $(DESTDIR)$(PREFIX)/bin/commonhold
+	$(TARGET)/release/commonhold generate man $(DESTDIR)$(PREFIX)/share/man
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
-	target/release/commonhold generate completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/commonhold
-	target/release/commonhold generate completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_commonhold
+	$(TARGET)/release/commonhold generate completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/commonhold
+	$(TARGET)/release/commonhold generate completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_commonhold
 
 deb: ## a package for Debian, below target/debian, by cargo-deb
 	scripts/deb

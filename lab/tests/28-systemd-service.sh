@@ -75,8 +75,15 @@ service() {
 	ok "and holds $how" wait_for 20 sees
 	ok "it stops $how" systemctl stop lab-commonhold
 	ok "and nobody is held any more $how" wait_for 10 not_held
+	ok "its filter of system calls is in force $how" filtered
 	rm /etc/systemd/system/lab-commonhold.service
 	systemctl daemon-reload
+}
+# filtered: whether the service has the filter, and no call of a daemon's was refused so that it said so.
+filtered() {
+	detail=$(systemctl show lab-commonhold -p SystemCallFilter --value)
+	case $detail in *process_madvise*) ;; *) return 1 ;; esac
+	! journalctl -u lab-commonhold --no-pager | grep -q 'Operation not permitted'
 }
 not_held() {
 	! sees

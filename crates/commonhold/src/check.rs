@@ -17,6 +17,9 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     let here = SystemNames::new();
     // The users of another machine cannot be asked for here.
     let names = args.machine.is_none().then_some(&here);
+    if let (None, Some(warning)) = (&args.machine, load::doubt(&args.contract)) {
+        output::complain(&warning);
+    }
     if args.json {
         return json(args, &machine, names);
     }
@@ -58,7 +61,7 @@ fn outlook(
 
 /// The tree, or what is wrong with the contract, as JSON.
 fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<Exit, Failure> {
-    match load::diagnose_placed(&args.contract, machine, names)? {
+    match load::diagnose_placed(&load::read(&args.contract)?, machine, names) {
         (Some(contract), warnings) => {
             load::tell_of_cpus(&contract, machine, args.machine.is_none());
             let machine = load::divided(&contract, machine);

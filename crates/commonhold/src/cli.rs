@@ -7,16 +7,30 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use commonhold_contract::{Discipline, MEMBER_FORMS, MEMBER_RULES};
+use commonhold_live::kernel::BUILT_IN;
 use commonhold_policy::rights::TICKETS_MAX;
 
 use crate::exit::Exit;
+
+/// The backends that this binary has, the best first. `kernel` is left out where it was built without clang.
+pub(crate) const BACKENDS: &str = if BUILT_IN { "kernel, cgroup, user" } else { "cgroup, user" };
+
+/// What `--version` prints behind the program's name; `-V` prints the first line alone, for scripts.
+const LONG_VERSION: &str = if BUILT_IN {
+    concat!(env!("CARGO_PKG_VERSION"), "\nbackends built in: kernel, cgroup, user")
+} else {
+    concat!(
+        env!("CARGO_PKG_VERSION"),
+        "\nbackends built in: cgroup, user (built without `kernel`, which needs clang)"
+    )
+};
 
 /// Hold a contract on a shared Linux machine.
 ///
 /// A contract says what each unit, a named group of processes, holds of the machine. Commonhold isolates units from each
 /// other. It lends what a unit leaves idle, and calls it back when that unit wants it. It keeps accounts of all this.
 #[derive(Debug, Parser)]
-#[command(name = "commonhold", version, after_help = Exit::table(), after_long_help = Exit::table())]
+#[command(name = "commonhold", version, long_version = LONG_VERSION, after_help = Exit::table(), after_long_help = Exit::table())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -340,6 +354,9 @@ pub(crate) struct Calibrate {
 /// Runs in the foreground. SIGINT and SIGTERM end it, and everything it did is undone. SIGHUP reads the contract again: the
 /// new one comes into force as a whole, or the old one stays. If the daemon is killed, a caretaker process undoes everything
 /// within a second.
+///
+/// A daemon of root's refuses a contract that another user may change: the file, and each directory on the way to it, must
+/// belong to root, and neither group nor others may write to them, but for directories with the sticky bit.
 ///
 /// Tickets that were changed with `commonhold tickets` are changed again at the next start, if the contract has that unit and
 /// still gives it the same number. The daemon says which. `commonhold tickets --help` has the rules.

@@ -143,12 +143,20 @@ impl fmt::Display for Failure {
 impl From<commonhold_live::LiveError> for Failure {
     fn from(error: commonhold_live::LiveError) -> Failure {
         use commonhold_live::LiveError::{File, NotInForce, Process, Unavailable};
+        use io::ErrorKind::{FileTooLarge, InvalidData, InvalidInput};
         let exit = match &error {
             Unavailable { .. } => Exit::Unavailable,
             File { source, .. } | Process { source, .. }
                 if source.kind() == std::io::ErrorKind::PermissionDenied =>
             {
                 Exit::NotAllowed
+            }
+            // No number of the kernel's: the file is not what it should be.
+            File { source, .. }
+                if source.raw_os_error().is_none()
+                    && matches!(source.kind(), InvalidInput | InvalidData | FileTooLarge) =>
+            {
+                Exit::NoInput
             }
             File { .. } | Process { .. } | NotInForce { .. } => Exit::System,
         };

@@ -1,20 +1,29 @@
 //! From files to checked values: the contract and the machine, or everything that is wrong with them.
 
-use std::fs;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use commonhold_contract::{Contract, Diagnostic, position, render};
 use commonhold_live::names::SystemNames;
 use commonhold_live::observe::cpu_kinds::Isolation;
 use commonhold_live::observe::topology;
+use commonhold_live::trust;
 use commonhold_machine::Machine;
 
 use crate::exit::{Exit, Failure};
 use crate::{fit, here, output};
 
-/// The largest contract that is read: a file of 100,000 units is about 10 MB; more is a mistaken file name.
-const CONTRACT_BYTES_MAX: u64 = 64 << 20;
+/// The largest text that is read: a contract of 100,000 units is about 10 MB; more is a mistaken file name.
+const TEXT_BYTES_MAX: u64 = 64 << 20;
+
+/// The largest recording that is read: `trace` of tracefs has some 100 bytes for each event.
+const RECORDING_BYTES_MAX: u64 = 4 << 30;
+
+const A_TOML_FILE: &str = "the path of a TOML file";
+
+/// What root's contract must be.
+const TRUSTED: &str = "root's contract, and each directory on the way to it, must belong to root, and neither group nor \
+     others may write to them (`chown root:root`, `chmod go-w`), as in /etc/commonhold";
 
 /// Codes of errors of a contract that leave every amount in it as it is.
 const ABOUT_MEMBERS: [&str; 3] = ["bad-member", "conflicting-members", "unknown-unit"];
@@ -109,17 +118,16 @@ fn cpu_notes(contract: &Contract, machine: &Machine, is_here: bool) -> Vec<Strin
 
 /// The same for JSON documents: the contract of a file, and each diagnostic with its line and column.
 pub(crate) fn diagnose_placed(
-    path: &Path,
+    text: &str,
     machine: &Machine,
     names: Option<&SystemNames>,
-) -> Result<(Option<Contract>, Vec<serde_json::Value>), Failure> {
-    let text = read(path)?;
-    let (contract, diagnostics) = diagnose(&text, machine, names);
+) -> (Option<Contract>, Vec<serde_json::Value>) {
+    let (contract, diagnostics) = diagnose(text, machine, names);
     let place = |diagnostic: &Diagnostic| {
-        let (line, column) = position(&text, diagnostic.span.start);
+        let (line, column) = position(text, diagnostic.span.start);
         serde_json::json!({ "line": line, "column": column, "diagnostic": diagnostic })
     };
-    Ok((contract, diagnostics.iter().map(place).collect()))
+    (contract, diagnostics.iter().map(place).collect())
 }
 
 /// Prints what is wrong with a contract as a JSON document, in place of the one that was asked for.
@@ -135,25 +143,49 @@ pub(crate) fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failu
 
 /// The text of a contract's file.
 pub(crate) fn read(path: &Path) -> Result<String, Failure> {
-    text_of(path, "contract", "the path of a TOML file")
+    text_of(path, "contract", A_TOML_FILE)
+}
+
+/// The text of a contract that is to be in force. Root refuses one that others may change.
+pub(crate) fn read_trusted(path: &Path) -> Result<String, Failure> {
+    text(path, "contract", A_TOML_FILE, trust::read_trusted(path, TEXT_BYTES_MAX))
+}
+
+/// Where `run` of root's would refuse a contract since others may change it: a warning with the reason.
+pub(crate) fn doubt(path: &Path) -> Option<String> {
+    // What cannot be examined was read all the same: the reader says what is wrong.
+    let why = trust::who_else_may_change(path).ok()??;
+    Some(format!("warning: {}: `run` as root refuses this contract: {why}; {TRUSTED}", path.display()))
 }
 
 /// The text of a file that was named; `wanted` is what should have been.
 pub(crate) fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure> {
-    let cannot = |why: String, remedy: &str| {
-        Failure::new(Exit::NoInput, format!("{}: cannot read the {what}: {why}; {remedy}", path.display()))
+    text(path, what, wanted, trust::read_input(path, TEXT_BYTES_MAX))
+}
+
+/// The text of a recording, which may be long.
+pub(crate) fn recording(path: &Path) -> Result<String, Failure> {
+    let wanted = "the text of tracefs' `trace` (`commonhold generate workload --help` tells of it)";
+    text(path, "recording", wanted, trust::read_input(path, RECORDING_BYTES_MAX))
+}
+
+fn text(path: &Path, what: &str, wanted: &str, read: io::Result<Vec<u8>>) -> Result<String, Failure> {
+    let cannot = |exit: Exit, why: String, remedy: &str| {
+        Failure::new(exit, format!("{}: cannot read the {what}: {why}; {remedy}", path.display()))
     };
-    let facts = fs::metadata(path).map_err(|e| cannot(e.to_string(), &format!("give {wanted}")))?;
-    if facts.is_dir() {
-        return Err(cannot("it is a directory".to_owned(), &format!("give {wanted}")));
-    }
-    if facts.len() > CONTRACT_BYTES_MAX {
-        return Err(cannot(format!("it has {} bytes", facts.len()), &format!("a {what} has at most 64 MiB")));
-    }
-    let bytes = fs::read(path).map_err(|e| cannot(e.to_string(), "give a file that you may read"))?;
+    let bytes = read.map_err(|e| match e.kind() {
+        // The kernel's own refusal has a number.
+        io::ErrorKind::PermissionDenied if e.raw_os_error().is_none() => {
+            cannot(Exit::NotAllowed, e.to_string(), TRUSTED)
+        }
+        io::ErrorKind::PermissionDenied => {
+            cannot(Exit::NoInput, e.to_string(), "give a file that you may read")
+        }
+        _ => cannot(Exit::NoInput, e.to_string(), &format!("give {wanted}")),
+    })?;
     String::from_utf8(bytes).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
-        cannot(format!("it is not UTF-8 text (byte {at})"), "save it as UTF-8")
+        cannot(Exit::NoInput, format!("it is not UTF-8 text (byte {at})"), "save it as UTF-8")
     })
 }
 
@@ -176,11 +208,9 @@ pub(crate) fn machine(given: Option<&str>) -> Result<Machine, Failure> {
     let Some(given) = given else { return machine_here() };
     // `nodes:4` could be a file name too; a file that is there wins.
     let path = Path::new(given);
-    if path.is_file() || !given.contains(':') {
-        let text = fs::read_to_string(path).map_err(|e| {
-            let remedy = "give a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`";
-            Failure::new(Exit::NoInput, format!("{given}: cannot read the machine file: {e}; {remedy}"))
-        })?;
+    if path.exists() || !given.contains(':') {
+        let wanted = "a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`";
+        let text = text_of(path, "machine file", wanted)?;
         // A scenario describes its machine in another format, which holds a machine too.
         let simulated =
             || commonhold_sim::scenario::parse_machine(&text).value.map(|hardware| hardware.machine);

@@ -5,6 +5,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use commonhold_live::trust;
+
 use crate::cli::Place;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -51,6 +53,10 @@ pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     }
     if facts.mode() & 0o022 != 0 {
         return Err(problem("others may write there".to_owned()));
+    }
+    // Who may rename what is around it may put another in its place.
+    if let Some(why) = trust::who_else_may_replace(&directory).map_err(|e| problem(e.to_string()))? {
+        return Err(problem(why));
     }
     // The caretaker leaves the daemon's working directory: a relative path would lead it nowhere.
     fs::canonicalize(&directory).map_err(|e| problem(e.to_string()))

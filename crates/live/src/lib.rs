@@ -12,10 +12,10 @@ pub use apply::means_for_jobs;
 pub use apply::{cgroup, process as user, program, scheduler as kernel};
 pub use commonhold_steward::Backend;
 pub use host::child::{command, ends_with_this, keep_children};
-pub use host::{affinity, clock};
+pub use host::{affinity, clock, trust};
 pub use live_backend::{HeldBy, Instead, LiveBackend};
 pub use observe::{names, quota, roster};
-pub use undo::{caretaker, journal, tickets};
+pub use undo::{caretaker, journal, lock, tickets};
 
 /// Disks: measuring one, what was measured, and the cost model that the kernel is given of it.
 pub mod disk {

@@ -27,7 +27,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     let machine = load::machine_here()?;
     let names = SystemNames::new();
     let (mut contract, warnings) = if args.json {
-        match load::diagnose_placed(&args.contract, &machine, Some(&names))? {
+        match load::diagnose_placed(&load::read_trusted(&args.contract)?, &machine, Some(&names)) {
             (Some(contract), warnings) => (start::with_scheme(args, contract), warnings),
             (None, wrong) => return load::refuse_in_json(&wrong),
         }

@@ -232,7 +232,7 @@ struct Daemon<'a> {
     /// Failed looks in a row.
     blind: u32,
     /// Keeps a second daemon out of the directory.
-    _lock: OwnedFd,
+    _lock: commonhold_live::lock::Lock,
 }
 
 impl Daemon<'_> {

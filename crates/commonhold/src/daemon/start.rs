@@ -9,6 +9,7 @@ use commonhold_live::caretaker::{Caretaker, Launch};
 use commonhold_live::cgroup::CgroupBackend;
 use commonhold_live::journal::Journal;
 use commonhold_live::kernel::{self, KernelBackend};
+use commonhold_live::lock::{self, Lock};
 use commonhold_live::names::SystemNames;
 use commonhold_live::observe::capability::{self, Capabilities, CgroupPlace};
 use commonhold_live::observe::topology;
@@ -19,8 +20,6 @@ use commonhold_live::{LiveBackend, LiveError, clock};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::{Row, State};
 use commonhold_policy::entitlement::{capacity, entitle};
-use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use super::answers::Answers;
 use super::audit::Audit;
@@ -32,8 +31,8 @@ use super::kept_tickets::Keeper;
 use super::pace::Pace;
 use super::requests::About;
 use super::service::Service;
-use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors, holdings, refused};
-use crate::cli::{BackendChoice, Run};
+use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors, holdings};
+use crate::cli::{BACKENDS, BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
 use crate::signals::Signals;
@@ -140,9 +139,10 @@ pub(super) fn load_with_scheme(
     machine: &Machine,
     names: &SystemNames,
 ) -> Result<(Loaded, String), Failure> {
-    let mut loaded = load::contract(&args.contract, machine, Some(names))?;
+    let text = load::read_trusted(&args.contract)?;
+    let file = args.contract.display().to_string();
+    let mut loaded = load::check_text(&text, &file, machine, Some(names))?;
     loaded.contract = with_scheme(args, loaded.contract);
-    let text = std::fs::read_to_string(&args.contract).unwrap_or_default();
     Ok((loaded, text))
 }
 
@@ -158,6 +158,7 @@ pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
 }
 
 pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
+    output::say(&format!("commonhold {}, with the backends {BACKENDS}", env!("CARGO_PKG_VERSION")));
     let machine = load::machine_here()?;
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
@@ -285,22 +286,16 @@ fn under_the_scheduler(
 }
 
 /// Keeps a second daemon out: two would undo each other's work.
-fn lock(directory: &Path) -> Result<OwnedFd, Failure> {
-    let path = directory.join("lock");
-    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file =
-        open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(|e| refused("open the daemon's lock", e))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure::new(
+fn lock(directory: &Path) -> Result<Lock, Failure> {
+    lock::take(directory)?.ok_or_else(|| {
+        Failure::new(
             Exit::Taken,
             format!(
                 "another daemon runs in {0}; see `commonhold status --directory {0}`, stop it, or give another --directory",
                 directory.display()
             ),
-        )),
-        Err(e) => Err(refused("lock the daemon's directory", e)),
-    }
+        )
+    })
 }
 
 /// Opens the journal; what a daemon that was killed together with its caretaker left behind is undone first.

@@ -32,11 +32,7 @@ pub(crate) fn main(args: &Generate) -> Result<Exit, Failure> {
 
 /// A recording of a live machine, as a workload.
 fn workload(trace: &Path) -> Result<String, Failure> {
-    let text = load::text_of(
-        trace,
-        "recording",
-        "the text of tracefs' `trace` (`commonhold generate workload --help` tells of it)",
-    )?;
+    let text = load::recording(trace)?;
     let name = trace.display().to_string();
     let recording = commonhold_sim::trace::read(&text).map_err(|wrong| {
         let colour = std::io::stderr().is_terminal();

@@ -1,8 +1,10 @@
 //! Contracts that cannot be held: each has its message, its place in the file and its exit code.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 
-use crate::support::{Place, Said};
+use crate::support::{Place, STRANGER, Said, is_root};
 
 fn run(contract: &str) -> Said {
     let place = Place::with(contract);
@@ -168,5 +170,94 @@ fn a_contract_that_is_not_there() {
     let arguments = ["run", "contract.toml", "--for", "1s"];
     place.call(&arguments).refused(66, &["contract.toml: cannot read the contract: No such file"]);
     fs::create_dir(place.contract()).unwrap();
-    place.call(&arguments).refused(66, &["it is a directory; give the path of a TOML file"]);
+    place.call(&arguments).refused(66, &["it is a directory, not a regular file; give the path of a TOML"]);
+}
+
+fn make_fifo(path: &Path) {
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+}
+
+/// Each command that reads a file which somebody names. Nobody ever writes to the FIFO, so a command that opens it to
+/// read would not end.
+#[test]
+fn what_is_no_file_is_refused_at_once_by_every_command() {
+    let place = Place::with("version = 1\n[unit.a]\n");
+    make_fifo(&place.path().join("fifo"));
+    std::os::unix::fs::symlink("fifo", place.path().join("link")).unwrap();
+    fs::create_dir(place.path().join("folder")).unwrap();
+    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/aim7");
+    let commands: [(&[&str], &str); 11] = [
+        (&["check", "FILE"], "contract"),
+        (&["check", "FILE", "--json"], "contract"),
+        (&["check", "contract.toml", "--machine", "FILE"], "machine file"),
+        (&["run", "FILE", "--for", "1s"], "contract"),
+        (&["run", "FILE", "--dry-run"], "contract"),
+        (&["run", "FILE", "--dry-run", "--json"], "contract"),
+        (&["demo", "FILE"], "contract"),
+        (&["sim", scenario, "--contract", "FILE"], "contract"),
+        (&["sim", scenario, "--machine", "FILE"], "machine"),
+        (&["sim", scenario, "--workload", "FILE"], "workload"),
+        (&["generate", "workload", "FILE"], "recording"),
+    ];
+    for (command, what) in commands {
+        for (file, kind) in [
+            ("fifo", "a FIFO or pipe"),
+            ("link", "a FIFO or pipe"),
+            ("folder", "a directory"),
+            ("/dev/zero", "a character device"),
+        ] {
+            let arguments: Vec<&str> =
+                command.iter().map(|word| if *word == "FILE" { file } else { word }).collect();
+            let words = format!("{file}: cannot read the {what}: it is {kind}, not a regular file; give ");
+            place.call(&arguments).refused(66, &[&words]);
+        }
+    }
+    fs::remove_file(place.contract()).unwrap();
+    fs::File::create(place.contract()).unwrap().set_len(3 << 30).unwrap();
+    place
+        .call(&["check", "contract.toml"])
+        .refused(66, &["cannot read the contract: it has more than 64 MiB"]);
+}
+
+/// Root's daemon obeys no contract that another user can write. `check` warns of it, and a reload keeps the one in force.
+#[test]
+fn a_contract_that_others_may_write() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::with("version = 1\n[unit.a]\nmembers = []\n");
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let daemon = place.run(&[]);
+    place.write("version = 1\n[unit.b]\nmembers = []\n");
+    mode(&place.contract(), 0o666);
+    daemon.signal(libc::SIGHUP);
+    daemon.says("not reloaded: the contract in force stays in force");
+    assert!(daemon.err().contains("the mode 0666 lets others write"), "{}", daemon.err());
+    assert_eq!(place.units(), ["a"]);
+    drop(daemon);
+    for (path, bad, good) in [(place.contract(), 0o664, 0o644), (place.path().to_owned(), 0o757, 0o755)] {
+        mode(&path, bad);
+        let words = format!("the mode {bad:04o} lets others write; root's contract, and each directory");
+        for more in [&["--for", "1s"][..], &["--dry-run"], &["--dry-run", "--json"]] {
+            let arguments = [&["run", "contract.toml", "--backend", "user"], more].concat();
+            place.call(&arguments).refused(77, &["contract.toml: cannot read the contract: ", &words]);
+        }
+        let checked = place.call(&["check", "contract.toml"]);
+        assert_eq!(checked.code, Some(0), "{checked:?}");
+        assert!(
+            checked.err.contains("warning: contract.toml: `run` as root refuses this contract"),
+            "{checked:?}"
+        );
+        mode(&path, good);
+        assert_eq!(place.call(&["check", "contract.toml"]).err, "");
+    }
+    // It decides over nobody but this user.
+    chown(place.contract(), Some(STRANGER), None).unwrap();
+    place
+        .call(&["run", "contract.toml", "--for", "1s"])
+        .refused(77, &["the owner is the user with the number"]);
+    mode(&place.contract(), 0o666);
+    fs::remove_dir_all(place.directory()).unwrap();
+    place.make_directory_of(STRANGER);
+    drop(place.run_as(STRANGER));
 }

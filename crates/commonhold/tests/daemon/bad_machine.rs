@@ -108,6 +108,46 @@ fn a_directory_that_others_may_write() {
 }
 
 #[test]
+fn a_directory_that_others_may_replace() {
+    let place = Place::with(ONE);
+    let around = place.path().join("around");
+    fs::create_dir(&around).unwrap();
+    fs::set_permissions(&around, fs::Permissions::from_mode(0o757)).unwrap();
+    let arguments =
+        ["run", "contract.toml", "--backend", "user", "--for", "1s", "--directory", "around/daemon"];
+    place.call(&arguments).refused(71, &["of the directory", "the mode 0757 lets others write; choose"]);
+}
+
+/// What an earlier daemon cannot have left is not undone, not waited for, and not removed.
+#[test]
+fn a_journal_or_a_lock_that_is_none() {
+    let place = Place::with(ONE);
+    let arguments = ["run", "contract.toml", "--backend", "user", "--for", "1s"];
+    fs::create_dir(place.directory()).unwrap();
+    let journal = place.directory().join("journal");
+    let foreign = |content: &[u8], words: &str| {
+        fs::write(&journal, content).unwrap();
+        fs::set_permissions(&journal, fs::Permissions::from_mode(0o600)).unwrap();
+        place
+            .call(&arguments)
+            .refused(66, &["daemon/journal: cannot undo what it lists", words, "kill -CONT PID"]);
+        assert_eq!(fs::read(&journal).unwrap(), content, "it is kept");
+    };
+    foreign(b"commonhold journal 7\nS 1-2\n", "it is of version 7, and this program reads version 1");
+    foreign(&[0; 4096], "is not how a journal begins");
+    for name in ["journal", "lock"] {
+        let path = place.directory().join(name);
+        fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        place.call(&arguments).refused(66, &[name, "it is a FIFO or pipe, not a regular file"]);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    assert_eq!(place.call(&arguments).code, Some(0));
+}
+
+#[test]
 fn a_directory_of_somebody_else() {
     if !is_root() {
         return;

@@ -144,3 +144,19 @@ fn with_verbose_every_decision_is_told_with_its_reason() {
     let daemon = place.run(&["--verbose"]);
     daemon.says("cpu 0: owned by u0: it is entitled to");
 }
+
+/// Which backends were built in is said first of all, and by `--version`: so nobody looks for the reason in the kernel.
+#[test]
+fn the_backends_that_were_built_in() {
+    let place = Place::with("version = 1\n[unit.a]\nmembers = []\n");
+    let built = if cfg!(feature = "kernel") { "kernel, cgroup, user" } else { "cgroup, user" };
+    let version = env!("CARGO_PKG_VERSION");
+    let said = place.call(&["run", "contract.toml", "--backend", "user", "--for", "100ms"]);
+    let first = format!("commonhold {version}, with the backends {built}");
+    assert_eq!(said.out.lines().next(), Some(&*first), "{said:?}");
+    let said = place.call(&["--version"]);
+    assert!(said.out.starts_with(&format!("commonhold {version}\nbackends built in: {built}")), "{said:?}");
+    assert_eq!(place.call(&["-V"]).out, format!("commonhold {version}\n"));
+    let doctor = place.call(&["doctor", "--json"]).out;
+    assert_eq!(doctor.contains("this binary was built without the scheduler"), !cfg!(feature = "kernel"));
+}

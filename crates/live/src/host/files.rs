@@ -15,11 +15,12 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     whole(path, || fs::read(path))
 }
 
-/// The same of a file that may be longer than anybody wants to know.
+/// The same of a file that may be longer than anybody wants to know. It does not wait for the writer of a FIFO.
 pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     whole(path, || {
         let mut bytes = Vec::new();
-        fs::File::open(path)?.take(most).read_to_end(&mut bytes)?;
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NONBLOCK).open(path)?.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
     })
 }
@@ -254,6 +255,18 @@ pub(crate) fn mark(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::setxattr(path, name, value, XattrFlags::empty())?)
 }
 
+/// Whether so many bytes are to be held in memory. Errors: `FileTooLarge`.
+pub(super) fn bounded(bytes: u64, most: u64) -> io::Result<()> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let what = match most >> 20 {
+        0 => format!("it has more than {most} bytes"),
+        mib => format!("it has more than {mib} MiB"),
+    };
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, what))
+}
+
 /// As much as there is room for; how much that is.
 fn copy(from: &[u8], to: &mut [u8]) -> usize {
     let length = from.len().min(to.len());
@@ -315,14 +328,15 @@ impl File {
         if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Reads what there is from where it stands on.
-    pub(crate) fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
+    /// Reads what there is from where it stands on. Errors: `FileTooLarge`, where that is more than `most` bytes.
+    pub(crate) fn read_at_most(&mut self, most: u64) -> io::Result<Vec<u8>> {
         let File { file, path } = self;
-        whole(path, || {
+        let bytes = whole(path, || {
             let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
+            file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
             Ok(bytes)
-        })
+        })?;
+        bounded(bytes.len() as u64, most).map(|()| bytes)
     }
 
     /// Writes all of it where it stands.

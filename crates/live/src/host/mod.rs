@@ -36,6 +36,7 @@ pub(crate) mod shot;
 pub(crate) mod signal;
 pub(crate) mod stream;
 mod tamper;
+pub mod trust;
 
 pub(crate) use dir::Dir;
 pub(crate) use files::{

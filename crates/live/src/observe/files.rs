@@ -39,6 +39,13 @@ impl Tree {
         self.read(path).ok()
     }
 
+    /// What a program of this project kept in a file of its own; none where that is not there, or where others may
+    /// have written it.
+    pub(crate) fn kept(&self, path: impl AsRef<Path>) -> Option<String> {
+        let bytes = host::trust::read_kept(&self.path(path), BYTES_MAX).ok()?;
+        String::from_utf8(bytes).ok()
+    }
+
     /// A file's text, or none if it is not there (any more).
     pub(crate) fn optional(&self, path: &str) -> Result<Option<String>, LiveError> {
         match self.read(path) {

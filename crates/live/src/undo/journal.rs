@@ -26,7 +26,7 @@ use commonhold_machine::CpuSet;
 
 use crate::LiveError;
 use crate::host::io_priority::IoPriority;
-use crate::host::{self, File};
+use crate::host::{self, File, trust};
 use crate::observe::process::{ProcFs, is_alive};
 use crate::systemd::{Former, Property, Value, Whose};
 use crate::undo::lifeline::Beats;
@@ -190,6 +190,9 @@ pub const FILE_NAME: &str = "journal";
 /// A journal larger than this is rewritten without the entries that nobody needs any more.
 const COMPACT_BYTES: u64 = 1 << 20;
 
+/// A longer journal is neither written nor read: some two million entries, of which the latest of each thread count.
+const BYTES_MAX: u64 = 256 << 20;
+
 /// How long a new daemon waits for the caretaker of one that died, which undoes what is usual within one second; and for
 /// every KiB of its journal, some thirty control groups; but never longer than a person would.
 const TAKE_OVER: Duration = Duration::from_secs(3);
@@ -208,26 +211,31 @@ pub struct Journal {
     compact_at: u64,
     /// None where no caretaker watches.
     beats: Beats,
+    /// The size above which nothing is recorded: [`BYTES_MAX`].
+    bytes_max: u64,
 }
 
 impl Journal {
     /// Opens the journal in `dir`, which is created if it is not there, and returns what an earlier daemon left to undo.
     /// Give that to [`undo`](crate::undo::undo) and then call [`Journal::clear`]; until then the entries stay in the file.
     ///
-    /// The directory should be on a memory file system, since nothing in it outlives the machine's next start. Refused:
-    /// a journal that a running daemon holds, and one that belongs to another user, who could have us undo anything.
+    /// The directory should be on a memory file system, since nothing in it outlives the machine's next start. Refused, and
+    /// left as it is: a journal that a running daemon holds; one that another user owns or may write, who could have us undo
+    /// anything; one of another version, which lists what this program cannot undo; and what is no journal at all.
     pub fn create(dir: &Path) -> Result<(Journal, Vec<Entry>), LiveError> {
         let path = dir.join(FILE_NAME);
         host::make_dirs(dir).map_err(|err| failed(dir, "create", err))?;
         let mut file = open_locked(&path, take_over_after)?;
-        let content = file.read_to_end().map_err(|err| failed(&path, "read", err))?;
-        let leftover = text::parse(&content);
+        let content = file.read_at_most(BYTES_MAX).map_err(|err| failed(&path, "read", err))?;
+        let leftover = text::parse(&content).map_err(|err| failed(&path, "undo what it lists", err))?;
+        let bytes = content.len() as u64;
         let mut journal = Journal {
             file,
             path,
-            bytes: content.len() as u64,
+            bytes,
             torn: false,
             compact_at: COMPACT_BYTES,
+            bytes_max: BYTES_MAX,
             beats: Beats::default(),
         };
         if leftover.is_empty() {
@@ -240,6 +248,8 @@ impl Journal {
     }
 
     /// Appends entries, in one write. They are in the file when this returns: only then may the actions begin.
+    ///
+    /// Errors: `FileTooLarge` where the journal would become longer than any caretaker reads; what the kernel answers.
     pub fn record(&mut self, entries: &[Entry]) -> io::Result<()> {
         if entries.is_empty() {
             return Ok(());
@@ -250,6 +260,14 @@ impl Journal {
         let mut lines = Vec::new();
         for entry in entries {
             text::write(&mut lines, entry);
+        }
+        let after = |journal: &Journal| journal.bytes.saturating_add(lines.len() as u64);
+        if after(self) > self.bytes_max {
+            self.compact()?;
+            if after(self) > self.bytes_max {
+                let why = format!("the journal would have more than {} MiB", self.bytes_max >> 20);
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+            }
         }
         self.append(&lines)?;
         // The entries are there, whatever becomes of the shorter file.
@@ -286,7 +304,9 @@ impl Journal {
     /// Every entry of a journal, without its lock. A last line that was not written to its end is left out: its action
     /// was not begun.
     pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
-        Ok(text::parse(&host::read(path)?))
+        text::parse(
+            &trust::open_own(path, OpenOptions::new().read(true), BYTES_MAX)?.read_at_most(BYTES_MAX)?,
+        )
     }
 
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -307,12 +327,13 @@ impl Journal {
     /// did not help: many processes need a long journal.
     fn compact(&mut self) -> io::Result<()> {
         let mut procfs = ProcFs::open(Path::new("/proc")).map_err(io::Error::other)?;
-        let content = host::read(&self.path)?;
+        self.file.rewind()?;
+        let content = self.file.read_at_most(self.bytes_max)?;
         // What was not read would be forgotten.
         if content.len() as u64 != self.bytes {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let entries = compacted(&text::parse(&content), |key| {
+        let entries = compacted(&text::parse(&content)?, |key| {
             // When in doubt, keep it.
             is_alive(&mut procfs, key).unwrap_or(true)
         });
@@ -344,8 +365,9 @@ pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, Live
         Err(LiveError::Unavailable { .. }) => return Ok(None),
         Err(err) => return Err(err),
     };
-    let content = file.read_to_end().map_err(|err| failed(path, "read", err))?;
-    Ok(Some((text::parse(&content), Taken { _file: file, path: path.to_owned() })))
+    let content = file.read_at_most(BYTES_MAX).map_err(|err| failed(path, "read", err))?;
+    let entries = text::parse(&content).map_err(|err| failed(path, "undo what it lists", err))?;
+    Ok(Some((entries, Taken { _file: file, path: path.to_owned() })))
 }
 
 /// A journal whose lock this process holds in order to undo it.
@@ -375,12 +397,6 @@ fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, 
         let mut file = open(path).map_err(|err| failed(path, "open", err))?;
         let locked = file.lock();
         let own = file.look().map_err(|err| failed(path, "examine", err))?;
-        if own.uid() != rustix::process::geteuid().as_raw() {
-            return Err(LiveError::Unavailable {
-                what: format!("{} belongs to another user (uid {})", path.display(), own.uid()),
-                remedy: "remove it, or use another directory for the journal".to_owned(),
-            });
-        }
         let named = host::look(path).ok();
         let same = named.is_some_and(|named| (named.dev(), named.ino()) == (own.dev(), own.ino()));
         if locked.is_ok() && same {
@@ -397,17 +413,22 @@ fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, 
     }
 }
 
-/// No link is followed: in a directory that others may write to, one could name any file.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    File::open_with(path, &options)
+    trust::open_own(path, options.read(true).append(true).create(true).mode(0o600), BYTES_MAX)
 }
 
 fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
     let remedy = match source.kind() {
         io::ErrorKind::PermissionDenied => "; use a directory that this user may write to",
         io::ErrorKind::StorageFull => "; free some space there, or use another directory for the journal",
+        io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge if source.raw_os_error().is_none() => {
+            "; no daemon left it so: find out who did, and move it away"
+        }
+        io::ErrorKind::InvalidData => {
+            "; it stays as it is, since what it lists may still be stopped or confined: run the version of commonhold that \
+             wrote it, which undoes that, or continue processes yourself (kill -CONT PID) and then remove the file"
+        }
         _ => "",
     };
     LiveError::File { path: path.to_owned(), what: what.to_owned(), source, remedy: remedy.to_owned() }
@@ -682,6 +703,59 @@ mod tests {
         std::os::unix::fs::symlink(dir.path().join("victim"), dir.path().join(FILE_NAME)).unwrap();
         assert!(Journal::create(dir.path()).is_err());
         assert_eq!(std::fs::read(dir.path().join("victim")).unwrap(), b"precious");
+    }
+
+    /// Whatever has a journal's name: it is refused at once, and stays as it is.
+    #[test]
+    fn what_is_no_journal_is_kept() {
+        trust::tests::each_impostor(|path, words| {
+            let path = path.parent().unwrap();
+            std::fs::rename(path.join("file"), path.join(FILE_NAME)).unwrap();
+            let error = Journal::create(path).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("move it away"), "{words}: {error}");
+            let error = take_over(&path.join(FILE_NAME)).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE_NAME);
+        trust::tests::huge(&path);
+        assert!(Journal::create(dir.path()).unwrap_err().to_string().contains("it has more than 256 MiB"));
+        for (content, words) in [
+            (&b"commonhold journal 2\nS 1-2\n"[..], "it is of version 2"),
+            (&[0; 4_096], "is not how a journal begins"),
+            (&b"garbage"[..], "is not how a journal begins"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            let error = Journal::create(dir.path()).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("kill -CONT PID"), "{error}");
+            assert!(take_over(&path).is_err(), "{words}");
+            assert_eq!(std::fs::read(&path).unwrap(), content, "it stays as it is");
+        }
+        // A daemon that died while it wrote the first line had done nothing yet.
+        std::fs::write(&path, &text::HEADER[..9]).unwrap();
+        assert_eq!(Journal::create(dir.path()).unwrap().1, []);
+    }
+
+    /// What no caretaker would read is not done.
+    #[test]
+    fn what_does_not_fit_is_not_recorded() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::create(dir.path()).unwrap();
+        journal.bytes_max = 200;
+        let mut recorded = Vec::new();
+        let error = (0..50).map(|n| given(&format!("{n}"))).find_map(|entry| {
+            let error = journal.record(std::slice::from_ref(&entry)).err();
+            recorded.push(entry);
+            error
+        });
+        assert_eq!(error.unwrap().kind(), io::ErrorKind::FileTooLarge);
+        recorded.pop();
+        assert_eq!(Journal::read(journal.path()).unwrap(), recorded);
+        // What nobody needs makes room.
+        journal.clear().unwrap();
+        for _ in 0..100 {
+            journal.record(&[given("7")]).unwrap();
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod groups;
 mod inherited;
 pub mod journal;
 mod lifeline;
+pub mod lock;
 mod properties;
 pub mod tickets;
 mod watch;

@@ -17,7 +17,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::Resource;
@@ -26,13 +26,16 @@ use serde::de::{Error as _, Unexpected};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::LiveError;
-use crate::host::{self, File};
+use crate::host::{self, trust};
 
 /// The file's name in the daemon's directory.
 pub const FILE_NAME: &str = "tickets.json";
 
 /// The version of the file's shape. A file of another is refused, but for the first, which had tickets alone.
 const VERSION: u32 = 2;
+
+/// A longer file is not read: more than 100,000 units with tickets of every resource need.
+const BYTES_MAX: u64 = 64 << 20;
 
 /// A unit's tickets of a resource that are not those of the contract.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -159,22 +162,15 @@ fn known_version<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
 
 /// What an earlier daemon kept in its directory; nothing where there is no file.
 ///
-/// Refused: a file that cannot be read, is of another version or none of ours, or belongs to another user.
+/// Refused: what is no regular file, or has more than 64 MiB; a file that another user owns or may write; one of another
+/// version, or none of ours.
 pub fn read(directory: &Path) -> Result<AllKept, LiveError> {
     let path = directory.join(FILE_NAME);
-    let mut options = OpenOptions::new();
-    let mut file = match File::open_with(&path, options.read(true).custom_flags(libc::O_NOFOLLOW)) {
+    let mut file = match trust::open_own(&path, OpenOptions::new().read(true), BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(AllKept::default()),
         opened => opened.map_err(|error| failed(&path, "open", error))?,
     };
-    let owner = file.look().map_err(|error| failed(&path, "examine", error))?.uid();
-    if owner != rustix::process::geteuid().as_raw() {
-        return Err(LiveError::Unavailable {
-            what: format!("{} belongs to another user (uid {owner})", path.display()),
-            remedy: "remove it, or use another directory for the daemon".to_owned(),
-        });
-    }
-    let bytes = file.read_to_end().map_err(|error| failed(&path, "read", error))?;
+    let bytes = file.read_at_most(BYTES_MAX).map_err(|error| failed(&path, "read", error))?;
     parse(&bytes).map_err(|error| failed(&path, "understand", error))
 }
 
@@ -226,8 +222,7 @@ fn replace(path: &Path, document: &Document) -> io::Result<()> {
     bytes.push(b'\n');
     let temporary = path.with_extension("new");
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let mut file = File::open_with(&temporary, &options)?;
+    let mut file = trust::open_own(&temporary, options.append(true).create(true).mode(0o600), u64::MAX)?;
     // A daemon that was killed may have left a part of it.
     file.set_len(0)?;
     file.write_all(&bytes)?;
@@ -349,17 +344,16 @@ mod tests {
         });
         write(dir.path(), &all(&[kept("a", 7)])).unwrap();
         let folder = dir.path().file_name().unwrap();
-        let found = calls.take();
+        // Opening it has looks of its own.
+        let matters = |(kind, _): &(Kind, _)| matches!(kind, Kind::Write | Kind::Sync | Kind::Rename);
+        let found: Vec<_> = calls.take().into_iter().filter(matters).collect();
         let expected = [
             (Kind::Write, "tickets.new".as_ref()),
             (Kind::Sync, "tickets.new".as_ref()),
             (Kind::Rename, "tickets.new".as_ref()),
             (Kind::Sync, folder),
         ];
-        assert_eq!(
-            found.iter().map(|(kind, name)| (*kind, name.as_os_str())).skip(2).collect::<Vec<_>>(),
-            expected
-        );
+        assert_eq!(found.iter().map(|(kind, name)| (*kind, name.as_os_str())).collect::<Vec<_>>(), expected);
         write(dir.path(), &all(&[])).unwrap();
         let last = calls.take();
         let gone = [(Kind::RemoveFile, FILE_NAME.as_ref()), (Kind::Sync, folder)];
@@ -419,6 +413,23 @@ mod tests {
         std::fs::write(dir.path().join("victim"), "{\"version\": 1, \"changed\": []}").unwrap();
         std::os::unix::fs::symlink(dir.path().join("victim"), &path).unwrap();
         assert!(read(dir.path()).is_err(), "a link is not followed");
+    }
+
+    /// Whatever has the file's name, or that of the one that is to replace it: nothing waits, and nothing is changed there.
+    #[test]
+    fn what_is_no_file_of_ours_is_refused_at_once() {
+        trust::tests::each_impostor(|path, words| {
+            let directory = path.parent().unwrap();
+            std::fs::rename(path, directory.join("tickets.new")).unwrap();
+            let error = write(directory, &all(&[kept("a", 7)])).unwrap_err().to_string();
+            assert!(error.contains(words), "{words}: {error}");
+            std::fs::rename(directory.join("tickets.new"), directory.join(FILE_NAME)).unwrap();
+            let error = read(directory).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains("a file of this user"), "{words}: {error}");
+        });
+        let dir = tempfile::tempdir().unwrap();
+        trust::tests::huge(&dir.path().join(FILE_NAME));
+        assert!(read(dir.path()).unwrap_err().to_string().contains("it has more than 64 MiB"));
     }
 
     proptest! {

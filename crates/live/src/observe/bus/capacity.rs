@@ -82,7 +82,7 @@ fn value<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
 
 /// What a machine's bus carries, if it was measured.
 pub(crate) fn known(tree: &Tree, machine: &Machine) -> Option<Capacity> {
-    let text = tree.text(Identity::read(tree, machine).path())?;
+    let text = tree.kept(Identity::read(tree, machine).path())?;
     let capacity: Capacity = serde_json::from_str(&text).ok()?;
     // A bus that carries nothing would let one job run at a time.
     (capacity.all_bytes_per_s > 0).then_some(capacity)

@@ -9,8 +9,9 @@ pub const BUILT_IN: bool = cfg!(feature = "kernel");
 
 /// What is missing where the program was built without the scheduler, and the remedy.
 pub(crate) const NOT_BUILT_IN: (&str, &str) = (
-    "this program was built without the scheduler",
-    "build it where `scripts/features` finds clang and the headers of libelf and zlib: `make build`",
+    "this binary was built without the scheduler; whether the kernel would take it does not matter",
+    "build it with clang 17 or newer and the headers of libelf and zlib: `make packages-run build` (scripts/features says what \
+     is missing)",
 );
 
 /// The first kernel that has `sched_ext`.

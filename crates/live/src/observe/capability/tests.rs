@@ -335,7 +335,7 @@ fn the_kernel_backend_and_what_it_needs() {
         );
         found
     };
-    let found = missing(false, ROOT, "built without the scheduler", "scripts/features");
+    let found = missing(false, ROOT, "this binary was built without the scheduler", "build it with clang");
     is(&found, "our scheduler", State::No, "", "");
     missing(true, (RELEASE, "6.11.9\n"), "6.11.9 is older than 6.12", "boot Linux 6.12");
     missing(true, (STATE, ""), "has no /sys/kernel/sched_ext", "CONFIG_SCHED_CLASS_EXT=y");

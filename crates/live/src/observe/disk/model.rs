@@ -88,7 +88,7 @@ impl Identity {
 
 /// The model of a disk, if it was measured.
 pub(crate) fn known(tree: &Tree, disk: &str) -> Option<CostModel> {
-    let text = tree.text(Identity::read(tree, disk)?.path())?;
+    let text = tree.kept(Identity::read(tree, disk)?.path())?;
     let model: CostModel = serde_json::from_str(&text).ok()?;
     // A rate of nothing would hold everybody to nothing.
     (model.bytes_per_s() > 0).then_some(model)
@@ -118,6 +118,11 @@ mod tests {
         assert_eq!(known(&tree, "sdb"), None, "another serial number");
         fake::add(&dir, &[(kept, &format!(r#"{{"read":{way},"write":{}}}"#, way.replace("8000000", "0")))]);
         assert_eq!(known(&tree, "sda"), None, "a disk that carries nothing was not measured");
+        fake::add(&dir, &[(kept, &format!(r#"{{"read":{way},"write":{way}}}"#))]);
+        assert!(known(&tree, "sda").is_some());
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        std::fs::set_permissions(tree.path(kept), open).unwrap();
+        assert_eq!(known(&tree, "sda"), None, "anybody may have written it");
     }
 
     #[test]

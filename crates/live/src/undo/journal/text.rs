@@ -6,6 +6,7 @@
 //! are worth undoing all the same.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
@@ -72,11 +73,36 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-/// The entries of a journal's content. A last line without its end was not written whole; an unknown version is not read.
-pub(super) fn parse(content: &[u8]) -> Vec<Entry> {
-    let Some(lines) = content.strip_prefix(HEADER) else { return Vec::new() };
-    let Some(end) = lines.iter().rposition(|byte| *byte == b'\n') else { return Vec::new() };
-    lines[..end].split(|byte| *byte == b'\n').filter_map(parse_line).collect()
+/// What the first line begins with, in every version.
+const NAME: &[u8] = b"commonhold journal ";
+
+/// How much of a foreign file a message quotes.
+const QUOTED_BYTES: usize = 32;
+
+/// The entries of a journal's content. A last line without its end was not written whole.
+///
+/// Errors: `InvalidData` where the content is of another version, or no journal. What it says to undo is then unknown,
+/// so it must not be taken for an empty one.
+pub(super) fn parse(content: &[u8]) -> io::Result<Vec<Entry>> {
+    let Some(lines) = content.strip_prefix(HEADER) else {
+        // A daemon that died while it wrote the header had recorded nothing.
+        return if HEADER.starts_with(content) { Ok(Vec::new()) } else { Err(foreign(content)) };
+    };
+    let Some(end) = lines.iter().rposition(|byte| *byte == b'\n') else { return Ok(Vec::new()) };
+    Ok(lines[..end].split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+}
+
+/// Why a content that has another first line is not read.
+fn foreign(content: &[u8]) -> io::Error {
+    let quoted = |bytes: &[u8]| {
+        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        line[..line.len().min(QUOTED_BYTES)].escape_ascii().to_string()
+    };
+    let why = match content.strip_prefix(NAME) {
+        Some(version) => format!("it is of version {}, and this program reads version 1", quoted(version)),
+        None => format!("line 1, `{}`, is not how a journal begins", quoted(content)),
+    };
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 fn key(process: &ProcessKey) -> String {
@@ -333,7 +359,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_entry_reads_back(entries in proptest::collection::vec(some_entry(), 0..20)) {
-            prop_assert_eq!(parse(&text(&entries)), entries);
+            prop_assert_eq!(parse(&text(&entries)).unwrap(), entries);
         }
 
         #[test]
@@ -343,14 +369,15 @@ mod tests {
             let content = text(&entries);
             let cut = cut.min(content.len());
             let whole = content[..cut].split(|byte| *byte == b'\n').count().saturating_sub(2);
-            prop_assert_eq!(parse(&content[..cut]), entries[..whole].to_vec());
+            prop_assert_eq!(parse(&content[..cut]).unwrap(), entries[..whole].to_vec());
         }
 
         #[test]
         fn nonsense_is_never_an_entry_to_panic_on(content in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut text = HEADER.to_vec();
-            text.extend(content);
-            parse(&text);
+            text.extend(&content);
+            parse(&text).unwrap();
+            let _ = parse(&content);
         }
     }
 
@@ -359,7 +386,20 @@ mod tests {
         let content =
             b"commonhold journal 1\nS 1-2\nX what\nS 1\nS 1-2 3\nG 3-1\nG %\nM 1-2\nC %zz\n\nS 3-4\n";
         let stopped = |pid, start| Entry::Stopped { process: ProcessKey { pid, start } };
-        assert_eq!(parse(content), [stopped(1, 2), stopped(3, 4)]);
-        assert_eq!(parse(b"commonhold journal 2\nS 1-2\n"), []);
+        assert_eq!(parse(content).unwrap(), [stopped(1, 2), stopped(3, 4)]);
+    }
+
+    #[test]
+    fn what_is_no_journal_of_ours_is_not_taken_for_an_empty_one() {
+        let why = |content: &[u8]| parse(content).unwrap_err().to_string();
+        assert_eq!(
+            why(b"commonhold journal 2\nS 1-2\n"),
+            "it is of version 2, and this program reads version 1"
+        );
+        assert_eq!(
+            why(&[0; 9]),
+            r"line 1, `\x00\x00\x00\x00\x00\x00\x00\x00\x00`, is not how a journal begins"
+        );
+        assert_eq!(why(b"\ncommonhold journal 1\n"), "line 1, ``, is not how a journal begins");
     }
 }
