@@ -1,5 +1,5 @@
 //! Isolated CPUs and CPUs of unequal capacity, on described machines and on this one.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
 use std::path::Path;
