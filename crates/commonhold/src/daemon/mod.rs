@@ -75,6 +75,10 @@ const ACCEPTS_MAX: usize = 64;
 /// The daemon stays so long on a CPU.
 const MOVES_NS: Time = 100_000_000;
 
+/// How soon a look that failed is tried again, and for how long none may succeed before the daemon gives up.
+const AGAIN_NS: Time = 100_000_000;
+const BLIND_NS: Time = 10_000_000_000;
+
 /// What an event is about; clients are numbered upwards from here.
 const CLOCK: u64 = 0;
 const SIGNALS: u64 = 1;
@@ -182,6 +186,32 @@ struct Hotplug {
     told: bool,
 }
 
+/// Since when every look has failed.
+#[derive(Debug, Default)]
+struct Blind(Option<Time>);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Blindness {
+    Began,
+    Lasts,
+    TooLong,
+}
+
+impl Blind {
+    /// Another look has failed. What counts is time and not the number of looks: clients can have the loop turn as often as
+    /// their budgets allow, and the daemon would give up all the sooner for it.
+    fn failed(&mut self, now: Time) -> Blindness {
+        match self.0 {
+            None => {
+                self.0 = Some(now);
+                Blindness::Began
+            }
+            Some(since) if now.saturating_sub(since) < BLIND_NS => Blindness::Lasts,
+            Some(_) => Blindness::TooLong,
+        }
+    }
+}
+
 /// A client whose answer needs a turn of the loop first. All that wait at one time have one turn.
 struct Deferred {
     client: u64,
@@ -229,8 +259,7 @@ struct Daemon<'a> {
     /// Moves to another CPU, and when the last one was.
     moves: usize,
     moved_at: Time,
-    /// Failed looks in a row.
-    blind: u32,
+    blind: Blind,
     /// Keeps a second daemon out of the directory.
     _lock: OwnedFd,
 }
@@ -420,7 +449,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// One step of the hold. A look that fails is tried again; after a hundred in a row the daemon gives up.
+    /// One step of the hold. A look that fails is tried again; when none has succeeded for [`BLIND_NS`], the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.watch_hotplug();
         self.take_back_orphans();
@@ -429,7 +458,7 @@ impl Daemon<'_> {
         self.answers.forget();
         match self.hold.step() {
             Ok(stepped) => {
-                self.blind = 0;
+                self.blind = Blind::default();
                 self.next = stepped.next;
                 if self.hold.scheme() != Scheme::Smp {
                     self.move_on();
@@ -454,12 +483,14 @@ impl Daemon<'_> {
                 Ok(())
             }
             Err(e) => {
-                self.blind += 1;
-                if self.blind == 1 {
-                    output::complain(&format!("problem: {e}"));
+                let now = clock::now();
+                self.next = now.saturating_add(AGAIN_NS);
+                match self.blind.failed(now) {
+                    Blindness::Began => output::complain(&format!("problem: {e}")),
+                    Blindness::Lasts => {}
+                    Blindness::TooLong => return Err(e.into()),
                 }
-                self.next = clock::now() + 100_000_000;
-                if self.blind >= 100 { Err(e.into()) } else { Ok(()) }
+                Ok(())
             }
         }
     }
@@ -722,5 +753,20 @@ impl Daemon<'_> {
             self.waits.listen_or_write(stream, CLIENTS + id, write, ended);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients have the loop turn a thousand times while nothing can be looked at.
+    #[test]
+    fn forced_turns_do_not_make_the_daemon_give_up_sooner() {
+        let mut blind = Blind::default();
+        assert_eq!(blind.failed(5), Blindness::Began);
+        assert!((6..1_006).all(|now| blind.failed(now) == Blindness::Lasts));
+        assert_eq!(blind.failed(5 + BLIND_NS - 1), Blindness::Lasts);
+        assert_eq!(blind.failed(5 + BLIND_NS), Blindness::TooLong);
     }
 }
