@@ -131,6 +131,16 @@ impl FairQueue {
         }
     }
 
+    /// A client's connection is closed: it is ready no more. Without this, a party that reconnects while it may not be served
+    /// would leave one entry here for every connection that it has ever had.
+    pub(super) fn forget(&mut self, party: Party, client: u64) {
+        let Some(account) = self.accounts.get_mut(&party) else { return };
+        account.ready.retain(|ready| *ready != client);
+        if account.ready.is_empty() {
+            self.order.retain(|other| *other != party);
+        }
+    }
+
     /// Takes the client that is to be served next, if its party may be served now.
     pub(super) fn next(&mut self, now: Time) -> Option<(Party, u64)> {
         let at = self.order.iter().position(|party| self.may_be_served_at(*party, now) <= now)?;
@@ -281,6 +291,27 @@ mod tests {
         queue.charge(BO, 30 * MS, 0);
         assert!(!queue.may_connect(BO, 0), "all users together are in debt");
         assert!(queue.may_connect(ANA, 1_000 * MS));
+    }
+
+    /// A party in debt goes on connecting, and its connections close before any of them is served.
+    #[test]
+    fn a_client_whose_connection_is_closed_is_not_ready_any_more() {
+        let mut queue = FairQueue::new(0);
+        queue.charge(ANA, 60 * MS, 0);
+        for client in 0..10_000 {
+            queue.push(ANA, client, 0);
+            queue.forget(ANA, client);
+        }
+        assert!(queue.accounts[&ANA].ready.is_empty() && queue.order.is_empty());
+        assert_eq!(queue.due(0), None);
+        // The others stay, in their order, and the party's turn with them.
+        for client in [1, 2, 3] {
+            queue.push(BO, client, 0);
+        }
+        queue.forget(BO, 2);
+        queue.forget(ANA, 2);
+        queue.forget(Party::User(7), 2);
+        assert_eq!((queue.next(0), queue.next(0), queue.next(0)), (Some((BO, 1)), Some((BO, 3)), None));
     }
 
     proptest! {

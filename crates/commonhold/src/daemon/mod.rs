@@ -387,8 +387,9 @@ impl Daemon<'_> {
         if gone.is_empty() {
             return;
         }
-        for client in gone {
+        for (client, party) in gone {
             self.held.gone(client);
+            self.queue.forget(party, client);
         }
         if !self.held.orphans().is_empty() {
             self.next = self.next.min(clock::now());
