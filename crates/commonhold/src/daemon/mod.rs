@@ -625,7 +625,7 @@ impl Daemon<'_> {
             };
             let now = clock::now();
             if let Some(party) = party {
-                self.queue.charge(party, used_since(begun), now);
+                self.queue.charge_connection(party, used_since(begun), now);
             }
             if now >= self.next {
                 break;
@@ -692,7 +692,7 @@ impl Daemon<'_> {
     /// Makes a change of rights, which takes a turn; the answer.
     fn change(&mut self, id: u64, caller: &Caller, asked: &Asked) -> Result<Answer, Failure> {
         let holds = matches!(asked, Asked::Offer { while_connected: true, .. });
-        let taken = self.may_be_kept(id, holds).and_then(|()| tickets::take(&mut self.hold, caller, asked));
+        let taken = self.may_be_kept(id, holds).and_then(|()| self.take(caller, asked));
         match taken {
             Ok(Change::Offer { bid }) => self.held.take(bid, holds.then_some(id)),
             Ok(_) => {}
@@ -700,6 +700,17 @@ impl Daemon<'_> {
         }
         self.step()?;
         Ok(Answer::of(tickets::outcome(&mut self.hold, asked)))
+    }
+
+    /// Takes a change, which writes it to a disk. The loop waits for that, so the caller is charged for the wait beside the CPU
+    /// time: otherwise a user could keep the loop waiting for a slow disk at next to no cost.
+    fn take(&mut self, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
+        let (begun, cpu_begun) = (clock::now(), clock::thread_cpu_ns());
+        let taken = tickets::take(&mut self.hold, caller, asked);
+        let now = clock::now();
+        let waited_ns = now.saturating_sub(begun).saturating_sub(used_since(cpu_begun));
+        self.queue.charge(caller.party, waited_ns, now);
+        taken
     }
 
     /// What became of an offer or an exchange; `None`: it is not known yet, and the client waits.
