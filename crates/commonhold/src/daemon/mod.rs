@@ -18,6 +18,7 @@ mod service;
 mod start;
 mod tickets;
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -184,6 +185,11 @@ struct Hotplug {
     online: CpuSet,
     /// Whether it was said that they cannot be looked at.
     told: bool,
+}
+
+/// The clients that keep their connections: those that hold something or wait, and those that enter a unit.
+fn kept(held: &Held, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u64> {
+    held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect()
 }
 
 /// Since when every look has failed.
@@ -371,8 +377,13 @@ impl Daemon<'_> {
                     let answer = requests::answer(&mut self.hold, &self.about, &caller, &call);
                     self.send(client, answer);
                 }
-                // It may begin its program once systemd has made a scope for it.
-                AfterTurn::Entered(Some(key), answer) if self.hold.backend().roster().is_entering(key) => {
+                // It may begin its program once systemd has made a scope for it. Where so many wait for theirs that there is no
+                // room, it does not wait: a user whose processes enter faster than systemd makes scopes would otherwise have
+                // all connections, and none of them would give way to another user's.
+                AfterTurn::Entered(Some(key), answer)
+                    if self.hold.backend().roster().is_entering(key)
+                        && self.may_be_kept(client, true).is_ok() =>
+                {
                     self.entering.push((client, key, answer));
                 }
                 AfterTurn::Entered(_, answer) => self.send(client, answer),
@@ -389,6 +400,7 @@ impl Daemon<'_> {
         }
         for (client, party) in gone {
             self.held.gone(client);
+            self.entering.retain(|(id, ..)| *id != client);
             self.queue.forget(party, client);
         }
         if !self.held.orphans().is_empty() {
@@ -611,7 +623,7 @@ impl Daemon<'_> {
         for _ in 0..ACCEPTS_MAX {
             let (now, begun) = (clock::now(), clock::thread_cpu_ns());
             let (queue, held, entering) = (&self.queue, &self.held, &self.entering);
-            let kept = || held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect();
+            let kept = || kept(held, entering);
             let procfs = self.hold.backend().roster_mut().procfs();
             let party = match self.clients.accept(procfs, kept, |party| queue.may_connect(party, now)) {
                 Arrival::None => break,
@@ -739,7 +751,7 @@ impl Daemon<'_> {
 
     /// Whether there is room for a client to hold an offer or to wait, if it `wants` to.
     fn may_be_kept(&self, id: u64, wants: bool) -> Result<(), Refusal> {
-        if !wants || self.clients.may_be_kept(id, &self.held.kept()) {
+        if !wants || self.clients.may_be_kept(id, &kept(&self.held, &self.entering)) {
             return Ok(());
         }
         let message = "so many clients hold offers or wait for one that there is no room for another; make the offer without \
