@@ -28,8 +28,9 @@ const REFUSALS_MAX: u32 = 20;
 const WINDOW_NS: Time = 10_000_000_000;
 /// Users whose refusals are counted at one time.
 const COUNTED_MAX: usize = 1_024;
-/// What a request says is cut here: 64 KiB of a stranger's text belong in no log.
-const REQUEST_CHARS_MAX: usize = 512;
+/// What a request says, and the unit that it names, are cut here. 64 KiB of a stranger's text belong in no log, and escaped
+/// they can be more than a socket takes at once: the logger would never get the record.
+const TEXT_CHARS_MAX: usize = 512;
 
 /// What is to be told of one request.
 #[derive(Debug)]
@@ -57,12 +58,11 @@ impl<'a> Record<'a> {
         refused: Option<&str>,
     ) -> Option<Record<'a>> {
         let (event, unit) = match call {
-            Call::Enter { unit } => ("enter", unit.clone()),
+            Call::Enter { unit } => ("enter", unit.as_str()),
             Call::Change(asked) => subject(asked),
             _ => return None,
         };
-        let request = serde_json::to_string(call).unwrap_or_default();
-        let request = request.chars().take(REQUEST_CHARS_MAX).collect();
+        let (unit, request) = (cut(unit), cut(&serde_json::to_string(call).unwrap_or_default()));
         let outcome = refused.unwrap_or("done").to_owned();
         Some(Record { caller, user: name(), event, unit, request, outcome })
     }
@@ -146,17 +146,17 @@ impl<'a> Record<'a> {
 }
 
 /// The kind of a change, and the unit that it names first.
-fn subject(asked: &Asked) -> (&'static str, String) {
+fn subject(asked: &Asked) -> (&'static str, &str) {
     match asked {
-        Asked::Set { unit, .. } => ("set", unit.clone()),
-        Asked::Issue { unit, .. } => ("issue", unit.clone()),
-        Asked::TakeBack { unit, .. } => ("take-back", unit.clone()),
-        Asked::Transfer { from, .. } => ("transfer", from.clone()),
-        Asked::Exchange { one, .. } => ("exchange", one.clone()),
-        Asked::Offer { unit, .. } => ("offer", unit.clone()),
-        Asked::Several { unit, .. } => ("several", unit.clone()),
-        Asked::Fund { unit, .. } => ("fund", unit.clone()),
-        Asked::Cancel { .. } => ("cancel", String::new()),
+        Asked::Set { unit, .. } => ("set", unit),
+        Asked::Issue { unit, .. } => ("issue", unit),
+        Asked::TakeBack { unit, .. } => ("take-back", unit),
+        Asked::Transfer { from, .. } => ("transfer", from),
+        Asked::Exchange { one, .. } => ("exchange", one),
+        Asked::Offer { unit, .. } => ("offer", unit),
+        Asked::Several { unit, .. } => ("several", unit),
+        Asked::Fund { unit, .. } => ("fund", unit),
+        Asked::Cancel { .. } => ("cancel", ""),
     }
 }
 
@@ -229,6 +229,10 @@ impl Audit {
     }
 }
 
+fn cut(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
 fn connect(path: &Path) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::unbound()?;
     socket.set_nonblocking(true)?;
@@ -280,6 +284,24 @@ mod tests {
         let of = |call: &Call| Record::of(&caller, || "ana".into(), call, None).is_some();
         assert!(of(&enter("a")) && of(&Call::Change(Asked::Cancel { number: 1 })));
         assert!(!of(&Call::Status { by_cpu: false }) && !of(&Call::Where { pid: 1 }));
+    }
+
+    /// Escaped, each character of this name takes eight bytes: uncut, it would not fit into a datagram.
+    #[test]
+    fn a_long_name_does_not_keep_its_record_from_the_logger() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let logger = UnixDatagram::bind(&path).unwrap();
+        logger.set_nonblocking(true).unwrap();
+        let caller = caller();
+        let call = enter(&"\u{202e}".repeat(21_000));
+        let record = Record::of(&caller, || "ana".into(), &call, Some("no")).unwrap();
+        for to_journal in [true, false] {
+            Audit::to(connect(&path).ok(), to_journal, true).tell(&record, 0);
+            let mut bytes = vec![0; 1 << 20];
+            let length = logger.recv(&mut bytes).expect("the logger has the record");
+            assert!(length < 16 << 10, "{length}");
+        }
     }
 
     #[test]

@@ -114,8 +114,8 @@ pub(super) struct Clients {
     next: u64,
     /// Counts the uses of all clients.
     uses: u64,
-    /// Clients whose connections were closed since they were last asked for.
-    gone: Vec<u64>,
+    /// Clients whose connections were closed since they were last asked for, and who was charged for them.
+    gone: Vec<(u64, Party)>,
     nothing: Rc<[u8]>,
 }
 
@@ -227,12 +227,13 @@ impl Clients {
     }
 
     fn drop_client(&mut self, id: u64) {
-        self.connected.remove(&id);
-        self.gone.push(id);
+        if let Some(client) = self.connected.remove(&id) {
+            self.gone.push((id, client.caller.party));
+        }
     }
 
-    /// The clients whose connections were closed since this was last called.
-    pub(super) fn take_gone(&mut self) -> Vec<u64> {
+    /// The clients whose connections were closed since this was last called, and who was charged for them.
+    pub(super) fn take_gone(&mut self) -> Vec<(u64, Party)> {
         std::mem::take(&mut self.gone)
     }
 

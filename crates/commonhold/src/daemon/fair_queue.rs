@@ -10,9 +10,10 @@
 //! again. Whatever a request costs (parsing junk, a turn that it forces, a state file that it has written) is charged alike,
 //! so no kind of request needs a limit of its own.
 //!
-//! **Properties.** A user waits for at most one request of every other user before its own. Clients take at most
-//! [`ALL_USERS`] of a CPU on average. Root and the daemon's own user have no bucket: they may stop the daemon anyway, and an
-//! administrator must reach it during an attack.
+//! **Properties.** A user waits for at most one request of every other user before its own. Requests take at most
+//! [`ALL_USERS`] of a CPU on average. Connections are charged to their user alone: the joint bucket is drawn from only by
+//! requests, which take turns, so that no number of connections can keep another user's requests waiting. Root and the
+//! daemon's own user have no bucket: they may stop the daemon anyway, and an administrator must reach it during an attack.
 //!
 //! **Limits.** A single request is not interrupted; a user may overdraw its bucket by one, and by [`DEBT_MAX_NS`] at most.
 
@@ -73,12 +74,14 @@ impl Bucket {
         self.level_ns.saturating_add(refilled_ns).min(rate.burst_ns)
     }
 
-    fn charge(&mut self, rate: Rate, ns: u64, now: Time) {
+    /// Draws from the bucket; how much lower it is then, which is less than `ns` where the debt would be too large.
+    fn charge(&mut self, rate: Rate, ns: u64, now: Time) -> u64 {
         let ns = i64::try_from(ns).unwrap_or(i64::MAX);
         let before_ns = self.level_ns(rate, now);
         let level_ns = before_ns.saturating_sub(ns).max(-DEBT_MAX_NS);
         let is_empty = level_ns <= 0 || (self.is_empty && before_ns < RESUME_NS);
         *self = Bucket { level_ns, is_empty, at: now };
+        u64::try_from(before_ns.saturating_sub(level_ns)).unwrap_or(0)
     }
 
     /// When the bucket holds enough to be drawn from.
@@ -131,6 +134,16 @@ impl FairQueue {
         }
     }
 
+    /// A client's connection is closed: it is ready no more. Without this, a party that reconnects while it may not be served
+    /// would leave one entry here for every connection that it has ever had.
+    pub(super) fn forget(&mut self, party: Party, client: u64) {
+        let Some(account) = self.accounts.get_mut(&party) else { return };
+        account.ready.retain(|ready| *ready != client);
+        if account.ready.is_empty() {
+            self.order.retain(|other| *other != party);
+        }
+    }
+
     /// Takes the client that is to be served next, if its party may be served now.
     pub(super) fn next(&mut self, now: Time) -> Option<(Party, u64)> {
         let at = self.order.iter().position(|party| self.may_be_served_at(*party, now) <= now)?;
@@ -162,13 +175,22 @@ impl FairQueue {
         own_ns > least_ns
     }
 
-    /// Charges a party for the CPU time that the loop spent on it.
+    /// Charges a party for the time that the loop spent on its requests. All users together are charged no more than the party
+    /// itself pays: one whose debts are cut again and again would otherwise use up twice its budget, which is all of theirs.
     pub(super) fn charge(&mut self, party: Party, ns: u64, now: Time) {
         if party == Party::Privileged {
             return;
         }
-        self.account(party, now).bucket.charge(PER_USER, ns, now);
-        self.all_users.charge(ALL_USERS, ns, now);
+        let paid_ns = self.account(party, now).bucket.charge(PER_USER, ns, now);
+        self.all_users.charge(ALL_USERS, paid_ns, now);
+    }
+
+    /// Charges a party for the CPU time that accepting a connection of it took, or turning one away. All users together are not
+    /// charged: nothing but the party itself limits how often it connects, so that one user could leave none of their budget.
+    pub(super) fn charge_connection(&mut self, party: Party, ns: u64, now: Time) {
+        if party != Party::Privileged {
+            self.account(party, now).bucket.charge(PER_USER, ns, now);
+        }
     }
 
     fn may_be_served_at(&self, party: Party, now: Time) -> Time {
@@ -281,6 +303,58 @@ mod tests {
         queue.charge(BO, 30 * MS, 0);
         assert!(!queue.may_connect(BO, 0), "all users together are in debt");
         assert!(queue.may_connect(ANA, 1_000 * MS));
+    }
+
+    /// A party in debt goes on connecting, and its connections close before any of them is served.
+    #[test]
+    fn a_client_whose_connection_is_closed_is_not_ready_any_more() {
+        let mut queue = FairQueue::new(0);
+        queue.charge(ANA, 60 * MS, 0);
+        for client in 0..10_000 {
+            queue.push(ANA, client, 0);
+            queue.forget(ANA, client);
+        }
+        assert!(queue.accounts[&ANA].ready.is_empty() && queue.order.is_empty());
+        assert_eq!(queue.due(0), None);
+        // The others stay, in their order, and the party's turn with them.
+        for client in [1, 2, 3] {
+            queue.push(BO, client, 0);
+        }
+        queue.forget(BO, 2);
+        queue.forget(ANA, 2);
+        queue.forget(Party::User(7), 2);
+        assert_eq!((queue.next(0), queue.next(0), queue.next(0)), (Some((BO, 1)), Some((BO, 3)), None));
+    }
+
+    /// Each request of Ana's takes 200 ms, of which she pays a part.
+    #[test]
+    fn long_requests_of_one_user_do_not_use_up_the_budget_of_all() {
+        let mut queue = FairQueue::new(0);
+        let mut now = 0;
+        for _ in 0..50 {
+            queue.push(ANA, 1, now);
+            now = queue.due(now).unwrap_or(now);
+            assert_eq!(queue.next(now), Some((ANA, 1)));
+            queue.charge(ANA, 200 * MS, now);
+            queue.push(BO, 2, now);
+            assert_eq!(queue.next(now), Some((BO, 2)), "at {now}");
+        }
+    }
+
+    /// However often Ana connects, Bo is served.
+    #[test]
+    fn connections_of_one_user_do_not_use_up_the_budget_of_all() {
+        let mut queue = FairQueue::new(0);
+        for ms in 0..2_000 {
+            for party in [ANA, Party::Exited] {
+                queue.charge_connection(party, MS, ms * MS);
+                queue.push(party, 1, ms * MS);
+            }
+        }
+        let now = 2_000 * MS;
+        assert!(!queue.may_connect(ANA, now) && queue.may_connect(BO, now));
+        queue.push(BO, 2, now);
+        assert_eq!((queue.next(now), queue.next(now)), (Some((BO, 2)), None));
     }
 
     proptest! {

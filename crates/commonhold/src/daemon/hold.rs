@@ -1,6 +1,6 @@
 //! Holding a contract on this machine: turns of the loop, and the problems that they meet.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_ledger::Statement;
@@ -19,6 +19,9 @@ const KEEP_AGAIN_NS: Time = 1_000_000_000;
 
 /// Problems that are kept for `status`.
 const PROBLEMS_KEPT: usize = 20;
+
+/// Different problems that are remembered as said. Processes' names are in them, so that users could make up any number.
+const SAID_MAX: usize = 1_024;
 
 /// A contract in force on this machine.
 pub(super) struct Hold {
@@ -44,8 +47,8 @@ pub(super) struct Hold {
     step_ns: Option<u64>,
     /// Names of users and groups that were found since the daemon said so last.
     news: Vec<String>,
-    /// How often each problem came up, so that one that stays is said once.
-    said: BTreeMap<String, u64>,
+    /// Problems that were said, so that one that stays is said once.
+    said: BTreeSet<String>,
 }
 
 /// What one step did.
@@ -81,7 +84,7 @@ impl Hold {
             imbalances: BTreeMap::new(),
             step_ns: None,
             news: Vec::new(),
-            said: BTreeMap::new(),
+            said: BTreeSet::new(),
         }
     }
 
@@ -342,9 +345,7 @@ impl Hold {
         let mut new = Vec::new();
         for problem in problems {
             let problem = printable(&problem);
-            let times = self.said.entry(problem.clone()).or_insert(0);
-            *times += 1;
-            if *times == 1 {
+            if is_said_first(&mut self.said, &problem) {
                 self.problems.push_back(problem.clone());
                 new.push(problem);
             }
@@ -356,7 +357,32 @@ impl Hold {
     }
 }
 
+/// Whether a problem was not said before. If too many different ones are remembered, all are forgotten, and what stays is said
+/// once more.
+fn is_said_first(said: &mut BTreeSet<String>, problem: &str) -> bool {
+    if said.contains(problem) {
+        return false;
+    }
+    if said.len() >= SAID_MAX {
+        said.clear();
+    }
+    said.insert(problem.to_owned())
+}
+
 /// On one line. The names of other people's programs are in it: no escape code of theirs reaches a terminal.
 fn printable(problem: &str) -> String {
     problem.replace('\n', "; ").replace(char::is_control, "\u{fffd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_said_once_and_few_are_remembered() {
+        let mut said = BTreeSet::new();
+        assert!(is_said_first(&mut said, "it lasts") && !is_said_first(&mut said, "it lasts"));
+        assert!((0..5_000).all(|pid| is_said_first(&mut said, &format!("process {pid}"))));
+        assert!(said.len() <= SAID_MAX, "{}", said.len());
+    }
 }

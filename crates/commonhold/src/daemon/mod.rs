@@ -18,6 +18,7 @@ mod service;
 mod start;
 mod tickets;
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -74,6 +75,10 @@ const ACCEPTS_MAX: usize = 64;
 
 /// The daemon stays so long on a CPU.
 const MOVES_NS: Time = 100_000_000;
+
+/// How soon a look that failed is tried again, and for how long none may succeed before the daemon gives up.
+const AGAIN_NS: Time = 100_000_000;
+const BLIND_NS: Time = 10_000_000_000;
 
 /// What an event is about; clients are numbered upwards from here.
 const CLOCK: u64 = 0;
@@ -182,6 +187,37 @@ struct Hotplug {
     told: bool,
 }
 
+/// The clients that keep their connections: those that hold something or wait, and those that enter a unit.
+fn kept(held: &Held, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u64> {
+    held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect()
+}
+
+/// Since when every look has failed.
+#[derive(Debug, Default)]
+struct Blind(Option<Time>);
+
+#[derive(Debug, PartialEq, Eq)]
+enum Blindness {
+    Began,
+    Lasts,
+    TooLong,
+}
+
+impl Blind {
+    /// Another look has failed. What counts is time and not the number of looks: clients can have the loop turn as often as
+    /// their budgets allow, and the daemon would give up all the sooner for it.
+    fn failed(&mut self, now: Time) -> Blindness {
+        match self.0 {
+            None => {
+                self.0 = Some(now);
+                Blindness::Began
+            }
+            Some(since) if now.saturating_sub(since) < BLIND_NS => Blindness::Lasts,
+            Some(_) => Blindness::TooLong,
+        }
+    }
+}
+
 /// A client whose answer needs a turn of the loop first. All that wait at one time have one turn.
 struct Deferred {
     client: u64,
@@ -229,8 +265,7 @@ struct Daemon<'a> {
     /// Moves to another CPU, and when the last one was.
     moves: usize,
     moved_at: Time,
-    /// Failed looks in a row.
-    blind: u32,
+    blind: Blind,
     /// Keeps a second daemon out of the directory.
     _lock: commonhold_live::lock::Lock,
 }
@@ -342,8 +377,13 @@ impl Daemon<'_> {
                     let answer = requests::answer(&mut self.hold, &self.about, &caller, &call);
                     self.send(client, answer);
                 }
-                // It may begin its program once systemd has made a scope for it.
-                AfterTurn::Entered(Some(key), answer) if self.hold.backend().roster().is_entering(key) => {
+                // It may begin its program once systemd has made a scope for it. Where so many wait for theirs that there is no
+                // room, it does not wait: a user whose processes enter faster than systemd makes scopes would otherwise have
+                // all connections, and none of them would give way to another user's.
+                AfterTurn::Entered(Some(key), answer)
+                    if self.hold.backend().roster().is_entering(key)
+                        && self.may_be_kept(client, true).is_ok() =>
+                {
                     self.entering.push((client, key, answer));
                 }
                 AfterTurn::Entered(_, answer) => self.send(client, answer),
@@ -358,8 +398,10 @@ impl Daemon<'_> {
         if gone.is_empty() {
             return;
         }
-        for client in gone {
+        for (client, party) in gone {
             self.held.gone(client);
+            self.entering.retain(|(id, ..)| *id != client);
+            self.queue.forget(party, client);
         }
         if !self.held.orphans().is_empty() {
             self.next = self.next.min(clock::now());
@@ -420,7 +462,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// One step of the hold. A look that fails is tried again; after a hundred in a row the daemon gives up.
+    /// One step of the hold. A look that fails is tried again; when none has succeeded for [`BLIND_NS`], the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.watch_hotplug();
         self.take_back_orphans();
@@ -429,7 +471,7 @@ impl Daemon<'_> {
         self.answers.forget();
         match self.hold.step() {
             Ok(stepped) => {
-                self.blind = 0;
+                self.blind = Blind::default();
                 self.next = stepped.next;
                 if self.hold.scheme() != Scheme::Smp {
                     self.move_on();
@@ -457,12 +499,14 @@ impl Daemon<'_> {
                 Ok(())
             }
             Err(e) => {
-                self.blind += 1;
-                if self.blind == 1 {
-                    output::complain(&format!("problem: {e}"));
+                let now = clock::now();
+                self.next = now.saturating_add(AGAIN_NS);
+                match self.blind.failed(now) {
+                    Blindness::Began => output::complain(&format!("problem: {e}")),
+                    Blindness::Lasts => {}
+                    Blindness::TooLong => return Err(e.into()),
                 }
-                self.next = clock::now() + 100_000_000;
-                if self.blind >= 100 { Err(e.into()) } else { Ok(()) }
+                Ok(())
             }
         }
     }
@@ -582,7 +626,7 @@ impl Daemon<'_> {
         for _ in 0..ACCEPTS_MAX {
             let (now, begun) = (clock::now(), clock::thread_cpu_ns());
             let (queue, held, entering) = (&self.queue, &self.held, &self.entering);
-            let kept = || held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect();
+            let kept = || kept(held, entering);
             let procfs = self.hold.backend().roster_mut().procfs();
             let party = match self.clients.accept(procfs, kept, |party| queue.may_connect(party, now)) {
                 Arrival::None => break,
@@ -596,7 +640,7 @@ impl Daemon<'_> {
             };
             let now = clock::now();
             if let Some(party) = party {
-                self.queue.charge(party, used_since(begun), now);
+                self.queue.charge_connection(party, used_since(begun), now);
             }
             if now >= self.next {
                 break;
@@ -663,7 +707,7 @@ impl Daemon<'_> {
     /// Makes a change of rights, which takes a turn; the answer.
     fn change(&mut self, id: u64, caller: &Caller, asked: &Asked) -> Result<Answer, Failure> {
         let holds = matches!(asked, Asked::Offer { while_connected: true, .. });
-        let taken = self.may_be_kept(id, holds).and_then(|()| tickets::take(&mut self.hold, caller, asked));
+        let taken = self.may_be_kept(id, holds).and_then(|()| self.take(caller, asked));
         match taken {
             Ok(Change::Offer { bid }) => self.held.take(bid, holds.then_some(id)),
             Ok(_) => {}
@@ -671,6 +715,17 @@ impl Daemon<'_> {
         }
         self.step()?;
         Ok(Answer::of(tickets::outcome(&mut self.hold, asked)))
+    }
+
+    /// Takes a change, which writes it to a disk. The loop waits for that, so the caller is charged for the wait beside the CPU
+    /// time: otherwise a user could keep the loop waiting for a slow disk at next to no cost.
+    fn take(&mut self, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
+        let (begun, cpu_begun) = (clock::now(), clock::thread_cpu_ns());
+        let taken = tickets::take(&mut self.hold, caller, asked);
+        let now = clock::now();
+        let waited_ns = now.saturating_sub(begun).saturating_sub(used_since(cpu_begun));
+        self.queue.charge(caller.party, waited_ns, now);
+        taken
     }
 
     /// What became of an offer or an exchange; `None`: it is not known yet, and the client waits.
@@ -699,7 +754,7 @@ impl Daemon<'_> {
 
     /// Whether there is room for a client to hold an offer or to wait, if it `wants` to.
     fn may_be_kept(&self, id: u64, wants: bool) -> Result<(), Refusal> {
-        if !wants || self.clients.may_be_kept(id, &self.held.kept()) {
+        if !wants || self.clients.may_be_kept(id, &kept(&self.held, &self.entering)) {
             return Ok(());
         }
         let message = "so many clients hold offers or wait for one that there is no room for another; make the offer without \
@@ -725,5 +780,20 @@ impl Daemon<'_> {
             self.waits.listen_or_write(stream, CLIENTS + id, write, ended);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clients have the loop turn a thousand times while nothing can be looked at.
+    #[test]
+    fn forced_turns_do_not_make_the_daemon_give_up_sooner() {
+        let mut blind = Blind::default();
+        assert_eq!(blind.failed(5), Blindness::Began);
+        assert!((6..1_006).all(|now| blind.failed(now) == Blindness::Lasts));
+        assert_eq!(blind.failed(5 + BLIND_NS - 1), Blindness::Lasts);
+        assert_eq!(blind.failed(5 + BLIND_NS), Blindness::TooLong);
     }
 }

@@ -302,7 +302,7 @@ fn join(hold: &mut Hold, caller: &Caller) -> Result<(Joined, OwnedFd), Refusal> 
             "the contract in force has no gangs: `gangs` in [machine] and `job` in a unit make some";
         refuse(&Why::NoGangs, message.to_owned())
     };
-    match hold.backend().join(key, caller.uid).ok_or_else(no_gangs)? {
+    match hold.backend().join(key, charged_user(caller)).ok_or_else(no_gangs)? {
         Ok((page, every_ns)) => Ok((Joined { page_bytes: PAGE_BYTES, every_ns }, page)),
         Err(NotJoined::TooMany(why)) => Err(refuse(&Why::TooManyPages, why)),
         Err(NotJoined::Failed(e)) => {
@@ -313,9 +313,25 @@ fn join(hold: &mut Hold, caller: &Caller) -> Result<(Joined, OwnedFd), Refusal> 
     }
 }
 
-/// The caller's user in words.
+/// The caller's login name, or its number if it has none. In a user namespace a user has thousands of numbers without a name,
+/// and each look-up may wait for a directory service. So the name is looked up only of one who is charged under its own number.
 pub(super) fn name_of(backend: &mut dyn LiveBackend, caller: &Caller) -> String {
-    backend.roster().names().user_name(caller.uid).unwrap_or_else(|| caller.uid.to_string())
+    let name = is_itself(caller).then(|| backend.roster().names().user_name(caller.uid)).flatten();
+    name.unwrap_or_else(|| caller.uid.to_string())
+}
+
+/// The user that a page counts for. In a user namespace that is the one who created it: under each of its thousands of numbers a
+/// user could otherwise have as many pages as a user may, and leave none to others.
+fn charged_user(caller: &Caller) -> u32 {
+    match caller.party {
+        Party::User(user) => user,
+        Party::Privileged | Party::Exited => caller.uid,
+    }
+}
+
+/// Whether the caller's number is the one that it is charged under: not one of many that a namespace gave it.
+fn is_itself(caller: &Caller) -> bool {
+    caller.party == Party::Privileged || caller.party == Party::User(caller.uid)
 }
 
 /// Whether everything is allowed to the caller: root, and the daemon's own user.
@@ -344,6 +360,10 @@ mod tests {
     use super::*;
     use commonhold_client::wire::{Asked, How, Numbers, Resource};
     use proptest::prelude::*;
+
+    fn caller(uid: u32, party: Party) -> Caller {
+        Caller { uid, gids: vec![], pid: 1, key: None, party }
+    }
 
     fn any_resource() -> impl Strategy<Value = Resource> {
         proptest::sample::select(Resource::ALL.to_vec())
@@ -417,6 +437,20 @@ mod tests {
             request[at] = byte;
             error_of(&request);
         }
+    }
+
+    #[test]
+    fn only_one_who_is_charged_under_its_own_number_is_looked_up() {
+        let of = |uid, party| is_itself(&caller(uid, party));
+        assert!(of(0, Party::Privileged) && of(1_000, Party::User(1_000)));
+        assert!(!of(100_000, Party::User(1_000)) && !of(100_000, Party::Exited));
+    }
+
+    #[test]
+    fn pages_in_a_namespace_count_for_the_user_who_created_it() {
+        assert_eq!(charged_user(&caller(1_000, Party::User(1_000))), 1_000);
+        assert_eq!(charged_user(&caller(100_000, Party::User(1_000))), 1_000);
+        assert_eq!(charged_user(&caller(0, Party::Privileged)), 0);
     }
 
     #[test]

@@ -247,7 +247,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         moves: 0,
         moved_at: 0,
         stepped_at: now,
-        blind: 0,
+        blind: super::Blind::default(),
         _lock: lock,
     })
 }

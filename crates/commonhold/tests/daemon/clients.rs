@@ -3,6 +3,8 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
@@ -201,6 +203,57 @@ fn a_flood_of_requests_stops_neither_the_loop_nor_others() {
     assert_eq!(place.units(), ["a"]);
 }
 
+/// Connects again and again, and never asks anything. Hung up on, it comes again.
+const FLOODS: &str = "
+import socket, sys
+while True:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(sys.argv[1])
+    client.close()
+";
+
+/// Says how many of its requests, each over a connection of its own, were answered.
+const ASKS: &str = "
+import socket, sys, time
+answered = 0
+for _ in range(30):
+    time.sleep(0.1)
+    try:
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(sys.argv[1])
+        client.settimeout(20)
+        client.send(b'{\"method\":\"io.commonhold.Offers\",\"parameters\":{}}\\0')
+        answered += len(client.recv(4096)) > 0
+    except OSError as error:
+        print(error)
+        break
+print('answered', answered)
+";
+
+/// Users who do nothing but connect use up no other user's budget. These are processes and not threads: a thread with
+/// a user of its own is taken for a process that has become another user's.
+#[test]
+fn a_flood_of_connections_keeps_no_other_user_waiting() {
+    if !is_root() {
+        return;
+    }
+    let (place, _daemon) = start();
+    let python = |script: &str, uid: u32| {
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).arg(place.socket()).uid(uid).gid(uid);
+        command
+    };
+    let mut flood: Vec<Child> = (1..4).map(|n| python(FLOODS, STRANGER + n).spawn().unwrap()).collect();
+    let said = said(&mut python(ASKS, STRANGER));
+    for child in &mut flood {
+        let floods_yet = child.try_wait().unwrap().is_none();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(floods_yet, "it was to connect all the while");
+    }
+    assert!(said.out.contains("answered 30"), "{said:?}");
+}
+
 /// `Where` of a process that is in no unit, and was not born since the last look, needs no look.
 #[test]
 fn asking_for_a_process_in_no_unit_makes_no_turns() {
@@ -230,7 +283,7 @@ fn who_connected_and_exited_enters_nothing() {
          print(client.recv(4096).decode())\n",
         place.socket()
     );
-    let said = said(std::process::Command::new("python3").args(["-c", &script]));
+    let said = said(Command::new("python3").args(["-c", &script]));
     assert!(said.out.contains("io.commonhold.NoSuchProcess"), "{said:?}");
 }
 
