@@ -9,12 +9,14 @@
 mod doing;
 mod usage;
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::io::Errno;
 
-use crate::LiveError;
-use crate::host::{Dir, File};
+use crate::host::{Dir, File, Pinned};
+use crate::{LiveError, MORE_FILES};
 
 pub(crate) use doing::{Moment, Spot, group};
 pub use usage::SchedStat;
@@ -253,6 +255,42 @@ impl ProcFs {
     }
 }
 
+/// Pins a process that was identified before; `None` if it has ended, whoever has its number now.
+///
+/// The pidfd is opened first and the start time read afterwards. If the number was reused before, the start time differs. If
+/// it is reused later, the pidfd still refers to the right process.
+pub fn pin(procfs: &mut ProcFs, key: ProcessKey) -> Result<Option<Pinned>, LiveError> {
+    match Pinned::of(key.pid) {
+        Ok(pinned) => Ok(is_alive(procfs, key)?.then_some(pinned)),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        Err(source) => Err(could_not_pin(key.pid, source)),
+    }
+}
+
+/// Identifies the process of a pidfd that came from elsewhere, such as a socket's `SO_PEERPIDFD`; `None` if it has ended.
+///
+/// The start time is read by the process's number, and the process is found running afterwards. So the number was its own
+/// while the start time was read, and the key is that of the pidfd's process and no other.
+pub fn identify(procfs: &mut ProcFs, pidfd: OwnedFd) -> Result<Option<(Pinned, ProcessKey)>, LiveError> {
+    let pinned = match Pinned::from_pidfd(pidfd) {
+        Ok(pinned) => pinned,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        Err(source) => return Err(could_not_pin(0, source)),
+    };
+    let stat = procfs.stat(pinned.pid())?;
+    let runs = pinned.is_running().map_err(|source| could_not_pin(pinned.pid(), source))?;
+    Ok(stat.filter(|_| runs).map(|stat| (pinned, stat.key)))
+}
+
+fn could_not_pin(pid: u32, source: io::Error) -> LiveError {
+    let remedy = match source.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => MORE_FILES.to_owned(),
+        Some(libc::ENOSYS) => "; boot Linux 5.3 or later, or allow pidfd_open in the container".to_owned(),
+        _ => String::new(),
+    };
+    LiveError::Process { pid, name: String::new(), what: "pin it by a pidfd".to_owned(), source, remedy }
+}
+
 /// Whether a process with this number and start time exists now.
 pub fn is_alive(procfs: &mut ProcFs, key: ProcessKey) -> Result<bool, LiveError> {
     is_now(procfs, key, |_| true)
@@ -473,6 +511,32 @@ mod tests {
         fs::write(root.path().join("5/environ"), long).unwrap();
         let mut procfs = ProcFs::open(root.path()).unwrap();
         assert_eq!(procfs.variable(5, "X").unwrap().as_deref(), Some("end"));
+    }
+
+    /// Red if the pidfd's process is not checked again after its start time was read: the hook ends it in between, so that
+    /// what was read may be a later process's.
+    #[test]
+    fn a_pidfd_is_identified_only_while_its_process_runs() {
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        let copy = Pinned::of(pid).unwrap().descriptor().try_clone().unwrap();
+        let again = copy.try_clone().unwrap();
+        let (pinned, key) = identify(&mut procfs, copy).unwrap().unwrap();
+        assert_eq!((pinned.pid(), Some(key)), (pid, procfs.stat(pid).unwrap().map(|stat| stat.key)));
+        assert!(pin(&mut procfs, key).unwrap().is_some());
+        assert!(pin(&mut procfs, ProcessKey { start: key.start + 1, ..key }).unwrap().is_none());
+        let later = format!("{pid} (later) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99999 0 0\n");
+        let hook = crate::host::tamper(move |access| {
+            if !access.is(crate::host::Kind::Read, &format!("{pid}/stat")) {
+                return crate::host::Answer::GoOn;
+            }
+            child.kill().and_then(|()| child.wait()).unwrap();
+            crate::host::Answer::Falsify(later.clone().into_bytes())
+        });
+        assert!(identify(&mut procfs, again).unwrap().is_none());
+        drop(hook);
+        assert!(pin(&mut procfs, key).unwrap().is_none());
     }
 
     #[test]
