@@ -88,6 +88,30 @@ impl Pinned {
         }
     }
 
+    /// Gives one of its threads a value that threads are known by number for, and that children inherit: CPUs, an I/O
+    /// priority. `ESRCH` if the thread has ended, or if another process got its number at any time before this returned.
+    ///
+    /// The kernel offers these calls by number only. The thread is looked up before the call, so that a number that was
+    /// reused by then is never touched, and again after it. A thread that got the number in between was born in between, so
+    /// it had inherited its value: it gets back what its maker has. `is_ours` tells the value given, as the kernel made it.
+    pub(crate) fn give<V>(
+        &self,
+        tid: u32,
+        value: &V,
+        (get, set): (Get<V>, Set<V>),
+        is_ours: impl Fn(&V) -> bool,
+    ) -> io::Result<()> {
+        if !self.has_thread(tid)? {
+            return Err(gone());
+        }
+        set(tid, value)?;
+        if self.has_thread(tid)? {
+            return Ok(());
+        }
+        take_back(tid, (get, set), is_ours)?;
+        Err(gone())
+    }
+
     /// Sends it a signal. Errors are the kernel's: `ESRCH` if it has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         if is_on() {
@@ -102,6 +126,37 @@ impl Pinned {
     }
 }
 
+/// How a value of a thread is read, by the thread's number.
+type Get<V> = fn(u32) -> io::Result<V>;
+/// How it is set.
+type Set<V> = fn(u32, &V) -> io::Result<()>;
+
+/// Gives a newborn thread what it had inherited, if it has a value of ours. Nothing to do if nobody has the number.
+fn take_back<V>(tid: u32, (get, set): (Get<V>, Set<V>), is_ours: impl Fn(&V) -> bool) -> io::Result<()> {
+    let Some((process, maker)) = maker_of(tid) else { return Ok(()) };
+    let done = Pinned::of(process).and_then(|newborn| {
+        if !newborn.has_thread(tid)? || !is_ours(&get(tid)?) {
+            return Ok(());
+        }
+        // An absent maker, as across PID namespaces, leaves no better value than that of process 1.
+        let inherited = get(maker).or_else(|_| get(1))?;
+        set(tid, &inherited)
+    });
+    match done {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        done => done,
+    }
+}
+
+/// The process of a thread, and the thread that it inherited from: its process's first thread, or its parent's.
+fn maker_of(tid: u32) -> Option<(u32, u32)> {
+    let text = read_to_string(Path::new(&format!("/proc/{tid}/status"))).ok()?;
+    let field =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
+    let process = field("Tgid:")?;
+    Some((process, if process == tid { field("PPid:")? } else { process }))
+}
+
 fn gone() -> io::Error {
     io::Error::from_raw_os_error(libc::ESRCH)
 }
@@ -109,9 +164,13 @@ fn gone() -> io::Error {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use super::super::{Answer, affinity, tamper};
     use super::*;
+    use commonhold_machine::CpuSet;
+    use std::cell::RefCell;
     use std::os::fd::AsFd;
     use std::process::{Child, Command};
+    use std::rc::Rc;
 
     fn sleeper() -> Child {
         Command::new("sleep").arg("60").spawn().unwrap()
@@ -131,6 +190,70 @@ mod tests {
         assert_eq!(Pinned::from_pidfd(copy()).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(Pinned::from_pidfd(file.into()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// Gives the next process to be born a number, which must be free.
+    fn next_number(pid: u32) -> io::Result<()> {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())
+    }
+
+    /// Ends a process and has another one get its number; `None` where this test may not choose numbers.
+    fn reuse(child: &mut Child) -> Option<Child> {
+        child.kill().and_then(|()| child.wait()).unwrap();
+        for _ in 0..100 {
+            next_number(child.id()).ok()?;
+            let mut other = sleeper();
+            if other.id() == child.id() {
+                return Some(other);
+            }
+            other.kill().and_then(|()| other.wait()).unwrap();
+        }
+        None
+    }
+
+    /// Red if the thread is not looked up again after the call: the number changes hands right before the kernel takes the
+    /// order, and the newcomer keeps the CPU that was meant for another process.
+    #[test]
+    fn who_gets_a_number_while_it_is_acted_upon_keeps_nothing_of_it() {
+        let all = affinity::get(0).unwrap();
+        let one: CpuSet = all.iter().take(1).collect();
+        let (mut first, second) = (sleeper(), Rc::new(RefCell::new(None)));
+        let pid = first.id();
+        let pinned = Pinned::of(pid).unwrap();
+        let (reused, mut done) = (Rc::clone(&second), false);
+        let hook = tamper(move |access| {
+            if access.kind == Kind::SetAffinity && !std::mem::replace(&mut done, true) {
+                *reused.borrow_mut() = reuse(&mut first);
+            }
+            Answer::GoOn
+        });
+        let given = pinned.give(pid, &one, (affinity::get, affinity::set), |now| *now == one);
+        drop(hook);
+        assert_eq!(given.unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        let Some(mut second) = second.borrow_mut().take() else {
+            println!("not run: numbers cannot be chosen here (CAP_CHECKPOINT_RESTORE)");
+            return;
+        };
+        assert_eq!(affinity::get(pid).unwrap(), all);
+        second.kill().and_then(|()| second.wait()).unwrap();
+    }
+
+    #[test]
+    fn a_number_that_is_another_process_s_already_is_not_touched() {
+        let (mut first, mut second) = (sleeper(), sleeper());
+        let pinned = Pinned::of(first.id()).unwrap();
+        let one: CpuSet = affinity::get(0).unwrap().iter().take(1).collect();
+        let before = affinity::get(second.id()).unwrap();
+        let _hook = tamper(|access| {
+            assert_ne!(access.kind, Kind::SetAffinity, "nothing is set");
+            Answer::GoOn
+        });
+        let given = pinned.give(second.id(), &one, (affinity::get, affinity::set), |_| true);
+        assert_eq!(given.unwrap_err().raw_os_error(), Some(libc::ESRCH), "not one of its threads");
+        assert_eq!(affinity::get(second.id()).unwrap(), before);
+        for child in [&mut first, &mut second] {
+            child.kill().and_then(|()| child.wait()).unwrap();
+        }
     }
 
     #[test]

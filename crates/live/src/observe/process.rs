@@ -267,6 +267,26 @@ pub fn pin(procfs: &mut ProcFs, key: ProcessKey) -> Result<Option<Pinned>, LiveE
     }
 }
 
+/// The process pinned last: calls about threads come process by process, so one pidfd at a time is enough.
+#[derive(Debug, Default)]
+pub(crate) struct Pins(Option<(ProcessKey, Pinned)>);
+
+impl Pins {
+    /// The same as [`pin`], with the kernel's error: `ESRCH` if the process has ended.
+    pub(crate) fn pin(&mut self, procfs: &mut ProcFs, key: ProcessKey) -> io::Result<&Pinned> {
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        if self.0.as_ref().is_none_or(|(known, _)| *known != key) {
+            self.0 = None;
+            let pinned = Pinned::of(key.pid)?;
+            if !is_alive(procfs, key).map_err(io::Error::other)? {
+                return Err(gone());
+            }
+            self.0 = Some((key, pinned));
+        }
+        self.0.as_ref().map(|(_, pinned)| pinned).ok_or_else(gone)
+    }
+}
+
 /// Identifies the process of a pidfd that came from elsewhere, such as a socket's `SO_PEERPIDFD`; `None` if it has ended.
 ///
 /// The start time is read by the process's number, and the process is found running afterwards. So the number was its own
