@@ -164,6 +164,7 @@ impl Decisive {
             match member.kind {
                 MemberKind::User(_) | MemberKind::Group(_) => decisive.identity = true,
                 MemberKind::Command(_) => decisive.program = true,
+                MemberKind::CommandOf(..) => (decisive.program, decisive.identity) = (true, true),
                 MemberKind::Cgroup(_) => decisive.cgroup = true,
                 MemberKind::Pid(_) => {}
             }
@@ -547,20 +548,19 @@ impl Roster {
         let all = before.is_none();
         let mut facts = before.unwrap_or_default();
         (facts.pid, facts.kernel_thread) = (pid, false);
-        facts.comm.clone_from(&stat.comm);
         if all || self.decisive.identity {
             let Some(identity) = self.procfs.identity(pid)? else { return Ok(None) };
             (facts.uid, facts.gids) = (identity.uid, identity.gids);
         }
         if all || self.decisive.program {
-            let Some(program) = self.procfs.program(pid)? else { return Ok(None) };
-            facts.program = program;
+            let Some(names) = self.procfs.program(pid, &stat.comm)? else { return Ok(None) };
+            (facts.program, facts.comm) = (names.file, names.called);
         }
         if all || self.decisive.cgroup || self.moving.is_some() {
             let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
             facts.cgroup = cgroup;
         }
-        facts.manager = self.procfs.is_service_manager(pid, &facts.comm);
+        facts.manager = self.procfs.is_service_manager(pid, &stat.comm);
         Ok(Some(facts))
     }
 

@@ -405,7 +405,7 @@ fn a_number_that_is_anothers_by_then_goes_to_the_default_group() {
     // The number is in the group's file, as the kernel lists it.
     fs::write(dir.join("tasks"), format!("{PID}\n")).unwrap();
     leave_to_default(&dir, PID);
-    let to: Vec<String> = world.written().into_iter().map(|(thread, _)| thread).collect();
+    let to: Vec<String> = world.written().into_iter().map(|(_, thread)| thread).collect();
     assert_eq!(to, [PID.to_string()]);
     bring(key, &dir, world.roster.procfs()).unwrap();
     assert_eq!(world.written(), [], "nothing is written for a process that has ended");
