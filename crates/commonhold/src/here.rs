@@ -188,6 +188,7 @@ mod tests {
     #[test]
     fn rules_that_any_user_can_meet_are_found() {
         let text = r#"
+            version = 1
             [unit.a]
             members = ["command:make", "command:cc@group:0", "user:1000"]
             [unit.b]
@@ -199,7 +200,8 @@ mod tests {
             [unit.c.unit.open]
             members = ["command:xy"]
         "#;
-        let contract = commonhold_contract::parse(text).contract.unwrap();
+        let parsed = commonhold_contract::parse(text);
+        let contract = parsed.contract.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics));
         let found = open_commands(&contract);
         let said: Vec<&str> = found.iter().map(|diagnostic| &text[diagnostic.span.clone()]).collect();
         assert_eq!(said, ["\"command:make\"", "\"command:x*\"", "\"command:xy\""]);

@@ -14,7 +14,7 @@ pub use host::child::ends_with_this;
 pub use host::{affinity, clock};
 pub use live_backend::{HeldBy, Instead, LiveBackend};
 pub use observe::{names, roster};
-pub use undo::{caretaker, journal, tickets};
+pub use undo::{caretaker, entered, journal, tickets};
 
 /// Disks: measuring one, what was measured, and the cost model that the kernel is given of it.
 pub mod disk {

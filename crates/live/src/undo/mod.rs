@@ -15,6 +15,7 @@
 
 mod bus;
 pub mod caretaker;
+pub mod entered;
 mod groups;
 mod inherited;
 pub mod journal;
