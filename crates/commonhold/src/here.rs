@@ -30,10 +30,10 @@ const OPEN_COMMANDS_MAX: usize = 5;
 /// `command:` rules through which any user gets into a unit: anybody can name a file as the rule does. Those of a daemon that
 /// holds only its own user's processes harm nobody else.
 fn open_commands(contract: &Contract) -> Vec<Diagnostic> {
-    // Only those get into a sub-unit who are in the unit around it.
+    // Only those get into a sub-unit who are in the unit around it: by its rules, by `exec`, or by default.
     let is_closed = |id: &UnitId| {
-        let members = &contract.unit(*id).members;
-        !members.is_empty() && !members.iter().any(|member| matches!(member.kind, MemberKind::Command(_)))
+        let is_open = |member: &Member| matches!(member.kind, MemberKind::Command(_));
+        !contract.unit(*id).members.iter().any(is_open) && !is_within(contract, contract.default_unit, *id)
     };
     let around = |id: UnitId| std::iter::successors(contract.unit(id).parent, |id| contract.unit(*id).parent);
     let open = contract.held().filter(|id| !around(*id).any(|id| is_closed(&id)));
@@ -189,12 +189,18 @@ mod tests {
     fn rules_that_any_user_can_meet_are_found() {
         let text = r#"
             version = 1
+            [machine]
+            default = "rest"
             [unit.a]
             members = ["command:make", "command:cc@group:0", "user:1000"]
             [unit.b]
             members = ["group:7"]
             [unit.b.unit.closed]
             members = ["command:make"]
+            [unit.by-exec-alone.unit.closed]
+            members = ["command:make"]
+            [unit.rest.unit.open]
+            members = ["command:vi"]
             [unit.c]
             members = ["command:x*"]
             [unit.c.unit.open]
@@ -204,6 +210,6 @@ mod tests {
         let contract = parsed.contract.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics));
         let found = open_commands(&contract);
         let said: Vec<&str> = found.iter().map(|diagnostic| &text[diagnostic.span.clone()]).collect();
-        assert_eq!(said, ["\"command:make\"", "\"command:x*\"", "\"command:xy\""]);
+        assert_eq!(said, ["\"command:make\"", "\"command:vi\"", "\"command:x*\"", "\"command:xy\""]);
     }
 }

@@ -87,7 +87,9 @@ fn who_entered_is_in_its_unit_under_the_next_daemon_too() {
     let mut daemon = place.run(&[]);
     let process = Process::start(&mut place.command(&["exec", "a", "--", "sh", "-c", "sleep 60; true"]));
     let is_there = || {
-        let (parent, child) = (place.place_of(process.pid()), place.place_of(process.child()));
+        // It has entered once it has a child.
+        let child = process.child();
+        let (parent, child) = (place.place_of(process.pid()), place.place_of(child));
         assert!(parent.ends_with("is in unit a (entered by `commonhold exec`)"), "{parent}");
         assert!(child.contains("is in unit a (inherited from its parent, which entered by"), "{child}");
     };

@@ -218,7 +218,7 @@ mod tests {
             (format!("{HEADER}{boot}0 2 3 a\n"), false),
         ] {
             std::fs::write(&path, &text).unwrap();
-            assert_eq!(read(dir.path()).map_or(false, |kept| kept.is_empty()), is_read, "{text:?}");
+            assert_eq!(read(dir.path()).is_ok_and(|kept| kept.is_empty()), is_read, "{text:?}");
         }
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
