@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use commonhold_contract::{Contract, Diagnostic, Member, MemberKind, Principal, UnitId, nearest};
+use commonhold_contract::{Contract, Diagnostic, Member, MemberKind, Principal, UnitId, Whose, nearest};
 use commonhold_live::names::{Book, SystemNames, local_names};
 use commonhold_live::observe::capability;
 use commonhold_machine::capability::Row;
@@ -20,7 +20,36 @@ pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnost
     found.extend(without_members(contract));
     let top = contract.children(None).flat_map(|id| contract.unit(id).members.iter().map(move |m| (id, m)));
     found.extend(top.filter_map(|(id, member)| takes_roots(contract, names, id, member)));
+    if rustix::process::geteuid().is_root() {
+        found.extend(open_commands(contract));
+    }
     found
+}
+
+/// Warnings of `command:` rules that any user can meet, at most.
+const OPEN_COMMANDS_MAX: usize = 5;
+
+/// `command:` rules through which any user gets into a unit: anybody can name a file as the rule does. Those of a daemon that
+/// holds only its own user's processes harm nobody else.
+fn open_commands(contract: &Contract) -> Vec<Diagnostic> {
+    // Only those get into a sub-unit who are in the unit around it: by its rules, by `exec`, or by default.
+    let is_closed = |id: &UnitId| {
+        let is_open = |member: &Member| matches!(member.kind, MemberKind::Command(_));
+        !contract.unit(*id).members.iter().any(is_open) && !is_within(contract, contract.default_unit, *id)
+    };
+    let around = |id: UnitId| std::iter::successors(contract.unit(id).parent, |id| contract.unit(*id).parent);
+    let open = contract.held().filter(|id| !around(*id).any(|id| is_closed(&id)));
+    let rules = open.flat_map(|id| contract.unit(id).members.iter().map(move |member| (id, member)));
+    let said = |(id, member): (UnitId, &Member)| {
+        let MemberKind::Command(glob) = &member.kind else { return None };
+        let path = &contract.unit(id).path;
+        let message = format!("every user can get into unit `{path}` by `{}`", member.kind);
+        let help =
+            format!("say whose programs are meant: command:{glob}@group:NAME, or command:{glob}@user:NAME");
+        let label = "a program is known by its file's name, and anybody can give a file any name";
+        Some(Diagnostic::warning("open-command", member.span.clone(), message).label(label).help(help))
+    };
+    rules.filter_map(said).take(OPEN_COMMANDS_MAX).collect()
 }
 
 fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
@@ -38,8 +67,10 @@ pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Dia
 
 fn unknown_name(member: &Member, is: &str, names: &SystemNames, similar: &mut Similar) -> Option<Diagnostic> {
     let (book, principal, tool) = match &member.kind {
-        MemberKind::User(user) => (Book::Passwd, user, "useradd"),
-        MemberKind::Group(group) => (Book::Group, group, "groupadd"),
+        MemberKind::User(user) | MemberKind::CommandOf(_, Whose::User(user)) => (Book::Passwd, user, "useradd"),
+        MemberKind::Group(group) | MemberKind::CommandOf(_, Whose::Group(group)) => {
+            (Book::Group, group, "groupadd")
+        }
         _ => return None,
     };
     let name = match principal {
@@ -196,6 +227,14 @@ fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Me
         MemberKind::User(Principal::Name(name)) => names.uid(name) == Some(0),
         MemberKind::Group(Principal::Name(name)) => names.gid(name) == Some(0),
         MemberKind::Command(glob) => glob.chars().all(|c| c == '*'),
+        MemberKind::CommandOf(glob, whose) => {
+            let is_roots = match whose {
+                Whose::User(Principal::Id(id)) | Whose::Group(Principal::Id(id)) => *id == 0,
+                Whose::User(Principal::Name(name)) => names.uid(name) == Some(0),
+                Whose::Group(Principal::Name(name)) => names.gid(name) == Some(0),
+            };
+            is_roots && glob.chars().all(|c| c == '*')
+        }
         MemberKind::Cgroup(path) => path == "/",
         MemberKind::Pid(_) => false,
     };
@@ -205,4 +244,39 @@ fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Me
     let help = "name the processes that are meant by `command:NAME`, `cgroup:/PATH` or another user; `commonhold run \
                 --dry-run` shows which processes that would be";
     is_root.then(|| Diagnostic::warning("takes-roots", member.span.clone(), message).label(label).help(help))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// By unit: an open rule at the outermost level, restricted ones, and open ones within closed and open units.
+    #[test]
+    fn rules_that_any_user_can_meet_are_found() {
+        let text = r#"
+            version = 1
+            [machine]
+            default = "rest"
+            [unit.a]
+            members = ["command:make", "command:cc@group:0", "user:1000"]
+            [unit.b]
+            members = ["group:7"]
+            [unit.b.unit.closed]
+            members = ["command:make"]
+            [unit.by-exec-alone.unit.closed]
+            members = ["command:make"]
+            [unit.rest.unit.open]
+            members = ["command:vi"]
+            [unit.c]
+            members = ["command:x*"]
+            [unit.c.unit.open]
+            members = ["command:xy"]
+        "#;
+        let parsed = commonhold_contract::parse(text);
+        let contract = parsed.contract.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics));
+        let found = open_commands(&contract);
+        let said: Vec<&str> = found.iter().map(|diagnostic| &text[diagnostic.span.clone()]).collect();
+        assert_eq!(said, ["\"command:make\"", "\"command:vi\"", "\"command:x*\"", "\"command:xy\""]);
+    }
 }

@@ -42,7 +42,7 @@ pub use member::{MEMBER_FORMS, MEMBER_RULES, MemberForm};
 pub use model::{
     Amount, Contract, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, Growth, MILLIONTH, MachineRules,
     Member, MemberKind, PerResource, Permission, Places, Principal, Promise, Resource, Scheme, Span, Unit,
-    UnitId, Weighed,
+    UnitId, Weighed, Whose,
 };
 pub use nearest::nearest;
 pub use parse::{Parsed, parse};

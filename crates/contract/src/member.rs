@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::diagnostic::Problem;
 use crate::keys::PID_MAX;
-use crate::model::{MemberKind, Principal};
+use crate::model::{MemberKind, Principal, Whose};
 use crate::nearest::nearest;
 
 /// A kind of member.
@@ -28,9 +28,10 @@ pub const MEMBER_FORMS: [MemberForm; 5] = [
     MemberForm { kind: "user", forms: &["user:NAME", "user:NUMBER"], who: "that have this effective user" },
     MemberForm {
         kind: "command",
-        forms: &["command:PATTERN"],
+        forms: &["command:PATTERN", "command:PATTERN@user:NAME", "command:PATTERN@group:NAME"],
         who: "whose program's name matches the whole pattern, with `*` and `?`, and the processes that they start; the name \
-              is `comm`, or the base name in `args`, as ps shows them",
+              is that of the file that runs, or that by which it was executed, as of a script or a symbolic link; with \
+              `@user:` or `@group:`, only processes of that user or group match",
     },
     MemberForm {
         kind: "cgroup",
@@ -104,7 +105,7 @@ pub(crate) fn parse(text: &str) -> Result<MemberKind, Problem> {
         "user" => principal(value, at).map(MemberKind::User),
         "group" => principal(value, at).map(MemberKind::Group),
         "cgroup" => cgroup(value, at).map(MemberKind::Cgroup),
-        "command" => command(value, at).map(MemberKind::Command),
+        "command" => restricted(value, at),
         "pid" => pid(value, at).map(MemberKind::Pid),
         _ => unknown_kind(kind),
     }
@@ -213,6 +214,21 @@ fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
             "at most 4294967294",
         ),
     }
+}
+
+/// A pattern, and after its last `@` whose processes it is about. A program's name may hold an `@`, as in `agetty@tty1`.
+fn restricted(value: &str, at: Range<usize>) -> Result<MemberKind, Problem> {
+    let found = ["@user:", "@group:"].iter().filter_map(|sign| Some((value.rfind(sign)?, *sign))).max();
+    let Some((split, sign)) = found else { return command(value, at).map(MemberKind::Command) };
+    let (glob, name) = (&value[..split], &value[split + sign.len()..]);
+    let (of_glob, of_name) = (at.start..at.start + split, at.end - name.len()..at.end);
+    if glob.is_empty() || name.trim().is_empty() || name.trim() != name {
+        let message = format!("`command:{value}` lacks a pattern before `{sign}`, or a plain name after it");
+        return problem(at, message, &format!("write command:make{sign}NAME"));
+    }
+    let whose = if sign == "@user:" { Whose::User } else { Whose::Group };
+    let principal = principal(name, of_name)?;
+    Ok(MemberKind::CommandOf(command(glob, of_glob)?, whose(principal)))
 }
 
 fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
@@ -366,6 +382,15 @@ mod tests {
             ("cgroup:/a/b/", MemberKind::Cgroup("/a/b".to_owned())),
             ("cgroup:/commonhold-old", MemberKind::Cgroup("/commonhold-old".to_owned())),
             ("command:sim*:x", MemberKind::Command("sim*:x".to_owned())),
+            ("command:a@b", MemberKind::Command("a@b".to_owned())),
+            (
+                "command:make@group:students",
+                MemberKind::CommandOf("make".to_owned(), Whose::Group(name("students"))),
+            ),
+            (
+                "command:a@b@user:1000",
+                MemberKind::CommandOf("a@b".to_owned(), Whose::User(Principal::Id(1000))),
+            ),
             ("pid:4194304", MemberKind::Pid(4_194_304)),
         ] {
             assert_eq!(parse(text), Ok(kind), "{text}");
@@ -419,6 +444,11 @@ mod tests {
         check("command:/usr/bin/make", "/usr/bin/make", "base name", "write command:make");
         check("command:/", "/", "base name", "command:NAME");
         check("command:/usr/bin/*", "/usr/bin/*", "base name", "command:NAME");
+        check("command:@user:ana", "@user:ana", "lacks a pattern", "command:make@user:NAME");
+        check("command:make@group:", "make@group:", "plain name", "command:make@group:NAME");
+        check("command:make@user: x", "make@user: x", "plain name", "command:make@user:NAME");
+        check("command:/bin/make@user:x", "/bin/make", "base name", "write command:make");
+        check("command:make@user:4294967295", "4294967295", "too large", "4294967294");
         check("pid:0", "0", "not a process", "from 1");
         check("pid:4194305", "4194305", "not a process", "4194304");
         check("pid:+5", "+5", "not a process", "from 1");

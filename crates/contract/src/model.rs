@@ -458,6 +458,24 @@ impl fmt::Display for Principal {
     }
 }
 
+/// Whose processes a `command:` rule is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Whose {
+    /// Those whose effective user it is.
+    User(Principal),
+    /// Those whose primary or supplementary groups include it.
+    Group(Principal),
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Whose::User(p) => write!(f, "user:{p}"),
+            Whose::Group(p) => write!(f, "group:{p}"),
+        }
+    }
+}
+
 /// A criterion by which processes belong to a unit. From least to most specific; the most specific match wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberKind {
@@ -467,6 +485,8 @@ pub enum MemberKind {
     User(Principal),
     /// `command:GLOB`: processes whose program's base name matches (`*` and `?`), and what they start.
     Command(String),
+    /// `command:GLOB@user:NAME`, `command:GLOB@group:NAME`: the same, of these users only.
+    CommandOf(String, Whose),
     /// `cgroup:/PATH`: processes in that control group or below, as /proc/PID/cgroup shows it. Longest path wins.
     Cgroup(String),
     /// `pid:NUMBER`: that process, and what it starts.
@@ -479,6 +499,7 @@ impl fmt::Display for MemberKind {
             MemberKind::Group(p) => write!(f, "group:{p}"),
             MemberKind::User(p) => write!(f, "user:{p}"),
             MemberKind::Command(glob) => write!(f, "command:{glob}"),
+            MemberKind::CommandOf(glob, whose) => write!(f, "command:{glob}@{whose}"),
             MemberKind::Cgroup(path) => write!(f, "cgroup:{path}"),
             MemberKind::Pid(pid) => write!(f, "pid:{pid}"),
         }

@@ -14,7 +14,12 @@
  * exceptions are processes that a `cgroup:` or `pid:` rule matches, and processes that entered by `exec`, or whose
  * parent did. The same source is compiled for the kernel, and natively for that test.
  *
- * Limits. Texts are compared as bytes. A program's name is known if its path has no more than DISPATCH_TEXTS bytes.
+ * Names. A program has two: that of the file that runs (mm->exe_file, as /proc/PID/exe tells it), and that of the path that was
+ * executed (bprm->filename), which is another one for a script and for a symbolic link. Arguments are the process's own, and
+ * say nothing.
+ *
+ * Limits. Texts are compared as bytes. A file's name is known if it has less than DISPATCH_FILE_NAME bytes, that of the path if
+ * both fit into DISPATCH_TEXTS.
  *
  * A file that includes this one has match_at(number), parent_of(unit), has_group(group), and nought(), which is 0. The
  * verifier does not know that nought() is 0, and forgets what it knew of a number when nought() is added. Otherwise it
@@ -85,6 +90,12 @@ VERIFIED_ALONE(u32) unit_below(u32 level, u32 unit)
 	return DISPATCH_NOBODY;
 }
 
+/* Whether the pattern of an entry matches a name of the program. */
+static bool executes(u32 number, const struct dispatch_facts *facts)
+{
+	return glob_matches(number, &facts->texts, 0) || glob_matches(number, &facts->texts, facts->program);
+}
+
 /* The unit of a process that passes a test, or DISPATCH_NOBODY. */
 static u32 passed(u32 number, const struct dispatch_match *match, const struct dispatch_facts *facts, u32 level)
 {
@@ -92,7 +103,13 @@ static u32 passed(u32 number, const struct dispatch_match *match, const struct d
 
 	switch (match->test) {
 	case DISPATCH_TEST_COMMAND:
-		hit = glob_matches(number, &facts->texts, 0) || glob_matches(number, &facts->texts, facts->program);
+		hit = executes(number, facts);
+		break;
+	case DISPATCH_TEST_COMMAND_OF_USER:
+		hit = match->value == facts->user && executes(number, facts);
+		break;
+	case DISPATCH_TEST_COMMAND_OF_GROUP:
+		hit = has_group(match->value) && executes(number, facts);
 		break;
 	case DISPATCH_TEST_INHERITED:
 		return facts->heir == DISPATCH_NOBODY ? DISPATCH_NOBODY : unit_below(level, facts->heir);
@@ -136,7 +153,7 @@ static struct dispatch_place place(const struct dispatch_facts *facts, u32 base)
 			at++;
 			continue;
 		}
-		found.by = match->test == DISPATCH_TEST_COMMAND || match->test == DISPATCH_TEST_INHERITED ?
+		found.by = match->test >= DISPATCH_TEST_COMMAND && match->test <= DISPATCH_TEST_INHERITED ?
 				   DISPATCH_BY_COMMAND : DISPATCH_BY_RULE;
 		found.unit = level = at = unit;
 	}

@@ -19,7 +19,7 @@ impl Match {
         Match { test: test as u32, value, unit, unused: 0, glob: [0; GLOB_MAX] }
     }
 
-    /// Whether a pattern matches the task's name or that of its program. A pattern that is too long cannot be tested: who
+    /// Whether a pattern matches the name of the file that runs, or that by which it was executed. A pattern that is too long cannot be tested: who
     /// comes to it in the list stays in the unit of its control group.
     pub fn command(glob: &str, unit: u32) -> Match {
         if glob.len() >= GLOB_MAX {
@@ -28,6 +28,21 @@ impl Match {
         let mut found = Match::new(Test::Command, 0, unit);
         found.glob[..glob.len()].copy_from_slice(glob.as_bytes());
         found
+    }
+
+    /// The same, of a user's.
+    pub fn command_of_user(glob: &str, uid: u32, unit: u32) -> Match {
+        Match::command(glob, unit).only(Test::CommandOfUser, uid)
+    }
+
+    /// The same, of those in a group.
+    pub fn command_of_group(glob: &str, gid: u32, unit: u32) -> Match {
+        Match::command(glob, unit).only(Test::CommandOfGroup, gid)
+    }
+
+    /// A pattern that cannot be tested stays so.
+    fn only(self, test: Test, value: u32) -> Match {
+        if self.test == Test::Command as u32 { Match { test: test as u32, value, ..self } } else { self }
     }
 
     /// Whether its parent was put by its program into one of these units, or deeper.
@@ -76,7 +91,7 @@ pub(crate) fn entries(lists: &Lists, second_half: bool) -> Vec<(usize, Match)> {
 pub mod decision {
     use super::{ENTRIES, Lists, Match, NOBODY, Test, entries};
     use crate::tables::By;
-    use crate::tables::exec::{COMM, Facts, Place, TEXTS, Texts};
+    use crate::tables::exec::{FILE_NAME, Facts, Place, TEXTS, Texts};
     use crate::tables::native::Case;
 
     /// The process that executes a program.
@@ -88,10 +103,10 @@ pub mod decision {
         pub uid: u32,
         /// All of its groups.
         pub gids: &'a [u32],
-        /// Its name, of 15 bytes at most.
-        pub comm: &'a str,
-        /// Its first argument; empty if it has none. One of more than 238 bytes counts as none.
-        pub program: &'a str,
+        /// The name of the file that runs, of 63 bytes at most.
+        pub file: &'a str,
+        /// The path that was executed; empty if it is not known. One of more than 190 bytes counts as not known.
+        pub path: &'a str,
         /// The unit that its parent's program put that into.
         pub heir: Option<u32>,
     }
@@ -110,12 +125,12 @@ pub mod decision {
             table[at] = entry;
         }
         let mut texts = [0; TEXTS];
-        assert!(who.comm.len() < COMM, "a task's name has 15 bytes at most: {}", who.comm);
-        texts[..who.comm.len()].copy_from_slice(who.comm.as_bytes());
+        assert!(who.file.len() < FILE_NAME, "a file's name has 63 bytes at most here: {}", who.file);
+        texts[..who.file.len()].copy_from_slice(who.file.as_bytes());
         let mut program = TEXTS - 1;
-        if COMM + who.program.len() < TEXTS - 1 {
-            texts[COMM..COMM + who.program.len()].copy_from_slice(who.program.as_bytes());
-            program = COMM + who.program.rfind('/').map_or(0, |slash| slash + 1);
+        if FILE_NAME + who.path.len() < TEXTS - 1 {
+            texts[FILE_NAME..FILE_NAME + who.path.len()].copy_from_slice(who.path.as_bytes());
+            program = FILE_NAME + who.path.rfind('/').map_or(0, |slash| slash + 1);
         }
         let number = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let case = Case {
@@ -168,8 +183,8 @@ mod tests {
             let lists = Lists::from([(COMMON, vec![Match::command(glob, 2)])]);
             let parents = [NOBODY; 3];
             for who in [
-                Executes { base: COMMON, comm: text, ..Executes::default() },
-                Executes { base: COMMON, program: &format!("/usr/a/{text}"), ..Executes::default() },
+                Executes { base: COMMON, file: text, ..Executes::default() },
+                Executes { base: COMMON, path: &format!("/usr/a/{text}"), ..Executes::default() },
             ] {
                 assert_eq!(decide(&lists, &parents, &who).0 == 2, hit, "{glob} against {text}");
             }
@@ -180,9 +195,16 @@ mod tests {
     fn what_cannot_be_tested_leaves_the_rest_of_the_list_to_others() {
         let long = "x".repeat(GLOB_MAX);
         let list = |matches: Vec<Match>| Lists::from([(COMMON, matches)]);
-        let who = Executes { base: COMMON, uid: 7, comm: "make", ..Executes::default() };
+        let who = Executes { base: COMMON, uid: 7, file: "make", ..Executes::default() };
         let lists = list(vec![Match::command("make", 2), Match::command(&long, 2), Match::user(7, 3)]);
         assert_eq!(decide(&lists, &[NOBODY; 4], &who), (2, true));
+        let of = |glob: &str, uid, gid| {
+            let lists =
+                list(vec![Match::command_of_user(glob, uid, 2), Match::command_of_group(glob, gid, 3)]);
+            decide(&lists, &[NOBODY; 4], &Executes { gids: &[5], ..who.clone() }).0
+        };
+        assert_eq!([of("make", 7, 5), of("make", 8, 5), of("make", 8, 6)], [2, 3, COMMON]);
+        assert_eq!([of("cc", 7, 5), of(&long, 7, 5)], [COMMON; 2]);
         let lists = list(vec![Match::command(&long, 2), Match::user(7, 3)]);
         assert_eq!(decide(&lists, &[NOBODY; 4], &who), (COMMON, false));
         // More than there is room for.

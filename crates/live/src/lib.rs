@@ -15,7 +15,7 @@ pub use host::child::{command, ends_with_this, keep_children};
 pub use host::{affinity, clock, trust};
 pub use live_backend::{HeldBy, Instead, LiveBackend};
 pub use observe::{names, quota, roster};
-pub use undo::{caretaker, journal, lock, tickets};
+pub use undo::{caretaker, entered, journal, lock, tickets};
 
 /// Disks: measuring one, what was measured, and the cost model that the kernel is given of it.
 pub mod disk {

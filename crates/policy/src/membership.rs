@@ -7,8 +7,8 @@
 //!
 //! Algorithm: among the units of the top level, the most specific match wins. Then the same is done among that unit's
 //! sub-units, and so on down. So a sub-unit selects among its encloser's members, never from outside. Of two `cgroup`
-//! rules the longest path wins. Of two `command` rules, the one with more literal characters wins. Otherwise the unit
-//! that stands first wins. What a process matched by `exec`, `pid` or `command` starts belongs where its parent does,
+//! rules the longest path wins. Of two `command` rules, the one with more literal characters wins, then the one that is
+//! restricted to a user or a group. Otherwise the unit that stands first wins. What a process matched by `exec`, `pid` or `command` starts belongs where its parent does,
 //! unless a rule at least as specific says otherwise: a build's compilers belong to the build.
 //!
 //! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit never
@@ -18,7 +18,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use commonhold_contract::{Contract, Member, MemberKind, Principal, UnitId};
+use commonhold_contract::{Contract, Member, MemberKind, Principal, UnitId, Whose};
 
 /// What membership is decided on. Names of users and groups are numbers here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,9 +31,10 @@ pub struct ProcessFacts {
     pub uid: u32,
     /// Primary and supplementary groups.
     pub gids: Vec<u32>,
-    /// The kernel's name of the program, cut to 15 bytes.
+    /// The base name by which it was executed: of a script, or of a symbolic link to its program. Cut to 15 bytes where the
+    /// rest is unknown.
     pub comm: String,
-    /// Base name of its first argument; empty if there is none.
+    /// Base name of the file that it executes: of a script, the interpreter's. Empty if unknown.
     pub program: String,
     /// Its cgroup v2 path (`/user.slice/...`), or the v1 systemd hierarchy's; empty if unknown.
     pub cgroup: String,
@@ -265,6 +266,10 @@ fn matches(
 pub enum Test {
     /// A `command:` pattern.
     Command(String),
+    /// A `command:` pattern, of an effective user's processes.
+    CommandOfUser(String, u32),
+    /// A `command:` pattern, of the processes in a group.
+    CommandOfGroup(String, u32),
     /// Whether a `command:` rule put its parent into the unit, or into one below it.
     Inherited,
     /// Effective user.
@@ -294,11 +299,16 @@ pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>)
         for member in &contract.unit(unit).members {
             let (rule, test) = match &member.kind {
                 MemberKind::Command(glob) => (Rule::Command, Some(Test::Command(glob.clone()))),
+                MemberKind::CommandOf(glob, whose) => (Rule::Command, command_of(names, glob, whose)),
                 MemberKind::User(user) => (Rule::User, uid_of(names, user).map(Test::User)),
                 MemberKind::Group(group) => (Rule::Group, gid_of(names, group).map(Test::Group)),
                 MemberKind::Cgroup(_) | MemberKind::Pid(_) => continue,
             };
-            let rank = if let Some(Test::Command(glob)) = &test { literal(glob) } else { 0 };
+            let rank = match &member.kind {
+                MemberKind::Command(glob) => command_rank(glob, false),
+                MemberKind::CommandOf(glob, _) => command_rank(glob, true),
+                _ => 0,
+            };
             ranked.extend(test.map(|test| (rule, rank, Selector { test, unit: Some(unit) })));
         }
     }
@@ -380,6 +390,22 @@ fn gid_of(names: &impl Names, group: &Principal) -> Option<u32> {
     }
 }
 
+fn command_of(names: &impl Names, glob: &str, whose: &Whose) -> Option<Test> {
+    Some(match whose {
+        Whose::User(user) => Test::CommandOfUser(glob.into(), uid_of(names, user)?),
+        Whose::Group(group) => Test::CommandOfGroup(glob.into(), gid_of(names, group)?),
+    })
+}
+
+/// Among `command` rules: literal characters first, then a restriction.
+fn command_rank(glob: &str, restricted: bool) -> usize {
+    literal(glob) * 2 + usize::from(restricted)
+}
+
+fn executes(process: &ProcessFacts, glob: &str) -> bool {
+    glob_matches(glob, &process.program) || glob_matches(glob, &process.comm)
+}
+
 /// The characters of a pattern that stand for themselves.
 fn literal(glob: &str) -> usize {
     glob.chars().filter(|c| !matches!(c, '*' | '?')).count()
@@ -390,8 +416,14 @@ fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -
         MemberKind::Group(group) => process.gids.contains(&gid_of(names, group)?).then_some((Rule::Group, 0)),
         MemberKind::User(user) => (uid_of(names, user)? == process.uid).then_some((Rule::User, 0)),
         MemberKind::Command(glob) => {
-            let hit = glob_matches(glob, &process.program) || glob_matches(glob, &process.comm);
-            hit.then_some((Rule::Command, literal(glob)))
+            executes(process, glob).then(|| (Rule::Command, command_rank(glob, false)))
+        }
+        MemberKind::CommandOf(glob, whose) => {
+            let is_theirs = match whose {
+                Whose::User(user) => uid_of(names, user)? == process.uid,
+                Whose::Group(group) => process.gids.contains(&gid_of(names, group)?),
+            };
+            (is_theirs && executes(process, glob)).then(|| (Rule::Command, command_rank(glob, true)))
         }
         MemberKind::Cgroup(path) => {
             let path = path.trim_end_matches('/');

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme};
 use commonhold_live::caretaker::{Caretaker, Launch};
 use commonhold_live::cgroup::CgroupBackend;
+use commonhold_live::entered::EnteredFile;
 use commonhold_live::journal::Journal;
 use commonhold_live::kernel::{self, KernelBackend};
 use commonhold_live::lock::{self, Lock};
@@ -215,6 +216,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         output::complain(&format!("problem: {problem}"));
         hold.note(problem);
     }
+    restore_entered(&directory, &mut hold)?;
     for note in hold.restore() {
         output::say(&note);
     }
@@ -250,6 +252,26 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         blind: super::Blind::default(),
         _lock: lock,
     })
+}
+
+/// Has processes that entered units under an earlier daemon in them again, and keeps those that enter from now on.
+fn restore_entered(directory: &Path, hold: &mut Hold) -> Result<(), Failure> {
+    let (file, kept) = EnteredFile::open(directory)?;
+    let contract = hold.contract().clone();
+    let roster = hold.backend().roster_mut();
+    let notes = kept.and_then(|kept| roster.restore_entered(&contract, kept));
+    roster.keep_entered(Box::new(file));
+    match notes {
+        Ok(notes) => notes.iter().for_each(|note| output::say(&format!("note: {note}"))),
+        Err(error) => {
+            let problem = format!(
+                "{error}; processes that entered units by `commonhold exec` before this start are where rules say"
+            );
+            output::complain(&format!("problem: {problem}"));
+            hold.note(problem);
+        }
+    }
+    Ok(())
 }
 
 /// With io.cost switched on for the disks that were measured.

@@ -78,3 +78,32 @@ fn what_the_command_starts_belongs_to_the_unit() {
     let found = place.place_of(process.child());
     assert!(found.contains("is in unit a (inherited from its parent, which entered by"), "{found}");
 }
+
+/// No rule leads to who entered. Under the next daemon they are where they were, whether the one before ended or was killed; if
+/// their unit is gone, that is said.
+#[test]
+fn who_entered_is_in_its_unit_under_the_next_daemon_too() {
+    let place = Place::with(TWO);
+    let mut daemon = place.run(&[]);
+    let process = Process::start(&mut place.command(&["exec", "a", "--", "sh", "-c", "sleep 60; true"]));
+    let is_there = || {
+        // It has entered once it has a child.
+        let child = process.child();
+        let (parent, child) = (place.place_of(process.pid()), place.place_of(child));
+        assert!(parent.ends_with("is in unit a (entered by `commonhold exec`)"), "{parent}");
+        assert!(child.contains("is in unit a (inherited from its parent, which entered by"), "{child}");
+    };
+    is_there();
+    daemon.stop();
+    let mut daemon = place.run(&[]);
+    is_there();
+    daemon.kill();
+    let mut daemon = place.run(&[]);
+    is_there();
+    daemon.stop();
+    place.write("version = 1\n[unit.b]\n");
+    let daemon = place.run(&[]);
+    daemon.says(&format!("process {} entered unit `a` by `commonhold exec` before", process.pid()));
+    let found = place.place_of(process.pid());
+    assert!(found.contains("is in unit shared"), "{found}");
+}

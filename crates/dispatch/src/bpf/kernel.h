@@ -138,8 +138,28 @@ struct cred {
 	struct group_info *group_info; /* of the supplementary groups */
 };
 
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	struct path f_path;
+};
+
 struct mm_struct {
-	unsigned long arg_start; /* where its first argument is */
+	struct file *exe_file; /* what /proc/PID/exe leads to */
+};
+
+struct linux_binprm {
+	const char *filename; /* what was executed: of a script, the script */
 };
 
 typedef struct {

@@ -30,7 +30,7 @@ void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *
  * A task executes a program, perhaps as another user than the one that started it. Before the program's first step, the
  * task is in the unit that the contract's rules say: see matches.h. Process 1 is in no unit.
  */
-SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct *p)
+SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct *p, s32 before, struct linux_binprm *bprm)
 {
 	struct dispatch_task *task = task_of(p);
 	struct dispatch_facts facts = {};
@@ -39,7 +39,7 @@ SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct 
 
 	if (!task || p->tgid == 1)
 		return 0;
-	read_facts(p, &facts);
+	read_facts(p, bprm, &facts);
 	facts.heir = task->heir;
 	found = place(&facts, task->base);
 	task->placed = found.by;

@@ -305,22 +305,23 @@ VERIFIED_ALONE(bool) has_group(u32 group)
 	return false;
 }
 
-/* Of the task that has just executed a program: its first argument is in memory still. */
-static void read_facts(struct task_struct *p, struct dispatch_facts *facts)
+/* Of the task that has just executed a program. What it says of itself, its arguments, is not looked at. */
+static void read_facts(struct task_struct *p, struct linux_binprm *bprm, struct dispatch_facts *facts)
 {
-	const u32 room = DISPATCH_TEXTS - DISPATCH_COMM - 1;
+	const u32 room = DISPATCH_TEXTS - DISPATCH_FILE_NAME - 1;
 	u8 *texts = facts->texts.bytes;
-	long length = bpf_probe_read_user_str(&texts[DISPATCH_COMM], room, (void *)p->mm->arg_start);
+	long length = bpf_probe_read_kernel_str(&texts[DISPATCH_FILE_NAME], room, bprm->filename);
 	u32 at, nothing = nought();
 
 	facts->user = p->cred->euid.val;
 	facts->program = nothing + DISPATCH_TEXTS - 1;
-	bpf_probe_read_kernel_str(texts, DISPATCH_COMM, p->comm);
+	if (bpf_probe_read_kernel_str(texts, DISPATCH_FILE_NAME, p->mm->exe_file->f_path.dentry->d_name.name) >= DISPATCH_FILE_NAME)
+		texts[0] = 0; /* a part of it */
 	if (length <= 0 || length >= room)
 		return; /* none, or a part of it */
-	facts->program = nothing + DISPATCH_COMM;
+	facts->program = nothing + DISPATCH_FILE_NAME;
 	/* Without `nothing` the compiler leaves the remainder out, since it sees the bounds: 6.12's verifier does not. */
-	bpf_for(at, DISPATCH_COMM, DISPATCH_TEXTS)
+	bpf_for(at, DISPATCH_FILE_NAME, DISPATCH_TEXTS)
 		if (texts[(at + nothing) % DISPATCH_TEXTS] == '/')
 			facts->program = at + 1;
 }

@@ -7,8 +7,8 @@
 pub const MATCHES_MAX: usize = 4096;
 /// Bytes of a pattern, with its end.
 pub const GLOB_MAX: usize = 64;
-/// Bytes of a task's name, with its end.
-pub const COMM: usize = 16;
+/// Bytes of the name of the file that runs, with its end. A longer one counts as none.
+pub const FILE_NAME: usize = 64;
 /// Bytes of [`Texts`]; a power of two.
 pub const TEXTS: usize = 256;
 
@@ -20,8 +20,12 @@ pub(crate) enum Test {
     End,
     /// None: the list goes on at the entry `value`.
     List,
-    /// Whether `glob` matches its name or its program's.
+    /// Whether `glob` matches the name of the file that runs, or that by which it was executed.
     Command,
+    /// The same, of the effective user `value`'s.
+    CommandOfUser,
+    /// The same, of those in the group `value`.
+    CommandOfGroup,
     /// Whether it is the heir of a unit of this level, or of one below: that is its unit then.
     Inherited,
     /// Whether it is the effective user `value`'s.
@@ -53,8 +57,8 @@ pub struct Match {
     pub(crate) glob: [u8; GLOB_MAX],
 }
 
-/// The texts that patterns are compared with: a task's name, from the beginning; behind [`COMM`] bytes the path of its
-/// program; then 0.
+/// The texts that patterns are compared with: the name of the file that runs, from the beginning; behind [`FILE_NAME`] bytes
+/// the path that was executed, which is a script's where the file is its interpreter; then 0.
 #[repr(C)]
 pub(crate) struct Texts {
     pub(crate) bytes: [u8; TEXTS],
@@ -67,7 +71,7 @@ pub(crate) struct Facts {
     pub(crate) user: u32,
     /// As [`Own`](super::Own)'s.
     pub(crate) heir: u32,
-    /// Where in `texts` the base name of its first argument begins; at a 0 if it has none.
+    /// Where in `texts` the base name of the path that was executed begins; at a 0 if it is not known.
     pub(crate) program: u32,
     pub(crate) unused: u32,
     pub(crate) texts: Texts,

@@ -13,7 +13,7 @@ use commonhold_machine::CpuSet;
 
 use crate::LiveError;
 use crate::host::affinity;
-use crate::observe::process::ProcessKey;
+use crate::observe::process::{Pins, ProcessKey};
 use crate::observe::roster::Roster;
 use crate::undo::journal::{Entry, Journal};
 
@@ -242,8 +242,9 @@ impl Confining<'_> {
         }
         self.confinement.waiting.extend(batch.unseen);
         self.confinement.given.append(&mut batch.given);
+        let mut pins = Pins::default();
         for change in batch.changes {
-            self.carry_through(change);
+            self.carry_through(change, &mut pins);
         }
         done.len() > before
     }
@@ -315,20 +316,27 @@ impl Confining<'_> {
         record(self.journal, entries)
     }
 
-    fn carry_through(&mut self, change: Change) {
+    fn carry_through(&mut self, change: Change, pins: &mut Pins) {
         let Change { key, tid, held, cpus } = change;
         if held.overridden {
             self.report_overridden(key, &held.original);
         }
         self.confinement.held.entry(key).or_default().insert(tid, held);
         if let Some(cpus) = cpus {
-            self.give(key, tid, &cpus);
+            self.give(pins, key, tid, &cpus);
         }
     }
 
     /// Gives a thread its mask, and reads back what the kernel made of it.
-    fn give(&mut self, key: ProcessKey, tid: u32, cpus: &CpuSet) {
-        match affinity::set(tid, cpus) {
+    ///
+    /// `sched_setaffinity(2)` takes a number. Its process is pinned, and [`Pinned::give`] looks the thread up around the call.
+    fn give(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, cpus: &CpuSet) {
+        // The kernel leaves out CPUs that a cpuset does not have.
+        let is_ours = |now: &CpuSet| now.difference(cpus).is_empty();
+        let given = pins
+            .pin(self.roster.procfs(), key)
+            .and_then(|process| process.give(tid, cpus, (affinity::get, affinity::set), is_ours));
+        match given {
             Ok(()) => {
                 let now = affinity::get(tid).unwrap_or_else(|_| cpus.clone());
                 if now != *cpus {

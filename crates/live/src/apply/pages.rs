@@ -13,7 +13,7 @@ mod spread;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
 use commonhold_policy::plan::NodePart;
@@ -22,12 +22,12 @@ use spread::Spread;
 
 use crate::LiveError;
 use crate::host::{
-    self,
+    self, Pinned,
     pages::{migrate, nodes_of},
 };
 use crate::observe::mapped::{Mapped, mapped};
 use crate::observe::memory::source::page_bytes;
-use crate::observe::process::ProcessKey;
+use crate::observe::process::{ProcFs, ProcessKey, pin};
 use crate::observe::topology;
 
 /// Pages that are looked at, and go, together: as many as a huge page has.
@@ -54,9 +54,15 @@ impl Moving {
         let to: Vec<u32> = parts.iter().map(|part| part.node).collect();
         let all = topology::node_numbers();
         let from: Vec<u32> = all.into_iter().filter(|node| !to.contains(node)).collect();
-        let work = move || match divided {
-            true => divide(&processes, &parts),
-            false => processes.into_iter().filter_map(|key| bring(key, &from, &to).err()).collect(),
+        let work = move || {
+            let pinned = match pinned(processes) {
+                Ok(pinned) => pinned,
+                Err(error) => return vec![error],
+            };
+            match divided {
+                true => divide(&pinned, &parts),
+                false => pinned.iter().filter_map(|process| bring(process, &from, &to).err()).collect(),
+            }
         };
         let thread = thread::Builder::new().name("pages".to_owned()).spawn(work);
         let thread = thread.map_err(|source| LiveError::Unavailable {
@@ -73,8 +79,24 @@ impl Moving {
     }
 }
 
-fn bring(key: ProcessKey, from: &[u32], to: &[u32]) -> Result<(), LiveError> {
-    said(key, to, migrate(key.pid, from, to))
+/// Those of some processes that have not ended.
+///
+/// `migrate_pages(2)` and `move_pages(2)` take numbers. Each call is made only while the pinned process runs. A number that
+/// changes hands between that look and the kernel's own is the one case that remains: then pages of a process that was born a
+/// moment ago move, which changes where they are and nothing else, and no other call follows.
+fn pinned(processes: Vec<ProcessKey>) -> Result<Vec<(ProcessKey, Pinned)>, LiveError> {
+    let mut procfs = ProcFs::open(Path::new("/proc"))?;
+    let pin = |key| Ok(pin(&mut procfs, key)?.map(|pinned| (key, pinned)));
+    processes.into_iter().map(pin).filter_map(Result::transpose).collect()
+}
+
+/// Refuses to go on with the number of a process that has ended.
+fn while_running(process: &Pinned) -> io::Result<u32> {
+    if process.is_running()? { Ok(process.pid()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+}
+
+fn bring((key, process): &(ProcessKey, Pinned), from: &[u32], to: &[u32]) -> Result<(), LiveError> {
+    said(*key, to, while_running(process).and_then(|pid| migrate(pid, from, to)))
 }
 
 /// What is to be said of a process whose pages went to nodes, or did not.
@@ -102,9 +124,9 @@ fn said(key: ProcessKey, to: &[u32], moved: io::Result<()>) -> Result<(), LiveEr
 }
 
 /// Moves pages of processes that have their memory together, so that each node has its part of all of them.
-fn divide(processes: &[ProcessKey], parts: &[NodePart]) -> Vec<LiveError> {
-    let mapped: Vec<(ProcessKey, Vec<Mapped>)> =
-        processes.iter().map(|key| (*key, mapped(key.pid))).collect();
+fn divide(processes: &[(ProcessKey, Pinned)], parts: &[NodePart]) -> Vec<LiveError> {
+    let mapped: Vec<(&(ProcessKey, Pinned), Vec<Mapped>)> =
+        processes.iter().map(|process| (process, mapped(process.0.pid))).collect();
     let mut has: BTreeMap<u32, u64> = BTreeMap::new();
     for (node, pages) in mapped.iter().flat_map(|(_, areas)| areas).flat_map(|area| &area.pages) {
         *has.entry(*node).or_default() += pages;
@@ -112,17 +134,17 @@ fn divide(processes: &[ProcessKey], parts: &[NodePart]) -> Vec<LiveError> {
     let mut spread = Spread::new(&has, parts);
     let to: Vec<u32> = parts.iter().map(|part| part.node).collect();
     let mut failed = Vec::new();
-    for (key, areas) in &mapped {
+    for ((key, process), areas) in &mapped {
         let mut areas = areas.iter().filter(|area| area.pages.keys().any(|node| spread.gives(*node)));
         let areas: Vec<&Mapped> = areas.by_ref().collect();
-        let moved = areas.into_iter().try_for_each(|area| divide_area(key.pid, area, &mut spread));
+        let moved = areas.into_iter().try_for_each(|area| divide_area(process, area, &mut spread));
         failed.extend(said(*key, &to, moved).err());
     }
     failed
 }
 
 /// The same for what is mapped in one piece. The end of one that is mostly not there is left alone.
-fn divide_area(pid: u32, area: &Mapped, spread: &mut Spread) -> io::Result<()> {
+fn divide_area(process: &Pinned, area: &Mapped, spread: &mut Spread) -> io::Result<()> {
     let mut left: u64 = area.pages.values().sum();
     let blocks_max = (left / BLOCK_PAGES).saturating_mul(SPARSE).max(BLOCKS_MIN);
     let page = page_bytes();
@@ -136,7 +158,7 @@ fn divide_area(pid: u32, area: &Mapped, spread: &mut Spread) -> io::Result<()> {
         let pages: Vec<u64> = (0..(to - from) / page).map(|n| from + n * page).collect();
         from = to;
         let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-        for (page, node) in pages.iter().zip(nodes_of(pid, &pages, None)?) {
+        for (page, node) in pages.iter().zip(nodes_of(while_running(process)?, &pages, None)?) {
             // What is not there has an error in place of a node.
             if let Ok(node) = u32::try_from(node) {
                 by_node.entry(node).or_default().push(*page);
@@ -147,7 +169,7 @@ fn divide_area(pid: u32, area: &Mapped, spread: &mut Spread) -> io::Result<()> {
             left = left.saturating_sub(count);
             let target = spread.goes(node, count).and_then(|to| i32::try_from(to).ok());
             if let Some(to) = target {
-                nodes_of(pid, &pages, Some(&vec![to; pages.len()]))?;
+                nodes_of(while_running(process)?, &pages, Some(&vec![to; pages.len()]))?;
             }
         }
     }
@@ -170,6 +192,20 @@ mod tests {
     use super::*;
 
     /// One that has ended and is not waited for yet has none; no more has one that is gone.
+    /// Red if only the number is looked at: a key with another start time stands for a process that has ended.
+    #[test]
+    fn pages_of_a_reused_number_stay() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let key = procfs.stat(child.id()).unwrap().unwrap().key;
+        let earlier = ProcessKey { start: key.start - 1, ..key };
+        let processes = pinned(vec![key, earlier]).unwrap();
+        assert_eq!(processes.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [key]);
+        assert_eq!(while_running(&processes[0].1).unwrap(), key.pid);
+        child.kill().and_then(|()| child.wait()).unwrap();
+        assert_eq!(while_running(&processes[0].1).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
     #[test]
     fn who_has_ended_has_no_memory() {
         let mut child = std::process::Command::new("true").spawn().unwrap();

@@ -26,7 +26,7 @@ use crate::host::exits::Exits;
 pub use crate::host::meter::Wish;
 use crate::host::meter::{Counted, Meter};
 use crate::host::perf::Stalls;
-use crate::host::signal::{self, Pinned};
+use crate::host::{Pinned, signal};
 use crate::host::{clock, read_to_string};
 use crate::observe::kernels_locks::KernelsLocks;
 use crate::observe::machine_counts::{Busy, Counts};

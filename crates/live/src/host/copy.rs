@@ -1,5 +1,8 @@
 //! Copying a piece of another process's memory.
 //!
+//! The call takes a number and only reads. Who uses the copy checks afterwards that the thread is still where it was
+//! (`observe/waits.rs`): what was read of another process by then is thrown away.
+//!
 //! Source: `process_vm_readv(2)`.
 
 use std::io;

@@ -65,6 +65,12 @@ impl Dir {
         Ok((found.st_dev, found.st_ino))
     }
 
+    /// Where a symbolic link in it leads.
+    pub(crate) fn link(&self, name: &str) -> Result<Vec<u8>, Errno> {
+        pass(Kind::Look, About::In(&self.path, name))?;
+        Ok(rustix::fs::readlinkat(&self.dir, name, Vec::new())?.into_bytes())
+    }
+
     /// Opens a file in it that is to be read.
     pub(crate) fn file(&self, name: &str) -> Result<File, Errno> {
         pass(Kind::Open, About::In(&self.path, name))?;

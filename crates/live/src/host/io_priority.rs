@@ -103,6 +103,12 @@ pub fn set(tid: u32, priority: IoPriority) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// The same as [`set`], by reference.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the form of `Pinned::give`, for values of any size")]
+pub(crate) fn set_to(tid: u32, priority: &IoPriority) -> io::Result<()> {
+    set(tid, *priority)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

@@ -32,6 +32,7 @@ pub(crate) mod page_out;
 pub(crate) mod pages;
 pub(crate) mod peer;
 pub(crate) mod perf;
+mod pinned;
 pub(crate) mod shot;
 pub(crate) mod signal;
 pub(crate) mod stream;
@@ -44,4 +45,5 @@ pub(crate) use files::{
     make_dirs, mark, marked, may_write, overwrite, read, read_at_most, read_to_string, remove_dir,
     remove_file, rename, sync_dir, write, write_file, write_without_waiting,
 };
+pub use pinned::Pinned;
 pub use tamper::{Access, Answer, Kind, Tampering, tamper};

@@ -15,7 +15,7 @@ use std::io;
 
 use rustix::thread::CapabilitySet;
 
-use super::File;
+use super::{File, Pinned};
 
 /// The kernel's bounds.
 const NEVER: i16 = -1_000;
@@ -66,9 +66,15 @@ pub fn get(pid: u32) -> io::Result<i16> {
     OomScore::open(pid)?.get()
 }
 
-/// Gives a process a value.
-pub fn set(pid: u32, value: i16) -> io::Result<()> {
-    OomScore::open(pid)?.set(value)
+/// Gives a value to the process of a pinned process's thread. `ESRCH` if it has ended.
+///
+/// The file is opened before the thread is looked up, and stays that process's: no other one is ever written to.
+pub fn set(process: &Pinned, tid: u32, value: i16) -> io::Result<()> {
+    let score = OomScore::open(tid)?;
+    if !process.has_thread(tid)? {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    }
+    score.set(value)
 }
 
 #[cfg(test)]
@@ -96,9 +102,12 @@ mod tests {
     fn up_and_back() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let own = get(child.id()).unwrap();
-        set(child.id(), 1_000).unwrap();
+        let pinned = Pinned::of(child.id()).unwrap();
+        set(&pinned, child.id(), 1_000).unwrap();
         assert_eq!(get(child.id()).unwrap(), 1_000);
-        set(child.id(), own).unwrap();
+        set(&pinned, child.id(), own).unwrap();
+        let other = Pinned::of(std::process::id()).unwrap();
+        assert_eq!(set(&other, child.id(), 1_000).unwrap_err().raw_os_error(), Some(libc::ESRCH));
         assert_eq!(get(child.id()).unwrap(), own);
         let opened = OomScore::open(child.id()).unwrap();
         child.kill().unwrap();

@@ -5,7 +5,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 
-use super::signal::Pinned;
+use super::Pinned;
 use super::tamper::{About, Kind, pass};
 
 /// Whether this kernel has the call; what it answers for a process that there is not.

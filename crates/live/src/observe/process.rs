@@ -10,13 +10,15 @@ mod doing;
 mod stopped;
 mod usage;
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use commonhold_policy::Time;
 use rustix::io::Errno;
 
-use crate::LiveError;
-use crate::host::{Dir, File, clock};
+use crate::host::{Dir, File, Pinned, clock};
+use crate::{LiveError, MORE_FILES};
 
 pub(crate) use doing::{Moment, Spot, group};
 pub use usage::SchedStat;
@@ -94,6 +96,15 @@ pub struct Identity {
     pub gids: Vec<u32>,
 }
 
+/// What a process's program is called.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Program {
+    /// Base name of the file that runs: of a script, the interpreter's. Empty if unknown.
+    pub file: String,
+    /// Base name by which it was executed: a script's, or a symbolic link's.
+    pub called: String,
+}
+
 /// An entry of /proc: a process, and the number of its directory's inode, which a later process with the same number
 /// does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,9 +177,24 @@ impl ProcFs {
         self.parsed(&format!("{pid}/status"), parse_identity)
     }
 
-    /// Base name of a process's first argument; empty if it has none; `None` if it is gone.
-    pub fn program(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
-        Ok(self.read(&format!("{pid}/cmdline"))?.map(parse_program))
+    /// The names of a process's program, where `comm` is what its `stat` says; `None` if it is gone.
+    ///
+    /// The file is what /proc/PID/exe leads to. The kernel shows that only to a reader that might trace the process; to
+    /// others it is unknown. The name by which the program was executed is `comm`, which has no more than 15 bytes. A longer one
+    /// is completed from the arguments, the script's among them. Arguments are the process's own, so they never say more than
+    /// that: what does not begin as `comm` does is not looked at.
+    pub fn program(&mut self, pid: u32, comm: &str) -> Result<Option<Program>, LiveError> {
+        let file = match self.dir.link(&format!("{pid}/exe")) {
+            Ok(path) => base_name(path.strip_suffix(DELETED).unwrap_or(&path)),
+            // Of a process without memory, such as one that is ending, too.
+            Err(err) if is_gone(err) => String::new(),
+            Err(err) => return Err(self.failed(&format!("{pid}/exe"), "read", err)),
+        };
+        if comm.len() < COMM_BYTES {
+            return Ok(Some(Program { file, called: comm.to_owned() }));
+        }
+        let arguments = self.read(&format!("{pid}/cmdline"))?;
+        Ok(arguments.map(|text| Program { file, called: complete(comm, text) }))
     }
 
     /// A process's cgroup v2 path, or the v1 systemd hierarchy's; empty if it has neither; `None` if it is gone.
@@ -266,6 +292,62 @@ impl ProcFs {
             remedy: remedy.to_owned(),
         }
     }
+}
+
+/// Pins a process that was identified before; `None` if it has ended, whoever has its number now.
+///
+/// The pidfd is opened first and the start time read afterwards. If the number was reused before, the start time differs. If
+/// it is reused later, the pidfd still refers to the right process.
+pub fn pin(procfs: &mut ProcFs, key: ProcessKey) -> Result<Option<Pinned>, LiveError> {
+    match Pinned::of(key.pid) {
+        Ok(pinned) => Ok(is_alive(procfs, key)?.then_some(pinned)),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        Err(source) => Err(could_not_pin(key.pid, source)),
+    }
+}
+
+/// The process pinned last: calls about threads come process by process, so one pidfd at a time is enough.
+#[derive(Debug, Default)]
+pub(crate) struct Pins(Option<(ProcessKey, Pinned)>);
+
+impl Pins {
+    /// The same as [`pin`], with the kernel's error: `ESRCH` if the process has ended.
+    pub(crate) fn pin(&mut self, procfs: &mut ProcFs, key: ProcessKey) -> io::Result<&Pinned> {
+        let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+        if self.0.as_ref().is_none_or(|(known, _)| *known != key) {
+            self.0 = None;
+            let pinned = Pinned::of(key.pid)?;
+            if !is_alive(procfs, key).map_err(io::Error::other)? {
+                return Err(gone());
+            }
+            self.0 = Some((key, pinned));
+        }
+        self.0.as_ref().map(|(_, pinned)| pinned).ok_or_else(gone)
+    }
+}
+
+/// Identifies the process of a pidfd that came from elsewhere, such as a socket's `SO_PEERPIDFD`; `None` if it has ended.
+///
+/// The start time is read by the process's number, and the process is found running afterwards. So the number was its own
+/// while the start time was read, and the key is that of the pidfd's process and no other.
+pub fn identify(procfs: &mut ProcFs, pidfd: OwnedFd) -> Result<Option<(Pinned, ProcessKey)>, LiveError> {
+    let pinned = match Pinned::from_pidfd(pidfd) {
+        Ok(pinned) => pinned,
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        Err(source) => return Err(could_not_pin(0, source)),
+    };
+    let stat = procfs.stat(pinned.pid())?;
+    let runs = pinned.is_running().map_err(|source| could_not_pin(pinned.pid(), source))?;
+    Ok(stat.filter(|_| runs).map(|stat| (pinned, stat.key)))
+}
+
+fn could_not_pin(pid: u32, source: io::Error) -> LiveError {
+    let remedy = match source.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => MORE_FILES.to_owned(),
+        Some(libc::ENOSYS) => "; boot Linux 5.3 or later, or allow pidfd_open in the container".to_owned(),
+        _ => String::new(),
+    };
+    LiveError::Process { pid, name: String::new(), what: "pin it by a pidfd".to_owned(), source, remedy }
 }
 
 /// Whether a process with this number and start time exists now.
@@ -368,10 +450,22 @@ fn parse_identity(text: &[u8]) -> Option<Identity> {
     Some(Identity { uid_real: *uids.first()?, uid: *uids.get(1)?, gids: groups })
 }
 
-fn parse_program(text: &[u8]) -> String {
-    let first = text.split(|byte| *byte == 0).next().unwrap_or_default();
-    let base = first.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    String::from_utf8_lossy(base).into_owned()
+/// Bytes of a name that the kernel keeps of a task (`TASK_COMM_LEN` with its end).
+const COMM_BYTES: usize = 15;
+/// What the kernel puts behind the path of a file that is not there any more.
+const DELETED: &[u8] = b" (deleted)";
+
+fn base_name(path: &[u8]) -> String {
+    String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()).into_owned()
+}
+
+/// A name that the kernel has cut, from the arguments: of a program the first, of a script the second or, behind an
+/// option of its interpreter, the third.
+fn complete(comm: &str, arguments: &[u8]) -> String {
+    // A character may have been cut as well.
+    let begun = comm.trim_end_matches(char::REPLACEMENT_CHARACTER);
+    let mut names = arguments.split(|byte| *byte == 0).take(3).map(base_name);
+    names.find(|name| name.starts_with(begun)).unwrap_or_else(|| comm.to_owned())
 }
 
 /// `0::/path` is version 2; where that hierarchy is not used every process shows as `/` in it, and the version 1 line
@@ -456,8 +550,11 @@ mod tests {
 
     #[test]
     fn small_formats() {
-        assert_eq!(parse_program(b"/usr/bin/make\0-j\0"), "make");
-        assert_eq!(parse_program(b""), "");
+        let cut = "a-long-program-";
+        assert_eq!(complete(cut, b"/usr/bin/a-long-program-name\0-j\0"), "a-long-program-name");
+        assert_eq!(complete(cut, b"/bin/sh\0-e\0/x/a-long-program-name\0"), "a-long-program-name");
+        assert_eq!(complete(cut, b"make\0make\0make\0a-long-program-name\0"), cut);
+        assert_eq!(complete(cut, b""), cut);
         assert_eq!(parse_births(b"0.00 0.01 0.05 1/123 4567\n"), Some((123, 4567)));
         assert_eq!(parse_births(b"0.00\n"), None);
         let environ = b"A=1\0COMMONHOLD_UNIT=physics/x\0COMMONHOLD_UNITS=no\0";
@@ -493,6 +590,74 @@ mod tests {
         fs::write(root.path().join("5/environ"), long).unwrap();
         let mut procfs = ProcFs::open(root.path()).unwrap();
         assert_eq!(procfs.variable(5, "X").unwrap().as_deref(), Some("end"));
+    }
+
+    /// Red if arguments count: each of the first three shows `make` in its first argument, or in its title.
+    #[test]
+    fn a_program_is_its_file_and_what_was_executed_whatever_it_says() {
+        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::process::CommandExt;
+        use std::process::Command;
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let sleep = fs::canonicalize(String::from_utf8(which("sleep")).unwrap().trim()).unwrap();
+        let file = sleep.file_name().unwrap().to_string_lossy().into_owned();
+        std::os::unix::fs::symlink(&sleep, path("linked")).unwrap();
+        fs::copy(&sleep, path("copied")).unwrap();
+        let script = "simulate-the-whole-reactor.sh";
+        fs::write(path(script), "#!/bin/sh -e\nwhile :; do read line || exit; done\n").unwrap();
+        fs::set_permissions(path(script), fs::Permissions::from_mode(0o755)).unwrap();
+        let shell = fs::canonicalize("/bin/sh").unwrap().file_name().unwrap().to_string_lossy().into_owned();
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        for (program, shown, expected) in [
+            (sleep.clone(), "make", (file.as_str(), file.as_str())),
+            (sleep.clone(), "worker: job /home/x/make", (file.as_str(), file.as_str())),
+            (path("linked"), "make", (file.as_str(), "linked")),
+            (path("copied"), "copied", ("copied", "copied")),
+            (path(script), "make", (shell.as_str(), script)),
+        ] {
+            let mut child = Command::new(&program)
+                .arg0(shown)
+                .arg("60")
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let stat = procfs.stat(child.id()).unwrap().unwrap();
+            let found = procfs.program(child.id(), &stat.comm).unwrap().unwrap();
+            child.kill().and_then(|()| child.wait()).unwrap();
+            assert_eq!((found.file.as_str(), found.called.as_str()), expected, "{program:?} as {shown}");
+        }
+    }
+
+    fn which(program: &str) -> Vec<u8> {
+        let found = std::process::Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+        found.unwrap().stdout
+    }
+
+    /// Red if the pidfd's process is not checked again after its start time was read: the hook ends it in between, so that
+    /// what was read may be a later process's.
+    #[test]
+    fn a_pidfd_is_identified_only_while_its_process_runs() {
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id();
+        let copy = Pinned::of(pid).unwrap().descriptor().try_clone().unwrap();
+        let again = copy.try_clone().unwrap();
+        let (pinned, key) = identify(&mut procfs, copy).unwrap().unwrap();
+        assert_eq!((pinned.pid(), Some(key)), (pid, procfs.stat(pid).unwrap().map(|stat| stat.key)));
+        assert!(pin(&mut procfs, key).unwrap().is_some());
+        assert!(pin(&mut procfs, ProcessKey { start: key.start + 1, ..key }).unwrap().is_none());
+        let later = format!("{pid} (later) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99999 0 0\n");
+        let hook = crate::host::tamper(move |access| {
+            if !access.is(crate::host::Kind::Read, &format!("{pid}/stat")) {
+                return crate::host::Answer::GoOn;
+            }
+            child.kill().and_then(|()| child.wait()).unwrap();
+            crate::host::Answer::Falsify(later.clone().into_bytes())
+        });
+        assert!(identify(&mut procfs, again).unwrap().is_none());
+        drop(hook);
+        assert!(pin(&mut procfs, key).unwrap().is_none());
     }
 
     #[test]

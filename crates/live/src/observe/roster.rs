@@ -34,6 +34,7 @@
 
 mod account;
 mod each;
+mod entered;
 mod inherit;
 mod origin;
 mod place;
@@ -54,6 +55,7 @@ use crate::observe::names::SystemNames;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, State};
 
 pub use each::Seen;
+pub use entered::{Entered, KeepsEntered};
 use inherit::unit_if_there;
 
 pub use scope::Due;
@@ -167,6 +169,7 @@ impl Decisive {
             match member.kind {
                 MemberKind::User(_) | MemberKind::Group(_) => decisive.identity = true,
                 MemberKind::Command(_) => decisive.program = true,
+                MemberKind::CommandOf(..) => (decisive.program, decisive.identity) = (true, true),
                 MemberKind::Cgroup(_) => decisive.cgroup = true,
                 MemberKind::Pid(_) => {}
             }
@@ -194,9 +197,10 @@ pub struct Roster {
     /// Processes beside those of other units: of these, some are to get a scope.
     beside: BTreeSet<u32>,
     known: BTreeMap<u32, Known>,
-    /// Units by path, since ids change with the contract.
-    entered: BTreeMap<ProcessKey, String>,
-    /// Users that entered a unit by `exec` since this roster began: whom the marker is believed.
+    /// Users and units; these by path, since ids change with the contract.
+    entered: BTreeMap<ProcessKey, (u32, String)>,
+    keeper: Option<Box<dyn KeepsEntered>>,
+    /// Users that entered a unit by `exec` since this roster began, or before and are kept: whom the marker is believed.
     grants: BTreeSet<(u32, String)>,
     accounts: Vec<account::Account>,
     /// What /proc/loadavg said before the last listing.
@@ -262,6 +266,7 @@ impl Roster {
             beside: BTreeSet::new(),
             known: BTreeMap::new(),
             entered: BTreeMap::new(),
+            keeper: None,
             grants: BTreeSet::new(),
             accounts: Vec::new(),
             births: None,
@@ -396,15 +401,16 @@ impl Roster {
     }
 
     /// Notes that a process entered a unit by `exec`; the next look puts it there. Its user is read from the kernel.
-    /// False if the process is gone.
+    /// False if the process is gone. An error if it could not be kept for the next daemon: then it is in no unit by that.
     pub fn enter(&mut self, contract: &Contract, key: ProcessKey, unit: UnitId) -> Result<bool, LiveError> {
         let (stat, identity) = (self.procfs.stat(key.pid)?, self.procfs.identity(key.pid)?);
         let (Some(_), Some(identity)) = (stat.filter(|stat| stat.key == key), identity) else {
             return Ok(false);
         };
         let path = contract.unit(unit).path.clone();
+        self.keep(key, identity.uid, &path)?;
         self.grants.insert((identity.uid, path.clone()));
-        self.entered.insert(key, path);
+        self.entered.insert(key, (identity.uid, path));
         self.stale.insert(key.pid);
         self.scopes.entering.insert(key);
         Ok(true)
@@ -559,20 +565,19 @@ impl Roster {
         let all = before.is_none();
         let mut facts = before.unwrap_or_default();
         (facts.pid, facts.kernel_thread) = (pid, false);
-        facts.comm.clone_from(&stat.comm);
         if all || self.decisive.identity {
             let Some(identity) = self.procfs.identity(pid)? else { return Ok(None) };
             (facts.uid, facts.gids) = (identity.uid, identity.gids);
         }
         if all || self.decisive.program {
-            let Some(program) = self.procfs.program(pid)? else { return Ok(None) };
-            facts.program = program;
+            let Some(names) = self.procfs.program(pid, &stat.comm)? else { return Ok(None) };
+            (facts.program, facts.comm) = (names.file, names.called);
         }
         if all || self.decisive.cgroup || self.moving.is_some() {
             let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
             facts.cgroup = cgroup;
         }
-        facts.manager = self.procfs.is_service_manager(pid, &facts.comm);
+        facts.manager = self.procfs.is_service_manager(pid, &stat.comm);
         Ok(Some(facts))
     }
 
@@ -706,7 +711,7 @@ fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
 /// Where a process belongs, given what is known of its ancestors.
 fn placement_of(roster: &Roster, known: &Known) -> Placement {
     let parent = roster.known.get(&known.member.parent).map(|parent| parent.member.placement);
-    let entered = roster.entered.get(&known.member.key).and_then(|path| roster.contract.find(path));
+    let entered = roster.entered.get(&known.member.key).and_then(|(_, path)| roster.contract.find(path));
     let mut facts = ProcessFacts { parent: parent.or(known.orphaned), entered, ..known.facts.clone() };
     let user = roster.user_of(&facts);
     if user != facts.uid {

@@ -23,7 +23,7 @@ use rustix::process::Signal;
 
 use crate::LiveError;
 use crate::host;
-use crate::host::signal::Pinned;
+use crate::host::Pinned;
 use crate::undo::journal::{self, Journal};
 use crate::undo::lifeline::{Beats, Lifeline};
 use crate::undo::watch::Watch;

@@ -20,7 +20,7 @@ use crate::host;
 use crate::observe::knob::processes;
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::undo::journal::{Entry, compacted, first_word};
-use crate::undo::way_back::{Elsewhere, Sent, WayBack, origin_of, send_out_of_scope};
+use crate::undo::way_back::{Elsewhere, Sent, WayBack, enter, origin_of, residents, send_out_of_scope};
 
 /// How long what fails is tried again while nothing else succeeds: the more there is to undo, the longer that takes.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -133,7 +133,7 @@ impl Tree {
                 if inside.contains(&process.pid)
                     && is_alive(work.procfs, *process).map_err(io::Error::other)?
                 {
-                    work.undone.moved += u32::from(self.send(process.pid, Some(from), work)?);
+                    work.undone.moved += u32::from(self.send(*process, Some(from), work)?);
                 }
                 Ok(())
             }
@@ -162,14 +162,15 @@ impl Tree {
         // Who is born while this goes on is found by the next round.
         let mut seen = BTreeSet::new();
         loop {
-            let mut here = processes(scope).unwrap_or_default();
-            here.retain(|pid| seen.insert(*pid));
+            let mut here = residents(work.procfs, scope).unwrap_or_default();
+            here.retain(|key| seen.insert(*key));
             if here.is_empty() {
                 break;
             }
-            for pid in here {
-                let origin = origin_of(work.procfs, pid, &self.origins);
-                work.undone.moved += u32::from(send_out_of_scope(pid, origin.as_deref())?);
+            for key in here {
+                let origin = origin_of(work.procfs, key.pid, &self.origins);
+                let sent = send_out_of_scope(work.procfs, key, origin.as_deref())?;
+                work.undone.moved += u32::from(sent);
             }
         }
         Ok(())
@@ -183,8 +184,8 @@ impl Tree {
         for child in host::list(group)?.iter().filter(|child| child.is_dir) {
             self.remove(&child.path, work)?;
         }
-        for pid in processes(group).unwrap_or_default() {
-            work.undone.moved += u32::from(self.move_home(pid, group, work)?);
+        for key in residents(work.procfs, group).unwrap_or_default() {
+            work.undone.moved += u32::from(self.move_home(key, group, work)?);
         }
         match host::remove_dir(group) {
             Ok(()) => work.undone.removed += 1,
@@ -196,31 +197,31 @@ impl Tree {
 
     /// Moves a process out of a group. Home may not take processes yet: in a delegated group its controllers are enabled
     /// for ours until those are gone. Then it waits in the leaf that was made beside them, whose turn comes later.
-    fn move_home(&self, pid: u32, group: &Path, work: &mut Work<'_>) -> io::Result<bool> {
-        let origin = origin_of(work.procfs, pid, &self.origins);
+    fn move_home(&self, key: ProcessKey, group: &Path, work: &mut Work<'_>) -> io::Result<bool> {
+        let origin = origin_of(work.procfs, key.pid, &self.origins);
         let home = origin.as_deref().or(self.last());
         let beside = |leaf: &&PathBuf| leaf.parent() == home && !group.starts_with(leaf);
-        match (self.send(pid, origin.as_deref(), work), self.created.iter().find(beside)) {
+        match (self.send(key, origin.as_deref(), work), self.created.iter().find(beside)) {
             (Err(err), Some(leaf)) if err.raw_os_error() == Some(libc::EBUSY) => {
-                host::overwrite(&leaf.join("cgroup.procs"), &pid.to_string()).map(|()| false)
+                enter(work.procfs, key, leaf).map(|_| false)
             }
             (result, _) => result,
         }
     }
 
     /// Sends a process to where it came from, or to the next best place. False if it is gone.
-    fn send(&self, pid: u32, origin: Option<&Path>, work: &mut Work<'_>) -> io::Result<bool> {
+    fn send(&self, key: ProcessKey, origin: Option<&Path>, work: &mut Work<'_>) -> io::Result<bool> {
         let (Some(ours), Some(last)) = (self.created.first(), self.last()) else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "the journal names no control group of ours",
             ));
         };
-        match (WayBack { last, ours }).send(work.procfs, pid, origin, work.insist)? {
+        match (WayBack { last, ours }).send(work.procfs, key, origin, work.insist)? {
             Sent::Gone => Ok(false),
             Sent::Home => Ok(true),
             Sent::Elsewhere(to) => {
-                work.elsewhere.note(work.procfs, pid, origin, to);
+                work.elsewhere.note(work.procfs, key.pid, origin, to);
                 Ok(true)
             }
         }

@@ -9,10 +9,10 @@ use commonhold_machine::CpuSet;
 
 use super::Undone;
 use crate::LiveError;
-use crate::host::affinity;
 use crate::host::io_priority::{self, IoPriority};
 use crate::host::oom_score;
-use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat};
+use crate::host::{Pinned, affinity};
+use crate::observe::process::{Listed, Pins, ProcFs, ProcessKey, Stat};
 use crate::observe::roster::MARKER;
 use crate::undo::journal::Entry;
 
@@ -28,7 +28,8 @@ pub(super) trait Inherited {
     /// What an entry says about it.
     fn entry(entry: &Entry) -> Option<Said<Self::Value>>;
     fn get(tid: u32) -> io::Result<Self::Value>;
-    fn set(tid: u32, value: &Self::Value) -> io::Result<()>;
+    /// Gives it to a thread of a pinned process, and to nobody else: `ESRCH` if the number is another's by now.
+    fn set(process: &Pinned, tid: u32, value: &Self::Value) -> io::Result<()>;
     /// Where what was restored is counted.
     fn count(undone: &mut Undone) -> &mut u32;
     /// What to do by hand.
@@ -60,8 +61,9 @@ impl Inherited for Affinity {
         affinity::get(tid)
     }
 
-    fn set(tid: u32, cpus: &CpuSet) -> io::Result<()> {
-        affinity::set(tid, cpus)
+    fn set(process: &Pinned, tid: u32, cpus: &CpuSet) -> io::Result<()> {
+        let is_ours = |now: &CpuSet| now.difference(cpus).is_empty();
+        process.give(tid, cpus, (affinity::get, affinity::set), is_ours)
     }
 
     fn count(undone: &mut Undone) -> &mut u32 {
@@ -92,8 +94,8 @@ impl Inherited for Priority {
         io_priority::get(tid)
     }
 
-    fn set(tid: u32, priority: &IoPriority) -> io::Result<()> {
-        io_priority::set(tid, *priority)
+    fn set(process: &Pinned, tid: u32, priority: &IoPriority) -> io::Result<()> {
+        process.give(tid, priority, (io_priority::get, io_priority::set_to), |now| now == priority)
     }
 
     fn count(undone: &mut Undone) -> &mut u32 {
@@ -124,8 +126,8 @@ impl Inherited for OomScore {
         oom_score::get(tid)
     }
 
-    fn set(tid: u32, value: &i16) -> io::Result<()> {
-        oom_score::set(tid, *value)
+    fn set(process: &Pinned, tid: u32, value: &i16) -> io::Result<()> {
+        oom_score::set(process, tid, *value)
     }
 
     fn count(undone: &mut Undone) -> &mut u32 {
@@ -215,7 +217,7 @@ fn round<I: Inherited>(
         }
     }
     let mut restored = 0;
-    let mut threads = Vec::new();
+    let (mut threads, mut pins) = (Vec::new(), Pins::default());
     for stat in stats.values().filter(|stat| !stat.kernel_thread) {
         let pid = stat.key.pid;
         let relative = if record.originals.contains_key(&stat.key) {
@@ -226,9 +228,19 @@ fn round<I: Inherited>(
             None
         };
         let Some(relative) = relative else { continue };
+        // Its identity was read above. Pinned, it cannot be taken for a later process with its number.
+        let process = match pins.pin(procfs, stat.key) {
+            Ok(process) => process,
+            Err(err) if err.raw_os_error() == Some(libc::ESRCH) => continue,
+            Err(err) => {
+                let original = record.original(relative, pid).cloned();
+                refused.extend(original.map(|original| (pid, (original, err))));
+                continue;
+            }
+        };
         if procfs.threads(pid, &mut threads)? {
-            restored +=
-                threads.iter().map(|tid| restore_thread::<I>(record, relative, *tid, refused)).sum::<u32>();
+            let restore = |tid: &u32| restore_thread::<I>(record, relative, process, *tid, refused);
+            restored += threads.iter().map(restore).sum::<u32>();
         }
     }
     Ok(restored)
@@ -238,6 +250,7 @@ fn round<I: Inherited>(
 fn restore_thread<I: Inherited>(
     record: &Record<I::Value>,
     relative: ProcessKey,
+    process: &Pinned,
     tid: u32,
     refused: &mut Refused<I::Value>,
 ) -> u32 {
@@ -245,7 +258,7 @@ fn restore_thread<I: Inherited>(
     if now == *original || !record.given.contains(&now) || refused.contains_key(&tid) {
         return 0;
     }
-    match I::set(tid, original) {
+    match I::set(process, tid, original) {
         Ok(()) => u32::from(I::get(tid).is_ok_and(|after| after != now)),
         Err(err) if err.raw_os_error() == Some(libc::ESRCH) => 0,
         Err(err) => {

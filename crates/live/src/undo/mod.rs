@@ -16,6 +16,7 @@
 mod bus;
 pub mod caretaker;
 mod followers;
+pub mod entered;
 mod groups;
 mod inherited;
 pub mod journal;

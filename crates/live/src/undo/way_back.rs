@@ -28,7 +28,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::host;
-use crate::observe::process::{ProcFs, ProcessKey};
+use crate::observe::knob::processes;
+use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 
 /// The leaf for processes in a group that takes none itself.
 pub(crate) const LEAF: &str = "commonhold.left";
@@ -62,23 +63,25 @@ impl WayBack<'_> {
     pub(crate) fn send(
         &self,
         procfs: &mut ProcFs,
-        pid: u32,
+        key: ProcessKey,
         origin: Option<&Path>,
         insist: bool,
     ) -> io::Result<Sent> {
         if let Some(origin) = origin.filter(|origin| is_group(origin)) {
-            return match enter(pid, origin) {
-                Err(err) if insist && err.raw_os_error() == Some(libc::EBUSY) => enter_leaf(pid, origin),
+            return match enter(procfs, key, origin) {
+                Err(err) if insist && err.raw_os_error() == Some(libc::EBUSY) => {
+                    enter_leaf(procfs, key, origin)
+                }
                 entered => Ok(if entered? { Sent::Home } else { Sent::Gone }),
             };
         }
-        for group in self.others(procfs, pid, origin) {
+        for group in self.others(procfs, key.pid, origin) {
             // One that is not ours to write to, or is gone since, is passed over.
-            if let Ok(sent) = enter_or_leaf(pid, &group) {
+            if let Ok(sent) = enter_or_leaf(procfs, key, &group) {
                 return Ok(sent);
             }
         }
-        let here = enter(pid, self.last)?;
+        let here = enter(procfs, key, self.last)?;
         Ok(if here { Sent::Elsewhere(self.last.to_owned()) } else { Sent::Gone })
     }
 
@@ -109,9 +112,13 @@ impl WayBack<'_> {
 }
 
 /// Sends a process that is in a scope to where it came from. False: it is gone, or that group is, and it stays.
-pub(crate) fn send_out_of_scope(pid: u32, origin: Option<&Path>) -> io::Result<bool> {
+pub(crate) fn send_out_of_scope(
+    procfs: &mut ProcFs,
+    key: ProcessKey,
+    origin: Option<&Path>,
+) -> io::Result<bool> {
     match origin.filter(|origin| is_group(origin)) {
-        Some(origin) => enter(pid, origin),
+        Some(origin) => enter(procfs, key, origin),
         None => Ok(false),
     }
 }
@@ -165,33 +172,75 @@ fn is_group(dir: &Path) -> bool {
 }
 
 /// Moves a process into a group. False if it is gone.
-fn enter(pid: u32, group: &Path) -> io::Result<bool> {
-    match host::overwrite(&group.join("cgroup.procs"), &pid.to_string()) {
-        Ok(()) => Ok(true),
+///
+/// A group takes numbers only, so the start time is read before the write and again after it. A number that was reused before
+/// is not written. A process that got the number in between was born in between: it goes back to where its parent is, as
+/// children are born there.
+pub(crate) fn enter(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<bool> {
+    let mut is_it = || is_alive(procfs, key).map_err(io::Error::other);
+    if !is_it()? {
+        return Ok(false);
+    }
+    match host::overwrite(&group.join("cgroup.procs"), &key.pid.to_string()) {
         Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(false),
         Err(err) => Err(err),
+        Ok(()) if is_it()? => Ok(true),
+        Ok(()) => take_back(procfs, key, group).map(|()| false),
     }
 }
 
-/// Moves a process into a group, or into the leaf in it where that is a slice or takes none itself.
-fn enter_or_leaf(pid: u32, group: &Path) -> io::Result<Sent> {
-    if group.extension().is_some_and(|kind| kind == "slice") {
-        return enter_leaf(pid, group);
+/// Sends the process that has a number after another one out of a group that the other one was meant for, to its parent's.
+pub(crate) fn take_back(procfs: &mut ProcFs, meant: ProcessKey, group: &Path) -> io::Result<()> {
+    let newborn = procfs.stat(meant.pid).map_err(io::Error::other)?;
+    let Some(newborn) = newborn.filter(|stat| stat.key != meant) else { return Ok(()) };
+    let here = procfs.cgroup(meant.pid).map_err(io::Error::other)?.unwrap_or_default();
+    let parents = procfs.cgroup(newborn.parent).map_err(io::Error::other)?;
+    let root = root_above(group);
+    let dir = |path: &str| root.join(path.trim_start_matches('/'));
+    let Some(parents) = parents.filter(|parents| dir(&here) == group && *parents != here) else {
+        return Ok(());
+    };
+    match host::overwrite(&dir(&parents).join("cgroup.procs"), &meant.pid.to_string()) {
+        Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        done => done,
     }
-    match enter(pid, group) {
-        Err(err) if err.raw_os_error() == Some(libc::EBUSY) => enter_leaf(pid, group),
+}
+
+/// The processes that are in a group itself.
+///
+/// They are listed twice, and their start times read in between: a number that was reused meanwhile is not taken for one in
+/// the group unless its process is in the group, too.
+pub(crate) fn residents(procfs: &mut ProcFs, group: &Path) -> io::Result<Vec<ProcessKey>> {
+    let mut found = Vec::new();
+    for pid in processes(group)? {
+        found.extend(procfs.stat(pid).map_err(io::Error::other)?.map(|stat| stat.key));
+    }
+    if !found.is_empty() {
+        let still = processes(group)?;
+        found.retain(|key| still.contains(&key.pid));
+    }
+    Ok(found)
+}
+
+/// Moves a process into a group, or into the leaf in it where that is a slice or takes none itself.
+fn enter_or_leaf(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<Sent> {
+    if group.extension().is_some_and(|kind| kind == "slice") {
+        return enter_leaf(procfs, key, group);
+    }
+    match enter(procfs, key, group) {
+        Err(err) if err.raw_os_error() == Some(libc::EBUSY) => enter_leaf(procfs, key, group),
         entered => Ok(if entered? { Sent::Elsewhere(group.to_owned()) } else { Sent::Gone }),
     }
 }
 
 /// Moves a process into the leaf in a group.
-fn enter_leaf(pid: u32, group: &Path) -> io::Result<Sent> {
+fn enter_leaf(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<Sent> {
     let leaf = group.join(LEAF);
     match host::make_dir(&leaf) {
         Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err),
         _ => {}
     }
-    Ok(if enter(pid, &leaf)? { Sent::Elsewhere(leaf) } else { Sent::Gone })
+    Ok(if enter(procfs, key, &leaf)? { Sent::Elsewhere(leaf) } else { Sent::Gone })
 }
 
 /// Why a process cannot go back to a group.
@@ -237,6 +286,7 @@ mod tests {
     use super::*;
 
     const PID: u32 = 90_000_001;
+    const KEY: ProcessKey = ProcessKey { pid: PID, start: 101 };
 
     /// A tree of folders that look like control groups, and a process of a user's in a folder that looks like /proc.
     struct Fake(tempfile::TempDir);
@@ -280,7 +330,7 @@ mod tests {
                 }
                 host::Answer::GoOn
             });
-            let sent = way_back.send(&mut procfs, PID, origin.as_deref(), false).unwrap();
+            let sent = way_back.send(&mut procfs, KEY, origin.as_deref(), false).unwrap();
             let to = match &sent {
                 Sent::Elsewhere(to) => to.clone(),
                 _ => origin.unwrap(),
@@ -341,6 +391,51 @@ mod tests {
         known.insert(key(PID + 1, 101), "/parent".into());
         assert_eq!(origin_of(&mut procfs, PID, &known), Some("/parent".into()));
         assert_eq!(origin_of(&mut procfs, PID + 5, &known), None, "it is gone");
+    }
+
+    /// Red if the start time is not read again after the write: the number is another process's by the time the kernel takes
+    /// it, and that one stays in a group that it has nothing to do with.
+    #[test]
+    fn who_gets_a_number_while_it_is_moved_goes_back_to_its_parent() {
+        let fake = Fake::new(7, &["target", "system.slice/x.service"]);
+        let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
+        let of = fake.0.path().join(format!("proc/{PID}"));
+        let target = fake.group("target/cgroup.procs");
+        let hook = host::tamper(move |access| {
+            if access.kind == host::Kind::Write && access.path == target {
+                let stat = fs::read_to_string(of.join("stat")).unwrap();
+                fs::write(of.join("stat"), stat.replace(" 101 0", " 999 0")).unwrap();
+                fs::write(of.join("cgroup"), "0::/target\n").unwrap();
+            }
+            host::Answer::GoOn
+        });
+        assert!(!enter(&mut procfs, KEY, &fake.group("target")).unwrap());
+        drop(hook);
+        let parents = fake.group("system.slice/x.service/cgroup.procs");
+        assert_eq!(fs::read_to_string(&parents).unwrap(), PID.to_string());
+        // From now on the number is known to be another's, and nothing is written.
+        let _hook = host::tamper(|access| {
+            assert_ne!(access.kind, host::Kind::Write);
+            host::Answer::GoOn
+        });
+        assert!(!enter(&mut procfs, KEY, &fake.group("target")).unwrap());
+    }
+
+    /// A number that is listed, and another's when its start time is read.
+    #[test]
+    fn who_left_while_a_group_was_listed_is_not_in_it() {
+        let fake = Fake::new(7, &["target"]);
+        let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
+        let target = fake.group("target/cgroup.procs");
+        fs::write(&target, format!("{PID}\n")).unwrap();
+        assert_eq!(residents(&mut procfs, &fake.group("target")).unwrap(), [KEY]);
+        let _hook = host::tamper(move |access| {
+            if access.is(host::Kind::Read, &format!("{PID}/stat")) {
+                fs::write(&target, "").unwrap();
+            }
+            host::Answer::GoOn
+        });
+        assert_eq!(residents(&mut procfs, &fake.group("target")).unwrap(), []);
     }
 
     #[test]

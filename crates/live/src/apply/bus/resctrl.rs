@@ -29,7 +29,7 @@ use crate::observe::bus::resctrl::{
 };
 use crate::observe::files::{Tree, plain};
 use crate::observe::jobs::{has_gangs, told_every};
-use crate::observe::process::{ProcFs, ProcessKey};
+use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::observe::roster::Roster;
 use crate::undo::journal::{self, Entry, Journal};
 
@@ -378,12 +378,22 @@ fn make(dir: &Path, journal: &mut Journal) -> Result<(), LiveError> {
 }
 
 /// Puts the threads of a process into a group. Those that end meanwhile need none.
+///
+/// `tasks` takes numbers. Each is written only while the process has that thread, and is checked by the round after: the last
+/// one finds nothing new, and knows whose the numbers are by then. A thread of another process that got one meanwhile goes to
+/// the default group.
 fn bring(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     let tasks = dir.join("tasks");
     let (mut brought, mut tids) = (BTreeSet::new(), Vec::new());
     for _ in 0..ROUNDS {
         tids.clear();
         procfs.threads(key.pid, &mut tids)?;
+        // After the listing: what was listed was this process's.
+        if !is_alive(procfs, key)? {
+            tids.clear();
+        }
+        let others = brought.iter().filter(|tid| !tids.contains(*tid));
+        others.for_each(|tid| leave_to_default(dir, *tid));
         let new: Vec<u32> = tids.iter().filter(|tid| brought.insert(**tid)).copied().collect();
         if new.is_empty() {
             break;
@@ -402,6 +412,19 @@ fn bring(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), LiveErr
         }
     }
     Ok(())
+}
+
+/// Has a thread measured by nobody: it was brought by a number that was another's. A number that nobody has is no error.
+fn leave_to_default(dir: &Path, tid: u32) {
+    let in_group = |dir: &Path| {
+        let listed = host::read_to_string(&dir.join("tasks")).unwrap_or_default();
+        listed.lines().any(|line| line.trim().parse() == Ok(tid))
+    };
+    let default = dir.ancestors().filter(|dir| host::exists(&dir.join("tasks"))).last();
+    if let Some(default) = default.filter(|_| in_group(dir)) {
+        // Refused, it is a stray that the next look for strays brings to where it belongs.
+        let _ = host::write(&default.join("tasks"), &tid.to_string());
+    }
 }
 
 /// Gives a control group such a percentage in all domains, and sees whether it is in force.

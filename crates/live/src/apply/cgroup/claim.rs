@@ -189,9 +189,9 @@ fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<Liv
     let (way_back, mut elsewhere) = (WayBack { last: outside, ours: top }, Elsewhere::default());
     let mut groups = vec![top.to_owned()];
     while let Some(group) = groups.pop() {
-        for pid in if host::is_dir(&group) { processes(&group)? } else { Vec::new() } {
-            if let Ok(Sent::Elsewhere(to)) = way_back.send(procfs, pid, None, true) {
-                elsewhere.note(procfs, pid, None, to);
+        for key in if host::is_dir(&group) { residents(procfs, &group)? } else { Vec::new() } {
+            if let Ok(Sent::Elsewhere(to)) = way_back.send(procfs, key, None, true) {
+                elsewhere.note(procfs, key.pid, None, to);
             }
         }
         let entries = host::list(&group).unwrap_or_default();
@@ -211,25 +211,30 @@ pub(super) fn empty(
     to: &Path,
     mut before: impl FnMut(u32) -> Result<(), LiveError>,
 ) -> Result<(), LiveError> {
+    if processes(dir)?.is_empty() {
+        return Ok(());
+    }
+    let mut procfs = ProcFs::open(Path::new("/proc"))?;
     for _ in 0..SWEEPS_MAX {
-        let pids = processes(dir)?;
-        if pids.is_empty() {
-            return Ok(());
-        }
-        for pid in pids {
-            before(pid)?;
-            match move_to(pid, to) {
-                Ok(()) => {}
-                // Gone meanwhile.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                Err(source) => {
-                    return Err(failed(&to.join("cgroup.procs"), format!("write `{pid}`"), source));
-                }
+        for key in residents(&mut procfs, dir)? {
+            before(key.pid)?;
+            if let Err(source) = way_back::enter(&mut procfs, key, to) {
+                let what = format!("write `{}`", key.pid);
+                return Err(failed(&to.join("cgroup.procs"), what, source));
             }
+        }
+        if processes(dir)?.is_empty() {
+            return Ok(());
         }
     }
     let source = io::Error::from_raw_os_error(libc::EBUSY);
     Err(failed(dir, "empty it: its processes fork faster than they can be moved".to_owned(), source))
+}
+
+/// The processes that stand in a cgroup itself, identified.
+fn residents(procfs: &mut ProcFs, dir: &Path) -> Result<Vec<ProcessKey>, LiveError> {
+    let read = way_back::residents(procfs, dir);
+    read.map_err(|source| failed(&dir.join("cgroup.procs"), "read it".to_owned(), source))
 }
 
 /// The processes that stand in a cgroup itself.
@@ -248,11 +253,6 @@ pub(super) fn make(dir: &Path, outside: &Path, journal: &mut Journal) -> Result<
         made = host::make_dir(dir);
     }
     made.map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
-}
-
-/// Moves one process, with all its threads.
-pub(super) fn move_to(pid: u32, dir: &Path) -> io::Result<()> {
-    write(&dir.join("cgroup.procs"), &pid.to_string())
 }
 
 /// Enables controllers at BASE, one by one, so that one that is refused does not take the other with it.

@@ -268,7 +268,7 @@ fn beyond_means(path: &str, allowed: u64, beyond: u64) -> LiveError {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::host::{self, clock, oom_score};
+    use crate::host::{self, Pinned, clock, oom_score};
     use crate::observe::roster::Scan;
     use crate::undo::undo;
     use commonhold_contract::{Member, MemberKind};
@@ -398,7 +398,7 @@ mod tests {
 
         // Its owner's own choice is what it gets back.
         let chosen = own.max(200);
-        oom_score::set(born, chosen).unwrap();
+        oom_score::set(&Pinned::of(born).unwrap(), born, chosen).unwrap();
         exposure.order(units[0], true);
         look(&mut exposure);
         assert_eq!([jobs[0].id(), born].map(of), [raised(own), raised(chosen)]);

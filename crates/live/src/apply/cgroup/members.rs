@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use commonhold_machine::CpuSet;
 
-use super::claim::{Tree, move_to};
+use super::claim::Tree;
 use crate::LiveError;
 use crate::host::{self, affinity};
 use crate::observe::process::{ProcFs, ProcessKey};
@@ -153,7 +153,7 @@ impl Members {
     /// systemd knows the scope.
     pub(super) fn send_out_of_scope(&mut self, process: ProcessKey, name: &str) -> Option<LiveError> {
         let origin = origin_of(&mut self.procfs, process.pid, &self.origins);
-        match way_back::send_out_of_scope(process.pid, origin.as_deref()) {
+        match way_back::send_out_of_scope(&mut self.procfs, process, origin.as_deref()) {
             Ok(_) => {
                 self.origins.remove(&process);
                 None
@@ -165,15 +165,14 @@ impl Members {
     }
 
     fn move_one(&mut self, arrival: &Arrival) -> Option<LiveError> {
-        let pid = arrival.process.pid;
-        let source = match move_to(pid, &arrival.to) {
-            Ok(()) => {
+        let source = match way_back::enter(&mut self.procfs, arrival.process, &arrival.to) {
+            Ok(false) => return None,
+            Ok(true) => {
                 if self.refused.remove(&arrival.process).is_some() {
                     self.reported.remove(&arrival.process);
                 }
                 return None;
             }
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return None,
             Err(error) => error,
         };
         self.origins.remove(&arrival.process);
@@ -245,7 +244,7 @@ impl Members {
         }
         let origin = origin_of(&mut self.procfs, process.pid, &self.origins);
         let way_back = WayBack { last: &tree.outside, ours: &tree.top };
-        let sent = way_back.send(&mut self.procfs, process.pid, origin.as_deref(), true);
+        let sent = way_back.send(&mut self.procfs, process, origin.as_deref(), true);
         if sent.is_ok() {
             self.origins.remove(&process);
             self.stranded.remove(&process);

@@ -22,10 +22,12 @@ use commonhold_policy::{MS, Time};
 use super::members::Members;
 use crate::LiveError;
 use crate::host;
-use crate::observe::process::ProcessKey;
+use crate::observe::knob::failed;
+use crate::observe::process::{ProcFs, ProcessKey};
 use crate::observe::roster::{Due, Roster};
 use crate::systemd::{Answer, Done, Queue, Request, Scope, Whose, group_of_slice, slice_for};
 use crate::undo::journal::{Entry, Journal, record};
+use crate::undo::way_back;
 
 /// Processes that do not wait are brought into scopes no more often.
 const BATCH_NS: Time = 500 * MS;
@@ -68,6 +70,8 @@ pub(super) struct Scopes {
     tries: BTreeMap<ProcessKey, u8>,
     /// Those for which no answer has come yet.
     waiting: BTreeSet<ProcessKey>,
+    /// Processes about which systemd has answered, and their scopes: whether it took those that were meant is to be seen.
+    unchecked: Vec<(ProcessKey, PathBuf)>,
     /// Directories of scopes that the journal has.
     there: BTreeSet<PathBuf>,
     batch_at: Time,
@@ -90,6 +94,7 @@ impl Scopes {
             asked: BTreeMap::new(),
             tries: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            unchecked: Vec::new(),
             there: BTreeSet::new(),
             batch_at: 0,
             looked_at: 0,
@@ -108,6 +113,7 @@ impl Scopes {
     ) -> Came {
         let mut came = Came::default();
         self.hear(&mut came);
+        self.take_back_strangers(roster.procfs(), &mut came);
         let is_answered = |due: &Due| !self.waiting.contains(&due.key) && !came.refused.contains(&due.key);
         let due: Vec<Due> = roster.due_for_scopes(now).into_iter().filter(is_answered).collect();
         let (entering, others): (Vec<Due>, Vec<Due>) = due.into_iter().partition(|due| due.enters);
@@ -187,7 +193,8 @@ impl Scopes {
 
     fn hear(&mut self, came: &mut Came) {
         for Done { number, answer } in self.queue.done() {
-            let Some(Asked { unit, keys, .. }) = self.asked.remove(&number) else { continue };
+            let Some(Asked { unit, cgroup, keys }) = self.asked.remove(&number) else { continue };
+            self.unchecked.extend(keys.iter().map(|key| (*key, cgroup.clone())));
             for key in &keys {
                 self.waiting.remove(key);
             }
@@ -213,6 +220,16 @@ impl Scopes {
                     }
                     came.refused.extend(refused);
                 }
+            }
+        }
+    }
+
+    /// systemd is told numbers (`PIDs`), and takes them later. A process that has got the number of one that ended meanwhile
+    /// was born meanwhile: it goes out of the scope, to where its parent is.
+    fn take_back_strangers(&mut self, procfs: &mut ProcFs, came: &mut Came) {
+        for (key, cgroup) in std::mem::take(&mut self.unchecked) {
+            if let Err(source) = way_back::take_back(procfs, key, &cgroup) {
+                came.problems.push(failed(&cgroup, format!("send process {} out of it", key.pid), source));
             }
         }
     }
@@ -258,7 +275,6 @@ mod tests {
 
     use super::*;
     use crate::host::{Kind, tamper};
-    use crate::observe::process::ProcFs;
     use crate::observe::roster::Scan;
     use crate::systemd::played::{Fault, Played};
 
@@ -396,6 +412,34 @@ mod tests {
         fake.now += SECOND;
         fake.look();
         assert_eq!(fake.entries().len(), before, "it is said once");
+    }
+
+    /// systemd takes the numbers later than it is told them. Red if nobody looks whose they were by then.
+    #[test]
+    fn who_gets_a_number_before_systemd_takes_it_leaves_the_scope() {
+        let mut fake = Fake::new();
+        fake.look();
+        let group = loop {
+            if let Some((name, ..)) = fake.played.stage().scopes.first() {
+                break format!("/commonhold.slice/commonhold-build.slice/{name}");
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        // Process 2 has ended, and a child of process 1 has its number, and stands where systemd put it.
+        fake.put(2, "other", &group);
+        let stat = fake.dir.path().join(format!("proc/{}/stat", BASE + 2));
+        let text = fs::read_to_string(&stat).unwrap();
+        let parent = format!(") S {} ", BASE + 1);
+        fs::write(&stat, text.replace(") S 0 ", &parent).replace(" 102 0", " 999 0")).unwrap();
+        fake.put(3, "make", &group);
+        for dir in Path::new(&group).ancestors() {
+            let dir = fake.dir.path().join(format!("cgroup{}", dir.display()));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("cgroup.procs"), "").unwrap();
+        }
+        assert_eq!(fake.answered().problems.len(), 0);
+        let back = fs::read_to_string(fake.dir.path().join(format!("cgroup{SHELL}/cgroup.procs"))).unwrap();
+        assert_eq!(back.trim(), (BASE + 2).to_string(), "and not the one that was meant");
     }
 
     #[test]

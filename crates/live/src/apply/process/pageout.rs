@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 use commonhold_contract::{Contract, UnitId};
 
 use crate::LiveError;
+use crate::host::Pinned;
 use crate::host::page_out::page_out;
-use crate::host::signal::Pinned;
 use crate::host::{self, File};
 use crate::observe::capability::GIVE_CAPABILITIES;
 use crate::observe::memory::mappings::{Mapping, Page, parse, runs};

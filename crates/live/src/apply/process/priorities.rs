@@ -24,7 +24,7 @@ use commonhold_contract::{Contract, UnitId};
 use super::{UserBackend, lineage};
 use crate::LiveError;
 use crate::host::io_priority::{self, IoPriority, LEVELS};
-use crate::observe::process::ProcessKey;
+use crate::observe::process::{Pins, ProcessKey};
 use crate::undo::journal::Entry;
 
 /// What the weights of siblings sum to, when nothing was corrected.
@@ -143,8 +143,9 @@ impl UserBackend {
                 self.priorities.given.insert(priority);
             }
         }
+        let mut pins = Pins::default();
         for (key, tid, held) in changes {
-            if !self.give_priority(key, tid, held) {
+            if !self.give_priority(&mut pins, key, tid, held) {
                 failed.insert(key);
             }
         }
@@ -192,8 +193,15 @@ impl UserBackend {
     }
 
     /// Whether there is nothing left to be done: the next look tries again what was refused now and then.
-    fn give_priority(&mut self, key: ProcessKey, tid: u32, held: Held) -> bool {
-        match io_priority::set(tid, held.given) {
+    ///
+    /// `ioprio_set(2)` takes a number. Its process is pinned, and [`Pinned::give`](crate::host::Pinned::give) looks the thread
+    /// up around the call.
+    fn give_priority(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, held: Held) -> bool {
+        let calls = (io_priority::get as fn(u32) -> _, io_priority::set_to as fn(u32, &_) -> _);
+        let given = pins
+            .pin(self.roster.procfs(), key)
+            .and_then(|process| process.give(tid, &held.given, calls, |now| *now == held.given));
+        match given {
             Ok(()) => {
                 self.priorities.held.entry(key).or_default().insert(tid, held);
                 true

@@ -2,7 +2,7 @@
 //! unit before the program's first step, however soon it ends.
 //!
 //! The rules are the policy's ([`selectors`]), in its order. The scheduler knows four facts of a process that executes
-//! a program: its user, its groups, its name, and whether a `command:` rule put its parent into a unit. It also knows
+//! a program: its user, its groups, the names of its program, and whether a `command:` rule put its parent into a unit. It also knows
 //! where the process's control group is. A process that was moved into a unit's control group stays in that unit,
 //! or comes to one within it.
 //!
@@ -46,6 +46,8 @@ fn to_match(Selector { test, unit }: &Selector, slot: impl Fn(UnitId) -> Option<
     Some(match test {
         Test::Inherited => Match::inherited(),
         Test::Command(glob) => Match::command(glob, unit??),
+        Test::CommandOfUser(glob, uid) => Match::command_of_user(glob, *uid, unit??),
+        Test::CommandOfGroup(glob, gid) => Match::command_of_group(glob, *gid, unit??),
         Test::User(uid) => Match::user(*uid, unit??),
         Test::Group(gid) => Match::group(*gid, unit??),
         // Who is in no unit already is where it belongs.
@@ -55,7 +57,7 @@ fn to_match(Selector { test, unit }: &Selector, slot: impl Fn(UnitId) -> Option<
 
 #[cfg(test)]
 mod tests {
-    use commonhold_contract::{Member, MemberKind, Principal};
+    use commonhold_contract::{Member, MemberKind, Principal, Whose};
     use commonhold_dispatch::NOBODY;
     use commonhold_dispatch::decision::{Executes, decide};
     use commonhold_policy::membership::{Placement, ProcessFacts, Rule, is_within, place};
@@ -87,6 +89,10 @@ mod tests {
             (0..4u32).prop_map(|uid| MemberKind::User(Principal::Id(uid))),
             (0..4u32).prop_map(|gid| MemberKind::Group(Principal::Id(gid))),
             "[ab*?]{1,4}".prop_map(MemberKind::Command),
+            ("[ab*?]{1,4}", 0..4u32)
+                .prop_map(|(glob, id)| MemberKind::CommandOf(glob, Whose::User(Principal::Id(id)))),
+            ("[ab*?]{1,4}", 0..4u32)
+                .prop_map(|(glob, id)| MemberKind::CommandOf(glob, Whose::Group(Principal::Id(id)))),
             // Names that nobody has.
             Just(MemberKind::User(Principal::Name("x".to_owned()))),
         ];
@@ -137,8 +143,8 @@ mod tests {
             }
             let decided = |process: &ProcessFacts, base: u32, heir| {
                 let ProcessFacts { uid, gids, comm, program, .. } = process;
-                let program = &format!("/bin/{program}");
-                decide(&lists, &around, &Executes { base, uid: *uid, gids, comm, program, heir })
+                let path = &format!("/bin/{comm}");
+                decide(&lists, &around, &Executes { base, uid: *uid, gids, file: program, path, heir })
             };
             let said = |placed: Placement| (slot_of(placed.unit), placed.rule == Rule::Command);
             let first = place(&contract, &Nobody, &parent);

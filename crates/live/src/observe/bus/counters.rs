@@ -21,7 +21,7 @@ use super::line_bytes;
 use crate::LiveError;
 use crate::host::perf::{Event, OfThread};
 use crate::observe::files::Tree;
-use crate::observe::process::{ProcFs, ProcessKey};
+use crate::observe::process::{Pins, ProcFs, ProcessKey};
 
 /// Counters at one time.
 pub(crate) const COUNTERS_MAX: usize = 512;
@@ -89,6 +89,7 @@ impl Counters {
         let Some(processes) = &mut self.processes else { return BTreeMap::new() };
         processes.retain(|key, _| jobs.contains_key(key));
         let mut open: usize = processes.values().map(|process| process.threads.len()).sum();
+        let mut pins = Pins::default();
         for key in jobs.keys() {
             if processes.contains_key(key) {
                 continue;
@@ -105,8 +106,12 @@ impl Counters {
             }
             let mut counted = Counted::default();
             for tid in tids {
-                match OfThread::open(self.event, tid) {
-                    Ok(counter) => counted.threads.push((counter, 0)),
+                // `perf_event_open(2)` takes a number. A counter that belongs to another process's thread by then is closed
+                // before it is ever read.
+                let counter = OfThread::open(self.event, tid)
+                    .and_then(|counter| Ok(pins.pin(procfs, *key)?.has_thread(tid)?.then_some(counter)));
+                match counter {
+                    Ok(counter) => counted.threads.extend(counter.map(|counter| (counter, 0))),
                     // For good: there are none here.
                     Err(error) if is_for_good(error.raw_os_error()) => {
                         self.processes = None;
@@ -174,7 +179,8 @@ mod tests {
     use super::*;
 
     fn this_process() -> ProcessKey {
-        ProcessKey { pid: std::process::id(), start: 1 }
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        procfs.stat(std::process::id()).unwrap().unwrap().key
     }
 
     fn jobs() -> BTreeMap<ProcessKey, JobId> {
@@ -227,6 +233,17 @@ mod tests {
         assert_eq!(Counters::for_share(GangsShare::Bus).event, Event::MISSES);
         let said = too_many(7, cores.what, 512).to_string();
         assert!(said.contains("on the cores") && said.contains("first-rate"), "{said}");
+    }
+
+    /// Red if a number is counted without a look at whose it is.
+    #[test]
+    fn a_reused_number_is_not_counted() {
+        let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
+        let mut counters = Counters::of(Event::FAULTS, "in a test", 10_000);
+        let earlier = ProcessKey { start: 1, ..this_process() };
+        counters.look(1, &BTreeMap::from([(earlier, JobId(1))]), &mut procfs, &mut Vec::new());
+        let counted = counters.processes.iter().flat_map(BTreeMap::values).map(|it| it.threads.len());
+        assert_eq!(counted.sum::<usize>(), 0);
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Roster {
         if let Some(leader) = leader.filter(|leader| placed(leader.member.placement.rule)) {
             known.orphan(Some(leader.member.placement));
         } else if let Some(path) = self.marked(pid, known.member.uid) {
-            self.entered.insert(known.member.key, path);
+            self.entered.insert(known.member.key, (known.member.uid, path));
         }
     }
 

@@ -1,18 +1,21 @@
 //! The roster on fake trees. Their process numbers are beyond any `pid_max`, so that no real process has them.
 #![allow(clippy::unwrap_used)]
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use std::rc::Rc;
 
 use commonhold_contract::{Contract, Each, Given, Member, MemberKind, Newcomer, Principal, UnitId};
 use commonhold_policy::Time;
 use commonhold_policy::membership::{Rule, Stays};
 
-use super::{Changes, MARKER, Moved, Roster, Scan, Seen, marker};
+use super::{Changes, Entered, KeepsEntered, MARKER, Moved, Roster, Scan, Seen, marker};
+use crate::LiveError;
 use crate::host::{Answer, Kind, tamper};
 use crate::observe::names::tests::{PAUSE_NS, Scripted};
 use crate::observe::names::{Book, SystemNames};
@@ -305,6 +308,66 @@ fn the_mark_is_believed_of_those_who_entered_only() {
     fake.check(5, "shared", Rule::Default);
     fake.check(6, "build", Rule::Exec);
     fake.check(7, "ana", Rule::User);
+}
+
+/// A record that is kept in memory; one without room refuses.
+#[derive(Debug)]
+struct Record {
+    kept: Rc<RefCell<Vec<Entered>>>,
+    has_room: bool,
+}
+
+impl KeepsEntered for Record {
+    fn keep(&mut self, new: &Entered, others: &[Entered]) -> Result<(), LiveError> {
+        if !self.has_room {
+            return Err(LiveError::Unavailable { what: "no room".to_owned(), remedy: String::new() });
+        }
+        *self.kept.borrow_mut() = others.iter().chain([new]).cloned().collect();
+        Ok(())
+    }
+}
+
+/// Red if nobody keeps who entered: under the next daemon's roster, a rule or the default decides.
+#[test]
+fn who_entered_is_in_its_unit_under_the_next_roster_too() {
+    let record = Rc::new(RefCell::new(Vec::new()));
+    let (contract, build, _) = contract();
+    let mut fake = Fake::new(contract);
+    for (pid, parent) in [(2, 0), (3, 2), (4, 0)] {
+        fake.put(pid, parent, pid, 1000, "sh");
+    }
+    fake.look(Scan::Full);
+    fake.roster.keep_entered(Box::new(Record { kept: Rc::clone(&record), has_room: true }));
+    for pid in [2, 4] {
+        assert!(fake.roster.enter(&fake.contract, key(pid), build).unwrap());
+    }
+    // Its number is another's by the time of the next daemon.
+    let stat = fake.root.path().join(format!("{}/stat", BASE + 4));
+    fs::write(&stat, fs::read_to_string(&stat).unwrap().replace(" 104 0", " 999 0")).unwrap();
+    fake.roster = Roster::new(fake.root.path(), &[]).unwrap();
+    let mut kept = record.take();
+    assert_eq!(kept.iter().map(|entered| entered.process).collect::<Vec<_>>(), [key(2), key(4)]);
+    kept.push(Entered { process: key(3), uid: 1000, unit: "gone".to_owned() });
+    let notes = fake.roster.restore_entered(&fake.contract, kept).unwrap();
+    assert!(notes.len() == 1 && notes[0].contains("entered unit `gone`"), "{notes:?}");
+    fake.look(Scan::Full);
+    fake.check(2, "build", Rule::Exec);
+    fake.check(3, "build", Rule::Exec);
+    fake.check(4, "ana", Rule::User);
+}
+
+/// Nobody enters who would be lost by the next daemon.
+#[test]
+fn who_cannot_be_kept_does_not_enter() {
+    let (contract, build, _) = contract();
+    let mut fake = Fake::new(contract);
+    fake.put(2, 0, 2, 1000, "sh");
+    fake.look(Scan::Full);
+    fake.roster.keep_entered(Box::new(Record { kept: Rc::default(), has_room: false }));
+    let refused = fake.roster.enter(&fake.contract, key(2), build).unwrap_err().to_string();
+    assert!(refused.contains("no room"), "{refused}");
+    fake.look(Scan::Quick);
+    fake.check(2, "ana", Rule::User);
 }
 
 #[test]

@@ -391,3 +391,22 @@ fn jobs_without_a_group_are_not_measured_and_that_is_said_once() {
     assert_eq!(world.jobs(3 * S, &of[1..]), (vec![None, None], vec![]));
     assert!(world.group("mon_groups/commonhold-job-1").exists());
 }
+
+/// Red if nobody looks again whose the numbers are: the process ends, and its number is another's, while it is brought.
+#[test]
+fn a_number_that_is_anothers_by_then_goes_to_the_default_group() {
+    let mut world = World::opened(2);
+    world.put(PID, "a", &[PID]);
+    world.look(1);
+    let dir = world.bus.groups[&world.contract.find("a").unwrap()].dir.clone();
+    let key = world.roster.member(PID).unwrap().key;
+    fs::remove_dir_all(world.dir.path().join(format!("proc/{PID}"))).unwrap();
+    world.written();
+    // The number is in the group's file, as the kernel lists it.
+    fs::write(dir.join("tasks"), format!("{PID}\n")).unwrap();
+    leave_to_default(&dir, PID);
+    let to: Vec<String> = world.written().into_iter().map(|(_, thread)| thread).collect();
+    assert_eq!(to, [PID.to_string()]);
+    bring(key, &dir, world.roster.procfs()).unwrap();
+    assert_eq!(world.written(), [], "nothing is written for a process that has ended");
+}

@@ -1,0 +1,270 @@
+//! Processes pinned by a pidfd.
+//!
+//! The kernel reuses the number of a process once its parent has waited for it, and that of a thread once the thread has
+//! ended. A pidfd keeps referring to the process that it was opened for. Three kinds of calls follow from that:
+//!
+//! - Signals and `process_madvise(2)` take the pidfd itself. They never reach another process.
+//! - Files of /proc that stay open refer to one process as well, as a pidfd does.
+//! - All other calls take numbers only. For these, [`Pinned::is_running`] and [`Pinned::has_thread`] tell *after* a call
+//!   whether the number referred to the pinned process throughout: numbers are reused, but never given back.
+//!
+//! Source: `pidfd_open(2)`; `pidfd_poll()` and `pidfd_show_fdinfo()` of the kernel's fs/pidfs.c and kernel/fork.c.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::files::read_to_string;
+use super::tamper::{About, Kind, ask, is_on, pass};
+
+/// One process, by its pidfd.
+#[derive(Debug)]
+pub struct Pinned {
+    pub(super) process: OwnedFd,
+    pub(super) pid: u32,
+}
+
+impl Pinned {
+    /// Pins the process that has this number now. Which process that is must be checked *afterwards*, by its start time:
+    /// [`pin`](crate::observe::process::pin) does both.
+    ///
+    /// Errors are the kernel's: `ESRCH` if there is none.
+    pub fn of(pid: u32) -> io::Result<Pinned> {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let number = number.ok_or_else(gone)?;
+        pass(Kind::Pin, About::Process(pid))?;
+        Ok(Pinned { process: pidfd_open(number, PidfdFlags::empty())?, pid })
+    }
+
+    /// Takes over a pidfd from elsewhere, such as `SO_PEERPIDFD`. Its number comes from the field `Pid:` of the pidfd's
+    /// /proc/self/fdinfo.
+    ///
+    /// `ESRCH` if the process was waited for already, or is not visible from this PID namespace: it has no number then.
+    /// `InvalidData` if the descriptor is no pidfd.
+    pub fn from_pidfd(process: OwnedFd) -> io::Result<Pinned> {
+        let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
+        let text = read_to_string(Path::new(&path))?;
+        let Some(number) = text.lines().find_map(|line| line.strip_prefix("Pid:")) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{path} has no field `Pid:`")));
+        };
+        // -1: waited for. 0: in no namespace that this one can see.
+        let pid = number.trim().parse().ok().filter(|pid| *pid > 0).ok_or_else(gone)?;
+        Ok(Pinned { process, pid })
+    }
+
+    /// Its number. Another process may have it once [`Pinned::is_running`] is false.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it still runs: a pidfd polls as readable once every thread has ended. While it runs, its number is its own.
+    pub fn is_running(&self) -> io::Result<bool> {
+        let mut polled = [PollFd::new(&self.process, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        loop {
+            match poll(&mut polled, Some(&at_once)) {
+                Ok(ready) => return Ok(ready == 0),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Whether a thread number belongs to this process now. Sends nothing: signal 0 only looks the thread up.
+    pub fn has_thread(&self, tid: u32) -> io::Result<bool> {
+        let number = |id: u32| libc::pid_t::try_from(id).map_err(|_| gone());
+        // SAFETY: numbers in, a number out.
+        let found = unsafe { libc::syscall(libc::SYS_tgkill, number(self.pid)?, number(tid)?, 0) };
+        let error = if found == 0 { None } else { Some(io::Error::last_os_error()) };
+        match error.as_ref().and_then(io::Error::raw_os_error) {
+            Some(libc::ESRCH) => Ok(false),
+            // The kernel looks the thread up before it checks permission. The pidfd is polled last: only then was the
+            // process's number its own while the thread was looked up.
+            None | Some(libc::EPERM) => self.is_running(),
+            Some(_) => Err(error.unwrap_or_else(gone)),
+        }
+    }
+
+    /// Gives one of its threads a value that threads are known by number for, and that children inherit: CPUs, an I/O
+    /// priority. `ESRCH` if the thread has ended, or if another process got its number at any time before this returned.
+    ///
+    /// The kernel offers these calls by number only. The thread is looked up before the call, so that a number that was
+    /// reused by then is never touched, and again after it. A thread that got the number in between was born in between, so
+    /// it had inherited its value: it gets back what its maker has. `is_ours` tells the value given, as the kernel made it.
+    pub(crate) fn give<V>(
+        &self,
+        tid: u32,
+        value: &V,
+        (get, set): (Get<V>, Set<V>),
+        is_ours: impl Fn(&V) -> bool,
+    ) -> io::Result<()> {
+        if !self.has_thread(tid)? {
+            return Err(gone());
+        }
+        set(tid, value)?;
+        if self.has_thread(tid)? {
+            return Ok(());
+        }
+        take_back(tid, (get, set), is_ours)?;
+        Err(gone())
+    }
+
+    /// Sends it a signal. Errors are the kernel's: `ESRCH` if it has ended.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        if is_on() {
+            ask(Kind::Signal, About::Process(self.pid), signal.as_raw().to_string()).passed()?;
+        }
+        Ok(pidfd_send_signal(&self.process, signal)?)
+    }
+
+    /// Becomes readable when it ends.
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.process
+    }
+}
+
+/// How a value of a thread is read, by the thread's number.
+type Get<V> = fn(u32) -> io::Result<V>;
+/// How it is set.
+type Set<V> = fn(u32, &V) -> io::Result<()>;
+
+/// Gives a newborn thread what it had inherited, if it has a value of ours. Nothing to do if nobody has the number.
+fn take_back<V>(tid: u32, (get, set): (Get<V>, Set<V>), is_ours: impl Fn(&V) -> bool) -> io::Result<()> {
+    let Some((process, maker)) = maker_of(tid) else { return Ok(()) };
+    let done = Pinned::of(process).and_then(|newborn| {
+        if !newborn.has_thread(tid)? || !is_ours(&get(tid)?) {
+            return Ok(());
+        }
+        // An absent maker, as across PID namespaces, leaves no better value than that of process 1.
+        let inherited = get(maker).or_else(|_| get(1))?;
+        set(tid, &inherited)
+    });
+    match done {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        done => done,
+    }
+}
+
+/// The process of a thread, and the thread that it inherited from: its process's first thread, or its parent's.
+fn maker_of(tid: u32) -> Option<(u32, u32)> {
+    let text = read_to_string(Path::new(&format!("/proc/{tid}/status"))).ok()?;
+    let field =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
+    let process = field("Tgid:")?;
+    Some((process, if process == tid { field("PPid:")? } else { process }))
+}
+
+fn gone() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESRCH)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::{Answer, affinity, tamper};
+    use super::*;
+    use commonhold_machine::CpuSet;
+    use std::cell::RefCell;
+    use std::os::fd::AsFd;
+    use std::process::{Child, Command};
+    use std::rc::Rc;
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("60").spawn().unwrap()
+    }
+
+    #[test]
+    fn a_pidfd_from_elsewhere_knows_its_process_until_that_is_waited_for() {
+        let mut child = sleeper();
+        let original = Pinned::of(child.id()).unwrap();
+        let copy = || original.process.as_fd().try_clone_to_owned().unwrap();
+        let pinned = Pinned::from_pidfd(copy()).unwrap();
+        assert_eq!(pinned.pid(), child.id());
+        assert!(pinned.is_running().unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!pinned.is_running().unwrap());
+        assert_eq!(Pinned::from_pidfd(copy()).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(Pinned::from_pidfd(file.into()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// Gives the next process to be born a number, which must be free.
+    fn next_number(pid: u32) -> io::Result<()> {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())
+    }
+
+    /// Ends a process and has another one get its number; `None` where this test may not choose numbers.
+    fn reuse(child: &mut Child) -> Option<Child> {
+        child.kill().and_then(|()| child.wait()).unwrap();
+        for _ in 0..100 {
+            next_number(child.id()).ok()?;
+            let mut other = sleeper();
+            if other.id() == child.id() {
+                return Some(other);
+            }
+            other.kill().and_then(|()| other.wait()).unwrap();
+        }
+        None
+    }
+
+    /// Red if the thread is not looked up again after the call: the number changes hands right before the kernel takes the
+    /// order, and the newcomer keeps the CPU that was meant for another process.
+    #[test]
+    fn who_gets_a_number_while_it_is_acted_upon_keeps_nothing_of_it() {
+        let all = affinity::get(0).unwrap();
+        let one: CpuSet = all.iter().take(1).collect();
+        let (mut first, second) = (sleeper(), Rc::new(RefCell::new(None)));
+        let pid = first.id();
+        let pinned = Pinned::of(pid).unwrap();
+        let (reused, mut done) = (Rc::clone(&second), false);
+        let hook = tamper(move |access| {
+            if access.kind == Kind::SetAffinity && !std::mem::replace(&mut done, true) {
+                *reused.borrow_mut() = reuse(&mut first);
+            }
+            Answer::GoOn
+        });
+        let given = pinned.give(pid, &one, (affinity::get, affinity::set), |now| *now == one);
+        drop(hook);
+        assert_eq!(given.unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        let Some(mut second) = second.borrow_mut().take() else {
+            println!("not run: numbers cannot be chosen here (CAP_CHECKPOINT_RESTORE)");
+            return;
+        };
+        assert_eq!(affinity::get(pid).unwrap(), all);
+        second.kill().and_then(|()| second.wait()).unwrap();
+    }
+
+    #[test]
+    fn a_number_that_is_another_process_s_already_is_not_touched() {
+        let (mut first, mut second) = (sleeper(), sleeper());
+        let pinned = Pinned::of(first.id()).unwrap();
+        let one: CpuSet = affinity::get(0).unwrap().iter().take(1).collect();
+        let before = affinity::get(second.id()).unwrap();
+        let _hook = tamper(|access| {
+            assert_ne!(access.kind, Kind::SetAffinity, "nothing is set");
+            Answer::GoOn
+        });
+        let given = pinned.give(second.id(), &one, (affinity::get, affinity::set), |_| true);
+        assert_eq!(given.unwrap_err().raw_os_error(), Some(libc::ESRCH), "not one of its threads");
+        assert_eq!(affinity::get(second.id()).unwrap(), before);
+        for child in [&mut first, &mut second] {
+            child.kill().and_then(|()| child.wait()).unwrap();
+        }
+    }
+
+    #[test]
+    fn threads_belong_to_their_process_alone() {
+        let mut child = sleeper();
+        let (own, other) = (Pinned::of(std::process::id()).unwrap(), Pinned::of(child.id()).unwrap());
+        let tid = u32::try_from(rustix::thread::gettid().as_raw_pid()).unwrap();
+        assert!(own.has_thread(tid).unwrap() && own.has_thread(own.pid()).unwrap());
+        assert!(!other.has_thread(tid).unwrap() && other.has_thread(child.id()).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!other.has_thread(other.pid()).unwrap());
+    }
+}
