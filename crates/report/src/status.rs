@@ -76,7 +76,13 @@ pub fn text(statement: &Statement, style: Style) -> String {
     if let Some(exchanges) = exchanges::table(&statement.exchanges, When::Ago(statement.elapsed_ns)) {
         text.push('\n');
         text += &exchanges.render(style);
-        text += &exchanges::trials(&statement.exchanges, &statement.negotiated, style).unwrap_or_default();
+    }
+    // Also without an exchange: a unit that negotiates is named before its first trial.
+    if let Some(trials) = exchanges::trials(&statement.exchanges, &statement.negotiated, style) {
+        if statement.exchanges.is_empty() {
+            text.push('\n');
+        }
+        text += &trials;
     }
     text
 }
