@@ -503,6 +503,8 @@ mod tests {
             bound: false,
         };
         assert!(hold.change(Change::Offer { bid }).is_err());
+        // However long this machine takes to get there, the next attempt is not due.
+        hold.unkept.as_mut().unwrap().1 = Time::MAX;
         let failed = hold.step().unwrap();
         let [problem] = &failed.new_problems[..] else { panic!("{:?}", failed.new_problems) };
         assert!(problem.starts_with("the next daemon may not know which tickets"), "{problem}");
