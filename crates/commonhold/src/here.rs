@@ -67,7 +67,9 @@ pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Dia
 
 fn unknown_name(member: &Member, is: &str, names: &SystemNames, similar: &mut Similar) -> Option<Diagnostic> {
     let (book, principal, tool) = match &member.kind {
-        MemberKind::User(user) | MemberKind::CommandOf(_, Whose::User(user)) => (Book::Passwd, user, "useradd"),
+        MemberKind::User(user) | MemberKind::CommandOf(_, Whose::User(user)) => {
+            (Book::Passwd, user, "useradd")
+        }
         MemberKind::Group(group) | MemberKind::CommandOf(_, Whose::Group(group)) => {
             (Book::Group, group, "groupadd")
         }

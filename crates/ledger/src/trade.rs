@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use commonhold_contract::{Contract, UnitId};
+use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_policy::negotiate::{self, Move, Negotiation, Why};
 use commonhold_policy::rights::{Deal, Ending, Leg, Offer, Trade};
 use commonhold_policy::{Plan, Time};
@@ -104,7 +104,8 @@ pub struct Side {
     pub noise: u64,
 }
 
-/// What trials and exchanges came to for a unit that negotiates, so far, in ns of its CPU time.
+/// What trials and exchanges came to for a unit that negotiates, so far, in ns of its CPU time. All is 0 before its first
+/// trial.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Negotiated {
     /// The unit's path.
@@ -115,6 +116,9 @@ pub struct Negotiated {
     pub lost_ns: u64,
     /// What exchanges were measured to have brought it.
     pub gained_ns: u64,
+    /// Trials that it took part in, the one under way included.
+    #[serde(default)]
+    pub trials: u64,
 }
 
 /// What a unit lends to another.
@@ -139,7 +143,18 @@ pub(crate) struct Exchanges {
     /// What the negotiator said last of an exchange that is remembered.
     tried: BTreeMap<u64, Negotiation>,
     /// And of a unit.
-    sides: BTreeMap<UnitId, negotiate::Side>,
+    sides: BTreeMap<UnitId, Tally>,
+}
+
+/// A unit's trials.
+#[derive(Debug, Clone)]
+struct Tally {
+    /// Its side of the last one.
+    side: negotiate::Side,
+    /// The last one's number.
+    trial: u64,
+    /// How many there were.
+    trials: u64,
 }
 
 impl Exchanges {
@@ -166,7 +181,9 @@ impl Exchanges {
             }
         }
         for said in &plan.decisions.negotiated {
-            self.sides.extend(said.sides.iter().map(|side| (side.unit, *side)));
+            for side in &said.sides {
+                self.tally(said.trial, side);
+            }
             let Some(deal) = said.deal else { continue };
             let mut said = *said;
             if said.done == Move::Watched {
@@ -181,20 +198,40 @@ impl Exchanges {
         wrong
     }
 
+    /// Enters what a trial says of a unit. A unit is in one trial at a time, so another number is another trial.
+    fn tally(&mut self, trial: u64, side: &negotiate::Side) {
+        let tally = self.sides.entry(side.unit).or_insert(Tally { side: *side, trial, trials: 1 });
+        tally.side = *side;
+        if tally.trial != trial {
+            tally.trial = trial;
+            tally.trials += 1;
+        }
+    }
+
     /// The same units under another contract.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
         self.sides.retain(|unit, _| contract.has(*unit));
     }
 
-    /// What negotiating came to for each unit, in the order of their numbers.
+    /// What negotiating came to for each unit, in the order of their numbers. A unit that negotiates has a row from the
+    /// start: its owner could not tell otherwise whether the negotiator is on.
     pub(crate) fn negotiated(&self, contract: &Contract) -> Vec<Negotiated> {
-        let one = |(unit, side): (&UnitId, &negotiate::Side)| Negotiated {
-            unit: name(contract, *unit),
-            risked_ns: side.risked_ns,
-            lost_ns: side.lost_ns,
-            gained_ns: side.gained_ns,
+        let is_on = contract.machine.scheme != Scheme::Smp;
+        let negotiates = |unit: &UnitId| is_on && contract.unit(*unit).negotiate;
+        let units: BTreeSet<UnitId> =
+            self.sides.keys().copied().chain(contract.held().filter(negotiates)).collect();
+        let row = |unit: UnitId| {
+            let untried = Negotiated { unit: name(contract, unit), ..Negotiated::default() };
+            let Some(Tally { side, trials, .. }) = self.sides.get(&unit) else { return untried };
+            Negotiated {
+                risked_ns: side.risked_ns,
+                lost_ns: side.lost_ns,
+                gained_ns: side.gained_ns,
+                trials: *trials,
+                ..untried
+            }
         };
-        self.sides.iter().map(one).collect()
+        units.into_iter().map(row).collect()
     }
 
     /// All that are remembered, in the order of their numbers; times since the ledger was opened.
@@ -320,9 +357,25 @@ mod tests {
         );
         let came = exchanges.negotiated(&contract);
         let (unit, risked_ns, gained_ns) = ("a".to_owned(), 70, 0);
-        assert_eq!(came[0], Negotiated { unit, risked_ns, lost_ns: 60, gained_ns });
+        assert_eq!(came[0], Negotiated { unit, risked_ns, lost_ns: 60, gained_ns, trials: 1 });
+        lost.decisions.negotiated[0].trial = 2;
+        assert_eq!(exchanges.book(&lost), []);
+        assert_eq!(exchanges.negotiated(&contract)[0].trials, 2);
         exchanges.adopt(&Contract::default());
         assert_eq!(exchanges.negotiated(&contract), []);
+    }
+
+    #[test]
+    fn a_unit_that_negotiates_has_a_row_before_its_first_trial() {
+        let mut contract = Contract::default();
+        let (a, _) = (contract.add(None, "a"), contract.add(None, "b"));
+        let exchanges = Exchanges::default();
+        assert_eq!(exchanges.negotiated(&contract), []);
+        contract.units[a.index()].negotiate = true;
+        let untried = Negotiated { unit: "a".to_owned(), ..Negotiated::default() };
+        assert_eq!(exchanges.negotiated(&contract), [untried]);
+        contract.machine.scheme = Scheme::Smp;
+        assert_eq!(exchanges.negotiated(&contract), [], "nothing is held, so nobody negotiates");
     }
 
     #[test]

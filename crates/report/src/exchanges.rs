@@ -66,11 +66,11 @@ pub fn text(
         tables.push(text);
     }
     tables.extend(table(exchanges, When::Ago(elapsed_ns)).map(|table| table.render(style)));
-    tables.extend(trials(exchanges, negotiated, style));
-    match tables.is_empty() {
-        true => "No offer stands, and no tickets are exchanged.\n".to_owned(),
-        false => tables.join("\n"),
+    if tables.is_empty() {
+        tables.push("No offer stands, and no tickets are exchanged.\n".to_owned());
     }
+    tables.extend(trials(exchanges, negotiated, style));
+    tables.join("\n")
 }
 
 /// As JSON.
@@ -165,12 +165,18 @@ pub(crate) fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
     Some(table)
 }
 
-/// What the negotiator found of each exchange that it tried, and what negotiating came to for each unit; `None`: it tried none.
+/// Units without a trial that are named; more are counted.
+const UNTRIED_NAMED: usize = 8;
+
+/// What the negotiator found of each exchange that it tried, what negotiating came to for each unit, and which units it has
+/// tried nothing for yet. `None`: it tried none, and no unit negotiates.
 pub(crate) fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -> Option<String> {
-    let tried = exchanges.iter().filter_map(|exchange| Some((exchange.number, exchange.trial.as_ref()?)));
+    let trials = exchanges.iter().filter_map(|exchange| Some((exchange.number, exchange.trial.as_ref()?)));
     let found =
-        tried.map(|(number, trial)| format!("exchange {number}, trial {}: {}", trial.number, found(trial)));
-    let came = negotiated.iter().map(|came| {
+        trials.map(|(number, trial)| format!("exchange {number}, trial {}: {}", trial.number, found(trial)));
+    let (tried, untried): (Vec<&Negotiated>, Vec<&Negotiated>) =
+        negotiated.iter().partition(|it| is_tried(it));
+    let came = tried.into_iter().map(|came| {
         format!(
             "{}: trials cost at most {} of its CPU time, so far measured {}; exchanges brought {}",
             clean(&came.unit),
@@ -179,8 +185,23 @@ pub(crate) fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: S
             duration(came.gained_ns)
         )
     });
-    let lines: Vec<String> = found.chain(came).flat_map(|line| wrap(&line, style.width, "", "  ")).collect();
+    let all = found.chain(came).chain(without_trial(&untried));
+    let lines: Vec<String> = all.flat_map(|line| wrap(&line, style.width, "", "  ")).collect();
     (!lines.is_empty()).then(|| lines.join("\n") + "\n")
+}
+
+/// By its trials, or, as said by a daemon that does not count them, by what these came to.
+fn is_tried(came: &Negotiated) -> bool {
+    [came.trials, came.risked_ns, came.lost_ns, came.gained_ns].iter().any(|figure| *figure > 0)
+}
+
+/// `units that negotiate: a, b; no trial yet`.
+fn without_trial(units: &[&Negotiated]) -> Option<String> {
+    let mut named: Vec<String> = units.iter().take(UNTRIED_NAMED).map(|it| clean(&it.unit)).collect();
+    if units.len() > UNTRIED_NAMED {
+        named.push(format!("{} more", units.len() - UNTRIED_NAMED));
+    }
+    (!named.is_empty()).then(|| format!("units that negotiate: {}; no trial yet", named.join(", ")))
 }
 
 /// `kept; a 0.612 CPUs instead of 0.490 (more), b 0.100 instead of 0.100 (the same)`.
@@ -324,6 +345,7 @@ exchange  lends  to  tickets      began                       ends
             risked_ns: 2_000_000_000,
             lost_ns: 0,
             gained_ns: 9_000_000_000,
+            trials: 2,
         };
         let wide = Style { width: 200, ..Style::PLAIN };
         let used = "a used 0.612000 CPUs instead of 0.490000 (more), b used 0.103000 CPUs instead of 0.100000 (not to be told apart)";
@@ -334,5 +356,27 @@ exchange  lends  to  tickets      began                       ends
         );
         assert_eq!(trials(&exchanges, &[came], wide).unwrap(), expected);
         assert_eq!(trials(&[], &[], wide), None);
+    }
+
+    #[test]
+    fn units_that_negotiate_are_named_before_their_first_trial() {
+        let units = |names: &[&str]| -> Vec<Negotiated> {
+            names
+                .iter()
+                .map(|unit| Negotiated { unit: (*unit).to_owned(), ..Negotiated::default() })
+                .collect()
+        };
+        let mut all = units(&["a", "b"]);
+        let said = "units that negotiate: a, b; no trial yet\n";
+        assert_eq!(trials(&[], &all, Style::PLAIN).as_deref(), Some(said));
+        let none = "No offer stands, and no tickets are exchanged.\n";
+        assert_eq!(text(&[], &[], &all, 0, Style::PLAIN), format!("{none}\n{said}"));
+        all[0].trials = 1;
+        let begun = trials(&[], &all, Style::PLAIN).unwrap();
+        assert!(begun.starts_with("a: trials cost at most 0 s"), "{begun}");
+        assert!(begun.ends_with("units that negotiate: b; no trial yet\n"), "{begun}");
+        let many = units(&["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]);
+        let said = "units that negotiate: a, b, c, d, e, f, g, h, 2 more; no trial yet\n";
+        assert_eq!(trials(&[], &many, Style::PLAIN).as_deref(), Some(said));
     }
 }

@@ -127,9 +127,15 @@ pub fn text(study: &Study, style: Style) -> String {
     if let Some(exchanges) = exchanges_table(study) {
         out.push('\n');
         out += &exchanges.render(style);
-        let first = study.runs.first().map(|run| &run.ledger);
-        let said = first.and_then(|ledger| exchanges::trials(&ledger.exchanges, &ledger.negotiated, style));
-        out += &said.unwrap_or_default();
+    }
+    let first = study.runs.first().map(|run| &run.ledger);
+    let trials = first
+        .and_then(|ledger| Some((ledger, exchanges::trials(&ledger.exchanges, &ledger.negotiated, style)?)));
+    if let Some((ledger, trials)) = trials {
+        if ledger.exchanges.is_empty() {
+            out.push('\n');
+        }
+        out += &trials;
     }
     out.push('\n');
     if let Some((run, occupancy)) = study.runs.first().and_then(|run| Some((run, run.occupancy.as_ref()?))) {

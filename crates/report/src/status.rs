@@ -1,6 +1,6 @@
 //! The ledger's statement: a table for `status`, a live table that is redrawn in place, and JSON.
 
-use commonhold_contract::{MILLIONTH, Resource};
+use commonhold_contract::MILLIONTH;
 use commonhold_ledger::{Account, Credits, Statement};
 
 use crate::bus;
@@ -76,7 +76,13 @@ pub fn text(statement: &Statement, style: Style) -> String {
     if let Some(exchanges) = exchanges::table(&statement.exchanges, When::Ago(statement.elapsed_ns)) {
         text.push('\n');
         text += &exchanges.render(style);
-        text += &exchanges::trials(&statement.exchanges, &statement.negotiated, style).unwrap_or_default();
+    }
+    // Also without an exchange: a unit that negotiates is named before its first trial.
+    if let Some(trials) = exchanges::trials(&statement.exchanges, &statement.negotiated, style) {
+        if statement.exchanges.is_empty() {
+            text.push('\n');
+        }
+        text += &trials;
     }
     text
 }
@@ -213,7 +219,7 @@ pub struct Instead<'a> {
     pub why: &'a str,
 }
 
-/// What a daemon says of itself, below the statement: of the CPU first, then of the other resources.
+/// What a daemon says of itself, below the statement: which backend holds, then what is held of each resource and how far.
 pub fn holder(holder: Holder<'_>) -> String {
     let Holder {
         contract,
@@ -230,8 +236,7 @@ pub fn holder(holder: Holder<'_>) -> String {
     if let Some(Instead { of, for_ns, why }) = instead {
         text += &format!("The {of} backend has not held it for {}: {why}.\n", duration(for_ns));
     }
-    let others = holdings.iter().filter(|holding| holding.resource != Resource::Cpu.name());
-    text.extend(others.map(|holding| holding.line() + "\n"));
+    text.extend(holdings.iter().map(|holding| holding.line() + "\n"));
     text.extend(tickets.iter().map(|changed| format!("tickets {}\n", changed.line())));
     text.extend(expected_tickets.iter().map(|expected| format!("tickets {}\n", expected.line())));
     text.extend(lots.iter().map(|lot| format!("tickets {}\n", lot.line())));

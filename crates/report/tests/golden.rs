@@ -5,7 +5,7 @@
 mod fixture;
 
 use commonhold_contract::{Contract, Resource, UnitId};
-use commonhold_ledger::Credits;
+use commonhold_ledger::{Credits, Negotiated};
 use commonhold_policy::membership::Stays;
 use commonhold_policy::{PlaceBounds, Plan};
 use commonhold_report::comparison::{self, Comparison};
@@ -199,6 +199,12 @@ fn status_of_units_that_lend() {
     let statement = fixture::statement();
     let text = status::text(&statement, Style::PLAIN);
     assert_fits(&text, 80);
+    // Units that negotiate are named where nothing was tried yet.
+    let mut negotiates = statement.clone();
+    assert!(negotiates.exchanges.is_empty());
+    negotiates.negotiated = vec![Negotiated { unit: "physics".to_owned(), ..Negotiated::default() }];
+    let said = "\nunits that negotiate: physics; no trial yet\n";
+    assert_eq!(status::text(&negotiates, Style::PLAIN), text.clone() + said);
     assert_snapshot!(text);
     let problems = ["the caretaker was killed".to_owned()];
     let holder = holder(&problems);
@@ -232,7 +238,7 @@ fn status_of_units_that_lend() {
     };
     assert_eq!(
         status::holder(holder),
-        "Contract lab.toml, held by the cgroup backend.\nThe kernel backend has not held it for 12.0 s: it stalled.\nmemory  not held: no memory controller here\n"
+        "Contract lab.toml, held by the cgroup backend.\nThe kernel backend has not held it for 12.0 s: it stalled.\ncpu     held by the cgroup backend\nmemory  not held: no memory controller here\n"
     );
     assert!(status::json(holder, &statement).contains("\"of\": \"kernel\""));
     assert!(status::text(&statement, COLOUR).contains("\x1b["));

@@ -32,8 +32,8 @@ pub(super) struct Hold {
     keep_again: bool,
     /// Why what is in force could not be kept, if it could not, and when that is tried again.
     unkept: Option<(String, Time)>,
-    /// Whether that was said.
-    unkept_said: bool,
+    /// What was said of that; nothing once it is over.
+    unkept_said: Option<String>,
     /// The changes of rights that the last turn made or refused.
     decided: Vec<RightsChange>,
     /// What the last turn made of offers.
@@ -59,7 +59,7 @@ pub(super) struct Stepped {
     pub(super) plan: Plan,
     /// Problems that were not said before.
     pub(super) new_problems: Vec<String>,
-    /// Problems that lasted, and are over.
+    /// Problems that lasted, and are over: each as it was said when it began.
     pub(super) over: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ impl Hold {
             keeper,
             keep_again: false,
             unkept: None,
-            unkept_said: false,
+            unkept_said: None,
             decided: Vec::new(),
             traded: Vec::new(),
             problems: VecDeque::new(),
@@ -118,9 +118,8 @@ impl Hold {
         problems.extend(told.problems);
         self.news.extend(told.news);
         let mut new_problems = self.keep(problems);
-        let before = self.standing.clone();
-        new_problems.extend(self.stand(imbalances));
-        let over = before.into_iter().filter(|problem| !self.standing.contains(problem)).collect();
+        let (began, over) = self.stand(imbalances);
+        new_problems.extend(began);
         Ok(Stepped { next: plan.next, plan, new_problems, over })
     }
 
@@ -323,21 +322,29 @@ impl Hold {
         self.problems.push_back(problem);
     }
 
-    /// Takes note of the problems that last; those that began are returned.
-    fn stand(&mut self, imbalances: BTreeMap<&'static str, String>) -> Vec<String> {
+    /// Takes note of the problems that last; those that began, and those that are over.
+    fn stand(&mut self, imbalances: BTreeMap<&'static str, String>) -> (Vec<String>, Vec<String>) {
         let now: Vec<String> =
             self.backend.standing().iter().map(|problem| printable(&problem.to_string())).collect();
-        let mut new: Vec<String> =
-            now.iter().filter(|problem| !self.standing.contains(problem)).cloned().collect();
+        let without = |all: &[String], others: &[String]| -> Vec<String> {
+            all.iter().filter(|problem| !others.contains(problem)).cloned().collect()
+        };
+        let (mut new, mut over) = (without(&now, &self.standing), without(&self.standing, &now));
         self.standing = now;
-        let unkept = self.unkept.iter().map(|(why, _)| why.clone());
-        new.extend(unkept.filter(|_| !self.unkept_said));
-        self.unkept_said = self.unkept.is_some();
+        match &self.unkept {
+            // Each attempt may fail in another way; it is one problem.
+            Some((why, _)) if self.unkept_said.is_none() => {
+                new.push(why.clone());
+                self.unkept_said = Some(why.clone());
+            }
+            Some(_) => {}
+            None => over.extend(self.unkept_said.take()),
+        }
         // The numbers go on changing: what does not come out is said when it begins.
         let began = imbalances.iter().filter(|(kind, _)| !self.imbalances.contains_key(*kind));
         new.extend(began.map(|(_, text)| text.clone()));
         self.imbalances = imbalances;
-        new
+        (new, over)
     }
 
     /// Keeps problems for `status`; those that were not said before are returned.
@@ -375,8 +382,164 @@ fn printable(problem: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::os::fd::OwnedFd;
+    use std::path::Path;
+    use std::rc::Rc;
+
+    use commonhold_live::journal::Journal;
+    use commonhold_live::observe::arena::NotJoined;
+    use commonhold_live::observe::process::ProcessKey;
+    use commonhold_live::roster::{Roster, Seen};
+    use commonhold_live::user::UserBackend;
+    use commonhold_live::{Backend, HeldBy};
+    use commonhold_policy::rights::Bid;
+    use commonhold_policy::{Means, Snapshot};
+
     use super::*;
+
+    /// The `user` backend on this machine, which holds nobody here, with problems that last as long as the test says.
+    struct Troubled {
+        user: UserBackend,
+        wanted: Rc<RefCell<Vec<&'static str>>>,
+        standing: Vec<LiveError>,
+    }
+
+    impl LiveBackend for Troubled {
+        fn set_contract(&mut self, contract: &Contract) {
+            self.user.set_contract(contract);
+        }
+
+        fn take_seen(&mut self) -> Seen {
+            self.user.take_seen()
+        }
+
+        fn standing(&self) -> Vec<&LiveError> {
+            self.standing.iter().collect()
+        }
+
+        fn roster(&self) -> &Roster {
+            self.user.roster()
+        }
+
+        fn roster_mut(&mut self) -> &mut Roster {
+            self.user.roster_mut()
+        }
+
+        fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>> {
+            self.user.join(key, user)
+        }
+
+        fn held_by(&self) -> HeldBy {
+            self.user.held_by()
+        }
+
+        fn into_journal(self: Box<Self>) -> Journal {
+            Box::new(self.user).into_journal()
+        }
+    }
+
+    impl Backend for Troubled {
+        type Error = LiveError;
+
+        fn means(&self) -> Means {
+            self.user.means()
+        }
+
+        fn now(&self) -> Time {
+            self.user.now()
+        }
+
+        fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
+            let problem =
+                |what: &&str| LiveError::Unavailable { what: (*what).to_owned(), remedy: "wait".to_owned() };
+            self.standing = self.wanted.borrow().iter().map(problem).collect();
+            self.user.observe(now, watch)
+        }
+
+        fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
+            self.user.newcomers(contract, free)
+        }
+
+        fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
+            self.user.apply(plan)
+        }
+
+        fn take_problems(&mut self) -> Vec<LiveError> {
+            self.user.take_problems()
+        }
+    }
+
+    /// A hold of two units without members, its files in a directory, and what stands of problems at each step.
+    fn troubled(directory: &Path) -> (Hold, Rc<RefCell<Vec<&'static str>>>) {
+        let mut contract = Contract::default();
+        contract.add(None, "a");
+        contract.add(None, "b");
+        let machine = commonhold_live::observe::topology::read(Path::new("/")).unwrap();
+        let (journal, _) = Journal::create(directory).unwrap();
+        let roster = Roster::new(Path::new("/proc"), &[]).unwrap();
+        let user = UserBackend::new(contract.clone(), machine.cpu_set(), roster, journal);
+        let wanted = Rc::new(RefCell::new(Vec::new()));
+        let backend = Box::new(Troubled { user, wanted: Rc::clone(&wanted), standing: Vec::new() });
+        let kept = directory.join("kept");
+        fs::create_dir(&kept).unwrap();
+        (Hold::new(contract, machine, backend, Keeper::open(&kept).0), wanted)
+    }
+
+    #[test]
+    fn a_problem_that_lasts_is_said_when_it_begins_and_when_it_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut hold, wanted) = troubled(directory.path());
+        let mut said = |problems: &[&'static str]| {
+            *wanted.borrow_mut() = problems.to_vec();
+            let Stepped { new_problems, over, .. } = hold.step().unwrap();
+            (new_problems, over, hold.problems())
+        };
+        let (silent, lost) = ("systemd is silent; wait".to_owned(), "a disk is lost; wait".to_owned());
+        let none = Vec::<String>::new;
+        assert_eq!(said(&[]), (none(), none(), none()));
+        let both = || vec![silent.clone(), lost.clone()];
+        assert_eq!(said(&["systemd is silent", "a disk is lost"]), (both(), none(), both()));
+        assert_eq!(said(&["systemd is silent", "a disk is lost"]), (none(), none(), both()));
+        assert_eq!(said(&["a disk is lost"]), (none(), vec![silent.clone()], vec![lost.clone()]));
+        assert_eq!(said(&[]), (none(), vec![lost.clone()], none()));
+        assert_eq!(said(&[]), (none(), none(), none()), "the end is said once");
+        assert_eq!(said(&["a disk is lost"]), (vec![lost.clone()], none(), vec![lost]), "it is said again");
+    }
+
+    #[test]
+    fn the_end_of_a_failure_to_keep_tickets_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut hold, _) = troubled(directory.path());
+        let kept = directory.path().join("kept");
+        fs::remove_dir(&kept).unwrap();
+        let bid = Bid {
+            by: hold.contract().listed()[0],
+            gives: "disk:30".parse().unwrap(),
+            wants: "cpu:20".parse().unwrap(),
+            with: None,
+            for_ns: None,
+            at_least: None,
+            bound: false,
+        };
+        assert!(hold.change(Change::Offer { bid }).is_err());
+        // However long this machine takes to get there, the next attempt is not due.
+        hold.unkept.as_mut().unwrap().1 = Time::MAX;
+        let failed = hold.step().unwrap();
+        let [problem] = &failed.new_problems[..] else { panic!("{:?}", failed.new_problems) };
+        assert!(problem.starts_with("the next daemon may not know which tickets"), "{problem}");
+        assert_eq!(failed.over, Vec::<String>::new());
+        fs::create_dir(&kept).unwrap();
+        // The next attempt is due.
+        hold.unkept.as_mut().unwrap().1 = 0;
+        let stepped = hold.step().unwrap();
+        assert_eq!((&stepped.over, &stepped.new_problems), (&vec![problem.clone()], &Vec::new()));
+        assert_eq!(hold.step().unwrap().over, Vec::<String>::new());
+    }
 
     #[test]
     fn a_problem_is_said_once_and_few_are_remembered() {

@@ -17,16 +17,22 @@ use super::hold::Hold;
 /// Units of a reason that are named; more are counted.
 const NAMED: usize = 3;
 
-/// All four, in the order of every table, and what holds jobs in pools and gangs, where the contract has some. `by` is what follows `held` of the CPU: it has
-/// reasons of its own.
-pub(super) fn of(
-    contract: &Contract,
-    machine: &Machine,
-    backend: &str,
-    means: Means,
-    by: &str,
-) -> Vec<Holding> {
-    let cpus = machine.cpus.len();
+/// What holds a contract.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Holder<'a> {
+    /// The backend's name.
+    pub(super) backend: &'a str,
+    /// What it can enforce here.
+    pub(super) means: Means,
+    /// Whether units are held in the control groups that a service manager gave them.
+    pub(super) in_place: bool,
+    /// What follows `held` of the CPU: that has reasons of its own.
+    pub(super) by: &'a str,
+}
+
+/// All four, in the order of every table, and what holds jobs in pools and gangs, where the contract has some.
+pub(super) fn of(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Vec<Holding> {
+    let Holder { backend, means, .. } = holder;
     let asked_for = contract.asked_for();
     let asked = |resource| if asked_for[resource] { ", though the contract asks for it" } else { "" };
     let disk = if backend == "user" {
@@ -38,7 +44,7 @@ pub(super) fn of(
         Holding::not_held(Resource::Disk, &missing("io", asked(Resource::Disk)))
     };
     let mut all = vec![
-        cpu(contract, cpus, means, by),
+        cpu_beside(contract, machine, holder),
         memory(backend, means.memory, asked(Resource::Memory)),
         disk,
         bus(contract, means, asked(Resource::Bus)),
@@ -130,14 +136,56 @@ fn jobs(contract: &Contract, machine: &Machine, means: Means, moves_pages: bool)
 
 /// What holds each under the backend in force.
 pub(super) fn now(hold: &mut Hold) -> Vec<Holding> {
-    let (backend, means) = (hold.backend().held_by().backend, hold.backend().means());
-    of(hold.contract(), hold.machine(), backend, means, &format!("by the {backend} backend"))
+    let by = format!("by the {} backend", hold.backend().held_by().backend);
+    let holder = holder_now(hold, &by);
+    of(hold.contract(), hold.machine(), holder)
+}
+
+/// What holds CPU under the backend in force, by what follows `held`.
+pub(super) fn cpu_now(hold: &mut Hold, by: &str) -> Holding {
+    let holder = holder_now(hold, by);
+    cpu_beside(hold.contract(), hold.machine(), holder)
+}
+
+fn holder_now<'a>(hold: &mut Hold, by: &'a str) -> Holder<'a> {
+    let backend = hold.backend();
+    let in_place = backend.roster().is_in_place();
+    Holder { backend: backend.held_by().backend, means: backend.means(), in_place, by }
 }
 
 /// Of the resources that nothing holds: why. Jobs are no resource, and have no tickets.
 pub(super) fn of_those_not_held(hold: &mut Hold) -> Vec<Holding> {
     let is_not_held = |holding: &Holding| holding.held == State::No && holding.resource != JOBS;
     now(hold).into_iter().filter(is_not_held).collect()
+}
+
+/// What holds CPU, and what that leaves to processes in no unit: they have no account that would tell.
+fn cpu_beside(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Holding {
+    let mut cpu = cpu(contract, machine.cpus.len(), holder.means, holder.by);
+    if let Some(beside) = in_no_unit(contract, holder.means, holder.in_place) {
+        let _ = write!(cpu.how, "; processes in no unit {beside}");
+    }
+    cpu
+}
+
+/// What CPU time processes in no unit have, as the end of a sentence; `None` under `smp`, where units hold none either.
+///
+/// The weights of N places in one control group average the kernel's default. So a group of the default weight beside them
+/// has 1/(N + 1) while all are busy, and more while some are idle. Without places, all units are in one control group, which
+/// keeps the default weight.
+fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'static str> {
+    let part = match (means.switches, means.weights) {
+        _ if contract.machine.scheme == Scheme::Smp => return None,
+        (true, _) => "take turns on every CPU, and have at most half of one that is contended",
+        (false, true) if in_place => {
+            "have at least 1/(N + 1) of the CPU time beside N control groups of units in the same group"
+        }
+        (false, true) => {
+            "are not held: the kernel divides CPU time between them and one control group around all units"
+        }
+        (false, false) => "are not held: the kernel divides CPU time between them and the units' processes",
+    };
+    Some(part)
 }
 
 /// CPUs are held, but for disciplines, and for amounts to lend and borrow, that these means cannot hold.
@@ -367,6 +415,38 @@ mod tests {
             let why = format!("not held: `gangs` is \"{}\" in [machine], and no unit has a `job`", by.name());
             assert!(unheld.contains(&why), "{unheld}");
         }
+    }
+
+    #[test]
+    fn the_cpu_time_of_processes_in_no_unit_is_stated() {
+        let machine = Machine::synthetic("cpus:4").expect("a machine");
+        let mut contract = Contract::default();
+        contract.add(None, "physics");
+        let said = |contract: &Contract, means, in_place| {
+            let holder = Holder { backend: "any", means, in_place, by: "by it" };
+            of(contract, &machine, holder)[0].line()
+        };
+        let is = |means, in_place, part: &str| {
+            let line = format!("cpu     held by it; processes in no unit {part}");
+            assert_eq!(said(&contract, means, in_place), line);
+        };
+        let weights = Means { weights: true, ..Means::NONE };
+        let half = "take turns on every CPU, and have at most half of one that is contended";
+        is(kernel::MEANS, true, half);
+        is(kernel::MEANS, false, half);
+        is(
+            weights,
+            true,
+            "have at least 1/(N + 1) of the CPU time beside N control groups of units in the same group",
+        );
+        let around =
+            "are not held: the kernel divides CPU time between them and one control group around all units";
+        is(weights, false, around);
+        let no_weights = "are not held: the kernel divides CPU time between them and the units' processes";
+        is(Means::NONE, true, no_weights);
+        is(user::MEANS, false, no_weights);
+        contract.machine.scheme = Scheme::Smp;
+        assert_eq!(said(&contract, user::MEANS, false), "cpu     held by it");
     }
 
     #[test]

@@ -527,7 +527,8 @@ impl Daemon<'_> {
         self.held_by = backend;
         let why = instead
             .map_or_else(|| "again".to_owned(), |instead| format!("not by {}: {}", instead.of, instead.why));
-        output::say(&format!("cpu     held by the {backend} backend ({why})"));
+        let by = start::by_backend(backend, &why);
+        output::say(&holdings::cpu_now(&mut self.hold, &by).line());
     }
 
     fn watch_hotplug(&mut self) {

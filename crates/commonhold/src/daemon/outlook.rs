@@ -14,7 +14,7 @@ use commonhold_policy::MemoryMeans;
 use commonhold_report::holdings::Holding;
 use commonhold_report::present::IN_PLACE;
 
-use super::holdings;
+use super::holdings::{self, Holder};
 use super::start::{self, Choice};
 use crate::cli::BackendChoice;
 use crate::exit::Failure;
@@ -39,15 +39,21 @@ impl Outlook {
         let (choice, why) = start::choose(backend, contract, machine)?;
         let means = means_for_jobs(contract, means(&choice));
         let by = start::by_backend(choice.name(), &why);
-        let holdings = holdings::of(contract, machine, choice.name(), means, &by);
+        let holder = Holder { backend: choice.name(), means, in_place: in_place(&choice), by: &by };
+        let holdings = holdings::of(contract, machine, holder);
         Ok(Outlook { choice, why, means, holdings })
     }
 
     /// What is to be known beside: on a machine with systemd, in which control groups units are held.
     pub(crate) fn notes(&self) -> Vec<&'static str> {
-        let is_all = |place: &CgroupPlace| !place.delegated && capability::systemd_runs(Path::new("/"));
-        self.choice.place().is_some_and(is_all).then_some(IN_PLACE).into_iter().collect()
+        in_place(&self.choice).then_some(IN_PLACE).into_iter().collect()
     }
+}
+
+/// Whether units would be held in control groups that systemd gave them.
+fn in_place(choice: &Choice) -> bool {
+    let is_all = |place: &CgroupPlace| !place.delegated && capability::systemd_runs(Path::new("/"));
+    choice.place().is_some_and(is_all)
 }
 
 /// What a backend could enforce, without taking possession of anything.

@@ -19,7 +19,7 @@ use super::clients::Caller;
 use super::fair_queue::Party;
 use super::hold::Hold;
 use super::pace::Pace;
-use super::{as_contract, holdings, tickets};
+use super::{as_contract, holdings, start, tickets};
 use crate::protocol::{AwaitReply, EnterReply, Instead, StatusReply, WhereReply};
 
 /// What the daemon knows of itself beside what it holds.
@@ -101,6 +101,8 @@ pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: &Cal
 
 fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
     let held_by = hold.backend().held_by();
+    // Said as long as it is so: units that negotiate are listed, and would seem to wait for a trial.
+    let no_trade = start::no_trade(hold.contract(), held_by.backend).map(str::to_owned);
     let instead = held_by.instead.map(|instead| Instead {
         of: instead.of.to_owned(),
         for_ns: clock::now().saturating_sub(instead.since),
@@ -117,7 +119,7 @@ fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
         tickets: tickets::changed(hold),
         expected_tickets: hold.expected(),
         lots: tickets::lots(hold.contract(), &hold.rights(), |_| true),
-        problems: hold.problems(),
+        problems: hold.problems().into_iter().chain(no_trade).collect(),
     })
 }
 

@@ -28,11 +28,12 @@ use super::clients::Clients;
 use super::fair_queue::FairQueue;
 use super::held::Held;
 use super::hold::Hold;
+use super::holdings::{self, Holder};
 use super::kept_tickets::Keeper;
 use super::pace::Pace;
 use super::requests::About;
 use super::service::Service;
-use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors, holdings};
+use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors};
 use crate::cli::{BACKENDS, BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
@@ -202,11 +203,15 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let why = held_by.instead.map_or(why, |it| format!("not by the {} backend: {}", it.of, it.why));
     announce(args, &contract, &machine);
     let by = by_backend(held_by.backend, &why);
-    for holding in holdings::of(&contract, &machine, held_by.backend, backend.means(), &by) {
+    let in_place = backend.roster().is_in_place();
+    let holder = Holder { backend: held_by.backend, means: backend.means(), in_place, by: &by };
+    for holding in holdings::of(&contract, &machine, holder) {
         output::say(&holding.line());
     }
     warn_of_turns(&contract, &machine, held_by.backend);
-    warn_of_no_trade(&contract, held_by.backend);
+    if let Some(why) = no_trade(&contract, held_by.backend) {
+        output::say(&format!("warning: {why}"));
+    }
     let clients = Clients::listen(&place::socket(&directory))?;
     let online = topology::online(Path::new("/"))?;
     let now = clock::now();
@@ -352,14 +357,15 @@ pub(super) fn by_backend(backend: &str, why: &str) -> String {
     format!("by the {backend} backend ({why})")
 }
 
-/// Without control groups nobody tells for how long a unit waits for disks: there is nothing to exchange CPUs for.
-fn warn_of_no_trade(contract: &Contract, backend: &str) {
-    if backend == "user" && contract.held().any(|id| contract.unit(id).negotiate) {
-        output::say(
-            "warning: units do not negotiate under the user backend, which cannot tell how long each of them waits for disks \
-             and memory; their own offers are served",
-        );
-    }
+/// That units do not negotiate, where they are to and the backend does not let them: without control groups nobody tells
+/// for how long a unit waits for disks, so there is nothing to exchange CPUs for.
+pub(super) fn no_trade(contract: &Contract, backend: &str) -> Option<&'static str> {
+    let is_asked_for =
+        contract.machine.scheme != Scheme::Smp && contract.held().any(|id| contract.unit(id).negotiate);
+    (backend == "user" && is_asked_for).then_some(
+        "units do not negotiate under the user backend, which cannot tell how long each of them waits for disks and memory; \
+         their own offers are served",
+    )
 }
 
 /// Where shares finer than a CPU are held by signals, their owners should know what that looks like.

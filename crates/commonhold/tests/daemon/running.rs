@@ -86,6 +86,34 @@ fn it_says_how_limits_of_cpu_are_held() {
     assert!(smp.out.contains("cpu     held by the user backend (as asked)\n"), "{smp:?}");
 }
 
+#[test]
+fn units_that_negotiate_are_named_before_anything_is_tried() {
+    let place = Place::with("version = 1\n[unit.a]\nmembers = []\n[unit.b]\nmembers = []\n");
+    let daemon = place.run(&["--negotiate"]);
+    let why = "units do not negotiate under the user backend, which cannot tell";
+    assert!(daemon.out().contains(&format!("warning: {why}")), "{}", daemon.out());
+    let status = place.call(&["status"]).out;
+    assert!(status.contains("\nunits that negotiate: a, b; no trial yet\n"), "{status}");
+    assert!(status.contains(&format!("\nproblem: {why}")), "{status}");
+    assert_eq!(place.status()["negotiated"][1]["unit"], "b");
+    let offers = place.call(&["offers"]).out;
+    assert!(offers.ends_with("\nunits that negotiate: a, b; no trial yet\n"), "{offers}");
+}
+
+#[test]
+fn it_states_the_cpu_time_of_processes_in_no_unit() {
+    let place = Place::with("version = 1\n[unit.a]\nmembers = []\n");
+    let daemon = place.run(&[]);
+    let part = "; processes in no unit are not held: the kernel divides CPU time between them and the units' processes\n";
+    let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run"]).out;
+    for (said, by) in [(daemon.out(), " (as asked)"), (dry, " (as asked)"), (place.call(&["status"]).out, "")]
+    {
+        assert!(said.contains(&format!("cpu     held by the user backend{by}{part}")), "{said}");
+    }
+    let checked = place.call(&["check", "contract.toml"]).out;
+    assert!(checked.contains("; processes in no unit "), "{checked}");
+}
+
 /// The daemon's directory may be given from where it starts; its caretaker works elsewhere.
 #[test]
 fn a_relative_directory_is_undone_as_well() {

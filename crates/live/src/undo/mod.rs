@@ -15,8 +15,8 @@
 
 mod bus;
 pub mod caretaker;
-mod followers;
 pub mod entered;
+mod followers;
 mod groups;
 mod inherited;
 pub mod journal;

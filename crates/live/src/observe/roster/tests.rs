@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use std::rc::Rc;
 
 use commonhold_contract::{Contract, Each, Given, Member, MemberKind, Newcomer, Principal, UnitId};
 use commonhold_policy::Time;
