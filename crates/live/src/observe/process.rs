@@ -622,8 +622,17 @@ mod tests {
                 .stdin(std::process::Stdio::piped())
                 .spawn()
                 .unwrap();
-            let stat = procfs.stat(child.id()).unwrap().unwrap();
-            let found = procfs.program(child.id(), &stat.comm).unwrap().unwrap();
+            // For a moment during execve(2) a process shows its new name without its new arguments.
+            let mut found = None;
+            for _ in 0..500 {
+                let stat = procfs.stat(child.id()).unwrap().unwrap();
+                found = procfs.program(child.id(), &stat.comm).unwrap();
+                if found.as_ref().is_some_and(|it| (it.file.as_str(), it.called.as_str()) == expected) {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            let found = found.unwrap();
             child.kill().and_then(|()| child.wait()).unwrap();
             assert_eq!((found.file.as_str(), found.called.as_str()), expected, "{program:?} as {shown}");
         }

@@ -288,13 +288,16 @@ fn await_end(pipe: &OwnedFd, journal: &Path) {
 
 /// The daemon makes no turn: whom it has stopped goes on.
 fn let_go(journal: &Path) {
-    let undone = match Journal::read(journal) {
-        Ok(entries) => super::let_go(&entries, Path::new("/proc")),
+    match Journal::read(journal) {
+        Ok(entries) => super::let_go(&entries, Path::new("/proc"), &mut tell_of_letting_go),
         Err(err) => {
             let why = format!("{}: cannot read: {err}; continue by hand what is stopped", journal.display());
-            Undone { problems: vec![why], ..Undone::default() }
+            tell_of_letting_go(&Undone { problems: vec![why], ..Undone::default() });
         }
-    };
+    }
+}
+
+fn tell_of_letting_go(undone: &Undone) {
     if undone.is_empty() {
         return;
     }

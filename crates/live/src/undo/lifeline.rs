@@ -61,7 +61,14 @@ impl Lifeline {
     /// Goes on over the pipe of another caretaker. Whoever has [`Beats`] of this one beats there from now on.
     pub(super) fn move_to(&self, other: Lifeline) {
         if let Ok(line) = Arc::try_unwrap(other.0) {
-            *locked(&self.0) = line.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let mut next = line.into_inner().unwrap_or_else(PoisonError::into_inner);
+            let mut line = locked(&self.0);
+            // The daemon may make no further turn: whoever is stopped now is this one's to continue.
+            if line.watched {
+                next.watched = true;
+                next.write(WATCH);
+            }
+            *line = next;
         }
     }
 }

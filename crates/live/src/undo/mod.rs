@@ -145,17 +145,23 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
 }
 
 /// Continues what is stopped, by signals and by the freezer, and undoes nothing else: the daemon is there, and makes no turn.
-fn let_go(entries: &[Entry], proc: &Path) -> Undone {
+/// `tell` is called once that is done, and then with what was found of those that stopped themselves, which takes longer.
+fn let_go(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
     let mut undone = Undone::default();
     match ProcFs::open(proc) {
         Ok(mut procfs) => {
             continue_stopped(entries, &mut procfs, &mut undone);
             groups::thaw(entries, &mut undone);
-            followers::settle(entries, &mut procfs, &mut undone);
+            tell(&undone);
+            let mut late = Undone::default();
+            followers::settle(entries, &mut procfs, &mut late);
+            tell(&late);
         }
-        Err(err) => undone.problems.push(format!("nothing can be continued: {err}")),
+        Err(err) => {
+            undone.problems.push(format!("nothing can be continued: {err}"));
+            tell(&undone);
+        }
     }
-    undone
 }
 
 /// Continues whom the journal says to be stopped, and then who stopped themselves for that: they would stop again while they see
@@ -221,7 +227,10 @@ mod tests {
         fs::write(group.join("cgroup.procs"), member.id().to_string()).unwrap();
         fs::write(group.join("cgroup.freeze"), "1").unwrap();
         let gone = Entry::Created { cgroup: group.join("gone") };
-        let undone = let_go(&[Entry::Created { cgroup: group.clone() }, gone], Path::new("/proc"));
+        let mut told = Vec::new();
+        let entries = [Entry::Created { cgroup: group.clone() }, gone];
+        let_go(&entries, Path::new("/proc"), &mut |undone| told.push(undone.clone()));
+        let undone = told.remove(0);
         let frozen = fs::read_to_string(group.join("cgroup.freeze"));
         member.kill().unwrap();
         member.wait().unwrap();
