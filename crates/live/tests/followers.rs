@@ -146,11 +146,19 @@ fn has(programs: &[&str]) -> bool {
     true
 }
 
+/// One test at a time: each waits for what programs do within moments of a stop, and a dozen of them at once on two CPUs take
+/// longer than the time for which a parent is watched.
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 const SU: &[&str] = &["su", "nobody", "-s", "/bin/sh", "-c", "exec sleep NAP"];
 
 /// The programs, and whether something of theirs stops itself.
 #[test]
 fn whatever_starts_a_member_runs_again_when_it_does() {
+    let _alone = alone();
     let all: [(&[&str], &[&str], bool); 11] = [
         (&["su"], SU, true),
         (&["su", "script"], &["su", "-P", "nobody", "-s", "/bin/sh", "-c", "exec sleep NAP"], true),
@@ -212,6 +220,7 @@ fn whatever_starts_a_member_runs_again_when_it_does() {
 /// The end comes at once after the stop: the parent has not got to stopping itself.
 #[test]
 fn a_parent_that_is_about_to_stop_itself_at_the_end_runs() {
+    let _alone = alone();
     if !has(&["su"]) {
         return;
     }
@@ -231,6 +240,7 @@ fn a_parent_that_is_about_to_stop_itself_at_the_end_runs() {
 /// The parent is a member as well. Whichever unit goes first, it goes on when its own unit and its child may.
 #[test]
 fn a_parent_in_a_unit_of_its_own_waits_for_both() {
+    let _alone = alone();
     if !has(&["su"]) {
         return;
     }
@@ -265,6 +275,7 @@ fn a_parent_in_a_unit_of_its_own_waits_for_both() {
 /// on waiting. One that sees a stop goes on with its next command.
 #[test]
 fn a_shell_that_is_stopped_with_its_job_does_not_see_the_stop() {
+    let _alone = alone();
     if !has(&["script", "bash"]) {
         return;
     }
@@ -297,6 +308,7 @@ fn parent_of(pid: u32) -> u32 {
 
 #[test]
 fn what_ctrl_z_stopped_meanwhile_stays_stopped() {
+    let _alone = alone();
     let job = background_job();
     let shell = parent_of(job.member);
     let mut rig = Rig::new(&[job.member]);
@@ -316,6 +328,7 @@ fn what_ctrl_z_stopped_meanwhile_stays_stopped() {
 
 #[test]
 fn what_was_stopped_before_its_child_was_stays_stopped() {
+    let _alone = alone();
     let job = background_job();
     let shell = parent_of(job.member);
     kill(shell, libc::SIGSTOP);
@@ -334,6 +347,7 @@ fn what_was_stopped_before_its_child_was_stays_stopped() {
 /// The daemon is killed while su is stopped: the caretaker has both run.
 #[test]
 fn a_killed_daemon_leaves_no_parent_stopped() {
+    let _alone = alone();
     if !has(&["su"]) {
         return;
     }
