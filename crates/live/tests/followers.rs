@@ -18,23 +18,24 @@ use commonhold_policy::{Plan, Reason};
 use support::skipped::skipped;
 use support::{Job, descendants, eventually, find, kill, start};
 
-/// A parent, and the sleeping member that it waits for.
+/// A parent, and the member that it waits for, which computes: one that sleeps would be left asleep.
 struct Parent {
     job: Job,
     member: u32,
 }
 
 impl Parent {
-    /// Starts a command line in which `NAP` stands for a time that no other process sleeps for.
+    /// Starts a command line in which `TOKEN` stands for a word that no other process is started with.
     fn start(command: &[&str]) -> Parent {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let nap = 20_000_000 + std::process::id() * 100 + COUNT.fetch_add(1, Ordering::Relaxed);
-        let nap = nap.to_string();
-        let command: Vec<String> = command.iter().map(|word| word.replace("NAP", &nap)).collect();
+        let token = 20_000_000 + std::process::id() * 100 + COUNT.fetch_add(1, Ordering::Relaxed);
+        let token = token.to_string();
+        let command: Vec<String> = command.iter().map(|word| word.replace("TOKEN", &token)).collect();
         let arguments: Vec<&str> = command[1..].iter().map(String::as_str).collect();
         let job = start(&command[0], &arguments);
-        eventually("the member runs", || find(&["sleep", &nap]).is_some());
-        Parent { member: find(&["sleep", &nap]).unwrap(), job }
+        let member = ["md5sum", "/dev/zero", &token];
+        eventually("the member runs", || find(&member).is_some());
+        Parent { member: find(&member).unwrap(), job }
     }
 
     /// Everybody but the member that is stopped.
@@ -57,7 +58,13 @@ impl Drop for Parent {
     }
 }
 
+/// `T` if it is stopped, `S` if it runs or sleeps.
 fn state(pid: u32) -> Option<char> {
+    let state = kernels_state(pid)?;
+    Some(if matches!(state, 'R' | 'D') { 'S' } else { state })
+}
+
+fn kernels_state(pid: u32) -> Option<char> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.chars().next()
 }
@@ -153,7 +160,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-const SU: &[&str] = &["su", "nobody", "-s", "/bin/sh", "-c", "exec sleep NAP"];
+const SU: &[&str] = &["su", "nobody", "-s", "/bin/sh", "-c", "exec md5sum /dev/zero TOKEN"];
 
 /// The programs, and whether something of theirs stops itself.
 #[test]
@@ -161,29 +168,41 @@ fn whatever_starts_a_member_runs_again_when_it_does() {
     let _alone = alone();
     let all: [(&[&str], &[&str], bool); 11] = [
         (&["su"], SU, true),
-        (&["su", "script"], &["su", "-P", "nobody", "-s", "/bin/sh", "-c", "exec sleep NAP"], true),
-        (&["runuser"], &["runuser", "-u", "nobody", "--", "sleep", "NAP"], true),
-        (&["sudo"], &["sudo", "-u", "nobody", "sleep", "NAP"], true),
-        (&["script"], &["script", "-qc", "exec sleep NAP", "/dev/null"], true),
-        // Two within each other; sudo has a terminal, and stops its process group.
-        (&["script", "sudo"], &["script", "-qc", "sudo -u nobody sleep NAP | cat", "/dev/null"], true),
         (
-            &["script"],
-            &["script", "-qc", "su nobody -s /bin/sh -c 'exec sleep NAP'; true", "/dev/null"],
+            &["su", "script"],
+            &["su", "-P", "nobody", "-s", "/bin/sh", "-c", "exec md5sum /dev/zero TOKEN"],
             true,
         ),
-        (&["bash"], &["bash", "-c", "set -m; sleep NAP & wait; wait; sleep 1000"], false),
+        (&["runuser"], &["runuser", "-u", "nobody", "--", "md5sum", "/dev/zero", "TOKEN"], true),
+        (&["sudo"], &["sudo", "-u", "nobody", "md5sum", "/dev/zero", "TOKEN"], true),
+        (&["script"], &["script", "-qc", "exec md5sum /dev/zero TOKEN", "/dev/null"], true),
+        // Two within each other; sudo has a terminal, and stops its process group.
+        (
+            &["script", "sudo"],
+            &["script", "-qc", "sudo -u nobody md5sum /dev/zero TOKEN | cat", "/dev/null"],
+            true,
+        ),
+        (
+            &["script"],
+            &["script", "-qc", "su nobody -s /bin/sh -c 'exec md5sum /dev/zero TOKEN'; true", "/dev/null"],
+            true,
+        ),
+        (&["bash"], &["bash", "-c", "set -m; md5sum /dev/zero TOKEN & wait; wait; sleep 1000"], false),
         (
             &["script", "bash"],
-            &["script", "-qc", "bash -ic 'sleep NAP & wait; sleep 1000'", "/dev/null"],
+            &["script", "-qc", "bash -ic 'md5sum /dev/zero TOKEN & wait; sleep 1000'", "/dev/null"],
             false,
         ),
         (
             &["make"],
-            &["sh", "-c", "printf 'all: a b\\na:\\n\\tsleep NAP\\nb:\\n\\tsleep 1000\\n' | make -j2 -f -"],
+            &[
+                "sh",
+                "-c",
+                "printf 'all: a b\\na:\\n\\tmd5sum /dev/zero TOKEN\\nb:\\n\\tsleep 1000\\n' | make -j2 -f -",
+            ],
             false,
         ),
-        (&["python3"], &["python3", "-c", "import pty; pty.spawn(['sleep', 'NAP'])"], false),
+        (&["python3"], &["python3", "-c", "import pty; pty.spawn(['md5sum', '/dev/zero', 'TOKEN'])"], false),
     ];
     for (programs, command, stops) in all {
         if !has(programs) {
@@ -230,7 +249,7 @@ fn a_parent_that_is_about_to_stop_itself_at_the_end_runs() {
         rig.gate(0, false);
         rig.undo();
         eventually("nobody is on the way", || {
-            let runs = |pid: &u32| matches!(state(*pid), Some('R'));
+            let runs = |pid: &u32| *pid != parent.member && kernels_state(*pid) == Some('R');
             !descendants(parent.job.pid()).iter().any(runs)
         });
         assert!(parent.all_run(), "{:?} are stopped", parent.stopped());
@@ -279,7 +298,7 @@ fn a_shell_that_is_stopped_with_its_job_does_not_see_the_stop() {
     if !has(&["script", "bash"]) {
         return;
     }
-    let job = Parent::start(&["script", "-qc", "bash -ic 'sleep NAP; sleep 1000'", "/dev/null"]);
+    let job = Parent::start(&["script", "-qc", "bash -ic 'md5sum /dev/zero TOKEN; sleep 1000'", "/dev/null"]);
     let shell = parent_of(job.member);
     let mut contract = Contract::default();
     let unit = contract.add(None, "unit");
@@ -298,7 +317,7 @@ fn a_shell_that_is_stopped_with_its_job_does_not_see_the_stop() {
 
 /// A job of a shell with job control, in a process group that a terminal could stop.
 fn background_job() -> Parent {
-    Parent::start(&["bash", "-c", "set -m; sh -c 'sleep NAP; true' & wait; sleep 1000"])
+    Parent::start(&["bash", "-c", "set -m; sh -c 'md5sum /dev/zero TOKEN; true' & wait; sleep 1000"])
 }
 
 fn parent_of(pid: u32) -> u32 {

@@ -200,6 +200,65 @@ fn a_closed_gate_stops_the_unit_and_remembers_what_it_wanted() {
     eventually("it runs again", || rig.observe().unit(rig.units[0]).used_ns > used);
 }
 
+/// Two turns of others: in the first one all are stopped, in the second one only who runs.
+fn close_twice(rig: &mut Rig, job: &Job) {
+    let all = descendants(job.pid()).len();
+    rig.gate(0, false);
+    eventually("all stopped", || states(job.pid()) == vec!['T'; all]);
+    rig.gate(0, true);
+    eventually("all go on", || !states(job.pid()).contains(&'T'));
+    rig.observe();
+    rig.gate(0, false);
+}
+
+#[test]
+fn who_sleeps_is_left_asleep_and_stopped_when_it_wakes() {
+    let job = start("sh", &["-c", "read line; while :; do :; done"]);
+    eventually("asleep", || state(job.pid()) == 'S');
+    let mut rig = Rig::new(&[&job]);
+    close_twice(&mut rig, &job);
+    rig.observe();
+    assert_eq!(state(job.pid()), 'S');
+    job.say("go\n");
+    eventually("stopped", || {
+        rig.observe();
+        state(job.pid()) == 'T'
+    });
+    assert_eq!(rig.undo().continued, 1);
+}
+
+/// A shell that saw its job stopped would take the terminal back.
+#[test]
+fn who_waits_for_a_process_that_is_stopped_is_stopped_as_well() {
+    let job = start("sh", &["-c", "(while :; do :; done) & sleep 1000 & wait"]);
+    eventually("two children", || descendants(job.pid()).len() == 3);
+    let mut rig = Rig::new(&[&job]);
+    close_twice(&mut rig, &job);
+    let is_shell = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sh\n";
+    let (shells, others): (Vec<u32>, Vec<u32>) = descendants(job.pid()).into_iter().partition(is_shell);
+    eventually("both shells are stopped", || shells.iter().all(|pid| state(*pid) == 'T'));
+    assert_eq!((shells.len(), state(others[0])), (2, 'S'));
+}
+
+/// Units that take turns change their CPUs all the time.
+#[test]
+fn who_sleeps_keeps_the_cpus_of_the_former_turn_for_a_while() {
+    let Some((one, all)) = one_cpu() else { return };
+    let other = all.difference(&one);
+    let job = start("sleep", &["1000"]);
+    let mut rig = Rig::new(&[&job]);
+    rig.confine(0, Some(&one));
+    rig.confine(0, Some(&other));
+    assert_eq!(masks(job.pid()), [one.clone()]);
+    eventually("it has the new ones", || {
+        rig.observe();
+        masks(job.pid()) == [other.clone()]
+    });
+    rig.confine(0, Some(&one));
+    rig.confine(0, None);
+    assert_eq!(masks(job.pid()), [all]);
+}
+
 #[test]
 fn a_storm_of_forks_stops_at_a_closed_gate() {
     let job = start(churn(), &["forks", "3"]);

@@ -130,7 +130,7 @@ impl Machine {
         groups.into_iter().rev().collect()
     }
 
-    /// What is to be known where CPUs differ in capacity; none where they do not.
+    /// What to say where CPUs differ in capacity; `None` where they do not.
     pub fn unequal_capacity(&self) -> Option<String> {
         let groups = self.by_capacity();
         let (_, others) = groups.split_first().filter(|(_, others)| !others.is_empty())?;

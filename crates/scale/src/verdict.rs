@@ -15,7 +15,7 @@ use crate::study::{Size, Study};
 
 /// From which part of the CPUs on others' use of them matters. The bands of a law are rarely closer.
 const OTHERS_MIN: f64 = 0.05;
-/// From which part of what its threads want of CPUs on they are said to queue.
+/// Threads are said to queue from this part of the CPU time that they want on.
 const QUEUE_MIN: f64 = 0.02;
 /// Less is chance: ten ticks.
 const LEAST_NS: u64 = 100_000_000;
@@ -89,7 +89,7 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    /// A run of a second on so many CPUs, with a thread on each.
+    /// A run of a second on that many CPUs, with a thread on each.
     fn size(n: u32, others_ns: u64, queue_ns: u64) -> Size {
         let mut times = Times::default();
         times.add(State::User, u64::from(n) * S - queue_ns);

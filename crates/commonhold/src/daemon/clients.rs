@@ -72,7 +72,7 @@ impl Caller {
     }
 }
 
-/// Whom a user is charged to, as far as its number tells.
+/// The user to whom a user number is charged.
 fn party_of(uid: u32) -> Party {
     let is_privileged = uid == 0 || uid == rustix::process::geteuid().as_raw();
     if is_privileged { Party::Privileged } else { Party::User(uid) }
@@ -189,7 +189,7 @@ impl Clients {
         Arrival::Accepted(self.next)
     }
 
-    /// Whether there is room for one more client of a user. Where there is none, the least recently used client goes that
+    /// Whether there is room for one more client of a user. If there is not, the least recently used client goes that
     /// is not kept: one of the same user if that has its part, else one of the user that has the most.
     fn make_room(&mut self, party: Party, kept: impl FnOnce() -> BTreeSet<u64>) -> bool {
         let mut of_party: BTreeMap<Party, usize> = BTreeMap::new();

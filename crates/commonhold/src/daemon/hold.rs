@@ -32,7 +32,7 @@ pub(super) struct Hold {
     keep_again: bool,
     /// Why what is in force could not be kept, if it could not, and when that is tried again.
     unkept: Option<(String, Time)>,
-    /// What was said of that; nothing once it is over.
+    /// What was said of that; empty once it has ended.
     unkept_said: Option<String>,
     /// The changes of rights that the last turn made or refused.
     decided: Vec<RightsChange>,

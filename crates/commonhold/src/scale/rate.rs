@@ -120,7 +120,7 @@ fn unit(behind: &str) -> Result<f64, String> {
     }
 }
 
-/// What a unit multiplies by; none where it is not known.
+/// What a unit multiplies by; `None` if it is unknown.
 fn multiple(word: &str) -> Option<f64> {
     match word {
         "thousand" => return Some(1e3),

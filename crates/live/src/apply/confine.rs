@@ -3,6 +3,10 @@
 //! Without control groups, every thread of every member runs on the CPUs that its unit holds. With them, a CPU set keeps the
 //! unit there, and this is for the threads of jobs alone, which have a seat in a pool. A scheduler of the project's own takes
 //! seats for preferences: then they are kept here, and no affinity changes.
+//!
+//! Where units take turns, they change their CPUs ten times a second, and most of their processes sleep. So a sleeper that was
+//! confined once keeps the mask of an earlier order until it has run, or until there is time for it ([`CATCH_UP`]). What it
+//! uses by then is taken from its unit's [allowance](super::allowance).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -10,7 +14,9 @@ use std::path::PathBuf;
 
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
+use commonhold_policy::{MS, Time};
 
+use super::allowance::Allowance;
 use crate::LiveError;
 use crate::host::affinity;
 use crate::observe::process::{Pins, ProcessKey};
@@ -20,6 +26,12 @@ use crate::undo::journal::{Entry, Journal};
 /// Looks for threads that were created meanwhile: a thread that is confined creates confined ones, so each look finds
 /// only those of threads that the look before did not know.
 const ROUNDS_MAX: usize = 20;
+
+/// How many sleepers get the masks of the orders in force with each comparison of masks, once a second.
+const CATCH_UP: usize = 100;
+
+/// How often it is looked whether they have run; the roster reads their clocks no more often than that.
+const CATCH_UP_NS: Time = 100 * MS;
 
 /// A thread under an order.
 #[derive(Debug, Clone)]
@@ -84,6 +96,12 @@ pub(super) struct Confinement {
     refused: BTreeSet<ProcessKey>,
     /// Processes that wait for an order to be carried out, since it was refused, or how to undo it could not be recorded.
     waiting: BTreeSet<ProcessKey>,
+    /// CPU clocks of processes when they were confined last.
+    clocks: BTreeMap<ProcessKey, u64>,
+    /// Sleepers under the mask of an earlier order.
+    lagging: BTreeSet<ProcessKey>,
+    caught_up_at: Time,
+    allowance: Allowance,
 }
 
 /// A thread that was looked at, and what is to become of it.
@@ -111,6 +129,8 @@ impl Confinement {
         self.seats.remove(&key);
         self.refused.remove(&key);
         self.waiting.remove(&key);
+        self.clocks.remove(&key);
+        self.lagging.remove(&key);
     }
 
     /// A thread of a job has a seat on these CPUs, or none any more. In force with the next look at its process.
@@ -185,8 +205,61 @@ impl Confinement {
 }
 
 impl Confining<'_> {
+    /// The same as [`Confining::confine`], where the order of a unit changed: sleepers that were confined before may keep the masks
+    /// that they have until [`Confining::catch_up`].
+    pub(super) fn confine_unit(&mut self, keys: &[ProcessKey], now: Time) {
+        let mut awake = Vec::new();
+        for key in keys {
+            if self.sleeps(*key, now) {
+                self.confinement.lagging.insert(*key);
+            } else {
+                awake.push(*key);
+            }
+        }
+        self.confine(&awake);
+    }
+
+    /// Whether a process has not run since it was confined, and its unit's sleepers may be left alone.
+    fn sleeps(&mut self, key: ProcessKey, now: Time) -> bool {
+        let clock = self.roster.cpu_ns(key.pid);
+        let is_settled = clock.is_some()
+            && self.confinement.clocks.get(&key).copied() == clock
+            && self.confinement.held.contains_key(&key)
+            && !self.confinement.seats.contains_key(&key)
+            && !self.confinement.waiting.contains(&key);
+        let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
+        is_settled && unit.is_some_and(|unit| !self.confinement.allowance.is_overdrawn(unit, now))
+    }
+
+    /// Confines sleepers that have run under the mask of an earlier order.
+    pub(super) fn catch_up(&mut self, now: Time) {
+        if now < self.confinement.caught_up_at.saturating_add(CATCH_UP_NS) {
+            return;
+        }
+        self.confinement.caught_up_at = now;
+        let mut woken = Vec::new();
+        for key in &self.confinement.lagging {
+            let (then, clock) = (self.confinement.clocks.get(key), self.roster.cpu_ns(key.pid));
+            let used = then.zip(clock).map_or(0, |(then, clock)| clock.saturating_sub(*then));
+            if used > 0 {
+                woken.push((*key, used));
+            }
+        }
+        for (key, used) in &woken {
+            if let Some(member) = self.roster.member(key.pid) {
+                self.confinement.allowance.take(member.placement.unit, *used, now);
+            }
+        }
+        let woken: Vec<ProcessKey> = woken.into_iter().map(|(key, _)| key).collect();
+        self.confine(&woken);
+    }
+
     /// Puts every thread of these processes where the orders in force for their units say.
     pub(super) fn confine(&mut self, keys: &[ProcessKey]) {
+        for key in keys {
+            self.confinement.lagging.remove(key);
+            self.confinement.clocks.extend(self.roster.cpu_ns(key.pid).map(|clock| (*key, clock)));
+        }
         let mut keys: Vec<ProcessKey> = keys.iter().copied().filter(|key| self.is_concerned(*key)).collect();
         let mut done = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
@@ -422,6 +495,7 @@ impl Confining<'_> {
     pub(super) fn compare_masks(&mut self) {
         let mut changed: Vec<ProcessKey> =
             std::mem::take(&mut self.confinement.waiting).into_iter().collect();
+        changed.extend(self.confinement.lagging.iter().take(CATCH_UP));
         for (key, threads) in &mut self.confinement.held {
             let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
             let within = unit.and_then(|unit| (self.within)(unit));

@@ -1,5 +1,6 @@
 //! Carrying out: everything here writes, and records first how to undo it.
 
+mod allowance;
 pub mod bus;
 pub mod calibrate;
 pub mod cgroup;

@@ -9,11 +9,15 @@
 //!
 //! Parents are stopped before their children, and continued after them: one that waits for stopped children (WUNTRACED) does
 //! not run while there is one to be seen. Parents that are not to be stopped see it: [`followers`].
+//!
+//! A process that sleeps is not stopped ([`sleepers`]), unless it is the ancestor of one that is.
 
 mod followers;
+mod sleepers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use commonhold_contract::UnitId;
 use commonhold_policy::Time;
 use rustix::process::Signal;
 
@@ -24,6 +28,7 @@ use crate::observe::process::{ProcessKey, Stat, State, is_now};
 use crate::observe::roster::{Member, Roster};
 use crate::undo::journal::{Entry, Journal};
 use followers::{Followers, Verdict};
+use sleepers::{Rest, Sleepers};
 
 /// More rounds than any storm of forks needs: a stopped process forks no more, so each round leaves fewer that can.
 pub(super) const ROUNDS_MAX: usize = 100;
@@ -34,8 +39,20 @@ pub(super) struct Stops {
     /// Processes that we stopped, by number, and their CPU clocks when they were seen to be stopped.
     ours: BTreeMap<u32, (ProcessKey, Option<u64>)>,
     followers: Followers,
+    sleepers: Sleepers,
     /// Whether others are stopped than when the followers were judged last.
     changed: bool,
+}
+
+/// Who is behind a closed gate, and is not stopped as it should be.
+#[derive(Default)]
+struct Found {
+    /// Not stopped by us before.
+    new: Vec<ProcessKey>,
+    /// Stopped by us, and continued by somebody else.
+    again: Vec<ProcessKey>,
+    /// They stopped themselves.
+    followed: Vec<ProcessKey>,
 }
 
 /// What stopping needs, besides who is stopped.
@@ -56,7 +73,19 @@ impl Stops {
         self.ours.is_empty() && self.followers.is_empty()
     }
 
+    /// Whether no gate holds anybody, nor is there anybody to look at for one that did.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_empty() && self.sleepers.asleep().next().is_none()
+    }
+
+    /// It ended.
     pub(super) fn forget(&mut self, key: ProcessKey) {
+        self.drop_stop(key);
+        self.sleepers.forget(key);
+    }
+
+    /// It is not stopped by us any more.
+    fn drop_stop(&mut self, key: ProcessKey) {
         if self.has(key) {
             self.ours.remove(&key.pid);
             self.changed = true;
@@ -90,31 +119,26 @@ impl Stopping<'_> {
     /// Stops who is behind a closed gate and runs. Whether there was anybody new.
     fn stop_closed(&mut self) -> Result<bool, LiveError> {
         let members = self.roster.members().filter(|member| (self.closed)(member));
-        let mut members: Vec<ProcessKey> = members.map(|member| member.key).collect();
-        members.sort_unstable_by_key(|key| (key.start, key.pid));
-        let (mut new, mut again, mut followed) = (Vec::new(), Vec::new(), Vec::new());
-        for key in members {
-            // It stays stopped until somebody continues it, and then its clock goes on, which the roster sees at each look.
+        let mut members: Vec<(ProcessKey, UnitId)> =
+            members.map(|member| (member.key, member.placement.unit)).collect();
+        members.sort_unstable_by_key(|(key, _)| (key.start, key.pid));
+        let mut found = Found::default();
+        for (key, unit) in members {
+            // It stays stopped until somebody continues it, and then its clock goes on, which the roster sees.
             let clock = self.roster.cpu_ns(key.pid);
             if self.stops.stands_still(key, clock) {
                 continue;
             }
-            let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
-            // It stopped itself behind somebody else's gate: from now on it is stopped for its own as well.
-            let is_follower = self.stops.followers.contains_key(&key) && !self.stops.has(key);
-            if is_follower && stat.as_ref().is_some_and(Stat::is_stopped_by_sigstop) {
-                followed.push(key);
-                continue;
+            let is_ours = self.stops.has(key);
+            let rest =
+                if is_ours { Rest::Stop } else { self.stops.sleepers.judge(key, unit, clock, self.now) };
+            if rest != Rest::Sleeps {
+                self.find(key, clock, rest, &mut found)?;
             }
-            // Whoever its user or a debugger stopped already stays theirs.
-            if !stat.as_ref().is_some_and(runs) {
-                let stopped = stat.is_some_and(|stat| stat.state == State::Stopped);
-                self.stops.sees(key, clock.filter(|_| stopped));
-                continue;
-            }
-            self.stops.sees(key, None);
-            if self.stops.has(key) { again.push(key) } else { new.push(key) }
         }
+        self.wake_ancestors(&mut found)?;
+        let Found { mut new, again, followed } = found;
+        new.sort_unstable_by_key(|key| (key.start, key.pid));
         let followers = if new.is_empty() { Vec::new() } else { self.new_followers(&new)? };
         let stopped = new.iter().chain(&followed).map(|key| Entry::Stopped { process: *key });
         let follow = followers.iter().map(|(key, _)| Entry::MayFollow { process: *key });
@@ -129,7 +153,7 @@ impl Stopping<'_> {
         for key in &new {
             if self.signal(*key, Signal::STOP, "stop", runs) != Some(true) {
                 // It ended, or somebody else stopped it in the meantime: not ours to continue.
-                self.stops.forget(*key);
+                self.stops.drop_stop(*key);
                 missed.push(Entry::Continued { process: *key });
             }
         }
@@ -139,6 +163,52 @@ impl Stopping<'_> {
         }
         record(self.journal, &missed)?;
         Ok(!new.is_empty())
+    }
+
+    /// Finds out what a process behind a closed gate does, and what is to be done to it.
+    fn find(
+        &mut self,
+        key: ProcessKey,
+        clock: Option<u64>,
+        rest: Rest,
+        found: &mut Found,
+    ) -> Result<(), LiveError> {
+        let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
+        // It stopped itself behind somebody else's gate: from now on it is stopped for its own as well.
+        let is_follower = self.stops.followers.contains_key(&key) && !self.stops.has(key);
+        if is_follower && stat.as_ref().is_some_and(Stat::is_stopped_by_sigstop) {
+            found.followed.push(key);
+            return Ok(());
+        }
+        let is_stopped = stat.as_ref().is_some_and(|stat| stat.state == State::Stopped);
+        self.stops.sees(key, clock.filter(|_| is_stopped));
+        // Whoever its user or a debugger stopped already stays theirs.
+        let Some(stat) = stat.filter(runs) else { return Ok(()) };
+        match clock {
+            // One that waits for a disk is not idle: a unit that is stopped for its transfers makes none.
+            Some(clock) if rest == Rest::IfAsleep && stat.state == State::Asleep => {
+                self.stops.sleepers.leave(key, clock);
+            }
+            _ if self.stops.has(key) => found.again.push(key),
+            _ => found.new.push(key),
+        }
+        Ok(())
+    }
+
+    /// Has sleepers stopped whose descendants are: a shell would take a stopped job for one that its user stopped.
+    fn wake_ancestors(&mut self, found: &mut Found) -> Result<(), LiveError> {
+        if found.new.is_empty() && !self.stops.changed {
+            return Ok(());
+        }
+        let stopped = found.new.iter().chain(self.stops.ours.values().map(|(key, _)| key));
+        let ancestors = self.ancestors(stopped.map(|key| key.pid));
+        let woken: Vec<ProcessKey> =
+            self.stops.sleepers.asleep().filter(|key| ancestors.contains(key)).collect();
+        for key in woken {
+            self.stops.sleepers.wake(key);
+            self.find(key, None, Rest::Stop, found)?;
+        }
+        Ok(())
     }
 
     /// Continues whom we stopped and no closed gate holds any more, and then who stopped themselves for that.
@@ -162,17 +232,29 @@ impl Stopping<'_> {
             self.problems.add(error);
         }
         self.stops.followers.extend(followers);
+        self.release_sleepers();
         let mut entries = Vec::new();
         for key in released {
             // A stop takes effect when the process next leaves the kernel: it is taken back even if it does not show yet.
             // One that could not be continued stays ours, and is tried again by the next look.
             if self.signal(key, Signal::CONT, "continue", |stat| stat.state != State::Ended).is_some() {
-                self.stops.forget(key);
+                self.stops.drop_stop(key);
+                let clock = self.roster.cpu_ns(key.pid);
+                self.stops.sleepers.release(key, clock);
                 entries.push(Entry::Continued { process: key });
             }
         }
         entries.extend(self.continue_followers(verdict));
         record(self.journal, &entries)
+    }
+
+    fn release_sleepers(&mut self) {
+        let is_released =
+            |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));
+        let released: Vec<ProcessKey> = self.stops.sleepers.asleep().filter(is_released).collect();
+        for key in released {
+            self.stops.sleepers.release(key, None);
+        }
     }
 
     /// Whether the signal was sent; `None` if it was refused, which is reported once.
@@ -215,5 +297,5 @@ pub(super) fn continue_released(stopping: &mut Stopping<'_>) {
 
 /// Neither stopped, nor in a debugger's hands, nor ended.
 fn runs(stat: &Stat) -> bool {
-    matches!(stat.state, State::Runnable | State::Asleep)
+    matches!(stat.state, State::Runnable | State::Blocked | State::Asleep)
 }

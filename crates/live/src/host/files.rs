@@ -255,7 +255,7 @@ pub(crate) fn mark(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::setxattr(path, name, value, XattrFlags::empty())?)
 }
 
-/// Whether so many bytes are to be held in memory. Errors: `FileTooLarge`.
+/// Whether that many bytes may be held in memory. Errors: `FileTooLarge`.
 pub(super) fn bounded(bytes: u64, most: u64) -> io::Result<()> {
     if bytes <= most {
         return Ok(());

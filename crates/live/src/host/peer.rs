@@ -6,8 +6,6 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 /// Linux 6.5; `libc` does not name it on every target.
 const SO_PEERPIDFD: libc::c_int = 77;
 /// `NS_GET_PARENT` and `NS_GET_OWNER_UID` of `linux/nsfs.h`.
@@ -66,13 +64,6 @@ pub(crate) fn pidfd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
         e if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(None),
         e => Err(e),
     }
-}
-
-/// Whether the process of a pidfd has not ended.
-pub(crate) fn is_alive(pidfd: &OwnedFd) -> bool {
-    let mut ends = [PollFd::new(pidfd, PollFlags::IN)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(poll(&mut ends, Some(&at_once)), Ok(0))
 }
 
 /// The user that created the outermost user namespace around a process that is inside this program's own; `None` for a

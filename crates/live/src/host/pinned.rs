@@ -31,7 +31,7 @@ impl Pinned {
     /// Pins the process that has this number now. Which process that is must be checked *afterwards*, by its start time:
     /// [`pin`](crate::observe::process::pin) does both.
     ///
-    /// Errors are the kernel's: `ESRCH` if there is none.
+    /// Errors are the kernel's: `ESRCH` if there is no such process.
     pub fn of(pid: u32) -> io::Result<Pinned> {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let number = number.ok_or_else(gone)?;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 
-use super::process::{ProcFs, ProcessKey};
+use super::process::{ProcFs, ProcessKey, identify};
 use crate::host::peer;
 
 /// A client of a UNIX socket, as the kernel recorded it when it connected, whatever it executes later.
@@ -40,10 +40,17 @@ impl Peer {
         let mut found = Peer { uid, gids, pid, key: None, namespace_owner: None };
         // An error: the process is gone.
         let Ok(pidfd) = peer::pidfd(stream) else { return Ok(found) };
-        let key = procfs.stat(pid).ok().flatten().map(|stat| stat.key);
+        let (pinned, key) = match pidfd {
+            Some(pidfd) => match identify(procfs, pidfd) {
+                Ok(Some((pinned, key))) => (Some(pinned), Some(key)),
+                _ => return Ok(found),
+            },
+            None => (None, procfs.stat(pid).ok().flatten().map(|stat| stat.key)),
+        };
         let has_its_user = procfs.identity(pid).ok().flatten().is_some_and(|now| now.uid == uid);
         let namespace_owner = peer::namespace_owner(pid);
-        if has_its_user && pidfd.is_none_or(|pidfd| peer::is_alive(&pidfd)) {
+        let runs = pinned.is_none_or(|pinned| pinned.is_running().unwrap_or(false));
+        if has_its_user && runs {
             (found.key, found.namespace_owner) = (key, namespace_owner);
         }
         Ok(found)

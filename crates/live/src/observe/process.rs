@@ -52,6 +52,8 @@ pub enum State {
     Traced,
     /// Ended and not yet waited for (`Z`, `X`).
     Ended,
+    /// Waiting for a disk, or in the kernel for what no signal interrupts (`D`).
+    Blocked,
     /// Anything else: asleep.
     Asleep,
 }
@@ -396,6 +398,7 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
         b'T' => State::Stopped,
         b't' => State::Traced,
         b'Z' | b'X' | b'x' => State::Ended,
+        b'D' => State::Blocked,
         _ => State::Asleep,
     };
     let parent = parse_number(fields.next()?)?;

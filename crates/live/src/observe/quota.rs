@@ -20,7 +20,7 @@ pub struct Cap {
 }
 
 impl Cap {
-    /// The strictest that holds for this process; none where nothing caps it.
+    /// The strictest that holds for this process; `None` if nothing caps it.
     pub fn of_this() -> Option<Cap> {
         let read = |path: &Path| read_to_string(path).ok();
         let (groups, mounts) = (read("/proc/self/cgroup".as_ref())?, read("/proc/self/mountinfo".as_ref())?);

@@ -11,8 +11,9 @@
 //! - Afterwards they are read once a second, and only those that can change its unit under this contract.
 //! - Where the contract has `cgroup` rules, all processes are read once a second, since another may move a sleeper.
 //!
-//! Cost: a process that sleeps costs one system call a look, which reads its CPU clock. All parts of a look share that
-//! reading ([`Roster::clock`]), and skip the files of a process that did not run.
+//! Cost: of a process that sleeps, a look reads the CPU clock, by one system call. All parts of a look share that reading
+//! ([`Roster::clock`]), and skip the files of a process that did not run. The longer a process has slept, the rarer are the
+//! readings ([`account`]): cost follows what runs.
 //!
 //! Placement is the policy's ([`place`]); parents are placed before their children. A process whose parent is gone
 //! keeps what it inherited. One whose parent was gone before the first look is taken for a descendant of its session's
@@ -211,7 +212,11 @@ pub struct Roster {
     look: u64,
     /// The last look whose clocks were accounted for.
     accounted: u64,
+    /// The time of this look.
+    now: Time,
     origins: origin::Origins,
+    /// Processes that were seen for the first time less than a second ago.
+    young: BTreeSet<u32>,
     /// Processes to place again.
     stale: BTreeSet<u32>,
     /// What looks found that failed midway: it is remembered here by then, and nobody was told.
@@ -273,7 +278,9 @@ impl Roster {
             missed: BTreeSet::new(),
             look: 0,
             accounted: 0,
+            now: 0,
             origins: origin::Origins::default(),
+            young: BTreeSet::new(),
             stale: BTreeSet::new(),
             untold: Changes::default(),
             anew: false,
@@ -369,6 +376,7 @@ impl Roster {
         changes: &mut Changes,
     ) -> Result<(), LiveError> {
         self.look += 1;
+        self.now = now;
         let anew = how == Scan::Full || contract.units.len() != self.contract.units.len();
         if how == Scan::Full {
             self.names.forget();
@@ -447,11 +455,18 @@ impl Roster {
         &mut self.procfs
     }
 
-    /// A process's CPU clock as of this look. While it stays the same, the process did not run: what only a process itself can
-    /// change is as it was. `None` tells nothing. Read before the files that are remembered with it: what it does meanwhile
-    /// shows at the next look.
+    /// A process's CPU clock as of this look, or of an earlier one if it has slept for long. While it stays the same, the process
+    /// did not run: what only a process itself can change is as it was. `None` tells nothing. Read before the files that are
+    /// remembered with it: what it does meanwhile shows at a later look.
     pub(crate) fn clock(&mut self, pid: u32) -> Option<u64> {
-        self.known.get_mut(&pid)?.clocks.read(pid, self.look)
+        let look = self.this_look();
+        self.known.get_mut(&pid)?.clocks.read(pid, look)
+    }
+
+    /// The same as of this look, however long the process has slept.
+    pub(crate) fn clock_now(&mut self, pid: u32) -> Option<u64> {
+        let look = self.this_look().without_pause();
+        self.known.get_mut(&pid)?.clocks.read(pid, look)
     }
 
     /// Takes note of who came and who went.
@@ -509,6 +524,7 @@ impl Roster {
             }
         }
         self.part(&gone, changes);
+        self.young.extend(new.keys());
         self.welcome(new, changes);
         // Once more: what may not be looked at at all is missed each time.
         let again = !missed.is_subset(&self.missed);
@@ -618,14 +634,26 @@ impl Roster {
         changes: &mut Changes,
     ) -> Result<(), LiveError> {
         let movable = all || (thorough && self.decisive.cgroup);
-        let look = self.look;
+        let look = self.this_look();
         let mut due = Vec::new();
-        for (pid, known) in self.known.iter_mut().filter(|(_, known)| !known.ended) {
+        let is_young = |known: &Known| now < known.seen_at.saturating_add(SECOND);
+        let mut judge = |pid: u32, known: &mut Known| {
             // A kernel thread is looked at again once: it may have been on its way to become a user's helper program.
-            let young = now < known.seen_at.saturating_add(SECOND);
+            let young = is_young(known);
             let may_change = if known.facts.kernel_thread { young } else { thorough || young };
-            if may_change && (movable || known.clocks.read(*pid, look) != known.facts_cpu_ns) {
-                due.push((*pid, all || young));
+            if !known.ended && may_change && (movable || known.clocks.read(pid, look) != known.facts_cpu_ns) {
+                due.push((pid, all || young));
+            }
+        };
+        self.young.retain(|pid| self.known.get(pid).is_some_and(is_young));
+        if thorough {
+            self.known.iter_mut().for_each(|(pid, known)| judge(*pid, known));
+        } else {
+            // Of many thousand processes, few are young.
+            for pid in &self.young {
+                if let Some(known) = self.known.get_mut(pid) {
+                    judge(*pid, known);
+                }
             }
         }
         for (pid, whole) in due {

@@ -85,7 +85,7 @@ impl fmt::Display for Renumbered {
     }
 }
 
-/// Whether /sys lists other CPUs than the calling thread may use; none where it lists all of them, or where either cannot
+/// Whether /sys lists other CPUs than the calling thread may use; `None` where it lists all of them, or where either cannot
 /// be read ([`read`] then says so).
 pub fn renumbered(root: &Path) -> Option<Renumbered> {
     renumbered_in(&Tree::new(root))

@@ -26,7 +26,7 @@ use crate::observe::roster::{Entered, KeepsEntered};
 pub const FILE_NAME: &str = "entered";
 /// What the first line begins with; the boot follows.
 const HEADER: &str = "commonhold-entered 1 ";
-/// A line for every process that a kernel can have, and no more: a file that is longer is none of ours.
+/// A line for every process that a kernel can have, and no more: no daemon wrote a longer file.
 const BYTES_MAX: u64 = 256 << 20;
 /// Lines of processes that have ended are left until there are this many more than others.
 const SLACK: usize = 64;

@@ -50,7 +50,7 @@ pub const RING_MAX: usize = 4;
 pub(super) const OFFERS_MAX: usize = 1_000;
 /// Offers of one unit that stand at one time, so that no unit takes the others' room.
 pub(super) const OFFERS_OF_UNIT_MAX: usize = 50;
-/// Of [`OFFERS_MAX`], so many are for units that have no offer yet: else some twenty units could keep all others out.
+/// The part of [`OFFERS_MAX`] for units that have no offer yet: otherwise twenty units could keep all others out.
 const OFFERS_FOR_NEWCOMERS: usize = 100;
 
 /// What a unit offers.

@@ -179,7 +179,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// For times of up to so many seconds for a piece.
+    /// Up to this many seconds for a piece.
     pub(crate) fn of(longest_s: f64) -> Work {
         let all =
             [(1.0, "A piece of work"), (1e3, "A thousand pieces of work"), (1e6, "A million pieces of work")];

@@ -498,7 +498,7 @@ impl CgroupBackend {
             }
             self.seats.catch_up(&self.contract, &mut self.roster)?;
         }
-        if !self.stops.is_empty() {
+        if !self.stops.is_idle() {
             self.stopping(continue_released);
         }
         Ok(())

@@ -35,8 +35,10 @@ pub(super) const MEANS: DiskMeans = DiskMeans { caps: true, weights: true, share
 const FRESH_NS: Time = 80 * MS;
 /// How often to look which disks there are, and what schedules them.
 const DEVICES_NS: Time = 5_000 * MS;
-/// Looking takes at most this part of a CPU.
-const REST_TIMES: u64 = 20;
+/// Looking takes at most this part of a CPU;
+const REST_TIMES: u64 = 100;
+/// while rates are held by stops, which are as exact as looks are frequent, this one.
+const REST_TIMES_CAPPED: u64 = 20;
 
 /// What units have disks do, and their rates.
 #[derive(Debug, Default)]
@@ -141,7 +143,8 @@ impl Disks {
         contract: &Contract,
         roster: &mut Roster,
     ) -> Result<(), LiveError> {
-        let fresh = if self.capped.is_empty() { FRESH_NS } else { MS };
+        let (fresh, rest) =
+            if self.capped.is_empty() { (FRESH_NS, REST_TIMES) } else { (MS, REST_TIMES_CAPPED) };
         let elapsed = self.at.map_or(0, |at| now.saturating_sub(at));
         if self.at.is_some() && (elapsed < fresh || now < self.rest_until) {
             return Ok(());
@@ -154,7 +157,7 @@ impl Disks {
         self.count(contract.units.len(), roster)?;
         self.at = Some(now);
         let took = clock::thread_cpu_ns().saturating_sub(begun);
-        self.rest_until = now.saturating_add(took.saturating_mul(REST_TIMES));
+        self.rest_until = now.saturating_add(took.saturating_mul(rest));
         Ok(())
     }
 

@@ -61,7 +61,7 @@ impl UserBackend {
             }
             self.seats.catch_up(&self.contract, &mut self.roster)?;
         }
-        if !self.gates.stops.is_empty() {
+        if !self.gates.stops.is_idle() {
             self.stopping(continue_released);
         }
         Ok(())

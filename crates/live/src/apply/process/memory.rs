@@ -17,7 +17,7 @@
 //!
 //! Cost: a process that has not run since the last look has not touched, mapped or freed anything. What was seen of it is
 //! remembered, and no file of it is read. Other programs can take its pages meanwhile. So these are read all the same:
-//! - of the processes that sleep, one in [`TURNS`] at each look, in turn;
+//! - of the processes that sleep, one in [`TURNS`] at each look, in turn, but no more than [`TURN_MAX`];
 //! - all of them, where swap has filled since;
 //! - all of a unit from which pages are taken or are to be taken: nothing is taken on what is remembered alone.
 //!
@@ -47,10 +47,12 @@ use crate::observe::roster::Roster;
 
 /// Who is beyond its bound by less is left alone: looking for pages costs more.
 const SLACK_BYTES: u64 = 1 << 20;
-/// After so many looks, who sleeps was read once more.
+/// After this many looks, each process that sleeps was read once more;
 const TURNS: usize = 50;
+/// later, where more than this many would have to be read at each look.
+const TURN_MAX: usize = 5;
 /// Looks take at most this part of a CPU.
-const REST_TIMES: u64 = 20;
+const REST_TIMES: u64 = 100;
 
 /// What can be enforced where the kernel pages out for us.
 pub const MEANS: MemoryMeans = MemoryMeans {
@@ -302,7 +304,7 @@ impl Memory {
 
     /// The numbers of those whose turn it is, of all members by number.
     fn next_turn(&mut self, members: &[(ProcessKey, usize)]) -> RangeInclusive<u32> {
-        let count = members.len().div_ceil(TURNS);
+        let count = members.len().div_ceil(TURNS).min(TURN_MAX);
         let after = |turn: u32| {
             let pids = members.iter().map(|(process, _)| process.pid);
             let mut next = pids.filter(|pid| *pid > turn).take(count);

@@ -213,16 +213,16 @@ impl UserBackend {
         match order {
             CpuOrder::Confine { unit, cpus } => {
                 self.order(*unit)?.cpus.clone_from(cpus);
-                let members = self.members_within(*unit);
-                self.confine(&members);
+                let (members, now) = (self.members_within(*unit), self.now);
+                match cpus {
+                    Some(_) => self.confining(|confining| confining.confine_unit(&members, now)),
+                    None => self.confine(&members),
+                }
                 Ok(())
             }
             CpuOrder::Gate { unit, open } => {
-                let unit = *unit;
-                let open_before = self.open_units();
-                self.order(unit)?.closed = !open;
-                self.remember(&open_before)?;
-                self.enforce_gates()
+                self.order(*unit)?.closed = !open;
+                Ok(())
             }
             CpuOrder::Weigh { unit, .. } => Err(self.cannot("a weight", *unit)),
             CpuOrder::Cap { unit, .. } => Err(self.cannot("a cap on CPU time", *unit)),
@@ -389,6 +389,7 @@ impl Backend for UserBackend {
             self.prioritize_all();
         }
         self.roster.account(self.now, &Seats::watched(&self.contract, watch))?;
+        self.confining(|confining| confining.catch_up(now));
         let snapshot = self.snapshot();
         self.seats.complain(&mut self.problems);
         snapshot
@@ -419,7 +420,14 @@ impl Backend for UserBackend {
         }
         // So that no number is used that another process has by now.
         failed.extend(self.look().err());
+        let has_gates = cpu.iter().any(|step| matches!(step.action, CpuOrder::Gate { .. }));
+        let open_before = if has_gates { self.open_units() } else { Vec::new() };
         failed.extend(cpu.iter().filter_map(|step| self.order_cpus(&step.action).err()));
+        if has_gates {
+            // All gates at once: each enforcement looks at all members.
+            failed.extend(self.remember(&open_before).err());
+            failed.extend(self.enforce_gates().err());
+        }
         let seated = self.seats.order(seats, &mut self.confinement, &mut failed);
         self.confine(&seated);
         if !gangs.is_empty() {

@@ -70,7 +70,7 @@ impl Stopping<'_> {
             if self.stops.has(key) || about_to_stop.contains(&key) {
                 continue;
             }
-            let clock = self.roster.clock(key.pid);
+            let clock = self.roster.clock_now(key.pid);
             let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
             if stat.as_ref().is_some_and(super::runs) {
                 new.push((key, Follower { clock, settles_since: None }));
@@ -115,7 +115,7 @@ impl Stopping<'_> {
 
     fn judge(&mut self, key: ProcessKey, verdict: &mut Verdict) -> Result<(), LiveError> {
         let now = self.now;
-        let clock = self.roster.clock(key.pid);
+        let clock = self.roster.clock_now(key.pid);
         let Some(follower) = self.stops.followers.get_mut(&key) else { return Ok(()) };
         let since = *follower.settles_since.get_or_insert(now);
         let has_time = now < since.saturating_add(SETTLES_NS);
@@ -179,7 +179,7 @@ impl Stopping<'_> {
         self.ancestors(stays.map(|key| key.pid))
     }
 
-    fn ancestors(&self, of: impl Iterator<Item = u32>) -> BTreeSet<ProcessKey> {
+    pub(super) fn ancestors(&self, of: impl Iterator<Item = u32>) -> BTreeSet<ProcessKey> {
         let mut found = BTreeSet::new();
         for pid in of {
             let parent = |pid: u32| self.roster.member(self.roster.member(pid)?.parent);

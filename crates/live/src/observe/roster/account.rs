@@ -1,5 +1,7 @@
 //! What each unit's processes use, wait for and want.
 
+use std::collections::BTreeMap;
+
 use commonhold_contract::{Contract, UnitId};
 use commonhold_policy::membership::Stays;
 use commonhold_policy::{MS, Time, UnitFacts};
@@ -14,6 +16,18 @@ const UNWATCHED: Time = 100 * MS;
 
 /// How old those of the unit `shared` may be: nothing is decided on them, and it may hold most of a machine's processes.
 const SHARED: Time = 1_000 * MS;
+
+/// A clock that stands still is read again after this part of the time for which it has: what just ran is looked at each time,
+/// and a process that has slept for long is looked at seldom.
+const STILL_PART: Time = 8;
+
+/// The longest pause between two readings of such a clock: the age that other facts may have, or longer on a machine with so
+/// many processes that reading them all would take more than half a percent of a CPU.
+const PAUSE_MAX: Time = UNWATCHED;
+const PAUSE_PER_PROCESS: Time = MS / 5;
+
+/// The same in a unit that is watched, for each of its processes: with up to 160 of them no look leaves any out.
+const PAUSE_PER_WATCHED: Time = MS / 20;
 
 /// How many threads of one process are looked at, at most, at each look; of more, an even sample stands for all, so that
 /// a program of a thousand threads does not cost its unit's neighbours a CPU.
@@ -44,11 +58,30 @@ impl Account {
     }
 }
 
+/// A look, for those who read clocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    pub(super) number: u64,
+    at: Time,
+    /// For how long a clock that stands still may go unread, at most.
+    pause_max: Time,
+}
+
+impl Look {
+    /// Reads every clock.
+    pub(super) fn without_pause(self) -> Look {
+        Look { pause_max: 0, ..self }
+    }
+}
+
 /// The counters of a process at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    /// Its CPU clock at the last look, and that look's number.
+    /// Its CPU clock as it was read last, and the number of that look.
     read: (u64, Option<u64>),
+    read_at: Time,
+    /// When the clock was last seen to advance.
+    still_since: Time,
     /// What its unit was charged for, of its CPU clock; `None` if it has none that can be read.
     cpu_ns: Option<u64>,
     /// CPU time of its children that it waited for; `None` before the first reading of a process that was there before.
@@ -70,10 +103,18 @@ impl Clocks {
         Clocks { cpu_ns, children_ns: born.then_some(0), waits: born.then(Vec::new), ..Clocks::default() }
     }
 
-    /// The CPU clock of this process, read once in each look. `None` if there is no such process.
-    pub(super) fn read(&mut self, pid: u32, look: u64) -> Option<u64> {
-        if self.read.0 != look {
-            self.read = (look, process_cpu_ns(pid));
+    /// The CPU clock of this process: read once in a look, and where it stands still only after a pause. `None` if there is no
+    /// such process.
+    pub(super) fn read(&mut self, pid: u32, look: Look) -> Option<u64> {
+        let (number, before) = self.read;
+        let pause = (self.read_at.saturating_sub(self.still_since) / STILL_PART).min(look.pause_max);
+        if number != look.number && look.at >= self.read_at.saturating_add(pause) {
+            let clock = process_cpu_ns(pid);
+            if number == 0 || clock != before {
+                self.still_since = look.at;
+            }
+            self.read = (look.number, clock);
+            self.read_at = look.at;
         }
         self.read.1
     }
@@ -102,8 +143,9 @@ impl Clocks {
 
 impl Roster {
     /// Looks what the processes of the units in `watch` used and want; those of other units are looked at when the last
-    /// look is 100 ms ago (`shared`: a second; `kernel`: never). A process that slept since costs one system call.
+    /// look is 100 ms ago (`shared`: a second; `kernel`: never). A process that slept since costs one system call at most.
     pub fn account(&mut self, now: Time, watch: &[UnitId]) -> Result<(), LiveError> {
+        self.now = now;
         // Whoever accounts twice in a look wants to know what happened in between.
         if self.accounted == self.look {
             self.look += 1;
@@ -124,17 +166,37 @@ impl Roster {
                 due
             })
             .collect();
-        let (mut procfs_busy, accounts, number) = (None, &mut self.accounts, self.look);
+        let usual = self.this_look();
+        let watched = self.pauses_of_watched(watch);
+        let (mut procfs_busy, accounts) = (None, &mut self.accounts);
         for known in self.known.values_mut().filter(|known| !known.ended) {
-            let unit = known.member.placement.unit.index();
-            if due.get(unit).copied().unwrap_or(false)
-                && let Some(account) = accounts.get_mut(unit)
-                && let Err(err) = look(&mut self.procfs, &mut self.threads, known, account, now, number)
+            let unit = known.member.placement.unit;
+            let pause_max = watched.get(&unit).map_or(usual.pause_max, |pause| usual.pause_max.min(*pause));
+            let this = Look { pause_max, ..usual };
+            if due.get(unit.index()).copied().unwrap_or(false)
+                && let Some(account) = accounts.get_mut(unit.index())
+                && let Err(err) = look(&mut self.procfs, &mut self.threads, known, account, now, this)
             {
                 procfs_busy.get_or_insert(err);
             }
         }
         procfs_busy.map_or(Ok(()), Err)
+    }
+
+    /// The look that is being made.
+    pub(super) fn this_look(&self) -> Look {
+        let pause_max = PAUSE_MAX.max(self.known.len() as u64 * PAUSE_PER_PROCESS);
+        Look { number: self.look, at: self.now, pause_max }
+    }
+
+    fn pauses_of_watched(&self, watch: &[UnitId]) -> BTreeMap<UnitId, Time> {
+        let mut pauses: BTreeMap<UnitId, Time> = watch.iter().map(|unit| (*unit, 0)).collect();
+        for known in self.known.values().take(if watch.is_empty() { 0 } else { usize::MAX }) {
+            if let Some(pause) = pauses.get_mut(&known.member.placement.unit) {
+                *pause += PAUSE_PER_WATCHED;
+            }
+        }
+        pauses
     }
 
     /// The facts of every unit, by index, as of the last [`Roster::account`].
@@ -171,10 +233,11 @@ impl Roster {
 
     /// Gives what a process used so far to the unit that it is about to leave.
     pub(super) fn settle(&mut self, pid: u32) {
+        let look = self.this_look().without_pause();
         if let Some(known) = self.known.get_mut(&pid)
             && let Some(account) = self.accounts.get_mut(known.member.placement.unit.index())
         {
-            advance(known, account, self.look);
+            advance(known, account, look);
         }
     }
 
@@ -188,7 +251,7 @@ impl Roster {
 }
 
 /// Adds what a process used since the last look. Whether it ran.
-fn advance(known: &mut Known, account: &mut Account, look: u64) -> bool {
+fn advance(known: &mut Known, account: &mut Account, look: Look) -> bool {
     let Some(cpu_ns) = known.clocks.read(known.member.key.pid, look) else {
         // It ended: its parent has waited for it, so it wants nothing.
         known.clocks.runnable = 0;
@@ -211,9 +274,9 @@ fn look(
     known: &mut Known,
     account: &mut Account,
     now: Time,
-    number: u64,
+    this: Look,
 ) -> Result<(), LiveError> {
-    let ran = advance(known, account, number);
+    let ran = advance(known, account, this);
     if !ran && known.clocks.runnable == 0 {
         return Ok(());
     }
