@@ -4,12 +4,13 @@ mod locks;
 mod points;
 mod rate;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 
-use commonhold_live::program::{self, Asked, Done, Ended, Learned, NotRun, Wish};
+use commonhold_live::program::{self, Asked, Done, Ended, Learned, NotRun, Unnamed, Wish};
 use commonhold_live::quota::Cap;
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_report::scale as report;
@@ -261,6 +262,10 @@ fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
             "run it as root, or with `sysctl kernel.yama.ptrace_scope=0`; setuid programs hide it",
         );
     }
+    for why in notes.unnamed.iter().take(UNNAMED_MAX) {
+        let (what, remedy) = unnamed(why);
+        say(what, remedy);
+    }
     if let Some(why) = &notes.no_kernel {
         say(
             format!("which locks of the kernel are waited for, and who wakes whom: {why}"),
@@ -279,6 +284,38 @@ fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
         );
     }
     limits
+}
+
+/// Reasons that are told.
+const UNNAMED_MAX: usize = 6;
+
+/// Why a place in the program has no name, and what to do.
+fn unnamed(why: &Unnamed) -> (String, &'static str) {
+    match why {
+        Unnamed::Stripped(file) => (
+            format!("names of functions in {file}, of which the place in the file is told: the file has no symbols for them"),
+            "install its debug symbols (on Debian, its package `-dbgsym` or `-dbg`), or build it without stripping it; for Go, \
+             without `-ldflags=-s`",
+        ),
+        Unnamed::Jit(program, why) => (
+            format!("names of functions in the JIT code of {program}: {why}"),
+            "have it write a perf map: Java 17 or later with `-XX:+UnlockDiagnosticVMOptions -XX:+DumpPerfMapAtExit \
+             -XX:+PreserveFramePointer`, node with `--perf-basic-prof`, Python 3.12 or later with `-X perf`",
+        ),
+        Unnamed::Interpreted(program) => (
+            format!("names of functions that {program} interprets: no perf map has these"),
+            "let it run long enough for its code to be compiled (Java: at once with `-Xcomp`)",
+        ),
+        Unnamed::Torn(function) => (
+            format!("what calls {function} where threads wait: there is no table for unwinding the caller's stack frame"),
+            "build the program with `-fasynchronous-unwind-tables`, which is the default of most compilers",
+        ),
+        Unnamed::Unread => (
+            "where some threads wait: they had gone on before their stack was copied, or run code of a file that was replaced"
+                .to_owned(),
+            "measure for longer, and start the program again if it was upgraded",
+        ),
+    }
 }
 
 /// What is new about the CPUs of a size.
@@ -336,6 +373,7 @@ struct Notes {
     hidden: bool,
     no_stacks: Option<String>,
     no_shots: Option<String>,
+    unnamed: BTreeSet<Unnamed>,
     no_kernel: Option<String>,
     kernel_lost: u64,
     left: usize,
@@ -433,6 +471,7 @@ impl Runs<'_> {
         self.notes.no_kernel = self.notes.no_kernel.take().or(done.no_kernel.clone());
         self.notes.kernel_lost += done.kernel_lost;
         self.notes.no_shots = self.notes.no_shots.take().or(done.no_shots.clone());
+        self.notes.unnamed.extend(done.unnamed.iter().cloned());
         self.notes.left += done.left;
         Ok(Some(done))
     }

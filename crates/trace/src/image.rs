@@ -1,8 +1,8 @@
 //! The files that programs are made of: where they are loaded, and how the frames of their functions lie on a stack.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, RegisterRule, UnwindContext, UnwindSection,
@@ -57,11 +57,24 @@ const FRAME_POINTER: gimli::Register = gimli::X86_64::RBP;
 const STACK_POINTER: gimli::Register = gimli::X86_64::RSP;
 const RETURN_ADDRESS: gimli::Register = gimli::X86_64::RA;
 
-/// One file.
-#[derive(Debug)]
+/// What the code of an image was made by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Maker {
+    /// A compiler, which wrote a file.
+    #[default]
+    Compiler,
+    /// Go's compiler: its functions keep frame pointers, and its threads change stacks.
+    Go,
+    /// The program itself while it runs: code of a just-in-time (JIT) compiler, in no file.
+    Program,
+}
+
+/// One file, or the JIT code of one process.
+#[derive(Debug, Default)]
 struct Image {
     path: String,
-    file: File,
+    maker: Maker,
+    file: Option<File>,
     segments: Vec<Segment>,
     frames: Option<Frames>,
     rows: HashMap<u64, Option<Row>>,
@@ -89,20 +102,35 @@ impl Images {
     pub(crate) fn open(&mut self, path: &str, root: &str) -> Option<ImageId> {
         let (file, about) = [format!("{root}{path}"), path.to_owned()].into_iter().find_map(|at| {
             // What is mapped and no file, such as a device, may do something when it is opened.
-            let about = std::fs::metadata(&at).ok().filter(std::fs::Metadata::is_file)?;
-            Some((File::open(&at).ok()?, about))
+            std::fs::metadata(&at).ok().filter(std::fs::Metadata::is_file)?;
+            // The name may lead to a FIFO by now, whose writer is not to be waited for.
+            let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&at).ok()?;
+            let about = file.metadata().ok().filter(|about| about.is_file() && about.len() <= FILE_MAX)?;
+            Some((file, about))
         })?;
         let key = (about.dev(), about.ino(), about.len(), about.mtime());
         if let Some(known) = self.by_file.get(&key) {
             return *known;
         }
-        let id = Image::of(path, file).and_then(|image| {
-            let id = ImageId(u32::try_from(self.all.len()).ok()?);
-            self.all.push(image);
-            Some(id)
-        });
+        let id = Image::of(path, file).and_then(|image| self.add(image));
         self.by_file.insert(key, id);
         id
+    }
+
+    /// The JIT code of a process whose program has that name. Addresses in it are those of the process.
+    pub fn jit(&mut self, program: &str) -> Option<ImageId> {
+        self.add(Image { path: program.to_owned(), maker: Maker::Program, ..Image::default() })
+    }
+
+    fn add(&mut self, image: Image) -> Option<ImageId> {
+        let id = ImageId(u32::try_from(self.all.len()).ok()?);
+        self.all.push(image);
+        Some(id)
+    }
+
+    /// What made a file's code.
+    pub fn maker(&self, id: ImageId) -> Maker {
+        self.get(id).map_or(Maker::Compiler, |image| image.maker)
     }
 
     fn get(&self, id: ImageId) -> Option<&Image> {
@@ -116,7 +144,7 @@ impl Images {
 
     /// A file, also when its process is gone.
     pub(crate) fn file(&self, id: ImageId) -> Option<&File> {
-        self.get(id).map(|image| &image.file)
+        self.get(id)?.file.as_ref()
     }
 
     /// By how much addresses in memory are above those in the file, of a mapping at `start` of what is at `offset`.
@@ -154,14 +182,18 @@ impl Images {
         let holds = |segment: &&Segment| from >= segment.at && address.at <= segment.at + segment.in_file;
         let segment = image.segments.iter().find(holds)?;
         let mut bytes = [0; CALL_MAX];
-        image.file.read_exact_at(&mut bytes, segment.offset + (from - segment.at)).ok()?;
+        image.file.as_ref()?.read_exact_at(&mut bytes, segment.offset + (from - segment.at)).ok()?;
         Some(bytes)
     }
 }
 
 /// The longest call is so long.
-pub(crate) const CALL_MAX: usize = 7;
+pub const CALL_MAX: usize = 7;
 const PAGE: u64 = 4096;
+/// A larger file is a sparse one that is to fill the memory.
+const FILE_MAX: u64 = 16 << 30;
+/// The same of the tables for unwinding.
+const SECTION_MAX: u64 = 512 << 20;
 
 impl Image {
     fn of(path: &str, file: File) -> Option<Image> {
@@ -180,9 +212,11 @@ impl Image {
             })
             .collect();
         let section = |name: &str| {
-            let section = object.section_by_name(name)?;
+            let section = object.section_by_name(name).filter(|section| section.size() <= SECTION_MAX)?;
             Some((section.address(), section.data().ok()?.to_vec()))
         };
+        let is_go =
+            object.section_by_name(".gopclntab").or(object.section_by_name(".go.buildinfo")).is_some();
         let frames =
             section(".eh_frame_hdr").zip(section(".eh_frame")).map(|((header_at, header), (at, frames))| {
                 let mut bases = BaseAddresses::default().set_eh_frame_hdr(header_at).set_eh_frame(at);
@@ -196,7 +230,8 @@ impl Image {
                 Frames { header, frames, bases }
             });
         drop(object);
-        Some(Image { path: path.to_owned(), file, segments, frames, rows: HashMap::new() })
+        let maker = if is_go { Maker::Go } else { Maker::Compiler };
+        Some(Image { path: path.to_owned(), maker, file: Some(file), segments, frames, rows: HashMap::new() })
     }
 }
 

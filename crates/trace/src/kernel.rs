@@ -321,7 +321,7 @@ fn addresses(bytes: &[u8], most: usize) -> Vec<u64> {
 }
 
 fn nowhere() -> Place {
-    Place { function: "?".to_owned(), call: None }
+    Place { function: "unread stack".to_owned(), call: None }
 }
 
 /// `include/trace/events/lock.h`.

@@ -16,7 +16,7 @@ mod space;
 mod symbols;
 mod unwind;
 
-pub use image::{Address, ImageId, Images};
+pub use image::{Address, CALL_MAX, ImageId, Images, Maker};
 pub use names::{Frame, Names, is_plumbing};
-pub use space::Space;
-pub use unwind::{Registers, Stack};
+pub use space::{Shared, Space};
+pub use unwind::{Calls, CodeBefore, Registers, Stack};

@@ -1,7 +1,8 @@
 //! The names of addresses: functions, files and lines, variables.
 //!
 //! Debug information is taken from the file itself, or from where distributions put it: `/usr/lib/debug/.build-id`. Without
-//! any, the table of symbols has the functions, and without that, an address is its file and offset.
+//! any, the table of symbols has the functions, and without that, an address is its file and offset. JIT code is in no file.
+//! Its names are those of a *perf map*, which the program writes: lines of address, size and name.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use addr2line::Loader;
 use object::{Object, ObjectSymbol, ReadCache, SymbolKind};
 
-use crate::image::{Address, ImageId, Images};
+use crate::image::{Address, ImageId, Images, Maker};
 
 /// A function that was called, or that is part of one that was.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +24,10 @@ pub struct Frame {
     pub source: Option<(String, u32)>,
     /// The base name of the file that it is in.
     pub module: String,
+    /// What made its code.
+    pub maker: Maker,
+    /// Nothing tells its name.
+    pub is_unnamed: bool,
 }
 
 impl Frame {
@@ -88,10 +93,24 @@ impl Names {
         }
     }
 
+    /// Where a variable of that name is in a file.
+    pub fn address_of(&mut self, images: &Images, image: ImageId, name: &str) -> Option<Address> {
+        let variables = &self.file(images, image).symbols.variables;
+        let (at, _, _) = variables.iter().find(|(_, _, its)| its == name)?;
+        Some(Address { image, at: *at })
+    }
+
+    /// Takes the names of JIT code from a perf map, as far as they are asked for. `wanted`: addresses, in order.
+    pub fn read_perf_map(&mut self, image: ImageId, text: &[u8], wanted: &[u64]) {
+        let symbols = Symbols { functions: of_perf_map(text, wanted), ..Symbols::default() };
+        self.files.insert(image, Named { loaders: Vec::new(), symbols });
+    }
+
     fn find(&mut self, images: &Images, address: Address, is_behind_call: bool) -> Vec<Frame> {
         let probe = address.at.saturating_sub(u64::from(is_behind_call));
         let path = images.path(address.image);
         let module = path.rsplit('/').next().unwrap_or(path).to_owned();
+        let maker = images.maker(address.image);
         let named = self.file(images, address.image);
         let symbol = found(&named.symbols.functions, probe).map(|(_, name)| name.to_owned());
         let mut frames = Vec::new();
@@ -103,16 +122,19 @@ impl Names {
                 let name = name.filter(|name| !name.starts_with("{closure"));
                 let Some(function) = name.or_else(|| symbol.clone()) else { continue };
                 let source = frame.location.and_then(|it| Some((it.file?.to_owned(), it.line?)));
-                frames.push(Frame { function, source, module: module.clone() });
+                frames.push(Frame { function, source, module: module.clone(), maker, is_unnamed: false });
             }
             if !frames.is_empty() {
                 return frames;
             }
         }
-        if let Some(function) = symbol {
-            return vec![Frame { function, source: None, module }];
-        }
-        vec![Frame { function: format!("{module}+{probe:#x}"), source: None, module }]
+        let is_unnamed = symbol.is_none();
+        let function = symbol.unwrap_or_else(|| match maker {
+            // An address of one run says nothing about the next.
+            Maker::Program => format!("JIT code of {module}"),
+            Maker::Compiler | Maker::Go => format!("{module}+{probe:#x}"),
+        });
+        vec![Frame { function, source: None, module, maker, is_unnamed }]
     }
 
     fn file(&mut self, images: &Images, id: ImageId) -> &Named {
@@ -181,9 +203,45 @@ fn apart(id: &[u8]) -> Option<PathBuf> {
     Some(Path::new("/usr/lib/debug/.build-id").join(format!("{first:02x}")).join(hex + ".debug"))
 }
 
-/// Libraries that locks are made of.
-const LIBRARIES: [&str; 9] =
-    ["libc.so", "libc-", "libpthread", "libstdc++", "libc++", "ld-linux", "ld-musl", "libgcc_s", "libgomp"];
+/// What a perf map says of these addresses: `7f00a010 40 name`, in hexadecimal digits. JIT code moves, and later lines hold.
+fn of_perf_map(text: &[u8], wanted: &[u64]) -> Vec<(u64, u64, String)> {
+    let mut found: Vec<(u64, u64, String)> = Vec::new();
+    for line in text.split(|byte| *byte == b'\n') {
+        let mut words = line.splitn(3, |byte| *byte == b' ');
+        let mut hex = || {
+            let digits = std::str::from_utf8(words.next()?).ok()?;
+            u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok()
+        };
+        let (Some(start), Some(size)) = (hex(), hex().filter(|size| *size > 0)) else { continue };
+        let Some(name) = words.next() else { continue };
+        let end = start.saturating_add(size);
+        let first = wanted.get(wanted.partition_point(|at| *at < start));
+        if first.is_some_and(|at| *at < end) {
+            found.retain(|(from, size, _)| *from >= end || from.saturating_add(*size) <= start);
+            let name = name.get(..NAME_MAX).unwrap_or(name).trim_ascii();
+            found.push((start, size, String::from_utf8_lossy(name).into_owned()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// More of a name in a perf map helps nobody.
+const NAME_MAX: usize = 512;
+
+/// Libraries that locks are made of. Of the virtual machine of Java's, the caller is the program.
+const LIBRARIES: [&str; 10] = [
+    "libc.so",
+    "libc-",
+    "libpthread",
+    "libstdc++",
+    "libc++",
+    "ld-linux",
+    "ld-musl",
+    "libgcc_s",
+    "libgomp",
+    "libjvm.so",
+];
 const FUNCTIONS: [&str; 21] = [
     "std::",
     "core::",
@@ -210,8 +268,41 @@ const FUNCTIONS: [&str; 21] = [
 /// Where compilers keep the sources of their libraries.
 const SOURCES: [&str; 4] = ["/rustc/", "/library/std/", "/library/core/", "/include/c++/"];
 
+/// Packages of Go's.
+const GO: [&str; 4] = ["runtime.", "sync.", "sync/", "internal/"];
+/// Of JIT code: packages of Java's, as either sort of name has them, and pieces of its virtual machine.
+const JIT: [&str; 9] = [
+    "java.util.concurrent.",
+    "Ljava/util/concurrent/",
+    "jdk.internal.",
+    "Ljdk/internal/",
+    "java.lang.Object.wait",
+    "Ljava/lang/Object;::wait",
+    "Interpreter",
+    "StubRoutines",
+    "RuntimeStub",
+];
+const STUBS: [&str; 2] = ["_Java", " Runtime1 stub"];
+
+/// The function of JIT code without the type that it returns and its arguments: `void Queue.take(int)` is `Queue.take`.
+fn method(function: &str) -> &str {
+    let named = function.split_once('(').map_or(function, |(named, _)| named);
+    named.trim_end().rsplit(' ').next().unwrap_or(named)
+}
+
 /// Whether a function is of a library that locks are made of, and not of the program.
 pub fn is_plumbing(frame: &Frame) -> bool {
+    let has = |names: &[&str], function: &str| names.iter().any(|name| function.starts_with(name));
+    let is_makers = match frame.maker {
+        Maker::Compiler => false,
+        Maker::Go => has(&GO, &frame.function),
+        Maker::Program => {
+            has(&JIT, method(&frame.function)) || STUBS.iter().any(|end| frame.function.ends_with(end))
+        }
+    };
+    if is_makers {
+        return true;
+    }
     LIBRARIES.iter().any(|name| frame.module.starts_with(name))
         || FUNCTIONS.iter().any(|name| frame.function.starts_with(name))
         || frame.source.as_ref().is_some_and(|(file, _)| SOURCES.iter().any(|part| file.contains(part)))
@@ -227,6 +318,8 @@ mod tests {
             function: function.into(),
             source: file.map(|file| (file.into(), 41)),
             module: module.into(),
+            maker: Maker::Compiler,
+            is_unnamed: false,
         };
         assert!(is_plumbing(&frame("libc.so.6+0x8b4f", "libc.so.6", None)));
         assert!(is_plumbing(&frame("std::sync::mutex::Mutex<T>::lock", "solve", None)));
@@ -235,6 +328,49 @@ mod tests {
         assert!(!is_plumbing(&frame("libcrypto.so.3+0x8", "libcrypto.so.3", None)));
         assert_eq!(frame("insert", "solve", Some("src/main.c")).place().as_deref(), Some("main.c:41"));
         assert_eq!(frame("insert", "solve", None).place(), None);
+    }
+
+    #[test]
+    fn libraries_of_go_and_of_java_are_not_the_program() {
+        let of = |maker: Maker, function: &str| {
+            let module = "program".to_owned();
+            is_plumbing(&Frame { function: function.into(), source: None, module, maker, is_unnamed: false })
+        };
+        for function in ["runtime.futex.abi0", "sync.(*Mutex).Lock", "internal/sync.(*Mutex).lockSlow"] {
+            assert!(of(Maker::Go, function) && !of(Maker::Compiler, function), "{function}");
+        }
+        assert!(!of(Maker::Go, "main.take") && !of(Maker::Go, "example.org/internal/sync.Take"));
+        for function in [
+            "void java.util.concurrent.locks.ReentrantLock.lock()",
+            "java.lang.Object java.util.concurrent.LinkedBlockingQueue.take()",
+            "Ljava/util/concurrent/locks/ReentrantLock;::lock",
+            "_complete_monitor_locking_Java",
+            "monitorenter_nofpu Runtime1 stub",
+            "StubRoutines (1)",
+            "Interpreter",
+        ] {
+            assert!(of(Maker::Program, function), "{function}");
+        }
+        // Neither what it returns nor what it is given is the function.
+        assert!(!of(
+            Maker::Program,
+            "java.util.concurrent.locks.Lock Main.take(java.util.concurrent.locks.Lock)"
+        ));
+        assert!(!of(Maker::Program, "LazyCompile:*take /srv/x.js:1:1"));
+    }
+
+    #[test]
+    fn a_perf_map_is_read_for_what_is_asked() {
+        let text = b"1000 20 old name\nnoise\n10 zz x\n0x2000 0x10 void Main.take(int)\n3000 8 other\n1010 20 new\xff\r\n\n5000 0 nothing\nffffffffffffff00 ffffffffffffffff last";
+        let of = |wanted: &[u64]| of_perf_map(text, wanted);
+        let named = |start, size, name: &str| (start, size, name.to_owned());
+        assert_eq!(of(&[0x200f]), [named(0x2000, 0x10, "void Main.take(int)")]);
+        // Code moved there: the later line holds where they meet.
+        assert_eq!(of(&[0x1008, 0x1018]), [named(0x1010, 0x20, "new\u{fffd}")]);
+        assert_eq!(of(&[0x1008]), [named(0x1000, 0x20, "old name")]);
+        assert_eq!(of(&[0x2010, 0x2fff, 0x3008, 0x5000]), []);
+        assert_eq!(of(&[u64::MAX - 1]), [named(u64::MAX - 255, u64::MAX, "last")]);
+        assert_eq!(of(&[]), []);
     }
 
     #[inline(never)]

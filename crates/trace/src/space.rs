@@ -2,22 +2,62 @@
 
 use std::collections::HashMap;
 
-use crate::image::{Address, Images};
+use crate::image::{Address, ImageId, Images};
 
-/// A part of a process's memory that has a file behind it.
+/// A part of a process's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mapping {
     start: u64,
     end: u64,
     offset: u64,
     is_code: bool,
+    is_shared: bool,
+    device: (u32, u32),
+    inode: u64,
+    /// Empty where the kernel names nothing.
     path: String,
+}
+
+impl Mapping {
+    /// It has a file that can be opened.
+    fn has_file(&self) -> bool {
+        self.path.starts_with('/') && !self.path.ends_with(DELETED)
+    }
+
+    /// Code in it is none of a file's: it was written while the program ran.
+    fn is_jit(&self) -> bool {
+        let is_memory = |name: &str| self.path.starts_with(name);
+        self.is_code
+            && (self.path.is_empty()
+                || ["[anon", "//anon", "/memfd:", "/dev/zero"].iter().any(|it| is_memory(it)))
+    }
+}
+
+/// What the kernel puts behind the path of a file that is gone.
+const DELETED: &str = " (deleted)";
+
+/// A byte of memory that several processes may have mapped, at different addresses: its file, and where in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shared {
+    /// The file system's device, by its two numbers. Memory without a file has one, too.
+    pub device: (u32, u32),
+    /// The file's number there.
+    pub inode: u64,
+    /// The place in the file.
+    pub offset: u64,
+}
+
+impl Shared {
+    /// What is there, by the path of its file: `/dev/shm/pool+0x40`. Memory without a file has no name.
+    pub fn name(&self, path: &str) -> Option<String> {
+        (!path.is_empty()).then(|| format!("{path}+{:#x}", self.offset))
+    }
 }
 
 /// A file's place in a process.
 #[derive(Debug, Clone, Copy)]
 struct Placed {
-    image: crate::ImageId,
+    image: ImageId,
     /// What is to be added to an address in the file.
     bias: u64,
 }
@@ -28,6 +68,11 @@ pub struct Space {
     /// By address.
     code: Vec<(u64, u64, Placed)>,
     placed: Vec<Placed>,
+    /// By address: mappings that are shared.
+    shared: Vec<Mapping>,
+    /// By address: code that is in no file, and whose it is.
+    jit: Vec<(u64, u64)>,
+    jit_image: Option<ImageId>,
 }
 
 impl Space {
@@ -35,6 +80,15 @@ impl Space {
     pub fn of(maps: &str, root: &str, images: &mut Images) -> Space {
         let (mut space, mut opened) = (Space::default(), HashMap::new());
         for mapping in maps.lines().filter_map(parse) {
+            if mapping.is_shared {
+                space.shared.push(mapping.clone());
+            }
+            if mapping.is_jit() {
+                space.jit.push((mapping.start, mapping.end));
+            }
+            if !mapping.has_file() {
+                continue;
+            }
             let known = opened.get(&mapping.path).copied();
             let image = known.unwrap_or_else(|| images.open(&mapping.path, root));
             opened.entry(mapping.path.clone()).or_insert(image);
@@ -49,14 +103,48 @@ impl Space {
             }
         }
         space.code.sort_unstable_by_key(|(start, _, _)| *start);
+        space.shared.sort_unstable_by_key(|mapping| mapping.start);
+        space.jit.sort_unstable();
         space
+    }
+
+    /// Whether the process has JIT code.
+    pub fn has_jit(&self) -> bool {
+        !self.jit.is_empty()
+    }
+
+    /// Addresses of JIT code belong to that image from now on.
+    pub fn set_jit(&mut self, image: Option<ImageId>) {
+        self.jit_image = image;
+    }
+
+    /// The files that are mapped, and what is to be added to an address in each.
+    pub fn files(&self) -> impl Iterator<Item = (ImageId, u64)> + '_ {
+        self.placed.iter().map(|placed| (placed.image, placed.bias))
     }
 
     /// What file, and where in it, an address of code is.
     pub fn code(&self, address: u64) -> Option<Address> {
-        let at = self.code.partition_point(|(start, _, _)| *start <= address).checked_sub(1)?;
-        let (_, end, placed) = self.code.get(at)?;
-        (address < *end).then(|| Address { image: placed.image, at: address.wrapping_sub(placed.bias) })
+        let of_file = || {
+            let at = self.code.partition_point(|(start, _, _)| *start <= address).checked_sub(1)?;
+            let (_, end, placed) = self.code.get(at)?;
+            (address < *end).then(|| Address { image: placed.image, at: address.wrapping_sub(placed.bias) })
+        };
+        let of_jit = || {
+            let at = self.jit.partition_point(|(start, _)| *start <= address).checked_sub(1)?;
+            let (_, end) = self.jit.get(at)?;
+            (address < *end).then_some(Address { image: self.jit_image?, at: address })
+        };
+        of_file().or_else(of_jit)
+    }
+
+    /// Where an address is that other processes may have mapped as well, and the path of that file; an empty one has none.
+    pub fn shared(&self, address: u64) -> Option<(Shared, &str)> {
+        let at = self.shared.partition_point(|mapping| mapping.start <= address).checked_sub(1)?;
+        let mapping = self.shared.get(at).filter(|mapping| address < mapping.end)?;
+        let offset = mapping.offset.wrapping_add(address - mapping.start);
+        let path = if mapping.has_file() { mapping.path.as_str() } else { "" };
+        Some((Shared { device: mapping.device, inode: mapping.inode, offset }, path))
     }
 
     /// The same of a variable. Memory that begins as zeros has no file, but a place in one.
@@ -69,26 +157,28 @@ impl Space {
     }
 }
 
-/// `7f00-7f10 r-xp 00001000 08:01 123   /lib/x.so`. What has no file, or one that is gone, is not told.
+/// `7f00-7f10 r-xp 00001000 08:01 123   /lib/x.so`.
 fn parse(line: &str) -> Option<Mapping> {
     let mut rest = line;
     let mut word = || {
-        let (word, after) = rest.split_once(' ')?;
+        let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
         rest = after.trim_start();
-        Some(word)
+        Some(word).filter(|word| !word.is_empty())
     };
-    let (range, rights, offset) = (word()?, word()?, word()?);
-    let (_device, _inode) = (word()?, word()?);
+    let (range, rights, offset, device, inode) = (word()?, word()?, word()?, word()?, word()?);
     let (start, end) = range.split_once('-')?;
+    let (major, minor) = device.split_once(':')?;
     let hex = |digits: &str| u64::from_str_radix(digits, 16).ok();
-    let path = rest.trim_end();
-    (path.starts_with('/') && !path.ends_with(" (deleted)")).then_some(())?;
+    let number = |digits: &str| u32::from_str_radix(digits, 16).ok();
     Some(Mapping {
         start: hex(start)?,
         end: hex(end)?,
         offset: hex(offset)?,
         is_code: rights.contains('x'),
-        path: path.to_owned(),
+        is_shared: rights.ends_with('s'),
+        device: (number(major)?, number(minor)?),
+        inode: inode.parse().ok()?,
+        path: rest.trim_end().to_owned(),
     })
 }
 
@@ -102,10 +192,34 @@ mod tests {
         let line = "7f0010-7f0030 r-xp 00001000 fd:00 12345                      /usr/lib/a b.so";
         let mapping = parse(line).unwrap();
         assert_eq!((mapping.start, mapping.end, mapping.offset), (0x7f_0010, 0x7f_0030, 0x1000));
-        assert!(mapping.is_code && mapping.path == "/usr/lib/a b.so");
-        assert_eq!(parse("7ffc0-7ffd0 rw-p 00000000 00:00 0                          [stack]"), None);
-        assert_eq!(parse("7ffc0-7ffd0 rw-p 00000000 00:00 0 "), None);
-        assert_eq!(parse("7ffc0-7ffd0 r-xp 00000000 fd:00 1 /tmp/x (deleted)"), None);
+        assert_eq!((mapping.device, mapping.inode), ((0xfd, 0), 12345));
+        assert!(
+            mapping.is_code && mapping.path == "/usr/lib/a b.so" && mapping.has_file() && !mapping.is_jit()
+        );
+        let is_jit = |line: &str| parse(line).unwrap().is_jit();
+        assert!(is_jit("7ffc0-7ffd0 rwxp 00000000 00:00 0 "));
+        assert!(is_jit("7ffc0-7ffd0 r-xs 00000000 00:01 7    /memfd:doublemapper (deleted)"));
+        assert!(!is_jit("7ffc0-7ffd0 rw-p 00000000 00:00 0"));
+        assert!(!is_jit("7ffc0-7ffd0 r-xp 00000000 00:00 0    [vdso]"));
+        let gone = parse("7ffc0-7ffd0 r-xp 00000000 fd:00 1 /tmp/x (deleted)").unwrap();
+        assert!(!gone.has_file() && !gone.is_jit());
         assert_eq!(parse("nothing"), None);
+        assert_eq!(parse(""), None);
+    }
+
+    /// Two processes have one page of a file at different addresses, and each a page of memory of its own.
+    #[test]
+    fn what_is_shared_is_known_by_its_file() {
+        let mut images = Images::default();
+        let mut space = |maps: &str| Space::of(maps, "", &mut images);
+        let one = space("5000-7000 rw-s 00002000 00:19 42   /dev/shm/pool\n8000-9000 rw-p 00000000 00:00 0");
+        let other = space(
+            "1000-2000 rw-s 00003000 00:19 42   /dev/shm/pool\n3000-4000 rw-s 00000000 00:01 7 /dev/zero (deleted)",
+        );
+        let place = Shared { device: (0, 0x19), inode: 42, offset: 0x3010 };
+        assert_eq!(one.shared(0x6010), Some((place, "/dev/shm/pool")));
+        assert_eq!(other.shared(0x1010), Some((place, "/dev/shm/pool")));
+        assert_eq!(other.shared(0x3008), Some((Shared { device: (0, 1), inode: 7, offset: 8 }, "")));
+        assert_eq!((one.shared(0x8010), one.shared(0x7000), one.shared(0x10)), (None, None, None));
     }
 }

@@ -8,10 +8,12 @@
 //! not known, the stack is searched: the function was called, so its return address stands behind a call of it. Where no
 //! call names the function, as through a pointer, the first return address behind any call counts.
 //!
-//! Limits: x86-64. Where there is no table (code that was made while the program runs), callers are found by the search, and may
-//! be missed or be too many.
+//! Where there is no table, as for JIT code, callers are found by the search, too. Go's functions have none, but keep frame
+//! pointers: from the first caller on that the search finds, these are followed.
+//!
+//! Limits: x86-64. Callers that the search finds in code without a table may be missed or be too many.
 
-use crate::image::{Address, Base, CALL_MAX, Images, Row};
+use crate::image::{Address, Base, CALL_MAX, Images, Maker, Row};
 use crate::space::Space;
 
 /// Registers of a thread.
@@ -46,10 +48,22 @@ const DEPTH_MAX: usize = 64;
 /// How many words are searched for a return address.
 const SEARCH_MAX: u64 = 1024;
 
+/// Calls that are on a stack.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Calls {
+    /// Where the thread is, and where it was called from, innermost first. Addresses but the first are those behind calls.
+    pub at: Vec<Address>,
+    /// The last one is the thread's first function.
+    pub is_whole: bool,
+}
+
+/// Reads the code before an address of a process, which no file has.
+pub type CodeBefore<'a> = &'a dyn Fn(u64) -> Option<[u8; CALL_MAX]>;
+
 impl Images {
-    /// Where a thread is, and where it was called from, innermost first. Addresses but the first are those behind calls.
-    pub fn unwind(&mut self, space: &Space, stack: Stack, registers: Registers) -> Vec<Address> {
-        let mut calls = Vec::new();
+    /// Where a thread is, and where it was called from.
+    pub fn unwind(&mut self, space: &Space, stack: Stack, registers: Registers, jit: CodeBefore) -> Calls {
+        let (mut calls, mut is_whole) = (Vec::new(), false);
         let mut now = registers;
         while let (Some(address), true) = (space.code(now.at), calls.len() < DEPTH_MAX) {
             calls.push(address);
@@ -59,28 +73,47 @@ impl Images {
             // Behind a call may be another function already.
             let back = u64::from(calls.len() > 1);
             let row = self.row(Address { at: address.at.wrapping_sub(back), ..address });
-            if row.is_some_and(|row| row.is_first) {
+            is_whole = row.is_some_and(|row| row.is_first);
+            if is_whole {
                 break;
             }
-            let Some(caller) = self.caller(space, stack, now, row) else { break };
+            let is_go = self.maker(address.image) == Maker::Go;
+            let Some(caller) = self.caller(space, stack, now, row, is_go, jit) else { break };
             if caller.stack <= now.stack {
                 break;
             }
             now = caller;
         }
-        calls
+        Calls { at: calls, is_whole }
     }
 
-    fn caller(&self, space: &Space, stack: Stack, now: Registers, row: Option<Row>) -> Option<Registers> {
+    fn caller(
+        &self,
+        space: &Space,
+        stack: Stack,
+        now: Registers,
+        row: Option<Row>,
+        is_go: bool,
+        jit: CodeBefore,
+    ) -> Option<Registers> {
         let Some(row) = row else {
-            // Its own frame is as long as it happens to be.
-            let at = self.search(space, stack, now.stack, None)?;
-            return Some(Registers { at: stack.word(at)?, stack: at + 8, frame: None });
+            let framed = now.frame.filter(|frame| is_go && *frame >= now.stack).and_then(|frame| {
+                let at = frame.checked_add(8)?;
+                self.call(space, stack.word(at)?, jit).map(|_| at)
+            });
+            // Else its own frame is as long as it happens to be.
+            let at = framed.or_else(|| self.search(space, stack, now.stack, None, jit))?;
+            // Without a frame of its own, the caller's frame pointer is still in its register.
+            let saved =
+                if at > now.stack { stack.word(at - 8).filter(|frame| *frame > at) } else { now.frame };
+            return Some(Registers { at: stack.word(at)?, stack: at + 8, frame: saved.filter(|_| is_go) });
         };
         let end = match (row.base, now.frame) {
             (Base::Stack, _) => now.stack.checked_add_signed(row.offset)?,
             (Base::Frame, Some(frame)) => frame.checked_add_signed(row.offset)?,
-            (Base::Frame, None) => self.search(space, stack, now.stack, Some(row.begins))? + 8,
+            (Base::Frame, None) => {
+                self.search(space, stack, now.stack, Some(row.begins), jit)?.checked_add(8)?
+            }
         };
         let frame = match row.pointer_at {
             Some(offset) => stack.word(end.checked_add_signed(offset)?),
@@ -89,15 +122,31 @@ impl Images {
         Some(Registers { at: stack.word(end.checked_sub(8)?)?, stack: end, frame })
     }
 
+    /// The call that a word of a stack returns behind, if it is a return address.
+    fn call(&self, space: &Space, word: u64, jit: CodeBefore) -> Option<Call> {
+        let address = space.code(word)?;
+        let before = match self.maker(address.image) {
+            Maker::Program => jit(word)?,
+            Maker::Compiler | Maker::Go => self.before(address)?,
+        };
+        called(before, address.at)
+    }
+
     /// Where on the stack a return address is: best, one behind a call of that function.
-    fn search(&self, space: &Space, stack: Stack, from: u64, function: Option<u64>) -> Option<u64> {
+    fn search(
+        &self,
+        space: &Space,
+        stack: Stack,
+        from: u64,
+        function: Option<u64>,
+        jit: CodeBefore,
+    ) -> Option<u64> {
         let mut first = None;
-        for at in (0..SEARCH_MAX).map(|n| from + n * 8) {
+        for at in (0..SEARCH_MAX).map_while(|n| from.checked_add(n * 8)) {
             let Some(word) = stack.word(at) else { break };
-            let Some(address) = space.code(word) else { continue };
-            let Some(before) = self.before(address) else { continue };
-            match called(before, address.at) {
+            match self.call(space, word, jit) {
                 Some(Call::Of(target)) if Some(target) == function => return Some(at),
+                Some(_) if function.is_none() => return Some(at),
                 Some(_) if first.is_none() => first = Some(at),
                 _ => {}
             }

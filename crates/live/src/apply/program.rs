@@ -6,6 +6,7 @@
 //!
 //! How often is looked: every 10 ms, or as rarely as looks take a two-hundredth of one CPU.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -36,6 +37,7 @@ use crate::observe::quota::Cap;
 use crate::observe::symbols::Namer;
 use crate::observe::threads::Threads;
 use crate::observe::waits::Files;
+pub use crate::observe::waits::Unnamed;
 
 /// What is to be run.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +81,8 @@ pub struct Done {
     pub no_stacks: Option<String>,
     /// The same of threads that run.
     pub no_shots: Option<String>,
+    /// Why some places in the program are not named.
+    pub unnamed: BTreeSet<Unnamed>,
     /// Why the kernel's locks, and who wakes whom, are not told.
     pub no_kernel: Option<String>,
     /// How much of that was more than there is room for.
@@ -255,7 +259,9 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
     let lost = seen.as_ref().is_some_and(|seen| seen.lost);
     let no_stacks = seen.as_ref().and_then(|seen| seen.no_stacks.clone());
     let no_shots = seen.as_ref().and_then(|seen| seen.no_shots.clone());
+    let mut unnamed = BTreeSet::new();
     let mut watched = seen.map(|seen| {
+        unnamed = seen.unnamed;
         learned.files = seen.files;
         seen.watched
     });
@@ -286,6 +292,7 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
         hidden,
         no_stacks,
         no_shots,
+        unnamed,
         no_kernel,
         kernel_lost,
         left,

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::files::File;
@@ -78,9 +78,33 @@ impl Dir {
         Ok(File::of(file, self.path.join(name)))
     }
 
+    /// Finds what is at a path below it, which is its own root for that: neither links nor `..` lead out. A symbolic link at
+    /// the end is not followed. Nothing is opened: a FIFO is not waited for.
+    pub(super) fn find_below(&self, name: &str) -> Result<OwnedFd, Errno> {
+        pass(Kind::Open, About::In(&self.path, name))?;
+        let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.dir, name, how, Mode::empty(), within)
+    }
+
     /// Reads a file in it into a buffer, which grows up to `most` bytes; the length of what was read. A read that does not
-    /// fill the buffer is taken for the last one: the kernel writes the files of a process in one go.
+    /// fill the buffer is taken for the last one: the kernel writes most files of a process in one go.
     pub(crate) fn read(&self, name: &str, buffer: &mut Vec<u8>, most: usize) -> Result<usize, Errno> {
+        self.read_until(name, buffer, most, |read, room| read < room)
+    }
+
+    /// The same of a file with a line for each of many things, as `maps`: of those, a read has no more than a page.
+    pub(crate) fn read_lines(&self, name: &str, buffer: &mut Vec<u8>, most: usize) -> Result<usize, Errno> {
+        self.read_until(name, buffer, most, |_, _| false)
+    }
+
+    fn read_until(
+        &self,
+        name: &str,
+        buffer: &mut Vec<u8>,
+        most: usize,
+        is_last: impl Fn(usize, usize) -> bool,
+    ) -> Result<usize, Errno> {
         let answer = ask(Kind::Read, About::In(&self.path, name), []);
         match answer {
             Answer::Refuse(errno) => return Err(Errno::from_raw_os_error(errno)),
@@ -93,17 +117,21 @@ impl Dir {
         }
         let file = rustix::fs::openat(&self.dir, name, FILE, Mode::empty())?;
         let mut len = 0;
-        loop {
+        while len < most {
+            let room = buffer.len() - len;
             match rustix::io::read(&file, &mut buffer[len..]) {
                 Ok(0) => break,
+                Ok(n) if is_last(n, room) => {
+                    len += n;
+                    break;
+                }
                 Ok(n) => len += n,
                 Err(Errno::INTR) => {}
                 Err(err) => return Err(err),
             }
-            if len < buffer.len() || len >= most {
-                break;
+            if len == buffer.len() {
+                buffer.resize(len * 2, 0);
             }
-            buffer.resize(len * 2, 0);
         }
         Ok(if let Answer::Shorten(most) = answer { len.min(most) } else { len })
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use commonhold_scale::locks::{Counts, Cycle, Kind, Lock, Site};
-use commonhold_trace::Space;
+use commonhold_trace::{Shared, Space};
 
 use super::symbols::Namer;
 use crate::host::meter::{About, Counted, OfLock, OfSite, Record};
@@ -14,7 +14,10 @@ const HOLDERS_MAX: usize = 3;
 /// What was done at a place, and for how long was waited there by where the lock was held.
 type Place<Name> = (Counts, BTreeMap<Name, u64>);
 
-/// One lock in one process.
+/// An address in a process, by the process's place among those that were counted.
+type At = (usize, u64);
+
+/// One lock, of one process or in memory that several share.
 #[derive(Default)]
 struct Instance {
     class: u64,
@@ -25,15 +28,20 @@ struct Instance {
     /// The threads' times from their first request to their last release.
     active: u64,
     uses: Vec<OfLock>,
-    sites: BTreeMap<u64, Place<u64>>,
+    sites: BTreeMap<At, Place<At>>,
 }
 
 /// The locks, those with the longest waits first.
 pub(crate) fn locks(counted: &Counted, namer: &mut Namer) -> Vec<Lock> {
     let spaces: Vec<Space> = counted.maps.iter().map(|text| namer.space(text)).collect();
-    let mut instances: BTreeMap<(usize, u64), Instance> = BTreeMap::new();
+    let (mut instances, mut shared) = (BTreeMap::<At, Instance>::new(), BTreeMap::<Shared, At>::new());
     for record in &counted.records {
-        instances.entry((record.process, record.lock)).or_default().add(record);
+        // In memory that is shared, it is the lock that the first process has there.
+        let mut at = (record.process, record.lock);
+        if let Some((place, _)) = spaces.get(record.process).and_then(|space| space.shared(record.lock)) {
+            at = *shared.entry(place).or_insert(at);
+        }
+        instances.entry(at).or_default().add(record);
     }
     let mut classes: BTreeMap<u64, Vec<Keyed>> = BTreeMap::new();
     for (key, instance) in instances.iter().filter(|(_, instance)| instance.counts.total > 0) {
@@ -45,8 +53,8 @@ pub(crate) fn locks(counted: &Counted, namer: &mut Namer) -> Vec<Lock> {
     locks
 }
 
-/// A process and an address there, and the lock.
-type Keyed<'a> = ((usize, u64), &'a Instance);
+/// Where a lock is, and the lock.
+type Keyed<'a> = (At, &'a Instance);
 
 impl Instance {
     fn add(&mut self, record: &Record) {
@@ -64,10 +72,11 @@ impl Instance {
             About::Site(of) => {
                 let counts = counts(&of);
                 self.counts.add(&counts);
-                self.sites.entry(record.site).or_default().0.add(&counts);
+                self.sites.entry((record.process, record.site)).or_default().0.add(&counts);
             }
             About::Holder(wait) if record.holder != 0 => {
-                *self.sites.entry(record.site).or_default().1.entry(record.holder).or_default() += wait;
+                let (site, holder) = ((record.process, record.site), (record.process, record.holder));
+                *self.sites.entry(site).or_default().1.entry(holder).or_default() += wait;
             }
             About::Holder(_) => {}
         }
@@ -142,12 +151,12 @@ fn of_class(class: u64, instances: &[Keyed], spaces: &[Space], namer: &mut Namer
     let space_of = |process: usize| spaces.get(process).unwrap_or(&empty);
     let mut counts = Counts::default();
     let mut sites: BTreeMap<String, Place<String>> = BTreeMap::new();
-    for ((process, _), instance) in instances {
+    for (_, instance) in instances {
         counts.add(&instance.counts);
-        for (address, (of_site, holders)) in &instance.sites {
+        for ((process, address), (of_site, holders)) in &instance.sites {
             let site = sites.entry(namer.place(space_of(*process), *address)).or_default();
             site.0.add(of_site);
-            for (holder, wait) in holders {
+            for ((process, holder), wait) in holders {
                 *site.1.entry(namer.place(space_of(*process), *holder)).or_default() += wait;
             }
         }
@@ -155,7 +164,9 @@ fn of_class(class: u64, instances: &[Keyed], spaces: &[Space], namer: &mut Namer
     let busiest = instances.iter().max_by_key(|(_, instance)| instance.counts.total);
     let (variable, utilisation, part, cycle, kind) =
         busiest.map_or((None, 0.0, 0.0, None, 1), |((process, address), one)| {
-            let variable = namer.variable(space_of(*process), *address);
+            let space = space_of(*process);
+            let in_file = || space.shared(*address).and_then(|(place, path)| place.name(path));
+            let variable = namer.variable(space, *address).or_else(in_file);
             let utilisation = real(one.counts.hold_ns) / real(one.span().max(1));
             let part = real(one.counts.total) / real(counts.total.max(1));
             (variable, utilisation, part, one.cycle(), one.kind)

@@ -19,6 +19,7 @@ pub(crate) mod memory;
 pub(crate) mod metered;
 pub mod names;
 pub mod peer;
+pub(crate) mod perf_map;
 pub(crate) mod polls;
 pub mod process;
 pub mod quota;

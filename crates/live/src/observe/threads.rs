@@ -20,7 +20,7 @@ use commonhold_scale::study::{Named, Watched};
 
 use super::polls::Polls;
 use super::process::{Listed, Moment, ProcFs, group};
-use super::waits::{Files, Waits};
+use super::waits::{Ended, Files, Unnamed, Waits};
 use crate::LiveError;
 use crate::host::child::Used;
 use crate::host::clock;
@@ -63,6 +63,8 @@ pub(crate) struct Seen {
     /// Why the stacks of some threads could not be read, of those that sleep and of those that run.
     pub(crate) no_stacks: Option<String>,
     pub(crate) no_shots: Option<String>,
+    /// Why some places are not named.
+    pub(crate) unnamed: BTreeSet<Unnamed>,
     /// What is known of the program's files.
     pub(crate) files: Files,
 }
@@ -330,10 +332,10 @@ impl Threads {
         by_name.sort_by_key(|named| std::cmp::Reverse(named.times.ran()));
         let threads = by_name.iter().map(|named| named.threads).sum();
         let (no_stacks, no_shots) = (self.waits.no_stacks.take(), self.waits.no_shots.take());
-        let (locks, files) = self.waits.end(times.of(State::Lock), kernels);
+        let Ended { locks, unnamed, files } = self.waits.end(times.of(State::Lock), kernels);
         let seen = SeenRun { locks, ..SeenRun::default() };
         let watched = Watched { times, by_name, threads, looks: self.done.looks, seen };
-        Seen { watched, lost, no_stacks, no_shots, files }
+        Seen { watched, lost, no_stacks, no_shots, unnamed, files }
     }
 
     /// The records of threads that no look found, and that were the program's.

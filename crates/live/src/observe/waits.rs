@@ -11,7 +11,12 @@
 //! stack: copied if it sleeps, and sampled by the kernel if it runs (`host::shot`). It must hold the lock still afterwards, or be
 //! in a function that takes this lock.
 //!
-//! Names are found when the program has ended.
+//! Names are found when the program has ended. Those of JIT code are in its perf map (`observe/perf_map.rs`).
+//!
+//! A futex in memory that processes share is known by its file and the place there: each process may have it at another address.
+//! One that the program says is for its process alone (`FUTEX_PRIVATE_FLAG`) is known by its address.
+//!
+//! A goroutine of Go's that waits is on no thread. Its stack is copied from where Go keeps it (`waits/goroutines.rs`).
 //!
 //! Limits: locks that are waited for without a system call, by spinning, are not seen. How long a lock is held is not, either,
 //! but in what part of the time that others wait.
@@ -20,13 +25,19 @@ use std::collections::{BTreeMap, HashMap};
 
 use commonhold_scale::blame::Holding;
 use commonhold_scale::states::{Seen, State};
-use commonhold_trace::{Address, Images, Names, Registers, Space, Stack};
+use commonhold_trace::{CALL_MAX, Calls, ImageId, Images, Maker, Names, Registers, Shared, Space, Stack};
 
+use super::perf_map::PerfMap;
 use super::process::{Moment, ProcFs, Spot};
 use crate::LiveError;
-use crate::host::{copy, shot};
+use crate::host::{clock, copy, shot};
+use goroutines::{Parked, Tables};
 
+mod goroutines;
 mod told;
+
+pub(crate) use told::Ended;
+pub use told::Unnamed;
 
 /// Stacks that a look copies, of threads that wait.
 const COPIES_MAX: usize = 48;
@@ -45,6 +56,9 @@ const LOOKS_BETWEEN_MAPS: u64 = 32;
 /// Kept of a run.
 const WAITS_MAX: usize = 50_000;
 const AMONG_KEPT_MAX: usize = 20_000;
+const SHARED_MAX: usize = 4096;
+/// Processes whose JIT code is named.
+const PERF_MAPS_MAX: usize = 256;
 
 /// How a futex is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,8 +75,31 @@ enum Style {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Key {
     Futex { pid: u32, address: u64, style: Style },
+    Shared { place: Shared, style: Style },
     File(String),
     Kernel,
+}
+
+/// A futex, at the address that a process has it at.
+#[derive(Clone, Copy)]
+struct Futex {
+    pid: u32,
+    address: u64,
+    style: Style,
+    is_shared: bool,
+}
+
+impl Key {
+    /// Whether these are one lock, however it is used.
+    fn is_same(&self, other: &Key) -> bool {
+        match (self, other) {
+            (Key::Futex { pid, address, .. }, Key::Futex { pid: other, address: at, .. }) => {
+                (pid, address) == (other, at)
+            }
+            (Key::Shared { place, .. }, Key::Shared { place: other, .. }) => place == other,
+            _ => self == other,
+        }
+    }
 }
 
 /// A stack that was seen, by its number.
@@ -81,7 +118,13 @@ struct There {
 struct Known {
     space: Space,
     comm: String,
+    /// The look that read it first, and the last that did.
+    since: u64,
     at_look: u64,
+    /// The last stack that was followed did not come to its end: something may have been mapped since.
+    is_torn: bool,
+    jit: Option<ImageId>,
+    go: Option<Tables>,
 }
 
 /// What the holder of a lock did.
@@ -126,11 +169,17 @@ pub(crate) struct Files {
 pub(crate) struct Waits {
     files: Files,
     spaces: BTreeMap<u32, Known>,
-    stacks: Vec<Vec<Address>>,
-    stack_ids: HashMap<Vec<Address>, StackId>,
+    /// Futexes that processes share: where one of these has it, and the file's path, if it has one.
+    shared: BTreeMap<Shared, (u32, u64, String)>,
+    /// Of processes that have JIT code.
+    perf_maps: BTreeMap<ImageId, PerfMap>,
+    stacks: Vec<Calls>,
+    stack_ids: HashMap<Calls, StackId>,
     waits: BTreeMap<(Key, Option<StackId>), u64>,
     holds: BTreeMap<(Key, Hold), u64>,
     among: Vec<Among>,
+    parked: Vec<Parked>,
+    begun_ms: u64,
     looks: u64,
     passed_ns: u64,
     here: Vec<There>,
@@ -148,7 +197,7 @@ pub(crate) struct Waits {
 impl Waits {
     /// Nothing was waited for yet. Of files that were read in other runs, it is known what is in them.
     pub(crate) fn with(files: Files) -> Waits {
-        Waits { files, ..Waits::default() }
+        Waits { files, begun_ms: clock::wall_ms(), ..Waits::default() }
     }
 
     /// A look begins; so long ago was the one before.
@@ -172,8 +221,11 @@ impl Waits {
         let (seen, spot) = (moment.look.seen, moment.spot);
         let mut there = There { pid, tid, name: moment.name.clone(), seen, key: None };
         if seen == Seen::Waits(State::Lock) {
-            let futex_or_file = || spot.map_or(Key::Kernel, |spot| key(procfs, pid, spot));
-            let key = polled.map_or_else(futex_or_file, Key::File);
+            let key = match (polled, spot) {
+                (Some(file), _) => Key::File(file),
+                (None, Some(spot)) => self.key(procfs, pid, &moment.name, spot)?,
+                (None, None) => Key::Kernel,
+            };
             there.key = Some(key.clone());
             // Of many, every so manieth is looked at, and counts for the others.
             let every = self.waiting_before.div_ceil(COPIES_MAX).max(1);
@@ -202,16 +254,28 @@ impl Waits {
         let mut waited: Vec<(Key, u64)> = waited.into_iter().map(|(key, ns)| (key.clone(), ns)).collect();
         waited.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         for (key, ns) in waited.into_iter().take(HELD_MAX) {
-            if let Key::Futex { pid, address, style } = key {
-                let owner = self.owner(pid, address, style);
-                match (owner, style) {
-                    (Some(at), _) => self.holder(procfs, &key, ns, at)?,
-                    (None, Style::Other) => self.among(procfs, &key, pid, ns)?,
-                    (None, _) => self.hold(&key, Hold::unknown(), ns),
-                }
+            let Some(futex) = self.futex(&key) else { continue };
+            match (self.owner(futex), futex.style) {
+                (Some(at), _) => self.holder(procfs, &key, ns, at)?,
+                (None, Style::Other) => self.among(procfs, &key, futex, ns)?,
+                (None, _) => self.hold(&key, Hold::unknown(), ns),
             }
         }
+        self.goroutines();
         Ok(())
+    }
+
+    /// Where the futex of a key can be read.
+    fn futex(&self, key: &Key) -> Option<Futex> {
+        match *key {
+            Key::Futex { pid, address, style } => Some(Futex { pid, address, style, is_shared: false }),
+            Key::Shared { place, style } => {
+                let (pid, address, _) = self.shared.get(&place)?;
+                let (pid, address) = (*pid, *address);
+                Some(Futex { pid, address, style, is_shared: true })
+            }
+            Key::File(_) | Key::Kernel => None,
+        }
     }
 
     fn hold(&mut self, key: &Key, hold: Hold, ns: u64) {
@@ -219,7 +283,8 @@ impl Waits {
     }
 
     /// Which of the threads that are here holds a lock, if the lock says so.
-    fn owner(&self, pid: u32, address: u64, style: Style) -> Option<usize> {
+    fn owner(&self, futex: Futex) -> Option<usize> {
+        let Futex { pid, address, style, is_shared } = futex;
         let mut words = [0; 20];
         let copied = copy::memory(pid, address, &mut words).ok()?;
         let word = |at: usize| {
@@ -234,7 +299,8 @@ impl Waits {
             Style::Inherits => &[0],
             Style::Other => &[16, 12],
         };
-        let of = |tid: u32| self.here.iter().position(|there| there.pid == pid && there.tid == tid);
+        let of =
+            |tid: u32| self.here.iter().position(|there| there.tid == tid && (is_shared || there.pid == pid));
         at.iter().filter_map(|at| word(*at)).find_map(|word| of(word & FUTEX_TID))
     }
 
@@ -244,8 +310,8 @@ impl Waits {
             self.hold(key, Hold::unknown(), ns);
             return Ok(());
         };
-        let Key::Futex { pid, address, style } = *key else { return Ok(()) };
-        let still = self.owner(pid, address, style).and_then(|at| self.here.get(at)).map(|it| it.tid);
+        let still = self.futex(key).and_then(|futex| self.owner(futex)).and_then(|at| self.here.get(at));
+        let still = still.map(|it| it.tid);
         let Candidate { name, holding, stack } = candidate;
         self.hold(key, Hold { holding, stack, name, is_sure: still == Some(tid) }, ns);
         Ok(())
@@ -272,7 +338,7 @@ impl Waits {
                 (Seen::Waits(state), spot) => {
                     holding = Holding::Waits(state);
                     let Some(spot) = spot else { continue };
-                    if matches!(key, Key::Futex { address, .. } if is_futex(spot, *address)) {
+                    if FUTEX_CALLS.contains(&spot.call) && self.key(procfs, pid, &name, spot)?.is_same(key) {
                         return Ok(None);
                     }
                     self.asleep(procfs, pid, tid, &name, spot)?
@@ -286,12 +352,11 @@ impl Waits {
     }
 
     /// The lock does not say who holds it: where are all who may?
-    fn among(&mut self, procfs: &mut ProcFs, key: &Key, pid: u32, ns: u64) -> Result<(), LiveError> {
-        let others: Vec<usize> = (0..self.here.len())
-            .filter(|at| {
-                self.here.get(*at).is_some_and(|there| there.pid == pid && there.key.as_ref() != Some(key))
-            })
-            .collect();
+    fn among(&mut self, procfs: &mut ProcFs, key: &Key, futex: Futex, ns: u64) -> Result<(), LiveError> {
+        let may_hold =
+            |there: &There| (futex.is_shared || there.pid == futex.pid) && there.key.as_ref() != Some(key);
+        let others: Vec<usize> =
+            (0..self.here.len()).filter(|at| self.here.get(*at).is_some_and(may_hold)).collect();
         let running =
             others.iter().filter(|at| self.here.get(**at).is_some_and(|it| it.seen == Seen::Ready)).count();
         if others.len() > AMONG_MAX || running > RUNNING_MAX || self.among.len() >= AMONG_KEPT_MAX {
@@ -337,7 +402,7 @@ impl Waits {
             let calls = self.unwind(procfs, pid, comm, stack, registers)?;
             self.buffer = bytes;
             // Too short a copy for as much as a call: a function has a large frame.
-            if calls.len() < 3 && copied == size && size < STACK_BYTES_MAX {
+            if calls.at.len() < 3 && copied == size && size < STACK_BYTES_MAX {
                 size = STACK_BYTES_MAX;
                 continue;
             }
@@ -372,8 +437,8 @@ impl Waits {
         }
     }
 
-    fn known(&mut self, calls: Vec<Address>) -> Option<StackId> {
-        if calls.is_empty() {
+    fn known(&mut self, calls: Calls) -> Option<StackId> {
+        if calls.at.is_empty() {
             return None;
         }
         if let Some(id) = self.stack_ids.get(&calls) {
@@ -392,55 +457,114 @@ impl Waits {
         comm: &str,
         stack: Stack,
         registers: Registers,
-    ) -> Result<Vec<Address>, LiveError> {
-        let old = self.spaces.get(&pid);
+    ) -> Result<Calls, LiveError> {
+        self.learn(procfs, pid, comm, |space| space.code(registers.at).is_some())?;
+        Ok(self.calls(pid, stack, registers))
+    }
+
+    /// The calls on a stack of a process whose memory is known.
+    fn calls(&mut self, pid: u32, stack: Stack, registers: Registers) -> Calls {
+        let Some(known) = self.spaces.get_mut(&pid) else { return Calls::default() };
+        let jit = |at: u64| {
+            let mut code = [0; CALL_MAX];
+            let copied = copy::memory(pid, at.checked_sub(CALL_MAX as u64)?, &mut code).ok()?;
+            (copied == CALL_MAX).then_some(code)
+        };
+        let calls = self.files.images.unwind(&known.space, stack, registers, &jit);
+        known.is_torn = !calls.is_whole;
+        calls
+    }
+
+    /// Reads what is mapped in a process: once, and again now and then while it does not have what is looked for.
+    fn learn(
+        &mut self,
+        procfs: &mut ProcFs,
+        pid: u32,
+        comm: &str,
+        has: impl Fn(&Space) -> bool,
+    ) -> Result<(), LiveError> {
+        let main = self.here.iter().find(|it| it.pid == pid && it.tid == pid);
         // A program that a process executes takes the place of the one before, and mostly has another name.
-        let is_new = old.is_none_or(|known| {
-            let is_late = self.looks >= known.at_look + LOOKS_BETWEEN_MAPS;
-            let is_main = self.here.iter().any(|it| it.pid == pid && it.tid == pid && it.name != known.comm);
-            is_main || is_late && known.space.code(registers.at).is_none()
+        let is_same = |known: &&Known| main.is_none_or(|it| it.name == known.comm);
+        let old = self.spaces.get(&pid).filter(is_same);
+        let is_news = old.is_none_or(|known| {
+            // A program maps most of what it needs as it begins.
+            let wait = (known.at_look - known.since).clamp(1, LOOKS_BETWEEN_MAPS);
+            self.looks >= known.at_look + wait && (known.is_torn || !has(&known.space))
         });
-        if is_new {
-            let comm = self.here.iter().find(|it| it.pid == pid && it.tid == pid).map_or(comm, |it| &it.name);
-            let comm = comm.to_owned();
-            self.learned = true;
-            let Some(maps) = procfs.maps(pid)? else { return Ok(Vec::new()) };
-            let space = Space::of(&maps, &format!("/proc/{pid}/root"), &mut self.files.images);
-            self.spaces.insert(pid, Known { space, comm, at_look: self.looks });
+        if !is_news {
+            return Ok(());
         }
-        let Some(known) = self.spaces.get(&pid) else { return Ok(Vec::new()) };
-        Ok(self.files.images.unwind(&known.space, stack, registers))
+        let comm = main.map_or(comm, |it| it.name.as_str()).to_owned();
+        let (since, mut jit) = old.map_or((self.looks, None), |known| (known.since, known.jit));
+        self.learned = true;
+        let Some(maps) = procfs.maps(pid)? else { return Ok(()) };
+        let Files { images, names } = &mut self.files;
+        let mut space = Space::of(&maps, &format!("/proc/{pid}/root"), images);
+        if space.has_jit() && jit.is_none() && self.perf_maps.len() < PERF_MAPS_MAX {
+            jit = images.jit(&comm);
+            let map = PerfMap::of(procfs, pid, self.begun_ms)?;
+            self.perf_maps.extend(jit.zip(map));
+        }
+        space.set_jit(jit);
+        let go = space.files().find(|(image, _)| images.maker(*image) == Maker::Go);
+        let go = go.and_then(|(image, bias)| Tables::find(image, bias, images, names));
+        let known = Known { space, comm, since, at_look: self.looks, is_torn: false, jit, go };
+        self.spaces.insert(pid, known);
+        Ok(())
+    }
+
+    /// What a thread waits for, where it sleeps.
+    fn key(&mut self, procfs: &mut ProcFs, pid: u32, comm: &str, spot: Spot) -> Result<Key, LiveError> {
+        let [first, operation, value] = spot.arguments;
+        Ok(match spot.call {
+            libc::SYS_futex => {
+                let style = match (operation & 127, value) {
+                    // `FUTEX_WAIT`; 2 in a mutex: taken, and others wait.
+                    (0, 2) => Style::Low,
+                    (6 | 13, _) => Style::Inherits,
+                    _ => Style::Other,
+                };
+                if operation & FUTEX_PRIVATE == 0
+                    && let Some(place) = self.shared(procfs, pid, comm, first)?
+                {
+                    return Ok(Key::Shared { place, style });
+                }
+                Key::Futex { pid, address: first, style }
+            }
+            libc::SYS_flock | libc::SYS_fcntl => {
+                Key::File(procfs.open_file(pid, first).unwrap_or_else(|| format!("descriptor {first}")))
+            }
+            FUTEX_WAIT => Key::Futex { pid, address: first, style: Style::Other },
+            _ => Key::Kernel,
+        })
+    }
+
+    /// Where a futex is, if it is in memory that other processes may share.
+    fn shared(
+        &mut self,
+        procfs: &mut ProcFs,
+        pid: u32,
+        comm: &str,
+        address: u64,
+    ) -> Result<Option<Shared>, LiveError> {
+        self.learn(procfs, pid, comm, |space| space.shared(address).is_some())?;
+        let Some((place, path)) = self.spaces.get(&pid).and_then(|known| known.space.shared(address)) else {
+            return Ok(None);
+        };
+        let has_room = self.shared.len() < SHARED_MAX || self.shared.contains_key(&place);
+        if has_room {
+            // The last to wait for it is there still, when its holder is looked for.
+            self.shared.insert(place, (pid, address, path.to_owned()));
+        }
+        Ok(has_room.then_some(place))
     }
 }
 
 /// `FUTEX_TID_MASK`.
 const FUTEX_TID: u32 = 0x3fff_ffff;
-
-/// Whether a thread sleeps at that futex.
-fn is_futex(spot: Spot, address: u64) -> bool {
-    [libc::SYS_futex, FUTEX_WAIT].contains(&spot.call) && spot.arguments[0] == address
-}
-
+/// `FUTEX_PRIVATE_FLAG`.
+const FUTEX_PRIVATE: u64 = 128;
 /// `futex_wait(2)`, which has the same number everywhere, and the address first, too.
 const FUTEX_WAIT: i64 = 455;
-
-/// What a thread waits for, where it sleeps.
-fn key(procfs: &ProcFs, pid: u32, spot: Spot) -> Key {
-    let [first, operation, value] = spot.arguments;
-    match spot.call {
-        libc::SYS_futex => {
-            let style = match (operation & 127, value) {
-                // `FUTEX_WAIT`; 2 in a mutex: taken, and others wait.
-                (0, 2) => Style::Low,
-                (6 | 13, _) => Style::Inherits,
-                _ => Style::Other,
-            };
-            Key::Futex { pid, address: first, style }
-        }
-        libc::SYS_flock | libc::SYS_fcntl => {
-            Key::File(procfs.open_file(pid, first).unwrap_or_else(|| format!("descriptor {first}")))
-        }
-        FUTEX_WAIT => Key::Futex { pid, address: first, style: Style::Other },
-        _ => Key::Kernel,
-    }
-}
+const FUTEX_CALLS: [i64; 2] = [libc::SYS_futex, FUTEX_WAIT];

@@ -113,7 +113,7 @@ impl ProcFs {
     /// Bytes of a process's memory by node number, as `/proc/PID/numa_maps` has them; `None` if it is gone, or the kernel
     /// does not tell.
     pub(crate) fn by_node(&mut self, pid: u32) -> Result<Option<Vec<(u32, u64)>>, LiveError> {
-        Ok(self.read(&format!("{pid}/numa_maps"))?.map(parse_by_node))
+        Ok(self.read_lines(&format!("{pid}/numa_maps"))?.map(parse_by_node))
     }
 
     /// Where a thread sleeps; `None` if it does not, or is gone.
@@ -123,7 +123,7 @@ impl ProcFs {
 
     /// What is mapped in a process; `None` if it is gone.
     pub(crate) fn maps(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
-        let text = self.read(&format!("{pid}/maps"))?;
+        let text = self.read_lines(&format!("{pid}/maps"))?;
         Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
     }
 
@@ -396,6 +396,20 @@ mod tests {
         let text = b"12 (a) R b) R 1 2 3 0 -1 64 0 0 0 0 150 25 0 0 20 0 1 0 99 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 5 0 0\n";
         assert_eq!(parse_on_cpu(text), Some(OnCpu { is_runnable: true, ticks: 175, cpu: 5 }));
         assert_eq!(parse_on_cpu(b"12 (a) R 1 2"), None);
+    }
+
+    /// The kernel hands out such a file a page at a time. Each thread's stack has two lines.
+    #[test]
+    fn a_long_list_of_what_is_mapped_is_read_whole() {
+        let (end, all) = (std::sync::Barrier::new(81), 80);
+        let maps = std::thread::scope(|scope| {
+            (0..all).for_each(|_| drop(scope.spawn(|| end.wait())));
+            let mut procfs = ProcFs::open(std::path::Path::new("/proc")).ok();
+            let maps = procfs.as_mut().and_then(|procfs| procfs.maps(std::process::id()).ok().flatten());
+            end.wait();
+            maps.unwrap_or_default()
+        });
+        assert!(maps.len() > 12_000 && maps.contains("[stack]") && maps.ends_with('\n'), "{maps}");
     }
 
     #[test]

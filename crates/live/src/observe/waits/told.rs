@@ -1,12 +1,29 @@
 //! The names of what threads waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use commonhold_scale::blame::{Found, Hold, Holding, Kind, Lock, Site, fewest};
-use commonhold_trace::{Address, Frame, Images, Names, is_plumbing};
+use commonhold_trace::{Address, Calls, Frame, ImageId, Images, Maker, Names, is_plumbing};
 
+use super::super::perf_map::PerfMap;
 use super::super::process::group;
-use super::{Among, Files, Key, StackId, Style, Waits};
+use super::{Among, Files, Key, Parked, StackId, Style, Waits};
+
+/// Why a place is not named as a function of the program's.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unnamed {
+    /// The file, by its base name, has no symbols.
+    Stripped(String),
+    /// It is JIT code of the program of that name, and why no perf map names it.
+    Jit(String, String),
+    /// The program of that name interprets it.
+    Interpreted(String),
+    /// The stack could not be followed beyond that function.
+    Torn(String),
+    /// The stack was not copied: the thread had gone on, or it runs code of a file that is gone.
+    Unread,
+}
 
 /// A stack with names.
 struct Told {
@@ -16,15 +33,30 @@ struct Told {
     site: Option<Site>,
     /// The function of the file that this is in.
     function: Option<Address>,
+    /// What stands for the site where there is none, and why there is none.
+    instead: Site,
+    unnamed: Option<Unnamed>,
+    /// Go's scheduler has no goroutine to run.
+    is_idle: bool,
+    /// It is a goroutine that waits, and not one that could run.
+    is_parked: bool,
     /// By call: its function, and the first of the program's functions there.
     calls: Vec<(Option<Address>, Option<Site>)>,
+}
+
+impl Told {
+    fn shown(&self) -> Site {
+        self.site.clone().unwrap_or_else(|| self.instead.clone())
+    }
 }
 
 /// Names stacks as they are needed.
 struct Teller<'a> {
     images: &'a Images,
-    stacks: &'a [Vec<Address>],
+    stacks: &'a [Calls],
     names: &'a mut Names,
+    /// Why JIT code has no names.
+    no_map: &'a BTreeMap<ImageId, String>,
     told: BTreeMap<StackId, Told>,
 }
 
@@ -38,22 +70,60 @@ impl Teller<'_> {
     }
 
     fn tell(&mut self, id: StackId) -> Told {
-        let mut told = Told { kind: None, site: None, function: None, calls: Vec::new() };
-        let stack = self.stacks.get(id as usize).map_or(&[][..], Vec::as_slice);
-        for (depth, address) in stack.iter().enumerate() {
+        let mut told = Told {
+            kind: None,
+            site: None,
+            function: None,
+            instead: unread(),
+            unnamed: None,
+            is_idle: false,
+            is_parked: false,
+            calls: Vec::new(),
+        };
+        let empty = Calls::default();
+        let stack = self.stacks.get(id as usize).unwrap_or(&empty);
+        // The last function of a library that tells for what it waits, or that was made while the program ran.
+        let (mut last, mut is_go, mut is_sure) = (None, false, false);
+        for (depth, address) in stack.at.iter().enumerate() {
             // A thread that sleeps is behind its system call.
             let frames = self.names.frames(self.images, *address, depth > 0);
             if told.site.is_none() {
-                let library = frames.iter().take_while(|frame| is_plumbing(frame));
-                told.kind = told.kind.or_else(|| library.clone().find_map(kind));
+                for frame in frames.iter().take_while(|frame| is_plumbing(frame)) {
+                    // What calls says more than what is called: a lock parks a thread, or waits for a condition.
+                    let its = kind(frame);
+                    told.kind = its.or(told.kind);
+                    is_sure |= its.is_some() && is_javas(frame);
+                    is_go |= frame.maker == Maker::Go;
+                    told.is_parked |= depth == 0 && frame.function == GO_PARKS;
+                    let is_made = frame.maker == Maker::Program && !frame.function.starts_with(ENTRY);
+                    if last.is_none() || its.is_some() || is_made {
+                        last = Some(frame.clone());
+                    }
+                }
             }
-            let site = frames.iter().find(|frame| !is_plumbing(frame)).map(site);
+            let first = frames.iter().find(|frame| !is_plumbing(frame)).cloned();
+            let site = first.as_ref().map(site);
             let behind = Address { at: address.at.saturating_sub(u64::from(depth > 0)), ..*address };
             let function = self.names.function(self.images, behind);
-            if let (None, Some(site)) = (&told.site, &site) {
+            if let (None, Some(site), Some(frame)) = (&told.site, &site, first) {
                 (told.site, told.function) = (Some(site.clone()), function);
+                if frame.is_unnamed {
+                    told.unnamed = Some(unnamed(&frame, self.no_map.get(&address.image)));
+                } else if frame.maker == Maker::Program && !is_sure {
+                    // Its virtual machine waits for a condition, whatever the program waits for.
+                    told.kind = None;
+                }
             }
             told.calls.push((function, site));
+        }
+        if let (None, Some(last)) = (&told.site, last) {
+            told.instead = site(&last);
+            told.is_idle = is_go && told.kind == Some(Kind::Park);
+            if last.maker == Maker::Program {
+                told.unnamed = Some(Unnamed::Interpreted(last.module));
+            } else if !stack.is_whole && !is_go {
+                told.unnamed = Some(Unnamed::Torn(format!("{} ({})", last.function, last.module)));
+            }
         }
         told
     }
@@ -89,6 +159,16 @@ impl Teller<'_> {
     }
 }
 
+/// Where a goroutine leaves its thread to wait. One that is to run again leaves it elsewhere.
+const GO_PARKS: &str = "runtime.gopark";
+/// By what Java's machine enters code of Java's.
+const ENTRY: &str = "StubRoutines";
+
+/// Whether a function knows for what Java's code waits, and not only its virtual machine.
+fn is_javas(frame: &Frame) -> bool {
+    frame.maker == Maker::Program || frame.function.contains("ObjectMonitor::")
+}
+
 fn site(frame: &Frame) -> Site {
     Site { function: frame.function.clone(), place: frame.place() }
 }
@@ -97,17 +177,33 @@ fn site(frame: &Frame) -> Site {
 fn kind(frame: &Frame) -> Option<Kind> {
     let name = frame.function.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
-    if has(&["barrier"]) {
+    if has(&["barrier", "waitgroup"]) {
         Some(Kind::Barrier)
-    } else if has(&["cond_", "condvar", "condition"]) {
+    } else if has(&[
+        "cond_",
+        "condvar",
+        "condition",
+        "(*cond)",
+        "object.wait",
+        "object;::wait",
+        "objectmonitor::wait",
+    ]) {
         Some(Kind::Condition)
-    } else if has(&["rwlock", "shared_mutex"]) {
+    } else if has(&["rwlock", "rwmutex", "shared_mutex", "readwritelock"]) {
         Some(Kind::ReadWrite)
     } else if has(&["sem_", "semaphore"]) {
         Some(Kind::Semaphore)
-    } else if has(&["mutex", "lll_lock"]) {
+    } else if has(&[
+        "mutex",
+        "lll_lock",
+        "reentrantlock",
+        "complete_monitor",
+        "monitorenter",
+        "objectmonitor::enter",
+        "runtime.lock",
+    ]) {
         Some(Kind::Mutex)
-    } else if has(&["thread::park", "parker", "mpsc", "mpmc", "futexsleep"]) {
+    } else if has(&["thread::park", "parker", "mpsc", "mpmc", "futexsleep", "runtime.findrunnable"]) {
         Some(Kind::Park)
     } else {
         None
@@ -126,30 +222,55 @@ struct Building {
     holds: BTreeMap<Holder, u64>,
 }
 
+/// What was seen of a program's locks in the end.
+pub(crate) struct Ended {
+    pub(crate) locks: Vec<Lock>,
+    /// Why some of the places are not named.
+    pub(crate) unnamed: BTreeSet<Unnamed>,
+    /// What is known of files.
+    pub(crate) files: Files,
+}
+
+/// A reason for less of all waiting is not worth a sentence.
+const UNNAMED_MIN: u64 = 20;
+
+/// Goroutines' waits for locks: by process, kind, and where, how long.
+type Goroutines = BTreeMap<(u32, Kind, Site), u64>;
+
 impl Waits {
-    /// The locks that were waited for, all together for so long, and what is known of files. Locks in the kernel are left out
-    /// if others tell of them.
-    pub(crate) fn end(mut self, waited_ns: u64, kernels: bool) -> (Vec<Lock>, Files) {
+    /// The locks that were waited for, all together for so long. Locks in the kernel are left out if others tell of them.
+    pub(crate) fn end(mut self, waited_ns: u64, kernels: bool) -> Ended {
         let mut names = std::mem::take(&mut self.files.names);
+        let no_map = self.read_perf_maps(&mut names);
         let mut teller = Teller {
             images: &self.files.images,
             stacks: &self.stacks,
             names: &mut names,
+            no_map: &no_map,
             told: BTreeMap::new(),
         };
         let all: u64 = self.waits.values().sum();
-        let scaled = |ns: u64| {
-            let ns = u128::from(ns) * u128::from(waited_ns) / u128::from(all.max(1));
-            u64::try_from(ns).unwrap_or(u64::MAX)
-        };
-        let mut locks: BTreeMap<&Key, Building> = BTreeMap::new();
+        let scaled = |ns: u64| part(ns, waited_ns, all);
+        // Threads of Go's that have nothing to run waited for the locks that goroutines wait for.
+        let goroutines = goroutines(&self.parked, &mut teller);
+        let idle = self.idle(&mut teller);
+        let (mut locks, mut unnamed): (BTreeMap<&Key, Building>, BTreeMap<Unnamed, u64>) = Default::default();
         for ((key, stack), ns) in &self.waits {
-            let lock = locks.entry(key).or_default();
             let told = stack.map(|stack| teller.told(stack));
-            let site = told.and_then(|told| told.site.clone());
-            *lock.waits.entry(site.unwrap_or_else(nowhere)).or_default() += scaled(*ns);
+            let ns = match (key, told) {
+                (Key::Futex { pid, .. }, Some(told)) if told.is_idle => {
+                    let idle = idle.get(pid).copied().unwrap_or(0);
+                    ns - part(*ns, of_process(&goroutines, *pid).min(idle), idle)
+                }
+                _ => *ns,
+            };
+            let lock = locks.entry(key).or_default();
+            *lock.waits.entry(told.map_or_else(unread, Told::shown)).or_default() += scaled(ns);
             *lock.kinds.entry(kind_of(key, told.and_then(|told| told.kind))).or_default() += ns;
             lock.functions.extend(told.and_then(|told| told.function));
+            if let Some(why) = told.map_or(Some(Unnamed::Unread), |told| told.unnamed.clone()) {
+                *unnamed.entry(why).or_default() += ns;
+            }
         }
         for ((key, hold), ns) in &self.holds {
             let Some(lock) = locks.get_mut(key) else { continue };
@@ -177,8 +298,61 @@ impl Waits {
         }
         let is_told = |key: &Key| !(kernels && *key == Key::Kernel);
         let locks = locks.into_iter().filter(|(key, _)| is_told(key));
-        let locks = locks.map(|(key, lock)| lock.done(self.name(key, &mut teller))).collect();
-        (locks, Files { names, ..self.files })
+        let mut locks: Vec<Lock> = locks.map(|(key, lock)| lock.done(self.name(key, &mut teller))).collect();
+        for ((pid, kind, site), ns) in &goroutines {
+            let of_all = of_process(&goroutines, *pid);
+            let ns = part(*ns, of_all.min(idle.get(pid).copied().unwrap_or(0)), of_all);
+            locks.push(Lock {
+                kind: *kind,
+                name: None,
+                waits: vec![(site.clone(), scaled(ns))],
+                holds: Vec::new(),
+            });
+        }
+        unnamed.retain(|_, ns| *ns >= all / UNNAMED_MIN);
+        let unnamed = unnamed.into_keys().collect();
+        Ended { locks, unnamed, files: Files { names, ..self.files } }
+    }
+
+    /// Names the JIT code that was met. Of which there are no names, and why.
+    fn read_perf_maps(&self, names: &mut Names) -> BTreeMap<ImageId, String> {
+        let mut wanted: BTreeMap<ImageId, BTreeSet<u64>> = BTreeMap::new();
+        for (depth, address) in self.stacks.iter().flat_map(|calls| calls.at.iter().enumerate()) {
+            if self.files.images.maker(address.image) == Maker::Program {
+                let at = address.at.saturating_sub(u64::from(depth > 0));
+                wanted.entry(address.image).or_default().insert(at);
+            }
+        }
+        let mut why = BTreeMap::new();
+        for (image, wanted) in wanted {
+            let wanted: Vec<u64> = wanted.into_iter().collect();
+            let no_map = match self.perf_maps.get(&image).map(PerfMap::read) {
+                Some(Ok(text)) => {
+                    names.read_perf_map(image, &text, &wanted);
+                    "its perf map does not have this code".to_owned()
+                }
+                Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
+                    "it wrote no /tmp/perf-PID.map".to_owned()
+                }
+                Some(Err(error)) => format!("its /tmp/perf-PID.map cannot be used: {error}"),
+                None => "its tree of files cannot be read".to_owned(),
+            };
+            why.insert(image, no_map);
+        }
+        why
+    }
+
+    /// By process: how long threads of Go's had nothing to run.
+    fn idle(&self, teller: &mut Teller) -> BTreeMap<u32, u64> {
+        let mut idle = BTreeMap::new();
+        for ((key, stack), ns) in &self.waits {
+            if let (Key::Futex { pid, .. }, Some(stack)) = (key, stack)
+                && teller.told(*stack).is_idle
+            {
+                *idle.entry(*pid).or_default() += ns;
+            }
+        }
+        idle
     }
 
     /// What a lock is called.
@@ -186,12 +360,45 @@ impl Waits {
         match key {
             Key::File(path) => Some(path.clone()),
             Key::Kernel => None,
+            Key::Shared { place, .. } => {
+                let (_, _, path) = self.shared.get(place)?;
+                place.name(path)
+            }
             Key::Futex { pid, address, .. } => {
                 let place = self.spaces.get(pid)?.space.data(*address, &self.files.images)?;
                 teller.names.variable(&self.files.images, place)
             }
         }
     }
+}
+
+/// A part of `ns`, as `of` is of `all`.
+fn part(ns: u64, of: u64, all: u64) -> u64 {
+    let part = u128::from(ns) * u128::from(of) / u128::from(all.max(1));
+    u64::try_from(part).unwrap_or(u64::MAX)
+}
+
+fn of_process(goroutines: &Goroutines, pid: u32) -> u64 {
+    goroutines.iter().filter(|((its, _, _), _)| *its == pid).map(|(_, ns)| ns).sum()
+}
+
+/// What goroutines waited for locks, as far as threads had nothing to run meanwhile.
+fn goroutines(parked: &[Parked], teller: &mut Teller) -> Goroutines {
+    let mut waits = Goroutines::new();
+    for look in parked {
+        let mut of_locks = Vec::new();
+        for stack in &look.stacks {
+            let told = teller.told(*stack);
+            let kind = told.kind.filter(|kind| kind.has_holder() && told.is_parked);
+            of_locks.extend(kind.zip(told.site.clone()));
+        }
+        let all = look.every.saturating_mul(of_locks.len() as u64);
+        let each = part(look.ns.saturating_mul(look.every), look.threads.min(all), all);
+        for (kind, site) in of_locks {
+            *waits.entry((look.pid, kind, site)).or_default() += each;
+        }
+    }
+    waits
 }
 
 impl Building {
@@ -207,9 +414,16 @@ impl Building {
     }
 }
 
-/// Of a stack that could not be read.
-fn nowhere() -> Site {
-    Site { function: "?".to_owned(), place: None }
+/// Of a stack that was not copied.
+fn unread() -> Site {
+    Site { function: "unread stack".to_owned(), place: None }
+}
+
+fn unnamed(frame: &Frame, no_map: Option<&String>) -> Unnamed {
+    match frame.maker {
+        Maker::Program => Unnamed::Jit(frame.module.clone(), no_map.cloned().unwrap_or_default()),
+        Maker::Compiler | Maker::Go => Unnamed::Stripped(frame.module.clone()),
+    }
 }
 
 fn kind_of(key: &Key, told: Option<Kind>) -> Kind {
@@ -217,8 +431,9 @@ fn kind_of(key: &Key, told: Option<Kind>) -> Kind {
         Key::File(_) => Kind::File,
         Key::Kernel => Kind::KernelOther,
         // In a function that waits for a condition, this is how the mutex is taken again.
-        Key::Futex { style: Style::Low | Style::Inherits, .. } => Kind::Mutex,
-        Key::Futex { .. } => told.unwrap_or(Kind::Futex),
+        Key::Futex { style: Style::Low | Style::Inherits, .. }
+        | Key::Shared { style: Style::Low | Style::Inherits, .. } => Kind::Mutex,
+        Key::Futex { .. } | Key::Shared { .. } => told.unwrap_or(Kind::Futex),
     }
 }
 
@@ -229,7 +444,13 @@ mod tests {
     #[test]
     fn what_functions_of_libraries_are_for() {
         let of = |function: &str| {
-            kind(&Frame { function: function.into(), source: None, module: "libc.so.6".into() })
+            kind(&Frame {
+                function: function.into(),
+                source: None,
+                module: "libc.so.6".into(),
+                maker: Maker::Compiler,
+                is_unnamed: false,
+            })
         };
         for (function, is) in [
             ("pthread_mutex_lock", Some(Kind::Mutex)),
@@ -241,6 +462,14 @@ mod tests {
             ("sem_wait", Some(Kind::Semaphore)),
             ("std::thread::park", Some(Kind::Park)),
             ("syscall", None),
+            ("sync.(*RWMutex).RLock", Some(Kind::ReadWrite)),
+            ("sync.(*Cond).Wait", Some(Kind::Condition)),
+            ("sync.(*WaitGroup).Wait", Some(Kind::Barrier)),
+            ("runtime.findRunnable", Some(Kind::Park)),
+            ("runtime.lock2", Some(Kind::Mutex)),
+            ("void java.util.concurrent.locks.ReentrantLock.lock()", Some(Kind::Mutex)),
+            ("ObjectMonitor::enter(JavaThread*)", Some(Kind::Mutex)),
+            ("ObjectMonitor::wait(long, bool, JavaThread*)", Some(Kind::Condition)),
         ] {
             assert_eq!(of(function), is, "{function}");
         }
