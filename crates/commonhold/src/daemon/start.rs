@@ -17,7 +17,7 @@ use commonhold_live::observe::topology;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::undo;
 use commonhold_live::user::UserBackend;
-use commonhold_live::{LiveBackend, LiveError, clock};
+use commonhold_live::{LiveBackend, LiveError, clock, standing};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::{Row, State};
 use commonhold_policy::entitlement::{capacity, entitle};
@@ -179,10 +179,13 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
     // A call-back is worth something only if it comes at once, on a machine full of others' work too. Root's daemon may
     // go before it; an ordinary user's takes its turn.
-    let _ = rustix::process::setpriority_process(None, NICE);
+    let raised = rustix::process::setpriority_process(None, NICE).is_ok();
     let mut journal = journal(&directory)?;
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
     journal.beat_with(caretaker.beats());
+    if raised {
+        standing::raise_session(NICE, &mut journal)?;
+    }
     let contract = loaded.contract;
     let roster = Roster::new(Path::new("/proc"), &[caretaker.pid()])?;
     let backend: Box<dyn LiveBackend> = match choice {

@@ -17,6 +17,7 @@ mod membership;
 mod programs;
 mod reload;
 mod running;
+mod session;
 mod signals;
 #[path = "../../../live/tests/support/skipped.rs"]
 mod skipped;

@@ -163,7 +163,7 @@ impl Place {
     }
 }
 
-fn run_arguments<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn run_arguments<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     let mut all = vec!["run", "contract.toml", "--backend", "user"];
     if !arguments.contains(&"--for") {
         all.extend(["--for", "60s"]);
@@ -243,13 +243,12 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(mut command: impl BorrowMut<Command>) -> Daemon {
-        let mut child = command
-            .borrow_mut()
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .unwrap();
+        Daemon::start_in_place(command.borrow_mut().process_group(0))
+    }
+
+    /// The same, in the process group and the session that the command makes itself.
+    pub(crate) fn start_in_place(command: &mut Command) -> Daemon {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let out = Heard::listen(child.stdout.take().unwrap());
         let err = Heard::listen(child.stderr.take().unwrap());
         let mut daemon = Daemon { child, out, err };
@@ -423,7 +422,7 @@ pub(crate) fn is_there(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists() && state(pid) != 'Z'
 }
 
-fn children_of(pid: u32) -> Vec<u32> {
+pub(crate) fn children_of(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     text.split_whitespace().map(|child| child.parse().unwrap()).collect()
 }

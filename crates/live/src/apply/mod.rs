@@ -11,6 +11,7 @@ pub mod process;
 pub mod program;
 pub mod scheduler;
 mod seats;
+pub mod standing;
 mod stops;
 
 pub use seats::means_for_jobs;

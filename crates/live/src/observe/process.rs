@@ -17,6 +17,7 @@ use std::path::Path;
 use commonhold_policy::Time;
 use rustix::io::Errno;
 
+use crate::host::autogroup::Autogroup;
 use crate::host::{Dir, File, Pinned, clock};
 use crate::{LiveError, MORE_FILES};
 
@@ -211,6 +212,11 @@ impl ProcFs {
     /// A process's cgroup v2 path, or the v1 systemd hierarchy's; empty if it has neither; `None` if it is gone.
     pub fn cgroup(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
         Ok(self.read(&format!("{pid}/cgroup"))?.map(parse_cgroup))
+    }
+
+    /// A process's autogroup; `None` if it is gone, or in none.
+    pub(crate) fn autogroup(&mut self, pid: u32) -> Result<Option<Autogroup>, LiveError> {
+        Ok(self.read(&format!("{pid}/autogroup"))?.and_then(Autogroup::parse))
     }
 
     /// Whether a process is one of systemd's service managers, or the helper that ends its session. A process may call itself

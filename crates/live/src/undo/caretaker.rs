@@ -24,6 +24,7 @@ use rustix::process::Signal;
 use crate::LiveError;
 use crate::host;
 use crate::host::Pinned;
+use crate::host::autogroup::{self, AutogroupFile};
 use crate::undo::journal::{self, Journal};
 use crate::undo::lifeline::{Beats, Lifeline};
 use crate::undo::watch::Watch;
@@ -249,7 +250,9 @@ fn complain(undone: &Undone) {
 /// Leaves the daemon's terminal, session and directory, and everything that could end it or that it could keep open.
 fn withdraw() {
     // Refused only to the leader of a session, which a child of the daemon is not.
-    let _ = rustix::process::setsid();
+    if rustix::process::setsid().is_ok() {
+        stand_as_before();
+    }
     let _ = rustix::process::chdir("/");
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
         // SAFETY: ignoring a signal runs no code of ours.
@@ -308,6 +311,19 @@ fn tell_of_letting_go(undone: &Undone) {
     );
     for problem in &undone.problems {
         let _ = writeln!(to, "commonhold: problem: {problem}");
+    }
+}
+
+/// The new session's autogroup has nice value 0. It gets this process's own, as the daemon's has it, and ends with this process.
+fn stand_as_before() {
+    let (Ok(nice), Ok(file)) =
+        (rustix::process::getpriority_process(None), AutogroupFile::open(Path::new(autogroup::OWN)))
+    else {
+        return;
+    };
+    // Needs the privilege that the daemon had, or had not.
+    if nice < 0 {
+        let _ = file.set(nice);
     }
 }
 

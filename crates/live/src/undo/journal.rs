@@ -76,6 +76,16 @@ pub enum Entry {
         /// The value.
         value: i16,
     },
+    /// The autogroup of the daemon's session is about to get another nice value; this is the original. The daemon dies before it
+    /// is undone, so this names the autogroup and no process.
+    Autogroup {
+        /// Its number, which no later one gets.
+        number: u64,
+        /// What it had.
+        nice: i32,
+        /// What it is about to get: a value that is another later is another program's.
+        given: i32,
+    },
     /// A process is about to be stopped (SIGSTOP).
     Stopped {
         /// The process.
@@ -442,7 +452,7 @@ pub(crate) fn first_word(line: &str) -> &str {
 /// The entries that still matter, in their order.
 ///
 /// Of a thread's affinities and priorities and of a process's scores and origins the latest counts (its owner may have changed it in between), of
-/// a file's contents the first (the others are our own), unless the file was left since. A stopped process that was continued needs nothing. Of a property
+/// a file's contents and an autogroup's values the first (the others are our own), unless the file was left since. A stopped process that was continued needs nothing. Of a property
 /// that is held, what was before the first time counts, and the last two values that it was given.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -489,6 +499,7 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
             Entry::Given { .. }
             | Entry::PriorityGiven { .. }
             | Entry::OomScoreGiven { .. }
+            | Entry::Autogroup { .. }
             | Entry::Created { .. }
             | Entry::ResourceGroup { .. }
             | Entry::Mounted { .. } => true,
@@ -499,11 +510,12 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
     }
     let (mut given, mut created, mut knobs) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut lines, mut priorities, mut scores) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let mut properties = BTreeSet::new();
+    let (mut properties, mut autogroups) = (BTreeSet::new(), BTreeSet::new());
     let first = kept.into_iter().rev().filter(|entry| match entry {
         Entry::Given { cpus } => given.insert(cpus.clone()),
         Entry::PriorityGiven { priority } => priorities.insert(*priority),
         Entry::OomScoreGiven { value } => scores.insert(*value),
+        Entry::Autogroup { number, .. } => autogroups.insert(*number),
         Entry::Created { cgroup: path }
         | Entry::Scope { cgroup: path }
         | Entry::ResourceGroup { dir: path }
@@ -761,6 +773,7 @@ mod tests {
     #[test]
     fn what_nobody_needs_any_more_goes() {
         let knob = |original: &str| Entry::Knob { path: "/k".into(), original: original.to_owned() };
+        let autogroup = |nice| Entry::Autogroup { number: 9, nice, given: -15 };
         let entries = [
             knob("first"),
             affinity(1, "0"),
@@ -774,7 +787,9 @@ mod tests {
             follows(2),
             Entry::FollowsNot { process: key(1) },
             knob("ours"),
+            autogroup(0),
             given("0"),
+            autogroup(-15),
             affinity(1, "1"),
             Entry::Knob { path: "/job".into(), original: "a manager's".to_owned() },
             Entry::KnobLeft { path: "/job".into() },
@@ -785,7 +800,10 @@ mod tests {
         // Process 9 has ended; process 1 was continued, and its owner changed its mask.
         let kept = compacted(&entries, |key| key.pid != 9);
         let last = Entry::Knob { path: "/job".into(), original: "another of the manager's".to_owned() };
-        assert_eq!(kept, [knob("first"), given("0"), stopped(2), follows(2), affinity(1, "1"), last]);
+        assert_eq!(
+            kept,
+            [knob("first"), given("0"), stopped(2), follows(2), autogroup(0), affinity(1, "1"), last]
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Algorithm: the last entry comes first. Processes that were stopped continue. Threads get back the CPUs and I/O
 //! priorities they had, and processes their `oom_score_adj`. Control groups are emptied and removed. Properties of systemd
-//! units are set back, and their files are taken away. Members fork
+//! units are set back, and their files are taken away. The autogroup of the daemon's session gets its nice value back. Members fork
 //! while this goes on, and a child has the affinity and priority of a parent that was not restored yet. So everything
 //! is looked at again until a look finds nothing to do.
 //!
@@ -13,6 +13,7 @@
 //!   stopped itself for that ([`followers`]). A process that a user stopped stays stopped.
 //! - A process is only moved while it is in a control group that the daemon made.
 
+mod autogroup;
 mod bus;
 pub mod caretaker;
 pub mod entered;
@@ -64,6 +65,9 @@ pub struct Undone {
     /// Properties of systemd units that are as they were.
     #[serde(default)]
     pub properties: u32,
+    /// Autogroups with the nice value that they had.
+    #[serde(default)]
+    pub autogroups: u32,
     /// What is not as it was before although nothing failed: a setting that another program made meanwhile, a process whose
     /// control group is gone.
     #[serde(default)]
@@ -91,6 +95,7 @@ impl fmt::Display for Undone {
             (self.unmounted, "file system unmounted", "file systems unmounted"),
             (self.knobs, "file restored", "files restored"),
             (self.properties, "property of systemd's restored", "properties of systemd's restored"),
+            (self.autogroups, "autogroup restored", "autogroups restored"),
         ];
         let mut parts = counts.iter().filter(|(count, ..)| *count > 0).peekable();
         if parts.peek().is_none() {
@@ -139,6 +144,7 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     inherited::restore::<inherited::Priority>(entries, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::OomScore>(entries, &mut procfs, &mut undone, progress);
     bus::restore(entries, Path::new("/"), &mut undone);
+    autogroup::restore(entries, &mut procfs, &mut undone);
     properties.finish(&mut undone);
     followers::settle(entries, &mut procfs, &mut undone);
     undone

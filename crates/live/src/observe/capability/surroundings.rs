@@ -73,6 +73,7 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
         service_manager(context),
         bounds_of_others(context),
         virtual_machine(context),
+        nice_counts(context),
         every_cpu(context),
         not_isolated(context),
         cpu_time_not_capped(context),
@@ -268,6 +269,21 @@ fn steal_per_mille(stat: &str) -> Option<u64> {
     let ticks: Vec<u64> = line.split_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
     let total = ticks.iter().copied().fold(0u64, u64::saturating_add);
     ticks.get(7)?.saturating_mul(1000).checked_div(total)
+}
+
+/// Whether the daemon's nice value counts against processes of other sessions: see `sched(7)`.
+fn nice_counts(context: &Context) -> Row {
+    let (area, name) = (Area::Surroundings, "nice value counts beyond its session");
+    if context.tree.text("/proc/sys/kernel/sched_autogroup_enabled").as_deref() != Some("1") {
+        return Row::yes(area, name, "autogroup is off");
+    }
+    // The kernel gives the file of a program with capabilities of its own (`setcap`) to root.
+    if context.status.euid == 0 && context.status.has(Capability::SysNice) {
+        let reason = "autogroup is on: `run` gives the autogroup of its session the daemon's nice value, too, until the end";
+        return Row::yes(area, name, reason);
+    }
+    let reason = "autogroup is on, and only root's `run` can raise that of its session: the daemon may wait behind other sessions";
+    Row::partly(area, name, reason).remedy("run as root, or sysctl kernel.sched_autogroup_enabled=0")
 }
 
 fn every_cpu(context: &Context) -> Row {

@@ -120,6 +120,25 @@ fn systemd_is_said_to_keep_groups_of_its_own() {
     is(&found, "no other manager of groups", State::Yes, "no sign of systemd", "");
 }
 
+#[test]
+fn what_autogroup_means_for_the_daemon_is_said() {
+    let name = "nice value counts beyond its session";
+    let switched = |state| ("/proc/sys/kernel/sched_autogroup_enabled", state);
+    for (user, state) in [(ROOT, "0\n"), (ORDINARY, "0\n"), (ORDINARY, "")] {
+        let (_dir, found) = probed(&[user, PURE_V2, switched(state)]);
+        is(&found, name, State::Yes, "autogroup is off", "");
+    }
+    let (_dir, found) = probed(&[ROOT, PURE_V2, switched("1\n")]);
+    is(&found, name, State::Yes, "`run` gives the autogroup of its session the daemon's nice value", "");
+    // A container's root, and a program that `setcap` gave CAP_SYS_NICE.
+    let bounded = ("/proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80425fb\n");
+    let given = ("/proc/self/status", "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000800020\n");
+    for user in [ORDINARY, bounded, given] {
+        let (_dir, found) = probed(&[user, PURE_V2, switched("1\n")]);
+        is(&found, name, State::Partly, "only root's `run` can raise", "sched_autogroup_enabled=0");
+    }
+}
+
 /// A container that sees its control group as the root, and may not write there: which is told, for every controller too.
 #[test]
 fn a_container_whose_control_groups_are_read_only_says_so() {

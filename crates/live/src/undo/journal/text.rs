@@ -39,6 +39,10 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
             put(lines, b'O', &[key(process).as_bytes(), value.to_string().as_bytes()]);
         }
         Entry::OomScoreGiven { value } => put(lines, b'N', &[value.to_string().as_bytes()]),
+        Entry::Autogroup { number, nice, given } => {
+            let (number, nice, given) = (number.to_string(), nice.to_string(), given.to_string());
+            put(lines, b'T', &[number.as_bytes(), nice.as_bytes(), given.as_bytes()]);
+        }
         Entry::Stopped { process } => put(lines, b'S', &[key(process).as_bytes()]),
         Entry::Continued { process } => put(lines, b'R', &[key(process).as_bytes()]),
         Entry::MayFollow { process } => put(lines, b'I', &[key(process).as_bytes()]),
@@ -181,6 +185,10 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         b"Q" => Entry::PriorityGiven { priority: parse_priority(field()?)? },
         b"O" => Entry::OomScore { process: parse_key(field()?)?, value: parse_field(field()?)? },
         b"N" => Entry::OomScoreGiven { value: parse_field(field()?)? },
+        b"T" => {
+            let (number, nice) = (parse_field(field()?)?, parse_field(field()?)?);
+            Entry::Autogroup { number, nice, given: parse_field(field()?)? }
+        }
         b"S" => Entry::Stopped { process: parse_key(field()?)? },
         b"R" => Entry::Continued { process: parse_key(field()?)? },
         b"I" => Entry::MayFollow { process: parse_key(field()?)? },
@@ -328,6 +336,11 @@ mod tests {
                 .prop_map(|number| Entry::PriorityGiven { priority: IoPriority::from_number(number) }),
             (some_key(), any::<i16>()).prop_map(|(process, value)| Entry::OomScore { process, value }),
             any::<i16>().prop_map(|value| Entry::OomScoreGiven { value }),
+            (any::<u64>(), any::<i32>(), any::<i32>()).prop_map(|(number, nice, given)| Entry::Autogroup {
+                number,
+                nice,
+                given
+            }),
             some_key().prop_map(|process| Entry::Stopped { process }),
             some_key().prop_map(|process| Entry::Continued { process }),
             some_key().prop_map(|process| Entry::MayFollow { process }),

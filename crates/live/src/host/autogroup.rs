@@ -1,0 +1,112 @@
+//! Autogroups: the kernel's groups of sessions, among which it divides CPU time.
+//!
+//! Each call of `setsid(2)` makes an autogroup with nice value 0, and children are born into it. Where autogroup is switched on
+//! (`kernel.sched_autogroup_enabled`), the kernel divides CPU time among autogroups by their nice values. A process's own
+//! nice value then counts only against others in its autogroup. This is about tasks in the root control group of the cpu
+//! controller: elsewhere `cpu.weight` counts instead.
+//!
+//! An autogroup has a number that no later one gets. So it is told from others even after its session's leader has ended.
+//!
+//! Source: `sched(7)`; kernel/sched/autogroup.c.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use super::File;
+
+/// This process's autogroup.
+pub(crate) const OWN: &str = "/proc/self/autogroup";
+
+/// From all writers without `CAP_SYS_ADMIN` together, the kernel takes one write in 100 ms. It answers others with EAGAIN.
+const TRIES: usize = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What /proc/PID/autogroup says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Autogroup {
+    /// Its number.
+    pub(crate) number: u64,
+    /// Its nice value.
+    pub(crate) nice: i32,
+}
+
+impl Autogroup {
+    /// `/autogroup-9 nice 0`. `None` where the kernel shows nothing, as for sessions that began before the first `setsid`.
+    pub(crate) fn parse(text: &[u8]) -> Option<Autogroup> {
+        let text = std::str::from_utf8(text).ok()?.trim().strip_prefix("/autogroup-")?;
+        let (number, nice) = text.split_once(" nice ")?;
+        Some(Autogroup { number: number.parse().ok()?, nice: nice.parse().ok()? })
+    }
+}
+
+/// The autogroup of a process, by its file. The file is opened once, so it stays that process's: a later process with its
+/// number is neither read nor written.
+#[derive(Debug)]
+pub(crate) struct AutogroupFile(File);
+
+impl AutogroupFile {
+    /// Errors are the kernel's: `NotFound` where the process is gone, or the kernel has no autogroups.
+    pub(crate) fn open(path: &Path) -> io::Result<AutogroupFile> {
+        File::open_with(path, OpenOptions::new().read(true).write(true)).map(AutogroupFile)
+    }
+
+    pub(crate) fn get(&self) -> io::Result<Option<Autogroup>> {
+        let mut bytes = [0; 64];
+        let length = self.0.read_at(&mut bytes, 0)?;
+        Ok(Autogroup::parse(&bytes[..length]))
+    }
+
+    /// Sets the nice value; may take a second. Errors are the kernel's: `PermissionDenied` for a value below 0 without
+    /// `CAP_SYS_NICE`.
+    pub(crate) fn set(&self, nice: i32) -> io::Result<()> {
+        let text = nice.to_string();
+        let mut written = self.0.write_all_at(text.as_bytes(), 0);
+        for _ in 1..TRIES {
+            match &written {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(PAUSE),
+                _ => break,
+            }
+            written = self.0.write_all_at(text.as_bytes(), 0);
+        }
+        written
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::host::{Answer, Kind, tamper};
+
+    #[test]
+    fn what_the_kernel_writes() {
+        let parse = |text: &str| Autogroup::parse(text.as_bytes());
+        assert_eq!(parse("/autogroup-91 nice -15\n"), Some(Autogroup { number: 91, nice: -15 }));
+        for text in ["", "\n", "/autogroup-91", "/autogroup-x nice 0\n", "/autogroup-1 nice high\n"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    /// Red without the repetition.
+    #[test]
+    fn a_kernel_that_takes_no_write_yet_is_asked_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("autogroup");
+        std::fs::write(&path, "?").unwrap();
+        let file = AutogroupFile::open(&path).unwrap();
+        let mut refused = 0;
+        let hook = tamper(move |access| match access.kind {
+            Kind::Write if refused < 3 => {
+                refused += 1;
+                Answer::Refuse(libc::EAGAIN)
+            }
+            _ => Answer::GoOn,
+        });
+        file.set(-7).unwrap();
+        drop(hook);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "-7");
+    }
+}

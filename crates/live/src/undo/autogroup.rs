@@ -1,0 +1,145 @@
+//! Giving the autogroup of the daemon's session the nice value back that it had.
+//!
+//! The daemon may be dead and the caretaker has left its session. So any process that is still in that autogroup serves.
+//! Where none is left, the autogroup is gone. A value that is not the daemon's by now is another program's, and stays.
+
+use std::io;
+use std::path::Path;
+
+use super::Undone;
+use crate::LiveError;
+use crate::host::autogroup::{Autogroup, AutogroupFile};
+use crate::observe::process::ProcFs;
+use crate::undo::journal::Entry;
+
+pub(super) fn restore(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
+    for entry in entries {
+        if let Entry::Autogroup { number, nice, given } = *entry {
+            let given = Autogroup { number, nice: given };
+            if let Err(err) = restore_one(given, nice, procfs, undone) {
+                undone.problems.push(format!("autogroup {number}: cannot restore: {err}"));
+            }
+        }
+    }
+}
+
+fn restore_one(
+    given: Autogroup,
+    nice: i32,
+    procfs: &mut ProcFs,
+    undone: &mut Undone,
+) -> Result<(), LiveError> {
+    let mut listed = Vec::new();
+    procfs.processes(&mut listed)?;
+    let mut refused = None;
+    for pid in listed.iter().map(|entry| entry.pid) {
+        let Some(now) = procfs.autogroup(pid)?.filter(|now| now.number == given.number) else { continue };
+        if now.nice == nice {
+            return Ok(());
+        }
+        if now != given {
+            let (number, now) = (now.number, now.nice);
+            undone
+                .notices
+                .push(format!("autogroup {number}: its nice value stays {now}: another program has set it"));
+            return Ok(());
+        }
+        let path = procfs.path().join(format!("{pid}/autogroup"));
+        match set(&path, given, nice) {
+            Ok(false) => {}
+            Ok(true) => {
+                undone.autogroups += 1;
+                return Ok(());
+            }
+            Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+            // Another process of the autogroup may be this user's.
+            Err(err) => refused = Some((path, err)),
+        }
+    }
+    if let Some((path, err)) = refused {
+        let path = path.display();
+        undone.problems.push(format!(
+            "{path}: cannot set the nice value {nice}: {err}; set it by hand, as root: echo {nice} > {path}"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether the process is still in that autogroup, which then has the value.
+fn set(path: &Path, given: Autogroup, nice: i32) -> io::Result<bool> {
+    let file = AutogroupFile::open(path)?;
+    if file.get()? != Some(given) {
+        return Ok(false);
+    }
+    file.set(nice).map(|()| true)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::host::{Answer, Kind, tamper};
+    use crate::observe::files::fake;
+
+    const ENTRY: Entry = Entry::Autogroup { number: 7, nice: 3, given: -15 };
+
+    /// What undoing comes to where processes 1, 2 and 3 show these; and what was written into their files.
+    fn undone(autogroups: [&str; 3]) -> (Undone, Vec<bool>) {
+        let names = ["/1/autogroup", "/2/autogroup", "/3/autogroup"];
+        let files: Vec<(&str, &str)> = names.into_iter().zip(autogroups).collect();
+        let dir = fake::tree(&files);
+        let mut undone = Undone::default();
+        restore(&[ENTRY], &mut ProcFs::open(dir.path()).unwrap(), &mut undone);
+        let written =
+            |name: &&str| std::fs::read_to_string(dir.path().join(&name[1..])).unwrap().starts_with('3');
+        (undone, names.iter().map(written).collect())
+    }
+
+    const OTHER: &str = "/autogroup-6 nice -15\n";
+    const OURS: &str = "/autogroup-7 nice -15\n";
+
+    #[test]
+    fn any_process_that_is_left_in_it_serves() {
+        let (told, written) = undone(["", OTHER, OURS]);
+        assert_eq!(
+            (told, written),
+            (Undone { autogroups: 1, ..Undone::default() }, vec![false, false, true])
+        );
+        let (told, written) = undone(["", OTHER, "/autogroup-70 nice -15\n"]);
+        assert_eq!((told, written), (Undone::default(), vec![false; 3]), "nobody is left");
+        let (told, written) = undone(["", OTHER, "/autogroup-7 nice 3\n"]);
+        assert_eq!((told, written), (Undone::default(), vec![false; 3]), "it has its value");
+    }
+
+    #[test]
+    fn what_another_program_has_set_stays() {
+        let (told, written) = undone(["", OTHER, "/autogroup-7 nice 5\n"]);
+        assert_eq!(told.notices, ["autogroup 7: its nice value stays 5: another program has set it"]);
+        assert_eq!((written, told.autogroups, told.problems.len()), (vec![false; 3], 0, 0));
+    }
+
+    /// A process of another user refuses. One that ends meanwhile is no problem.
+    #[test]
+    fn another_process_is_tried_and_what_all_refuse_is_told() {
+        let refuse = |pid: &'static str, errno| {
+            tamper(move |access| match access.is(Kind::Open, &format!("{pid}/autogroup")) {
+                true => Answer::Refuse(errno),
+                false => Answer::GoOn,
+            })
+        };
+        for (errno, problems) in [(libc::EACCES, 1), (libc::ESRCH, 0)] {
+            let hook = refuse("2", errno);
+            let (told, _) = undone(["", OURS, OTHER]);
+            assert_eq!((told.autogroups, told.problems.len()), (0, problems), "{told:?}");
+            let (told, written) = undone([OURS, OURS, OURS]);
+            drop(hook);
+            assert_eq!((told.autogroups, told.problems.len()), (1, 0), "{told:?}");
+            assert_eq!(written.iter().filter(|written| **written).count(), 1);
+        }
+        let hook = refuse("2", libc::EACCES);
+        let (told, _) = undone(["", OURS, OTHER]);
+        drop(hook);
+        let words = "2/autogroup: cannot set the nice value 3: Permission denied (os error 13); set it by hand, as root: echo 3";
+        assert!(told.problems[0].contains(words), "{told:?}");
+    }
+}
