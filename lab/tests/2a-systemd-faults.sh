@@ -66,12 +66,12 @@ managers() {
 	# This time to stay over the machine's next start.
 	systemctl set-property user-1001.slice MemoryMax=300M AllowedCPUs=0-3 CPUWeight=50
 	stays "set-property"
-	pid=$(main_pid)
+	service_pid=$(main_pid)
 	systemctl daemon-reexec
 	stays "daemon-reexec"
-	ok "daemon-reexec: the daemon is the same $how" is "$(main_pid)" "$pid"
+	ok "daemon-reexec: the daemon is the same $how" is "$(main_pid)" "$service_pid"
 	ok "ssh, cron and the daemon are started anew together $how" systemctl restart ssh cron commonhold
-	ok "restarts: it is another daemon $how" other_pid "$pid"
+	ok "restarts: it is another daemon $how" other_pid "$service_pid"
 	stays "restarts"
 	ok "restarts: users log in $how" wait_for 60 logs_in
 	ok "restarts: cron runs $how" is_active cron
@@ -90,7 +90,7 @@ managers() {
 	silent_for 20
 	ok "a silence of systemd's ends $how" soon 60 is_over
 	sleep 20
-	ok "it is said once $how" is "$(lines_since_mark "$SILENCE")" 1
+	ok "it is said once $how" is "$(lines_since_mark "problem: .*$SILENCE")" 1
 	ok "and so is its end $how" is "$(lines_since_mark "over: .*$SILENCE")" 1
 	[ $way = kernel ] || ok "afterwards, systemd shows what the kernel's files have $how" soon 60 agrees
 	holds_service "silence: the contract is held"
@@ -134,7 +134,7 @@ is_over() {
 
 # --- The daemon and its caretaker are killed together.
 came_again() {
-	other_pid "$pid" && [ "$(systemctl show commonhold -p ActiveState --value)" = active ] && sees
+	other_pid "$service_pid" && [ "$(systemctl show commonhold -p ActiveState --value)" = active ] && sees
 }
 kills() {
 	ok "the package is installed $how" installs || return
@@ -142,8 +142,8 @@ kills() {
 	for round in 1 2 3 4 5; do
 		ok "the daemon starts, round $round $how" starts_service
 		ok "it holds, round $round $how" wait_for 60 sees || continue
-		pid=$(main_pid) caretaker=$(caretaker_pid)
-		ok "daemon and caretaker are killed, round $round $how" kill -KILL "$caretaker" "$pid"
+		service_pid=$(main_pid) caretaker=$(caretaker_pid)
+		ok "daemon and caretaker are killed, round $round $how" kill -KILL "$caretaker" "$service_pid"
 		ok "another daemon comes and holds, round $round $how" soon 150 came_again
 		ok "it ends, round $round $how" systemctl stop commonhold
 		undone "round $round:"
@@ -221,7 +221,7 @@ machine() {
 	users_work
 	ok "the packaged daemon starts $how" starts_service
 	holds_service "the packaged daemon holds the contract"
-	pid=$(main_pid)
+	service_pid=$(main_pid)
 
 	# A user who was not there when the daemon came.
 	useradd -m -g physics -s /bin/bash erin
@@ -248,7 +248,7 @@ machine() {
 	chmod 666 /etc/commonhold/contract.toml
 	ok "so is one that others may write $how" refused_reload
 	chmod 644 /etc/commonhold/contract.toml
-	ok "the daemon is the same $how" is "$(main_pid)" "$pid"
+	ok "the daemon is the same $how" is "$(main_pid)" "$service_pid"
 	ok "a good one is taken $how" systemctl reload commonhold
 	holds_service "after reloads it holds"
 
@@ -259,23 +259,23 @@ machine() {
 	ok "CPUs come online $how" turn 1
 	ok "and are given to users $how" soon 60 uses "0 1 2 3 4 5 6 7"
 	holds_service "with all CPUs it holds" 120
-	ok "the daemon is the same, with other CPUs $how" is "$(main_pid)" "$pid"
+	ok "the daemon is the same, with other CPUs $how" is "$(main_pid)" "$service_pid"
 
 	ok "the machine stands still for 60 s $how" leaps
 	ok "then users' work goes on $how" progresses
 	ok "it is active after the standstill $how" soon 150 is_active commonhold
 	holds_service "and holds" 150
-	note "after the standstill, $([ "$(main_pid)" = "$pid" ] && echo "the same daemon" || echo "another daemon")"
+	note "after the standstill, $([ "$(main_pid)" = "$service_pid" ] && echo "the same daemon" || echo "another daemon")"
 	systemctl reset-failed commonhold 2> /dev/null
-	pid=$(main_pid)
+	service_pid=$(main_pid)
 
 	mark
 	ok "/run is full $how" run_full
 	on ana "systemctl --user stop lab-spin"
 	sleep 15
-	ok "with a full /run the daemon is the same $how" is "$(main_pid)" "$pid"
+	ok "with a full /run the daemon is the same $how" is "$(main_pid)" "$service_pid"
 	holds_service "and holds"
-	kill -KILL "$pid"
+	kill -KILL "$service_pid"
 	sleep 5
 	ok "a killed daemon's processes run, with a full /run $how" nobody_stopped
 	run_free

@@ -49,11 +49,11 @@ package() {
 	ok "it starts nothing $how" no_process
 	ok "the daemon starts $how" starts_service
 	holds_service "it holds"
-	pid=$(main_pid)
+	service_pid=$(main_pid)
 
 	ok "an upgrade while it runs $how" installs newer.deb
 	ok "is there $how" is_upgraded
-	ok "another daemon runs $how" soon 60 other_pid "$pid"
+	ok "another daemon runs $how" soon 60 other_pid "$service_pid"
 	holds_service "after the upgrade it holds"
 	ok "with the administrator's contract $how" same $contract /etc/commonhold/contract.toml
 	ok "processes are where they were $how" same_places

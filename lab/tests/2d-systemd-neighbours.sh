@@ -36,7 +36,7 @@ pressure() {
 	record
 	ok "the packaged daemon starts $how" starts_service
 	holds_service "it holds beside systemd-oomd"
-	pid=$(main_pid)
+	service_pid=$(main_pid)
 	ok "doctor names systemd-oomd $how" names_oomd
 	mark
 	on carol "systemd-run --user --unit lab-hog -p MemoryHigh=40M /job/work touch hog 300 200" > /dev/null 2>&1
@@ -45,7 +45,7 @@ pressure() {
 	ok "all of it $how" soon 20 not_there hog
 	places > places-now.txt
 	ok "and nothing else of anybody's $how" same places.txt places-now.txt
-	ok "the daemon is the same $how" is "$(main_pid)" "$pid"
+	ok "the daemon is the same $how" is "$(main_pid)" "$service_pid"
 	ok "and says nothing of a group that is gone $how" is "$(lines_since_mark "another program removed")" 0
 	holds_service "and holds"
 	systemctl stop systemd-oomd
@@ -74,7 +74,7 @@ no_containers() {
 	[ -z "$detail" ]
 }
 came_again() {
-	[ "$(main_pid)" != "$pid" ] && [ "$(systemctl show commonhold -p ActiveState --value)" = active ] && sees
+	[ "$(main_pid)" != "$service_pid" ] && [ "$(systemctl show commonhold -p ActiveState --value)" = active ] && sees
 }
 containers() {
 	podman image exists lab || podman import $image lab > podman.log 2>&1
@@ -94,8 +94,8 @@ containers() {
 	holds_service "started anew, it holds"
 	sleep 2
 	containers_stay "after a restart"
-	pid=$(main_pid)
-	kill -KILL "$(caretaker_pid)" "$pid"
+	service_pid=$(main_pid)
+	kill -KILL "$(caretaker_pid)" "$service_pid"
 	ok "killed with its caretaker, it comes again $how" soon 150 came_again
 	sleep 2
 	containers_stay "after a kill"
