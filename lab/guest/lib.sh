@@ -21,6 +21,10 @@ daemon_log=/tmp/daemon.log
 daemon=                             # the daemon's process, see `start_daemon`
 scheduler_log=loaded                # what the scheduler's loader prints, see `load`
 
+# Whether the machine has been started anew in this test, see `reboot_machine`. What was counted before is counted on.
+rebooted=$REBOOTED
+[ -z "$rebooted" ] || { read -r name && read -r checks failures late; } < /var/lib/lab/rebooted
+
 begins="lab: a test begins"
 echo "$begins" > /dev/kmsg          # see `kernel_complaints`
 capped=                             # see `cap_cpus`
@@ -80,6 +84,18 @@ skip() {
 	echo "skip $*"
 	trap - EXIT
 	exit $SKIPPED
+}
+
+# reboot_machine: the machine starts anew, and the test from its beginning, with `rebooted=yes`, in an empty folder.
+# /var/lib/lab stays.
+reboot_machine() {
+	vmctl reboots yes > /dev/null || skip "the emulator lets no machine start anew"
+	mkdir -p /var/lib/lab
+	printf '%s\n' "$0" "$checks $failures $late" > /var/lib/lab/rebooted
+	trap - EXIT
+	systemctl reboot
+	pause 600
+	exit 1
 }
 
 finish() {

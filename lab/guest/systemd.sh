@@ -139,3 +139,141 @@ has_cpus() {
 	read -r up idle < /proc/uptime
 	cpus=$(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from)))
 }
+
+# slice: ana's. sees: whether somebody is held: by the CPUs of that slice, or by a scheduler in the kernel.
+slice=$CGROUPS/user.slice/user-1001.slice
+sees() {
+	if [ $way = kernel ]; then
+		read -r value < /sys/kernel/sched_ext/state
+		[ "$value" = enabled ]
+	else
+		value=
+		[ ! -e "$slice/cpuset.cpus" ] || read -r value < "$slice/cpuset.cpus"
+		[ -n "$value" ]
+	fi
+}
+not_held() {
+	! sees
+}
+
+# places: the users' processes that stay, each with its group.
+places() {
+	for pid in $(pgrep -x sleep -U ana,bob,carol,dave); do
+		echo "$pid $(cgroup_of "$pid")"
+	done | sort
+}
+# all_groups: those of systemd's. settings: what those of groups.txt have, by the kernel's files. That a file is not there counts,
+# too.
+FILES="cgroup.subtree_control cpu.weight cpu.max cpuset.cpus memory.min memory.low memory.high memory.max io.weight io.max io.bfq.weight"
+all_groups() {
+	find $CGROUPS/user.slice $CGROUPS/system.slice $CGROUPS/init.scope -type d
+	echo $CGROUPS
+}
+settings() {
+	while read -r group; do
+		for file in $FILES; do
+			echo "$group/$file"
+		done
+	done < groups.txt | xargs grep -H '' 2> /dev/null
+}
+# told_properties: what systemd says, and the drop-ins that it keeps.
+told_properties() {
+	systemctl show user.slice system.slice user-1001.slice user-1002.slice user-1003.slice user-1004.slice user@1001.service \
+		lab-system.service -p Id -p CPUWeight -p CPUQuotaPerSecUSec -p AllowedCPUs -p MemoryMin -p MemoryLow -p MemoryHigh \
+		-p MemoryMax -p IOWeight -p DropInPaths -p CPUAccounting -p MemoryAccounting -p IOAccounting
+	find /run/systemd/system.control /etc/systemd/system.control -type f 2> /dev/null
+	find /run/systemd/transient -name '*.slice*' -o -name 'commonhold*'
+}
+# same FILE FILE: neither is empty, and they have the same lines; by whichever diff is there.
+same() {
+	detail=$(diff "$1" "$2" | grep '^[+<>-][^+-]' | head -n 3 | tr '\n' ';')
+	[ -z "$detail" ] || return 1
+	detail="nothing was there"
+	[ -s "$1" ] && detail=
+}
+
+# --- The packaged service. What follows is run under each backend: `both_ways FUNCTION`.
+both_ways() {
+	for way in cgroup kernel; do
+		how="($way)"
+		daemon=
+		"$@"
+		stops_service
+		leave
+	done
+}
+# packages OPTION...: dpkg, by its path: this shell's busybox has one, too.
+packages() {
+	/usr/bin/dpkg "$@" > dpkg.log 2>&1 || {
+		detail=$(tail -n 3 dpkg.log | tr '\n' ' ')
+		return 1
+	}
+}
+# installs [FILE]: the package, with the contract and the backend of this test. It starts nothing.
+unit_folder=/run/systemd/system/commonhold.service.d
+installs() {
+	packages --force-confold --install "${1:-/job/commonhold.deb}" || return 1
+	cp $contract /etc/commonhold/contract.toml
+	mkdir -p $unit_folder
+	printf '[Service]\nExecStart=\nExecStart=/usr/bin/commonhold run /etc/commonhold/contract.toml --backend %s\nTimeoutStartSec=300\n' \
+		$way > $unit_folder/lab.conf
+	systemctl daemon-reload
+}
+starts_service() {
+	systemctl reset-failed commonhold 2> /dev/null
+	systemctl start commonhold
+}
+stops_service() {
+	systemctl stop commonhold 2> /dev/null
+	rm -rf $unit_folder
+}
+# main_pid, caretaker_pid: of the service.
+main_pid() {
+	systemctl show commonhold -p MainPID --value
+}
+caretaker_pid() {
+	pgrep -o -f "^/proc/self/exe caretaker"
+}
+# users_work: processes of users that stay, in sessions and services. It and what else is there is what `undone` compares with.
+users_work() {
+	for user in ana carol; do
+		on $user "systemd-run --user --unit lab-stays sleep 941; setsid sleep 942 < /dev/null > /dev/null 2>&1 &" > /dev/null 2>&1
+	done
+	on bob true
+	systemd-run -q --unit lab-system -p User=dave sleep 943
+	sleep 2
+	record
+}
+record() {
+	places > places.txt
+	all_groups | grep -v commonhold > groups.txt
+	settings > settings.txt
+	told_properties > told.txt
+}
+# holds_service: a check that the service is there and holds.
+holds_service() {
+	ok "$1 $how" wait_for "${2:-60}" sees && ok "$1, and it answers $how" wait_for 60 answers
+}
+# undone NAME: checks that all is as `record` found it. A service of the system's may have come or gone meanwhile.
+undone() {
+	places > places-now.txt
+	settings > settings-now.txt
+	told_properties > told-now.txt
+	ok "$1 all are where they were $how" same places.txt places-now.txt
+	ok "$1 the kernel's files are as before $how" same settings.txt settings-now.txt
+	ok "$1 systemd's properties are as before $how" same told.txt told-now.txt
+	ok "$1 nobody is held $how" wait_for 10 not_held
+	ok "$1 nobody is stopped $how" nobody_stopped
+}
+nobody_stopped() {
+	detail=$(grep -l '^State:[[:space:]]*T' /proc/[0-9]*/status 2> /dev/null | head -n 3 | tr '\n' ' ')
+	[ -z "$detail" ]
+}
+# since_mark PATTERN: lines of the service's since the last `mark`.
+mark() {
+	marked=$(($(date +%s)))
+	sleep 1
+}
+lines_since_mark() {
+	journalctl -q -u commonhold --no-pager -o cat --since "@$marked" | grep -c -e "$1"
+}

@@ -65,7 +65,6 @@ services() {
 }
 
 # Who logs in, and what that user's manager starts, under an administrator's limits.
-slice=$CGROUPS/user.slice/user-1001.slice
 PROPERTIES="MemoryMax=314572800 CPUQuotaPerSecUSec=1.500000s AllowedCPUs=0-3 CPUWeight=50"
 are_set() {
 	detail=$(systemctl show user-1001.slice -p MemoryMax -p CPUQuotaPerSecUSec -p AllowedCPUs -p CPUWeight | sort | tr '\n' ' ')
@@ -164,23 +163,6 @@ properties() {
 	sleep 1
 	ok "afterwards the properties are there $how" are_set
 	ok "and in force $how" in_force
-}
-# places: the users' processes that stay, each with its group.
-places() {
-	for pid in $(pgrep -x sleep -U ana,bob,carol,dave); do
-		echo "$pid $(cgroup_of "$pid")"
-	done
-}
-same() {
-	detail=$(diff "$1" "$2" | grep -c '^[+<>-][^+-]')
-	[ "$detail" = 0 ] || {
-		detail=$(diff "$1" "$2" | grep '^[+<>-][^+-]' | head -n 3 | tr '\n' ';')
-		return 1
-	}
-	[ -s "$1" ] || {
-		detail="nothing was there"
-		return 1
-	}
 }
 
 # The CPU time that the work itself says it had, in ms.

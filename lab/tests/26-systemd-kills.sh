@@ -10,33 +10,6 @@
 
 . /job/systemd.sh
 
-# places: the users' processes that stay, each with its group: what was there before.
-places() {
-	for pid in $(pgrep -x sleep -U ana,bob,carol,dave); do
-		echo "$pid $(cgroup_of "$pid")"
-	done | sort
-}
-# settings: what the groups of before have, by the kernel's files. That a file is not there counts, too.
-FILES="cgroup.subtree_control cpu.weight cpu.max cpuset.cpus memory.min memory.low memory.high memory.max io.weight io.max io.bfq.weight"
-settings() {
-	while read -r group; do
-		for file in $FILES; do
-			echo "$group/$file"
-		done
-	done < groups.txt | xargs grep -H '' 2> /dev/null
-}
-# told_properties: what systemd says, and the drop-ins that it keeps.
-told_properties() {
-	systemctl show user.slice system.slice user-1001.slice user-1002.slice user-1003.slice user-1004.slice user@1001.service \
-		lab-system.service -p Id -p CPUWeight -p CPUQuotaPerSecUSec -p AllowedCPUs -p MemoryMin -p MemoryLow -p MemoryHigh \
-		-p MemoryMax -p IOWeight -p DropInPaths -p CPUAccounting -p MemoryAccounting -p IOAccounting
-	find /run/systemd/system.control /etc/systemd/system.control -type f 2> /dev/null
-	find /run/systemd/transient -name '*.slice*' -o -name 'commonhold*'
-}
-same() {
-	detail=$(diff "$1" "$2" | grep '^[+-][^+-]' | head -n 3 | tr '\n' ';')
-	[ -z "$detail" ] && [ -s "$1" ]
-}
 # Groups that came since are their managers'.
 none_in_root() {
 	detail=$(for pid in $(cat $CGROUPS/cgroup.procs); do
@@ -71,8 +44,7 @@ kills() {
 		on ana "systemd-run --user --unit lab-goes sleep 948" > /dev/null 2>&1
 		sleep 1
 		places | grep -v -x "$(pid_of sleep 948) .*" > places.txt
-		find $CGROUPS/user.slice $CGROUPS/system.slice $CGROUPS/init.scope -type d | grep -v lab-goes > groups.txt
-		echo $CGROUPS >> groups.txt
+		all_groups | grep -v lab-goes > groups.txt
 		settings > settings.txt
 		told_properties > told.txt
 		hold || return

@@ -15,18 +15,6 @@ as_service() {
 		s|^\(ExecStart=.*\)|\1 $backend|; s/^TimeoutStartSec=.*/TimeoutStartSec=300/" "/job/packaging/$1" > "$2"
 	systemctl daemon-reload
 }
-# sees VALUE: whether somebody is held: by the CPUs of a user's slice, or by a scheduler in the kernel.
-slice=$CGROUPS/user.slice/user-1001.slice
-sees() {
-	if [ $way = kernel ]; then
-		read -r value < /sys/kernel/sched_ext/state
-		[ "$value" = enabled ]
-	else
-		value=
-		[ ! -e "$slice/cpuset.cpus" ] || read -r value < "$slice/cpuset.cpus"
-		[ -n "$value" ]
-	fi
-}
 # watches: until the file `watching` is gone, when nobody is held, in hundredths of a second.
 watches() {
 	since= longest=0
@@ -84,9 +72,6 @@ filtered() {
 	detail=$(systemctl show lab-commonhold -p SystemCallFilter --value)
 	case $detail in *process_madvise*) ;; *) return 1 ;; esac
 	! journalctl -u lab-commonhold --no-pager | grep -q 'Operation not permitted'
-}
-not_held() {
-	! sees
 }
 refuses_reload() {
 	cp $contract kept.toml
