@@ -14,9 +14,10 @@
 //! of members are continued which stopped themselves for a gate.
 //!
 //! Cost at rest: a look reads /proc/loadavg, to see that no process was born and none ended. It reads the machine's counts
-//! of idle time and memory, and the CPU clock of each member, by one system call. A member whose clock stands still did
-//! nothing. None of its files is read, but for one member in fifty, in turn ([`memory`]). Once a second, the roster lists
-//! /proc, and the masks of members are compared. crates/commonhold/tests/rest.rs counts it.
+//! of idle time and memory, and CPU clocks of members, by one system call each; the longer a member has slept, the less often.
+//! A member whose clock stands still did nothing. None of its files is read, but for one member in fifty, five at most, in
+//! turn ([`memory`]). Once a second, the roster lists /proc, and the masks of members are compared.
+//! crates/commonhold/tests/rest.rs counts it.
 //!
 //! Limits: a signal can be seen. A shell that is no member, but whose job is one, reports the job as stopped. A parent that
 //! stops itself with its child (su, sudo, script) is continued with it. A stop that the user asks for while the unit is
