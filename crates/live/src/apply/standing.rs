@@ -15,7 +15,7 @@ use crate::undo::journal::{Entry, Journal, record};
 ///
 /// Errors: the journal cannot take how to undo it.
 pub fn raise_session(nice: i32, journal: &mut Journal) -> Result<(), LiveError> {
-    let Ok(file) = AutogroupFile::open(Path::new(OWN)) else { return Ok(()) };
+    let Ok(mut file) = AutogroupFile::open(Path::new(OWN)) else { return Ok(()) };
     let Some(found) = file.get().ok().flatten().filter(|found| found.nice > nice) else { return Ok(()) };
     record(journal, &[Entry::Autogroup { number: found.number, nice: found.nice, given: nice }])?;
     let _ = file.set(nice);

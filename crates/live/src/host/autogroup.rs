@@ -59,17 +59,17 @@ impl AutogroupFile {
         Ok(Autogroup::parse(&bytes[..length]))
     }
 
-    /// Sets the nice value; may take a second. Errors are the kernel's: `PermissionDenied` for a value below 0 without
+    /// Sets the nice value; may take a second. By write(2): the kernel refuses pwrite(2) here (ESPIPE). Errors are the kernel's: `PermissionDenied` for a value below 0 without
     /// `CAP_SYS_NICE`.
-    pub(crate) fn set(&self, nice: i32) -> io::Result<()> {
+    pub(crate) fn set(&mut self, nice: i32) -> io::Result<()> {
         let text = nice.to_string();
-        let mut written = self.0.write_all_at(text.as_bytes(), 0);
+        let mut written = self.0.write_all(text.as_bytes());
         for _ in 1..TRIES {
             match &written {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(PAUSE),
                 _ => break,
             }
-            written = self.0.write_all_at(text.as_bytes(), 0);
+            written = self.0.write_all(text.as_bytes());
         }
         written
     }
@@ -96,7 +96,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("autogroup");
         std::fs::write(&path, "?").unwrap();
-        let file = AutogroupFile::open(&path).unwrap();
+        let mut file = AutogroupFile::open(&path).unwrap();
         let mut refused = 0;
         let hook = tamper(move |access| match access.kind {
             Kind::Write if refused < 3 => {

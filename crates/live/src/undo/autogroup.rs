@@ -67,7 +67,7 @@ fn restore_one(
 
 /// Whether the process is still in that autogroup, which then has the value.
 fn set(path: &Path, given: Autogroup, nice: i32) -> io::Result<bool> {
-    let file = AutogroupFile::open(path)?;
+    let mut file = AutogroupFile::open(path)?;
     if file.get()? != Some(given) {
         return Ok(false);
     }

@@ -316,7 +316,7 @@ fn tell_of_letting_go(undone: &Undone) {
 
 /// The new session's autogroup has nice value 0. It gets this process's own, as the daemon's has it, and ends with this process.
 fn stand_as_before() {
-    let (Ok(nice), Ok(file)) =
+    let (Ok(nice), Ok(mut file)) =
         (rustix::process::getpriority_process(None), AutogroupFile::open(Path::new(autogroup::OWN)))
     else {
         return;
