@@ -16,6 +16,8 @@ mod followers;
 mod sleepers;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
+use std::time::Duration;
 
 use commonhold_contract::UnitId;
 use commonhold_policy::Time;
@@ -33,6 +35,11 @@ use sleepers::{Rest, Sleepers};
 /// More rounds than any storm of forks needs: a stopped process forks no more, so each round leaves fewer that can.
 pub(super) const ROUNDS_MAX: usize = 100;
 
+/// How often, and for how long at a time, to wait for processes that were sent a stop and still run: one that is on its way through
+/// fork(2) has a child in a moment, which would be missed.
+const SETTLE_ROUNDS: usize = 10;
+const SETTLE_PAUSE: Duration = Duration::from_micros(100);
+
 /// Who is stopped.
 #[derive(Debug, Default)]
 pub(super) struct Stops {
@@ -40,6 +47,8 @@ pub(super) struct Stops {
     ours: BTreeMap<u32, (ProcessKey, Option<u64>)>,
     followers: Followers,
     sleepers: Sleepers,
+    /// Rounds that are left for those who were stopped last to come to rest.
+    settle_rounds: usize,
     /// Whether others are stopped than when the followers were judged last.
     changed: bool,
 }
@@ -53,6 +62,8 @@ struct Found {
     again: Vec<ProcessKey>,
     /// They stopped themselves.
     followed: Vec<ProcessKey>,
+    /// One that was stopped by us runs at this moment.
+    runs_on: bool,
 }
 
 /// What stopping needs, besides who is stopped.
@@ -116,7 +127,7 @@ impl Stops {
 }
 
 impl Stopping<'_> {
-    /// Stops who is behind a closed gate and runs. Whether there was anybody new.
+    /// Stops who is behind a closed gate and runs. Whether there was anybody new, or may be in a moment.
     fn stop_closed(&mut self) -> Result<bool, LiveError> {
         let members = self.roster.members().filter(|member| (self.closed)(member));
         let mut members: Vec<(ProcessKey, UnitId)> =
@@ -137,7 +148,7 @@ impl Stopping<'_> {
             }
         }
         self.wake_ancestors(&mut found)?;
-        let Found { mut new, again, followed } = found;
+        let Found { mut new, again, followed, runs_on } = found;
         new.sort_unstable_by_key(|key| (key.start, key.pid));
         let followers = if new.is_empty() { Vec::new() } else { self.new_followers(&new)? };
         let stopped = new.iter().chain(&followed).map(|key| Entry::Stopped { process: *key });
@@ -162,7 +173,16 @@ impl Stopping<'_> {
             self.signal(key, Signal::STOP, "stop", runs);
         }
         record(self.journal, &missed)?;
-        Ok(!new.is_empty())
+        if !new.is_empty() {
+            self.stops.settle_rounds = SETTLE_ROUNDS;
+            return Ok(true);
+        }
+        let settles = runs_on && self.stops.settle_rounds > 0;
+        if settles {
+            self.stops.settle_rounds -= 1;
+            thread::sleep(SETTLE_PAUSE);
+        }
+        Ok(settles)
     }
 
     /// Finds out what a process behind a closed gate does, and what is to be done to it.
@@ -189,7 +209,10 @@ impl Stopping<'_> {
             Some(clock) if rest == Rest::IfAsleep && stat.state == State::Asleep => {
                 self.stops.sleepers.leave(key, clock);
             }
-            _ if self.stops.has(key) => found.again.push(key),
+            _ if self.stops.has(key) => {
+                found.runs_on |= stat.state == State::Runnable;
+                found.again.push(key);
+            }
             _ => found.new.push(key),
         }
         Ok(())
