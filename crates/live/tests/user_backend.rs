@@ -240,25 +240,6 @@ fn who_waits_for_a_process_that_is_stopped_is_stopped_as_well() {
     assert_eq!((shells.len(), state(others[0])), (2, 'S'));
 }
 
-/// Units that take turns change their CPUs all the time.
-#[test]
-fn who_sleeps_keeps_the_cpus_of_the_former_turn_for_a_while() {
-    let Some((one, all)) = one_cpu() else { return };
-    let other = all.difference(&one);
-    let job = start("sleep", &["1000"]);
-    let mut rig = Rig::new(&[&job]);
-    rig.confine(0, Some(&one));
-    rig.confine(0, Some(&other));
-    assert_eq!(masks(job.pid()), [one.clone()]);
-    eventually("it has the new ones", || {
-        rig.observe();
-        masks(job.pid()) == [other.clone()]
-    });
-    rig.confine(0, Some(&one));
-    rig.confine(0, None);
-    assert_eq!(masks(job.pid()), [all]);
-}
-
 #[test]
 fn a_storm_of_forks_stops_at_a_closed_gate() {
     let job = start(churn(), &["forks", "3"]);

@@ -30,6 +30,9 @@ const ROUNDS_MAX: usize = 20;
 /// How many sleepers get the masks of the orders in force with each comparison of masks, once a second.
 const CATCH_UP: usize = 100;
 
+/// In units of fewer processes, sleepers are confined at once as well: that costs little.
+const SPARED_FROM: usize = 100;
+
 /// How often it is looked whether they have run; the roster reads their clocks no more often than that.
 const CATCH_UP_NS: Time = 100 * MS;
 
@@ -210,7 +213,7 @@ impl Confining<'_> {
     pub(super) fn confine_unit(&mut self, keys: &[ProcessKey], now: Time) {
         let mut awake = Vec::new();
         for key in keys {
-            if self.sleeps(*key, now) {
+            if keys.len() >= SPARED_FROM && self.sleeps(*key, now) {
                 self.confinement.lagging.insert(*key);
             } else {
                 awake.push(*key);
