@@ -99,14 +99,18 @@ fn jit_code_has_the_names_of_its_perf_map_or_it_is_said_why_not() {
     }
     assert_eq!(worst(&done).0, "take_in_made code", "{:#?}", locks(&done));
     assert_eq!(worst(&done).1.name.as_deref().map(|name| name.contains("MUTEX")), Some(true));
-    assert_eq!(done.unnamed, BTreeSet::new());
+    // A stack that changed while it was copied is told as unread: that happens, and says nothing of names.
+    let told = |done: &Done| -> BTreeSet<Unnamed> {
+        done.unnamed.iter().filter(|it| **it != Unnamed::Unread).cloned().collect()
+    };
+    assert_eq!(told(&done), BTreeSet::new());
     for (how, words) in [
         ("none", "it wrote no /tmp/perf-PID.map"),
         ("fifo", "its /tmp/perf-PID.map cannot be used: it is a FIFO or pipe, not a regular file"),
     ] {
         let done = of(how);
         assert_eq!(worst(&done).0, "JIT code of jit", "{how}: {:#?}", locks(&done));
-        assert_eq!(done.unnamed, [Unnamed::Jit("jit".to_owned(), words.to_owned())].into(), "{how}");
+        assert_eq!(told(&done), [Unnamed::Jit("jit".to_owned(), words.to_owned())].into(), "{how}");
     }
 }
 
