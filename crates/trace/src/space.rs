@@ -24,7 +24,7 @@ impl Mapping {
         self.path.starts_with('/') && !self.path.ends_with(DELETED)
     }
 
-    /// Code in it is none of a file's: it was written while the program ran.
+    /// Its code comes from no file: the program generated it while it ran.
     fn is_jit(&self) -> bool {
         let is_memory = |name: &str| self.path.starts_with(name);
         self.is_code

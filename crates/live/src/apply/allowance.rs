@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use commonhold_contract::UnitId;
 use commonhold_policy::{MS, Time};
 
-/// A bucket fills by one part in so many of a CPU,
+/// A bucket fills at this fraction of a CPU, as its inverse,
 pub(super) const RATE: u64 = 100;
 /// and holds this. Nanoseconds.
 const BURST_NS: i64 = 20_000_000;

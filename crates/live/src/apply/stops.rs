@@ -202,7 +202,7 @@ impl Stopping<'_> {
         }
         let is_stopped = stat.as_ref().is_some_and(|stat| stat.state == State::Stopped);
         self.stops.sees(key, clock.filter(|_| is_stopped));
-        // Whoever its user or a debugger stopped already stays theirs.
+        // A process that its user or a debugger stopped is left to them.
         let Some(stat) = stat.filter(runs) else { return Ok(()) };
         match clock {
             // One that waits for a disk is not idle: a unit that is stopped for its transfers makes none.

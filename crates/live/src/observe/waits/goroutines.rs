@@ -36,7 +36,7 @@ pub(super) struct Parked {
     /// How long a look counts, and how many threads of that process waited.
     pub(super) ns: u64,
     pub(super) threads: u64,
-    /// Each stack stands for so many goroutines.
+    /// Each stack stands for this many goroutines.
     pub(super) every: u64,
     pub(super) stacks: Vec<StackId>,
 }

@@ -33,7 +33,7 @@ struct Told {
     site: Option<Site>,
     /// The function of the file that this is in.
     function: Option<Address>,
-    /// What stands for the site where there is none, and why there is none.
+    /// Shown in place of an unknown site, with the reason.
     instead: Site,
     unnamed: Option<Unnamed>,
     /// Go's scheduler has no goroutine to run.
@@ -382,7 +382,7 @@ fn of_process(goroutines: &Goroutines, pid: u32) -> u64 {
     goroutines.iter().filter(|((its, _, _), _)| *its == pid).map(|(_, ns)| ns).sum()
 }
 
-/// What goroutines waited for locks, as far as threads had nothing to run meanwhile.
+/// Time that goroutines waited for locks while threads had nothing to run.
 fn goroutines(parked: &[Parked], teller: &mut Teller) -> Goroutines {
     let mut waits = Goroutines::new();
     for look in parked {
