@@ -76,8 +76,9 @@ struct Member {
     paused: Time,
     counted_to: Time,
     silent: bool,
-    /// It said last that nobody measures what it transfers. `cpu_ns` is its CPU clock when it began to say so.
-    unmeasured: bool,
+    /// Its CPU clock when it began to say that nobody measures what it transfers, if that is what it said last. CPU time
+    /// before that still counts in `cpu_ns`: a program may tell of its whole start as soon as it measures.
+    unmeasured: Option<u64>,
     /// And has used so much CPU time since that it will hardly begin to.
     unmeasured_long: bool,
 }
@@ -148,7 +149,7 @@ impl Arena {
             paused: 0,
             counted_to: now,
             silent: false,
-            unmeasured: false,
+            unmeasured: None,
             unmeasured_long: false,
         };
         self.members.insert(key, member);
@@ -192,7 +193,7 @@ impl Arena {
                 let sum = sums.entry(job).or_default();
                 sum.amount = sum.amount.saturating_add(grown);
             }
-            if member.has_told && !member.silent && !member.unmeasured && member.at != LEFT {
+            if member.has_told && !member.silent && member.unmeasured.is_none() && member.at != LEFT {
                 let at = member.at.saturating_add(member.paused);
                 oldest.entry(job).and_modify(|oldest| *oldest = at.min(*oldest)).or_insert(at);
             }
@@ -209,7 +210,7 @@ impl Arena {
 
     /// Whether a process tells what it transfers itself. One that cannot measure it does not.
     pub(crate) fn has(&self, key: ProcessKey) -> bool {
-        self.members.get(&key).is_some_and(|member| !member.unmeasured)
+        self.members.get(&key).is_some_and(|member| member.unmeasured.is_none())
     }
 
     /// Whether a process joined, and has long measured nothing. One that counts for itself does so only after the first
@@ -252,12 +253,10 @@ impl Member {
         let mut grown = 0;
         match (new.filter(makes_sense), new) {
             (Some(told), _) if told.unmeasured => {
-                match std::mem::replace(&mut self.unmeasured, true) {
-                    true => self.unmeasured_long |= used_ns > patience_ns,
-                    false => self.cpu_ns = cpu_ns,
-                }
+                let since_ns = *self.unmeasured.get_or_insert(cpu_ns);
+                self.unmeasured_long |= cpu_ns.saturating_sub(since_ns) > patience_ns;
                 (self.at, self.bytes) = (told.at_ns, told.bytes);
-                (self.earned, self.paused, self.silent) = (0, 0, false);
+                (self.paused, self.silent) = (0, false);
             }
             (Some(told), _) => {
                 // A program that tells much at once may have transferred it since long before.
@@ -276,7 +275,7 @@ impl Member {
                 self.earned = most.saturating_sub(grown);
                 (self.at, self.bytes, self.has_told) = (told.at_ns, told.bytes, true);
                 (self.cpu_ns, self.paused, self.silent) = (cpu_ns, 0, false);
-                (self.unmeasured, self.unmeasured_long) = (false, false);
+                (self.unmeasured, self.unmeasured_long) = (None, false);
             }
             (None, Some(told)) => {
                 let what = format!(
@@ -290,7 +289,7 @@ impl Member {
                 );
                 self.silent |= used_ns > patience_ns;
             }
-            (None, None) if used_ns > patience_ns && !self.silent && !self.unmeasured => {
+            (None, None) if used_ns > patience_ns && !self.silent && self.unmeasured.is_none() => {
                 self.silent = true;
                 let what = format!("it joined, and used {used_ns} ns of CPU time without a word");
                 let remedy = "; its job is judged by the others of its processes";

@@ -235,3 +235,16 @@ fn a_process_that_cannot_measure_itself_is_unknown() {
     assert!(!rig.arena.has(rig.me));
     rig.said(&[]);
 }
+
+/// A program that begins to measure tells at once what it transferred since it began.
+#[test]
+fn a_process_that_begins_to_measure_may_tell_of_its_start() {
+    let mut rig = Rig::new();
+    work(20_000_000);
+    rig.tell(Told { at_ns: clock::now(), bytes: 0, unmeasured: true });
+    assert_eq!(rig.look(), None);
+    let started = 20_000_000 * BYTES_PER_NS;
+    let at = rig.tell_now(started);
+    assert_eq!(rig.look(), Some(SharedUse { at, amount: started }));
+    rig.said(&[]);
+}
