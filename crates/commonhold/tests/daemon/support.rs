@@ -54,6 +54,17 @@ pub(crate) fn has_cpus() -> bool {
 /// Where a daemon runs: its contract, its directory, and a program that every user can start.
 pub(crate) struct Place(TempDir);
 
+/// Under `nohup` these tests ignore SIGHUP, and so would what they start: a test that sends it would wait for ever.
+fn heed_hangups(command: &mut Command) {
+    let prepare = || {
+        // SAFETY: a call that is allowed between fork and exec.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: see above.
+    unsafe { command.pre_exec(prepare) };
+}
+
 impl Place {
     pub(crate) fn new() -> Place {
         let directory = tempfile::Builder::new().prefix("commonhold-test-").tempdir_in("/tmp").unwrap();
@@ -102,6 +113,7 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold"));
         command.args(arguments).current_dir(self.path()).stdin(Stdio::null());
         command.env("COMMONHOLD_DIR", self.directory()).env_remove("XDG_RUNTIME_DIR");
+        heed_hangups(&mut command);
         command
     }
 
@@ -117,6 +129,7 @@ impl Place {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.path()).stdin(Stdio::null()).uid(user).gid(user);
         command.env("COMMONHOLD_DIR", self.directory()).env_remove("XDG_RUNTIME_DIR");
+        heed_hangups(&mut command);
         command
     }
 

@@ -74,6 +74,9 @@ const REST_NS: Time = 1_000 * MS;
 /// So often it is looked for what an administrator sets.
 const LOOK_NS: Time = 5_000 * MS;
 
+/// A silence of systemd's is over when it has answered for so long: each unit was looked at meanwhile.
+const ANSWERS_NS: Time = 2 * LOOK_NS;
+
 /// So many of the values that were given are remembered: the last may be in force, or the one before it.
 const GIVEN_MAX: usize = 2;
 
@@ -116,6 +119,8 @@ pub(super) struct Properties {
     said: BTreeSet<String>,
     /// That systemd does not answer.
     silence: Option<LiveError>,
+    /// Since when it has answered everything again, if it was silent before.
+    answers_since: Option<Time>,
     /// systemd counts files among its own that are gone: it is to read them anew, once all is let go that is to be.
     is_to_read: bool,
     /// Not before this, where it has not done so.
@@ -143,6 +148,7 @@ impl Properties {
             rewritten,
             said,
             silence: None,
+            answers_since: None,
             is_to_read: false,
             read_after: 0,
             now: 0,
@@ -284,21 +290,34 @@ impl Properties {
                 (_, Ok(_)) => {}
             }
         }
-        self.silence = match (self.queue.silence(), self.silence.take()) {
-            (None, _) => None,
-            (Some(_), Some(said)) => Some(said),
-            (Some(seen), None) => Some(LiveError::Unavailable {
-                what: format!("systemd did not answer: {seen}"),
-                remedy: "limits are in force in the kernel's files, and its properties will follow: it is asked again, after a \
-                         second and then less often"
-                    .to_owned(),
-            }),
-        };
+        self.hear_silence();
         self.ask(now);
         problems
     }
 
-    /// That systemd does not answer, for as long as it does not.
+    /// Hysteresis: one answer does not end a silence. A systemd that was away has much to catch up with, and may well be
+    /// late with the next one.
+    fn hear_silence(&mut self) {
+        let now = self.now;
+        match self.queue.silence() {
+            Some(seen) => {
+                self.answers_since = None;
+                self.silence.get_or_insert_with(|| LiveError::Unavailable {
+                    what: format!("systemd did not answer: {seen}"),
+                    remedy: "limits are in force in the kernel's files, and its properties will follow: it is asked again, \
+                             after a second and then less often"
+                        .to_owned(),
+                });
+            }
+            None if self.silence.is_some() => {
+                let since = *self.answers_since.get_or_insert(now);
+                self.silence.take_if(|_| now >= since.saturating_add(ANSWERS_NS));
+            }
+            None => {}
+        }
+    }
+
+    /// That systemd does not answer, until it has answered for some seconds.
     pub(super) fn silence(&self) -> Option<&LiveError> {
         self.silence.as_ref()
     }

@@ -169,6 +169,16 @@ fn what_systemd_did_not_answer_for_is_told_again() {
     std::thread::sleep(std::time::Duration::from_millis(1_100));
     scene.look(2, ASK_NS);
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(200));
+    // It answers, but not for long yet. A second silence meanwhile is the same one.
+    let said = scene.properties.silence().map(ToString::to_string);
+    assert!(said.is_some());
+    scene.played.fail("GetUnit", Fault::Silence);
+    scene.look(1, LOOK_NS);
+    assert_eq!(scene.properties.silence().map(ToString::to_string), said);
+    std::thread::sleep(std::time::Duration::from_millis(2_100));
+    scene.look(1, ANSWERS_NS);
+    assert!(scene.properties.silence().is_some(), "it begins to answer again");
+    scene.look(1, ANSWERS_NS);
     assert!(scene.properties.silence().is_none());
 }
 
