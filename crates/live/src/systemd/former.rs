@@ -58,6 +58,8 @@ pub struct Held {
 pub struct Reverted {
     /// Properties that have their former value again, or whose file is as it was.
     pub properties: u32,
+    /// Those of them that systemd was told, and so has written into the kernel's files.
+    pub set: Vec<Property>,
     /// Those that somebody else has set meanwhile, with the value that stays.
     pub left: Vec<(Property, Value)>,
     /// Whether systemd is to read its files anew ([`Manager::reload`]), so that nothing is left of it.
@@ -113,8 +115,8 @@ impl Manager {
                 }
                 continue;
             }
-            if !is_former {
-                self.put_back(unit, &held.former, value, until)?;
+            if !is_former && self.put_back(unit, &held.former, value, until)? {
+                reverted.set.push(property);
             }
             let is_other_file = held.restore_file()?;
             reverted.reload |= is_other_file;
@@ -149,7 +151,8 @@ impl Manager {
         }
     }
 
-    fn put_back(&mut self, unit: &str, former: &Former, now: &Value, until: Instant) -> Result<(), Error> {
+    /// Gives a property its former value; whether systemd took it at once.
+    fn put_back(&mut self, unit: &str, former: &Former, now: &Value, until: Instant) -> Result<bool, Error> {
         self.take_out(unit, former.property, &now.beyond(&former.value), until)?;
         // The kernel keeps the weight of a device that is not named any more: so it gets the one that it would have.
         if let (Property::IODeviceWeight, Value::Devices(now)) = (former.property, now) {
@@ -162,9 +165,9 @@ impl Manager {
         }
         match self.set_until(unit, &[(former.property, former.value.clone())], until) {
             // A file may say what a call may not (`MemoryMax=0`). It is in force when systemd has read its files anew.
-            Err(Error::Unsuitable { .. }) => Ok(()),
-            Err(Error::Refused { name, .. }) if name.ends_with(".InvalidArgs") => Ok(()),
-            set => set,
+            Err(Error::Unsuitable { .. }) => Ok(false),
+            Err(Error::Refused { name, .. }) if name.ends_with(".InvalidArgs") => Ok(false),
+            set => set.map(|()| true),
         }
     }
 }
@@ -278,7 +281,8 @@ mod tests {
             assert_eq!(played.files().len(), 6);
             assert_ne!(manager.show(U, Property::ALL).unwrap(), before);
             let reverted = manager.revert(U, &held).unwrap();
-            assert_eq!(reverted, Reverted { properties: 5, left: vec![], reload: true });
+            let set = held.iter().map(|held| held.former.property).collect();
+            assert_eq!(reverted, Reverted { properties: 5, set, left: vec![], reload: true });
             assert_eq!((manager.show(U, Property::ALL).unwrap(), played.files()), (before.clone(), vec![]));
             assert!(manager.state(U).unwrap().needs_reload, "what went is among what it has read");
             assert!(manager.reload().unwrap());
@@ -334,7 +338,8 @@ mod tests {
         played.stage().units.get_mut(U).unwrap().now.insert(Property::MemoryMin, number(5));
         let reverted = manager.revert(U, &held).unwrap();
         let left = vec![(Property::CPUWeight, number(500)), (Property::MemoryMin, number(5))];
-        assert_eq!(reverted, Reverted { properties: 3, left, reload: true });
+        let set = vec![Property::AllowedCPUs, Property::IODeviceWeight, Property::IOReadBandwidthMax];
+        assert_eq!(reverted, Reverted { properties: 3, set, left, reload: true });
         assert_eq!(played.files(), ["user-7.slice.d", "50-CPUWeight.conf"]);
         assert_eq!(played.value(U, Property::CPUWeight), number(500));
     }
@@ -360,7 +365,7 @@ mod tests {
             assert_eq!(played.value(U, property), all, "systemd adds to what is there");
             let reverted = manager.revert(U, &held).unwrap();
             let left = vec![(property, theirs.clone())];
-            assert_eq!(reverted, Reverted { properties: 0, left, reload: lasts });
+            assert_eq!(reverted, Reverted { properties: 0, set: vec![], left, reload: lasts });
             assert_eq!(played.value(U, property), theirs);
             manager.reload().unwrap();
             assert_eq!(played.value(U, property), theirs, "the files say the same");
@@ -378,7 +383,8 @@ mod tests {
         let some = rates(&[("/dev/sdb", 7), ("/dev/sdc", 3)]);
         played.stage().units.get_mut(U).unwrap().now.insert(Property::IOReadBandwidthMax, some);
         let reverted = manager.revert(U, &held).unwrap();
-        assert_eq!(reverted, Reverted { properties: 1, left: vec![], reload: true });
+        let set = vec![Property::IOReadBandwidthMax];
+        assert_eq!(reverted, Reverted { properties: 1, set, left: vec![], reload: true });
         assert_eq!(played.value(U, Property::IOReadBandwidthMax), rates(&[("/dev/sdc", 3)]));
     }
 
@@ -390,7 +396,7 @@ mod tests {
         let held = hold(&mut manager, U, &some("0-3"));
         played.stage().units.clear();
         let reverted = manager.revert(U, &held).unwrap();
-        assert_eq!(reverted, Reverted { properties: 5, left: vec![], reload: false });
+        assert_eq!(reverted, Reverted { properties: 5, set: vec![], left: vec![], reload: false });
         assert_eq!(played.files(), [""; 0]);
     }
 

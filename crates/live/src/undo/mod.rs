@@ -132,13 +132,13 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     continue_stopped(entries, &mut procfs, &mut undone);
     progress();
     // Before Linux 6.2 the way home overwrites an affinity once more: so affinities after the groups.
-    // What an administrator has set by way of systemd is not written over in the kernel's files.
+    // What systemd says is not written over in the kernel's files.
     let properties = properties::restore(entries, &mut undone, progress);
-    let is_anothers = |entry: &&Entry| match entry {
-        Entry::Knob { path, .. } => properties.is_anothers(path),
+    let is_systemds = |entry: &&Entry| match entry {
+        Entry::Knob { path, .. } => properties.is_systemds(path),
         _ => false,
     };
-    let ours: Vec<Entry> = entries.iter().filter(|entry| !is_anothers(entry)).cloned().collect();
+    let ours: Vec<Entry> = entries.iter().filter(|entry| !is_systemds(entry)).cloned().collect();
     groups::restore(&ours, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::Affinity>(entries, &mut procfs, &mut undone, progress);
     inherited::restore::<inherited::Priority>(entries, &mut procfs, &mut undone, progress);

@@ -38,15 +38,17 @@ type AllHeld = BTreeMap<Whose, BTreeMap<String, BTreeMap<Property, Held>>>;
 /// What came of it.
 #[derive(Default)]
 pub(super) struct Restored {
-    /// Properties that others have set meanwhile: what is in force there is theirs.
-    left: BTreeSet<(String, Property)>,
+    /// Properties that others have set meanwhile, and those that systemd took back: the kernel's files of these have what
+    /// systemd says.
+    systemds: BTreeSet<(String, Property)>,
     /// Those that are to read their files anew.
     to_read: Vec<Manager>,
 }
 
 impl Restored {
-    /// Whether a control group's file has what another program has set by way of systemd.
-    pub(super) fn is_anothers(&self, file: &Path) -> bool {
+    /// Whether a control group's file has what systemd says. What was in it when the daemon wrote it first may be older: the
+    /// kernel keeps a weight that an administrator took back (`systemctl revert`) until systemd writes the file.
+    pub(super) fn is_systemds(&self, file: &Path) -> bool {
         let property = match file.file_name().and_then(|name| name.to_str()) {
             Some("cpuset.cpus") => Property::AllowedCPUs,
             Some("cpu.weight") => Property::CPUWeight,
@@ -56,7 +58,7 @@ impl Restored {
             _ => return false,
         };
         let unit = file.parent().and_then(Path::file_name).and_then(|name| name.to_str());
-        unit.is_some_and(|unit| self.left.contains(&(unit.to_owned(), property)))
+        unit.is_some_and(|unit| self.systemds.contains(&(unit.to_owned(), property)))
     }
 
     /// Has systemd read its files anew, where one is gone that it counts among them. The last: it takes its time.
@@ -74,7 +76,7 @@ pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn
         Entry::PropertyBack { unit, property, .. } => Some((unit.clone(), *property)),
         _ => None,
     });
-    restored.left.extend(back);
+    restored.systemds.extend(back);
     for (whose, units) in held(entries) {
         restore_all(whose, units, &mut restored, undone, progress);
     }
@@ -131,7 +133,9 @@ fn restore_all(
             Ok(reverted) => {
                 undone.properties += reverted.properties;
                 reload |= reverted.reload;
-                restored.left.extend(reverted.left.iter().map(|(property, _)| (unit.clone(), *property)));
+                let theirs = reverted.left.iter().map(|(property, _)| property);
+                let systemds = theirs.chain(&reverted.set).map(|property| (unit.clone(), *property));
+                restored.systemds.extend(systemds);
                 undone
                     .notices
                     .extend(reverted.left.iter().map(|(property, value)| left(&unit, *property, value)));
@@ -279,10 +283,25 @@ mod tests {
         let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
         entries.push(Entry::PropertyBack { whose, unit, property });
         let restored = restore(&entries, &mut Undone::default(), &mut || ());
-        let is_anothers = |file: &str| restored.is_anothers(&Path::new("/sys/fs/cgroup/x.slice").join(file));
-        assert!(is_anothers("b.scope/memory.high") && is_anothers("a.slice/cpu.weight"));
-        assert!(!is_anothers("a.slice/memory.high") && !is_anothers("b.scope/cpu.weight"));
-        assert!(!is_anothers("b.scope/memory.max"));
+        let is_systemds = |file: &str| restored.is_systemds(&Path::new("/sys/fs/cgroup/x.slice").join(file));
+        assert!(is_systemds("b.scope/memory.high") && is_systemds("a.slice/cpu.weight"));
+        assert!(!is_systemds("b.scope/memory.max"));
+    }
+
+    /// An administrator's weight was taken back (`systemctl revert`) before the daemon set its own: the kernel still had the
+    /// administrator's then.
+    #[test]
+    fn what_systemd_took_back_is_not_written_over_with_what_the_kernel_had() {
+        let played = Played::new(true);
+        let entries = held(&played);
+        let restored = restore(&entries, &mut Undone::default(), &mut || ());
+        let file = Path::new("/sys/fs/cgroup/x.slice/b.scope/cpu.weight");
+        assert!(restored.is_systemds(file));
+        // Where systemd did not answer, the file is all that there is.
+        let played = Played::new(true);
+        let entries = held(&played);
+        played.fail("GetUnit", Fault::Silence);
+        assert!(!restore(&entries, &mut Undone::default(), &mut || ()).is_systemds(file));
     }
 
     #[test]
