@@ -145,7 +145,7 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     inherited::restore::<inherited::OomScore>(entries, &mut procfs, &mut undone, progress);
     bus::restore(entries, Path::new("/"), &mut undone);
     autogroup::restore(entries, &mut procfs, &mut undone);
-    properties.finish(&mut undone);
+    properties.finish(&mut undone, progress);
     followers::settle(entries, &mut procfs, &mut undone);
     undone
 }

@@ -1,10 +1,13 @@
 //! Taking back properties of systemd units.
 //!
-//! What systemd does not answer for, it keeps until it is asked again or the machine starts anew. The files of it are taken
-//! away all the same, so that it lasts no longer than the next `daemon-reload`.
+//! A systemd that does not answer is asked once more at the end, when nobody is held any longer. What it does not answer for
+//! then, it keeps until it is asked again or the machine starts anew. The files of it are taken away all the same, so that it
+//! lasts no longer than the next `daemon-reload`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use super::Undone;
 use crate::systemd::{Error, Held, Manager, Property, Value, Whose};
@@ -32,6 +35,9 @@ impl Entry {
     }
 }
 
+/// When a systemd that did not answer is asked once more.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// What is held, by systemd and unit.
 type AllHeld = BTreeMap<Whose, BTreeMap<String, BTreeMap<Property, Held>>>;
 
@@ -43,6 +49,18 @@ pub(super) struct Restored {
     systemds: BTreeSet<(String, Property)>,
     /// Those that are to read their files anew.
     to_read: Vec<Manager>,
+    /// Those that did not answer.
+    silent: Vec<Silent>,
+}
+
+/// A systemd that did not answer.
+struct Silent {
+    manager: Manager,
+    error: Error,
+    /// What it is still to take back.
+    units: Units,
+    /// Whether it is to read its files anew for what it took back before.
+    reload: bool,
 }
 
 impl Restored {
@@ -61,8 +79,18 @@ impl Restored {
         unit.is_some_and(|unit| self.systemds.contains(&(unit.to_owned(), property)))
     }
 
-    /// Has systemd read its files anew, where one is gone that it counts among them. The last: it takes its time.
-    pub(super) fn finish(self, undone: &mut Undone) {
+    /// Asks once more where systemd did not answer, and has it read its files anew, where one is gone that it counts among them.
+    /// The last: it takes its time, and nobody is held meanwhile.
+    pub(super) fn finish(mut self, undone: &mut Undone, progress: &mut dyn FnMut()) {
+        for Silent { manager, units, reload, .. } in std::mem::take(&mut self.silent) {
+            thread::sleep(AGAIN_AFTER);
+            restore_all((manager, reload), units, &mut self, undone, progress);
+        }
+        for Silent { error, units, .. } in self.silent {
+            let units: Vec<String> = units.into_iter().map(|(unit, _)| unit).collect();
+            let units = units.join(", ");
+            undone.problems.push(format!("{units}: properties are not as they were: {error}; {REMEDY}"));
+        }
         for mut manager in self.to_read {
             read_anew(&mut manager, undone);
         }
@@ -78,7 +106,9 @@ pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn
     });
     restored.systemds.extend(back);
     for (whose, units) in held(entries) {
-        restore_all(whose, units, &mut restored, undone, progress);
+        let units = units.into_iter().map(|(unit, held)| (unit, held.into_values().collect()));
+        let units = units.filter(|(_, held): &(String, Vec<Held>)| !held.is_empty()).collect();
+        restore_all((Manager::new(whose), false), units, &mut restored, undone, progress);
     }
     restored
 }
@@ -110,23 +140,23 @@ fn held(entries: &[Entry]) -> AllHeld {
     all
 }
 
+/// What is held of one systemd, by unit.
+type Units = Vec<(String, Vec<Held>)>;
+
+/// Has one systemd take properties back, and read its files anew at the end if it has to, or had to before. Units that it did
+/// not answer for are left for [`Restored::finish`].
 fn restore_all(
-    whose: Whose,
-    units: BTreeMap<String, BTreeMap<Property, Held>>,
+    (mut manager, mut reload): (Manager, bool),
+    units: Units,
     restored: &mut Restored,
     undone: &mut Undone,
     progress: &mut dyn FnMut(),
 ) {
-    let mut manager = Manager::new(whose);
-    let (mut reload, mut silence): (bool, Option<(Error, Vec<String>)>) = (false, None);
+    let mut silence: Option<(Error, Units)> = None;
     for (unit, held) in units {
-        let held: Vec<Held> = held.into_values().collect();
-        if held.is_empty() {
-            continue;
-        }
         if let Some((_, units)) = &mut silence {
             forget(&held, &unit, undone);
-            units.push(unit);
+            units.push((unit, held));
             continue;
         }
         match manager.revert(&unit, &held) {
@@ -142,7 +172,7 @@ fn restore_all(
             }
             Err(error) if error.is_silence() => {
                 forget(&held, &unit, undone);
-                silence = Some((error, vec![unit]));
+                silence = Some((error, vec![(unit, held)]));
             }
             Err(error) => {
                 forget(&held, &unit, undone);
@@ -152,10 +182,7 @@ fn restore_all(
         progress();
     }
     match silence {
-        Some((error, units)) => {
-            let units = units.join(", ");
-            undone.problems.push(format!("{units}: properties are not as they were: {error}; {REMEDY}"));
-        }
+        Some((error, units)) => restored.silent.push(Silent { manager, error, units, reload }),
         None if reload => restored.to_read.push(manager),
         None => {}
     }
@@ -224,7 +251,7 @@ mod tests {
 
     fn undo(entries: &[Entry]) -> Undone {
         let mut undone = Undone::default();
-        restore(entries, &mut undone, &mut || ()).finish(&mut undone);
+        restore(entries, &mut undone, &mut || ()).finish(&mut undone, &mut || ());
         undone
     }
 
@@ -304,10 +331,22 @@ mod tests {
         assert!(!restore(&entries, &mut Undone::default(), &mut || ()).is_systemds(file));
     }
 
+    /// As a busy machine does, when its daemon is stopped.
+    #[test]
+    fn a_systemd_that_was_late_once_is_asked_once_more() {
+        let played = Played::new(true);
+        let entries = held(&played);
+        played.fail("SetUnitProperties", Fault::Silence);
+        assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
+        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
+        assert_eq!(played.files(), [""; 0]);
+    }
+
     #[test]
     fn where_systemd_does_not_answer_the_files_go_and_it_is_said_once() {
         let played = Played::new(true);
         let entries = held(&played);
+        played.fail("GetUnit", Fault::Silence);
         played.fail("GetUnit", Fault::Silence);
         let undone = undo(&entries);
         assert_eq!(undone.problems.len(), 1, "{undone:?}");
