@@ -59,3 +59,25 @@ impl Allowance {
 
 /// The longest overdraft in force.
 const _: () = assert!((BURST_NS - DEBT_NS) as u64 * RATE <= 60_000 * MS);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_that_was_overdrawn_is_drawn_from_again_when_it_is_full() {
+        let (mut allowance, unit) = (Allowance::default(), UnitId(1));
+        allowance.take(unit, 30 * MS, 0);
+        assert!(allowance.is_overdrawn(unit, 0) && !allowance.is_overdrawn(UnitId(2), 0));
+        // It lacks 30 ms, and has 10 ms of them after a second.
+        assert!(allowance.is_overdrawn(unit, 2_000 * MS), "it holds something, and is not full");
+        assert!(!allowance.is_overdrawn(unit, 3_000 * MS));
+    }
+
+    #[test]
+    fn a_debt_is_forgiven_beyond_its_bound() {
+        let (mut allowance, unit) = (Allowance::default(), UnitId(1));
+        allowance.take(unit, u64::MAX, 0);
+        assert!(allowance.is_overdrawn(unit, 41_000 * MS) && !allowance.is_overdrawn(unit, 42_000 * MS));
+    }
+}
