@@ -232,7 +232,13 @@ main_pid() {
 	systemctl show commonhold -p MainPID --value
 }
 caretaker_pid() {
-	pgrep -o -f "^/proc/self/exe caretaker"
+	pgrep -o -f "^commonhold caretaker"
+}
+# kills_both: daemon and caretaker at once. Sets `service_pid` to what the daemon was.
+kills_both() {
+	service_pid=$(main_pid) caretaker=$(caretaker_pid)
+	detail="daemon '$service_pid', caretaker '$caretaker'"
+	[ -n "$caretaker" ] && kill -KILL "$caretaker" "$service_pid"
 }
 # users_work: processes of users that stay, in sessions and services. It and what else is there is what `undone` compares with.
 users_work() {

@@ -142,8 +142,7 @@ kills() {
 	for round in 1 2 3 4 5; do
 		ok "the daemon starts, round $round $how" starts_service
 		ok "it holds, round $round $how" wait_for 60 sees || continue
-		service_pid=$(main_pid) caretaker=$(caretaker_pid)
-		ok "daemon and caretaker are killed, round $round $how" kill -KILL "$caretaker" "$service_pid"
+		ok "daemon and caretaker are killed, round $round $how" kills_both
 		ok "another daemon comes and holds, round $round $how" soon 150 came_again
 		ok "it ends, round $round $how" systemctl stop commonhold
 		undone "round $round:"

@@ -28,7 +28,7 @@ other_pid() {
 }
 # no_process: neither a daemon nor a caretaker.
 no_process() {
-	detail=$(pgrep -f '^(/usr/bin/commonhold run|/proc/self/exe caretaker)' | head -n 3 | tr '\n' ' ')
+	detail=$(pgrep -f '^(/usr/bin/commonhold run|commonhold caretaker)' | head -n 3 | tr '\n' ' ')
 	[ -z "$detail" ]
 }
 same_places() {

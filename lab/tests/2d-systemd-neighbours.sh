@@ -39,7 +39,9 @@ pressure() {
 	service_pid=$(main_pid)
 	ok "doctor names systemd-oomd $how" names_oomd
 	mark
-	on carol "systemd-run --user --unit lab-hog -p MemoryHigh=40M /job/work touch hog 300 200" > /dev/null 2>&1
+	# Pages of a file: systemd-oomd ends whom the kernel takes pages from, and without swap it takes no others.
+	on carol "truncate -s 300M lab-file; systemd-run --user --unit lab-hog -p MemoryHigh=40M /job/work touch hog 300 0 ~/lab-file" \
+		> /dev/null 2>&1
 	ok "a service runs that has too little memory $how" wait_for 20 is_there hog
 	ok "systemd-oomd ends it $how" soon 150 oomd_killed
 	ok "all of it $how" soon 20 not_there hog
@@ -79,6 +81,9 @@ came_again() {
 containers() {
 	podman image exists lab || podman import $image lab > podman.log 2>&1
 	as_bob "podman image exists lab || podman import $image lab" > podman.log 2>&1
+	# The first container has systemd switch further controllers on, for good.
+	podman run --rm lab true > podman.log 2>&1
+	as_bob podman run --rm lab true >> podman.log 2>&1
 	ok "the package is installed $how" installs || return
 	users_work
 	ok "the packaged daemon starts $how" starts_service
@@ -94,8 +99,7 @@ containers() {
 	holds_service "started anew, it holds"
 	sleep 2
 	containers_stay "after a restart"
-	service_pid=$(main_pid)
-	kill -KILL "$(caretaker_pid)" "$service_pid"
+	ok "daemon and caretaker are killed $how" kills_both
 	ok "killed with its caretaker, it comes again $how" soon 150 came_again
 	sleep 2
 	containers_stay "after a kill"

@@ -1,10 +1,12 @@
 //! The directory where a daemon and its clients meet: socket, lock and journal.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use commonhold_live::journal::FILE_NAME;
 use commonhold_live::trust;
 
 use crate::cli::Place;
@@ -68,7 +70,7 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
         Some(directory) => vec![directory.clone()],
         None => vec![own(), PathBuf::from(SYSTEM)],
     };
-    let mut tried = Vec::new();
+    let (mut tried, mut left) = (Vec::new(), Vec::new());
     for directory in places {
         if place.directory.is_none() && is_trap(&directory) {
             tried.push(format!("{} belongs to another user", directory.display()));
@@ -78,15 +80,24 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
             Ok(stream) => return Ok(stream),
             Err(e) => tried.push(format!("{}: {e}", socket(&directory).display())),
         }
+        if directory.join(FILE_NAME).exists() {
+            left.push(directory);
+        }
     }
     tried.dedup();
-    Err(Failure::new(
-        Exit::Unavailable,
-        format!(
-            "no daemon runs here ({}); start one with `commonhold run CONTRACT`, or name its folder with --directory",
-            tried.join("; ")
-        ),
-    ))
+    let mut why = format!(
+        "no daemon runs here ({}); start one with `commonhold run CONTRACT`, or name its folder with --directory",
+        tried.join("; ")
+    );
+    left.dedup();
+    for directory in left {
+        let _ = write!(
+            why,
+            "; if one was killed with its caretaker, the next one in {} undoes what it has left, such as stopped processes",
+            directory.display()
+        );
+    }
+    Err(Failure::new(Exit::Unavailable, why))
 }
 
 /// What to say where another daemon runs in one of the usual places than the one in `directory`.

@@ -221,7 +221,10 @@ fn kind(what: Offer) -> String {
 
 /// What came of offers, in words.
 pub fn trade(contract: &Contract, trade: &Trade) -> String {
-    let name = |unit: UnitId| path(contract, unit);
+    let name = |unit: UnitId| match path(contract, unit) {
+        "?" => "a unit that is gone",
+        path => path,
+    };
     let legs = |deal: &Deal| {
         let leg = |leg: &Leg| format!("{} lends {} to {}", name(leg.from), Much(leg.what), name(leg.to));
         deal.legs.iter().map(leg).collect::<Vec<_>>().join(", ")
@@ -325,9 +328,10 @@ impl fmt::Display for Much {
     }
 }
 
-/// A unit's name; `?` for one that the contract does not have.
+/// A unit's name; `?` for one that the contract does not have, or that a reload has dropped.
 pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
-    contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str())
+    let known = contract.units.get(unit.index()).map(|unit| unit.path.as_str());
+    known.filter(|path| !path.is_empty()).unwrap_or("?")
 }
 
 struct Described<'a>(Action<'a>, &'a Contract);

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -119,18 +119,26 @@ pub(super) struct Clients {
     nothing: Rc<[u8]>,
 }
 
+fn cannot(path: &Path, what: &str, e: io::Error) -> Failure {
+    let no_descriptor = e.raw_os_error() == Some(libc::EMFILE);
+    let remedy = if no_descriptor { MORE_FILES } else { "; choose another --directory" };
+    Failure::new(Exit::System, format!("{}: cannot {what}: {e}{remedy}", path.display()))
+}
+
 impl Clients {
-    /// Opens the socket; what an earlier daemon left there is replaced (the caller holds the directory's lock).
-    pub(super) fn listen(path: &Path) -> Result<Clients, Failure> {
-        let cannot = |what: &str, e: io::Error| {
-            let no_descriptor = e.raw_os_error() == Some(libc::EMFILE);
-            let remedy = if no_descriptor { MORE_FILES } else { "; choose another --directory" };
-            Failure::new(Exit::System, format!("{}: cannot {what}: {e}{remedy}", path.display()))
-        };
+    /// Removes the socket that an earlier daemon left (the caller holds the directory's lock). Fails where none can be opened
+    /// later: at that time the machine has been changed already.
+    pub(super) fn make_way(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot("remove an old socket", e)),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot(path, "remove an old socket", e)),
             _ => {}
         }
+        SocketAddr::from_pathname(path).map(drop).map_err(|e| cannot(path, "open a socket", e))
+    }
+
+    /// Opens the socket.
+    pub(super) fn listen(path: &Path) -> Result<Clients, Failure> {
+        let cannot = |what: &str, e: io::Error| cannot(path, what, e);
         let listener = UnixListener::bind(path).map_err(|e| cannot("open the socket", e))?;
         rustix::net::listen(&listener, BACKLOG).map_err(|e| cannot("open the socket", e.into()))?;
         // Every user may ask; the caller's identity decides what it may do.

@@ -39,6 +39,8 @@ pub(super) struct Hold {
     /// What the last turn made of offers.
     traded: Vec<Trade>,
     problems: VecDeque<String>,
+    /// Why the contract was not reloaded when that was asked for last.
+    not_reloaded: Option<String>,
     /// Problems that last.
     standing: Vec<String>,
     /// Sums of the ledger that do not come out, by what they are of, as of the last turn.
@@ -80,6 +82,7 @@ impl Hold {
             decided: Vec::new(),
             traded: Vec::new(),
             problems: VecDeque::new(),
+            not_reloaded: None,
             standing: Vec::new(),
             imbalances: BTreeMap::new(),
             step_ns: None,
@@ -307,6 +310,7 @@ impl Hold {
             .iter()
             .chain(&self.standing)
             .chain(unkept)
+            .chain(&self.not_reloaded)
             .chain(self.imbalances.values())
             .cloned()
             .collect()
@@ -320,6 +324,11 @@ impl Hold {
     /// A problem that `status` is to tell of.
     pub(super) fn note(&mut self, problem: String) {
         self.problems.push_back(problem);
+    }
+
+    /// What came of the last reload: `None` if the contract is in force.
+    pub(super) fn note_reload(&mut self, problem: Option<String>) {
+        self.not_reloaded = problem;
     }
 
     /// Takes note of the problems that last; those that began, and those that are over.

@@ -593,6 +593,7 @@ impl Daemon<'_> {
                 output::complain_of(&loaded.warnings);
                 let machine = load::divided(&loaded.contract, &machine);
                 self.hold.reload(loaded.contract, machine);
+                self.hold.note_reload(None);
                 self.about.contract_text = text;
                 for note in self.hold.ended_changes() {
                     output::say(&note);
@@ -607,7 +608,8 @@ impl Daemon<'_> {
             Err(failure) => {
                 output::complain(&format!("{failure}\nnot reloaded: the contract in force stays in force"));
                 self.answers.forget();
-                self.hold.note(format!("{} was not reloaded: {failure}", self.about.contract_path));
+                let why = format!("{} was not reloaded: {failure}", self.about.contract_path);
+                self.hold.note_reload(Some(why));
             }
         }
         Ok(())

@@ -9,6 +9,7 @@ use commonhold_client::wire::{Call, Explanation, Joined, Refusal, Reply};
 use commonhold_contract::{UnitId, position};
 use commonhold_live::kernel::{Account, CallBacks, Cause, Had, Switched};
 use commonhold_live::observe::arena::NotJoined;
+use commonhold_live::observe::process::State;
 use commonhold_live::{LiveBackend, MORE_FILES, clock};
 use commonhold_policy::Time;
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
@@ -66,10 +67,6 @@ pub(super) fn wants_look(hold: &mut Hold, pid: u32, looked: Time) -> bool {
     let roster = hold.backend().roster_mut();
     roster.member(pid).is_none()
         && roster.procfs().stat(pid).ok().flatten().is_some_and(|stat| stat.key.may_be_younger_than(looked))
-}
-
-fn is_there(pid: u32) -> bool {
-    std::path::Path::new(&format!("/proc/{pid}")).exists()
 }
 
 pub(super) type Answered = Result<Vec<u8>, Refusal>;
@@ -218,10 +215,11 @@ fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
 
 fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
     let Some(member) = hold.backend().roster().member(pid).cloned() else {
-        let why = if is_there(pid) {
-            "is in no unit: process 1 and the daemon's own processes never are"
-        } else {
-            "does not exist"
+        let stat = hold.backend().roster_mut().procfs().stat(pid).ok().flatten();
+        let why = match stat.map(|stat| stat.state) {
+            None => "does not exist",
+            Some(State::Ended) => "has ended, and its parent has not collected it yet",
+            Some(_) => "is in no unit: process 1 and the daemon's own processes never are",
         };
         return Err(refuse(&Why::NoSuchProcess, format!("process {pid} {why}")));
     };

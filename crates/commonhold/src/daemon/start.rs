@@ -174,6 +174,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let directory = place::make(&args.place)?;
     let lock = lock(&directory)?;
     place::warn_of_others(&directory);
+    let socket = place::socket(&directory);
+    Clients::make_way(&socket)?;
     // From here on signals wait until the daemon can undo what it did.
     let signals = Signals::open(&TOLD_BY)
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
@@ -215,7 +217,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     if let Some(why) = no_trade(&contract, held_by.backend) {
         output::say(&format!("warning: {why}"));
     }
-    let clients = Clients::listen(&place::socket(&directory))?;
+    let clients = Clients::listen(&socket)?;
     let online = topology::online(Path::new("/"))?;
     let now = clock::now();
     let kept = Keeper::open(&directory);

@@ -79,6 +79,7 @@ fn the_next_daemon_undoes_what_two_killed_ones_left() {
     kill(daemon.caretaker(), libc::SIGKILL);
     daemon.kill();
     assert!(members.iter().all(Process::is_confined), "nobody is there to undo it");
+    place.call(&["status"]).refused(69, &["no daemon runs here", "the next one in", "undoes what it has left"]);
 
     place.write("version = 1\n[unit.other]\n");
     let next = place.run(&[]);
@@ -95,6 +96,7 @@ fn a_killed_caretaker_is_replaced() {
     let place = Place::with_units(&[&members[0], &members[1]]);
     let mut daemon = place.run(&[]);
     let first = daemon.caretaker();
+    assert_eq!(fs::read_to_string(format!("/proc/{first}/comm")).unwrap(), "commonhold\n", "as top shows it");
     kill(first, libc::SIGKILL);
     daemon.says("problem: the caretaker was killed; another one has taken its place");
     assert_ne!(daemon.caretaker(), first);

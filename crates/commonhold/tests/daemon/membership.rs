@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::support::{Place, Process, eventually, is_root};
+use crate::support::{Place, Process, eventually, is_root, state};
 
 /// Users and groups that no machine has; each test has its own, so that none sees another's processes.
 const USER: u32 = 54_322;
@@ -78,6 +78,10 @@ fn who_is_in_no_unit_says_why() {
     of(daemon.pid()).refused(69, &["is in no unit", "the daemon's own"]);
     of(daemon.caretaker()).refused(69, &["is in no unit", "the daemon's own"]);
     of(4_194_303).refused(69, &["process 4194303 does not exist"]);
+    let mut ended = Command::new("true").spawn().unwrap();
+    eventually("it has ended", || state(ended.id()) == 'Z');
+    of(ended.id()).refused(69, &["has ended, and its parent has not collected it yet"]);
+    ended.wait().unwrap();
     let json = place.call(&["status", "--json", "--pid", &std::process::id().to_string()]);
     let found: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!((&found["pid"], &found["unit"]), (&std::process::id().into(), &"shared".into()));

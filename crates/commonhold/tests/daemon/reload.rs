@@ -46,11 +46,15 @@ fn a_bad_change_leaves_the_old_contract_in_force() {
     assert!(daemon.err().contains("contract.toml:3:1"), "{}", daemon.err());
     assert!(daemon.err().contains("unknown key `ticket`"), "{}", daemon.err());
     assert_eq!(place.units(), ["a"]);
+    let problems = place.status()["problems"].to_string();
+    assert!(problems.contains("contract.toml was not reloaded"), "{problems}");
     // It is mended, and taken.
     place.write("version = 1\n[unit.b]\ntickets = 5\n");
     daemon.signal(libc::SIGHUP);
     daemon.says("reloaded contract.toml");
     assert_eq!(place.units(), ["b"]);
+    let problems = place.status()["problems"].to_string();
+    assert!(!problems.contains("reloaded"), "{problems}");
 }
 
 #[test]

@@ -137,6 +137,20 @@ fn a_second_daemon_is_refused() {
     assert!(UnixStream::connect(place.socket()).is_ok(), "the first one still answers");
 }
 
+/// Before anything is changed: else a caretaker would have to undo it, and to say so.
+#[test]
+fn where_no_socket_can_be_the_daemon_does_not_begin() {
+    let place = Place::with("version = 1\n[unit.a]\n");
+    std::fs::create_dir_all(place.socket()).unwrap();
+    let refused = place.call(&["run", "contract.toml", "--backend", "user", "--for", "1s"]);
+    refused.refused(71, &["cannot remove an old socket", "choose another --directory"]);
+    assert!(!refused.err.contains("caretaker") && !place.directory().join("journal").exists(), "{refused:?}");
+    let long = "d".repeat(120);
+    let refused = place.call(&["run", "contract.toml", "--for", "1s", "--directory", &long]);
+    refused.refused(71, &["cannot open a socket", "choose another --directory"]);
+    assert!(!refused.err.contains("caretaker"), "{refused:?}");
+}
+
 #[test]
 fn a_dry_run_plans_and_touches_nothing() {
     let members = [Process::sleeper(), Process::sleeper()];

@@ -519,6 +519,7 @@ fn a_reload_that_drops_a_unit_undoes_its_exchanges() {
     assert_eq!(of(&place, "a", "disk"), (70, 100));
     place.write("version = 1\n[unit.a]\n");
     daemon.signal(libc::SIGHUP);
-    daemon.says("exchange 3 is undone, since a unit is gone");
+    daemon.says("exchange 3 is undone, since a unit is gone: ");
+    daemon.says(" lends 30 disk tickets to a unit that is gone");
     assert_eq!([of(&place, "a", "disk"), of(&place, "a", "cpu")], [(100, 100), (100, 100)]);
 }

@@ -236,10 +236,10 @@ pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
     undone
 }
 
-/// The daemon was killed: where it complained, this is told instead.
+/// The daemon was killed, or gave up: where it complained, this is told instead.
 fn complain(undone: &Undone) {
     let mut to = io::stderr().lock();
-    let _ = writeln!(to, "commonhold: the daemon was killed; {undone}");
+    let _ = writeln!(to, "commonhold: the daemon ended and left this to its caretaker: {undone}");
     let kinds = [("note", &undone.notices), ("problem", &undone.problems)];
     for (kind, what) in kinds.iter().flat_map(|(kind, all)| all.iter().map(move |what| (kind, what))) {
         // Its terminal may be gone as well.
@@ -254,6 +254,8 @@ fn withdraw() {
         stand_as_before();
     }
     let _ = rustix::process::chdir("/");
+    // The kernel has named it after the link that it was started by, `exe`.
+    let _ = rustix::thread::set_name(c"commonhold");
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
         // SAFETY: ignoring a signal runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
