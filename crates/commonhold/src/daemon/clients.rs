@@ -130,7 +130,9 @@ impl Clients {
     /// later: at that time the machine has been changed already.
     pub(super) fn make_way(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(cannot(path, "remove an old socket", e)),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(cannot(path, "remove an old socket", e));
+            }
             _ => {}
         }
         SocketAddr::from_pathname(path).map(drop).map_err(|e| cannot(path, "open a socket", e))

@@ -79,7 +79,9 @@ fn the_next_daemon_undoes_what_two_killed_ones_left() {
     kill(daemon.caretaker(), libc::SIGKILL);
     daemon.kill();
     assert!(members.iter().all(Process::is_confined), "nobody is there to undo it");
-    place.call(&["status"]).refused(69, &["no daemon runs here", "the next one in", "undoes what it has left"]);
+    place
+        .call(&["status"])
+        .refused(69, &["no daemon runs here", "the next one in", "undoes what it has left"]);
 
     place.write("version = 1\n[unit.other]\n");
     let next = place.run(&[]);

@@ -1,13 +1,13 @@
 //! Taking back properties of systemd units.
 //!
-//! A systemd that does not answer is asked once more at the end, when nobody is held any longer. What it does not answer for
+//! A systemd that does not answer is asked again at the end, when nobody is held any longer. What it does not answer for
 //! then, it keeps until it is asked again or the machine starts anew. The files of it are taken away all the same, so that it
 //! lasts no longer than the next `daemon-reload`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Undone;
 use crate::systemd::{Error, Held, Manager, Property, Value, Whose};
@@ -35,8 +35,15 @@ impl Entry {
     }
 }
 
-/// When a systemd that did not answer is asked once more.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long a systemd that did not answer is left alone before it is asked again (exponential back-off). On a busy machine a call
+/// may well take longer than the two seconds that it is given.
+const PAUSES: [Duration; 4] = match cfg!(test) {
+    true => [Duration::from_millis(1); 4],
+    false => [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)],
+};
+
+/// Whoever waits for the end hears this often that there is progress.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
 /// What is held, by systemd and unit.
 type AllHeld = BTreeMap<Whose, BTreeMap<String, BTreeMap<Property, Held>>>;
@@ -79,12 +86,21 @@ impl Restored {
         unit.is_some_and(|unit| self.systemds.contains(&(unit.to_owned(), property)))
     }
 
-    /// Asks once more where systemd did not answer, and has it read its files anew, where one is gone that it counts among them.
+    /// Asks again where systemd did not answer, and has it read its files anew, where one is gone that it counts among them.
     /// The last: it takes its time, and nobody is held meanwhile.
     pub(super) fn finish(mut self, undone: &mut Undone, progress: &mut dyn FnMut()) {
-        for Silent { manager, units, reload, .. } in std::mem::take(&mut self.silent) {
-            thread::sleep(AGAIN_AFTER);
-            restore_all((manager, reload), units, &mut self, undone, progress);
+        for pause in PAUSES {
+            if self.silent.is_empty() {
+                break;
+            }
+            let until = Instant::now() + pause;
+            while let Some(left) = until.checked_duration_since(Instant::now()) {
+                thread::sleep(left.min(SIGN_OF_LIFE));
+                progress();
+            }
+            for Silent { manager, units, reload, .. } in std::mem::take(&mut self.silent) {
+                restore_all((manager, reload), units, &mut self, undone, progress);
+            }
         }
         for Silent { error, units, .. } in self.silent {
             let units: Vec<String> = units.into_iter().map(|(unit, _)| unit).collect();
@@ -333,9 +349,10 @@ mod tests {
 
     /// As a busy machine does, when its daemon is stopped.
     #[test]
-    fn a_systemd_that_was_late_once_is_asked_once_more() {
+    fn a_systemd_that_was_late_is_asked_again() {
         let played = Played::new(true);
         let entries = held(&played);
+        played.fail("SetUnitProperties", Fault::Silence);
         played.fail("SetUnitProperties", Fault::Silence);
         assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
         assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
@@ -346,8 +363,9 @@ mod tests {
     fn where_systemd_does_not_answer_the_files_go_and_it_is_said_once() {
         let played = Played::new(true);
         let entries = held(&played);
-        played.fail("GetUnit", Fault::Silence);
-        played.fail("GetUnit", Fault::Silence);
+        for _ in 0..=PAUSES.len() {
+            played.fail("GetUnit", Fault::Silence);
+        }
         let undone = undo(&entries);
         assert_eq!(undone.problems.len(), 1, "{undone:?}");
         assert!(undone.problems[0].starts_with("a.slice, b.scope: properties"), "{undone:?}");
