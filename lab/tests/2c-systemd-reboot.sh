@@ -4,8 +4,9 @@
 # memory: 3072
 # needs: commonhold.deb
 # only: with --all
-# The machine is started anew while the packaged daemon holds. The daemon comes by itself and holds, with the tickets that were
-# set before; an administrator's limits are there, and once the daemon has ended, nothing else is.
+# The machine is started anew while the packaged daemon holds. The daemon comes by itself and holds, with the contract's tickets:
+# those that were set before are kept in /run, which is empty then. An administrator's limits are there, and once the daemon has
+# ended, nothing else is.
 
 . /job/systemd.sh
 
@@ -23,6 +24,9 @@ has_tickets() {
 	commonhold tickets > tickets.txt 2>&1
 	detail=$(grep -w physics tickets.txt | head -n 1)
 	case $detail in *" 700"*) ;; *) return 1 ;; esac
+}
+has_contracts_tickets() {
+	! has_tickets && case $detail in physics*) ;; *) return 1 ;; esac
 }
 # only_administrators: of properties that are set for slices.
 only_administrators() {
@@ -45,7 +49,7 @@ ok "the machine has started anew" test "$(cat /proc/sys/kernel/random/boot_id)" 
 ok "the daemon runs" wait_for 150 is_active commonhold
 on ana "setsid sleep 941 < /dev/null > /dev/null 2>&1 &"
 holds_service "it holds"
-ok "with the tickets from before" wait_for 20 has_tickets
+ok "with the contract's tickets" wait_for 20 has_contracts_tickets
 ok "an administrator's properties are there" soon 20 are_set
 ok "and in force" is "$(cat "$slice/cpuset.cpus") $(cat "$slice/cpu.weight")" "0-3 50"
 ok "it ends" systemctl disable --now commonhold

@@ -163,8 +163,8 @@ lags() {
 	ok "the packaged daemon starts $how" starts_service
 	holds_service "it holds"
 	on ana "systemd-run --user --unit lab-spin /job/spin 900 8" > /dev/null 2>&1
-	on ana "systemd-run --user --unit lab-touch sh -c 'while :; do /job/work touch grows 700 2; sleep 5; done'" > /dev/null 2>&1
-	on carol "systemd-run --user --unit lab-touch /job/work touch wants 1500 1000" > /dev/null 2>&1
+	on ana "systemd-run --user --unit lab-touch sh -c 'while :; do /job/work touch grows 500 2; sleep 5; done'" > /dev/null 2>&1
+	on carol "systemd-run --user --unit lab-touch /job/work touch wants 1000 1000" > /dev/null 2>&1
 	on carol "systemd-run --user --unit lab-spin sh -c 'while :; do /job/spin 3 8; sleep 4; done'" > /dev/null 2>&1
 	sleep 10
 	measured shows
