@@ -19,6 +19,10 @@ pub(crate) fn main(args: &Calibrate) -> Result<Exit, Failure> {
 }
 
 fn disk(folder: &Path, args: &Calibrate) -> Result<Exit, Failure> {
+    if folder.exists() && !folder.is_dir() {
+        let what = "it is not a folder; give a folder on a file system of the disk";
+        return Err(Failure::new(Exit::NoInput, format!("{}: {what}", folder.display())));
+    }
     let target = Target::below(folder).map_err(|error| match &error {
         LiveError::File { path, source, .. } if path == folder => Failure::new(Exit::of_named(source), error),
         _ => error.into(),

@@ -18,7 +18,7 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     // The users of another machine cannot be asked for here.
     let names = args.machine.is_none().then_some(&here);
     if let (None, Some(warning)) = (&args.machine, load::doubt(&args.contract)) {
-        output::complain(&warning);
+        output::warn(&warning);
     }
     if args.json {
         return json(args, &machine, names);
@@ -31,7 +31,7 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     let asked = loaded.contract.asked_for();
     for (resource, holding) in Resource::ALL.into_iter().zip(&holdings) {
         if let (true, Some(warning)) = (asked[resource], holding.warning()) {
-            output::complain(&warning);
+            output::warn(&warning);
         }
     }
     let divisions = divide(&loaded.contract, &machine);

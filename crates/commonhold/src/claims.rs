@@ -6,23 +6,21 @@ use commonhold_report::claims::{COLUMNS, html, json, text};
 
 use crate::cli::Claims;
 use crate::exit::{Exit, Failure};
-use crate::output;
+use crate::output::{self, Page};
 use crate::progress::Progress;
 
 pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
     let rows = select(&args.ids).map_err(|e| Failure::new(Exit::Usage, e))?;
+    let page = args.html.as_deref().map(Page::at).transpose()?;
     let seeds: Vec<u64> = (1..=args.seeds).collect();
     let progress = Progress::new("runs", count(&rows, seeds.len()));
     let runs = run(&rows, &seeds, &|_| progress.step());
     drop(progress);
     let claims = assess(&rows, &runs, &command(args));
-    if let Some(path) = &args.html {
-        output::write_page(path, &html(&claims))?;
-    }
     // A file or a pipe has room for the whole table.
     let style = output::style();
     let style = if output::is_terminal() { style } else { Style { width: COLUMNS, ..style } };
-    output::print(&if args.json { json(&claims) } else { text(&claims, style) })?;
+    Page::after(page, &if args.json { json(&claims) } else { text(&claims, style) }, || html(&claims))?;
     Ok(if runs.sound() { Exit::Ok } else { Exit::Broken })
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Command as Definition, Parser, Subcommand, ValueEnum};
 use commonhold_contract::{Discipline, MEMBER_FORMS, MEMBER_RULES};
 use commonhold_live::kernel::BUILT_IN;
 use commonhold_policy::rights::TICKETS_MAX;
@@ -30,7 +30,14 @@ const LONG_VERSION: &str = if BUILT_IN {
 /// A contract says what each unit, a named group of processes, holds of the machine. Commonhold isolates units from each
 /// other. It lends what a unit leaves idle, and calls it back when that unit wants it. It keeps accounts of all this.
 #[derive(Debug, Parser)]
-#[command(name = "commonhold", version, long_version = LONG_VERSION, after_help = Exit::table(), after_long_help = Exit::table())]
+#[command(
+    name = "commonhold",
+    version,
+    long_version = LONG_VERSION,
+    after_help = Exit::table(),
+    after_long_help = Exit::table(),
+    mut_subcommands = in_paragraphs
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -669,7 +676,7 @@ pub(crate) struct Cancel {
 /// Show what isolation and sharing are worth on this machine
 ///
 /// Holds the contract while real work runs. A light unit's job runs alone first, then beside a heavy unit under each scheme:
-/// smp, quota and isolate. The response times are compared. Writes a report with plots.
+/// smp, quota and isolate. The response times are compared. Writes a report with plots. Ctrl-C ends it, the daemon and the jobs.
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// The contract; it must have the units `light` and `heavy` [default: the built-in examples/two-groups.toml]
@@ -836,6 +843,25 @@ impl From<SchedulerChoice> for commonhold_sim::scenario::Scheduler {
     }
 }
 
+/// The command with each paragraph of its description in one line: clap fills these to the terminal's width. In a verbatim
+/// comment, lines end where the source's do. Indented lines are tables, and stay as they are.
+fn in_paragraphs(command: Definition) -> Definition {
+    let command = command.mut_subcommands(in_paragraphs);
+    let Some(about) = command.get_long_about().map(ToString::to_string) else { return command };
+    let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+    let mut lines: Vec<String> = Vec::new();
+    for line in about.lines() {
+        match lines.last_mut().filter(|before| is_prose(before) && is_prose(line)) {
+            Some(before) => {
+                before.push(' ');
+                before.push_str(line);
+            }
+            None => lines.push(line.to_owned()),
+        }
+    }
+    command.long_about(lines.join("\n"))
+}
+
 /// How members are written, below `check --help`.
 fn members() -> String {
     let forms = MEMBER_FORMS.iter().map(|form| (form.forms.join(", "), form.who));
@@ -919,4 +945,43 @@ fn number_of(text: &str) -> Result<Number, String> {
     let tickets = number.parse().ok().filter(|tickets| digits && (0..=TICKETS_MAX).contains(tickets));
     let tickets = tickets.ok_or_else(|| format!("a unit cannot have `{number}` tickets: write {range}"))?;
     Ok(Number { resource, tickets })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// No line is longer than the terminal is wide. None ends early: the word that follows would not have fitted. So says each
+    /// line of a paragraph, since no other line begins at the edge behind one that does.
+    #[test]
+    fn help_is_filled_to_the_terminals_width() {
+        fn hold(command: &mut Definition, width: usize) {
+            let help = command.clone().term_width(width).render_long_help().to_string();
+            let text = help.split("Usage:").next().unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            for pair in lines.windows(2) {
+                assert!(pair[0].chars().count() <= width, "{}: {}", command.get_name(), pair[0]);
+                let in_paragraph = pair.iter().all(|line| !line.is_empty() && !line.starts_with(' '));
+                let word = pair[1].split(' ').next().unwrap_or_default().chars().count();
+                let room = width.saturating_sub(pair[0].chars().count());
+                assert!(
+                    !in_paragraph || room < word + 1,
+                    "{}: {} | {}",
+                    command.get_name(),
+                    pair[0],
+                    pair[1]
+                );
+            }
+            for below in command.get_subcommands_mut() {
+                hold(below, width);
+            }
+        }
+        for width in [80, 90, 100] {
+            let mut command = Cli::command();
+            command.build();
+            hold(&mut command, width);
+        }
+    }
 }

@@ -69,7 +69,7 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     let mut client = Client::from(stream);
     let EnterReply { outside } = call(&mut client, &Call::Enter { unit: args.unit.clone() })?;
     if let Some(why) = outside {
-        output::complain(&format!(
+        output::warn(&format!(
             "commonhold exec: warning: control groups do not hold this process in unit {}: it is {why}; start it from a login \
              session (a console, ssh) instead",
             args.unit

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use crate::output;
+
 /// Every exit code of the program. Those from 64 to 78 have the meaning of BSD's sysexits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -27,6 +29,8 @@ pub(crate) enum Exit {
     System,
     /// Another daemon, or another program, owns what this one needs.
     Taken,
+    /// A file that is to be written cannot be. It shares its code with [`Exit::Taken`].
+    CannotCreate,
     /// The caller may not do this.
     NotAllowed,
     /// `exec`, `offer`, `scale`: the command was found and cannot be run.
@@ -38,6 +42,7 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
+    /// One for each code.
     pub(crate) const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Invalid,
@@ -66,7 +71,7 @@ impl Exit {
             Exit::Unavailable => 69,
             Exit::Broken => 70,
             Exit::System => 71,
-            Exit::Taken => 73,
+            Exit::Taken | Exit::CannotCreate => 73,
             Exit::NotAllowed => 77,
             Exit::CannotRun => 126,
             Exit::NotFound => 127,
@@ -87,7 +92,7 @@ impl Exit {
     fn meaning(self) -> &'static str {
         match self {
             Exit::Ok => "all went well",
-            Exit::Invalid => "the contract is invalid, or the machine cannot give what it promises",
+            Exit::Invalid => "the contract or another input is invalid, or exceeds what the machine has",
             Exit::Usage => "the command line is wrong",
             Exit::Unmeasured => "scale: the program failed at some size, or could not be measured there",
             Exit::Refused => "tickets: such a change cannot be made, and nothing changed",
@@ -95,7 +100,9 @@ impl Exit {
             Exit::Unavailable => "no daemon runs here, or it or the machine has not what was asked for",
             Exit::Broken => "sim: one of the program's own checks failed; do not trust the result",
             Exit::System => "the kernel refused something that should have worked",
-            Exit::Taken => "another daemon or program owns something that is needed",
+            Exit::Taken | Exit::CannotCreate => {
+                "a file cannot be written, or another daemon or program owns what is needed"
+            }
             Exit::NotAllowed => "the caller may not do this",
             Exit::CannotRun => "exec, offer, scale: the command was found and cannot be run",
             Exit::NotFound => "exec, offer, scale: there is no such command",
@@ -121,22 +128,33 @@ impl From<Exit> for ExitCode {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
+    /// Free of control characters, but for line ends and for the colours of diagnostics.
     message: String,
+    /// Diagnostics have their own headings.
+    is_rendered: bool,
 }
 
 impl Failure {
+    /// Says what a user, a daemon or a file said, as it may be shown: see [`output::shown`].
     pub(crate) fn new(exit: Exit, message: impl fmt::Display) -> Failure {
-        Failure { exit, message: message.to_string() }
+        Failure { exit, message: output::shown(&message.to_string()), is_rendered: false }
+    }
+
+    /// Of diagnostics, as [`commonhold_contract::render`] wrote them.
+    pub(crate) fn rendered(exit: Exit, diagnostics: &str) -> Failure {
+        Failure { exit, message: diagnostics.trim_end().to_owned(), is_rendered: true }
+    }
+
+    /// What went wrong, without a heading.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 }
 
-/// Diagnostics come rendered, with their own headings; everything else gets the usual one.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match ["error", "warning", "\u{1b}"].iter().any(|heading| self.message.starts_with(heading)) {
-            true => f.write_str(&self.message),
-            false => write!(f, "error: {}", self.message),
-        }
+        let heading = if self.is_rendered { "" } else { "error: " };
+        write!(f, "{heading}{}", self.message)
     }
 }
 

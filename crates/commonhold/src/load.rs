@@ -58,7 +58,7 @@ pub(crate) fn check_text(
     let rendered = render(&diagnostics, text, file, std::io::stderr().is_terminal());
     match contract {
         Some(contract) => Ok(Loaded { contract, warnings: rendered }),
-        None => Err(Failure::new(Exit::Invalid, rendered.trim_end())),
+        None => Err(Failure::rendered(Exit::Invalid, &rendered)),
     }
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn divided(contract: &Contract, machine: &Machine) -> Machine {
 /// which may have isolated CPUs that this process may not use.
 pub(crate) fn tell_of_cpus(contract: &Contract, machine: &Machine, is_here: bool) {
     for note in cpu_notes(contract, machine, is_here) {
-        output::complain(&format!("note: {note}"));
+        output::warn(&format!("note: {note}"));
     }
 }
 
@@ -139,6 +139,18 @@ pub(crate) fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failu
     });
     output::print(&format!("{document:#}"))?;
     Ok(Exit::Invalid)
+}
+
+/// The same for what went wrong before there was a text to find errors in, or beside them.
+pub(crate) fn fail_in_json(failure: &Failure) -> Result<Exit, Failure> {
+    let code = match failure.exit {
+        Exit::NoInput | Exit::NotAllowed => "unreadable",
+        _ => "failed",
+    };
+    // Of no place in the file.
+    let diagnostic = Diagnostic::error(code, 0..0, failure.message());
+    refuse_in_json(&[serde_json::json!({ "line": 1, "column": 1, "diagnostic": diagnostic })])?;
+    Ok(failure.exit)
 }
 
 /// The text of a contract's file.
@@ -199,7 +211,7 @@ pub(crate) fn machine_here() -> Result<Machine, Failure> {
 /// Warns where the machine's files list other CPUs than this process may use.
 pub(crate) fn warn_of_renumbering() {
     if let Some(renumbered) = topology::renumbered(Path::new("/")) {
-        output::complain(&format!("warning: {renumbered}"));
+        output::warn(&format!("warning: {renumbered}"));
     }
 }
 

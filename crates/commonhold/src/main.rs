@@ -28,22 +28,27 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
+use exit::{Exit, Failure};
 
 fn main() -> ExitCode {
     commonhold_live::keep_children();
     // clap leaves with 2 on wrong usage and with 0 on --help and --version.
     let cli = Cli::try_parse().unwrap_or_else(|error| {
-        let args: Vec<String> = std::env::args().collect();
+        // clap quotes arguments as they are.
+        let args: Vec<String> =
+            std::env::args_os().map(|arg| output::shown(&arg.to_string_lossy())).collect();
         match cli::stray_interval(&args) {
             Some(said) if error.use_stderr() => Cli::command().error(ErrorKind::NoEquals, said).exit(),
+            _ if error.use_stderr() => Cli::try_parse_from(args).err().unwrap_or(error).exit(),
             _ => error.exit(),
         }
     });
     let result = match &cli.command {
-        Command::Check(args) => check::main(args),
+        Command::Check(args) => in_form(args.json, check::main(args)),
         Command::Doctor(args) => doctor::main(args),
         Command::Calibrate(args) => calibrate::main(args),
-        Command::Run(args) => daemon::main(args),
+        // Only --dry-run prints JSON.
+        Command::Run(args) => in_form(args.json, daemon::main(args)),
         Command::Exec(args) => client::exec(args),
         Command::Status(args) => client::status(args),
         Command::Tickets(args) => client::tickets(args),
@@ -67,5 +72,13 @@ fn main() -> ExitCode {
             output::complain(&failure.to_string());
             failure.exit.into()
         }
+    }
+}
+
+/// A failure of a command that was asked for JSON is JSON, too.
+fn in_form(json: bool, result: Result<Exit, Failure>) -> Result<Exit, Failure> {
+    match result {
+        Err(failure) if json => load::fail_in_json(&failure),
+        result => result,
     }
 }

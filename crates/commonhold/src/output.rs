@@ -1,9 +1,11 @@
-//! Standard output: style, width, and readers that hang up.
+//! Standard output: style, width, and readers that hang up. Standard error, and pages that are written beside both.
 
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use commonhold_report::Style;
+use commonhold_report::{Style, is_foul};
+use rustix::fs::{Access, access};
 
 use crate::exit::{Exit, Failure};
 
@@ -37,12 +39,52 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a page of HTML.
-pub(crate) fn write_page(path: &Path, page: &str) -> Result<(), Failure> {
-    std::fs::write(path, page).map_err(|e| {
+/// A page of HTML that is written when the work is done. Whether it can be is asked before: the work may take minutes.
+#[derive(Debug)]
+pub(crate) struct Page(PathBuf);
+
+impl Page {
+    /// Finds out whether a page can be written to this path. What is there stays, and nothing new does.
+    pub(crate) fn at(path: &Path) -> Result<Page, Failure> {
+        let page = Page(path.to_owned());
+        try_to_write(path).map_err(|e| page.cannot(&e))?;
+        Ok(page)
+    }
+
+    /// Prints the result, and then writes the page: whatever becomes of it, the result has been seen.
+    pub(crate) fn after(
+        page: Option<Page>,
+        result: &str,
+        html: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        print(result)?;
+        page.map_or(Ok(()), |page| page.write(&html()))
+    }
+
+    pub(crate) fn write(&self, html: &str) -> Result<(), Failure> {
+        fs::write(&self.0, html).map_err(|e| self.cannot(&e))
+    }
+
+    fn cannot(&self, e: &io::Error) -> Failure {
         let remedy = "give a path in a folder that you may write to";
-        Failure::new(Exit::System, format!("{}: cannot write the page: {e}; {remedy}", path.display()))
-    })
+        let path = self.0.display();
+        Failure::new(Exit::CannotCreate, format!("{path}: cannot write the page: {e}; {remedy}"))
+    }
+}
+
+fn try_to_write(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(facts) if facts.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        // Not opened: a pipe would wait for its reader, and show it an end.
+        Ok(_) => Ok(access(path, Access::WRITE_OK)?),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => match File::create_new(path) {
+            Ok(_) => fs::remove_file(path),
+            // A link that leads to nothing yet.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(e) => Err(e),
+        },
+        Err(e) => Err(e),
+    }
 }
 
 /// A line on standard output of a program that goes on whatever happens to its output: on a full disk, or after the
@@ -51,7 +93,25 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// The same on standard error.
+/// A text with its control characters escaped, and those that reorder text: `\u{1b}`. They come from arguments, files and
+/// the daemon, and could move the cursor or hide what follows. Line ends stay, as some messages have several lines.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_foul(c) && c != '\n' && c != '\t' {
+            true => shown.extend(c.escape_unicode()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+/// A line on standard error that quotes what a user, a file or the daemon said.
+pub(crate) fn warn(line: &str) {
+    complain(&shown(line));
+}
+
+/// The same as [`say`] on standard error, as it is: it must hold nothing foreign that was not [`shown`].
 pub(crate) fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -59,4 +119,48 @@ pub(crate) fn complain(line: &str) {
 /// The same for text that has its own line ends, or is empty.
 pub(crate) fn complain_of(text: &str) {
     let _ = write!(io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_and_line_ends_are_not() {
+        assert_eq!(
+            shown("a\u{1b}[31m\u{7}\r\n\tä\u{9b}\u{202e}"),
+            "a\\u{1b}[31m\\u{7}\\u{d}\n\tä\\u{9b}\\u{202e}"
+        );
+        let failure = Failure::new(Exit::Usage, "\u{1b}[1merror");
+        assert_eq!(failure.to_string(), "error: \\u{1b}[1merror");
+    }
+
+    #[test]
+    #[allow(clippy::unwrap_used)]
+    fn a_page_that_cannot_be_written_is_refused_and_nothing_is_left_of_the_question() {
+        let folder = tempfile::tempdir().unwrap();
+        let page = |name: &str| Page::at(&folder.path().join(name));
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+        page("new.html").unwrap();
+        assert_eq!(names(), 0);
+        for name in ["missing/new.html", ".", "new.html/"] {
+            assert_eq!(page(name).unwrap_err().exit, Exit::CannotCreate, "{name}");
+        }
+        fs::write(folder.path().join("old.html"), "old").unwrap();
+        let old = page("old.html").unwrap();
+        assert_eq!(fs::read(folder.path().join("old.html")).unwrap(), b"old");
+        old.write("new").unwrap();
+        assert_eq!(fs::read(folder.path().join("old.html")).unwrap(), b"new");
+        // A pipe without a reader is not waited for.
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            folder.path().join("pipe"),
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        )
+        .unwrap();
+        page("pipe").unwrap();
+        std::os::unix::fs::symlink("later.html", folder.path().join("link")).unwrap();
+        page("link").unwrap().write("later").unwrap();
+        assert_eq!(names(), 4);
+    }
 }

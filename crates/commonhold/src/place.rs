@@ -106,7 +106,7 @@ pub(crate) fn warn_of_others(directory: &Path) {
     places.dedup();
     for other in places.iter().filter(|other| *other != directory && !is_trap(other)) {
         if UnixStream::connect(socket(other)).is_ok() {
-            output::complain(&format!(
+            output::warn(&format!(
                 "warning: another daemon runs in {}; two that hold the same processes undo each other's work",
                 other.display()
             ));

@@ -20,6 +20,7 @@ use regex_lite::Regex;
 
 use crate::cli::Scale;
 use crate::exit::{Exit, Failure};
+use crate::output::Page;
 use crate::progress::Progress;
 use crate::signals::Signals;
 use crate::{load, output};
@@ -37,14 +38,14 @@ const SHORT_NS: u64 = 100_000_000;
 const SPREAD: f64 = 0.2;
 
 pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
+    let page = args.html.as_deref().map(Page::at).transpose()?;
     if let Some(path) = &args.points {
-        show(args, &points::study(path)?)?;
+        show(args, &points::study(path)?, page)?;
         return Ok(Exit::Ok);
     }
     let machine = load::machine_here()?;
     let plan = Plan::of(args, &machine)?;
-    let signals = Signals::open(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
-        .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
+    let signals = Signals::of_an_end()?;
     let mut runs =
         Runs { plan: &plan, signals: &signals, notes: Notes::default(), learned: Learned::default() };
     let Some(sizes) = runs.measure()? else {
@@ -65,17 +66,13 @@ pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
             format!("no size could be measured; the first that failed is {size}: {why}"),
         ));
     }
-    show(args, &study)?;
+    show(args, &study, page)?;
     Ok(if failed.is_some() { Exit::Unmeasured } else { Exit::Ok })
 }
 
-fn show(args: &Scale, study: &Study) -> Result<(), Failure> {
-    output::print(&if args.json { report::json(study) } else { report::text(study, output::style()) })?;
-    // Whatever becomes of the page, the answer has been seen.
-    match &args.html {
-        Some(path) => output::write_page(path, &report::html(study)),
-        None => Ok(()),
-    }
+fn show(args: &Scale, study: &Study, page: Option<Page>) -> Result<(), Failure> {
+    let text = if args.json { report::json(study) } else { report::text(study, output::style()) };
+    Page::after(page, &text, || report::html(study))
 }
 
 fn interrupted() -> Failure {

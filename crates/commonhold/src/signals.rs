@@ -2,6 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::exit::{Exit, Failure};
+
+/// What ends a program by a key, by a request, or since the terminal is gone.
+const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +47,20 @@ impl Signals {
         }
     }
 
+    /// Those that end a program. One that the caller ignored, as `nohup` does, still ends nothing.
+    pub(crate) fn of_an_end() -> Result<Signals, Failure> {
+        let heeded: Vec<i32> = ENDING.into_iter().filter(|signal| !is_ignored(*signal)).collect();
+        Signals::open(&heeded)
+            .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))
+    }
+
+    /// Waits for so long, or until a signal has come: whether one has. It is still the next one.
+    pub(crate) fn came_within(&self, time: Duration) -> bool {
+        let time = Timespec::try_from(time).ok();
+        let mut files = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
+        poll(&mut files, time.as_ref()).is_ok_and(|ready| ready > 0)
+    }
+
     /// The next signal that came, if any.
     pub(crate) fn next(&self) -> Option<Came> {
         // SAFETY: the kernel fills the whole structure or nothing.
@@ -58,4 +80,26 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the kernel fills the structure or refuses; nothing is changed.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0 && now.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Ends this process by a signal that it blocked, so that its parent sees what ended it.
+pub(crate) fn end_by(signal: i32) -> ! {
+    // SAFETY: plain system calls on a set that lives on this stack; the default action runs no code.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, signal);
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+    }
+    std::process::exit(128 + signal)
 }

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 use crate::cli::{ALL, Sim};
 use crate::exit::{Exit, Failure};
+use crate::output::Page;
 use crate::progress::{Progress, RunProgress};
 use crate::{load, output};
 
@@ -20,22 +21,21 @@ pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
     let (mut scenario, machine) = open(args)?;
     let every = args.trace.map(|every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1));
     scenario.workload.trace_ns = every;
+    let page = args.html.as_deref().map(Page::at).transpose()?;
     if args.compare {
-        return compare(args, &scenario, &machine);
+        return compare(args, &scenario, &machine, page);
     }
     if !args.disciplines.is_empty() {
-        return compare_disciplines(args, &scenario, &machine);
+        return compare_disciplines(args, &scenario, &machine, page);
     }
     let runs = run_all(std::slice::from_ref(&scenario), args.seed, args.runs)?;
     let study = study(args, &scenario, &machine, runs);
-    if let Some(path) = &args.html {
-        output::write_page(path, &simulation::html(&study))?;
-    }
-    output::print(&match (args.json, args.csv) {
+    let text = match (args.json, args.csv) {
         (true, _) => simulation::json(&study),
         (_, true) => simulation::csv(&study),
         _ => simulation::text(&study, output::style()),
-    })?;
+    };
+    Page::after(page, &text, || simulation::html(&study))?;
     Ok(if study.sound() { Exit::Ok } else { Exit::Broken })
 }
 
@@ -52,7 +52,7 @@ fn study(args: &Sim, scenario: &Scenario, machine: &str, runs: Vec<Outcome>) -> 
 }
 
 /// The scenario under every scheme, and each unit alone on its share.
-fn compare(args: &Sim, scenario: &Scenario, machine: &str) -> Result<Exit, Failure> {
+fn compare(args: &Sim, scenario: &Scenario, machine: &str, page: Option<Page>) -> Result<Exit, Failure> {
     let kinds = [Scheme::Smp, Scheme::Quota, Scheme::Isolate];
     let mut scenarios: Vec<Scenario> = kinds.iter().map(|scheme| under(scenario, *scheme)).collect();
     let units = units_that_end(scenario);
@@ -64,19 +64,22 @@ fn compare(args: &Sim, scenario: &Scenario, machine: &str) -> Result<Exit, Failu
     let path = |unit: &UnitId| scenario.contract.unit(*unit).path.clone();
     let alone = units.iter().map(|unit| Alone { unit: path(unit), runs: next() }).collect();
     let schemes = Schemes { studies, alone };
-    if let Some(path) = &args.html {
-        output::write_page(path, &schemes::html(&schemes))?;
-    }
-    output::print(&match (args.json, args.csv) {
+    let text = match (args.json, args.csv) {
         (true, _) => schemes::json(&schemes),
         (_, true) => schemes::csv(&schemes),
         _ => schemes::text(&schemes, output::style()),
-    })?;
+    };
+    Page::after(page, &text, || schemes::html(&schemes))?;
     Ok(if schemes.sound() { Exit::Ok } else { Exit::Broken })
 }
 
 /// The scenario under each of the disciplines.
-fn compare_disciplines(args: &Sim, scenario: &Scenario, machine: &str) -> Result<Exit, Failure> {
+fn compare_disciplines(
+    args: &Sim,
+    scenario: &Scenario,
+    machine: &str,
+    page: Option<Page>,
+) -> Result<Exit, Failure> {
     let (scheduler, scheme) = (scenario.hardware.kernel.scheduler, scenario.contract.machine.scheme);
     if scheme == Scheme::Smp || scheduler != Scheduler::Commonhold {
         let (what, remedy) = if scheme == Scheme::Smp {
@@ -99,14 +102,12 @@ fn compare_disciplines(args: &Sim, scenario: &Scenario, machine: &str) -> Result
         study: study(args, scenario, machine, outcomes.by_ref().take(runs).collect()),
     });
     let compared = Disciplines { under: under.collect() };
-    if let Some(path) = &args.html {
-        output::write_page(path, &disciplines::html(&compared))?;
-    }
-    output::print(&match (args.json, args.csv) {
+    let text = match (args.json, args.csv) {
         (true, _) => disciplines::json(&compared),
         (_, true) => disciplines::csv(&compared),
         _ => disciplines::text(&compared, output::style()),
-    })?;
+    };
+    Page::after(page, &text, || disciplines::html(&compared))?;
     Ok(if compared.sound() { Exit::Ok } else { Exit::Broken })
 }
 
@@ -247,7 +248,7 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
             output::complain_of(&said);
             Ok((scenario, about.title))
         }
-        None => Err(Failure::new(Exit::Invalid, said.trim_end())),
+        None => Err(Failure::rendered(Exit::Invalid, &said)),
     }
 }
 

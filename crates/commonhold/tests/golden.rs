@@ -21,3 +21,38 @@ fn a_comparison_does_not_depend_on_the_number_of_threads() {
     };
     assert_eq!(compare("1"), compare("8"));
 }
+
+/// Whatever quotes an argument: our own messages, and those about the command line.
+#[test]
+fn no_message_has_control_characters_of_an_argument() {
+    let foul = "a\u{1b}[31m\u{7}\u{9b}";
+    for arguments in [
+        &["exec", foul, "--directory", foul, "--", "true"][..],
+        &["status", "--directory", foul],
+        &["check", foul],
+        &["check", foul, "--machine", foul],
+        &["check", foul, "--machine", "cpus:\u{1b}"],
+        &["sim", foul],
+        &["scale", "--points", foul],
+        &["scale", "--html", "/missing/\u{1b}", "--", "true"],
+        &["scale", "--", foul],
+        &["scale", "-\u{1b}"],
+        &["claims", foul],
+        &["calibrate", foul],
+        &["generate", "workload", foul],
+        &["generate", "completions", foul],
+        &["demo", "--report", "/missing/\u{1b}"],
+        &[foul],
+        &["sim", ".", "--seed", foul],
+        &["run", foul, "--for", foul],
+        // What begins as a rendered message does.
+        &["check", "\u{1b}[1mwarning"],
+    ] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_commonhold"));
+        let output = command.args(arguments).output().expect("the program can be run");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && !said.is_empty(), "{arguments:?}: {output:?}");
+        assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{arguments:?}: {said:?}");
+        assert!(said.contains("\\u{1b}"), "{arguments:?}: {said}");
+    }
+}

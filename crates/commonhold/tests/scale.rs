@@ -126,6 +126,42 @@ fn what_cannot_be_measured_is_said_with_its_exit_code() {
     }
 }
 
+#[test]
+fn a_page_that_cannot_be_written_is_refused_before_the_program_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = folder.path().join("ran");
+    for page in [folder.path().join("missing/page.html"), folder.path().to_owned()] {
+        let output = scale(&["--html", page.to_str().unwrap(), "--", "touch", ran.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(73), "{output:?}");
+        assert!(errors(&output).contains("cannot write the page"), "{output:?}");
+        assert!(!ran.exists());
+    }
+}
+
+/// A program under `nohup` outlives its terminal.
+#[test]
+fn a_hangup_that_the_caller_ignored_ends_no_study() {
+    let script = "trap '' HUP; \"$0\" scale --cpus 1 --repeat 1 --warm-up 0 -- sh -c 'sleep 1.5; : 7424.5'";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_commonhold")]).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let of_study = || std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id()));
+    let began = std::time::Instant::now();
+    let study = loop {
+        if let Some(pid) = of_study().unwrap_or_default().split_whitespace().next() {
+            let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            if !children.unwrap_or_default().trim().is_empty() {
+                break pid.parse().unwrap();
+            }
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "no program was started");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    };
+    let pid = rustix::process::Pid::from_raw(study).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
 /// Processes with that word in their command line.
 fn running(word: &str) -> usize {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -344,7 +380,7 @@ fn points_of_a_file_are_fitted() {
     assert!((law["alpha"].as_f64().unwrap() - 0.1).abs() < 1e-4, "{law}");
     std::fs::write(&path, "1,10\n2,18 MB\n\n4\n").unwrap();
     let output = scale(&["--points", file]);
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
     let said = errors(&output);
     assert!(
         said.contains(&format!("{file}:2: `2,18 MB`")) && said.contains(&format!("{file}:4: `4`")),
@@ -352,8 +388,10 @@ fn points_of_a_file_are_fitted() {
     );
     // One that would never end, and one that is not there.
     assert!(Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap().success());
-    for name in ["pipe", "none"] {
-        assert_eq!(scale(&["--points", folder.path().join(name).to_str().unwrap()]).status.code(), Some(2));
+    for name in ["pipe", "none", "."] {
+        assert_eq!(scale(&["--points", folder.path().join(name).to_str().unwrap()]).status.code(), Some(66));
     }
+    std::fs::write(&path, "# none\n").unwrap();
+    assert_eq!(scale(&["--points", file]).status.code(), Some(1));
     assert_eq!(scale(&["--points", file, "--", "true"]).status.code(), Some(2));
 }

@@ -38,7 +38,7 @@ pub mod tickets;
 pub mod tree;
 pub mod words;
 
-pub use table::Style;
+pub use table::{Style, is_foul};
 
 /// The version of the JSON documents' shape. It rises when a field changes its meaning or goes away, not when one is
 /// added.

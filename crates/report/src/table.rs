@@ -238,9 +238,13 @@ pub(crate) fn fit(text: &str, columns: usize) -> String {
     kept
 }
 
-/// The text without what could move the cursor, hide or reorder what follows: names come from other people's programs.
+/// Whether a character could move the cursor, hide or reorder what follows.
+pub fn is_foul(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The text without such characters: names come from other people's programs.
 pub(crate) fn clean(text: &str) -> String {
-    let is_foul = |c: char| c.is_control() || matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if is_foul(c) { '\u{FFFD}' } else { c }).collect()
 }
 

@@ -18,6 +18,8 @@ use commonhold_report::{status, tree};
 
 use crate::cli::{BackendChoice, Demo};
 use crate::exit::{Exit, Failure};
+use crate::output::Page;
+use crate::signals::{self, Signals};
 use crate::{load, output, place};
 use session::{Job, Session};
 pub(crate) use work::task;
@@ -35,11 +37,30 @@ const DRAW: Duration = Duration::from_millis(250);
 const HEAD_START: Duration = Duration::from_millis(500);
 
 pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
+    let page = Page::at(&args.report)?;
+    let signals = Signals::of_an_end()?;
+    let result = compare(args, &page, &signals);
+    // By now everything that was started has ended, and its directory is gone.
+    match signals.next() {
+        Some(came) => signals::end_by(came.signal),
+        None => result,
+    }
+}
+
+/// Waits for so long. A signal is a failure, so that everything is ended in order; `main` ends the program by it.
+fn pause(signals: &Signals, time: Duration) -> Result<(), Failure> {
+    match signals.came_within(time) {
+        true => Err(Failure::new(Exit::Interrupted, "interrupted")),
+        false => Ok(()),
+    }
+}
+
+fn compare(args: &Demo, page: &Page, signals: &Signals) -> Result<Exit, Failure> {
     let directory = session::Directory::make()?;
     place::warn_of_others(directory.path());
     let machine = load::machine(None)?.divided(false);
     let contract = contract(args, &machine, directory.path())?;
-    let plan = Plan::make(&machine, args.seconds, directory.path())?;
+    let plan = Plan::make(&machine, args.seconds, directory.path(), signals)?;
     let mut comparison = Comparison {
         machine: tree::summary(&machine),
         backend: String::new(),
@@ -57,19 +78,19 @@ pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
         let mut row =
             Run { scheme, light_s: Vec::new(), heavy_s: None, statement: None, samples: Vec::new() };
         for _ in 0..args.repeats {
-            let mut session = Session::open(&contract, scheme, args.backend, directory.path())?;
-            measure(&mut session, &plan, &mut row, args)?;
+            let mut session = Session::open(&contract, scheme, args.backend, directory.path(), signals)?;
+            measure(&mut session, &plan, &mut row, args, signals)?;
             comparison.backend = session.close()?;
         }
         comparison.rows.push(row);
     }
-    write_report(&args.report, &comparison)?;
     let text = if args.json {
         comparison::json(&comparison)
     } else {
         comparison::text(&comparison, output::style())
     };
     output::print(&text)?;
+    page.write(&comparison::html(&comparison))?;
     if !args.json {
         output::print(&format!("report with plots: {}", absolute(&args.report).display()))?;
     }
@@ -119,10 +140,10 @@ struct Plan {
 impl Plan {
     /// The light unit keeps half of the CPUs busy, which is what it holds; the heavy one has twice as many processes as
     /// the machine has CPUs.
-    fn make(machine: &Machine, seconds: u32, directory: &Path) -> Result<Plan, Failure> {
+    fn make(machine: &Machine, seconds: u32, directory: &Path, signals: &Signals) -> Result<Plan, Failure> {
         let cpus = u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX);
         let kind = work::Kind::choose();
-        let piece = kind.time_one(directory)?;
+        let piece = kind.time_one(directory, signals)?;
         let each = (f64::from(seconds) / piece.as_secs_f64()).round().clamp(1.0, 100_000.0);
         // Truncation cannot happen: the number is whole and small.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -138,13 +159,19 @@ impl Plan {
 }
 
 /// Runs the jobs of one row to their ends.
-fn measure(session: &mut Session, plan: &Plan, row: &mut Run, args: &Demo) -> Result<(), Failure> {
+fn measure(
+    session: &mut Session,
+    plan: &Plan,
+    row: &mut Run,
+    args: &Demo,
+    signals: &Signals,
+) -> Result<(), Failure> {
     let heavy = match row.scheme {
         Some(_) => Some(session.start("heavy", plan.kind, plan.heavy)?),
         None => None,
     };
     if heavy.is_some() {
-        std::thread::sleep(HEAD_START);
+        pause(signals, HEAD_START)?;
     }
     let light = session.start("light", plan.kind, plan.light)?;
     let mut screen = Screen::new(args, row.scheme);
@@ -154,7 +181,7 @@ fn measure(session: &mut Session, plan: &Plan, row: &mut Run, args: &Demo) -> Re
     jobs.extend(heavy.map(|job| ("heavy", job)));
     let mut entitled: BTreeMap<String, u64> = BTreeMap::new();
     while !jobs.is_empty() {
-        std::thread::sleep(Duration::from_millis(20));
+        pause(signals, Duration::from_millis(20))?;
         let mut left = Vec::new();
         for (unit, mut job) in jobs {
             match job.ended()? {
@@ -253,13 +280,6 @@ impl Screen {
         let heavy = row.heavy_s.map_or(String::new(), |s| format!(", heavy {s:.1} s"));
         println!("  {light}{heavy}");
     }
-}
-
-fn write_report(path: &Path, comparison: &Comparison) -> Result<(), Failure> {
-    std::fs::write(path, comparison::html(comparison)).map_err(|e| {
-        let what = format!("{}: cannot write the report: {e}; give another --report", path.display());
-        Failure::new(Exit::System, what)
-    })
 }
 
 fn absolute(path: &Path) -> PathBuf {

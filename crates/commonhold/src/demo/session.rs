@@ -13,16 +13,20 @@ use commonhold_ledger::Statement;
 use commonhold_live::{command, ends_with_this};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::Load;
 use super::work::Kind;
+use super::{Load, pause};
 use crate::cli::{BackendChoice, Place};
 use crate::client::call;
 use crate::exit::{Exit, Failure};
 use crate::place;
 use crate::protocol::StatusReply;
+use crate::signals::Signals;
 
 /// A daemon is ready within this time, also on a slow machine.
 const START: Duration = Duration::from_secs(20);
+
+/// How often it is tried to remove the directory.
+const REMOVALS: u32 = 10;
 
 /// A directory for the daemon, its contract and the jobs' files; removed at the end.
 pub(super) struct Directory(PathBuf);
@@ -44,7 +48,15 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        // A process that was killed may finish a call that makes a file.
+        for _ in 0..REMOVALS {
+            match std::fs::remove_dir_all(&self.0) {
+                Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                _ => return,
+            }
+        }
     }
 }
 
@@ -77,6 +89,7 @@ impl Session {
         scheme: Option<Scheme>,
         backend: BackendChoice,
         directory: &Path,
+        signals: &Signals,
     ) -> Result<Session, Failure> {
         let place = Place { directory: Some(directory.join("daemon")) };
         let log = directory.join("daemon.log");
@@ -99,11 +112,11 @@ impl Session {
             .map_err(|e| cannot("start the daemon", &e))?;
         let mut session =
             Session { daemon, place, log, directory: directory.to_owned(), backend: String::new() };
-        session.wait_until_ready()?;
+        session.wait_until_ready(signals)?;
         Ok(session)
     }
 
-    fn wait_until_ready(&mut self) -> Result<(), Failure> {
+    fn wait_until_ready(&mut self, signals: &Signals) -> Result<(), Failure> {
         let begun = Instant::now();
         while begun.elapsed() < START {
             if let Ok(stream) = place::connect(&self.place) {
@@ -114,7 +127,7 @@ impl Session {
             if self.daemon.try_wait().map_err(|e| cannot("wait for the daemon", &e))?.is_some() {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(10));
+            pause(signals, Duration::from_millis(10))?;
         }
         let mut said = String::new();
         let _ = File::open(&self.log).and_then(|mut file| file.read_to_string(&mut said));
@@ -134,16 +147,14 @@ impl Session {
     pub(super) fn start(&self, unit: &str, kind: Kind, load: Load) -> Result<Job, Failure> {
         let files = self.directory.join(unit);
         std::fs::create_dir_all(&files).map_err(|e| cannot("make a directory for a job", &e))?;
-        let begun = Instant::now();
-        let child = own_program(&["exec", "--directory"])
+        let mut command = own_program(&["exec", "--directory"]);
+        command
             .arg(self.directory.join("daemon"))
             .args([unit, "--", "/proc/self/exe", "demo-task", kind.name()])
             .args([load.pieces.to_string(), load.at_a_time.to_string()])
             .current_dir(files)
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|e| cannot("start a job", &e))?;
-        Ok(Job { child, unit: unit.to_owned(), begun, ended: false })
+            .stdout(Stdio::null());
+        Job::start(&mut command, format!("the job in unit `{unit}`"))
     }
 
     /// Ends the daemon and waits until everything is undone; the backend that held.
@@ -176,15 +187,22 @@ impl Drop for Session {
     }
 }
 
-/// A job at work in a unit.
+/// A job at work, with all that it starts.
 pub(super) struct Job {
     child: Child,
-    unit: String,
+    what: String,
     begun: Instant,
     ended: bool,
 }
 
 impl Job {
+    /// Starts it in a process group of its own, which is killed if this is dropped.
+    pub(super) fn start(command: &mut Command, what: String) -> Result<Job, Failure> {
+        let begun = Instant::now();
+        let child = command.process_group(0).spawn().map_err(|e| cannot(&format!("start {what}"), &e))?;
+        Ok(Job { child, what, begun, ended: false })
+    }
+
     /// How long it took, once it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<Duration>, Failure> {
         let Some(status) = self.child.try_wait().map_err(|e| cannot("wait for a job", &e))? else {
@@ -194,10 +212,7 @@ impl Job {
         let took = self.begun.elapsed();
         match status.success() {
             true => Ok(Some(took)),
-            false => Err(Failure::new(
-                Exit::System,
-                format!("the job in unit `{}` ended with {status}", self.unit),
-            )),
+            false => Err(Failure::new(Exit::System, format!("{} ended with {status}", self.what))),
         }
     }
 }

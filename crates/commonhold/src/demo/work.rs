@@ -2,13 +2,16 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use commonhold_live::command;
 
+use super::pause;
+use super::session::Job;
 use crate::cli::DemoTask;
 use crate::exit::{Exit, Failure};
+use crate::signals::Signals;
 
 /// What a piece of work is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub(super) enum Kind {
     Hash,
 }
 
+/// How often to look whether a piece that is timed has ended.
+const LOOK: Duration = Duration::from_millis(1);
 /// Functions in the source of a piece: about a fifth of a second on a machine of today.
 const FUNCTIONS: u32 = 120;
 /// Rounds of a hashing piece.
@@ -45,14 +50,18 @@ impl Kind {
     }
 
     /// How long a piece takes with the machine to itself: the shorter of three runs.
-    pub(super) fn time_one(self, directory: &Path) -> Result<Duration, Failure> {
+    pub(super) fn time_one(self, directory: &Path, signals: &Signals) -> Result<Duration, Failure> {
         let mut best = Duration::MAX;
         self.prepare(directory)?;
         for n in 0..3 {
-            let begun = Instant::now();
-            let mut child = self.start(directory, n)?;
-            expect_success(child.wait())?;
-            best = best.min(begun.elapsed());
+            let mut job = Job::start(&mut self.piece(directory, n), "a piece of work".to_owned())?;
+            let took = loop {
+                if let Some(took) = job.ended()? {
+                    break took;
+                }
+                pause(signals, LOOK)?;
+            };
+            best = best.min(took);
         }
         Ok(best)
     }
@@ -67,11 +76,13 @@ impl Kind {
             .map_err(|e| Failure::new(Exit::System, format!("{}: cannot write it: {e}", path.display())))
     }
 
-    fn start(self, directory: &Path, n: u32) -> Result<Child, Failure> {
+    fn piece(self, directory: &Path, n: u32) -> Command {
         let mut command = match self {
             Kind::Compile => {
                 let mut command = command("cc");
                 command.args(["-O1", "-c", "piece.c", "-o"]).arg(format!("piece{n}.o"));
+                // A compiler that is killed leaves its temporary files: they go with the directory.
+                command.env("TMPDIR", ".");
                 command
             }
             Kind::Hash => {
@@ -80,11 +91,13 @@ impl Kind {
                 command
             }
         };
+        command.current_dir(directory).stdin(Stdio::null());
         command
-            .current_dir(directory)
-            .stdin(Stdio::null())
-            .spawn()
-            .map_err(|e| Failure::new(Exit::System, format!("cannot start a piece of work: {e}")))
+    }
+
+    fn start(self, directory: &Path, n: u32) -> Result<Child, Failure> {
+        let started = self.piece(directory, n).spawn();
+        started.map_err(|e| Failure::new(Exit::System, format!("cannot start a piece of work: {e}")))
     }
 }
 

@@ -36,7 +36,7 @@ fn workload(trace: &Path) -> Result<String, Failure> {
     let name = trace.display().to_string();
     let recording = commonhold_sim::trace::read(&text).map_err(|wrong| {
         let colour = std::io::stderr().is_terminal();
-        Failure::new(Exit::Invalid, render(&[wrong], &text, &name, colour).trim_end())
+        Failure::rendered(Exit::Invalid, &render(&[wrong], &text, &name, colour))
     })?;
     let file = trace.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or(name);
     Ok(recording.workload(&file))
@@ -47,7 +47,7 @@ fn man(directory: &Path) -> Result<(), Failure> {
     let cannot = |e: std::io::Error| {
         let remedy = "give a folder that you may write to, or the name of a new one";
         Failure::new(
-            Exit::of_named(&e),
+            Exit::CannotCreate,
             format!("{}: cannot write man pages: {e}; {remedy}", directory.display()),
         )
     };

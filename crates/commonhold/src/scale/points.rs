@@ -5,9 +5,8 @@ use std::path::Path;
 use commonhold_scale::study::{Load, Measure, Run, Size, Sizes, Study};
 
 use crate::exit::{Exit, Failure};
+use crate::load;
 
-/// More is no file of points.
-const BYTES_MAX: u64 = 16 << 20;
 const SIZE_MAX: u32 = 65_535;
 /// Bad rows that are shown.
 const SHOWN_MAX: usize = 10;
@@ -15,26 +14,16 @@ const SHOWN_MAX: usize = 10;
 /// Reads a file. All rows that are wrong are told at once.
 pub(super) fn study(path: &Path) -> Result<Study, Failure> {
     let name = path.display();
-    let cannot = |e: &dyn std::fmt::Display| {
-        Failure::new(
-            Exit::Usage,
-            format!("{name}: cannot read it: {e}; name a file of `size,throughput` rows"),
-        )
-    };
-    let metadata = std::fs::metadata(path).map_err(|e| cannot(&e))?;
-    if !metadata.is_file() || metadata.len() > BYTES_MAX {
-        return Err(cannot(&"it is no file of at most 16 MiB"));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| cannot(&e))?;
+    let text = load::text_of(path, "points", "a file of `size,throughput` rows")?;
     let points = parse(&text).map_err(|wrong| {
         let mut lines: Vec<String> =
             wrong.iter().take(SHOWN_MAX).map(|(line, why)| format!("{name}:{line}: {why}")).collect();
         lines.extend(wrong.len().checked_sub(SHOWN_MAX + 1).map(|more| format!("and {} more", more + 1)));
-        Failure::new(Exit::Usage, lines.join("\n"))
+        Failure::new(Exit::Invalid, lines.join("\n"))
     })?;
     if points.is_empty() {
         return Err(Failure::new(
-            Exit::Usage,
+            Exit::Invalid,
             format!("{name}: it has no rows; write `size,throughput`, as in `1,250`"),
         ));
     }

@@ -150,6 +150,24 @@ fn a_dry_run_in_json_says_what_is_wrong_in_json() {
     let checked = place.call(&["check", "contract.toml", "--json"]);
     assert!(dry.out.contains("\"schema\": \"commonhold.diagnostics\""), "{dry:?}");
     assert_eq!((dry.code, dry.out, dry.err), (checked.code, checked.out, checked.err));
+    // One that never ends, and one that is not there.
+    assert!(std::process::Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap().success());
+    for name in ["pipe", "none"] {
+        for arguments in
+            [&["check", name, "--json"][..], &["run", name, "--backend", "user", "--dry-run", "--json"]]
+        {
+            let said = place.call(arguments);
+            let document: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+            let found = &document["diagnostics"][0]["diagnostic"];
+            assert_eq!((said.code, document["schema"].as_str()), (Some(66), Some("commonhold.diagnostics")));
+            assert_eq!((&found["code"], &found["level"]), (&"unreadable".into(), &"error".into()));
+            assert!(
+                found["message"].as_str().unwrap().starts_with(&format!("{name}: cannot read")),
+                "{document}"
+            );
+            assert!(!said.err.contains("error"), "{said:?}");
+        }
+    }
 }
 
 /// Units nest by tables in tables, so that no unit can be inside itself: what looks like it is another unit's name.

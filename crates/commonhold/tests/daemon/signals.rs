@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
 use crate::support::{Place, eventually, said};
@@ -54,23 +54,56 @@ fn of_scale() {
     assert_eq!(fs::read_to_string(place.path().join("signals")).unwrap(), DEFAULT);
 }
 
+/// The demonstration, with a compiler of ours, and `tmp` for what it leaves there while it runs.
+fn demonstration(place: &Place, compiler: &str) -> Command {
+    let (bin, tmp) = (place.path().join("bin"), place.path().join("tmp"));
+    fs::create_dir(&bin).unwrap();
+    fs::create_dir(&tmp).unwrap();
+    fs::write(bin.join("cc"), format!("#!/bin/sh\n{compiler}")).unwrap();
+    fs::set_permissions(bin.join("cc"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut demo = place.command(&["demo", "--seconds", "1", "--backend", "user"]);
+    demo.env("PATH", path).env("TMPDIR", tmp).stdout(Stdio::null()).stderr(Stdio::null());
+    demo
+}
+
+/// While it times a piece of work that does not end, and while its daemon holds jobs.
+#[test]
+fn that_end_the_demonstration_leave_nothing_of_it() {
+    for (signal, length, pieces) in
+        [(libc::SIGINT, "1000", 1), (libc::SIGTERM, "0.05", 8), (libc::SIGHUP, "0.05", 8)]
+    {
+        let place = Place::new();
+        let told = place.path().join("pieces");
+        let compiler = format!("[ $1 = --version ] && exit\necho >>{}\nsleep {length}\n", told.display());
+        let mut demo = demonstration(&place, &compiler).process_group(0).spawn().unwrap();
+        let count = || fs::read_to_string(&told).unwrap_or_default().lines().count();
+        eventually("it is at work", || count() >= pieces);
+        // SAFETY: a plain system call.
+        unsafe { libc::kill(i32::try_from(demo.id()).unwrap(), signal) };
+        eventually("it ends", || demo.try_wait().unwrap().is_some());
+        assert_eq!(demo.wait().unwrap().signal(), Some(signal));
+        assert_eq!(fs::read_dir(place.path().join("tmp")).unwrap().count(), 0);
+        // The path of our compiler is in the environment of all that it started.
+        let bin = place.path().join("bin").display().to_string();
+        let is_of_it = |environment: Vec<u8>| String::from_utf8_lossy(&environment).contains(&bin);
+        let processes = || fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("environ"));
+        eventually("all have ended", || !processes().filter_map(|path| fs::read(path).ok()).any(is_of_it));
+    }
+}
+
 /// A compiler of ours tells; the demonstration's daemon and its jobs are between the two.
 #[test]
 fn of_the_demonstration() {
     let place = Place::new();
-    let (bin, told) = (place.path().join("bin"), place.path().join("signals"));
-    fs::create_dir(&bin).unwrap();
+    let told = place.path().join("signals");
     // Each says it in one write, as several run at once.
-    let script = format!(
-        "#!/bin/sh\nsaid=$({})\nprintf '%s\\n' \"$said\" >>{}\nsleep 0.05\n",
+    let compiler = format!(
+        "said=$({})\nprintf '%s\\n' \"$said\" >>{}\nsleep 0.05\n",
         SIGNALS.map(|word| format!("'{word}'")).join(" "),
         told.display()
     );
-    fs::write(bin.join("cc"), script).unwrap();
-    fs::set_permissions(bin.join("cc"), fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    let mut demo = place.command(&["demo", "--seconds", "1", "--backend", "user"]);
-    demo.env("PATH", path).env("TMPDIR", place.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut demo = demonstration(&place, &compiler);
     let mut demo = hostile(&mut demo).process_group(0).spawn().unwrap();
     let said = || fs::read_to_string(&told).unwrap_or_default();
     // The first four are of the program itself, those after them of jobs in units.

@@ -195,12 +195,13 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// It failed with a code, and said all of these on standard error.
+    /// It failed with a code, and said all of these: on standard error, or as JSON if it was asked for that.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
+        let said = if self.out.starts_with('{') { &self.out } else { &self.err };
         for words in words {
-            assert!(self.err.contains(words), "`{words}` is not in:\n{}", self.err);
+            assert!(said.contains(words), "`{words}` is not in:\n{said}");
         }
     }
 }
