@@ -119,7 +119,7 @@ pub(super) struct Clients {
     nothing: Rc<[u8]>,
 }
 
-fn cannot(path: &Path, what: &str, e: io::Error) -> Failure {
+fn cannot(path: &Path, what: &str, e: &io::Error) -> Failure {
     let no_descriptor = e.raw_os_error() == Some(libc::EMFILE);
     let remedy = if no_descriptor { MORE_FILES } else { "; choose another --directory" };
     Failure::new(Exit::System, format!("{}: cannot {what}: {e}{remedy}", path.display()))
@@ -131,16 +131,16 @@ impl Clients {
     pub(super) fn make_way(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(cannot(path, "remove an old socket", e));
+                return Err(cannot(path, "remove an old socket", &e));
             }
             _ => {}
         }
-        SocketAddr::from_pathname(path).map(drop).map_err(|e| cannot(path, "open a socket", e))
+        SocketAddr::from_pathname(path).map(drop).map_err(|e| cannot(path, "open a socket", &e))
     }
 
     /// Opens the socket.
     pub(super) fn listen(path: &Path) -> Result<Clients, Failure> {
-        let cannot = |what: &str, e: io::Error| cannot(path, what, e);
+        let cannot = |what: &str, e: io::Error| cannot(path, what, &e);
         let listener = UnixListener::bind(path).map_err(|e| cannot("open the socket", e))?;
         rustix::net::listen(&listener, BACKLOG).map_err(|e| cannot("open the socket", e.into()))?;
         // Every user may ask; the caller's identity decides what it may do.
