@@ -1,6 +1,6 @@
 # guest: debian bookworm trixie
 # seconds: 2700
-# budget: 1800
+# budget: 2000
 # memory: 3072
 # needs: commonhold.deb spin work
 # only: with --all
