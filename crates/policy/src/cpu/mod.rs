@@ -42,8 +42,8 @@ use turns::Turns;
 pub(crate) const BUSY_NS: Time = 100 * MS;
 /// Look again after this long when no unit runs.
 pub(crate) const REST_NS: Time = 250 * MS;
-/// Where nothing but newcomers waits for a look, looks take no more than this part of a CPU, unless that made them rarer than
-/// once in [`REST_NS_MAX`].
+/// Looks take no more than this part of a CPU, unless that made them rarer than at rest ([`REST_NS`]), or, where nothing but
+/// newcomers waits for a look, than once in [`REST_NS_MAX`].
 const LOOKS_PART: u64 = 50;
 const REST_NS_MAX: Time = 1_000 * MS;
 /// Where turns are all that a unit gets, they come round faster than the paper's 250 ms.
@@ -567,9 +567,10 @@ fn attention(state: &State, now: Time, input: Input<'_>) -> Attention {
     let wants_any = state.wants.values().any(|want| want.settled > 0);
     // Where every switch lends and calls back, nothing waits for a look that turns and memory do not ask for themselves.
     let eager = wants_any && !input.means.switches;
+    let pays = input.snapshot.look_ns.saturating_mul(LOOKS_PART);
     let pause = match eager {
-        true => BUSY_NS,
-        false if input.means.switches => (input.snapshot.look_ns * LOOKS_PART).clamp(REST_NS, REST_NS_MAX),
+        true => pays.clamp(BUSY_NS, REST_NS),
+        false if input.means.switches => pays.clamp(REST_NS, REST_NS_MAX),
         false => REST_NS,
     };
     let mut next = now + pause;

@@ -539,6 +539,19 @@ fn where_switches_lend_costly_looks_are_rare() {
     }
 }
 
+/// Nor are they frequent elsewhere while units are busy: no loan is out that might be called back.
+#[test]
+fn while_units_are_busy_costly_looks_are_as_rare_as_at_rest() {
+    for (look_ns, soon) in [(0, 100), (2 * MS, 100), (3 * MS, 150), (20 * MS, 250), (u64::MAX, 250)] {
+        let mut w = World::new("cpus:2 memory:1GiB", CGROUP, &[100, 100]);
+        w.look_ns = look_ns;
+        w.run(0, 2);
+        w.run(1, 2);
+        w.steps(0..3, 100);
+        assert_eq!(w.plan.next - w.now, soon * MS, "{look_ns}");
+    }
+}
+
 /// The scheduler keeps units to what they own by itself: owners and weights, and no CPU sets, loans, caps or gates.
 #[test]
 fn with_switches_the_plan_says_who_owns_what_and_confines_nobody() {
