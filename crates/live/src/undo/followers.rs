@@ -36,11 +36,15 @@ fn all_stopped(
     })
 }
 
-/// Continues who stops after its child went on. A parent that was itself stopped by the daemon may have seen its child's stop
-/// before, and does so as soon as it goes on.
-pub(super) fn settle(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
+/// Continues who stops after its child went on. A parent among those that were `continued` may have seen its child's stop before
+/// its own, and does so as soon as it goes on. None may be named whom a living daemon may stop again.
+pub(super) fn settle(
+    entries: &[Entry],
+    continued: &BTreeSet<ProcessKey>,
+    procfs: &mut ProcFs,
+    undone: &mut Undone,
+) {
     let mut followers = followers(entries);
-    let continued = super::stopped_ones(entries);
     let parents: BTreeSet<u32> =
         continued.iter().filter_map(|key| Some(procfs.stat(key.pid).ok()??.parent)).collect();
     followers.extend(continued.iter().filter(|key| parents.contains(&key.pid)));

@@ -146,7 +146,7 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     bus::restore(entries, Path::new("/"), &mut undone);
     autogroup::restore(entries, &mut procfs, &mut undone);
     properties.finish(&mut undone, progress);
-    followers::settle(entries, &mut procfs, &mut undone);
+    followers::settle(entries, &stopped_ones(entries), &mut procfs, &mut undone);
     undone
 }
 
@@ -160,7 +160,7 @@ fn let_go(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
             groups::thaw(entries, &mut undone);
             tell(&undone);
             let mut late = Undone::default();
-            followers::settle(entries, &mut procfs, &mut late);
+            followers::settle(entries, &BTreeSet::new(), &mut procfs, &mut late);
             tell(&late);
         }
         Err(err) => {
