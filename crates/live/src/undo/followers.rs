@@ -20,7 +20,15 @@ const ROUND: Duration = Duration::from_millis(5);
 
 /// Who stopped as a consequence, children before their parents. To be asked before anybody is continued.
 pub(super) fn stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) -> Vec<ProcessKey> {
-    stopped_of(&followers(entries), procfs).unwrap_or_else(|error| {
+    all_stopped(&followers(entries), procfs, undone)
+}
+
+fn all_stopped(
+    followers: &BTreeSet<ProcessKey>,
+    procfs: &mut ProcFs,
+    undone: &mut Undone,
+) -> Vec<ProcessKey> {
+    stopped_of(followers, procfs).unwrap_or_else(|error| {
         undone
             .problems
             .push(format!("cannot see who stopped with a stopped child: {error}; see: ps -eo pid,stat,args"));
@@ -28,16 +36,25 @@ pub(super) fn stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undon
     })
 }
 
-/// Continues who stops after its child went on.
-pub(super) fn settle(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
-    let followers = followers(entries);
+/// Continues who stops after its child went on. A parent among those that were `continued` may have seen its child's stop before
+/// its own, and does so as soon as it goes on. None may be named whom a living daemon may stop again.
+pub(super) fn settle(
+    entries: &[Entry],
+    continued: &BTreeSet<ProcessKey>,
+    procfs: &mut ProcFs,
+    undone: &mut Undone,
+) {
+    let mut followers = followers(entries);
+    let parents: BTreeSet<u32> =
+        continued.iter().filter_map(|key| Some(procfs.stat(key.pid).ok()??.parent)).collect();
+    followers.extend(continued.iter().filter(|key| parents.contains(&key.pid)));
     let mut quiet = 0;
     for _ in 0..ROUNDS_MAX {
         if followers.is_empty() || quiet == QUIET_ROUNDS {
             return;
         }
         thread::sleep(ROUND);
-        for key in stopped(entries, procfs, undone) {
+        for key in all_stopped(&followers, procfs, undone) {
             continue_one(key, procfs, undone, Stat::is_stopped_by_sigstop);
         }
         let mut runs = |key: &ProcessKey| {

@@ -146,7 +146,7 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     bus::restore(entries, Path::new("/"), &mut undone);
     autogroup::restore(entries, &mut procfs, &mut undone);
     properties.finish(&mut undone, progress);
-    followers::settle(entries, &mut procfs, &mut undone);
+    followers::settle(entries, &stopped_ones(entries), &mut procfs, &mut undone);
     undone
 }
 
@@ -160,7 +160,7 @@ fn let_go(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
             groups::thaw(entries, &mut undone);
             tell(&undone);
             let mut late = Undone::default();
-            followers::settle(entries, &mut procfs, &mut late);
+            followers::settle(entries, &BTreeSet::new(), &mut procfs, &mut late);
             tell(&late);
         }
         Err(err) => {
@@ -173,17 +173,9 @@ fn let_go(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
 /// Continues whom the journal says to be stopped, and then who stopped themselves for that: they would stop again while they see
 /// a stopped child.
 fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
-    let mut stopped: BTreeSet<ProcessKey> = BTreeSet::new();
-    for entry in entries {
-        match entry {
-            Entry::Stopped { process } => stopped.insert(*process),
-            Entry::Continued { process } => stopped.remove(process),
-            _ => false,
-        };
-    }
     let followed = followers::stopped(entries, procfs, undone);
     // Children before their parents, here too.
-    let mut stopped: Vec<ProcessKey> = stopped.into_iter().collect();
+    let mut stopped: Vec<ProcessKey> = stopped_ones(entries).into_iter().collect();
     stopped.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
     for key in stopped {
         // A signal sent to a process that is deep in the kernel stops it only later: SIGCONT takes it back all the same,
@@ -193,6 +185,19 @@ fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone)
     for key in followed {
         continue_one(key, procfs, undone, Stat::is_stopped_by_sigstop);
     }
+}
+
+/// Processes that the daemon stopped and did not continue.
+fn stopped_ones(entries: &[Entry]) -> BTreeSet<ProcessKey> {
+    let mut stopped = BTreeSet::new();
+    for entry in entries {
+        match entry {
+            Entry::Stopped { process } => stopped.insert(*process),
+            Entry::Continued { process } => stopped.remove(process),
+            _ => false,
+        };
+    }
+    stopped
 }
 
 fn continue_one(key: ProcessKey, procfs: &mut ProcFs, undone: &mut Undone, wanted: fn(&Stat) -> bool) {
