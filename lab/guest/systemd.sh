@@ -140,6 +140,18 @@ has_cpus() {
 	cpus=$(((ns - ns_before) / 10000 / (${up%.*}${up#*.} - from)))
 }
 
+# spins USER SLICE COUNT: busy processes of a user's, each as a service of the system's manager in that slice.
+# spins_run USER COUNT: whether all of them are there.
+spins() {
+	for number in $(seq "$3"); do
+		systemd-run --quiet --collect --uid="$1" --slice="$2" --unit="lab-work-$1-$number" /job/spin 900
+	done
+}
+spins_run() {
+	detail=$(pgrep -x spin -U "$1" | wc -l)
+	[ "$detail" = "$2" ]
+}
+
 # slice: ana's. sees: whether somebody is held: by the CPUs of that slice, or by a scheduler in the kernel.
 slice=$CGROUPS/user.slice/user-1001.slice
 sees() {

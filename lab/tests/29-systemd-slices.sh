@@ -9,27 +9,17 @@
 
 . /job/systemd.sh
 
-# start_work USER UID COUNT
-start_work() {
-	for number in $(seq "$3"); do
-		systemd-run --quiet --collect --uid="$1" --slice="user-$2.slice" --unit="lab-work-$1-$number" /job/spin 900
-	done
-}
-run_so_many() {
-	detail=$(pgrep -x spin -U "$1" | wc -l)
-	[ "$detail" = "$2" ]
-}
 two_have() {
 	has_cpus $(pgrep -x spin -U ana)
 	ok "two busy processes have two CPUs, in thousandths $how" within $cpus 2000 8
 }
 beside_sixteen() {
 	hold || return
-	start_work ana 1001 2
-	ok "two are there $how" wait_for 30 run_so_many ana 2
+	spins ana user-1001.slice 2
+	ok "two are there $how" wait_for 30 spins_run ana 2
 	if [ $way != alone ]; then
-		start_work carol 1003 16
-		ok "and sixteen of another's $how" wait_for 60 run_so_many carol 16
+		spins carol user-1003.slice 16
+		ok "and sixteen of another's $how" wait_for 60 spins_run carol 16
 	fi
 	cap_cpus
 	# What a rule says of a process that has just begun is held for five seconds, whatever its group says.

@@ -12,16 +12,6 @@
 
 PROCESSES=8
 
-# start_work UID SLICE COUNT
-start_work() {
-	for number in $(seq "$3"); do
-		systemd-run --quiet --collect --uid="$1" --slice="$2" --unit="lab-work-$1-$number" /job/spin 900
-	done
-}
-run_so_many() {
-	detail=$(pgrep -x spin -U "$1" | wc -l)
-	[ "$detail" = "$2" ]
-}
 # spent: sets `root_ms`, `all_ms` and `daemon_ms` to the CPU time of root's process, of all busy ones, and of the daemon.
 spent() {
 	ran_ns "$root_process"
@@ -47,13 +37,13 @@ root_has() {
 	fi
 }
 beside_two_units() {
-	start_work ana user-1001.slice $PROCESSES
-	start_work carol user-1003.slice $PROCESSES
+	spins ana user-1001.slice $PROCESSES
+	spins carol user-1003.slice $PROCESSES
 	for user in ana carol; do
-		ok "$user's processes are there $how" wait_for 60 run_so_many $user $PROCESSES
+		ok "$user's processes are there $how" wait_for 60 spins_run $user $PROCESSES
 	done
-	start_work root user-0.slice 1
-	ok "root's process is there $how" wait_for 30 run_so_many root 1
+	spins root user-0.slice 1
+	ok "root's process is there $how" wait_for 30 spins_run root 1
 	root_process=$(pgrep -x spin -U root)
 	is_in "$root_process" user.slice/user-0.slice/lab-work-root-1.service || note "root's process is in $detail"
 	hold || [ $way = alone ] || return

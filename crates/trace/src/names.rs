@@ -100,7 +100,7 @@ impl Names {
         Some(Address { image, at: *at })
     }
 
-    /// Takes the names of JIT code from a perf map, as far as they are asked for. `wanted`: addresses, in order.
+    /// Takes from a perf map the names of the JIT code at the `wanted` addresses, which ascend.
     pub fn read_perf_map(&mut self, image: ImageId, text: &[u8], wanted: &[u64]) {
         let symbols = Symbols { functions: of_perf_map(text, wanted), ..Symbols::default() };
         self.files.insert(image, Named { loaders: Vec::new(), symbols });

@@ -74,7 +74,7 @@ const REST_NS: Time = 1_000 * MS;
 /// So often it is looked for what an administrator sets.
 const LOOK_NS: Time = 5_000 * MS;
 
-/// A silence of systemd's is over when it has answered for so long: each unit was looked at meanwhile.
+/// systemd answers again once it has done so for this long. Every unit is looked at in that time.
 const ANSWERS_NS: Time = 2 * LOOK_NS;
 
 /// So many of the values that were given are remembered: the last may be in force, or the one before it.
