@@ -5,7 +5,7 @@
 # with the same contract. Three things agree within the bounds below: how much of the machine each unit has, what is
 # lent, and how often a CPU is called back. docs/conformance.md says why they do not agree exactly. /out/conformance
 # has the recording, and what the kernel and the scheduler counted meanwhile. Take them with `lab/test --out FOLDER
-# 80`; crates/sim/tests/conformance/ can have both anew.
+# 80`; simulator/sim/tests/conformance/ can have both anew.
 
 tracefs=/sys/kernel/tracing
 kept=/out/conformance

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Command as Definition, Parser, Subcommand, ValueEnum};
 use commonhold_contract::{Discipline, MEMBER_FORMS, MEMBER_RULES};
-use commonhold_live::kernel::BUILT_IN;
+use commonhold_live::apply::kernel::BUILT_IN;
 use commonhold_policy::rights::TICKETS_MAX;
 
 use crate::exit::Exit;

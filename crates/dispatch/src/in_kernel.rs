@@ -22,8 +22,8 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Func;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenMapMut, PrintLevel, ProgramInput};
 
-use crate::kernel::Settings;
 use crate::matches::{self, Lists, Match};
+use crate::simulated_kernel::Settings;
 use crate::tables::kernel::EndTable;
 use crate::tables::{
     Account, CPUS_MAX, Cpu, GANGS_MAX, Joined, LATENCIES, NOBODY, Near, Owned, Put, Rules, Seated, Setting,

@@ -6,17 +6,17 @@
 
 #[cfg(feature = "kernel")]
 pub mod in_kernel;
-mod kernel;
 mod matches;
 mod near;
 #[cfg(feature = "kernel")]
 pub mod sabotage;
+mod simulated_kernel;
 mod tables;
 mod unit_rules;
 
-pub use kernel::{Kernel, Kick, SLICE_NS, Settings, TaskId};
 pub use matches::{Lists, Match, decision};
 pub use near::near;
+pub use simulated_kernel::{Kernel, Kick, SLICE_NS, Settings, TaskId};
 pub use tables::{
     ANYWHERE, Account, BORROWS, COMMON, CPUS_MAX, CallBacks, Cause, DEPTH_MAX, Deadlines, Discipline,
     GANGS_MAX, Had, KERNEL, LATENCIES, LENDS, NOBODY, Near, Recall, SEATS, UNITS_MAX, Unit,

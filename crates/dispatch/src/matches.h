@@ -10,7 +10,7 @@
  * the unit of the control group that the process is in. For a process in no unit's control group, it begins at the
  * outermost units. So a process in a unit's control group stays in that unit, or comes to one within it.
  *
- * Properties. For most processes, this is the policy's decision; live/src/apply/scheduler/matches.rs tests that at random. The
+ * Properties. For most processes, this is the policy's decision; live/src/apply/kernel/matches.rs tests that at random. The
  * exceptions are processes that a `cgroup:` or `pid:` rule matches, and processes that entered by `exec`, or whose
  * parent did. The same source is compiled for the kernel, and natively for that test.
  *

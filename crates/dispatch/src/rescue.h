@@ -42,7 +42,7 @@
  * - A unit is known to be late within 6 s, and one round of its tasks then takes 5 s. So each task comes to run within
  *   21 s: one of an overdue unit, which is known within 11 s and queues nobody ahead of it, within 16 s. This holds as long as a tenth of the machine serves all late tasks in 5 s. On eight CPUs, that is 800 tasks by slices
  *   of 5 ms, and 6,400 by short ones.
- * - crates/sim/tests/starvation.rs tries contracts, crowds and modes.
+ * - simulator/sim/tests/starvation.rs tries contracts, crowds and modes.
  *
  * Limits.
  * - Some nice values count for less than the kernel gives them: those of -18 and less, and all where more than 64

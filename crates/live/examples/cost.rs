@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::apply::user::UserBackend;
 use commonhold_live::journal::Journal;
 use commonhold_live::roster::Roster;
-use commonhold_live::user::UserBackend;
 use commonhold_live::{Backend, affinity, clock};
 use commonhold_policy::{MS, Time};
 

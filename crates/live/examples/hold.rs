@@ -13,11 +13,11 @@ use std::thread;
 use std::time::Duration;
 
 use commonhold_contract::{Contract, Member, MemberKind, Scheme, UnitId};
+use commonhold_live::apply::user::UserBackend;
 use commonhold_live::caretaker::{self, Caretaker, Launch};
 use commonhold_live::journal::Journal;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::undo;
-use commonhold_live::user::UserBackend;
 use commonhold_live::{Backend, LiveError, affinity, clock};
 use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason};

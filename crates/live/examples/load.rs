@@ -29,7 +29,7 @@ use commonhold_dispatch::in_kernel::Scheduler;
 use commonhold_dispatch::{
     BORROWS, Cause, Discipline, KERNEL, LENDS, NOBODY, Recall, Settings, UnitRules, sabotage,
 };
-use commonhold_live::kernel;
+use commonhold_live::apply::kernel;
 
 /// How often it looks whether the kernel ended the scheduler.
 const LOOK: Duration = Duration::from_millis(100);

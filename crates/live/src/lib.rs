@@ -8,7 +8,6 @@ pub mod observe;
 pub mod systemd;
 pub mod undo;
 
-pub use apply::{cgroup, process as user, program, scheduler as kernel};
 pub use apply::{means_for_jobs, standing};
 pub use commonhold_steward::Backend;
 pub use host::child::{command, ends_with_this, keep_children};

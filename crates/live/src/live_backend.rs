@@ -7,8 +7,8 @@ use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::Account;
 use commonhold_policy::Time;
 
+use crate::apply::kernel::Switched;
 use crate::journal::{Journal, ProcessKey};
-use crate::kernel::Switched;
 use crate::observe::arena::NotJoined;
 use crate::roster::{Roster, Seen};
 use crate::{Backend, LiveError};

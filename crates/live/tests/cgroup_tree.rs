@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
-use commonhold_live::cgroup::CgroupBackend;
+use commonhold_live::apply::cgroup::CgroupBackend;
 use commonhold_live::journal::{Entry, Journal};
 use commonhold_live::observe::capability::CgroupPlace;
 use commonhold_live::roster::Roster;

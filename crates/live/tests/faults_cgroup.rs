@@ -14,7 +14,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
-use commonhold_live::cgroup::CgroupBackend;
+use commonhold_live::apply::cgroup::CgroupBackend;
 use commonhold_live::host::{Access, Answer, Kind};
 use commonhold_live::journal::{Entry, Journal};
 use commonhold_live::roster::Roster;

@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::apply::user::UserBackend;
 use commonhold_live::host::{Access, Answer, Kind, tamper};
 use commonhold_live::journal::{Entry, Journal};
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::user::UserBackend;
 use commonhold_live::{Backend, LiveBackend, affinity};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{CpuOrder, Orders};

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use commonhold_live::apply::program::{self, Asked, Done, Ended, Learned, Unnamed};
 use commonhold_live::observe::topology;
-use commonhold_live::program::{self, Asked, Done, Ended, Learned, Unnamed};
 use commonhold_scale::blame::{Kind, Lock};
 
 #[path = "support/skipped.rs"]

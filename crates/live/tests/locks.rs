@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Command;
 
+use commonhold_live::apply::program::{self, Asked, Ended, Learned};
 use commonhold_live::observe::topology;
-use commonhold_live::program::{self, Asked, Ended, Learned};
 use commonhold_scale::blame::{Lock, SeenRun};
 
 const THREADS: &str = "6";

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use commonhold_live::program::{self, Asked, Done, Ended, Learned, Wish};
+use commonhold_live::apply::program::{self, Asked, Done, Ended, Learned, Wish};
 use commonhold_machine::CpuSet;
 use commonhold_scale::locks::{Kind, Lock};
 

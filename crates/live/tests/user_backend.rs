@@ -7,11 +7,11 @@ mod support;
 use std::process::Command;
 
 use commonhold_contract::{Amount, Contract, Member, MemberKind, UnitId};
+use commonhold_live::apply::user::UserBackend;
 use commonhold_live::journal::Journal;
 use commonhold_live::observe::topology;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::user::UserBackend;
 use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{CpuOrder, DiskOrder, Orders};

@@ -13,7 +13,7 @@ use crate::plan::{Decisions, Plan, RightsChange};
 use crate::rights::entitlement::capacity;
 use crate::rights::{Change, InUse, Rights};
 use crate::time::{MS, Time};
-use crate::{bus, cpu, disk, gangs, memory, negotiate, places};
+use crate::{bus, cpu, disk, foreign_groups, gangs, memory, negotiate};
 
 /// What a policy remembers between steps. A copy shares what a step does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,7 +27,7 @@ pub struct State {
     memory: Arc<memory::State>,
     pub(crate) disks: disk::State,
     negotiator: Arc<negotiate::State>,
-    places: Arc<places::State>,
+    places: Arc<foreign_groups::State>,
 }
 
 impl State {
@@ -50,7 +50,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let (cpu, attention) = cpu::step(&mut state.cpu, now, input, rights, &mut plan.orders.cpu);
     plan.decisions.cpu = cpu;
     (plan.next, plan.watch) = (attention.next, attention.watch);
-    let mut places = cpu::place::Orders { seats: &mut plan.decisions.seats, orders: &mut plan.orders.seats };
+    let mut places = cpu::seats::Orders { seats: &mut plan.decisions.seats, orders: &mut plan.orders.seats };
     cpu::place(&mut state.cpu, now, input, &mut places);
     let look_at_gangs = gang(&mut state, now, input, &mut plan);
     let rights = &mut state.rights;
@@ -61,7 +61,7 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let (disks, next) = disk::step(&mut state.disks, now, input, rights, &mut plan.orders.disk);
     plan.decisions.disk = disks;
     if input.means.places || !state.places.is_empty() {
-        places::step(Arc::make_mut(&mut state.places), now, input, &mut plan);
+        foreign_groups::step(Arc::make_mut(&mut state.places), now, input, &mut plan);
     }
     plan.next = [next, ends, looked.next, look_at_gangs].into_iter().flatten().fold(plan.next, Time::min);
     (state, plan)
@@ -75,12 +75,12 @@ fn gang(state: &mut State, now: Time, input: Input<'_>, plan: &mut Plan) -> Opti
     }
     let room = match cpu::held(&state.cpu) {
         _ if input.contract.machine.scheme == Scheme::Smp => gangs::Room::Machine,
-        cpu::place::Held::Shared => {
+        cpu::seats::Held::Shared => {
             let entitled = state.rights.entitlement(Resource::Cpu);
             let outermost = input.contract.held().filter(|unit| input.contract.unit(*unit).parent.is_none());
             gangs::Room::Parts(outermost.map(|unit| (unit, entitled.value(unit))).collect())
         }
-        cpu::place::Held::By(held) => {
+        cpu::seats::Held::By(held) => {
             let cpus = |cpus: &commonhold_machine::CpuSet| u32::try_from(cpus.len()).unwrap_or(u32::MAX);
             let cpus = held.iter().map(|(unit, held)| (*unit, cpus(held))).collect::<BTreeMap<_, _>>();
             gangs::Room::Cpus(cpus)

@@ -7,13 +7,13 @@ use commonhold_policy::rights::Rights;
 use commonhold_report::tickets::Expected;
 use commonhold_report::words;
 
-use super::hold::Hold;
 use super::requests::{About, Answered, reply};
+use super::session::Session;
 use crate::protocol::ContractReply;
 
 /// The contract that says what is in force.
-pub(super) fn answer(hold: &Hold, about: &About) -> Answered {
-    let rights = hold.rights();
+pub(super) fn answer(session: &Session, about: &About) -> Answered {
+    let rights = session.rights();
     let mut above = vec![
         format!(
             "What is in force, written by `commonhold tickets --as-contract`: {} with the tickets as",
@@ -21,18 +21,18 @@ pub(super) fn answer(hold: &Hold, about: &About) -> Answered {
         ),
         "they were changed since. Comments of that file are not in it.".to_owned(),
     ];
-    above.extend(unsaid(hold.contract(), &rights, &hold.expected()));
+    above.extend(unsaid(session.contract(), &rights, &session.expected()));
     for (resource, (unit, of, tickets)) in
         Resource::ALL.into_iter().flat_map(|resource| rights.funded(resource).map(move |it| (resource, it)))
     {
-        let path = |unit: UnitId| &*hold.contract().unit(unit).path;
+        let path = |unit: UnitId| &*session.contract().unit(unit).path;
         let (unit, from) = (path(unit), of.map_or("/", path));
         above.push(format!(
             "Not in it: {unit} holds {tickets} {resource} tickets of another currency. To say it again:\n  commonhold fund {unit} \
              {resource}={tickets} --from {from}"
         ));
     }
-    for exchange in hold.statement().exchanges.iter().filter(|exchange| exchange.ended_ns.is_none()) {
+    for exchange in session.statement().exchanges.iter().filter(|exchange| exchange.ended_ns.is_none()) {
         let legs: Vec<String> = exchange
             .lent
             .iter()
@@ -48,7 +48,7 @@ pub(super) fn answer(hold: &Hold, about: &About) -> Answered {
     if offers > 0 {
         above.push(format!("Not in it: offers that stand: {offers}. `commonhold offers` shows them."));
     }
-    reply(&ContractReply { contract: write(&in_force(hold.contract(), &rights), &above) })
+    reply(&ContractReply { contract: write(&in_force(session.contract(), &rights), &above) })
 }
 
 /// The contract with the tickets that units have of their own now.

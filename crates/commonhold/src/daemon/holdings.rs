@@ -12,7 +12,7 @@ use commonhold_policy::cpu::{NotHeld, Side, WhyNot, not_held};
 use commonhold_policy::{MS, Means, MemoryMeans};
 use commonhold_report::holdings::Holding;
 
-use super::hold::Hold;
+use super::session::Session;
 
 /// Units of a reason that are named; more are counted.
 const NAMED: usize = 3;
@@ -135,28 +135,28 @@ fn jobs(contract: &Contract, machine: &Machine, means: Means, moves_pages: bool)
 }
 
 /// What holds each under the backend in force.
-pub(super) fn now(hold: &mut Hold) -> Vec<Holding> {
-    let by = format!("by the {} backend", hold.backend().held_by().backend);
-    let holder = holder_now(hold, &by);
-    of(hold.contract(), hold.machine(), holder)
+pub(super) fn now(session: &mut Session) -> Vec<Holding> {
+    let by = format!("by the {} backend", session.backend().held_by().backend);
+    let holder = holder_now(session, &by);
+    of(session.contract(), session.machine(), holder)
 }
 
 /// What holds CPU under the backend in force, by what follows `held`.
-pub(super) fn cpu_now(hold: &mut Hold, by: &str) -> Holding {
-    let holder = holder_now(hold, by);
-    cpu_beside(hold.contract(), hold.machine(), holder)
+pub(super) fn cpu_now(session: &mut Session, by: &str) -> Holding {
+    let holder = holder_now(session, by);
+    cpu_beside(session.contract(), session.machine(), holder)
 }
 
-fn holder_now<'a>(hold: &mut Hold, by: &'a str) -> Holder<'a> {
-    let backend = hold.backend();
+fn holder_now<'a>(session: &mut Session, by: &'a str) -> Holder<'a> {
+    let backend = session.backend();
     let in_place = backend.roster().is_in_place();
     Holder { backend: backend.held_by().backend, means: backend.means(), in_place, by }
 }
 
 /// Of the resources that nothing holds: why. Jobs are no resource, and have no tickets.
-pub(super) fn of_those_not_held(hold: &mut Hold) -> Vec<Holding> {
+pub(super) fn of_those_not_held(session: &mut Session) -> Vec<Holding> {
     let is_not_held = |holding: &Holding| holding.held == State::No && holding.resource != JOBS;
-    now(hold).into_iter().filter(is_not_held).collect()
+    now(session).into_iter().filter(is_not_held).collect()
 }
 
 /// What holds CPU, and what that leaves to processes in no unit: they have no account that would tell.
@@ -327,7 +327,7 @@ mod tests {
 
     use super::*;
     use commonhold_contract::{Amount, JobKind, MILLIONTH, Permission};
-    use commonhold_live::{kernel, user};
+    use commonhold_live::apply::{kernel, user};
 
     /// Half a CPU to lend, and two to borrow.
     #[test]

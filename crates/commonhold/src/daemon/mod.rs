@@ -8,13 +8,13 @@ mod descriptors;
 mod dry_run;
 mod fair_queue;
 mod held;
-mod hold;
 mod holdings;
 mod kept_tickets;
 mod outlook;
 mod pace;
 mod requests;
 mod service;
+mod session;
 mod start;
 mod tickets;
 
@@ -53,10 +53,10 @@ use audit::{Audit, Record};
 use clients::{Arrival, Caller, Clients};
 use fair_queue::{FairQueue, Party};
 use held::Held;
-use hold::Hold;
 pub(crate) use outlook::Outlook;
 use requests::{About, Answer};
 use service::Service;
+use session::Session;
 
 /// The signals that it reads: to stop, and to reload (SIGHUP).
 const TOLD_BY: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -235,7 +235,7 @@ enum AfterTurn {
 /// A running daemon.
 struct Daemon<'a> {
     args: &'a Run,
-    hold: Hold,
+    session: Session,
     about: About,
     caretaker: Caretaker,
     clients: Clients,
@@ -275,7 +275,7 @@ impl Daemon<'_> {
         self.waits.add(self.signals.as_fd(), SIGNALS)?;
         self.waits.add(self.clients.listener(), LISTENER)?;
         self.waits.add(self.caretaker.ended(), CARETAKER)?;
-        if let Some(alarm) = self.hold.backend().alarm() {
+        if let Some(alarm) = self.session.backend().alarm() {
             self.waits.add(alarm, ALARM)?;
         }
         self.step()?;
@@ -283,13 +283,13 @@ impl Daemon<'_> {
         self.service.ready(&self.holds());
         let result = self.serve();
         self.service.ending();
-        if let Some(problem) = self.hold.keep_last() {
+        if let Some(problem) = self.session.keep_last() {
             output::complain(&format!("problem: {problem}"));
         }
         // Whatever ended it: what was done is undone, and the caretaker says what that was.
-        let Daemon { hold, caretaker, .. } = self;
+        let Daemon { session, caretaker, .. } = self;
         let begun = Instant::now();
-        let undone = caretaker.finish(hold.end())?;
+        let undone = caretaker.finish(session.end())?;
         output::say(&format!("{undone} in {} ms", begun.elapsed().as_millis()));
         for notice in &undone.notices {
             output::say(&format!("note: {notice}"));
@@ -322,7 +322,7 @@ impl Daemon<'_> {
                     LISTENER => arrivals = true,
                     CARETAKER => self.keep_caretaker()?,
                     ALARM => {
-                        self.hold.backend().hear();
+                        self.session.backend().hear();
                         self.next = self.next.min(self.stepped_at + ALARM_NS);
                     }
                     client => self.is_ready(client - CLIENTS),
@@ -374,14 +374,14 @@ impl Daemon<'_> {
             self.queue.charge(party, each_ns, clock::now());
             match what {
                 AfterTurn::Find(caller, call) => {
-                    let answer = requests::answer(&mut self.hold, &self.about, &caller, &call);
+                    let answer = requests::answer(&mut self.session, &self.about, &caller, &call);
                     self.send(client, answer);
                 }
                 // It may begin its program once systemd has made a scope for it. Where so many wait for theirs that there is no
                 // room, it does not wait: a user whose processes enter faster than systemd makes scopes would otherwise have
                 // all connections, and none of them would give way to another user's.
                 AfterTurn::Entered(Some(key), answer)
-                    if self.hold.backend().roster().is_entering(key)
+                    if self.session.backend().roster().is_entering(key)
                         && self.may_be_kept(client, true).is_ok() =>
                 {
                     self.entering.push((client, key, answer));
@@ -415,7 +415,7 @@ impl Daemon<'_> {
             return;
         }
         let changes: Vec<Change> = orphans.iter().map(|number| Change::Cancel { number: *number }).collect();
-        if self.hold.change_all(&changes).is_ok() {
+        if self.session.change_all(&changes).is_ok() {
             for number in orphans {
                 self.held.taken_back(number);
                 output::say(&format!("tickets the program that held {number} is gone"));
@@ -428,7 +428,7 @@ impl Daemon<'_> {
         while let Some((id, answer)) = self.held.due(clock::now()) {
             self.send(id, Answer::of(requests::reply(&answer)));
         }
-        let roster = self.hold.backend().roster();
+        let roster = self.session.backend().roster();
         let entering = std::mem::take(&mut self.entering);
         let (wait, entered): (Vec<_>, Vec<_>) =
             entering.into_iter().partition(|(_, key, _)| roster.is_entering(*key));
@@ -454,7 +454,7 @@ impl Daemon<'_> {
         }
         self.moved_at = self.stepped_at;
         self.moves += 1;
-        let cpus = &self.hold.machine().cpus;
+        let cpus = &self.session.machine().cpus;
         let here: CpuSet = [cpus[self.moves % cpus.len()].id].into_iter().collect();
         // Refused at worst because the CPU is gone: then it stays where it is.
         if affinity::set(0, &here).is_ok() {
@@ -462,18 +462,18 @@ impl Daemon<'_> {
         }
     }
 
-    /// One step of the hold. A look that fails is tried again; when none has succeeded for [`BLIND_NS`], the daemon gives up.
+    /// One step of the session. A look that fails is tried again; when none has succeeded for [`BLIND_NS`], the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.watch_hotplug();
         self.take_back_orphans();
         self.stepped_at = clock::now();
         self.about.pace.turn(self.stepped_at);
         self.answers.forget();
-        match self.hold.step() {
+        match self.session.step() {
             Ok(stepped) => {
                 self.blind = Blind::default();
                 self.next = stepped.next;
-                if self.hold.scheme() != Scheme::Smp {
+                if self.session.scheme() != Scheme::Smp {
                     self.move_on();
                 }
                 for problem in stepped.new_problems {
@@ -482,15 +482,15 @@ impl Daemon<'_> {
                 for problem in stepped.over {
                     output::say(&format!("over: {problem}"));
                 }
-                for news in self.hold.take_news() {
+                for news in self.session.take_news() {
                     output::say(&news);
                 }
-                self.held.book(self.hold.decided(), self.hold.traded());
-                for change in self.hold.decided() {
-                    output::say(&format!("tickets {}", words::rights(self.hold.contract(), change)));
+                self.held.book(self.session.decided(), self.session.traded());
+                for change in self.session.decided() {
+                    output::say(&format!("tickets {}", words::rights(self.session.contract(), change)));
                 }
-                for trade in self.hold.traded() {
-                    output::say(&format!("tickets {}", words::trade(self.hold.contract(), trade)));
+                for trade in self.session.traded() {
+                    output::say(&format!("tickets {}", words::trade(self.session.contract(), trade)));
                 }
                 if self.args.verbose {
                     self.tell(&stepped.plan);
@@ -513,14 +513,14 @@ impl Daemon<'_> {
 
     fn tell(&self, plan: &commonhold_policy::Plan) {
         for (action, reason) in steps(plan) {
-            let (what, why) = words::words(self.hold.contract(), action, reason);
+            let (what, why) = words::words(self.session.contract(), action, reason);
             output::say(&format!("{what}: {why}"));
         }
     }
 
     /// Says when another backend holds than the last time.
     fn tell_of_another_backend(&mut self) {
-        let HeldBy { backend, instead } = self.hold.backend().held_by();
+        let HeldBy { backend, instead } = self.session.backend().held_by();
         if backend == self.held_by {
             return;
         }
@@ -528,7 +528,7 @@ impl Daemon<'_> {
         let why = instead
             .map_or_else(|| "again".to_owned(), |instead| format!("not by {}: {}", instead.of, instead.why));
         let by = start::by_backend(backend, &why);
-        output::say(&holdings::cpu_now(&mut self.hold, &by).line());
+        output::say(&holdings::cpu_now(&mut self.session, &by).line());
     }
 
     fn watch_hotplug(&mut self) {
@@ -545,8 +545,8 @@ impl Daemon<'_> {
             Ok(Some((machine, online))) => {
                 output::say(&format!("CPUs changed: now {online}"));
                 self.hotplug = Hotplug { looked: now, online, told: false };
-                let isolated = self.hold.contract().machine.isolated;
-                self.hold.set_machine(machine.divided(isolated));
+                let isolated = self.session.contract().machine.isolated;
+                self.session.set_machine(machine.divided(isolated));
             }
             Err(e) if !self.hotplug.told => {
                 let known = &self.hotplug.online;
@@ -592,24 +592,24 @@ impl Daemon<'_> {
             Ok(((loaded, text), machine)) => {
                 output::complain_of(&loaded.warnings);
                 let machine = load::divided(&loaded.contract, &machine);
-                self.hold.reload(loaded.contract, machine);
-                self.hold.note_reload(None);
+                self.session.reload(loaded.contract, machine);
+                self.session.note_reload(None);
                 self.about.contract_text = text;
-                for note in self.hold.ended_changes() {
+                for note in self.session.ended_changes() {
                     output::say(&note);
                 }
                 self.step()?;
                 output::say(&format!(
                     "reloaded {}; the scheme is {}",
                     self.about.contract_path,
-                    self.hold.scheme()
+                    self.session.scheme()
                 ));
             }
             Err(failure) => {
                 output::complain(&format!("{failure}\nnot reloaded: the contract in force stays in force"));
                 self.answers.forget();
                 let why = format!("{} was not reloaded: {failure}", self.about.contract_path);
-                self.hold.note_reload(Some(why));
+                self.session.note_reload(Some(why));
             }
         }
         Ok(())
@@ -618,7 +618,7 @@ impl Daemon<'_> {
     fn keep_caretaker(&mut self) -> Result<(), Failure> {
         if self.caretaker.keep()? {
             output::complain("problem: the caretaker was killed; another one has taken its place");
-            self.hold.backend().roster_mut().leave_out(&[self.caretaker.pid()]);
+            self.session.backend().roster_mut().leave_out(&[self.caretaker.pid()]);
             self.waits.add(self.caretaker.ended(), CARETAKER)?;
         }
         Ok(())
@@ -630,7 +630,7 @@ impl Daemon<'_> {
             let (now, begun) = (clock::now(), clock::thread_cpu_ns());
             let (queue, held, entering) = (&self.queue, &self.held, &self.entering);
             let kept = || kept(held, entering);
-            let procfs = self.hold.backend().roster_mut().procfs();
+            let procfs = self.session.backend().roster_mut().procfs();
             let party = match self.clients.accept(procfs, kept, |party| queue.may_connect(party, now)) {
                 Arrival::None => break,
                 Arrival::TurnedAway(party) => Some(party),
@@ -675,11 +675,11 @@ impl Daemon<'_> {
                 Ok(Some(state)) => Answer::of(requests::reply(&AwaitReply { number: *number, state })),
                 Err(refusal) => Answer::of(Err(refusal)),
             },
-            Call::Where { pid } if requests::wants_look(&mut self.hold, *pid, self.stepped_at) => {
+            Call::Where { pid } if requests::wants_look(&mut self.session, *pid, self.stepped_at) => {
                 self.defer(id, caller, AfterTurn::Find(caller.clone(), call));
                 return Ok(None);
             }
-            _ => requests::answer(&mut self.hold, &self.about, caller, &call),
+            _ => requests::answer(&mut self.session, &self.about, caller, &call),
         };
         self.record(caller, &call, answer.error.as_deref());
         if matches!(call, Call::Enter { .. }) && answer.error.is_none() {
@@ -700,7 +700,7 @@ impl Daemon<'_> {
         if let Some(message) = self.answers.get(&key, clock::now()) {
             return Answer { message, passed: None, error: None };
         }
-        let answer = requests::answer(&mut self.hold, &self.about, caller, call);
+        let answer = requests::answer(&mut self.session, &self.about, caller, call);
         if answer.error.is_none() {
             self.answers.keep(key, &answer.message, clock::now());
         }
@@ -717,14 +717,14 @@ impl Daemon<'_> {
             Err(refusal) => return Ok(Answer::of(Err(refusal))),
         }
         self.step()?;
-        Ok(Answer::of(tickets::outcome(&mut self.hold, asked)))
+        Ok(Answer::of(tickets::outcome(&mut self.session, asked)))
     }
 
     /// Takes a change, which writes it to a disk. The loop waits for that, so the caller is charged for the wait beside the CPU
     /// time: otherwise a user could keep the loop waiting for a slow disk at next to no cost.
     fn take(&mut self, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
         let (begun, cpu_begun) = (clock::now(), clock::thread_cpu_ns());
-        let taken = tickets::take(&mut self.hold, caller, asked);
+        let taken = tickets::take(&mut self.session, caller, asked);
         let now = clock::now();
         let waited_ns = now.saturating_sub(begun).saturating_sub(used_since(cpu_begun));
         self.queue.charge(caller.party, waited_ns, now);
@@ -736,7 +736,7 @@ impl Daemon<'_> {
         if let Some(state) = self.held.outcome(number) {
             return Ok(Some(state));
         }
-        let state = tickets::now(&self.hold, number)?;
+        let state = tickets::now(&self.session, number)?;
         if at_most_ns == Some(0) {
             return Ok(Some(state));
         }
@@ -749,7 +749,7 @@ impl Daemon<'_> {
 
     /// Tells who asked for a change.
     fn record(&mut self, caller: &Caller, call: &Call, refused: Option<&str>) {
-        let name = || requests::name_of(self.hold.backend(), caller);
+        let name = || requests::name_of(self.session.backend(), caller);
         if let Some(record) = Record::of(caller, name, call, refused) {
             self.audit.tell(&record, clock::now());
         }

@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use commonhold_contract::Contract;
+use commonhold_live::apply::{kernel, user};
+use commonhold_live::means_for_jobs;
 use commonhold_live::observe::capability::{self, CgroupPlace};
-use commonhold_live::{kernel, means_for_jobs, user};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
 use commonhold_policy::DiskMeans;

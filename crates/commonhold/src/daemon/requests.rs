@@ -1,4 +1,4 @@
-//! What clients ask of a hold, and which clients may ask it.
+//! What clients ask of a session, and which clients may ask it.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use commonhold_client::Why;
 use commonhold_client::arena::PAGE_BYTES;
 use commonhold_client::wire::{Call, Explanation, Joined, Refusal, Reply};
 use commonhold_contract::{UnitId, position};
-use commonhold_live::kernel::{Account, CallBacks, Cause, Had, Switched};
+use commonhold_live::apply::kernel::{Account, CallBacks, Cause, Had, Switched};
 use commonhold_live::observe::arena::NotJoined;
 use commonhold_live::observe::process::State;
 use commonhold_live::{LiveBackend, MORE_FILES, clock};
@@ -18,8 +18,8 @@ use serde::Serialize;
 
 use super::clients::Caller;
 use super::fair_queue::Party;
-use super::hold::Hold;
 use super::pace::Pace;
+use super::session::Session;
 use super::{as_contract, holdings, start, tickets};
 use crate::protocol::{AwaitReply, EnterReply, Instead, StatusReply, WhereReply};
 
@@ -63,8 +63,8 @@ pub(super) fn read(request: &[u8]) -> Result<Call, Refusal> {
 /// Whether the next turn has to look at the processes before a process can be found: it was born since the last look,
 /// which was at `looked`. One that is older and yet unknown (process 1, a thread) is in no unit, and no look would find it:
 /// a client could otherwise have the loop turn at will.
-pub(super) fn wants_look(hold: &mut Hold, pid: u32, looked: Time) -> bool {
-    let roster = hold.backend().roster_mut();
+pub(super) fn wants_look(session: &mut Session, pid: u32, looked: Time) -> bool {
+    let roster = session.backend().roster_mut();
     roster.member(pid).is_none()
         && roster.procfs().stat(pid).ok().flatten().is_some_and(|stat| stat.key.may_be_younger_than(looked))
 }
@@ -72,60 +72,61 @@ pub(super) fn wants_look(hold: &mut Hold, pid: u32, looked: Time) -> bool {
 pub(super) type Answered = Result<Vec<u8>, Refusal>;
 
 /// Answers one request.
-pub(super) fn answer(hold: &mut Hold, about: &About, caller: &Caller, call: &Call) -> Answer {
+pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call: &Call) -> Answer {
     let mut passed = None;
     let answered = match call {
-        Call::Status { by_cpu } => status(hold, about, *by_cpu),
-        Call::Where { pid } => find(hold, about, *pid),
-        Call::Enter { unit } => enter(hold, caller, unit),
-        Call::Join {} => join(hold, caller).and_then(|(joined, page)| {
+        Call::Status { by_cpu } => status(session, about, *by_cpu),
+        Call::Where { pid } => find(session, about, *pid),
+        Call::Enter { unit } => enter(session, caller, unit),
+        Call::Join {} => join(session, caller).and_then(|(joined, page)| {
             passed = Some(page);
             reply(&joined)
         }),
-        Call::Tickets {} => tickets::all(hold),
-        Call::Currency { unit } => tickets::currency(hold, unit),
-        Call::AsContract {} => as_contract::answer(hold, about),
-        Call::Offers {} => tickets::offers(hold),
+        Call::Tickets {} => tickets::all(session),
+        Call::Currency { unit } => tickets::currency(session, unit),
+        Call::AsContract {} => as_contract::answer(session, about),
+        Call::Offers {} => tickets::offers(session),
         // Made before: the turn that answers it comes first.
-        Call::Change(asked) => tickets::outcome(hold, asked),
+        Call::Change(asked) => tickets::outcome(session, asked),
         // What is known now: a client that waits is answered later.
         Call::Await { number, .. } => {
-            tickets::now(hold, *number).and_then(|state| reply(&AwaitReply { number: *number, state }))
+            tickets::now(session, *number).and_then(|state| reply(&AwaitReply { number: *number, state }))
         }
     };
     Answer { passed, ..Answer::of(answered) }
 }
 
-fn status(hold: &mut Hold, about: &About, by_cpu: bool) -> Answered {
-    let held_by = hold.backend().held_by();
+fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
+    let held_by = session.backend().held_by();
     // Said as long as it is so: units that negotiate are listed, and would seem to wait for a trial.
-    let no_trade = start::no_trade(hold.contract(), held_by.backend).map(str::to_owned);
+    let no_trade = start::no_trade(session.contract(), held_by.backend).map(str::to_owned);
     let instead = held_by.instead.map(|instead| Instead {
         of: instead.of.to_owned(),
         for_ns: clock::now().saturating_sub(instead.since),
         why: instead.why,
     });
     reply(&StatusReply {
-        holdings: holdings::now(hold),
+        holdings: holdings::now(session),
         backend: held_by.backend.to_owned(),
         instead,
         contract: about.contract_path.clone(),
-        statement: hold.statement(),
+        statement: session.statement(),
         daemon: about.pace.now(),
-        switches: switches(hold, by_cpu),
-        tickets: tickets::changed(hold),
-        expected_tickets: hold.expected(),
-        lots: tickets::lots(hold.contract(), &hold.rights(), |_| true),
-        problems: hold.problems().into_iter().chain(no_trade).collect(),
+        switches: switches(session, by_cpu),
+        tickets: tickets::changed(session),
+        expected_tickets: session.expected(),
+        lots: tickets::lots(session.contract(), &session.rights(), |_| true),
+        problems: session.problems().into_iter().chain(no_trade).collect(),
     })
 }
 
 /// What the scheduler in the kernel counted of every unit, and of tasks in none.
-fn switches(hold: &mut Hold, by_cpu: bool) -> Vec<UnitSwitches> {
-    let units = [UnitId::KERNEL, UnitId::SHARED].into_iter().chain(hold.contract().listed());
-    let of = |id| (id, hold.contract().unit(id).path.clone(), hold.contract().unit(id).deadline.is_some());
+fn switches(session: &mut Session, by_cpu: bool) -> Vec<UnitSwitches> {
+    let units = [UnitId::KERNEL, UnitId::SHARED].into_iter().chain(session.contract().listed());
+    let of =
+        |id| (id, session.contract().unit(id).path.clone(), session.contract().unit(id).deadline.is_some());
     let units: Vec<(UnitId, String, bool)> = units.map(of).collect();
-    let backend = hold.backend();
+    let backend = session.backend();
     let of = |(id, unit, has_deadlines): (UnitId, String, bool)| {
         let Switched { account, call_backs, deadlines: Had { met, missed, violated } } =
             backend.switched(id)?;
@@ -213,9 +214,9 @@ fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     }
 }
 
-fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
-    let Some(member) = hold.backend().roster().member(pid).cloned() else {
-        let stat = hold.backend().roster_mut().procfs().stat(pid).ok().flatten();
+fn find(session: &mut Session, about: &About, pid: u32) -> Answered {
+    let Some(member) = session.backend().roster().member(pid).cloned() else {
+        let stat = session.backend().roster_mut().procfs().stat(pid).ok().flatten();
         let why = match stat.map(|stat| stat.state) {
             None => "does not exist",
             Some(State::Ended) => "has ended, and its parent has not collected it yet",
@@ -223,16 +224,16 @@ fn find(hold: &mut Hold, about: &About, pid: u32) -> Answered {
         };
         return Err(refuse(&Why::NoSuchProcess, format!("process {pid} {why}")));
     };
-    let unit = hold.contract().unit(member.placement.unit).path.clone();
+    let unit = session.contract().unit(member.placement.unit).path.clone();
     let outside = member.stays.filter(|why| why.is_outside()).map(|why| why.to_string());
-    reply(&WhereReply { unit, rule: explain(hold, about, member.placement), outside })
+    reply(&WhereReply { unit, rule: explain(session, about, member.placement), outside })
 }
 
 /// The rule behind a placement, in words.
-fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
+fn explain(session: &Session, about: &About, placement: Placement) -> String {
     let rule = match (placement.rule, placement.member) {
         (_, Some((unit, position_in_list))) => {
-            let unit = hold.contract().unit(unit);
+            let unit = session.contract().unit(unit);
             let member = &unit.members[usize::from(position_in_list)];
             // Sub-units made for `each` have no place in the file.
             if member.span.is_empty() {
@@ -250,8 +251,8 @@ fn explain(hold: &Hold, about: &About, placement: Placement) -> String {
 }
 
 /// The unit of a path that holds something; `done` is what cannot be done to one that is built in.
-pub(super) fn unit_of(hold: &Hold, path: &str, done: &str) -> Result<UnitId, Refusal> {
-    let found = hold.contract().find(path);
+pub(super) fn unit_of(session: &Session, path: &str, done: &str) -> Result<UnitId, Refusal> {
+    let found = session.contract().find(path);
     if found.is_some_and(UnitId::is_common) {
         let message = format!(
             "unit `{path}` is built in and cannot be {done}: it holds the processes that are in no other unit"
@@ -259,9 +260,9 @@ pub(super) fn unit_of(hold: &Hold, path: &str, done: &str) -> Result<UnitId, Ref
         return Err(refuse(&Why::NoSuchUnit, message));
     }
     found.ok_or_else(|| {
-        let units = hold.contract().listed();
+        let units = session.contract().listed();
         let units: Vec<&str> =
-            units.iter().map(|id| hold.contract().unit(*id).path.as_str()).take(20).collect();
+            units.iter().map(|id| session.contract().unit(*id).path.as_str()).take(20).collect();
         refuse(
             &Why::NoSuchUnit,
             format!("the contract in force has no unit `{path}`; it has {}", units.join(", ")),
@@ -269,10 +270,10 @@ pub(super) fn unit_of(hold: &Hold, path: &str, done: &str) -> Result<UnitId, Ref
     })
 }
 
-fn enter(hold: &mut Hold, caller: &Caller, path: &str) -> Answered {
-    let unit = unit_of(hold, path, "entered")?;
-    let contract = hold.contract().clone();
-    let backend = hold.backend();
+fn enter(session: &mut Session, caller: &Caller, path: &str) -> Answered {
+    let unit = unit_of(session, path, "entered")?;
+    let contract = session.contract().clone();
+    let backend = session.backend();
     if !may(backend, caller, &contract, unit) {
         let name = name_of(backend, caller);
         let message = format!(
@@ -294,7 +295,7 @@ fn enter(hold: &mut Hold, caller: &Caller, path: &str) -> Answered {
 }
 
 /// A page for the calling process, in which it tells what it transfers over the memory bus.
-fn join(hold: &mut Hold, caller: &Caller) -> Result<(Joined, OwnedFd), Refusal> {
+fn join(session: &mut Session, caller: &Caller) -> Result<(Joined, OwnedFd), Refusal> {
     let gone = || refuse(&Why::NoSuchProcess, format!("process {} is gone", caller.pid));
     let key = caller.key.ok_or_else(gone)?;
     let no_gangs = || {
@@ -302,7 +303,7 @@ fn join(hold: &mut Hold, caller: &Caller) -> Result<(Joined, OwnedFd), Refusal> 
             "the contract in force has no gangs: `gangs` in [machine] and `job` in a unit make some";
         refuse(&Why::NoGangs, message.to_owned())
     };
-    match hold.backend().join(key, charged_user(caller)).ok_or_else(no_gangs)? {
+    match session.backend().join(key, charged_user(caller)).ok_or_else(no_gangs)? {
         Ok((page, every_ns)) => Ok((Joined { page_bytes: PAGE_BYTES, every_ns }, page)),
         Err(NotJoined::TooMany(why)) => Err(refuse(&Why::TooManyPages, why)),
         Err(NotJoined::Failed(e)) => {

@@ -5,18 +5,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme};
+use commonhold_live::apply::cgroup::CgroupBackend;
+use commonhold_live::apply::kernel::{self, KernelBackend};
+use commonhold_live::apply::user::UserBackend;
 use commonhold_live::caretaker::{Caretaker, Launch};
-use commonhold_live::cgroup::CgroupBackend;
 use commonhold_live::entered::EnteredFile;
 use commonhold_live::journal::Journal;
-use commonhold_live::kernel::{self, KernelBackend};
 use commonhold_live::lock::{self, Lock};
 use commonhold_live::names::SystemNames;
 use commonhold_live::observe::capability::{self, Capabilities, CgroupPlace};
 use commonhold_live::observe::topology;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::undo;
-use commonhold_live::user::UserBackend;
 use commonhold_live::{LiveBackend, LiveError, clock, standing};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::{Row, State};
@@ -27,12 +27,12 @@ use super::audit::Audit;
 use super::clients::Clients;
 use super::fair_queue::FairQueue;
 use super::held::Held;
-use super::hold::Hold;
 use super::holdings::{self, Holder};
 use super::kept_tickets::Keeper;
 use super::pace::Pace;
 use super::requests::About;
 use super::service::Service;
+use super::session::Session;
 use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors};
 use crate::cli::{BACKENDS, BackendChoice, Run};
 use crate::exit::{Exit, Failure};
@@ -221,20 +221,20 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let online = topology::online(Path::new("/"))?;
     let now = clock::now();
     let kept = Keeper::open(&directory);
-    let mut hold = Hold::new(contract, machine, backend, kept.0);
+    let mut session = Session::new(contract, machine, backend, kept.0);
     if let Some(problem) = kept.1 {
         output::complain(&format!("problem: {problem}"));
-        hold.note(problem);
+        session.note(problem);
     }
-    restore_entered(&directory, &mut hold)?;
-    for note in hold.restore() {
+    restore_entered(&directory, &mut session)?;
+    for note in session.restore() {
         output::say(&note);
     }
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     Ok(Daemon {
         args,
         hotplug: Hotplug { looked: now, online, told: false },
-        hold,
+        session,
         about: About {
             contract_path: args.contract.display().to_string(),
             contract_text,
@@ -265,10 +265,10 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
 }
 
 /// Has processes that entered units under an earlier daemon in them again, and keeps those that enter from now on.
-fn restore_entered(directory: &Path, hold: &mut Hold) -> Result<(), Failure> {
+fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failure> {
     let (file, kept) = EnteredFile::open(directory)?;
-    let contract = hold.contract().clone();
-    let roster = hold.backend().roster_mut();
+    let contract = session.contract().clone();
+    let roster = session.backend().roster_mut();
     let notes = kept.and_then(|kept| roster.restore_entered(&contract, kept));
     roster.keep_entered(Box::new(file));
     match notes {
@@ -278,7 +278,7 @@ fn restore_entered(directory: &Path, hold: &mut Hold) -> Result<(), Failure> {
                 "{error}; processes that entered units by `commonhold exec` before this start are where rules say"
             );
             output::complain(&format!("problem: {problem}"));
-            hold.note(problem);
+            session.note(problem);
         }
     }
     Ok(())

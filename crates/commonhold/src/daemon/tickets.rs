@@ -28,32 +28,32 @@ use commonhold_report::tickets::{Lot, Tickets};
 use commonhold_report::words;
 
 use super::clients::Caller;
-use super::hold::Hold;
 use super::holdings;
 use super::requests::{Answered, facts, may_all, name_of, refuse, reply, unit_of};
+use super::session::Session;
 use crate::protocol::{Awaited, OffersReply, TicketsReply, how_of_wire, numbers_of_wire, of_wire};
 
 /// Every unit's tickets of every resource.
-pub(super) fn all(hold: &mut Hold) -> Answered {
-    let rights = hold.rights();
-    let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
+pub(super) fn all(session: &mut Session) -> Answered {
+    let rights = session.rights();
+    let of = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
     reply(&TicketsReply {
         offer: None,
         exchange: None,
-        tickets: hold.contract().listed().into_iter().flat_map(of).collect(),
-        expected: hold.expected(),
-        lots: lots(hold.contract(), &rights, |_| true),
-        not_held: holdings::of_those_not_held(hold),
+        tickets: session.contract().listed().into_iter().flat_map(of).collect(),
+        expected: session.expected(),
+        lots: lots(session.contract(), &rights, |_| true),
+        not_held: holdings::of_those_not_held(session),
     })
 }
 
 /// A unit as a currency.
-pub(super) fn currency(hold: &mut Hold, path: &str) -> Answered {
-    let unit = unit_of(hold, path, "shown as a currency")?;
-    let rights = hold.rights();
-    let contract = hold.contract();
+pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
+    let unit = unit_of(session, path, "shown as a currency")?;
+    let rights = session.rights();
+    let contract = session.contract();
     let encloser = contract.unit(unit).parent;
-    let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
+    let of = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
     let each = |of: &dyn Fn(Resource) -> u64| {
         let mut all = PerResource::default();
         for resource in Resource::ALL {
@@ -64,7 +64,7 @@ pub(super) fn currency(hold: &mut Hold, path: &str) -> Answered {
     let inside = contract.listed().into_iter().filter(|it| contract.unit(*it).parent == Some(unit));
     let issued: Vec<Tickets> = inside.flat_map(of).collect();
     let is_in = |exchange: &Exchange| exchange.lent.iter().any(|leg| leg.from == path || leg.to == path);
-    let mut exchanges = hold.statement().exchanges;
+    let mut exchanges = session.statement().exchanges;
     exchanges.retain(|exchange| exchange.ended_ns.is_none() && is_in(exchange));
     let currency = Currency {
         unit: path.to_owned(),
@@ -73,16 +73,19 @@ pub(super) fn currency(hold: &mut Hold, path: &str) -> Answered {
         funding: of(unit).to_vec(),
         issued_around: each(&|resource| rights.issued(encloser, resource)),
         worth_around: each(&|resource| {
-            encloser.map_or_else(|| hold.whole(resource), |encloser| hold.worth(&rights, encloser, resource))
+            encloser.map_or_else(
+                || session.whole(resource),
+                |encloser| session.worth(&rights, encloser, resource),
+            )
         }),
         own: each(&|resource| rights.own_tickets(Some(unit), resource)),
-        own_worth: each(&|resource| hold.own_worth(&rights, unit, resource)),
+        own_worth: each(&|resource| session.own_worth(&rights, unit, resource)),
         issued,
         lots: lots(contract, &rights, |it| it == unit),
         exchanges,
         not_held: Vec::new(),
     };
-    reply(&Currency { not_held: holdings::of_those_not_held(hold), ..currency })
+    reply(&Currency { not_held: holdings::of_those_not_held(session), ..currency })
 }
 
 /// What units hold of currencies beside what these issue in their own names: those lots of which the holder is asked about, or the
@@ -95,17 +98,17 @@ pub(super) fn lots(contract: &Contract, rights: &Rights, is_asked: impl Fn(UnitI
 }
 
 /// Those that are not the contract's, and those that are exchanged.
-pub(super) fn changed(hold: &Hold) -> Vec<Tickets> {
-    let rights = hold.rights();
-    let of = |unit: UnitId| Resource::ALL.map(|resource| row(hold, &rights, unit, resource));
-    let rows = hold.contract().listed().into_iter().flat_map(of);
+pub(super) fn changed(session: &Session) -> Vec<Tickets> {
+    let rights = session.rights();
+    let of = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
+    let rows = session.contract().listed().into_iter().flat_map(of);
     rows.filter(|row| row.is_changed() || row.lent > 0 || row.got > 0).collect()
 }
 
 /// Offers that stand, and exchanges.
-pub(super) fn offers(hold: &Hold) -> Answered {
-    let rights = hold.rights();
-    let path = |unit: UnitId| hold.contract().unit(unit).path.clone();
+pub(super) fn offers(session: &Session) -> Answered {
+    let rights = session.rights();
+    let path = |unit: UnitId| session.contract().unit(unit).path.clone();
     let standing = |(number, bid): (&u64, &Bid)| Standing {
         number: *number,
         unit: path(bid.by),
@@ -114,10 +117,10 @@ pub(super) fn offers(hold: &Hold) -> Answered {
         with: bid.with.map(path),
         for_ns: bid.for_ns,
         at_least: bid.at_least,
-        waits: rights.waits(*number).map(|why| words::waits(hold.contract(), why)),
+        waits: rights.waits(*number).map(|why| words::waits(session.contract(), why)),
     };
     let offers = rights.offers().iter().map(standing).collect();
-    let statement = hold.statement();
+    let statement = session.statement();
     reply(&OffersReply {
         offers,
         exchanges: statement.exchanges,
@@ -126,8 +129,8 @@ pub(super) fn offers(hold: &Hold) -> Answered {
     })
 }
 
-fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Tickets {
-    let asked = hold.contract().unit(unit);
+fn row(session: &Session, rights: &Rights, unit: UnitId, resource: Resource) -> Tickets {
+    let asked = session.contract().unit(unit);
     let (lent, got) = rights.lent_and_got(unit, resource);
     Tickets {
         unit: asked.path.clone(),
@@ -136,35 +139,35 @@ fn row(hold: &Hold, rights: &Rights, unit: UnitId, resource: Resource) -> Ticket
         tickets: (rights.tickets(unit, resource) + got).saturating_sub(lent),
         lent,
         got,
-        entitled: hold.worth(rights, unit, resource),
+        entitled: session.worth(rights, unit, resource),
         active: rights.is_active(unit, resource),
     }
 }
 
 /// Takes a change that a client asks for, if it may: it is kept by then, and the next turn makes it or refuses it.
-pub(super) fn take(hold: &mut Hold, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
-    let change = change(hold, asked)?;
-    authorise(hold, caller, &change)?;
-    hold.change(change).map_err(|e| refuse(&Why::Failed, format!("nothing was changed: {e}")))?;
+pub(super) fn take(session: &mut Session, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
+    let change = change(session, asked)?;
+    authorise(session, caller, &change)?;
+    session.change(change).map_err(|e| refuse(&Why::Failed, format!("nothing was changed: {e}")))?;
     Ok(change)
 }
 
 /// What is known of an offer that stands or an exchange in force.
-pub(super) fn now(hold: &Hold, number: u64) -> Result<Awaited, Refusal> {
-    let rights = hold.rights();
+pub(super) fn now(session: &Session, number: u64) -> Result<Awaited, Refusal> {
+    let rights = session.rights();
     if rights.offers().contains_key(&number) {
         return Ok(Awaited::Stands);
     }
     if rights.deals().contains_key(&number) {
         return Ok(Awaited::InForce);
     }
-    Err(refuse(&Why::NoSuchOffer, words::refused(hold.contract(), Refused::NoOffer { number })))
+    Err(refuse(&Why::NoSuchOffer, words::refused(session.contract(), Refused::NoOffer { number })))
 }
 
 /// What the last turn made of a change that was taken.
-pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
-    let change = change(hold, asked)?;
-    let Some(decided) = hold.decided().iter().rev().find(|decided| decided.change == change) else {
+pub(super) fn outcome(session: &mut Session, asked: &Asked) -> Answered {
+    let change = change(session, asked)?;
+    let Some(decided) = session.decided().iter().rev().find(|decided| decided.change == change) else {
         let message = "not made yet: the last turn of the daemon failed. It is kept, and the next turn that does not fail \
                        makes it; `commonhold status` says what failed, and `commonhold tickets` whether it was made";
         return Err(refuse(&Why::Failed, message.to_owned()));
@@ -184,23 +187,24 @@ pub(super) fn outcome(hold: &mut Hold, asked: &Asked) -> Answered {
             Refused::TooManyOffers | Refused::TooManyOffersOfUnit { .. } => Why::TooManyOffers,
             Refused::NoOffer { .. } | Refused::NumberTaken { .. } => Why::NoSuchOffer,
         };
-        return Err(refuse(&name, words::refused(hold.contract(), why)));
+        return Err(refuse(&name, words::refused(session.contract(), why)));
     }
-    let rights = hold.rights();
-    let (offer, exchange) = served(hold.traded(), &change);
-    let rows =
-        about(hold.traded(), &change).into_iter().map(|(unit, resource)| row(hold, &rights, unit, resource));
+    let rights = session.rights();
+    let (offer, exchange) = served(session.traded(), &change);
+    let rows = about(session.traded(), &change)
+        .into_iter()
+        .map(|(unit, resource)| row(session, &rights, unit, resource));
     let tickets: Vec<Tickets> = rows.collect();
-    let mut not_held = holdings::of_those_not_held(hold);
+    let mut not_held = holdings::of_those_not_held(session);
     not_held.retain(|holding| tickets.iter().any(|it| it.resource.name() == holding.resource));
-    let named: Vec<UnitId> = about(hold.traded(), &change).into_iter().map(|(unit, _)| unit).collect();
-    let lots = lots(hold.contract(), &rights, |unit| named.contains(&unit));
+    let named: Vec<UnitId> = about(session.traded(), &change).into_iter().map(|(unit, _)| unit).collect();
+    let lots = lots(session.contract(), &rights, |unit| named.contains(&unit));
     reply(&TicketsReply { offer, exchange, tickets, expected: Vec::new(), lots, not_held })
 }
 
 /// With the numbers of the units that are named.
-fn change(hold: &Hold, asked: &Asked) -> Result<Change, Refusal> {
-    let unit = |path: &str| unit_of(hold, path, "given tickets");
+fn change(session: &Session, asked: &Asked) -> Result<Change, Refusal> {
+    let unit = |path: &str| unit_of(session, path, "given tickets");
     let amount = |text: &str| {
         let invalid = |e| refuse(&Why::InvalidParameter, format!("`{text}` is no offer: {e}"));
         text.parse::<Offer>().map_err(invalid)
@@ -300,12 +304,12 @@ fn about(traded: &[Trade], change: &Change) -> Vec<(UnitId, Resource)> {
     }
 }
 
-fn authorise(hold: &mut Hold, caller: &Caller, change: &Change) -> Result<(), Refusal> {
+fn authorise(session: &mut Session, caller: &Caller, change: &Change) -> Result<(), Refusal> {
     if may_all(caller) {
         return Ok(());
     }
-    let (contract, rights) = (hold.contract().clone(), hold.rights());
-    let backend = hold.backend();
+    let (contract, rights) = (session.contract().clone(), session.rights());
+    let backend = session.backend();
     let facts = facts(caller);
     let names = backend.roster().names();
     let who = Who {

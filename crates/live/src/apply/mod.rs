@@ -6,12 +6,12 @@ pub mod calibrate;
 pub mod cgroup;
 mod confine;
 mod kept;
+pub mod kernel;
 mod pages;
-pub mod process;
 pub mod program;
-pub mod scheduler;
 mod seats;
 pub mod standing;
 mod stops;
+pub mod user;
 
 pub use seats::means_for_jobs;

@@ -8,8 +8,8 @@ mod free;
 pub(crate) mod lend;
 mod orders;
 pub mod partition;
-pub(crate) mod place;
 mod rooms;
+pub(crate) mod seats;
 mod tally;
 mod turns;
 mod waiting;
@@ -81,8 +81,8 @@ pub(crate) struct State {
     /// The form of the pools in which home CPUs were dealt out; `None`: none were.
     dealt_in: Option<PoolForm>,
     /// The machine's pools, and where jobs are in them.
-    formed: place::Formed,
-    places: Arc<place::State>,
+    formed: seats::Formed,
+    places: Arc<seats::State>,
 }
 
 /// When to look again, and which units' facts must be fresh then.
@@ -444,18 +444,18 @@ pub(crate) fn holds(state: &State) -> BTreeMap<UnitId, CpuSet> {
 }
 
 /// Decides where the threads of jobs run, after it was decided which unit holds which CPU.
-pub(crate) fn place(state: &mut State, now: Time, input: Input<'_>, orders: &mut place::Orders<'_>) {
+pub(crate) fn place(state: &mut State, now: Time, input: Input<'_>, orders: &mut seats::Orders<'_>) {
     if input.snapshot.jobs.is_empty() && state.places.is_empty() {
         return;
     }
     let held = held(state);
-    place::step(Arc::make_mut(&mut state.places), &mut state.formed, now, input, &held, orders);
+    seats::step(Arc::make_mut(&mut state.places), &mut state.formed, now, input, &held, orders);
 }
 
 /// Which CPUs units hold for their jobs.
-pub(crate) fn held(state: &State) -> place::Held {
+pub(crate) fn held(state: &State) -> seats::Held {
     if state.owners.is_empty() {
-        return place::Held::Shared;
+        return seats::Held::Shared;
     }
     // A CPU that changes its owner with every turn is no place to stay.
     let mut held: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
@@ -464,7 +464,7 @@ pub(crate) fn held(state: &State) -> place::Held {
     for (cpu, unit) in homes.chain(borrowed) {
         held.entry(unit).or_default().insert(cpu);
     }
-    place::Held::By(held)
+    seats::Held::By(held)
 }
 
 /// What all units of each level are entitled to together, by their encloser.

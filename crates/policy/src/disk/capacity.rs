@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Amount, Contract, MILLIONTH, Resource, Scheme, UnitId};
 
-use super::hold::{Held, Rate, Rates};
 use super::in_force::{DiskCap, Order, RATE_MIN};
+use super::rates::{Held, Rate, Rates};
 use crate::input::Input;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;

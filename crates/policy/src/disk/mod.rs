@@ -60,12 +60,12 @@
 //!
 //! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
 
-pub mod bandwidth;
 mod capacity;
 mod debt;
-mod hold;
+pub mod fairness;
 mod in_force;
 mod queue;
+mod rates;
 mod weigh;
 
 use alloc::collections::BTreeMap;
@@ -82,9 +82,9 @@ use crate::snapshot::DiskFacts;
 use crate::time::{MS, Time};
 
 use debt::Debts;
-use hold::Rates;
 use in_force::Order;
 pub use in_force::{DiskCap, RATE_MIN};
+use rates::Rates;
 
 /// How soon to look again while a unit uses a disk that rates hold.
 const BUSY_NS: Time = 100 * MS;

@@ -20,7 +20,7 @@
 //!
 //! Limits: it is the mean of all requests. So large requests of one unit are the measure for small ones of another.
 
-use super::hold::{averaged, per_second};
+use super::rates::{averaged, per_second};
 use crate::rights::share::part_of;
 use crate::snapshot::DeviceUse;
 use crate::time::{MS, Time};

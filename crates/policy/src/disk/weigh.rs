@@ -21,8 +21,8 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
-use super::hold::Rates;
 use super::in_force::Order;
+use super::rates::Rates;
 use crate::input::Input;
 use crate::plan::Reason;
 use crate::rights::entitlement::Entitlement;

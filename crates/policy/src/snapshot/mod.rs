@@ -1,18 +1,18 @@
 //! What a backend observed, and what it can enforce.
 
 mod disk;
+mod foreign_groups;
 mod jobs;
 mod memory;
-mod places;
 
 use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
 
 pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
+pub use foreign_groups::{PlaceBounds, PlaceFacts, PlaceId};
 pub use jobs::{BusUse, JobFacts, JobId, Seats, SharedUse, ThreadFacts, ThreadId};
 pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
-pub use places::{PlaceBounds, PlaceFacts, PlaceId};
 
 use crate::time::Time;
 

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use commonhold_contract::UnitId;
+use commonhold_policy::foreign_groups::{self, Inhabited};
 use commonhold_policy::membership::{ProcessFacts, Rule, Stays, stays};
-use commonhold_policy::places::{self, Inhabited};
 
 use super::{Changes, Known, Roster};
 use crate::observe::capability::{CgroupPlace, systemd_runs};
@@ -48,9 +48,9 @@ impl Roster {
         }
     }
 
-    /// Whose a process is: where units are held in place, by the policy's [`places::user_of`].
+    /// Whose a process is: where units are held in place, by the policy's [`foreign_groups::user_of`].
     pub(super) fn user_of(&self, facts: &ProcessFacts) -> u32 {
-        if self.is_in_place() { places::user_of(&facts.cgroup, facts.uid) } else { facts.uid }
+        if self.is_in_place() { foreign_groups::user_of(&facts.cgroup, facts.uid) } else { facts.uid }
     }
 
     /// Why a process is not moved, where units are held in place.
@@ -59,7 +59,7 @@ impl Roster {
         if named && known.is_moved {
             return None;
         }
-        let held = places::held_in(&self.contract, &self.places.held, &group, unit).is_some();
+        let held = foreign_groups::held_in(&self.contract, &self.places.held, &group, unit).is_some();
         if held && !self.is_in_others_scope(known) {
             return Some(Stays::InPlace);
         }
@@ -70,8 +70,12 @@ impl Roster {
     /// The control group of another program that a process's unit is held in, if it is held there.
     pub fn place_of(&self, pid: u32) -> Option<(&str, UnitId)> {
         let known = self.known.get(&pid).filter(|known| known.member.stays == Some(Stays::InPlace))?;
-        let place =
-            places::held_in(&self.contract, &self.places.held, known.group(), known.member.placement.unit)?;
+        let place = foreign_groups::held_in(
+            &self.contract,
+            &self.places.held,
+            known.group(),
+            known.member.placement.unit,
+        )?;
         Some((place, *self.places.held.get(place)?))
     }
 
@@ -96,7 +100,7 @@ impl Roster {
             return;
         }
         let list: Vec<Inhabited> = inhabited.iter().cloned().collect();
-        self.places = Places { held: places::of(&self.contract, &list), inhabited };
+        self.places = Places { held: foreign_groups::of(&self.contract, &list), inhabited };
         let all: Vec<u32> = self.known.keys().copied().collect();
         for pid in all {
             self.regroup(pid, true, changes);

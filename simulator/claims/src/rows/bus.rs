@@ -1,0 +1,651 @@
+//! Sections 3 to 5 of seed 003: programs that share a memory bus, and gangs that are chosen by what they transfer.
+//!
+//! Times are those of both copies of a program, in the mean. Rates of nine of the eleven programs are inferred, as
+//! `scenarios/bus/workload.toml` says: by the slowdowns of the four highest, and by the mean and the largest of the others.
+//! So those are calibrated. Nothing was set by what figure 2 says.
+
+use commonhold_contract::{Gangs, Scheme};
+use commonhold_report::claims::{Basis, Tolerance};
+
+use super::{Row, above, below, between, parameter, predicted, unmeasured};
+use crate::experiments::{BUS, Experiment, as_it_is};
+use crate::measure::{Seed, divide, real};
+
+/// In the order of figure 1: that of their rates.
+const PROGRAMS: [&str; 11] =
+    ["radiosity", "water-nsqr", "volrend", "barnes", "fmm", "lu-cb", "bt", "sp", "mg", "raytrace", "cg"];
+
+/// The four that fill the bus twice over, and the seven others.
+const HIGH: [usize; 4] = [7, 8, 9, 10];
+const MODERATE: [usize; 7] = [0, 1, 2, 3, 4, 5, 6];
+const LU: usize = 5;
+const BT: usize = 6;
+const RAYTRACE: usize = 9;
+const CG: usize = 10;
+
+/// What the bus carries in a microsecond.
+const BUS_RATE: f64 = 29.5;
+
+/// Without a manager: Linux 2.4 alone.
+const fn linux(jobs: &'static [(&'static str, u32)]) -> Experiment {
+    as_it_is(BUS, Scheme::Smp).gangs(Gangs::Off).jobs(jobs)
+}
+
+/// An experiment for each program: so many copies of it, and what runs beside them.
+macro_rules! each_program {
+    ($copies:literal $(, $beside:expr)*) => {
+        [
+            linux(&[("radiosity", $copies) $(, $beside)*]),
+            linux(&[("water-nsqr", $copies) $(, $beside)*]),
+            linux(&[("volrend", $copies) $(, $beside)*]),
+            linux(&[("barnes", $copies) $(, $beside)*]),
+            linux(&[("fmm", $copies) $(, $beside)*]),
+            linux(&[("lu-cb", $copies) $(, $beside)*]),
+            linux(&[("bt", $copies) $(, $beside)*]),
+            linux(&[("sp", $copies) $(, $beside)*]),
+            linux(&[("mg", $copies) $(, $beside)*]),
+            linux(&[("raytrace", $copies) $(, $beside)*]),
+            linux(&[("cg", $copies) $(, $beside)*]),
+        ]
+    };
+}
+
+type Each = [Experiment; 11];
+
+// Figure 1: no CPU has more than one thread.
+const ALONE: Each = each_program!(1);
+const DOUBLED: Each = each_program!(2);
+const BESIDE_BBMA: Each = each_program!(1, ("bbma", 2));
+const BESIDE_NBBMA: Each = each_program!(1, ("nbbma", 2));
+// Figure 2: two threads for each CPU.
+const A: Each = each_program!(2, ("bbma", 4));
+const B: Each = each_program!(2, ("nbbma", 4));
+const C: Each = each_program!(2, ("bbma", 2), ("nbbma", 2));
+const BBMA_ALONE: Experiment = linux(&[("bbma", 1), ("radiosity", 1)]);
+/// The worst case of section 4: copies of a program that transfers little.
+const COPIES: Experiment = linux(&[("radiosity", 4)]);
+
+const fn by(mut runs: Each, by: Gangs) -> Each {
+    let mut at = 0;
+    while at < runs.len() {
+        runs[at] = runs[at].gangs(by);
+        at += 1;
+    }
+    runs
+}
+
+/// With a bus that carries so much of what it does, in percent.
+const fn on_a_bus(mut runs: Each, percent: u16) -> Each {
+    let mut at = 0;
+    while at < runs.len() {
+        runs[at] = runs[at].bus_percent(percent);
+        at += 1;
+    }
+    runs
+}
+
+const fn traced(mut runs: Each) -> Each {
+    let mut at = 0;
+    while at < runs.len() {
+        runs[at] = runs[at].traced();
+        at += 1;
+    }
+    runs
+}
+
+/// A set under Linux, the two published policies, and ours.
+#[derive(Clone, Copy)]
+struct Set {
+    linux: Each,
+    latest: Each,
+    window: Each,
+    demand: Each,
+}
+
+const fn set(linux: &'static Each) -> Set {
+    Set {
+        linux: *linux,
+        latest: by(*linux, Gangs::LatestQuantum),
+        window: by(*linux, Gangs::QuantaWindow),
+        demand: by(*linux, Gangs::Demand),
+    }
+}
+
+const SET_A: Set = set(&A);
+const SET_B: Set = set(&B);
+const SET_C: Set = set(&C);
+const A_TRACED: Each = traced(SET_A.window);
+const B_TRACED: Each = traced(SET_B.window);
+/// On a bus that carries four times as much.
+const B_WIDE: Set = set(&on_a_bus(B, 400));
+/// On one that carries twice as much, and half.
+const B_TWICE: Set = set(&on_a_bus(B, 200));
+const B_HALF: Set = set(&on_a_bus(B, 50));
+const DOUBLED_HALF: Each = on_a_bus(DOUBLED, 50);
+
+/// Both, one after the other.
+macro_rules! all {
+    ($($each:expr),+) => {{
+        const LISTS: &[Each] = &[$($each),+];
+        const ALL: [Experiment; LISTS.len() * 11] = {
+            let mut all = [LISTS[0][0]; LISTS.len() * 11];
+            let mut at = 0;
+            while at < all.len() {
+                all[at] = LISTS[at / 11][at % 11];
+                at += 1;
+            }
+            all
+        };
+        &ALL
+    }};
+}
+
+/// All sets, under Linux and both published policies.
+const PUBLISHED: &[Experiment] = all!(
+    SET_A.linux,
+    SET_A.latest,
+    SET_A.window,
+    SET_B.linux,
+    SET_B.latest,
+    SET_B.window,
+    SET_C.linux,
+    SET_C.latest,
+    SET_C.window
+);
+
+/// The mean improvement on Linux under a policy, in a set.
+macro_rules! improves {
+    ($id:literal, $place:literal, $says:literal, $printed:literal, $set:ident, $policy:ident) => {
+        predicted(($id, $place, $says, $printed), above(0.0), all!($set.linux, $set.$policy), |at| {
+            mean(&improvements(at, &$set.$policy, &$set.linux)?)
+        })
+    };
+}
+
+/// By how much ours is ahead in a set.
+macro_rules! ahead {
+    ($id:literal, $says:literal, $set:ident) => {
+        predicted(
+            ($id, "ours", $says, "0.05"),
+            Tolerance::AtLeast { low: 0.05 },
+            all!($set.linux, $set.latest, $set.window, $set.demand),
+            |at| ahead(at, &$set),
+        )
+        .basis(Basis::Beyond)
+    };
+}
+
+/// How long a program takes, by how long it takes alone.
+fn slowdown(at: Seed, runs: &Each, program: usize) -> Option<f64> {
+    at.change(&[PROGRAMS[program]], runs[program], ALONE[program])
+}
+
+fn slowdowns(at: Seed, runs: &Each, programs: &[usize]) -> Option<Vec<f64>> {
+    programs.iter().map(|program| slowdown(at, runs, *program)).collect()
+}
+
+/// What all jobs of a run transfer while the program runs, in transactions per microsecond.
+fn carried(at: Seed, run: Experiment) -> Option<f64> {
+    let outcome = at.of(run)?;
+    let sum: u64 = outcome.jobs.iter().map(|job| job.spent.transferred / 1_000_000).sum();
+    divide(real(sum), real(outcome.ended_ns) / 1e3)
+}
+
+/// Of how many programs two copies carry at least 85 % of a bus.
+fn that_fill(at: Seed, runs: &Each, bus: f64) -> Option<f64> {
+    let carried: Option<Vec<f64>> = runs.iter().map(|run| carried(at, *run)).collect();
+    Some(real(carried?.iter().filter(|carried| **carried >= 0.85 * bus).count() as u64))
+}
+
+/// By how much of its time under Linux a program is faster.
+fn improvement(at: Seed, runs: &Each, linux: &Each, program: usize) -> Option<f64> {
+    Some(1.0 - at.change(&[PROGRAMS[program]], runs[program], linux[program])?)
+}
+
+fn improvements(at: Seed, runs: &Each, linux: &Each) -> Option<Vec<f64>> {
+    (0..PROGRAMS.len()).map(|program| improvement(at, runs, linux, program)).collect()
+}
+
+fn mean(figures: &[f64]) -> Option<f64> {
+    divide(figures.iter().sum(), real(figures.len() as u64))
+}
+
+fn most(figures: &[f64]) -> f64 {
+    figures.iter().copied().fold(f64::MIN, f64::max)
+}
+
+fn least(figures: &[f64]) -> f64 {
+    figures.iter().copied().fold(f64::MAX, f64::min)
+}
+
+/// By how much ours improves on Linux in the mean beyond the better of the published ones.
+fn ahead(at: Seed, set: &Set) -> Option<f64> {
+    let of = |runs| mean(&improvements(at, runs, &set.linux)?);
+    Some(of(&set.demand)? - of(&set.latest)?.max(of(&set.window)?))
+}
+
+/// In which part of a run's moments something holds of the names of the jobs on the CPUs.
+fn moments(at: Seed, run: Experiment, holds: impl Fn(&[&str]) -> bool) -> Option<f64> {
+    let outcome = at.of(run)?;
+    let occupancy = outcome.occupancy.as_ref()?;
+    // The first second is for measuring.
+    let later = occupancy.moments.iter().skip(10);
+    let name =
+        |job: usize| outcome.jobs.get(occupancy.jobs[job] as usize).map_or("", |job| job.name.as_str());
+    let (mut all, mut held) = (0u64, 0u64);
+    for moment in later {
+        let names: Vec<&str> = moment.iter().flatten().map(|job| name(*job)).collect();
+        all += 1;
+        held += u64::from(holds(&names));
+    }
+    divide(real(held), real(all))
+}
+
+const FIT: &str = "crates/policy/src/gangs/fit.rs: the_nearest_to_what_is_left_for_each_cpu_is_the_fittest";
+const OVERLOADED: &str =
+    "crates/policy/src/gangs/fit.rs: where_too_much_was_given_the_one_that_transfers_least_is_the_fittest";
+const STARVES: &str = "crates/policy/src/gangs/tests.rs: nobody_starves";
+const BESIDE_HEAD: &str = "crates/policy/src/gangs/tests.rs: the_fittest_runs_beside_the_head";
+const WINDOW: &str = "crates/policy/src/gangs/rates.rs: the_latest_quantum_and_the_average_of_five";
+const XEONS: &str = "simulator/claims/tests/configuration.rs: four_xeons";
+const BUS_SETS: &str = "simulator/claims/tests/configuration.rs: sets_of_programs_on_a_bus";
+
+pub(super) const ROWS: &[Row] = &[
+    parameter(
+        ("BB-HW", "003, section 3", "Four Xeons of 1.4 GHz with 256 KB each, 1 GB, Linux 2.4", "4"),
+        &[XEONS],
+    ),
+    parameter(
+        ("BB-BUS", "003, section 3", "STREAM moves 1797 MB/s: transactions per microsecond", "29.5"),
+        &[XEONS],
+    ),
+    predicted(
+        ("BB-BBMA", "003, section 3", "Transactions of BBMA in a microsecond", "23.6"),
+        between(23.0, 24.2),
+        &[BBMA_ALONE],
+        |at| {
+            let outcome = at.of(BBMA_ALONE)?;
+            let bbma = outcome.jobs.iter().find(|job| job.name == "bbma")?;
+            divide(real(bbma.spent.transferred / 1_000_000), real(bbma.spent.on_cpus_ns()) / 1e3)
+        },
+    )
+    .basis(Basis::Calibrated),
+    parameter(
+        ("BB-NBBMA", "003, section 3", "Transactions of nBBMA in a microsecond", "0.0037"),
+        &[BUS_SETS],
+    ),
+    parameter(
+        ("BB-4SETS", "003, section 3", "Alone, doubled, beside two BBMA or two nBBMA; no CPU is shared", ""),
+        &[BUS_SETS],
+    ),
+    predicted(
+        ("BB-F1A-1", "003, section 3, figure 1A", "CG's transactions in a microsecond, alone", "23.31"),
+        between(22.6, 24.0),
+        &[ALONE[CG]],
+        |at| carried(at, ALONE[CG]),
+    )
+    .basis(Basis::Calibrated),
+    parameter(("BB-F1A-O", "003, figure 2", "The order of the programs by their rates", ""), &[BUS_SETS]),
+    unmeasured(
+        ("BB-F1A-V", "003, figure 1A", "The nine rates between", ""),
+        Basis::Lost,
+        "only in the figure",
+    ),
+    predicted(
+        (
+            "BB-F1A-2",
+            "003, section 3, figure 1A",
+            "Two copies of SP, MG, Raytrace, CG: the least of what they carry, by the bus",
+            "close to 1",
+        ),
+        Tolerance::AtLeast { low: 0.85 },
+        all!(DOUBLED),
+        |at| {
+            let carried: Option<Vec<f64>> =
+                HIGH.iter().map(|program| carried(at, DOUBLED[*program])).collect();
+            divide(least(&carried?), BUS_RATE)
+        },
+    ),
+    predicted(
+        ("BB-F1B-2a", "003, section 3, figure 1B", "Two copies of those: the largest slowdown", "1.61"),
+        between(1.56, 1.66),
+        all!(ALONE, DOUBLED),
+        |at| Some(most(&slowdowns(at, &DOUBLED, &HIGH)?)),
+    ),
+    predicted(
+        ("BB-F1B-2b", "003, section 3, figure 1B", "And the smallest", "1.41"),
+        between(1.36, 1.46),
+        all!(ALONE, DOUBLED),
+        |at| Some(least(&slowdowns(at, &DOUBLED, &HIGH)?)),
+    )
+    .basis(Basis::Calibrated),
+    unmeasured(
+        ("BB-F1-RT", "003, section 3", "Four threads of Raytrace carry 34.89, more than STREAM", "34.89"),
+        Basis::Outside,
+        "its authors could not explain it; a bus cannot carry more than it can",
+    ),
+    predicted(
+        (
+            "BB-F1-CONT",
+            "003, section 3",
+            "Two copies of BT, which leave half of the bus: slowdown",
+            "more than 1",
+        ),
+        above(1.0),
+        all!(ALONE, DOUBLED),
+        |at| slowdown(at, &DOUBLED, BT),
+    ),
+    predicted(
+        ("BB-F1-SAT", "003, section 3", "Beside two BBMA: what the bus carries, in the mean", "28.34"),
+        between(26.9, 29.8),
+        all!(BESIDE_BBMA),
+        |at| {
+            let carried: Option<Vec<f64>> = BESIDE_BBMA.iter().map(|run| carried(at, *run)).collect();
+            mean(&carried?)
+        },
+    ),
+    predicted(
+        ("BB-F1-MEMa", "003, section 3, abstract", "Beside two BBMA: the largest slowdown", "almost 3"),
+        between(2.5, 3.0),
+        all!(ALONE, BESIDE_BBMA),
+        |at| Some(most(&slowdowns(at, &BESIDE_BBMA, &HIGH)?)),
+    )
+    .basis(Basis::Calibrated),
+    predicted(
+        ("BB-F1-MEMb", "003, section 3", "And the smallest of the four highest", "2 or more"),
+        Tolerance::AtLeast { low: 2.0 },
+        all!(ALONE, BESIDE_BBMA),
+        |at| Some(least(&slowdowns(at, &BESIDE_BBMA, &HIGH)?)),
+    ),
+    predicted(
+        ("BB-F1-MODa", "003, section 3", "The seven others beside two BBMA: the smallest slowdown", "1.02"),
+        between(1.0, 1.07),
+        all!(ALONE, BESIDE_BBMA),
+        |at| Some(least(&slowdowns(at, &BESIDE_BBMA, &MODERATE)?)),
+    ),
+    predicted(
+        ("BB-F1-MODb", "003, section 3", "The largest", "1.55"),
+        between(1.5, 1.6),
+        all!(ALONE, BESIDE_BBMA),
+        |at| Some(most(&slowdowns(at, &BESIDE_BBMA, &MODERATE)?)),
+    )
+    .basis(Basis::Calibrated),
+    predicted(
+        ("BB-F1-MODc", "003, section 3", "The mean", "1.18"),
+        between(1.13, 1.23),
+        all!(ALONE, BESIDE_BBMA),
+        |at| mean(&slowdowns(at, &BESIDE_BBMA, &MODERATE)?),
+    )
+    .basis(Basis::Calibrated),
+    unmeasured(
+        (
+            "BB-F1-LU",
+            "003, section 3",
+            "LU and Water suffer more than expected, for they depend on their caches",
+            "",
+        ),
+        Basis::Outside,
+        "where no CPU has two threads, none moves here",
+    ),
+    predicted(
+        ("BB-F1-NB", "003, section 3", "Beside two nBBMA: the largest slowdown", "almost identical"),
+        Tolerance::AtMost { high: 1.02 },
+        all!(ALONE, BESIDE_NBBMA),
+        |at| Some(most(&slowdowns(at, &BESIDE_NBBMA, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])?)),
+    ),
+    predicted(
+        (
+            "BB-F1-TS",
+            "003, sections 1 and 3",
+            "CG beside two BBMA: slower than on one CPU in turns",
+            "more than 2",
+        ),
+        above(2.0),
+        all!(ALONE, BESIDE_BBMA),
+        |at| slowdown(at, &BESIDE_BBMA, CG),
+    ),
+    parameter(
+        ("BB-4-GANG", "003, section 4", "All threads of a program run, or none", ""),
+        &[STARVES, BESIDE_HEAD],
+    ),
+    parameter(
+        ("BB-4-HEAD", "003, section 4", "The head of the list always runs; nobody starves", ""),
+        &[STARVES],
+    ),
+    parameter(
+        ("BB-4-LQ", "003, section 4", "Latest quantum: what is left of the bus for each CPU left", ""),
+        &[FIT, BESIDE_HEAD],
+    ),
+    parameter(("BB-4-FIT", "003, section 4", "The fittest is the nearest to that", ""), &[FIT]),
+    parameter(
+        ("BB-4-NEG", "003, section 4", "An overloaded bus: the one that transfers least", ""),
+        &[OVERLOADED],
+    ),
+    parameter(("BB-4-QW", "003, section 4", "Quanta window: the average of five", "5"), &[WINDOW]),
+    unmeasured(
+        ("BB-4-MGR", "003, section 4", "The CPU manager, its shared page, its signals", ""),
+        Basis::Outside,
+        "live, and held by tests there",
+    ),
+    predicted(
+        (
+            "BB-4-OVH",
+            "003, section 4",
+            "Four copies of Radiosity under the latest quantum, by Linux",
+            "1.045 at most",
+        ),
+        Tolerance::AtMost { high: 1.05 },
+        &[COPIES, COPIES.gangs(Gangs::LatestQuantum)],
+        |at| at.change(&["radiosity"], COPIES.gangs(Gangs::LatestQuantum), COPIES),
+    ),
+    parameter(("BB-5-Q", "003, section 5", "A quantum", "200 ms"), &[BUS_SETS]),
+    parameter(("BB-5-MPL", "003, section 5", "Eight threads on four CPUs: sets A, B, C", ""), &[BUS_SETS]),
+    improves!(
+        "BB-F2A-L",
+        "003, section 5, figure 2A",
+        "Set A, latest quantum: mean improvement on Linux",
+        "0.41",
+        SET_A,
+        latest
+    ),
+    improves!(
+        "BB-F2A-W",
+        "003, section 5, figure 2A",
+        "Set A, quanta window: mean improvement on Linux",
+        "0.31",
+        SET_A,
+        window
+    ),
+    improves!(
+        "BB-F2B-L",
+        "003, section 5, figure 2B",
+        "Set B, latest quantum: mean improvement on Linux",
+        "0.13",
+        SET_B,
+        latest
+    ),
+    improves!(
+        "BB-F2B-W",
+        "003, section 5, figure 2B",
+        "Set B, quanta window: mean improvement on Linux",
+        "0.21",
+        SET_B,
+        window
+    ),
+    improves!(
+        "BB-F2C-L",
+        "003, section 5, figure 2C",
+        "Set C, latest quantum: mean improvement on Linux",
+        "0.26",
+        SET_C,
+        latest
+    ),
+    improves!(
+        "BB-F2C-W",
+        "003, section 5, figure 2C",
+        "Set C, quanta window: mean improvement on Linux",
+        "0.25",
+        SET_C,
+        window
+    ),
+    predicted(
+        ("BB-F2-AVG", "003, abstract", "All sets and both policies: mean improvement", "0.26"),
+        above(0.0),
+        PUBLISHED,
+        |at| {
+            let mut all = Vec::new();
+            for set in [&SET_A, &SET_B, &SET_C] {
+                all.extend(improvements(at, &set.latest, &set.linux)?);
+                all.extend(improvements(at, &set.window, &set.linux)?);
+            }
+            mean(&all)
+        },
+    ),
+    predicted(
+        (
+            "BB-F2-STAB",
+            "003, sections 5 and 6",
+            "Raytrace and LU, whose rates change: the window's worst improvement less the latest quantum's",
+            "more stable",
+        ),
+        above(0.0),
+        PUBLISHED,
+        |at| {
+            let (mut window, mut latest) = (f64::MAX, f64::MAX);
+            for set in [&SET_A, &SET_B, &SET_C] {
+                for program in [LU, RAYTRACE] {
+                    window = window.min(improvement(at, &set.window, &set.linux, program)?);
+                    latest = latest.min(improvement(at, &set.latest, &set.linux, program)?);
+                }
+            }
+            Some(window - latest)
+        },
+    ),
+    predicted(
+        (
+            "BB-F2A-M",
+            "003, section 5",
+            "Set A, the seven moderate: moments in which a program that runs does so with both threads",
+            "at least two run together",
+        ),
+        Tolerance::AtLeast { low: 0.9 },
+        all!(A_TRACED),
+        |at| {
+            let whole = |program: usize| {
+                let name = PROGRAMS[program];
+                moments(at, A_TRACED[program], move |names| {
+                    names.iter().filter(|other| **other == name).count() % 2 == 0
+                })
+            };
+            let parts: Option<Vec<f64>> = MODERATE.iter().map(|program| whole(*program)).collect();
+            mean(&parts?)
+        },
+    ),
+    predicted(
+        (
+            "BB-F2B-M",
+            "003, section 5",
+            "Set B, the four highest: moments in which the two copies do not run together",
+            "pairs with nBBMA",
+        ),
+        Tolerance::AtLeast { low: 0.9 },
+        all!(B_TRACED),
+        |at| {
+            let apart = |program: usize| {
+                let name = PROGRAMS[program];
+                moments(at, B_TRACED[program], move |names| {
+                    names.iter().filter(|other| **other == name).count() <= 2
+                })
+            };
+            let parts: Option<Vec<f64>> = HIGH.iter().map(|program| apart(*program)).collect();
+            mean(&parts?)
+        },
+    ),
+    unmeasured(
+        ("BB-F2-CACHE", "003, section 5", "Quanta of 200 ms do not disturb caches", ""),
+        Basis::Outside,
+        "for counters of a real machine",
+    ),
+    unmeasured(
+        ("BB-F2-V", "003, figure 2", "Improvements of each program", ""),
+        Basis::Lost,
+        "only in the figure",
+    ),
+    ahead!("OURS-BUS-A", "Set A: mean improvement by demand, beyond the better published policy's", SET_A),
+    ahead!("OURS-BUS-B", "Set B", SET_B),
+    ahead!("OURS-BUS-C", "Set C", SET_C),
+    predicted(
+        (
+            "OURS-BUS-SLOW",
+            "ours",
+            "The largest slowdown of a program by demand, against Linux, in all sets",
+            "1.01",
+        ),
+        Tolerance::AtMost { high: 1.01 },
+        all!(SET_A.linux, SET_A.demand, SET_B.linux, SET_B.demand, SET_C.linux, SET_C.demand),
+        |at| {
+            let mut worst = f64::MAX;
+            for set in [&SET_A, &SET_B, &SET_C] {
+                worst = worst.min(least(&improvements(at, &set.demand, &set.linux)?));
+            }
+            Some(1.0 - worst)
+        },
+    )
+    .basis(Basis::Beyond),
+    predicted(
+        ("OURS-BUS-OVH", "ours", "Four copies of Radiosity by demand, by Linux", "1.02"),
+        Tolerance::AtMost { high: 1.02 },
+        &[COPIES, COPIES.gangs(Gangs::Demand)],
+        |at| at.change(&["radiosity"], COPIES.gangs(Gangs::Demand), COPIES),
+    )
+    .basis(Basis::Beyond),
+    predicted(
+        (
+            "OURS-BUS-WIDE",
+            "ours",
+            "Set B on a bus of four times: mean improvement by demand, by that on the bus as it is",
+            "goes to nothing",
+        ),
+        below(1.0),
+        all!(SET_B.linux, SET_B.demand, B_WIDE.linux, B_WIDE.demand),
+        |at| {
+            let of = |set: &Set| mean(&improvements(at, &set.demand, &set.linux)?);
+            divide(of(&B_WIDE)?, of(&SET_B)?)
+        },
+    )
+    .basis(Basis::Beyond),
+    predicted(
+        (
+            "OURS-BUS-TWICE",
+            "ours",
+            "The same on a bus of twice",
+            "half of it at most",
+        ),
+        Tolerance::AtMost { high: 0.5 },
+        all!(SET_B.linux, SET_B.demand, B_TWICE.linux, B_TWICE.demand),
+        |at| {
+            let of = |set: &Set| mean(&improvements(at, &set.demand, &set.linux)?);
+            divide(of(&B_TWICE)?, of(&SET_B)?)
+        },
+    )
+    .basis(Basis::Beyond),
+    predicted(
+        (
+            "OURS-BUS-FULL",
+            "ours",
+            "Half of the bus: programs of which two copies carry 85 % of it, beyond those that do of the bus as it is",
+            "more",
+        ),
+        above(0.0),
+        all!(DOUBLED, DOUBLED_HALF),
+        |at| Some(that_fill(at, &DOUBLED_HALF, BUS_RATE / 2.0)? - that_fill(at, &DOUBLED, BUS_RATE)?),
+    )
+    .basis(Basis::Beyond),
+    predicted(
+        ("OURS-BUS-HALF", "ours", "Set B on half of the bus: mean improvement by demand", "more than none"),
+        above(0.0),
+        all!(B_HALF.linux, B_HALF.demand),
+        |at| mean(&improvements(at, &B_HALF.demand, &B_HALF.linux)?),
+    )
+    .basis(Basis::Beyond),
+];

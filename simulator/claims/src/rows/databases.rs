@@ -1,0 +1,338 @@
+//! Section 5.6 of seed 004: two databases exchange memory and disk tickets.
+//!
+//! The small one gives disk tickets for memory of the big one, when it has served 10,000 queries. The paper tries all
+//! pairs of 100 to 800 tickets and 100 to 800 pages. It says in words for which the two gain; the figure is a picture. The
+//! exchanges here are those on the edges of what it says: all 64 take longer than they are worth each time.
+//! `cargo test --release -p commonhold-claims --lib map_of_figure_11 -- --ignored --nocapture` runs and draws them all.
+
+use commonhold_contract::Scheme::Isolate;
+use commonhold_report::claims::Tolerance;
+
+use super::{Row, between, parameter, predicted};
+use crate::experiments::{DATABASES, DATABASES_OFFERS, Experiment, on};
+use crate::measure::{Seed, divide, real};
+
+/// All is over by then: the exchange is after about 90 s, and what is looked at is the 100 s that follow.
+const UNTIL_S: u64 = 200;
+/// How long the queries are counted, from the exchange on.
+const COUNTED_NS: u64 = 100_000_000_000;
+
+/// No exchange.
+const NONE: Experiment = on(DATABASES, Isolate).until(UNTIL_S);
+
+/// An exchange of disk tickets of the small one for pages of the big one.
+const fn cell(disk: u64, pages: u64) -> Experiment {
+    on(DATABASES_OFFERS, Isolate).offer(disk, pages).until(UNTIL_S)
+}
+
+/// With 400 pages or more.
+const MANY: &[Experiment] = &[
+    NONE,
+    cell(100, 400),
+    cell(400, 400),
+    cell(600, 400),
+    cell(800, 400),
+    cell(800, 600),
+    cell(100, 700),
+    cell(600, 700),
+    cell(800, 700),
+    cell(100, 800),
+    cell(400, 800),
+    cell(600, 800),
+    cell(800, 800),
+];
+/// With 100 pages.
+const FEW: &[Experiment] =
+    &[NONE, cell(100, 100), cell(200, 100), cell(400, 100), cell(600, 100), cell(800, 100)];
+/// With 200 and 300 pages, for a large number of disk tickets.
+const DEAR: &[Experiment] = &[NONE, cell(800, 200), cell(800, 300)];
+/// With 700 and 800 pages.
+const ALL: &[Experiment] = &[
+    NONE,
+    cell(100, 700),
+    cell(600, 700),
+    cell(800, 700),
+    cell(100, 800),
+    cell(400, 800),
+    cell(600, 800),
+    cell(800, 800),
+];
+/// With 600 disk tickets or more.
+const BANDWIDTH: &[Experiment] = &[
+    NONE,
+    cell(600, 100),
+    cell(800, 100),
+    cell(600, 200),
+    cell(800, 200),
+    cell(600, 300),
+    cell(800, 300),
+    cell(600, 400),
+    cell(800, 400),
+    cell(800, 600),
+    cell(600, 700),
+    cell(800, 700),
+    cell(600, 800),
+    cell(800, 800),
+];
+/// Two disk tickets for a page: too much for 100 and 200 pages, and good for 300 and 400.
+const TWO_FOR_ONE_BAD: &[Experiment] = &[NONE, cell(200, 100), cell(400, 200)];
+const TWO_FOR_ONE_GOOD: &[Experiment] = &[NONE, cell(600, 300), cell(800, 400)];
+
+/// Queries that a database served in the 100 s from a time on.
+fn served(at: Seed, run: Experiment, job: &str, from_ns: u64) -> Option<f64> {
+    let outcome = at.of(run)?;
+    let rounds = outcome.rounds.iter().find(|rounds| rounds.job == job)?;
+    let until_ns = from_ns + COUNTED_NS;
+    (outcome.ended_ns >= until_ns).then(|| real(rounds.by(until_ns) - rounds.by(from_ns)))
+}
+
+/// What a database gains by the exchange of a run: 0.1 is ten per cent more than in the same 100 s without.
+pub(crate) fn gain(at: Seed, run: Experiment, without: Experiment, job: &str) -> Option<f64> {
+    let [exchange] = &at.of(run)?.ledger.exchanges[..] else { return None };
+    let began_ns = exchange.began_ns;
+    Some(divide(served(at, run, job, began_ns)?, served(at, without, job, began_ns)?)? - 1.0)
+}
+
+/// The gains by all exchanges of a list.
+fn gains(at: Seed, of: &[Experiment], job: &str) -> Option<Vec<f64>> {
+    of[1..].iter().map(|run| gain(at, *run, NONE, job)).collect()
+}
+
+/// The part of a list's exchanges by which a database gains, or loses.
+fn part(at: Seed, of: &[Experiment], job: &str, gains_by: bool) -> Option<f64> {
+    let gains = gains(at, of, job)?;
+    let right = gains.iter().filter(|gain| (**gain > 0.0) == gains_by).count();
+    divide(real(right as u64), real(gains.len() as u64))
+}
+
+/// When the small one has served 10,000 queries, as a part of 300 s.
+fn a_third(at: Seed) -> Option<f64> {
+    let [exchange] = &at.of(cell(100, 400))?.ledger.exchanges[..] else { return None };
+    Some(real(exchange.began_ns) / 300e9)
+}
+
+/// The part of the 8 MB that its database takes which the small one has in memory at the end.
+fn fits(at: Seed) -> Option<f64> {
+    Some(real(at.unit(cell(600, 300), "small")?.frames) / 2_048.0)
+}
+
+const SCENES: &str = "simulator/claims/tests/configuration.rs: databases";
+
+pub(super) const ROWS: &[Row] = &[
+    parameter(
+        (
+            "TK-DB-CFG",
+            "004 §5.6",
+            "Two databases of 4 and 64 MB, caches of 4 MB and 500 KB; 16 MB, four iohogs",
+            "",
+        ),
+        &[SCENES],
+    ),
+    parameter(
+        ("TK-DB-TIX", "004 §5.6", "1,000 CPU and disk tickets each; 1,375 pages for each database", ""),
+        &[SCENES],
+    ),
+    parameter(
+        (
+            "TK-DB-GRID",
+            "004 §5.6",
+            "100 to 800 disk tickets for 100 to 800 pages, after 10,000 queries of the small one",
+            "",
+        ),
+        &[SCENES],
+    ),
+    predicted(
+        ("TK-DB-GRIDa", "004 §5.6", "After what part of 300 s the small one has served 10,000", "0.33"),
+        between(0.28, 0.38),
+        &[cell(100, 400)],
+        a_third,
+    )
+    .once()
+    .basis(commonhold_report::claims::Basis::Calibrated)
+    .note("how fast the disk is was chosen for it"),
+    predicted(
+        ("TK-F11-1a", "004 fig. 11", "The small one gains where it gets 400 pages or more: of 12", "1"),
+        Tolerance::AtLeast { low: 0.9 },
+        MANY,
+        |at| part(at, MANY, "small", true),
+    )
+    .once(),
+    predicted(
+        ("TK-F11-1b", "004 fig. 11", "It does not gain where it gets 100 pages: of 5", "1"),
+        Tolerance::AtLeast { low: 0.9 },
+        FEW,
+        |at| part(at, FEW, "small", false),
+    )
+    .once(),
+    predicted(
+        ("TK-F11-1c", "004 fig. 11", "Nor where it gives 800 disk tickets for 200 or 300 pages: of 2", "1"),
+        Tolerance::AtLeast { low: 0.9 },
+        DEAR,
+        |at| part(at, DEAR, "small", false),
+    )
+    .once(),
+    predicted(
+        (
+            "TK-F11-2",
+            "004 fig. 11",
+            "With 700 and 800 pages it gains over 1000 %: times what it had, at least",
+            "10",
+        ),
+        Tolerance::AtLeast { low: 5.0 },
+        ALL,
+        |at| gains(at, ALL, "small")?.into_iter().reduce(f64::min),
+    )
+    .once(),
+    predicted(
+        ("TK-F11-3", "004 §5.6", "With 300 pages about three-quarters of its database are in memory", "0.75"),
+        between(0.65, 0.85),
+        &[cell(600, 300)],
+        fits,
+    )
+    .once()
+    .basis(commonhold_report::claims::Basis::Calibrated)
+    .note("the model of memory was chosen by it"),
+    predicted(
+        ("TK-F11-4", "004 fig. 11", "The big one gains where it gets 600 disk tickets or more: of 13", "1"),
+        Tolerance::AtLeast { low: 1.0 },
+        BANDWIDTH,
+        |at| part(at, BANDWIDTH, "big", true),
+    )
+    .once(),
+    predicted(
+        (
+            "TK-F11-5a",
+            "004 §5.6",
+            "Two disk tickets for a page are too much for 100 and for 200 pages: of 2",
+            "1",
+        ),
+        Tolerance::AtLeast { low: 1.0 },
+        TWO_FOR_ONE_BAD,
+        |at| part(at, TWO_FOR_ONE_BAD, "small", false),
+    )
+    .once(),
+    predicted(
+        ("TK-F11-5b", "004 §5.6", "They are not for 300 and for 400 pages: of 2", "1"),
+        Tolerance::AtLeast { low: 1.0 },
+        TWO_FOR_ONE_GOOD,
+        |at| part(at, TWO_FOR_ONE_GOOD, "small", true),
+    )
+    .once(),
+    parameter(
+        (
+            "TK-F11-6",
+            "004 fig. 11",
+            "Queries in the 100 s after the exchange, by those in the same time without",
+            "",
+        ),
+        &["simulator/claims/src/rows/databases.rs: gains_are_of_the_hundred_seconds_after"],
+    ),
+    parameter(
+        ("TK-FN8", "004 note 8", "What is exchanged are base values: all units are at the top level", ""),
+        &[SCENES],
+    ),
+    predicted(
+        (
+            "TK-NEG",
+            "004 §5.6",
+            "Whether two for one is acceptable depends on the amount: it is for more pages, and not for fewer",
+            "",
+        ),
+        Tolerance::Between { low: 1.0, high: 3.0 },
+        &[NONE, cell(200, 100), cell(400, 200), cell(600, 300), cell(800, 400)],
+        |at| {
+            let of = [cell(200, 100), cell(400, 200), cell(600, 300), cell(800, 400)];
+            let gains: Option<Vec<f64>> = of.into_iter().map(|run| gain(at, run, NONE, "small")).collect();
+            let rising = gains?.iter().map(|gain| *gain > 0.0).collect::<Vec<_>>();
+            let fewest = rising.iter().position(|gains| *gains)?;
+            rising[fewest..].iter().all(|gains| *gains).then(|| real(fewest as u64))
+        },
+    )
+    .once()
+    .note("how many of the four exchanges, from 100 pages on, are not"),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use commonhold_sim::outcome::{Outcome, RoundsOutcome};
+
+    use super::*;
+    use crate::run::Runs;
+
+    /// A run whose small database serves one query a second up to the exchange at 90 s, and `rate` a second from then on.
+    fn made_up(rate: u64, without: &Outcome) -> Outcome {
+        let by_then = (0..=UNTIL_S).map(|s| s.min(90) + s.saturating_sub(90) * rate).collect();
+        let rounds =
+            vec![RoundsOutcome { job: "small".to_owned(), rounds: 0, every_ns: 1_000_000_000, by_then }];
+        Outcome { rounds, ended_ns: UNTIL_S * 1_000_000_000, ..without.clone() }
+    }
+
+    /// 100 queries without and 300 with the exchange are a gain of two. What came before the exchange does not count.
+    #[test]
+    fn gains_are_of_the_hundred_seconds_after() {
+        let scenario = on(DATABASES_OFFERS, Isolate).offer(800, 800).until(1).scenario().unwrap();
+        let mut outcome = commonhold_sim::run(&scenario, 1).unwrap();
+        let with = |mut outcome: Outcome, rate, began_ns| {
+            outcome = made_up(rate, &outcome);
+            let exchange = commonhold_sim::outcome::Exchange {
+                number: 1,
+                lent: Vec::new(),
+                began_ns,
+                until_ns: None,
+                ended_ns: None,
+                why: None,
+                trial: None,
+            };
+            outcome.ledger.exchanges = vec![exchange];
+            outcome
+        };
+        outcome.ledger.exchanges.clear();
+        let run = |began_ns| {
+            let runs = Runs::new(
+                vec![1],
+                vec![
+                    (NONE, vec![Ok(made_up(1, &outcome))]),
+                    (cell(800, 800), vec![Ok(with(outcome.clone(), 3, began_ns))]),
+                ],
+            );
+            gain(Seed::new(&runs, 0), cell(800, 800), NONE, "small")
+        };
+        assert_eq!(run(90_000_000_000), Some(2.0));
+        // Half of these queries came before.
+        assert_eq!(run(40_000_000_000), Some(1.0));
+        // The 100 s are not over at the end.
+        assert_eq!(run(101_000_000_000), None);
+    }
+
+    /// Draws figure 11: by how much each database gains by each of the 64 exchanges, in per cent.
+    #[test]
+    #[ignore = "takes half a minute in a release build"]
+    fn map_of_figure_11() {
+        let amounts = [100, 200, 300, 400, 500, 600, 700, 800];
+        let outcome = |run: Experiment| vec![Ok(commonhold_sim::run(&run.scenario().unwrap(), 1).unwrap())];
+        let mut runs = vec![(NONE, outcome(NONE))];
+        for run in amounts.iter().flat_map(|disk| amounts.iter().map(move |pages| cell(*disk, *pages))) {
+            runs.push((run, outcome(run)));
+        }
+        let runs = Runs::new(vec![1], runs);
+        let at = Seed::new(&runs, 0);
+        let mut drawn = String::new();
+        for job in ["small", "big"] {
+            let _ = writeln!(
+                drawn,
+                "\n{job}, per cent: rows are disk tickets, columns pages\n      {}",
+                amounts.map(|pages| format!("{pages:>6}")).concat()
+            );
+            for disk in amounts {
+                let cells = amounts.map(|pages| {
+                    let gain = gain(at, cell(disk, pages), NONE, job).unwrap();
+                    format!("{:>6.0}", 100.0 * gain)
+                });
+                let _ = writeln!(drawn, "{disk:>6}{}", cells.concat());
+            }
+        }
+        println!("{drawn}");
+    }
+}

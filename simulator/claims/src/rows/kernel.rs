@@ -1,0 +1,232 @@
+//! Tables 2 and 3 and section 4.2 of seed 000: the configurations, and parallel makes on eight CPUs.
+
+use commonhold_contract::Scheme::{Isolate, Quota, Smp};
+use commonhold_report::claims::{Basis, Tolerance};
+use commonhold_sim::outcome::Spent;
+
+use super::{Row, above, below, between, parameter, predicted, unmeasured};
+use crate::experiments::{
+    Experiment, KERNEL_AMPLE, KERNEL_BALANCED, KERNEL_ONE, KERNEL_TWO, KERNEL_UNBALANCED, on,
+};
+use crate::measure::{Seed, busy, divide, real};
+
+/// Users with one job in either configuration.
+pub(crate) const LIGHT: [&str; 4] = ["u1", "u2", "u3", "u4"];
+/// Users with two jobs in the unbalanced one.
+pub(crate) const HEAVY: [&str; 4] = ["u5", "u6", "u7", "u8"];
+
+/// One job each under isolate, and one user alone with an eighth.
+pub(super) const F6_1: &[Experiment] = &[on(KERNEL_BALANCED, Isolate), on(KERNEL_ONE, Quota)];
+
+/// The time of one job of eight users by that of one user alone.
+pub(super) fn f6_1(at: Seed) -> Option<f64> {
+    at.ratio((on(KERNEL_BALANCED, Isolate), &LIGHT), (on(KERNEL_ONE, Quota), &["u1"]))
+}
+
+/// How much more of something a job of eight users costs than that of a user alone, in ns.
+fn more(at: Seed, what: fn(&Spent) -> u64) -> Option<f64> {
+    Some(
+        at.spent(on(KERNEL_BALANCED, Isolate), &LIGHT, what)?
+            - at.spent(on(KERNEL_ONE, Quota), &["u1"], what)?,
+    )
+}
+
+const HARDWARE: &str = "simulator/claims/tests/configuration.rs: kernel_intensive";
+
+pub(super) const ROWS: &[Row] = &[
+    parameter(
+        (
+            "PI-T2-K",
+            "table 2",
+            "Eight CPUs, 44 MB, separate disks; makes of two compiles; eight users, 8 or 12 jobs",
+            "",
+        ),
+        &[HARDWARE],
+    ),
+    parameter(
+        (
+            "PI-T2-C",
+            "table 2",
+            "Eight CPUs, 64 MB; Ocean with four processes, three Flashlites and three VCSs; two users",
+            "",
+        ),
+        &["simulator/claims/tests/configuration.rs: cpu_isolation"],
+    ),
+    parameter(
+        (
+            "PI-T2-M",
+            "table 2",
+            "Four CPUs, 16 MB, separate disks; makes of four compiles; two users, 2 or 3 jobs",
+            "",
+        ),
+        &["simulator/claims/tests/configuration.rs: memory_isolation"],
+    ),
+    parameter(
+        ("PI-T2-D", "table 2", "Two CPUs, 44 MB, one HP 97560; a make and a copy", ""),
+        &["simulator/claims/tests/configuration.rs: disk_isolation"],
+    ),
+    parameter(
+        ("PI-T3", "table 3", "Fixed quota, performance isolation, no isolation", ""),
+        &["crates/policy/src/step/tests.rs: quota_never_lends_and_smp_never_orders"],
+    ),
+    parameter(
+        (
+            "PI-4.1-HW",
+            "4.1",
+            "1 MB of cache in lines of 128 bytes, 500 ns a miss; HP 97560 where a disk is shared",
+            "",
+        ),
+        &[HARDWARE, "simulator/claims/tests/configuration.rs: disk_isolation"],
+    ),
+    parameter(("PI-F3", "figure 3", "Balanced: eight jobs. Unbalanced: twelve", ""), &[HARDWARE]),
+    parameter(
+        ("PI-4.2-POL", "4.2", "Eight users with equal shares, all that is idle lent to anybody", ""),
+        &[HARDWARE],
+    ),
+    predicted(
+        ("PI-F4-1", "4.2.1", "Users 1 to 4 without isolation: unbalanced by balanced", "+56 %"),
+        between(1.48, 1.64),
+        &[on(KERNEL_UNBALANCED, Smp), on(KERNEL_BALANCED, Smp)],
+        |at| at.change(&LIGHT, on(KERNEL_UNBALANCED, Smp), on(KERNEL_BALANCED, Smp)),
+    ),
+    predicted(
+        ("PI-F4-2a", "4.2.1", "The same under isolate: maintained", ""),
+        below(1.10),
+        &[on(KERNEL_UNBALANCED, Isolate), on(KERNEL_BALANCED, Isolate)],
+        |at| at.change(&LIGHT, on(KERNEL_UNBALANCED, Isolate), on(KERNEL_BALANCED, Isolate)),
+    ),
+    predicted(
+        ("PI-F4-2b", "4.2.1", "The same under quota: maintained", ""),
+        below(1.10),
+        &[on(KERNEL_UNBALANCED, Quota), on(KERNEL_BALANCED, Quota)],
+        |at| at.change(&LIGHT, on(KERNEL_UNBALANCED, Quota), on(KERNEL_BALANCED, Quota)),
+    ),
+    unmeasured(
+        ("PI-F4-3", "figure 4", "The bars of quota and isolate", ""),
+        Basis::Lost,
+        "the figure's numbers did not survive; ours are drawn",
+    ),
+    predicted(
+        ("PI-F5-1", "4.2.2", "Users 5 to 8 unbalanced: quota is worse than no isolation", ""),
+        above(1.0),
+        &[on(KERNEL_UNBALANCED, Quota), on(KERNEL_UNBALANCED, Smp)],
+        |at| at.change(&HEAVY, on(KERNEL_UNBALANCED, Quota), on(KERNEL_UNBALANCED, Smp)),
+    ),
+    predicted(
+        (
+            "PI-F5-2",
+            "4.2.2",
+            "Users 5 to 8 unbalanced: isolate is comparable to no isolation",
+            "a little better",
+        ),
+        between(0.85, 1.08),
+        &[on(KERNEL_UNBALANCED, Isolate), on(KERNEL_UNBALANCED, Smp)],
+        |at| at.change(&HEAVY, on(KERNEL_UNBALANCED, Isolate), on(KERNEL_UNBALANCED, Smp)),
+    ),
+    predicted(
+        (
+            "PI-F5-3",
+            "4.2.2",
+            "What is better comes from memory that is released early: with ample memory it shrinks",
+            "",
+        ),
+        above(0.0),
+        &[
+            on(KERNEL_UNBALANCED, Isolate),
+            on(KERNEL_UNBALANCED, Smp),
+            on(KERNEL_AMPLE, Isolate),
+            on(KERNEL_AMPLE, Smp),
+        ],
+        |at| {
+            let ample = at.change(&HEAVY, on(KERNEL_AMPLE, Isolate), on(KERNEL_AMPLE, Smp))?;
+            Some(ample - at.change(&HEAVY, on(KERNEL_UNBALANCED, Isolate), on(KERNEL_UNBALANCED, Smp))?)
+        },
+    )
+    .note("isolate by no isolation with ample memory, less the same with 44 MB"),
+    parameter(
+        ("PI-F6-0", "4.2.3", "The single workstation is eight users, one of them active", ""),
+        &[HARDWARE],
+    ),
+    predicted(
+        ("PI-F6-1", "4.2.3", "Users 1 to 4 with one job under isolate, by the single workstation", "+31 %"),
+        between(1.26, 1.36),
+        F6_1,
+        f6_1,
+    )
+    .basis(Basis::Calibrated),
+    predicted(
+        (
+            "PI-F6-2",
+            "4.2.3",
+            "Users 5 to 8 with two jobs under isolate do better than on the single workstation",
+            "",
+        ),
+        below(1.0),
+        &[on(KERNEL_UNBALANCED, Isolate), on(KERNEL_TWO, Quota)],
+        |at| at.ratio((on(KERNEL_UNBALANCED, Isolate), &HEAVY), (on(KERNEL_TWO, Quota), &["u1"])),
+    ),
+    predicted(
+        ("PI-F7-1", "4.2.3", "A job's CPU time under isolate is that without isolation", ""),
+        Tolerance::Between { low: 0.97, high: 1.03 },
+        &[on(KERNEL_BALANCED, Isolate), on(KERNEL_BALANCED, Smp)],
+        |at| {
+            let cpu = |run| at.spent(run, &LIGHT, busy);
+            divide(cpu(on(KERNEL_BALANCED, Isolate))?, cpu(on(KERNEL_BALANCED, Smp))?)
+        },
+    ),
+    predicted(
+        (
+            "PI-F7-2",
+            "4.2.3",
+            "The increase in response is matched by that in computation: the one's part of the other",
+            "",
+        ),
+        Tolerance::AtLeast { low: 0.9 },
+        F6_1,
+        |at| {
+            let (run, alone) = (on(KERNEL_BALANCED, Isolate), on(KERNEL_ONE, Quota));
+            let response = (at.response(run, &LIGHT)? - at.response(alone, &["u1"])?) * 1e9;
+            divide(more(at, busy)?, response)
+        },
+    )
+    .note("a job has one CPU, so its CPU time and its response are of one size"),
+    predicted(
+        (
+            "PI-F7-3",
+            "4.2.3",
+            "Synchronisation's part of what synchronisation and kernel stall add",
+            "about 60 %",
+        ),
+        between(0.55, 0.65),
+        F6_1,
+        |at| {
+            let (lock, stall) = (more(at, |spent| spent.lock_ns)?, more(at, |spent| spent.stall_ns)?);
+            divide(lock, lock + stall)
+        },
+    )
+    .basis(Basis::Calibrated),
+    predicted(
+        ("PI-F7-4", "4.2.3", "One lock's part of the time spent on synchronisation", "over 80 %"),
+        between(0.8, 1.0),
+        F6_1,
+        |at| {
+            let run = on(KERNEL_BALANCED, Isolate);
+            let outcome = at.of(run)?;
+            let spinning = real(outcome.jobs.iter().map(|job| job.spent.lock_ns).sum());
+            let semaphores = real(outcome.locks.iter().map(|lock| lock.waited_ns).sum());
+            divide(spinning, spinning + semaphores)
+        },
+    )
+    .note("the model has this one spin lock")
+    .basis(Basis::Calibrated),
+    unmeasured(
+        (
+            "PI-F7-5",
+            "4.2.3",
+            "Of the added stall, half is the memory system's and a third the file system's",
+            "half, a third",
+        ),
+        Basis::Outside,
+        "the model does not tell the kernel's structures apart",
+    ),
+];

@@ -1,0 +1,233 @@
+//! Figures 2 and 10 and sections 4.3, 4.4 and 4.6 of seed 000: four-way machines, CPU isolation, memory isolation.
+
+use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
+use commonhold_report::claims::Tolerance;
+
+use super::{Row, above, below, between, parameter, predicted};
+use crate::experiments::{
+    CPU_ISOLATION, DUMP, Experiment, MEMORY_AMPLE, MEMORY_BALANCED, MEMORY_HALF, MEMORY_UNBALANCED, OTHERS,
+    UNIPROCESSOR, on,
+};
+use crate::measure::{Seed, divide, smallest_step};
+
+pub(crate) const UP: Experiment = on(UNIPROCESSOR, Smp);
+pub(crate) const MP1_SMP: Experiment = on(OTHERS[0], Smp);
+pub(crate) const MP1_ISOLATE: Experiment = on(OTHERS[0], Isolate);
+pub(crate) const MP6_SMP: Experiment = on(OTHERS[5], Smp);
+pub(crate) const MP6_ISOLATE: Experiment = on(OTHERS[5], Isolate);
+pub(crate) const DUMP_SMP: Experiment = on(DUMP, Smp);
+pub(crate) const DUMP_ISOLATE: Experiment = on(DUMP, Isolate);
+const LOADS: [Experiment; 6] =
+    [MP1_SMP, on(OTHERS[1], Smp), on(OTHERS[2], Smp), on(OTHERS[3], Smp), on(OTHERS[4], Smp), MP6_SMP];
+
+/// The light unit beside a heavy one, and half of the machine.
+pub(super) const F9_5: &[Experiment] = &[on(MEMORY_UNBALANCED, Isolate), on(MEMORY_HALF, Smp)];
+
+/// The light unit's time by that on half of the machine.
+pub(super) fn f9_5(at: Seed) -> Option<f64> {
+    at.change(&["u1"], on(MEMORY_UNBALANCED, Isolate), on(MEMORY_HALF, Smp))
+}
+
+const fn cpu(scheme: Scheme) -> Experiment {
+    on(CPU_ISOLATION, scheme)
+}
+
+/// A type of job by what it takes without isolation.
+fn by_smp(at: Seed, job: &str, scheme: Scheme) -> Option<f64> {
+    at.change(&[job], cpu(scheme), cpu(Smp))
+}
+
+/// A user's time unbalanced by that balanced, both under one scheme.
+fn by_balanced(at: Seed, user: &str, scheme: Scheme) -> Option<f64> {
+    at.change(&[user], on(MEMORY_UNBALANCED, scheme), on(MEMORY_BALANCED, scheme))
+}
+
+/// Page faults of the second user's jobs under quota.
+fn faults(at: Seed, run: Experiment) -> Option<f64> {
+    at.spent(run, &["u2"], |spent| spent.faults)
+}
+
+const CONFIGURATION: &str = "simulator/claims/tests/configuration.rs: four_ways_are_four_uniprocessors";
+
+pub(super) const ROWS: &[Row] = &[
+    parameter(("PI-F2-UP", "figure 2", "One CPU and one job is 100", "100"), &[CONFIGURATION]),
+    parameter(
+        (
+            "PI-F2-CFG",
+            "1.1",
+            "Four CPUs, four times memory and disks; one job, six, or four and a core dump",
+            "",
+        ),
+        &[CONFIGURATION],
+    ),
+    predicted(
+        ("PI-F2-MP1", "1.1", "Alone on four CPUs without isolation, by one CPU", "35 % less"),
+        between(0.60, 0.70),
+        &[MP1_SMP, UP],
+        |at| at.change(&["a"], MP1_SMP, UP),
+    ),
+    predicted(
+        ("PI-F2-MP6", "1.1", "Beside five jobs without isolation, by one CPU", "236 %"),
+        between(2.006, 2.714),
+        &[MP6_SMP, UP],
+        |at| at.change(&["a"], MP6_SMP, UP),
+    )
+    .note("the paper does not say how much memory this machine has; ours has that of table 2"),
+    predicted(
+        (
+            "PI-F2-MP4D",
+            "1.1",
+            "Beside three jobs and a core dump to its disk without isolation, by one CPU",
+            "over 300 %",
+        ),
+        Tolerance::AtLeast { low: 2.5 },
+        &[DUMP_SMP, UP],
+        |at| at.change(&["a"], DUMP_SMP, UP),
+    ),
+    predicted(
+        (
+            "PI-F2-Q",
+            "1.1",
+            "Without isolation a job gets slower with each job of others: the smallest step",
+            "",
+        ),
+        above(1.0),
+        &LOADS,
+        |at| {
+            let times: Option<Vec<f64>> = LOADS.iter().map(|run| at.response(*run, &["a"])).collect();
+            smallest_step(&times?)
+        },
+    ),
+    predicted(
+        ("PI-F8-1a", "4.3", "Ocean gains greatly by isolation: isolate by no isolation", ""),
+        below(0.85),
+        &[cpu(Isolate), cpu(Smp)],
+        |at| by_smp(at, "ocean", Isolate),
+    ),
+    predicted(
+        ("PI-F8-1b", "4.3", "Ocean gains greatly by isolation: quota by no isolation", ""),
+        below(0.85),
+        &[cpu(Quota), cpu(Smp)],
+        |at| by_smp(at, "ocean", Quota),
+    ),
+    predicted(
+        ("PI-F8-2a", "4.3", "Flashlite, six jobs on four CPUs: quota makes it worse", ""),
+        between(1.1, 1.3),
+        &[cpu(Quota), cpu(Smp)],
+        |at| by_smp(at, "flashlite", Quota),
+    ),
+    predicted(
+        ("PI-F8-2b", "4.3", "VCS, six jobs on four CPUs: quota makes it worse", ""),
+        between(1.1, 1.3),
+        &[cpu(Quota), cpu(Smp)],
+        |at| by_smp(at, "vcs", Quota),
+    ),
+    predicted(
+        ("PI-F8-3a", "4.3", "Flashlite under isolate is comparable to no isolation", ""),
+        between(0.9, 1.1),
+        &[cpu(Isolate), cpu(Smp)],
+        |at| by_smp(at, "flashlite", Isolate),
+    ),
+    predicted(
+        ("PI-F8-3b", "4.3", "VCS under isolate is comparable to no isolation", ""),
+        between(0.9, 1.1),
+        &[cpu(Isolate), cpu(Smp)],
+        |at| by_smp(at, "vcs", Isolate),
+    ),
+    parameter(
+        ("PI-F8-4", "4.3", "Ten processes on eight CPUs, memory enough, kernel work at the start only", ""),
+        &["simulator/claims/tests/configuration.rs: cpu_isolation"],
+    ),
+    predicted(
+        ("PI-F9-1a", "4.4", "User 1 when user 2 has two jobs, by when it has one: isolate maintains it", ""),
+        below(1.08),
+        &[on(MEMORY_UNBALANCED, Isolate), on(MEMORY_BALANCED, Isolate)],
+        |at| by_balanced(at, "u1", Isolate),
+    ),
+    predicted(
+        ("PI-F9-1b", "4.4", "The same under quota", ""),
+        below(1.08),
+        &[on(MEMORY_UNBALANCED, Quota), on(MEMORY_BALANCED, Quota)],
+        |at| by_balanced(at, "u1", Quota),
+    ),
+    predicted(
+        ("PI-F9-1c", "4.4", "The same without isolation: it gets worse", ""),
+        above(1.20),
+        &[on(MEMORY_UNBALANCED, Smp), on(MEMORY_BALANCED, Smp)],
+        |at| by_balanced(at, "u1", Smp),
+    ),
+    predicted(
+        (
+            "PI-F9-2",
+            "4.4",
+            "User 2 with two jobs loses much under quota because of memory: 16 MB by ample memory",
+            "",
+        ),
+        above(1.2),
+        &[on(MEMORY_UNBALANCED, Quota), on(MEMORY_AMPLE, Quota)],
+        |at| at.change(&["u2"], on(MEMORY_UNBALANCED, Quota), on(MEMORY_AMPLE, Quota)),
+    ),
+    predicted(
+        ("PI-F9-3a", "4.4", "User 2 under isolate is close to no isolation", ""),
+        between(0.8, 1.2),
+        &[on(MEMORY_UNBALANCED, Isolate), on(MEMORY_UNBALANCED, Smp)],
+        |at| at.change(&["u2"], on(MEMORY_UNBALANCED, Isolate), on(MEMORY_UNBALANCED, Smp)),
+    ),
+    predicted(
+        ("PI-F9-3b", "4.4", "User 2 under isolate is much better than under quota", ""),
+        below(1.0),
+        &[on(MEMORY_UNBALANCED, Isolate), on(MEMORY_UNBALANCED, Quota)],
+        |at| at.change(&["u2"], on(MEMORY_UNBALANCED, Isolate), on(MEMORY_UNBALANCED, Quota)),
+    ),
+    predicted(
+        (
+            "PI-F9-4",
+            "4.4",
+            "16 MB hold one job of each user and not two: page faults of a job, with two by with one",
+            "",
+        ),
+        above(5.0),
+        &[on(MEMORY_UNBALANCED, Quota), on(MEMORY_BALANCED, Quota)],
+        |at| {
+            let one = faults(at, on(MEMORY_BALANCED, Quota))?.max(1.0);
+            divide(faults(at, on(MEMORY_UNBALANCED, Quota))?, one)
+        },
+    )
+    .note("none with one job counts as one"),
+    predicted(
+        ("PI-F9-5", "4.4", "User 1 under isolate beside two jobs, by half of the machine", "+4 %"),
+        between(1.02, 1.06),
+        F9_5,
+        f9_5,
+    ),
+    predicted(
+        ("PI-F10-1", "4.6", "Alone on four CPUs, isolate gives what no isolation gives", ""),
+        between(0.95, 1.05),
+        &[MP1_ISOLATE, MP1_SMP],
+        |at| at.change(&["a"], MP1_ISOLATE, MP1_SMP),
+    ),
+    predicted(
+        ("PI-F10-2a", "4.6", "Beside five jobs, isolate by no isolation", "over 50 % less"),
+        Tolerance::AtMost { high: 0.50 },
+        &[MP6_ISOLATE, MP6_SMP],
+        |at| at.change(&["a"], MP6_ISOLATE, MP6_SMP),
+    ),
+    predicted(
+        ("PI-F10-2b", "4.6", "Beside five jobs, isolate by one CPU: half of 236 %", ""),
+        Tolerance::AtMost { high: 1.18 },
+        &[MP6_ISOLATE, UP],
+        |at| at.change(&["a"], MP6_ISOLATE, UP),
+    ),
+    predicted(
+        ("PI-F10-2c", "4.6", "Beside three jobs and a core dump, isolate by no isolation", "over 50 % less"),
+        Tolerance::AtMost { high: 0.50 },
+        &[DUMP_ISOLATE, DUMP_SMP],
+        |at| at.change(&["a"], DUMP_ISOLATE, DUMP_SMP),
+    ),
+    predicted(
+        ("PI-F10-3", "4.6", "Beside three jobs and a core dump, isolate by one CPU", "+47 %"),
+        between(1.27, 1.67),
+        &[DUMP_ISOLATE, UP],
+        |at| at.change(&["a"], DUMP_ISOLATE, UP),
+    ),
+];

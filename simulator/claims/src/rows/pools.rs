@@ -1,0 +1,494 @@
+//! Sections 5 and 6 of seed 001: pools of several sizes, parallelism, placement, on Hector.
+//!
+//! Response times are those of all jobs of a program in all streams. Delays are those of the switches of section 3, in
+//! cycles per packet, for what leaves a station.
+
+use std::collections::BTreeSet;
+
+use commonhold_contract::{Placement, PoolForm, Scheme};
+use commonhold_report::claims::{Basis, Tolerance};
+
+use super::{Row, above, below, between, parameter, predicted, unmeasured};
+use crate::experiments::{Experiment, Files, POOLS_EIGHT, POOLS_FOUR, POOLS_SIX, POOLS_TWO, as_it_is};
+use crate::measure::{Seed, divide, largest_step, real, smallest_step};
+
+/// Programs of figures 1, 2 and 5, and those of figure 3.
+const FIVE: [&str; 5] = ["fft", "hough", "mm", "neural", "pde"];
+const THREE: [&str; 3] = ["hough", "mm", "simplex"];
+
+const fn hector(files: Files, size: u32, delay: u64) -> Experiment {
+    as_it_is(files, Scheme::Smp).pools(PoolForm::Size(size)).delay(delay)
+}
+
+/// By the size of pools: 1, 2, 4, 6, 12.
+const fn sizes(files: Files, delay: u64) -> [Experiment; 5] {
+    [
+        hector(files, 1, delay),
+        hector(files, 2, delay),
+        hector(files, 4, delay),
+        hector(files, 6, delay),
+        hector(files, 12, delay),
+    ]
+}
+
+const TWO: [Experiment; 5] = sizes(POOLS_TWO, 16);
+const FOUR: [Experiment; 5] = sizes(POOLS_FOUR, 16);
+const EIGHT: [Experiment; 5] = sizes(POOLS_EIGHT, 16);
+const FOUR_4: Experiment = FOUR[2];
+const FOUR_6: Experiment = FOUR[3];
+const FOUR_12: Experiment = FOUR[4];
+const SIX_4: Experiment = hector(POOLS_SIX, 4, 16);
+const SIX_6: Experiment = hector(POOLS_SIX, 6, 16);
+const NEAR_4: Experiment = hector(POOLS_FOUR, 4, 0);
+const NEAR_12: Experiment = hector(POOLS_FOUR, 12, 0);
+const MIDDLE_4: Experiment = hector(POOLS_FOUR, 4, 8);
+const MIDDLE_12: Experiment = hector(POOLS_FOUR, 12, 8);
+const FAR_4: [Experiment; 2] = [hector(POOLS_FOUR, 4, 32), hector(POOLS_FOUR, 4, 64)];
+const FAR_12: [Experiment; 2] = [hector(POOLS_FOUR, 12, 32), hector(POOLS_FOUR, 12, 64)];
+const FIRST_FIT: Experiment = FOUR_4.placed(Placement::FirstFit);
+const FIRST_FIT_TRACED: Experiment = FIRST_FIT.traced();
+const WORST_FIT_TRACED: Experiment = FOUR_4.traced();
+const BY_JOBS: Experiment = FOUR_4.placed(Placement::FewestJobs);
+/// What is ours: the same knowledge, and jobs that come together when others end.
+const REPARTITIONED: Experiment = FOUR_4.repartitioned();
+
+const EIGHT_AND_FOUR: &[Experiment] =
+    &[FOUR[0], FOUR[1], FOUR[2], FOUR[3], FOUR[4], EIGHT[0], EIGHT[1], EIGHT[2], EIGHT[3], EIGHT[4]];
+
+/// The mean response time of all jobs, by that under another.
+fn combined(at: Seed, one: Experiment, by: Experiment) -> Option<f64> {
+    at.change(&FIVE, one, by)
+}
+
+/// The part of a program's response time that pools of four save, with a delay of 16.
+fn gain(at: Seed, program: &str) -> Option<f64> {
+    Some(1.0 - at.change(&[program], FOUR_4, FOUR_12)?)
+}
+
+/// The response time of one experiment by the least of the others.
+fn by_best(at: Seed, one: Experiment, others: &[Experiment]) -> Option<f64> {
+    let others: Option<Vec<f64>> = others.iter().map(|other| at.response(*other, &FIVE)).collect();
+    divide(at.response(one, &FIVE)?, others?.into_iter().fold(f64::MAX, f64::min))
+}
+
+/// By how many of their 90 % intervals two experiments differ: below 1, the intervals overlap.
+fn intervals_apart(at: Seed, jobs: &[&str], one: Experiment, other: Experiment) -> Option<f64> {
+    let apart = (at.response(one, jobs)? - at.response(other, jobs)?).abs();
+    divide(apart, at.interval(one, jobs)? + at.interval(other, jobs)?)
+}
+
+/// Of how many programs worst fit takes away so much of first fit's response time.
+fn programs_better(at: Seed, part: f64) -> Option<f64> {
+    let ratios: Option<Vec<f64>> =
+        FIVE.iter().map(|program| at.change(&[program], FOUR_4, FIRST_FIT)).collect();
+    Some(ratios?.into_iter().map(|ratio| if ratio <= 1.0 - part { 1.0 } else { 0.0 }).sum())
+}
+
+/// In how many moments of a trace, of its first so many, something holds of the jobs in each pool.
+fn moments(at: Seed, run: Experiment, first: usize, holds: fn(&[Vec<Option<usize>>]) -> bool) -> Option<f64> {
+    let occupancy = at.of(run)?.occupancy.as_ref()?;
+    let pools = |moment: &Vec<Option<usize>>| -> Vec<Vec<Option<usize>>> {
+        let of = |cpu: &u32| moment.get(*cpu as usize).copied().flatten();
+        occupancy.pools.iter().map(|pool| pool.iter().map(of).collect()).collect()
+    };
+    let found = occupancy.moments.iter().take(first).filter(|moment| holds(&pools(moment))).count();
+    Some(real(found as u64))
+}
+
+/// Each pool is one job's, wholly.
+fn apart(pools: &[Vec<Option<usize>>]) -> bool {
+    pools.iter().all(|pool| pool[0].is_some() && pool.iter().all(|job| *job == pool[0]))
+}
+
+/// Some pool has three jobs.
+fn crowded(pools: &[Vec<Option<usize>>]) -> bool {
+    pools.iter().any(|pool| pool.iter().flatten().collect::<BTreeSet<_>>().len() > 2)
+}
+
+const FIGURE_4: &str = "crates/policy/src/cpu/seats/tests.rs: the_figure_of_two_jobs_of_six";
+const FITS: &str = "crates/policy/src/cpu/seats/tests.rs: fits_differ_by_what_is_free";
+const GROWS: &str = "crates/policy/src/cpu/seats/tests.rs: only_worst_fit_leaves_room_to_grow";
+const CONSERVED: &str = "crates/policy/src/cpu/seats/tests.rs: seats_are_conserved";
+const STAYS: &str = "crates/policy/src/cpu/seats/tests.rs: nobody_moves_without_need";
+const BY_JOBS_TEST: &str = "crates/policy/src/cpu/seats/tests.rs: jobs_are_counted_and_not_their_threads";
+const FORMED: &str = "crates/machine/src/pools.rs: sizes_that_the_seed_tries";
+const HECTOR: &str = "simulator/claims/tests/configuration.rs: hector";
+const TABLE_1: &str = "simulator/claims/tests/configuration.rs: hectors_latencies";
+const STREAMS: &str = "simulator/claims/tests/configuration.rs: streams_of_jobs";
+
+pub(super) const ROWS: &[Row] = &[
+    parameter(
+        (
+            "PP-2-REQ",
+            "001, section 2",
+            "Pools match the hardware's clusters; jobs may span pools and share them",
+            "",
+        ),
+        &[FORMED, FIGURE_4],
+    ),
+    parameter(
+        (
+            "PP-2-DEC",
+            "001, section 2",
+            "Decisions at arrival, expansion and contraction; nothing moves otherwise",
+            "",
+        ),
+        &[GROWS, STAYS],
+    ),
+    parameter(
+        ("PP-3-HW", "001, section 3", "Hector: four stations of four processors, each with 4 MB", "16"),
+        &[HECTOR],
+    ),
+    parameter(
+        ("PP-3-ST0", "001, section 3", "A station for the system, twelve processors for jobs", "12"),
+        &[HECTOR],
+    ),
+    parameter(
+        ("PP-3-DLY", "001, section 3", "Delays of 0 to 64 cycles, off the station only", ""),
+        &[TABLE_1],
+    ),
+    parameter(("PP-T1-L", "001, table 1", "A line from the own module, in cycles", "19"), &[TABLE_1]),
+    parameter(("PP-T1-S", "001, table 1", "From the own station", "29"), &[TABLE_1]),
+    parameter(("PP-T1-R0", "001, table 1", "Over the ring", "37"), &[TABLE_1]),
+    parameter(("PP-T1-R4", "001, table 1", "With a delay of 4", "49"), &[TABLE_1]),
+    parameter(("PP-T1-R8", "001, table 1", "With a delay of 8", "61"), &[TABLE_1]),
+    parameter(("PP-T1-R16", "001, table 1", "With a delay of 16", "85"), &[TABLE_1]),
+    parameter(("PP-T1-R32", "001, table 1", "With a delay of 32", "133"), &[TABLE_1]),
+    parameter(("PP-T1-R64", "001, table 1", "With a delay of 64", "229"), &[TABLE_1]),
+    parameter(("PP-T1-LIN", "001, table 1", "A line over the ring takes 37 + 3 d cycles", ""), &[TABLE_1]),
+    unmeasured(
+        ("PP-3-CMP", "001, section 3", "Other machines are farther apart than Hector with a delay of 16", ""),
+        Basis::Outside,
+        "what other machines take is told for comparison alone",
+    ),
+    parameter(
+        (
+            "PP-3-POL",
+            "001, section 3",
+            "One queue for each processor, threads stay, one that has no seat is not made",
+            "",
+        ),
+        &[CONSERVED, STAYS],
+    ),
+    parameter(
+        ("PP-T2", "001, table 2", "Six programs with their speed-up on four processors", ""),
+        &[HECTOR],
+    ),
+    parameter(("PP-5.1-CFG", "001, section 5.1", "Pools of 1, 2, 4, 6 and 12", ""), &[FORMED]),
+    parameter(
+        ("PP-5.2-WL", "001, section 5.2", "Three streams of 75 jobs with four processes each", "225"),
+        &[STREAMS],
+    ),
+    parameter(
+        ("PP-5.3-WL", "001, section 5.3", "With two, four, eight processes", "300, 225, 125"),
+        &[STREAMS],
+    ),
+    parameter(
+        ("PP-5.4-WL", "001, section 5.4", "Two streams of 45 jobs with six processes", "90"),
+        &[STREAMS],
+    ),
+    parameter(
+        ("PP-6-WL", "001, section 6.2", "Three streams, pools of four, a delay of 16", "225"),
+        &[STREAMS],
+    ),
+    parameter(
+        (
+            "PP-6.1-EXP",
+            "001, section 6.1",
+            "A new process goes to a pool of its job, else to one as its first did",
+            "",
+        ),
+        &[FIGURE_4, GROWS],
+    ),
+    parameter(
+        ("PP-6.2-FF", "001, section 6.2", "First fit: the first pool with a free processor", ""),
+        &[FITS],
+    ),
+    parameter(
+        ("PP-6.2-BF", "001, section 6.2", "Best fit: the one with the fewest free, but one", ""),
+        &[FITS],
+    ),
+    parameter(("PP-6.2-WF", "001, section 6.2", "Worst fit: the one with the most free", ""), &[FITS]),
+    parameter(("PP-6.2-ALT", "001, section 6.2", "Worst fit by the number of jobs", ""), &[BY_JOBS_TEST]),
+    predicted(
+        ("PP-F1-1", "001, section 5.2", "No delay: pools of four, by no pools", "not significantly improved"),
+        between(0.88, 1.12),
+        &[NEAR_4, NEAR_12],
+        |at| combined(at, NEAR_4, NEAR_12),
+    ),
+    predicted(
+        (
+            "PP-F1-2a",
+            "001, section 5.2",
+            "No pools by pools of four: the smallest step from delay 0 to 8 to 16",
+            "grows",
+        ),
+        above(1.0),
+        &[NEAR_4, NEAR_12, MIDDLE_4, MIDDLE_12, FOUR_4, FOUR_12],
+        |at| {
+            smallest_step(&[
+                combined(at, NEAR_12, NEAR_4)?,
+                combined(at, MIDDLE_12, MIDDLE_4)?,
+                combined(at, FOUR_12, FOUR_4)?,
+            ])
+        },
+    ),
+    predicted(
+        ("PP-F1-2b", "001, section 5.2", "A delay of 16: pools of four, by no pools", "substantial"),
+        Tolerance::AtMost { high: 0.85 },
+        &[FOUR_4, FOUR_12],
+        |at| combined(at, FOUR_4, FOUR_12),
+    ),
+    predicted(
+        ("PP-F1-3", "001, section 5.2", "Pools of four, by the best of other sizes", "best"),
+        below(1.0),
+        &FOUR,
+        |at| by_best(at, FOUR_4, &[FOUR[0], FOUR[1], FOUR_6, FOUR_12]),
+    ),
+    predicted(
+        ("PP-F1-4", "001, section 5.2", "What NEURAL gains, by what the others gain", "an exception"),
+        Tolerance::AtMost { high: 0.5 },
+        &[FOUR_4, FOUR_12],
+        |at| {
+            let others: Option<Vec<f64>> =
+                ["fft", "hough", "mm", "pde"].iter().map(|program| gain(at, program)).collect();
+            divide(gain(at, "neural")?, others?.iter().sum::<f64>() / 4.0)
+        },
+    ),
+    predicted(
+        ("PP-F1-5", "001, section 5.2", "Two pools of six, by no pools", "a trend"),
+        below(1.0),
+        &[FOUR_6, FOUR_12],
+        |at| combined(at, FOUR_6, FOUR_12),
+    ),
+    predicted(
+        ("PP-F1-6", "001, section 5.2", "The worst of pools of two, four and six, by no pools", "improved"),
+        below(1.0),
+        &FOUR,
+        |at| {
+            let of = |run| combined(at, run, FOUR_12);
+            Some(of(FOUR[1])?.max(of(FOUR_4)?).max(of(FOUR_6)?))
+        },
+    ),
+    unmeasured(("PP-F1-V", "001, figure 1", "Response times", ""), Basis::Lost, "only in the figure"),
+    predicted(
+        ("PP-F2-1", "001, section 5.3", "Eight processes: the worst size of pools by the best", "no effect"),
+        Tolerance::AtMost { high: 1.10 },
+        &EIGHT,
+        |at| {
+            let times: Option<Vec<f64>> = EIGHT.iter().map(|run| at.response(*run, &FIVE)).collect();
+            let times = times?;
+            divide(times.iter().copied().fold(0.0, f64::max), times.iter().copied().fold(f64::MAX, f64::min))
+        },
+    ),
+    predicted(
+        ("PP-F2-2a", "001, section 5.3", "Two processes: pools of two, by pools of four", "no difference"),
+        between(0.92, 1.08),
+        &TWO,
+        |at| combined(at, TWO[1], TWO[2]),
+    ),
+    predicted(
+        (
+            "PP-F2-2b",
+            "001, section 5.3",
+            "Two processes: the worse of pools of two and four, by the best of 1, 6, 12",
+            "best",
+        ),
+        below(1.0),
+        &TWO,
+        |at| {
+            let rest = [TWO[0], TWO[3], TWO[4]];
+            Some(by_best(at, TWO[1], &rest)?.max(by_best(at, TWO[2], &rest)?))
+        },
+    ),
+    predicted(
+        (
+            "PP-F2-3",
+            "001, section 5.3",
+            "Four processes: pools of four, by the best of other sizes",
+            "minimal",
+        ),
+        below(1.0),
+        &FOUR,
+        |at| by_best(at, FOUR_4, &[FOUR[0], FOUR[1], FOUR_6, FOUR_12]),
+    ),
+    predicted(
+        (
+            "PP-F2-4",
+            "001, section 5.3",
+            "MM: eight processes by four, the least of all sizes",
+            "equal or higher",
+        ),
+        Tolerance::AtLeast { low: 1.0 },
+        EIGHT_AND_FOUR,
+        |at| {
+            let ratios: Option<Vec<f64>> =
+                EIGHT.iter().zip(FOUR).map(|(eight, four)| at.change(&["mm"], *eight, four)).collect();
+            ratios.map(|ratios| ratios.into_iter().fold(f64::MAX, f64::min))
+        },
+    ),
+    predicted(
+        (
+            "PP-F2-5",
+            "001, section 5.3",
+            "Four in pools of four by eight in any, of the program where it is least",
+            "some",
+        ),
+        below(1.0),
+        EIGHT_AND_FOUR,
+        |at| {
+            let of = |program: &str| -> Option<f64> {
+                let eight: Option<Vec<f64>> = EIGHT.iter().map(|run| at.response(*run, &[program])).collect();
+                divide(at.response(FOUR_4, &[program])?, eight?.into_iter().fold(f64::MAX, f64::min))
+            };
+            let ratios: Option<Vec<f64>> = FIVE.iter().map(|program| of(program)).collect();
+            ratios.map(|ratios| ratios.into_iter().fold(f64::MAX, f64::min))
+        },
+    ),
+    unmeasured(("PP-F2-V", "001, figure 2", "Response times", ""), Basis::Lost, "only in the figure"),
+    predicted(
+        (
+            "PP-F3-1a",
+            "001, section 5.4",
+            "HOUGH with six: how many intervals pools of four and six are apart",
+            "not significant",
+        ),
+        Tolerance::AtMost { high: 1.0 },
+        &[SIX_4, SIX_6],
+        |at| intervals_apart(at, &["hough"], SIX_4, SIX_6),
+    ),
+    predicted(
+        ("PP-F3-1b", "001, section 5.4", "SIMPLEX likewise", "not significant"),
+        Tolerance::AtMost { high: 1.0 },
+        &[SIX_4, SIX_6],
+        |at| intervals_apart(at, &["simplex"], SIX_4, SIX_6),
+    ),
+    predicted(
+        ("PP-F3-2a", "001, section 5.4", "MM with six: pools of four, by pools of six", "better"),
+        below(1.0),
+        &[SIX_4, SIX_6],
+        |at| at.change(&["mm"], SIX_4, SIX_6),
+    ),
+    predicted(
+        ("PP-F3-2b", "001, section 5.4", "MM's ratio by the better of the two others'", "pronounced"),
+        below(1.0),
+        &[SIX_4, SIX_6],
+        |at| {
+            let of = |program| at.change(&[program], SIX_4, SIX_6);
+            divide(of("mm")?, of("hough")?.min(of("simplex")?))
+        },
+    ),
+    predicted(
+        (
+            "PP-F3-3",
+            "001, section 5.4",
+            "Six processes: pools of four, by pools of six",
+            "architecture counts more",
+        ),
+        Tolerance::AtMost { high: 1.0 },
+        &[SIX_4, SIX_6],
+        |at| at.change(&THREE, SIX_4, SIX_6),
+    ),
+    unmeasured(
+        ("PP-F3-V", "001, figure 3", "Percentages above the bars", ""),
+        Basis::Lost,
+        "only in the figure",
+    ),
+    parameter(
+        ("PP-F4", "001, figure 4", "Two jobs of six on three stations", "A1-4, A5-6 B5-6, B1-4"),
+        &[FIGURE_4],
+    ),
+    predicted(
+        (
+            "PP-F5-1",
+            "001, section 6.2",
+            "Programs that worst fit makes faster by 15 % or more, of five",
+            "3 by 20 %",
+        ),
+        Tolerance::AtLeast { low: 3.0 },
+        &[FOUR_4, FIRST_FIT],
+        |at| programs_better(at, 0.15),
+    ),
+    predicted(
+        ("PP-F5-2", "001, section 6.2", "All jobs under worst fit, by first fit", "significantly better"),
+        Tolerance::AtMost { high: 0.9 },
+        &[FOUR_4, FIRST_FIT],
+        |at| combined(at, FOUR_4, FIRST_FIT),
+    ),
+    predicted(
+        (
+            "PP-F6a",
+            "001, figure 6",
+            "First fit: tenths of a second in which each job has a station",
+            "lines 12 to 17",
+        ),
+        Tolerance::AtLeast { low: 1.0 },
+        &[FIRST_FIT_TRACED],
+        |at| moments(at, FIRST_FIT_TRACED, usize::MAX, apart),
+    ),
+    predicted(
+        (
+            "PP-F6b",
+            "001, figure 6",
+            "First fit: those in which three jobs are in one station",
+            "lines 22 and 23",
+        ),
+        Tolerance::AtLeast { low: 1.0 },
+        &[FIRST_FIT_TRACED],
+        |at| moments(at, FIRST_FIT_TRACED, usize::MAX, crowded),
+    ),
+    predicted(
+        ("PP-F6c", "001, section 6.2", "Worst fit: the same in the first second", "never"),
+        Tolerance::AlwaysAtMost { high: 0.0 },
+        &[WORST_FIT_TRACED],
+        |at| moments(at, WORST_FIT_TRACED, 10, crowded),
+    ),
+    predicted(
+        ("PP-6-JOBS", "001, section 6.2", "Worst fit by jobs, by worst fit by processors", "similar"),
+        between(0.95, 1.05),
+        &[FOUR_4, BY_JOBS],
+        |at| combined(at, BY_JOBS, FOUR_4),
+    ),
+    unmeasured(
+        ("PP-8-CONT", "001, section 8", "Less contention in the interconnect", "not observable"),
+        Basis::Outside,
+        "the paper could not see it",
+    ),
+    predicted(
+        (
+            "PP-8-GAP",
+            "001, section 8",
+            "Pools of four by no pools: the largest step from delay 0 to 64",
+            "gains grow",
+        ),
+        below(1.0),
+        &[NEAR_4, NEAR_12, MIDDLE_4, MIDDLE_12, FOUR_4, FOUR_12, FAR_4[0], FAR_12[0], FAR_4[1], FAR_12[1]],
+        |at| {
+            largest_step(&[
+                combined(at, NEAR_4, NEAR_12)?,
+                combined(at, MIDDLE_4, MIDDLE_12)?,
+                combined(at, FOUR_4, FOUR_12)?,
+                combined(at, FAR_4[0], FAR_12[0])?,
+                combined(at, FAR_4[1], FAR_12[1])?,
+            ])
+        },
+    ),
+    predicted(
+        (
+            "PP-ABS-2",
+            "001, abstract",
+            "Six processes: pools of a station, by pools of the processes",
+            "architecture",
+        ),
+        Tolerance::AtMost { high: 1.0 },
+        &[SIX_4, SIX_6],
+        |at| at.change(&THREE, SIX_4, SIX_6),
+    ),
+    predicted(
+        ("OURS-POOLS", "ours", "Worst fit with repartitioning, by worst fit", ""),
+        Tolerance::AtMost { high: 1.0 },
+        &[REPARTITIONED, FOUR_4],
+        |at| combined(at, REPARTITIONED, FOUR_4),
+    )
+    .basis(Basis::Beyond),
+];

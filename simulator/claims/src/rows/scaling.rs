@@ -1,0 +1,521 @@
+//! Scalability in practice, and what else seed 002 says of machines: queues, locks, disks, interrupts.
+//!
+//! The lecture's curves are pictures without numbers. Only the row of one lock is printed. So nearly all rows here are signs,
+//! and the loads behind them are our estimates.
+//!
+//! A queue by its arithmetic: a request comes every 25 ms, and needs 20 ms in the mean, exponentially distributed. Of those
+//! that come, a part s finds others, with s = exp(-(1 - s) / 0.8). That is 0.629, so a request takes 1 / (1 - s) = 2.7 times
+//! as long as it would alone.
+//!
+//! The lock's printed row: it was taken 50,542,055 times for 0.5 us each, which is 72.3 % of 35.0 s. Twelve CPUs have 419 s
+//! in that time, so a CPU takes it once in 8.3 us. It waits for 29 us in 13.1 % of these, 3.8 us in the mean. What is neither
+//! waiting nor holding is 4 us.
+
+use commonhold_contract::Discipline::{Gang, JobCurrency};
+use commonhold_contract::Scheme::Isolate;
+use commonhold_report::claims::{Basis, Tolerance, Unit};
+use commonhold_scale::law::Law;
+use commonhold_scale::{Point, scaling};
+use commonhold_sim::outcome::{LockOutcome, Outcome};
+
+use super::{Row, above, below, between, parameter, predicted, unmeasured};
+use crate::experiments::{
+    AIM7, AIM7_FEW, DISK_ACCESS, Experiment, GANGS, INTERRUPTED, INTERRUPTS_SPREAD, QUEUE, QUEUE_TWO,
+    TREE_NONE, TREE_READERS, TREE_SPIN, on,
+};
+use crate::measure::{Seed, divide, real};
+
+const REQUESTS: [Experiment; 3] = [on(QUEUE[0], Isolate), on(QUEUE[1], Isolate), on(QUEUE[2], Isolate)];
+const BY_TWO: [Experiment; 2] = [on(QUEUE_TWO[0], Isolate), on(QUEUE_TWO[1], Isolate)];
+const COMPUTE: [Experiment; 2] = [on(TREE_NONE, Isolate).copies(1), on(TREE_NONE, Isolate).copies(12)];
+const SPIN: [Experiment; 7] = sizes(on(TREE_SPIN, Isolate));
+const READERS: [Experiment; 7] = sizes(on(TREE_READERS, Isolate));
+const SPIN_12: &[Experiment] = &[SPIN[6]];
+const FEW: [Experiment; 2] = [on(AIM7_FEW[0], Isolate).copies(8), on(AIM7_FEW[1], Isolate).copies(16)];
+const DISKS: [Experiment; 4] =
+    [on(AIM7[0], Isolate), on(AIM7[1], Isolate), on(AIM7[2], Isolate), on(AIM7[3], Isolate)];
+const READS: [Experiment; 2] = [on(DISK_ACCESS[0], Isolate), on(DISK_ACCESS[1], Isolate)];
+const MEETS: [Experiment; 2] = [on(GANGS, Isolate).under(Gang), on(GANGS, Isolate).under(JobCurrency)];
+const INTERRUPTS: [Experiment; 3] =
+    [on(INTERRUPTED[0], Isolate), on(INTERRUPTED[1], Isolate), on(INTERRUPTS_SPREAD, Isolate)];
+
+/// How many processes there are, each on a CPU of its own.
+const SIZES: [u32; 7] = [1, 2, 4, 6, 8, 10, 12];
+const AT_8: usize = 4;
+const AT_10: usize = 5;
+const AT_12: usize = 6;
+
+const fn sizes(run: Experiment) -> [Experiment; 7] {
+    let mut runs = [run; 7];
+    let mut at = 0;
+    while at < runs.len() {
+        runs[at] = run.copies(SIZES[at]);
+        at += 1;
+    }
+    runs
+}
+
+/// Rounds of the first job per second.
+fn rate(at: Seed, run: Experiment) -> Option<f64> {
+    let outcome = at.of(run)?;
+    divide(real(outcome.rounds.first()?.rounds) * 1e9, real(outcome.ended_ns))
+}
+
+/// The one's rounds by the other's, in the same time.
+fn faster(at: Seed, one: Experiment, other: Experiment) -> Option<f64> {
+    divide(rate(at, one)?, rate(at, other)?)
+}
+
+/// Requests that were served, and what these came to: work and time from coming to the end, in ns.
+fn served(at: Seed, run: Experiment) -> Option<(f64, f64, f64)> {
+    let ended = at.of(run)?.jobs.iter().filter_map(|job| Some((job.response_ns()?, job.spent.work_ns)));
+    let sum = ended.fold((0, 0, 0), |(n, work, time), (took, did)| (n + 1, work + did, time + took));
+    Some((real(sum.0), real(sum.1), real(sum.2)))
+}
+
+/// How much longer a request takes than it would alone.
+fn latency(at: Seed, run: Experiment) -> Option<f64> {
+    let (_, work, time) = served(at, run)?;
+    divide(time, work)
+}
+
+fn capacity_ns(outcome: &Outcome) -> f64 {
+    real(outcome.busy_ns + outcome.idle_ns)
+}
+
+/// The part of all CPUs' time in which something of the load got done.
+fn work(at: Seed, run: Experiment) -> Option<f64> {
+    let outcome = at.of(run)?;
+    divide(real(outcome.jobs.iter().map(|job| job.spent.work_ns).sum()), capacity_ns(outcome))
+}
+
+fn spun_ns(outcome: &Outcome) -> f64 {
+    real(outcome.jobs.iter().map(|job| job.spent.spin_ns).sum())
+}
+
+/// What the lock's row has, with the whole outcome for what that is a part of.
+fn metered(at: Seed, figure: fn(&LockOutcome, &Outcome) -> Option<f64>) -> Option<f64> {
+    let outcome = at.of(SPIN[AT_12])?;
+    figure(outcome.locks.first()?, outcome)
+}
+
+fn law(at: Seed, runs: &[Experiment; 7]) -> Option<Law> {
+    let point = |(size, run): (u32, &Experiment)| Some(Point { size, throughput: rate(at, *run)? });
+    let points: Option<Vec<Point>> = SIZES.into_iter().zip(runs).map(point).collect();
+    Some(scaling::law_through(&points?)?.law)
+}
+
+/// By how much twelve is beyond the size with the most throughput; 0 where throughput never sinks.
+fn beyond_peak(at: Seed, runs: &[Experiment; 7]) -> Option<f64> {
+    law(at, runs)?.peak().map_or(Some(0.0), |peak| divide(12.0, peak))
+}
+
+/// Sectors of the disk, per second.
+fn bandwidth(at: Seed, run: Experiment) -> Option<f64> {
+    let sectors: u64 = at.disk(run)?.units.iter().map(|unit| unit.sectors).sum();
+    divide(real(sectors) * 1e9, real(at.of(run)?.ended_ns))
+}
+
+pub(super) const ROWS: &[Row] = &[
+    predicted(
+        (
+            "CH-CURVEa",
+            "002 system performance",
+            "At a tenth of the load, requests are served as they come: of those, a part of",
+            "1",
+        ),
+        between(0.95, 1.05),
+        &REQUESTS,
+        |at| divide(served(at, REQUESTS[0])?.0, real(at.of(REQUESTS[0])?.jobs.len() as u64)),
+    ),
+    predicted(
+        ("CH-CURVEb", "002 system performance", "Latency is what a request takes alone: by that", "1"),
+        between(1.0, 1.05),
+        &REQUESTS,
+        |at| latency(at, REQUESTS[0]),
+    ),
+    predicted(
+        (
+            "CH-CURVEc",
+            "002 system performance",
+            "At four fifths, requests queue: latency by what one takes alone",
+            "2.7",
+        ),
+        between(2.43, 2.97),
+        &REQUESTS,
+        |at| latency(at, REQUESTS[1]),
+    )
+    .note("the lecture says that latency grows; see simulator/claims/src/rows/scaling.rs for the arithmetic"),
+    predicted(
+        (
+            "CH-CURVEd",
+            "002 system performance",
+            "At twice the load, throughput is what the server can do: by that",
+            "1",
+        ),
+        between(0.95, 1.05),
+        &REQUESTS,
+        |at| divide(served(at, REQUESTS[2])?.0 * 20e6, capacity_ns(at.of(REQUESTS[2])?)),
+    ),
+    predicted(
+        ("CH-CURVEe", "002 system performance", "Latency is almost all queueing: a part of", "1"),
+        Tolerance::AtLeast { low: 0.95 },
+        &REQUESTS,
+        |at| Some(1.0 - 1.0 / latency(at, REQUESTS[2])?),
+    ),
+    predicted(
+        (
+            "CH-CURVEf",
+            "002 system performance",
+            "A second CPU moves the curve up: throughput at that load, by one CPU's",
+            "2",
+        ),
+        between(1.9, 2.1),
+        &[REQUESTS[2], BY_TWO[1]],
+        |at| divide(served(at, BY_TWO[1])?.0, served(at, REQUESTS[2])?.0),
+    ),
+    predicted(
+        (
+            "CH-CURVEg",
+            "002 system performance",
+            "And the bend to the right: latency at four fifths, by one CPU's",
+            "",
+        ),
+        below(1.0),
+        &[REQUESTS[1], BY_TWO[0]],
+        |at| divide(latency(at, BY_TWO[0])?, latency(at, REQUESTS[1])?),
+    ),
+    parameter(
+        ("CH-USL", "002 Gunther's law", "C(d) = d / (1 + alpha (d - 1) + beta d (d - 1)), with its peak", ""),
+        &[
+            "profiler/scale/src/law.rs: the_law_begins_at_lambda_and_peaks_where_the_seed_says",
+            "profiler/scale/src/law.rs: without_contention_there_is_no_peak_and_a_ceiling",
+        ],
+    ),
+    parameter(
+        ("CH-USL-FIT", "002 Gunther's law", "A fit finds serialisation and contention again", ""),
+        &[
+            "profiler/scale/src/fit/tests.rs: without_noise_the_numbers_are_found",
+            "profiler/scale/src/fit/tests.rs: five_per_cent_of_noise_move_contention_by_less_than_a_fifth",
+        ],
+    ),
+    parameter(
+        ("CH-MEM", "002 memory hierarchy", "Local memory in 100s of ns, disks in 10s of ms", ""),
+        &["simulator/claims/tests/configuration.rs: the_memory_hierarchy_by_orders_of_magnitude"],
+    )
+    .note(
+        "for remote memory it prints ms, as for a network; seed 001 has 2.2 us, and machines have that order",
+    ),
+    predicted(
+        (
+            "CH-MEMa",
+            "002 memory hierarchy",
+            "A request here and there on an HP 97560: tens of ms",
+            "10s of ms",
+        ),
+        between(10.0, 100.0),
+        &READS,
+        |at| Some(at.disk(READS[1])?.latency_ms),
+    )
+    .unit(Unit::Milliseconds),
+    unmeasured(
+        ("CH-HOPS", "002 NUMA concepts", "A hypercube of n nodes has O(n-th root of n) hops", ""),
+        Basis::Outside,
+        "as printed that is next to 1 for all n; a hypercube of n nodes has log2 n hops. Machines here have distances \
+         between nodes, and no wires",
+    ),
+    parameter(
+        (
+            "CH-TOPO",
+            "002 topology scheduling",
+            "A job has nodes reserved for it, and memory of other nodes where its own do not have enough",
+            "",
+        ),
+        &[
+            "crates/policy/src/cpu/partition.rs: whole_cpus_lie_together",
+            "crates/dispatch/tests/near.rs: a_units_own_cpus_come_before_nearer_ones_that_others_lend",
+            "simulator/sim/tests/numa.rs: what_does_not_fit_into_the_own_node_is_remote",
+        ],
+    )
+    .note("what is reserved are CPUs, which are chosen next to each other"),
+    unmeasured(
+        (
+            "CH-PRIN",
+            "002 general principles",
+            "Keep apart what different CPUs write; readers side by side; atomic operations in place of locks",
+            "",
+        ),
+        Basis::Outside,
+        "true of real caches, which the simulator has not: `bench/principles` measures each as a ratio on this machine",
+    ),
+    predicted(
+        (
+            "CH-RX",
+            "002 RX2600",
+            "A multi-user benchmark is perfectly scalable on two CPUs: throughput by that of one",
+            "2",
+        ),
+        Tolerance::AtLeast { low: 1.9 },
+        &FEW,
+        |at| faster(at, FEW[1], FEW[0]),
+    ),
+    predicted(
+        (
+            "CH-ALT-1a",
+            "002 Altix, single spindle",
+            "Scalability is awful: of sixteen CPUs' time, a part is work",
+            "",
+        ),
+        Tolerance::AtMost { high: 0.5 },
+        &DISKS,
+        |at| work(at, DISKS[0]),
+    )
+    .note("that awful is less than half is our reading"),
+    predicted(
+        ("CH-ALT-1b", "002 Altix", "The single spindle's work by the RAID's", ""),
+        below(1.0),
+        &DISKS,
+        |at| divide(work(at, DISKS[0])?, work(at, DISKS[1])?),
+    ),
+    predicted(
+        ("CH-ALT-2a", "002 Altix, RAID", "Better, and not near-perfect: a part is work", ""),
+        Tolerance::AtMost { high: 0.9 },
+        &DISKS,
+        |at| work(at, DISKS[1]),
+    ),
+    predicted(
+        ("CH-ALT-2b", "002 Altix", "The RAID's work by the RAM disk's", ""),
+        below(1.0),
+        &DISKS,
+        |at| divide(work(at, DISKS[1])?, work(at, DISKS[2])?),
+    ),
+    predicted(
+        (
+            "CH-ALT-3",
+            "002 Altix, RAM disk",
+            "Even here there is a problem: work by that of a load without a disk",
+            "",
+        ),
+        below(1.0),
+        &DISKS,
+        |at| divide(work(at, DISKS[2])?, work(at, DISKS[3])?),
+    )
+    .note("here it is the one lock of the file system; the lecture suspects the I/O subsystem"),
+    predicted(
+        (
+            "CH-OLY-1",
+            "002 Olympia, CPU-only",
+            "Reasonable scalability: throughput of twelve by twelve times that of one",
+            "",
+        ),
+        Tolerance::AtLeast { low: 0.8 },
+        &COMPUTE,
+        |at| Some(faster(at, COMPUTE[1], COMPUTE[0])? / 12.0),
+    ),
+    predicted(
+        (
+            "CH-OLY-2a",
+            "002 Olympia, tmpfs",
+            "Under a spin lock, twelve do worse than eight: throughput by that",
+            "",
+        ),
+        below(1.0),
+        &SPIN,
+        |at| faster(at, SPIN[AT_12], SPIN[AT_8]),
+    ),
+    predicted(
+        (
+            "CH-OLY-2b",
+            "002 Olympia, tmpfs",
+            "By Gunther's law: twelve by the size with the most throughput",
+            "",
+        ),
+        above(1.0),
+        &SPIN,
+        |at| beyond_peak(at, &SPIN),
+    ),
+    predicted(
+        (
+            "CH-LOCK-1a",
+            "002 lock metering",
+            "find_lock_page: the part of the time that the lock was held",
+            "0.723",
+        ),
+        between(0.651, 0.795),
+        SPIN_12,
+        |at| metered(at, |lock, run| divide(real(lock.held_ns), real(run.ended_ns))),
+    )
+    .basis(Basis::Calibrated),
+    predicted(
+        ("CH-LOCK-1b", "002 lock metering", "The part of CPU time that was spent spinning", "0.425"),
+        between(0.3825, 0.4675),
+        SPIN_12,
+        |at| metered(at, |_, run| divide(spun_ns(run), capacity_ns(run))),
+    )
+    .basis(Basis::Calibrated),
+    predicted(
+        ("CH-LOCK-1c", "002 lock metering", "How many that took it had to wait", "0.131"),
+        between(0.1179, 0.1441),
+        SPIN_12,
+        |at| metered(at, |lock, _| divide(real(lock.waits), real(lock.taken))),
+    ),
+    predicted(
+        ("CH-LOCK-1d", "002 lock metering", "How long one waited that had to", "29 us"),
+        between(26.1, 31.9),
+        SPIN_12,
+        |at| metered(at, |lock, _| divide(real(lock.waited_ns) / 1e3, real(lock.waits))),
+    )
+    .unit(Unit::Microseconds),
+    predicted(
+        (
+            "CH-LOCK-1e",
+            "002 lock metering",
+            "Takes, those that wait and their waits make up the time spun: by what CPUs spun",
+            "1",
+        ),
+        between(0.9, 1.1),
+        SPIN_12,
+        |at| metered(at, |lock, run| divide(real(lock.waited_ns), spun_ns(run))),
+    ),
+    unmeasured(
+        (
+            "CH-LOCK-1f",
+            "002 lock metering",
+            "The same of the printed row: 192 s of 12 CPUs' 35 s are 45.7 %",
+            "42.5 %",
+        ),
+        Basis::Derived,
+        "50,542,055 takes, 13.1 % of them with a wait of 29 us; 35 s are 50,542,055 times 0.5 us by 72.3 %. That is \
+         7.5 % more than printed",
+    ),
+    unmeasured(
+        (
+            "CH-LOCK-2",
+            "002 lock metering",
+            "The same lock, taken anew after a wait for the page: 1,113 times, 85.3 % wait",
+            "0.01 %",
+        ),
+        Basis::Outside,
+        "one in 45,000 takes; the model has no page that is locked",
+    ),
+    predicted(
+        (
+            "CH-RWa",
+            "002 Olympia, rwlock",
+            "With readers side by side, twelve do better than eight: throughput by that",
+            "",
+        ),
+        above(1.0),
+        &READERS,
+        |at| faster(at, READERS[AT_12], READERS[AT_8]),
+    ),
+    predicted(
+        (
+            "CH-RWb",
+            "002 Olympia, rwlock",
+            "The slope is still positive: twelve's throughput by that of ten",
+            "",
+        ),
+        above(1.0),
+        &READERS,
+        |at| faster(at, READERS[AT_12], READERS[AT_10]),
+    ),
+    predicted(
+        (
+            "CH-RWc",
+            "002 Olympia, rwlock",
+            "By Gunther's law: twelve by the size with the most throughput",
+            "",
+        ),
+        below(1.0),
+        &READERS,
+        |at| beyond_peak(at, &READERS),
+    )
+    .note("0 where throughput never sinks"),
+    predicted(
+        (
+            "CH-RWd",
+            "002 Olympia, rwlock",
+            "Latency is a problem: what a round takes beside eleven others, by alone",
+            "",
+        ),
+        above(1.0),
+        &READERS,
+        |at| Some(12.0 / faster(at, READERS[AT_12], READERS[0])?),
+    ),
+    predicted(
+        (
+            "CH-RWe",
+            "002 Olympia, rwlock",
+            "It scales much better: twelve's throughput by that under the spin lock",
+            "",
+        ),
+        above(1.0),
+        &[SPIN[AT_12], READERS[AT_12]],
+        |at| faster(at, READERS[AT_12], SPIN[AT_12]),
+    ),
+    unmeasured(
+        ("CH-FS", "002 other file systems", "ext3 and xfs on a RAM disk, and by spindles", ""),
+        Basis::Lost,
+        "the curves are pictures, of which nothing is left in the text",
+    ),
+    predicted(
+        (
+            "CH-INTa",
+            "002 interrupts",
+            "On one CPU they cause negative scalability: eight threads' throughput by that of seven",
+            "",
+        ),
+        below(1.0),
+        &INTERRUPTS,
+        |at| faster(at, INTERRUPTS[1], INTERRUPTS[0]),
+    ),
+    predicted(
+        (
+            "CH-INTb",
+            "002 interrupts",
+            "To all CPUs they cost less: eight threads' throughput by that with one CPU's",
+            "",
+        ),
+        above(1.0),
+        &INTERRUPTS,
+        |at| faster(at, INTERRUPTS[2], INTERRUPTS[1]),
+    ),
+    predicted(
+        (
+            "CH-DISK",
+            "002 disks",
+            "Seek is very expensive: bandwidth page after page, by that of pages here and there",
+            "",
+        ),
+        Tolerance::AtLeast { low: 10.0 },
+        &READS,
+        |at| divide(bandwidth(at, READS[0])?, bandwidth(at, READS[1])?),
+    ),
+    predicted(
+        (
+            "CH-JOB-LIMa",
+            "002 job currency",
+            "Gangs are better for programs with barriers: rounds by those under job currency",
+            "",
+        ),
+        above(1.0),
+        &MEETS,
+        |at| faster(at, MEETS[0], MEETS[1]),
+    ),
+    unmeasured(
+        (
+            "CH-JOB-LIMb",
+            "002 job currency",
+            "It scales to a few hundred CPUs only, since queues are sorted anew at each interval",
+            "",
+        ),
+        Basis::Outside,
+        "ours sorts nothing anew: a job changes its band when it is looked at (crates/dispatch/src/discipline)",
+    ),
+    unmeasured(
+        ("CH-GOALS", "002 conclusions", "ccNUMA can scale; tuning for one architecture can break others", ""),
+        Basis::Outside,
+        "a conclusion, with nothing to compare",
+    ),
+];

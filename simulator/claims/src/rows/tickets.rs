@@ -1,0 +1,429 @@
+//! Section 5 of seed 004: tickets and currencies for CPU time, memory and disks; and what exchanges do.
+//!
+//! The paper prints few numbers, since its figures are pictures. What follows from the tickets alone stands as printed where
+//! the paper says that progress matches funding.
+
+use commonhold_contract::Scheme::Isolate;
+use commonhold_report::claims::{Basis, Tolerance};
+
+use super::{Row, above, between, parameter, predicted, unmeasured};
+use crate::experiments::{
+    Experiment, TICKETS_CPU, TICKETS_DISK, TICKETS_DISK_TWO, TICKETS_EXCHANGE, TICKETS_EXCHANGE_LONG,
+    TICKETS_MEMORY, on,
+};
+use crate::measure::{Seed, divide, real};
+
+const CURRENCIES: Experiment = on(TICKETS_CPU, Isolate);
+const FIRST_HALF: Experiment = CURRENCIES.until(100);
+/// Units, and what their tickets are worth in millionths while b3 sleeps and after.
+const WORTH: [(&str, [f64; 2]); 5] = [
+    ("a/a1", [1.0 / 6.0, 1.0 / 6.0]),
+    ("a/a2", [1.0 / 3.0, 1.0 / 3.0]),
+    ("b/b1", [1.0 / 6.0, 1.0 / 12.0]),
+    ("b/b2", [1.0 / 3.0, 1.0 / 6.0]),
+    ("b/b3", [0.0, 1.0 / 4.0]),
+];
+
+/// The memory of section 5.3 at these times, in s. The first 33 s are the ramp: so long reading 500 pages takes.
+const LOOKS: [Experiment; 7] = [
+    on(TICKETS_MEMORY, Isolate).until(40),
+    on(TICKETS_MEMORY, Isolate).until(50),
+    on(TICKETS_MEMORY, Isolate).until(60),
+    on(TICKETS_MEMORY, Isolate).until(70),
+    on(TICKETS_MEMORY, Isolate).until(80),
+    on(TICKETS_MEMORY, Isolate).until(90),
+    on(TICKETS_MEMORY, Isolate).until(100),
+];
+
+const HALF_OF_A_DISK: Experiment = on(TICKETS_DISK, Isolate);
+const PROGRESS: [Experiment; 5] = [
+    HALF_OF_A_DISK.until(20),
+    HALF_OF_A_DISK.until(40),
+    HALF_OF_A_DISK.until(60),
+    HALF_OF_A_DISK.until(80),
+    HALF_OF_A_DISK.until(100),
+];
+const USERS: [&str; 4] = ["user/first", "user/second", "user/third", "user/fourth"];
+const ONE_OTHER: Experiment = on(TICKETS_DISK_TWO, Isolate);
+
+const EXCHANGES: [Experiment; 9] = [
+    on(TICKETS_EXCHANGE, Isolate),
+    on(TICKETS_EXCHANGE, Isolate).exchange(100),
+    on(TICKETS_EXCHANGE, Isolate).exchange(200),
+    on(TICKETS_EXCHANGE, Isolate).exchange(300),
+    on(TICKETS_EXCHANGE, Isolate).exchange(400),
+    on(TICKETS_EXCHANGE, Isolate).exchange(500),
+    on(TICKETS_EXCHANGE, Isolate).exchange(600),
+    on(TICKETS_EXCHANGE, Isolate).exchange(700),
+    on(TICKETS_EXCHANGE, Isolate).exchange(800),
+];
+/// Without an exchange, and with what is found by negotiating: the last hundred of 240 seconds count, and all.
+const NEGOTIATED: [Experiment; 4] = [
+    on(TICKETS_EXCHANGE_LONG, Isolate).until(140),
+    on(TICKETS_EXCHANGE_LONG, Isolate),
+    on(TICKETS_EXCHANGE_LONG, Isolate).until(140).negotiate(),
+    on(TICKETS_EXCHANGE_LONG, Isolate).negotiate(),
+];
+/// What is found, and the eight exchanges of figure 9 to compare it with.
+const FOUND_AND_SET: [Experiment; 13] = {
+    let mut all = [NEGOTIATED[0]; 13];
+    let mut at = 0;
+    while at < 13 {
+        all[at] = if at < 4 { NEGOTIATED[at] } else { EXCHANGES[at - 4] };
+        at += 1;
+    }
+    all
+};
+const READERS: [&str; 4] = ["reads-1", "reads-2", "reads-3", "reads-4"];
+
+/// CPU time of a unit, in s.
+fn cpu_s(at: Seed, run: Experiment, unit: &str) -> Option<f64> {
+    Some(real(at.unit(run, unit)?.used_ns) / 1e9)
+}
+
+/// Pages that a unit read from the disk.
+fn pages(at: Seed, run: Experiment, unit: &str) -> Option<f64> {
+    Some(real(at.disk(run)?.units.iter().find(|entry| entry.unit == unit)?.requests))
+}
+
+/// By how much the CPU times of both halves are off what tickets are worth, at most, as a part of that.
+fn off_in_half(at: Seed, half: usize) -> Option<f64> {
+    let off = WORTH.iter().filter(|(_, worth)| worth[half] > 0.0).map(|(unit, worth)| {
+        let first = cpu_s(at, FIRST_HALF, unit)?;
+        let had = if half == 0 { first } else { cpu_s(at, CURRENCIES, unit)? - first };
+        Some((had / 100.0 / worth[half] - 1.0).abs())
+    });
+    most(off)
+}
+
+/// By how much the CPU times of a's tasks differ between the halves, at most.
+fn change_of_a(at: Seed) -> Option<f64> {
+    most(["a/a1", "a/a2"].into_iter().map(|unit| {
+        let first = cpu_s(at, FIRST_HALF, unit)?;
+        Some((divide(cpu_s(at, CURRENCIES, unit)? - first, first)? - 1.0).abs())
+    }))
+}
+
+/// The fewest pages of a unit at all looks.
+fn fewest(at: Seed, unit: &str) -> Option<f64> {
+    least(LOOKS.into_iter().map(|run| Some(real(at.unit(run, unit)?.frames))))
+}
+
+/// The most pages of both units without guarantees, together, at all looks.
+fn unguaranteed(at: Seed) -> Option<f64> {
+    let pages = |run, unit| Some(real(at.unit(run, unit)?.frames));
+    most(LOOKS.into_iter().map(|run| Some(pages(run, "third")? + pages(run, "fourth")?)))
+}
+
+/// Pages of the one by the mean of the four others.
+fn by_the_others(at: Seed, run: Experiment) -> Option<f64> {
+    let others: Option<Vec<f64>> = USERS.iter().map(|unit| pages(at, run, unit)).collect();
+    divide(4.0 * pages(at, run, "reserved")?, others?.iter().sum())
+}
+
+/// The smallest coefficient of determination of a unit's pages over time, from a line through nothing.
+fn linear(at: Seed) -> Option<f64> {
+    least(["reserved"].into_iter().chain(USERS).map(|unit| {
+        let ys: Vec<f64> = PROGRESS.iter().map(|run| pages(at, *run, unit)).collect::<Option<_>>()?;
+        let xs = [20.0, 40.0, 60.0, 80.0, 100.0];
+        let slope =
+            xs.iter().zip(&ys).map(|(x, y)| x * y).sum::<f64>() / xs.iter().map(|x| x * x).sum::<f64>();
+        let mean = ys.iter().sum::<f64>() / 5.0;
+        let rest: f64 = xs.iter().zip(&ys).map(|(x, y)| (y - slope * x) * (y - slope * x)).sum();
+        Some(1.0 - divide(rest, ys.iter().map(|y| (y - mean) * (y - mean)).sum())?)
+    }))
+}
+
+/// What an exchange of each size changes, from 100 on: 0.1 is ten per cent more.
+fn gains(at: Seed, of: Figure, unit: &str) -> Option<Vec<f64>> {
+    let before = of(at, EXCHANGES[0], unit)?;
+    EXCHANGES[1..].iter().map(|run| Some(divide(of(at, *run, unit)?, before)? - 1.0)).collect()
+}
+
+/// By how much the gains of the one that computes are off what its tickets say, at most.
+fn off_by_tickets(at: Seed) -> Option<f64> {
+    let says = |n: f64| (1000.0 + n) / (2000.0 + n) / 0.5 - 1.0;
+    let by_tickets = [100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0].map(says);
+    let gains = gains(at, cpu_s, "dhrystone")?;
+    most(gains.into_iter().zip(by_tickets).map(|(gain, says)| Some((gain - says).abs())))
+}
+
+/// By how much the one that computes gains more by an exchange than by the next smaller one, at least.
+fn smallest_growth(at: Seed) -> Option<f64> {
+    let gains = gains(at, cpu_s, "dhrystone")?;
+    least(gains.windows(2).map(|pair| Some(pair[1] - pair[0])))
+}
+
+/// How many tickets were exchanged where the one that reads gained most.
+fn best_exchange(at: Seed) -> Option<f64> {
+    let gains = gains(at, pages, "iohog")?;
+    let best = (0..gains.len()).max_by(|a, b| gains[*a].total_cmp(&gains[*b]))?;
+    Some(100.0 * real(best as u64 + 1))
+}
+
+/// A figure of a unit in a run.
+type Figure = fn(Seed, Experiment, &str) -> Option<f64>;
+
+/// What each side of an exchange gains: of the one that computes CPU time, of the one that reads pages.
+const SIDES: [(&str, Figure); 2] = [("dhrystone", cpu_s), ("iohog", pages)];
+
+/// The gain of an exchange is that of the side that gains less. The largest of the eight.
+fn largest_gain(at: Seed) -> Option<f64> {
+    let [one, other] = SIDES.map(|(unit, of)| gains(at, of, unit));
+    most(one?.into_iter().zip(other?).map(|(one, other)| Some(one.min(other))))
+}
+
+/// The gain, by that measure, of what was found by negotiating: in the last hundred seconds of the run.
+fn gain_found(at: Seed) -> Option<f64> {
+    let [before, all, before_negotiated, all_negotiated] = NEGOTIATED;
+    least(SIDES.into_iter().map(|(unit, of)| {
+        let without = of(at, all, unit)? - of(at, before, unit)?;
+        Some(divide(of(at, all_negotiated, unit)? - of(at, before_negotiated, unit)?, without)? - 1.0)
+    }))
+}
+
+/// What either side has in all, trials included, by what it has without an exchange: the smaller of the two.
+fn least_in_all(at: Seed) -> Option<f64> {
+    let [_, all, _, negotiated] = NEGOTIATED;
+    least(SIDES.into_iter().map(|(unit, of)| divide(of(at, negotiated, unit)?, of(at, all, unit)?)))
+}
+
+/// The smallest part of CPU time of the task that computes and exchanged nothing.
+fn least_cpu(at: Seed) -> Option<f64> {
+    least(EXCHANGES.into_iter().map(|run| Some(cpu_s(at, run, "computes")? / 100.0)))
+}
+
+/// What each of the readers that exchanged nothing had of all pages.
+fn parts_of_disk(at: Seed, run: Experiment) -> Option<Vec<f64>> {
+    let all = real(at.disk(run)?.requests);
+    READERS.iter().map(|unit| divide(pages(at, run, unit)?, all)).collect()
+}
+
+/// The smallest such part.
+fn least_disk(at: Seed) -> Option<f64> {
+    least(EXCHANGES.into_iter().map(|run| least(parts_of_disk(at, run)?.into_iter().map(Some))))
+}
+
+/// What the task that computes loses by the largest exchange, by what the readers lose.
+fn losses(at: Seed) -> Option<f64> {
+    let cpu = divide(cpu_s(at, EXCHANGES[8], "computes")?, cpu_s(at, EXCHANGES[0], "computes")?)?;
+    let disk = |run| Some(parts_of_disk(at, run)?.iter().sum::<f64>());
+    divide(1.0 - cpu, 1.0 - divide(disk(EXCHANGES[8])?, disk(EXCHANGES[0])?)?)
+}
+
+/// The largest part of a reader by the smallest, at most.
+fn spread(at: Seed) -> Option<f64> {
+    most(EXCHANGES.into_iter().map(|run| {
+        let parts = parts_of_disk(at, run)?;
+        divide(most(parts.iter().copied().map(Some))?, least(parts.iter().copied().map(Some))?)
+    }))
+}
+
+fn most(figures: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    figures.into_iter().try_fold(f64::MIN, |most, figure| Some(most.max(figure?)))
+}
+
+fn least(figures: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    figures.into_iter().try_fold(f64::MAX, |least, figure| Some(least.min(figure?)))
+}
+
+const SCENES: &str = "simulator/claims/tests/configuration.rs: tickets";
+
+pub(super) const ROWS: &[Row] = &[
+    parameter(("TK-HW", "004 §5.1", "A Pentium Pro of 200 MHz, 128 MB, one disk", ""), &[SCENES]),
+    parameter(
+        ("TK-F5", "004 fig. 5", "Two currencies of equal worth; 1:2 in the one, 1:2:3 in the other", ""),
+        &[SCENES],
+    ),
+    predicted(
+        ("TK-F6-1", "004 §5.2", "While b3 sleeps, CPU time is off by 1/6, 1/3, 1/6, 1/3 by at most", "0"),
+        Tolerance::AtMost { high: 0.02 },
+        &[FIRST_HALF],
+        |at| off_in_half(at, 0),
+    ),
+    predicted(
+        ("TK-F6-2a", "004 §5.2", "After, it is off by 1/6, 1/3, 1/12, 1/6, 1/4 by at most", "0"),
+        Tolerance::AtMost { high: 0.02 },
+        &[FIRST_HALF, CURRENCIES],
+        |at| off_in_half(at, 1),
+    ),
+    predicted(
+        ("TK-F6-2b", "004 §5.2", "What a's tasks have changes by less than", "0"),
+        Tolerance::AtMost { high: 0.02 },
+        &[FIRST_HALF, CURRENCIES],
+        change_of_a,
+    ),
+    parameter(
+        ("TK-F7-CFG", "004 §5.3", "8 MB, of which 1,075 pages can be reserved; four tasks", ""),
+        &[SCENES],
+    ),
+    predicted(
+        ("TK-F7-1a", "004 fig. 7", "A guarantee of 500 pages: the fewest pages from 40 s on", "500"),
+        Tolerance::AtLeast { low: 500.0 },
+        &LOOKS,
+        |at| fewest(at, "large"),
+    )
+    .note("looked at every ten seconds"),
+    predicted(
+        ("TK-F7-1b", "004 fig. 7", "A guarantee of 350 pages: the fewest pages from 40 s on", "350"),
+        Tolerance::AtLeast { low: 350.0 },
+        &LOOKS,
+        |at| fewest(at, "small"),
+    )
+    .note("looked at every ten seconds"),
+    predicted(
+        ("TK-F7-2", "004 fig. 7", "The two tasks without one own much less: together, at most", ""),
+        Tolerance::Below { bound: 350.0 },
+        &LOOKS,
+        unguaranteed,
+    )
+    .note("1,075 pages less 850 leave 225"),
+    parameter(
+        ("TK-F8-CFG", "004 §5.4", "YFQ in batches of two; five tasks with one request at a time", ""),
+        &[SCENES],
+    ),
+    predicted(
+        ("TK-F8-1", "004 fig. 8", "With half of the disk, by the mean of the four others", "4.1"),
+        between(3.7, 4.5),
+        &[HALF_OF_A_DISK],
+        |at| by_the_others(at, HALF_OF_A_DISK),
+    ),
+    predicted(
+        (
+            "TK-F8-2",
+            "004 fig. 8",
+            "Pages over time are a line: the smallest coefficient of determination",
+            "",
+        ),
+        Tolerance::AtLeast { low: 0.98 },
+        &PROGRESS,
+        linear,
+    ),
+    parameter(
+        ("TK-F9-CFG", "004 §5.5", "Seven tasks with 1,000 tickets each; n for n, from 100 to 800", ""),
+        &[SCENES],
+    ),
+    predicted(
+        (
+            "TK-F9-1a",
+            "004 fig. 9",
+            "The task that computes gains by each exchange more than by a smaller one",
+            "",
+        ),
+        above(0.0),
+        &EXCHANGES,
+        smallest_growth,
+    ),
+    predicted(
+        (
+            "TK-F9-1b",
+            "004 fig. 9",
+            "Its gains are off what its tickets say, in parts of what it had, by at most",
+            "0",
+        ),
+        Tolerance::AtMost { high: 0.04 },
+        &EXCHANGES,
+        off_by_tickets,
+    ),
+    predicted(
+        ("TK-F9-2a", "004 fig. 9", "The task that reads gains by each exchange: the smallest gain", ""),
+        above(0.0),
+        &EXCHANGES,
+        |at| least(gains(at, pages, "iohog")?.into_iter().map(Some)),
+    ),
+    predicted(
+        ("TK-F9-2b", "004 fig. 9", "It gains most by an exchange of about 500 tickets", "500"),
+        between(400.0, 600.0),
+        &EXCHANGES,
+        best_exchange,
+    ),
+    unmeasured(
+        ("TK-F9-3", "004 fig. 9", "The gains as drawn", ""),
+        Basis::Lost,
+        "the figure is a picture that could not be read",
+    ),
+    predicted(
+        (
+            "TK-F10-1a",
+            "004 fig. 10",
+            "Whatever is exchanged, the other that computes has a seventh of the CPU",
+            "0.143",
+        ),
+        Tolerance::AtLeast { low: 0.14 },
+        &EXCHANGES,
+        least_cpu,
+    ),
+    predicted(
+        (
+            "TK-F10-1b",
+            "004 fig. 10",
+            "Whatever is exchanged, each other reader has a seventh of the disk",
+            "0.143",
+        ),
+        Tolerance::AtLeast { low: 0.14 },
+        &EXCHANGES,
+        least_disk,
+    ),
+    predicted(
+        (
+            "TK-F10-2",
+            "004 §5.5",
+            "The other that computes loses more than the other readers: times as much",
+            "",
+        ),
+        above(1.0),
+        &[EXCHANGES[0], EXCHANGES[8]],
+        losses,
+    ),
+    predicted(
+        ("TK-F10-3", "004 note 6", "The four other readers have about the same: the most by the least", "1"),
+        Tolerance::AtMost { high: 1.1 },
+        &EXCHANGES,
+        spread,
+    ),
+    // What the grid of section 5.6 finds has its rows after these, by the same measure.
+    predicted(
+        (
+            "OURS-NEG-GAIN",
+            "ours",
+            "Negotiating: the gain of the side that gains less, by that of the best exchange of figure 9",
+            "",
+        ),
+        Tolerance::AtLeast { low: 0.8 },
+        &FOUND_AND_SET,
+        |at| divide(gain_found(at)?, largest_gain(at)?),
+    )
+    .basis(Basis::Beyond)
+    .note("in the last hundred of 240 seconds"),
+    predicted(
+        ("OURS-NEG-BOTH", "ours", "Negotiating: both sides gain, the one that gains less by", ""),
+        above(0.0),
+        &NEGOTIATED,
+        gain_found,
+    )
+    .basis(Basis::Beyond)
+    .note("in the last hundred of 240 seconds"),
+    predicted(
+        (
+            "OURS-NEG-COST",
+            "ours",
+            "Negotiating: what either side has in all, trials included, by what it has without",
+            "",
+        ),
+        Tolerance::AtLeast { low: 1.0 },
+        &NEGOTIATED,
+        least_in_all,
+    )
+    .basis(Basis::Beyond),
+    predicted(
+        (
+            "TK-5.6-50",
+            "004 §5.6",
+            "With one request at a time and one other that waits: the part of the disk at most",
+            "0.5",
+        ),
+        Tolerance::AlwaysAtMost { high: 0.52 },
+        &[ONE_OTHER],
+        |at| divide(pages(at, ONE_OTHER, "reserved")?, real(at.disk(ONE_OTHER)?.requests)),
+    ),
+];
