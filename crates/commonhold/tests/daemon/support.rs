@@ -54,11 +54,14 @@ pub(crate) fn has_cpus() -> bool {
 /// Where a daemon runs: its contract, its directory, and a program that every user can start.
 pub(crate) struct Place(TempDir);
 
-/// Under `nohup` these tests ignore SIGHUP, and so would what they start: a test that sends it would wait for ever.
-fn heed_hangups(command: &mut Command) {
+/// Resets the signals that end a program. `nohup` ignores SIGHUP, and a shell without job control ignores SIGINT and SIGQUIT
+/// for what it starts in the background. Children would inherit that, and a test that sends such a signal would hang.
+fn reset_ending_signals(command: &mut Command) {
     let prepare = || {
-        // SAFETY: a call that is allowed between fork and exec.
-        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            // SAFETY: a call that is allowed between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
         Ok(())
     };
     // SAFETY: see above.
@@ -113,7 +116,7 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold"));
         command.args(arguments).current_dir(self.path()).stdin(Stdio::null());
         command.env("COMMONHOLD_DIR", self.directory()).env_remove("XDG_RUNTIME_DIR");
-        heed_hangups(&mut command);
+        reset_ending_signals(&mut command);
         command
     }
 
@@ -129,7 +132,7 @@ impl Place {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.path()).stdin(Stdio::null()).uid(user).gid(user);
         command.env("COMMONHOLD_DIR", self.directory()).env_remove("XDG_RUNTIME_DIR");
-        heed_hangups(&mut command);
+        reset_ending_signals(&mut command);
         command
     }
 
