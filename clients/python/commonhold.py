@@ -42,7 +42,7 @@ class Error(Exception):
 
 
 class Refused(Error):
-    """The daemon said no. `name` is such as `io.commonhold.TooFewTickets`; docs/contract.md lists the names."""
+    """The daemon said no. `name` is such as `io.commonhold.TooFewTickets`; docs/protocol.md lists the names."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message or name)

@@ -71,7 +71,7 @@ pub enum Call {
 /// A change of rights; units by their paths, and what is exchanged as `disk:300`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "docs/contract.md, \"Asking by program\", says what the fields are")]
+#[expect(missing_docs, reason = "docs/protocol.md says what the fields are")]
 pub enum Asked {
     /// A unit has so many from now on.
     Set { unit: String, resource: Resource, tickets: u64 },

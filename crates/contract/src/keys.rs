@@ -1,5 +1,5 @@
 //! Every key of a contract, once. The parser refuses any other key. The schema for editors and the tables of
-//! `docs/contract.md` are made from it.
+//! `docs/contract-reference.md` are made from it.
 
 use crate::document::{self, key};
 use crate::jobs::{GANG_WINDOW_MAX, POOL_CPUS_MAX};

@@ -1,6 +1,6 @@
 //! The contract's reference for people: every key and every kind of member.
 //!
-//! It is made from the table of keys that the parser checks against. As Markdown it stands in `docs/contract.md`; the program
+//! It is made from the table of keys that the parser checks against. As Markdown it stands in `docs/contract-reference.md`; the program
 //! makes a man page of it.
 
 use std::fmt::Write;
@@ -54,7 +54,7 @@ pub fn reference() -> String {
     let mut out = String::new();
     for table in reference_tables() {
         let _ =
-            writeln!(out, "### {}\n\n| key | for example | values | if not said | meaning |", table.heading);
+            writeln!(out, "## {}\n\n| key | for example | values | if not said | meaning |", table.heading);
         out += "| --- | --- | --- | --- | --- |\n";
         for key in table.keys {
             let default = match key.default {
@@ -66,7 +66,7 @@ pub fn reference() -> String {
         }
         out.push('\n');
     }
-    out += "### `members`\n\n| member | processes |\n| --- | --- |\n";
+    out += "## `members`\n\n| member | processes |\n| --- | --- |\n";
     for form in MEMBER_FORMS {
         let _ = writeln!(out, "| `{}` | {} |", form.forms.join("`, `"), form.who);
     }

@@ -47,16 +47,16 @@ fn the_examples_are_accepted_without_a_word() {
     }
 }
 
-/// The part of `docs/contract.md` between these marks is what `commonhold generate contract-reference` prints.
+/// The part of `docs/contract-reference.md` between these marks is what `commonhold generate contract-reference` prints.
 const GENERATED: [&str; 2] =
     ["<!-- generated: commonhold generate contract-reference -->\n", "<!-- end of what is generated -->\n"];
 
 #[test]
 fn the_reference_in_the_documents_is_the_one_that_is_generated() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contract.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contract-reference.md");
     let text = fs::read_to_string(&file).unwrap();
     let marks = GENERATED
-        .map(|mark| text.find(mark).unwrap_or_else(|| panic!("docs/contract.md lacks the line {mark}")));
+        .map(|mark| text.find(mark).unwrap_or_else(|| panic!("docs/contract-reference.md lacks the line {mark}")));
     let (from, to) = (marks[0] + GENERATED[0].len(), marks[1]);
     let generated = format!("\n{}\n", reference());
     if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {
@@ -66,7 +66,7 @@ fn the_reference_in_the_documents_is_the_one_that_is_generated() {
     assert_eq!(
         &text[from..to],
         generated,
-        "docs/contract.md differs from the table of keys: run `INSTA_UPDATE=always cargo test -p commonhold-contract`"
+        "docs/contract-reference.md differs from the table of keys: run `INSTA_UPDATE=always cargo test -p commonhold-contract`"
     );
 }
 
