@@ -7,11 +7,9 @@
 
 pub mod bus;
 pub mod bus_capacity;
-pub mod claims;
 pub mod comparison;
 pub mod cost_model;
 pub mod currency;
-pub mod disciplines;
 mod disks;
 pub mod doctor;
 pub mod exchanges;
@@ -21,15 +19,12 @@ pub mod holdings;
 pub mod html;
 mod jobs;
 pub mod memory;
-pub mod occupancy;
 mod parts;
 mod places;
 pub mod plan;
 mod plot;
 pub mod present;
 pub mod scale;
-pub mod schemes;
-pub mod simulation;
 pub mod status;
 pub mod svg;
 pub mod switches;

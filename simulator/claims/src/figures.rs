@@ -1,8 +1,8 @@
 //! The figures that are drawn: the paper's bars where their numbers are printed, and ours beside them.
 
 use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
-use commonhold_report::claims::{Bar, Chart};
 use commonhold_sim::scenario::DiskOrder;
+use commonhold_sim_report::claims::{Bar, Chart};
 
 use crate::experiments::{
     CPU_ISOLATION, Experiment, KERNEL_BALANCED, KERNEL_ONE, KERNEL_TWO, KERNEL_UNBALANCED, MEMORY_BALANCED,

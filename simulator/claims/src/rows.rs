@@ -20,7 +20,7 @@ mod pools;
 mod scaling;
 mod tickets;
 
-use commonhold_report::claims::{Basis, Tolerance, Unit, Verdict};
+use commonhold_sim_report::claims::{Basis, Tolerance, Unit, Verdict};
 
 use crate::experiments::Experiment;
 use crate::measure::Seed;

@@ -19,7 +19,7 @@
 //!
 //! Source: seed 000 gives no intervals; these rules are ours.
 
-use commonhold_report::claims::{Measured, Tolerance, Verdict};
+use commonhold_sim_report::claims::{Measured, Tolerance, Verdict};
 
 use crate::measure::{Seed, real};
 use crate::rows::Row;

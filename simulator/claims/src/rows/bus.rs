@@ -5,7 +5,7 @@
 //! So those are calibrated. Nothing was set by what figure 2 says.
 
 use commonhold_contract::{Gangs, Scheme};
-use commonhold_report::claims::{Basis, Tolerance};
+use commonhold_sim_report::claims::{Basis, Tolerance};
 
 use super::{Row, above, below, between, parameter, predicted, unmeasured};
 use crate::experiments::{BUS, Experiment, as_it_is};

@@ -6,7 +6,7 @@
 //! `cargo test --release -p commonhold-claims --lib map_of_figure_11 -- --ignored --nocapture` runs and draws them all.
 
 use commonhold_contract::Scheme::Isolate;
-use commonhold_report::claims::Tolerance;
+use commonhold_sim_report::claims::Tolerance;
 
 use super::{Row, between, parameter, predicted};
 use crate::experiments::{DATABASES, DATABASES_OFFERS, Experiment, on};
@@ -148,7 +148,7 @@ pub(super) const ROWS: &[Row] = &[
         a_third,
     )
     .once()
-    .basis(commonhold_report::claims::Basis::Calibrated)
+    .basis(commonhold_sim_report::claims::Basis::Calibrated)
     .note("how fast the disk is was chosen for it"),
     predicted(
         ("TK-F11-1a", "004 fig. 11", "The small one gains where it gets 400 pages or more: of 12", "1"),
@@ -190,7 +190,7 @@ pub(super) const ROWS: &[Row] = &[
         fits,
     )
     .once()
-    .basis(commonhold_report::claims::Basis::Calibrated)
+    .basis(commonhold_sim_report::claims::Basis::Calibrated)
     .note("the model of memory was chosen by it"),
     predicted(
         ("TK-F11-4", "004 fig. 11", "The big one gains where it gets 600 disk tickets or more: of 13", "1"),

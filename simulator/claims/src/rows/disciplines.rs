@@ -15,7 +15,7 @@ use commonhold_contract::Discipline::{
     self, Batch, Decay, Entitlement, Fifo, JobCurrency, Lottery, Rr, Stride,
 };
 use commonhold_contract::Scheme::Isolate;
-use commonhold_report::claims::{Basis, Tolerance, Unit};
+use commonhold_sim_report::claims::{Basis, Tolerance, Unit};
 
 use super::{Row, above, between, parameter, predicted, unmeasured};
 use crate::experiments::{

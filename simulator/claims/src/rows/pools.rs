@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use commonhold_contract::{Placement, PoolForm, Scheme};
-use commonhold_report::claims::{Basis, Tolerance};
+use commonhold_sim_report::claims::{Basis, Tolerance};
 
 use super::{Row, above, below, between, parameter, predicted, unmeasured};
 use crate::experiments::{Experiment, Files, POOLS_EIGHT, POOLS_FOUR, POOLS_SIX, POOLS_TWO, as_it_is};

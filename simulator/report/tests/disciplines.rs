@@ -2,13 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 use commonhold_contract::{Discipline, Scheme};
-use commonhold_report::disciplines::{self, Disciplines, Under};
-use commonhold_report::simulation::Study;
 use commonhold_report::{JSON_VERSION, Style};
 use commonhold_sim::outcome::{
     JobOutcome, MemoryCallBacks, Outcome, Spent, Statement, UnitOutcome, WakesOutcome,
 };
 use commonhold_sim::scenario::Scheduler;
+use commonhold_sim_report::disciplines::{self, Disciplines, Under};
+use commonhold_sim_report::simulation::Study;
 use insta::assert_snapshot;
 
 const MS: u64 = 1_000_000;

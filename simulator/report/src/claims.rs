@@ -1,68 +1,68 @@
-//! The claims of a paper and what the simulator makes of them, as text, JSON and HTML.
+//! The claims of the published papers against the simulator's results, as text, JSON and HTML.
 
+use commonhold_report::figures::{NOTHING, count};
+use commonhold_report::html;
+use commonhold_report::svg::{self, BarChart, ChartBar, escape};
+use commonhold_report::table::{Paint, Style, Table, wrap};
 use serde::Serialize;
 
-use crate::figures::{NOTHING, count};
-use crate::svg::{self, BarChart, ChartBar, escape};
-use crate::table::{Paint, Style, Table, wrap};
-
-/// All claims that were looked at.
+/// The selected claims with their results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Claims {
-    /// The seeds that every experiment was run with.
+    /// Every experiment ran with each of these seeds.
     pub seeds: Vec<u64>,
-    /// In the order of the paper.
+    /// In the order of the papers.
     pub rows: Vec<Claim>,
-    /// The paper's figures, with ours beside them.
+    /// The papers' figures, with our results beside the published ones.
     pub charts: Vec<Chart>,
-    /// What repeats it.
+    /// The command line that repeats the measurement.
     pub command: String,
 }
 
 /// One claim.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Claim {
-    /// Its name.
+    /// Its identifier, such as `PI-F4-1`.
     pub id: String,
-    /// Section, figure or table.
+    /// Section, figure or table of the paper.
     pub place: String,
-    /// What it says, in our words.
+    /// The statement, in our words.
     pub says: String,
-    /// The value as printed; empty where none is.
+    /// The value as printed; empty if the paper prints none.
     pub expected: String,
-    /// How far off the measured value may be.
+    /// The accepted range of the measured value.
     pub tolerance: Tolerance,
-    /// What it is evidence of.
+    /// How far the result counts as evidence.
     pub basis: Basis,
-    /// What the measured value is counted in.
+    /// The unit of the measured value.
     pub unit: Unit,
-    /// What a reader must know.
+    /// A caveat for the reader; may be empty.
     pub note: String,
-    /// The experiments that it was measured in.
+    /// The experiments behind the value.
     pub runs: Vec<String>,
-    /// What was measured.
+    /// The measured value; `None` if there is none.
     pub measured: Option<Measured>,
-    /// What it means.
+    /// Whether the value meets the tolerance.
     pub verdict: Verdict,
 }
 
-/// What a claim is evidence of.
+/// How far a claim's result counts as evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// A definition or a setting that is honoured, held by a test.
+    /// A definition or a setting, honoured and held by a test.
     Parameter,
-    /// A parameter of the model was set by it: no evidence.
+    /// A parameter of the model was fitted to it: no evidence.
     Calibrated,
-    /// Nothing was set by it.
+    /// No parameter was fitted to it.
     Predicted,
-    /// It follows from others by arithmetic.
+    /// It follows from other claims by arithmetic.
     Derived,
     /// The paper's value is not known.
     Lost,
     /// The simulator does not model it.
     Outside,
-    /// Asked by us and not by the paper.
+    /// A question of this project, not of a paper.
     Beyond,
 }
 
@@ -81,11 +81,11 @@ impl Basis {
     }
 }
 
-/// What a measured value is counted in.
+/// The unit of a measured value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// One figure by another.
+    /// One figure divided by another.
     Ratio,
     /// Seconds.
     Seconds,
@@ -98,7 +98,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What stands behind a figure.
+    /// What follows the number.
     fn suffix(self) -> &'static str {
         match self {
             Unit::Ratio | Unit::Requests => "",
@@ -109,7 +109,7 @@ impl Unit {
     }
 }
 
-/// Three digits or so.
+/// About three significant digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         size if size < 9.995 => format!("{value:.2}"),
@@ -118,7 +118,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// How far off a measured value may be.
+/// The accepted range of a measured value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Tolerance {
@@ -412,7 +412,7 @@ struct ClaimsJson<'a> {
 /// The claims as JSON. Values are in the row's unit; `half_…` are halves of confidence intervals; what was not measured is
 /// null.
 pub fn json(claims: &Claims) -> String {
-    crate::json("commonhold.claims", ClaimsJson { tallies: tallies(claims), claims })
+    commonhold_report::json("commonhold.claims", ClaimsJson { tallies: tallies(claims), claims })
 }
 
 /// The claims as one HTML page that needs nothing else: no network, no scripts.
@@ -420,7 +420,7 @@ pub fn html(claims: &Claims) -> String {
     const STYLE: &str =
         "td.kept { color: var(--good); }\ntd.broken { color: var(--bad); font-weight: 600; }\n";
     const TITLE: &str = "The paper's claims, and what the simulator makes of them";
-    let mut page = crate::html::open(TITLE, STYLE);
+    let mut page = html::open(TITLE, STYLE);
     page += "<ul class=\"promises\">\n";
     for tally in tallies(claims) {
         let class = match tally.basis {
@@ -440,7 +440,7 @@ pub fn html(claims: &Claims) -> String {
     page += &claims_table(claims);
     page += HOW_TO_READ;
     page += &format!("<h2>Repeat it</h2>\n<pre>{}</pre>\n", escape(&claims.command));
-    page + crate::html::CLOSE
+    page + html::CLOSE
 }
 
 fn figure(chart: &Chart) -> String {
