@@ -1,0 +1,74 @@
+//! A progress bar on standard error, if that is a terminal.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Cells of the bar.
+const WIDTH: usize = 30;
+
+/// The progress of a known number of steps, from any thread. The bar is wiped when this is dropped.
+pub struct Progress {
+    what: &'static str,
+    steps: usize,
+    done: AtomicUsize,
+    is_shown: bool,
+}
+
+impl Progress {
+    /// Draws an empty bar for `steps` steps; none for a single step. `what` names the steps: `12 of 30 runs`.
+    pub fn new(what: &'static str, steps: usize) -> Progress {
+        let is_shown = steps > 1 && io::stderr().is_terminal();
+        let progress = Progress { what, steps, done: AtomicUsize::new(0), is_shown };
+        progress.show(0);
+        progress
+    }
+
+    /// Counts a step as done.
+    pub fn step(&self) {
+        self.show(self.done.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+
+    fn show(&self, done: usize) {
+        if self.is_shown {
+            draw(done as u64, self.steps as u64, &format!("{done} of {} {}", self.steps, self.what));
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_shown {
+            wipe();
+        }
+    }
+}
+
+/// Draws a bar for `done` of `whole` over the one before, with `text` behind it.
+pub fn draw(done: u64, whole: u64, text: &str) {
+    let _ = write!(io::stderr(), "\r{} {text}\x1b[K", bar(done, whole));
+}
+
+fn bar(done: u64, whole: u64) -> String {
+    let full = u128::from(done.min(whole)) * WIDTH as u128 / u128::from(whole.max(1));
+    let full = usize::try_from(full).unwrap_or(WIDTH);
+    "#".repeat(full) + &".".repeat(WIDTH - full)
+}
+
+/// Clears the line that [`draw`] wrote.
+pub fn wipe() {
+    let _ = write!(io::stderr(), "\r\x1b[K");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_as_full_as_what_is_done() {
+        assert_eq!(bar(0, 3_600), ".".repeat(WIDTH));
+        assert_eq!(bar(u64::MAX / 2, u64::MAX), "#".repeat(14) + &".".repeat(16));
+        assert_eq!(bar(7, 7), "#".repeat(WIDTH));
+        // No steps at all, and more done than there were steps.
+        assert_eq!((bar(0, 0), bar(9, 7)), (".".repeat(WIDTH), "#".repeat(WIDTH)));
+    }
+}
