@@ -40,7 +40,7 @@ pub struct Claim {
     pub note: String,
     /// The experiments behind the value.
     pub runs: Vec<String>,
-    /// The measured value; `None` if there is none.
+    /// The measured value, if the claim is measured.
     pub measured: Option<Measured>,
     /// Whether the value meets the tolerance.
     pub verdict: Verdict,

@@ -78,7 +78,7 @@ fn faults(end: &Outcome, name: &str) -> u64 {
     jobs(end, name).iter().map(|job| job.spent.faults).sum()
 }
 
-/// That each is no more than the one before, but for so many per mille.
+/// Asserts that no value exceeds the one before by more than `per_mille`.
 #[track_caller]
 fn falls(values: &[u64], per_mille: u64) {
     assert!(values.windows(2).all(|pair| pair[1] * 1000 <= pair[0] * (1000 + per_mille)), "{values:?}");
@@ -186,7 +186,7 @@ fn disk_bandwidth_is_divided_by_tickets_when_both_are_backlogged() {
 const BURSTS: &str = "[program.bursts]\ndo = [{ repeat = 50, do = [{ cpu = \"20ms\" }, { sleep = \"13ms\" }] }]\n\
                       [program.work]\ndo = [{ repeat = 500, do = [{ cpu = \"2ms\" }] }]\n";
 
-/// The light unit's response beside so many jobs of the heavy one, and the heavy one's.
+/// The light unit's response time beside `heavy` jobs of the heavy unit, and the heavy unit's.
 fn light_and_heavy(scheme: &str, light: &str, heavy: u64, kernel: &'static str) -> (u64, u64) {
     let work = workload(BURSTS, &[("light", "a", light, 2), ("heavy", "b", "work", heavy)]);
     let end = outcome(&contract(scheme, 100), &Machine { kernel, ..MACHINE }.text(), &work);
@@ -252,7 +252,7 @@ fn cpu_time_is_conserved() {
             let used: u64 = end.units.iter().map(|unit| unit.used_ns).sum();
             let spent: u64 = end.jobs.iter().map(|job| job.spent.work_ns).sum();
             assert_eq!((used, spent), (end.busy_ns, end.busy_ns));
-            // The programs' own work, whoever runs beside them: 50 times 20 ms, and 500 times 2 ms.
+            // The programs' own work does not depend on their neighbours: 50 times 20 ms, and 500 times 2 ms.
             assert!(end.jobs.iter().all(|job| job.spent.work_ns == S));
         }
     }

@@ -31,7 +31,7 @@ const fn linux(jobs: &'static [(&'static str, u32)]) -> Experiment {
     as_it_is(BUS, Scheme::Smp).gangs(Gangs::Off).jobs(jobs)
 }
 
-/// An experiment for each program: so many copies of it, and what runs beside them.
+/// An experiment per program: copies of the program, and the jobs beside them.
 macro_rules! each_program {
     ($copies:literal $(, $beside:expr)*) => {
         [
@@ -74,7 +74,7 @@ const fn by(mut runs: Each, by: Gangs) -> Each {
     runs
 }
 
-/// With a bus that carries so much of what it does, in percent.
+/// Sets the bus's capacity, in percent of the machine file's.
 const fn on_a_bus(mut runs: Each, percent: u16) -> Each {
     let mut at = 0;
     while at < runs.len() {

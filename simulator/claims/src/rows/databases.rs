@@ -1,8 +1,8 @@
 //! Section 5.6 of seed 004: two databases exchange memory and disk tickets.
 //!
 //! The small one gives disk tickets for memory of the big one, when it has served 10,000 queries. The paper tries all
-//! pairs of 100 to 800 tickets and 100 to 800 pages. It says in words for which the two gain; the figure is a picture. The
-//! exchanges here are those on the edges of what it says: all 64 take longer than they are worth each time.
+//! pairs of 100 to 800 tickets and 100 to 800 pages. Its figure has no numbers, but its text says for which pairs both gain.
+//! The exchanges here lie on the edges of that region: running all 64 takes too long for every test.
 //! `cargo test --release -p commonhold-claims --lib map_of_figure_11 -- --ignored --nocapture` runs and draws them all.
 
 use commonhold_contract::Scheme::Isolate;
@@ -12,7 +12,7 @@ use super::{Row, between, parameter, predicted};
 use crate::experiments::{DATABASES, DATABASES_OFFERS, Experiment, on};
 use crate::measure::{Seed, divide, real};
 
-/// All is over by then: the exchange is after about 90 s, and what is looked at is the 100 s that follow.
+/// The exchange is made after about 90 s, and the 100 s that follow are measured.
 const UNTIL_S: u64 = 200;
 /// How long the queries are counted, from the exchange on.
 const COUNTED_NS: u64 = 100_000_000_000;

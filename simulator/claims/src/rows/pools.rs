@@ -84,7 +84,7 @@ fn programs_better(at: Seed, part: f64) -> Option<f64> {
     Some(ratios?.into_iter().map(|ratio| if ratio <= 1.0 - part { 1.0 } else { 0.0 }).sum())
 }
 
-/// In how many moments of a trace, of its first so many, something holds of the jobs in each pool.
+/// In how many of a trace's `first` samples `holds` is true of the jobs in the pools.
 fn moments(at: Seed, run: Experiment, first: usize, holds: fn(&[Vec<Option<usize>>]) -> bool) -> Option<f64> {
     let occupancy = at.of(run)?.occupancy.as_ref()?;
     let pools = |moment: &Vec<Option<usize>>| -> Vec<Vec<Option<usize>>> {

@@ -160,7 +160,7 @@ fn streams(rate_per_ms: u64, capacity_per_ms: u64) -> u64 {
     (rate_per_ms * STREAMS_OF_A_FULL_BUS / capacity_per_ms).max(1)
 }
 
-/// The load of each of so many streams that alone take the part `share` of the bus together.
+/// The load of each of `streams` streams that alone use the fraction `share` of the bus together.
 fn load(share: f64, streams: u64) -> f64 {
     if streams == 1 {
         return share;
@@ -174,7 +174,7 @@ fn load(share: f64, streams: u64) -> f64 {
     high
 }
 
-/// What the last of so many equal streams meets from the others.
+/// The slowdown of one of `streams` equal streams by the others.
 fn stretch_alone(load: f64, streams: u64) -> f64 {
     let mut queue = Queue::empty();
     queue.add(load, streams - 1);
@@ -195,7 +195,7 @@ impl Queue {
         1.0 + load * mean
     }
 
-    /// Adds so many streams.
+    /// Adds `streams` streams of this load.
     fn add(&mut self, load: f64, streams: u64) {
         for _ in 0..streams {
             self.add_one(load);

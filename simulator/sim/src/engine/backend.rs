@@ -278,7 +278,7 @@ impl Engine<'_> {
             .collect()
     }
 
-    /// What memory there is to see; that a unit was short is told once.
+    /// The facts about memory. A unit's shortage is reported once.
     fn memory_facts(&mut self) -> MemoryFacts {
         let frame = self.frame_bytes();
         if self.now >= self.held.memory_due {

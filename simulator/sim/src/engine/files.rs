@@ -24,7 +24,7 @@ const COPIES: u32 = 3;
 pub(super) const SECTOR: u64 = 512;
 /// Clusters that the pager takes from a unit at once.
 const PAGED_AT_ONCE: u32 = 4;
-/// Pieces of a fragmented file lie so many times their size apart.
+/// Pieces of a fragmented file are this many times their size apart.
 const SCATTER: u64 = 6;
 
 /// A file of an instance, or of the whole machine.
@@ -134,7 +134,7 @@ impl Engine<'_> {
         file
     }
 
-    /// A place on a drive for so many sectors: one file behind the other, over four fifths of it; the rest is swap.
+    /// Allocates `room` sectors of a drive: files follow each other on the first four fifths; the rest is swap.
     fn place(&mut self, drive: usize, room: u64) -> u64 {
         let most = self.drives[drive].sectors() / 5 * 4;
         let at = self.file_at[drive];
@@ -316,7 +316,7 @@ impl Engine<'_> {
         let Some((copies, most)) = state.copies else { return Done::Next };
         let lacking = self.memory.cached(state.cache).min(most).saturating_sub(self.memory.cached(copies));
         let task = &mut self.tasks[id as usize];
-        // From here on, the read is over, and this alone is tried again.
+        // The read has ended: only the copies are tried again from here on.
         task.stage = COPIES;
         let (unit, accessed) = (UnitId(task.unit), u64::from(task.copies));
         let some = lacking.min(accessed).min(self.memory.request_pages_max());
@@ -356,8 +356,8 @@ impl Engine<'_> {
         }
     }
 
-    /// How many of the pages of an access are not in the cache: each by the part that is there, of the whole file or of
-    /// what of it was read and written in sequence.
+    /// How many pages of an access miss the cache. The hit rate is the cached part of the whole file (random access), or of the
+    /// part that was read and written in sequence.
     fn misses(&mut self, id: TaskId, file: u32, random: bool) -> u32 {
         let state = &self.files[file as usize];
         let of = if random { state.pages } else { state.front.max(1) };
@@ -700,7 +700,7 @@ impl Engine<'_> {
                 return self.make_room(id, some);
             }
             self.tasks[id as usize].touched += some;
-            // The fault's own time is part of what the kernel computes for the program.
+            // The fault's own time is part of the kernel's work for the program.
             let fault = self.scenario.hardware.kernel.fault_ns;
             self.tasks[id as usize].beyond += fault;
             self.stretch(id);

@@ -47,7 +47,7 @@ impl Engine<'_> {
         }
     }
 
-    /// It has what it waited for.
+    /// Its wait has ended.
     pub(super) fn stall_ends(&mut self, id: TaskId) {
         let (memory, disk, unit) = self.stalls_on(id);
         if memory {

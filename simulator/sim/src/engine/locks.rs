@@ -124,7 +124,7 @@ impl Lock {
         figures
     }
 
-    /// The line goes to a task, the last of so many stops: when it is there.
+    /// Moves the cache line to a task by way of `stops - 1` other CPUs. Returns its arrival time.
     fn fetch_line(&mut self, now: Time, id: TaskId, stops: usize, line_ns: Time) -> Time {
         if self.line_with != Some(id) || stops > 1 {
             let span = line_ns.saturating_mul(stops as u64);

@@ -37,7 +37,7 @@ pub(super) enum Done {
 const KERNEL: u32 = 1_000_000;
 
 impl Engine<'_> {
-    /// Takes a task as far as it gets.
+    /// Runs a task's steps until one takes time or blocks.
     pub(super) fn advance(&mut self, id: TaskId) -> Next {
         loop {
             if self.tasks[id as usize].beyond > 0 {

@@ -30,7 +30,7 @@ use crate::contention::Sharer;
 use crate::memory::SpaceId;
 use crate::scenario::{Scenario, Scheduler};
 
-/// So many bytes are copied in a nanosecond, as `migrate_pages(2)` does.
+/// Bytes that `migrate_pages(2)` copies in a nanosecond.
 const COPIED_PER_NS: u64 = 1;
 
 /// Which CPUs are taken, and by which tasks.
@@ -166,7 +166,7 @@ impl Engine<'_> {
         self.seating.means == Seats::Cpus && self.remote.is_some()
     }
 
-    /// The jobs as the policy sees them. What a task wanted is told once.
+    /// The jobs as the policy sees them. A task's wishes are reported once.
     pub(super) fn jobs(&mut self) -> Vec<JobFacts> {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
         let (fixed, brings) = (self.seating.is_fixed(), self.brings());

@@ -188,7 +188,7 @@ impl Switcher {
         ask!(self, one => one.account(unit))
     }
 
-    /// The owner of a CPU; with a baseline, there is none.
+    /// The owner of a CPU; [`NOBODY`] under a baseline.
     pub(super) fn home(&self, cpu: u32) -> u32 {
         match self {
             Switcher::Commonhold(kernel) => kernel.home(cpu),
@@ -212,8 +212,8 @@ impl Switcher {
         }
     }
 
-    /// The longest wait for a CPU that a baseline explains, in ns, where so many tasks lived at once. The project's own
-    /// scheduler has a bound by unit.
+    /// The longest wait for a CPU under a baseline, in ns, if at most `tasks` tasks lived at once. `None` under the project's own
+    /// scheduler, which has a bound by unit.
     pub(super) fn patience(&self, switch_ns: Time, tasks: u64) -> Option<Time> {
         match self {
             Switcher::Commonhold(_) => None,

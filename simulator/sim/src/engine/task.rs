@@ -329,7 +329,7 @@ impl Engine<'_> {
         self.stall_ends(id);
     }
 
-    /// The run is over: waits are counted where they end, and a task that still waits has waited as long so far.
+    /// At the end of the run: counts waits in progress, which are otherwise counted when they end.
     pub(super) fn count_waits_that_go_on(&mut self) {
         for id in 0..number(self.tasks.len()) {
             let task = &self.tasks[id as usize];
@@ -381,7 +381,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A sleeper's time is over, or the line of a lock has come.
+    /// A sleep has ended, or a lock's cache line has arrived.
     pub(super) fn task_event(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         match task.state {

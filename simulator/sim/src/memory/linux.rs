@@ -98,14 +98,14 @@ struct Marks {
     high: u64,
 }
 
-/// What is ordered for a unit, and what it is told to have met. Frames, unless said otherwise.
+/// A unit's control group: orders for its memory, and the events that it counts. In frames unless noted.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
     min: u64,
     low: u64,
     /// Of `low`, its own processes'.
     own: u64,
-    /// A request of at most so much is let through to what the min watermark keeps, once.
+    /// A request of at most this size may once use frames below the min watermark.
     pass: u64,
     /// What it is behind others with giving, in millionths of a frame.
     due: i64,
@@ -135,7 +135,7 @@ enum Keeps {
 }
 
 impl Marks {
-    /// Those of a machine on which so many frames are the kernel's to hand out.
+    /// The watermarks of a machine whose kernel hands out `frames` frames.
     fn of(frames: u64, frame_bytes: u64) -> Marks {
         let kib = u128::from(frames) * u128::from(frame_bytes) / 1_024;
         let root = u64::try_from((kib * 16).isqrt()).unwrap_or(u64::MAX);
@@ -166,7 +166,7 @@ impl Linux {
         self.marks.min
     }
 
-    /// With so many free, the background should be at work.
+    /// Whether background reclaim should run with `free` free frames.
     pub(super) fn is_low(&self, free: u64) -> bool {
         self.awake || free < self.marks.low
     }
@@ -186,7 +186,7 @@ impl Memory {
         }
     }
 
-    /// Whether a unit would be beyond its bound with so many pages more. (`high` of memory.events)
+    /// Whether `pages` pages more would exceed a unit's bound. (`high` of memory.events)
     pub fn meets_bound(&self, unit: UnitId, pages: u64) -> bool {
         let own = &self.units[unit.index()];
         own.used + pages > own.allowed
@@ -202,10 +202,10 @@ impl Memory {
         }
     }
 
-    /// Takes so many bytes from a unit's own processes, whatever its protection, in place of what is still to be
-    /// taken by an earlier order; in whole frames, rounded down. Of a unit that is beyond its bound no more is
-    /// taken than brings it there. Clean pages go at once, others as they are written, a part after the other:
-    /// see [`take_on`](Self::take_on). (memory.reclaim, as the live machine's pager uses it)
+    /// Orders `bytes` bytes to be taken from a unit's own processes, whatever its protection, in whole frames, rounded
+    /// down. The order replaces the rest of an earlier one. A unit above its bound is taken down to the bound and no
+    /// further. Clean pages go at once, dirty ones as they are written, in parts: see [`take_on`](Self::take_on).
+    /// (memory.reclaim, as the live machine's pager uses it)
     pub fn take(&mut self, unit: UnitId, bytes: u64) -> Reclaimed {
         let wanted = self.in_frames(bytes);
         let UnitPages { used, allowed, .. } = self.units[unit.index()];
@@ -363,7 +363,8 @@ impl Memory {
         }
     }
 
-    /// Takes up to so many pages from all units, in proportion to what each has beyond what it keeps. How many.
+    /// Takes up to `want` pages from all units, in proportion to each unit's excess over what it keeps. Returns the number
+    /// taken.
     fn take_from_all(&mut self, want: u64, keeps: Keeps, floor: bool, out: &mut Reclaimed) -> u64 {
         if want == 0 {
             return 0;
@@ -393,7 +394,7 @@ impl Memory {
         want - left
     }
 
-    /// Takes so many pages from the unit of that number. How many.
+    /// Takes up to `pages` pages from the unit of that number. Returns the number taken.
     fn take_some(&mut self, unit: usize, pages: u64, floor: bool, out: &mut Reclaimed) -> u64 {
         let scope = Scope::One(UnitId(u32::try_from(unit).unwrap_or(u32::MAX)));
         let mut freed = self.drop_clean(scope, pages);

@@ -16,7 +16,7 @@ use super::swap;
 use super::values::Span;
 use crate::Time;
 
-/// Where things stand in a workload's text; by the index of what they are about.
+/// Where a workload's items stand in its text, by the items' indices.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     pub(crate) horizon: Span,
@@ -32,7 +32,7 @@ pub(crate) struct ProgramPlace {
     pub(crate) name: Span,
     /// One per step.
     pub(crate) steps: Vec<Span>,
-    /// Some of its steps could not be read: then nothing can be said of what is not there.
+    /// Some of its steps could not be read, so checks for missing steps are skipped.
     pub(crate) partial: bool,
 }
 

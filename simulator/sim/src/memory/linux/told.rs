@@ -1,11 +1,11 @@
-//! What a simulated Linux machine tells of its memory, as the live policy wants to know it.
+//! Facts about memory that a simulated Linux machine reports to the policy.
 //!
-//! Problem: the live policy looks at figures that a kernel keeps and a simulation has no need of.
+//! Problem: the policy reads figures that a kernel keeps and a simulation does not need.
 //!
-//! Algorithm, each as the live machine tells it (`commonhold_live::observe::memory`):
-//! - The kernel has what it keeps for itself, and the frames up to the high watermark.
-//! - Shared is what is charged to `shared` and would not be given up without paging: without its pages of files, but
-//!   for as many as the kernel keeps free, half of them at most.
+//! Algorithm, each figure as the live machine reports it (`commonhold_live::observe::memory`):
+//! - The kernel's memory is its own frames, and those up to the high watermark.
+//! - Shared is the memory charged to `shared` that can only be paged out: its pages of files are left out, except for as many
+//!   as the kernel keeps free, at most half of them.
 //! - Memory is cold that was not touched for [`COLD_NS`]. A process comes back to each page once in its reuse time,
 //!   evenly. So those are cold whose turn did not come while it ran in that time. A file that was used once has its
 //!   pages from evenly over the time since the first came; any other was used as a whole when it was used last.
@@ -18,7 +18,7 @@
 //! - What an order took counts when its frames are free. It is at work from the order until all of it is written;
 //!   dropping a page takes [`DROP_NS`].
 //!
-//! Properties (tested): what is told of a unit is within what it uses.
+//! Properties (tested): a unit's reported figures are within its use.
 //!
 //! Limits:
 //! - A process is taken to have run all the time until it ran last, and a live machine sees up to five seconds later
@@ -114,14 +114,14 @@ impl Memory {
         }
     }
 
-    /// So many pages of a unit came back that had been taken.
+    /// Counts pages that came back after they had been taken.
     pub(in super::super) fn refaulted(&mut self, unit: UnitId, pages: u64) {
         if let Some(held) = self.held_mut(unit) {
             held.refaulted += pages;
         }
     }
 
-    /// An order took so many pages that are free now, and so many that are being written.
+    /// An order took `freed` pages that are free now, and `written` pages that are being written.
     pub(super) fn took(&mut self, unit: UnitId, freed: u64, written: u64) {
         let now = self.now;
         let Some(held) = self.held_mut(unit) else { return };
