@@ -529,7 +529,8 @@ fn sets_of_programs_on_a_bus() {
     ] {
         let run = experiments::as_it_is(experiments::BUS, Scheme::Smp).jobs(jobs);
         let jobs = run.scenario().unwrap().workload.jobs;
-        let of = |job: &commonhold_sim::scenario::Job| if job.background { job.count } else { 2 * job.count };
-        assert_eq!(jobs.iter().map(of).sum::<u32>(), threads);
+        let threads_of =
+            |job: &commonhold_sim::scenario::Job| if job.background { job.count } else { 2 * job.count };
+        assert_eq!(jobs.iter().map(threads_of).sum::<u32>(), threads);
     }
 }

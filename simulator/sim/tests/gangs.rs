@@ -77,12 +77,12 @@ fn without_gangs_they_are_torn_apart() {
 /// quarter each, which fits perfectly: by what they transferred, they run together for ever. By their demand, two of each do.
 #[test]
 fn demand_finds_what_a_full_bus_hides() {
-    let of = |gangs: &str| {
+    let seconds = |gangs: &str| {
         let programs = [("greedy", 4, 1, 12.0), ("modest", 4, 1, 0.0)];
         let outcome = run(&contract("smp", gangs), LINUX, &workload(&programs));
         outcome.ended_ns as f64 / 1e9
     };
-    let (torn, latest, demand) = (of("off"), of("latest-quantum"), of("demand"));
+    let (torn, latest, demand) = (seconds("off"), seconds("latest-quantum"), seconds("demand"));
     assert!(demand < latest && demand < torn, "off {torn}, latest quantum {latest}, demand {demand}");
 }
 
@@ -131,7 +131,8 @@ fn bus_shares(change: impl Fn(&mut String, &mut String, &mut String)) -> (f64, f
     (took, gigabytes / (outcome.ended_ns as f64 / 1e9))
 }
 
-/// A unit that is entitled to half of the bus gets on beside programs that fill it as on a machine of half the size, within a tenth.
+/// A unit that is entitled to half of the bus gets on beside programs that fill it as on a machine of half the size,
+/// within a tenth.
 #[test]
 fn a_unit_has_its_part_of_the_bus() {
     let (alone, _) = bus_shares(|_, machine, workload| {

@@ -298,7 +298,8 @@ fn who_has_no_cpu_does_not_spin() {
     assert_eq!(ended, [Some(102 * MS), Some(101 * MS)]);
 }
 
-/// Waits and holds in progress at the end of a run count with their length so far: one has the lock from 1 ms on, two wait from 0 on.
+/// Waits and holds in progress at the end of a run count with their length so far: one has the lock from 1 ms on, two
+/// wait from 0 on.
 #[test]
 fn a_run_that_is_cut_off_counts_waits_and_holds_so_far() {
     let steps = "{ lock = \"m\", do = [{ cpu = \"2h\" }] }";

@@ -102,12 +102,12 @@ fn more_cpus_do_not_slow_a_make_down() {
 fn more_memory_does_not_mean_more_faults() {
     let work = workload(MAKE, &[("a", "a", "make", 2), ("b", "b", "make", 1)]);
     for scheme in ["isolate", "quota", "smp"] {
-        let of = |memory_mib| {
+        let mean_faults = |memory_mib| {
             mean(&contract(scheme, 100), &Machine { memory_mib, ..QUICK_DISK }, &work, |end| {
                 faults(end, "a") + faults(end, "b")
             })
         };
-        let counts = [3, 4, 5, 6, 8, 32].map(of);
+        let counts = [3, 4, 5, 6, 8, 32].map(mean_faults);
         falls(&counts, 50);
         assert!(counts[0] > 100 && counts[5] == 0, "{scheme}: {counts:?}");
     }
@@ -118,12 +118,12 @@ fn a_faster_disk_does_not_slow_anybody_down() {
     let work = workload(MAKE, &[("a", "a", "make", 1), ("b", "b", "make", 1)]);
     let disks = [1, 2, 4, 16].map(|scale| format!("model = \"hp97560\"\nscale = {scale}").leak() as &str);
     for scheme in ["isolate", "smp"] {
-        let of = |disk| {
+        let mean_response = |disk| {
             mean(&contract(scheme, 100), &Machine { disk, ..MACHINE }, &work, |end| {
                 response(end, "a") + response(end, "b")
             })
         };
-        let spans = disks.map(of);
+        let spans = disks.map(mean_response);
         falls(&spans, 10);
         assert!(spans[0] > spans[3], "the disk matters: {spans:?}");
     }

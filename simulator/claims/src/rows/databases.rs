@@ -241,8 +241,8 @@ pub(super) const ROWS: &[Row] = &[
         Tolerance::Between { low: 1.0, high: 3.0 },
         &[NONE, cell(200, 100), cell(400, 200), cell(600, 300), cell(800, 400)],
         |at| {
-            let of = [cell(200, 100), cell(400, 200), cell(600, 300), cell(800, 400)];
-            let gains: Option<Vec<f64>> = of.into_iter().map(|run| gain(at, run, NONE, "small")).collect();
+            let cells = [cell(200, 100), cell(400, 200), cell(600, 300), cell(800, 400)];
+            let gains: Option<Vec<f64>> = cells.into_iter().map(|run| gain(at, run, NONE, "small")).collect();
             let rising = gains?.iter().map(|gain| *gain > 0.0).collect::<Vec<_>>();
             let fewest = rising.iter().position(|gains| *gains)?;
             rising[fewest..].iter().all(|gains| *gains).then(|| real(fewest as u64))

@@ -111,8 +111,8 @@ impl Bus {
 
 /// Looks up each task's slowdown by its rate.
 fn answer(rates_per_ms: &[u32], sorted: &[u32], slowdowns: &[u64], out: &mut Vec<u64>) {
-    let of = |rate: &u32| sorted.binary_search(rate).map_or(MILLIONTH, |at| slowdowns[at]);
-    out.extend(rates_per_ms.iter().map(of));
+    let slowdown = |rate: &u32| sorted.binary_search(rate).map_or(MILLIONTH, |at| slowdowns[at]);
+    out.extend(rates_per_ms.iter().map(slowdown));
 }
 
 /// The slowdown of each of the tasks, in the order of their rates, which are sorted and positive.

@@ -6,7 +6,7 @@ use commonhold_policy::share::part_of;
 use super::gates::Gate;
 use super::program::Next;
 use super::speed::{ALONE, Slow, beside_interrupts, refill_from, stretched};
-use super::task::State;
+use super::task::TaskState;
 use super::{Engine, NONE};
 use crate::Time;
 use crate::scenario::{CallBack, Interrupts};
@@ -161,7 +161,7 @@ impl Engine<'_> {
             // A task that leaves before its switch has ended has not paid for all of it.
             let unpaid = self.cpus[at].since.saturating_sub(self.now);
             self.instances[task.instance as usize].spent.switch_ns -= unpaid;
-            if task.state != State::Ended {
+            if task.state != TaskState::Ended {
                 self.memory.ran(task.space);
             }
             task.cache = self.caches.as_ref().map(|caches| caches.leave(at));

@@ -65,8 +65,9 @@ impl Switcher {
                 });
                 if seated(&scenario.contract) {
                     let pools = pools(&scenario.hardware.machine, scenario.contract.machine.pools).by_cpu();
-                    let of = |cpu: &Cpu| pools.get(&cpu.id).map_or(NOBODY, |pool| number(*pool));
-                    kernel.set_pools(&scenario.hardware.machine.cpus.iter().map(of).collect::<Vec<u32>>());
+                    let pool_of = |cpu: &Cpu| pools.get(&cpu.id).map_or(NOBODY, |pool| number(*pool));
+                    kernel
+                        .set_pools(&scenario.hardware.machine.cpus.iter().map(pool_of).collect::<Vec<u32>>());
                 }
                 Switcher::Commonhold(kernel)
             }

@@ -62,10 +62,10 @@ use super::{Grant, Memory, Reclaimed, UnitPages};
 use crate::Time;
 use crate::scenario::model::{Enforces, Hardware};
 
+mod facts;
 mod protection;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use protection::{Place, Setting};
 
@@ -87,7 +87,7 @@ pub(super) struct Linux {
     awake: bool,
     /// Where each unit is, and what is known of it.
     places: Vec<Place>,
-    units: Vec<Held>,
+    units: Vec<Cgroup>,
 }
 
 /// Watermarks, in free frames.
@@ -100,7 +100,7 @@ struct Marks {
 
 /// A unit's control group: orders for its memory, and the events that it counts. In frames unless noted.
 #[derive(Debug, Clone, Copy, Default)]
-struct Held {
+struct Cgroup {
     min: u64,
     low: u64,
     /// Of `low`, its own processes'.
@@ -157,7 +157,7 @@ impl Linux {
             marks: Marks::of(frames, frame_bytes),
             awake: false,
             places: protection::places(contract),
-            units: vec![Held::default(); contract.units.len()],
+            units: vec![Cgroup::default(); contract.units.len()],
         })
     }
 
@@ -181,8 +181,8 @@ impl Memory {
         let own = &mut self.units[unit.index()];
         let sinks = allowed < own.allowed;
         (own.allowed, own.pass) = (allowed, 0);
-        if let Some(held) = self.held_mut(unit).filter(|_| !sinks) {
-            held.wanted = 0;
+        if let Some(cgroup) = self.cgroup_mut(unit).filter(|_| !sinks) {
+            cgroup.wanted = 0;
         }
     }
 
@@ -197,8 +197,8 @@ impl Memory {
     /// memory.low)
     pub fn protect(&mut self, unit: UnitId, min: u64, low: u64, own: u64) {
         let [min, low, own] = [min, low, own].map(|bytes| self.in_frames(bytes));
-        if let Some(held) = self.held_mut(unit) {
-            (held.min, held.low, held.own) = (min, low, own);
+        if let Some(cgroup) = self.cgroup_mut(unit) {
+            (cgroup.min, cgroup.low, cgroup.own) = (min, low, own);
         }
     }
 
@@ -209,9 +209,9 @@ impl Memory {
     pub fn take(&mut self, unit: UnitId, bytes: u64) -> Reclaimed {
         let wanted = self.in_frames(bytes);
         let UnitPages { used, allowed, .. } = self.units[unit.index()];
-        if let Some(held) = self.held_mut(unit) {
-            held.wanted = wanted;
-            held.down_to = if used > allowed { allowed } else { 0 };
+        if let Some(cgroup) = self.cgroup_mut(unit) {
+            cgroup.wanted = wanted;
+            cgroup.down_to = if used > allowed { allowed } else { 0 };
         }
         self.take_on(unit)
     }
@@ -223,9 +223,9 @@ impl Memory {
         let mut out = Reclaimed::default();
         loop {
             let UnitPages { used, leaving, .. } = self.units[unit.index()];
-            let Some(held) = self.held_mut(unit) else { return out };
-            held.wanted = held.wanted.min((used - leaving).saturating_sub(held.down_to));
-            let (want, under_way) = (held.wanted, held.ordered);
+            let Some(cgroup) = self.cgroup_mut(unit) else { return out };
+            cgroup.wanted = cgroup.wanted.min((used - leaving).saturating_sub(cgroup.down_to));
+            let (want, under_way) = (cgroup.wanted, cgroup.ordered);
             let most = (CLUSTERS_AT_ONCE * self.cluster).saturating_sub(under_way);
             let mut freed = self.drop_clean(Scope::One(unit), want);
             let mut writes = Vec::new();
@@ -237,8 +237,8 @@ impl Memory {
             out.writes.append(&mut writes);
             if freed + written == 0 {
                 out.waits = under_way > 0;
-                if let Some(held) = self.held_mut(unit).filter(|_| some > 0) {
-                    held.wanted = 0;
+                if let Some(cgroup) = self.cgroup_mut(unit).filter(|_| some > 0) {
+                    cgroup.wanted = 0;
                 }
                 return out;
             }
@@ -247,7 +247,7 @@ impl Memory {
 
     /// Whether something is still to be taken from a unit by order, or is being written.
     pub fn takes(&self, unit: UnitId) -> bool {
-        self.held(unit).is_some_and(|held| held.wanted > 0 || held.ordered > 0)
+        self.cgroup(unit).is_some_and(|cgroup| cgroup.wanted > 0 || cgroup.ordered > 0)
     }
 
     /// Takes frames from all while few are free: from when fewer are than the low watermark, until as many are as
@@ -274,13 +274,13 @@ impl Memory {
     pub(super) fn charge_as_linux(&mut self, unit: UnitId, pages: u64) -> Grant {
         let (kept, own) = (self.kept(), &self.units[unit.index()]);
         let (used, allowed, pass) = (own.used, own.allowed, own.pass);
-        let spare = self.held(unit).map_or(0, |held| held.pass);
+        let spare = self.cgroup(unit).map_or(0, |cgroup| cgroup.pass);
         let (within, room) = (used + pages <= allowed, pages + kept <= self.free);
         let passes = (within || pages <= pass) && (room || pages <= spare);
         if pages > self.free || !passes {
             self.units[unit.index()].counts.refused += 1;
-            if let Some(held) = self.held_mut(unit).filter(|_| !within && pages > pass) {
-                held.met_bound += 1;
+            if let Some(cgroup) = self.cgroup_mut(unit).filter(|_| !within && pages > pass) {
+                cgroup.met_bound += 1;
             }
             return Grant::Short;
         }
@@ -294,8 +294,8 @@ impl Memory {
         own.take(self.now, pages);
         self.free -= pages;
         let free = self.free;
-        if let Some(held) = self.held_mut(unit).filter(|_| !room) {
-            held.pass = 0;
+        if let Some(cgroup) = self.cgroup_mut(unit).filter(|_| !room) {
+            cgroup.pass = 0;
         }
         if let Some(linux) = &mut self.linux {
             linux.awake |= linux.is_low(free);
@@ -349,8 +349,8 @@ impl Memory {
         }
         self.units[unit.index()].counts.ooms += 1;
         if pages <= self.free {
-            if let Some(held) = self.held_mut(unit) {
-                held.pass = pages;
+            if let Some(cgroup) = self.cgroup_mut(unit) {
+                cgroup.pass = pages;
             }
             out.forced = true;
             return;
@@ -372,10 +372,10 @@ impl Memory {
         let mut beyond = self.beyond(keeps);
         let sum: u128 = beyond.iter().map(|pages| u128::from(*pages)).sum();
         let Some(linux) = &mut self.linux else { return 0 };
-        for (held, beyond) in linux.units.iter_mut().zip(&beyond) {
+        for (cgroup, beyond) in linux.units.iter_mut().zip(&beyond) {
             let part = u128::from(want) * u128::from(MILLIONTH) * u128::from(*beyond) / sum.max(1);
             let part = i64::try_from(part).unwrap_or(i64::MAX);
-            held.due = if *beyond > 0 { held.due.saturating_add(part) } else { 0 };
+            cgroup.due = if *beyond > 0 { cgroup.due.saturating_add(part) } else { 0 };
         }
         let mut left = want;
         while left > 0 {
@@ -434,11 +434,11 @@ impl Memory {
         self.linux.as_ref().map_or(0, |linux| bytes / linux.frame_bytes)
     }
 
-    fn held(&self, unit: UnitId) -> Option<&Held> {
+    fn cgroup(&self, unit: UnitId) -> Option<&Cgroup> {
         self.linux.as_ref().map(|linux| &linux.units[unit.index()])
     }
 
-    fn held_mut(&mut self, unit: UnitId) -> Option<&mut Held> {
+    fn cgroup_mut(&mut self, unit: UnitId) -> Option<&mut Cgroup> {
         self.linux.as_mut().map(|linux| &mut linux.units[unit.index()])
     }
 }

@@ -184,7 +184,8 @@ fn pages_come_to_their_parts() {
 }
 
 proptest! {
-    /// Whatever comes where: no page is lost, none comes to a node that is not named, and a second time nothing moves if there was room.
+    /// Whatever comes where: no page is lost, none comes to a node that is not named, and a second time nothing moves
+    /// if there was room.
     #[test]
     fn pages_that_move_are_conserved(
         grown in proptest::collection::vec((0usize..2, 0usize..3, 1u32..60), 1..6),

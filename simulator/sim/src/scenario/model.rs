@@ -202,8 +202,8 @@ pub struct Latency {
     pub local_ns: Time,
     /// By the CPU's node, then by the memory's, in the machine's order, in ns; at least `local_ns`.
     pub between_ns: Vec<Vec<Time>>,
-    /// Of such a load, the time that it has a node's memory, a socket's bus and the ring between sockets to itself, in ns; without
-    /// it they carry any number at once.
+    /// Of such a load, the time that it has a node's memory, a socket's bus and the ring between sockets to itself, in
+    /// ns; without it they carry any number at once.
     pub service: Option<Service>,
 }
 

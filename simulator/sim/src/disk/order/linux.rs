@@ -205,12 +205,12 @@ impl Linux {
             return whole;
         }
         let within = |unit: UnitId| self.within.get(unit.index()).copied().unwrap_or(0).max(1);
-        let of = |part: u128, weight: u64, all: u64| part * u128::from(weight) / u128::from(all);
-        let mut part = of(whole, USUAL.into(), within(unit));
+        let fraction = |part: u128, weight: u64, all: u64| part * u128::from(weight) / u128::from(all);
+        let mut part = fraction(whole, USUAL.into(), within(unit));
         let mut next = Some(unit);
         while let Some(unit) = next {
             next = self.parent(unit);
-            part = of(part, self.weight(unit), next.map_or(self.at_top.max(1), within));
+            part = fraction(part, self.weight(unit), next.map_or(self.at_top.max(1), within));
         }
         part.max(1)
     }

@@ -423,8 +423,8 @@ fn memory_that_was_not_touched_is_cold() {
         assert_eq!(memory.grow(space, 4), Grant::Granted);
     }
     let cold = |memory: &Memory, now| {
-        let told = memory.live_facts(now, 0).units[A.index()];
-        (told.cold_anonymous / PAGE, (told.cold - told.cold_anonymous) / PAGE)
+        let facts = memory.live_facts(now, 0).units[A.index()];
+        (facts.cold_anonymous / PAGE, (facts.cold - facts.cold_anonymous) / PAGE)
     };
     assert_eq!(cold(&memory, 9 * S), (0, 0));
     assert_eq!(cold(&memory, 10 * S), (40, 0));
