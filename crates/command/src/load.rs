@@ -11,7 +11,7 @@ use commonhold_live::trust;
 use commonhold_machine::Machine;
 
 use crate::exit::{Exit, Failure};
-use crate::{fit, here, output};
+use crate::{fit, here, output, scenario_machine};
 
 /// The largest text that is read: a contract of 100,000 units is about 10 MB; more is a mistaken file name.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
@@ -220,11 +220,8 @@ pub fn machine(given: Option<&str>) -> Result<Machine, Failure> {
     if path.exists() || !given.contains(':') {
         let wanted = "a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`";
         let text = text_of(path, "machine file", wanted)?;
-        // A scenario describes its machine in another format, which holds a machine too.
-        let simulated =
-            || commonhold_sim::scenario::parse_machine(&text).value.map(|hardware| hardware.machine);
         return Machine::from_toml(&text)
-            .or_else(|e| simulated().ok_or(e))
+            .or_else(|e| scenario_machine::parse(&text).ok_or(e))
             .map_err(|e| Failure::new(Exit::Invalid, format!("{given}:{e}")));
     }
     Machine::synthetic(given).map_err(|e| Failure::new(Exit::Usage, format!("--machine: {e}")))

@@ -19,7 +19,7 @@ const HEADS: [&str; 9] = [
 ];
 
 /// One row per outermost unit of which something is known; nothing where there is none.
-pub(crate) fn table(statement: &Statement, style: Style) -> Option<Table> {
+pub fn table(statement: &Statement, style: Style) -> Option<Table> {
     let mut table = Table::new(&HEADS);
     let mut any = false;
     for account in &statement.accounts {

@@ -93,7 +93,7 @@ pub fn json(
 
 /// How times are told.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum When {
+pub enum When {
     /// As they are, since the accounts were opened.
     At,
     /// How long ago, or how long from now: so long after the accounts were opened.
@@ -137,7 +137,7 @@ fn wanted(offer: &Standing) -> String {
 }
 
 /// A row for each unit of each exchange; `None` of none.
-pub(crate) fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
+pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
     if exchanges.is_empty() {
         return None;
     }
@@ -170,7 +170,7 @@ const UNTRIED_NAMED: usize = 8;
 
 /// What the negotiator found of each exchange that it tried, what negotiating came to for each unit, and which units it has
 /// tried nothing for yet. `None`: it tried none, and no unit negotiates.
-pub(crate) fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -> Option<String> {
+pub fn trials(exchanges: &[Exchange], negotiated: &[Negotiated], style: Style) -> Option<String> {
     let trials = exchanges.iter().filter_map(|exchange| Some((exchange.number, exchange.trial.as_ref()?)));
     let found =
         trials.map(|(number, trial)| format!("exchange {number}, trial {}: {}", trial.number, found(trial)));

@@ -4,7 +4,7 @@ use commonhold_contract::measure::Cpus;
 use commonhold_contract::{Amount, MILLIONTH, Resource};
 
 /// What stands where there is nothing to say.
-pub(crate) const NOTHING: &str = "-";
+pub const NOTHING: &str = "-";
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -13,7 +13,7 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
 /// A time in the largest unit that leaves three or four digits: `0 s`, `8.1 ms`, `12.3 s`, `16.7 min`.
-pub(crate) fn duration(ns: u64) -> String {
+pub fn duration(ns: u64) -> String {
     // Each limit lies half a tenth below the round number, so that nothing is shown as `1000.0 ms`.
     match ns {
         0 => "0 s".to_owned(),
@@ -34,7 +34,7 @@ fn tenths(value: u64, unit: u64) -> String {
 
 /// A measured time in seconds, as [`duration`] writes it, but with three digits for a few seconds: such times are there to
 /// be compared.
-pub(crate) fn seconds(s: f64) -> String {
+pub fn seconds(s: f64) -> String {
     if (0.999_95..9.995).contains(&s) {
         format!("{s:.2} s")
     } else if s.is_finite() && s >= 0.0 {
@@ -47,18 +47,18 @@ pub(crate) fn seconds(s: f64) -> String {
 }
 
 /// Millionths of a CPU: `1.5`.
-pub(crate) fn cpus(micro: u64) -> String {
+pub fn cpus(micro: u64) -> String {
     // `Cpus` rounds by adding half a thousandth, for which the largest numbers have no room.
     Cpus(micro.min(u64::MAX - 1_000)).to_string()
 }
 
 /// How many of a thing, in words: `1 CPU`, `2 CPUs`.
-pub(crate) fn count(n: usize, one: &str) -> String {
+pub fn count(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") }
 }
 
 /// Bytes: `512 MiB`, `10.1 GiB`.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut power = 0;
     // The limit of a unit is where one decimal would round up to 1024.0.
@@ -70,12 +70,12 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// Bytes per second: `100 MB/s`, in powers of ten, as disks and contracts are sized.
-pub(crate) fn rate(n: u64) -> String {
+pub fn rate(n: u64) -> String {
     thousands(n) + "B/s"
 }
 
 /// A number in powers of a thousand, for a unit to come after it: `2.1 G`, `12 `.
-pub(crate) fn thousands(n: u64) -> String {
+pub fn thousands(n: u64) -> String {
     const POWERS: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
     let (mut power, mut unit) = (0, 1);
     // The limit of a power is where one decimal would round up to 1000.0.
@@ -88,13 +88,13 @@ pub(crate) fn thousands(n: u64) -> String {
 }
 
 /// Millionths of a whole: `25%`, `66.7%`.
-pub(crate) fn part(millionths: u64) -> String {
+pub fn part(millionths: u64) -> String {
     let number = tenths(millionths, MILLIONTH / 100);
     format!("{}%", number.strip_suffix(".0").unwrap_or(&number))
 }
 
 /// An amount of a resource, in the measure of that resource.
-pub(crate) fn amount(resource: Resource, amount: Amount) -> String {
+pub fn amount(resource: Resource, amount: Amount) -> String {
     match (resource, amount) {
         (_, Amount::Part(millionths)) => part(millionths),
         (Resource::Cpu, Amount::Absolute(micro)) => cpus(micro),
@@ -104,14 +104,14 @@ pub(crate) fn amount(resource: Resource, amount: Amount) -> String {
 }
 
 /// What part of `whole` is `n`, in percent, rounded; nothing of nothing has no answer.
-pub(crate) fn percent(n: u64, whole: u64) -> Option<u64> {
+pub fn percent(n: u64, whole: u64) -> Option<u64> {
     let (n, whole) = (u128::from(n), u128::from(whole));
     let percent = (n * 100 + whole / 2).checked_div(whole)?;
     Some(u64::try_from(percent).unwrap_or(u64::MAX))
 }
 
 /// [`percent`] as text, without the sign.
-pub(crate) fn percent_text(n: u64, whole: u64) -> String {
+pub fn percent_text(n: u64, whole: u64) -> String {
     percent(n, whole).map_or_else(|| NOTHING.to_owned(), |percent| percent.to_string())
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn now(statement: &Statement) -> Option<String> {
 }
 
 /// A row for each unit that has gangs, or had some; nothing where none did.
-pub(crate) fn units(statement: &Statement) -> Option<Table> {
+pub fn units(statement: &Statement) -> Option<Table> {
     let mut table = Table::new(&["gangs", "running", "waiting", "quanta\nrun", "waited", "longest"]);
     let mut any = false;
     for account in &statement.accounts {

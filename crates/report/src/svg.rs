@@ -6,7 +6,7 @@
 use crate::table::{clean, fit};
 
 /// Text as HTML and SVG want it, attribute values included.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in clean(text).chars() {
         match c {
@@ -22,33 +22,38 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 /// Width of every chart, in its own units (pixels at full size).
-pub(crate) const WIDTH: f64 = 720.0;
+pub const WIDTH: f64 = 720.0;
 
 /// A bar chart's content.
-pub(crate) struct BarChart<'a> {
+#[derive(Debug)]
+pub struct BarChart<'a> {
     /// Unique in the page: names the title and the description.
-    pub(crate) id: &'a str,
-    pub(crate) title: &'a str,
+    pub id: &'a str,
+    /// Read out as the picture's name.
+    pub title: &'a str,
     /// All of it in a sentence, for readers that cannot see it.
-    pub(crate) description: &'a str,
-    pub(crate) bars: Vec<ChartBar<'a>>,
+    pub description: &'a str,
+    /// From the top down.
+    pub bars: Vec<ChartBar<'a>>,
     /// Where the dashed line of the promise stands, and its label.
-    pub(crate) bound: (f64, String),
+    pub bound: (f64, String),
     /// What a hundred on the axis stands for.
-    pub(crate) unit: &'a str,
+    pub unit: &'a str,
 }
 
 /// One bar.
-pub(crate) struct ChartBar<'a> {
-    pub(crate) label: &'a str,
+#[derive(Debug)]
+pub struct ChartBar<'a> {
+    /// Ten columns at most; the rest is cut.
+    pub label: &'a str,
     /// Class of its colour.
-    pub(crate) class: &'a str,
+    pub class: &'a str,
     /// `None`: not measured.
-    pub(crate) value: Option<f64>,
+    pub value: Option<f64>,
     /// Lowest and highest of several measurements, shown as a whisker.
-    pub(crate) range: Option<(f64, f64)>,
+    pub range: Option<(f64, f64)>,
     /// What stands before it, in a column of its own: at the bar's end the line of the promise would cross it.
-    pub(crate) figure: String,
+    pub figure: String,
 }
 
 /// Where the bars begin: right of their labels and figures, which a narrow screen shows first.
@@ -60,7 +65,7 @@ const BAR_HEIGHT: f64 = 20.0;
 const BARS_TOP: f64 = 24.0;
 
 /// Horizontal bars from zero, each with its figure.
-pub(crate) fn bars(chart: &BarChart) -> String {
+pub fn bars(chart: &BarChart) -> String {
     let measured = chart.bars.iter().flat_map(|bar| [bar.value, bar.range.map(|(_, high)| high)]).flatten();
     let longest = measured.fold(chart.bound.0, f64::max);
     let x = |value: f64| BARS_LEFT + value / longest * (WIDTH - BARS_LEFT - BARS_RIGHT);
@@ -112,25 +117,31 @@ fn add_bar(svg: &mut String, bar: &ChartBar, top: f64, x: impl Fn(f64) -> f64) {
 }
 
 /// What several units use over time: one panel per unit, on one axis of time.
-pub(crate) struct TimeChart<'a> {
+#[derive(Debug)]
+pub struct TimeChart<'a> {
     /// Unique in the page.
-    pub(crate) id: &'a str,
-    pub(crate) title: &'a str,
-    pub(crate) description: &'a str,
+    pub id: &'a str,
+    /// Read out as the picture's name.
+    pub title: &'a str,
+    /// All of it in a sentence, for readers that cannot see it.
+    pub description: &'a str,
     /// The end of the axis of time, in seconds.
-    pub(crate) until_s: f64,
+    pub until_s: f64,
     /// The top of every panel, in CPUs.
-    pub(crate) cpus: f64,
-    pub(crate) panels: Vec<Panel<'a>>,
+    pub cpus: f64,
+    /// From the top down.
+    pub panels: Vec<Panel<'a>>,
 }
 
 /// One unit's use.
-pub(crate) struct Panel<'a> {
-    pub(crate) unit: &'a str,
+#[derive(Debug)]
+pub struct Panel<'a> {
+    /// The unit's path.
+    pub unit: &'a str,
     /// CPUs, where they are known.
-    pub(crate) entitled: Option<f64>,
+    pub entitled: Option<f64>,
     /// Seconds and CPUs used since the sample before, ascending.
-    pub(crate) samples: Vec<(f64, f64)>,
+    pub samples: Vec<(f64, f64)>,
 }
 
 const PANEL_LEFT: f64 = 150.0;
@@ -140,7 +151,7 @@ const PANEL_PITCH: f64 = 74.0;
 const PANELS_TOP: f64 = 12.0;
 
 /// Step lines: filled up to the entitlement, hatched beyond it, the entitlement as a dashed line.
-pub(crate) fn steps(chart: &TimeChart) -> String {
+pub fn steps(chart: &TimeChart) -> String {
     #[allow(clippy::cast_precision_loss)]
     let bottom = PANELS_TOP + PANEL_PITCH * chart.panels.len() as f64;
     let mut svg =
@@ -259,22 +270,25 @@ fn add_time_axis(svg: &mut String, until_s: f64, top: f64) {
 }
 
 /// An axis from zero, left to right.
-pub(crate) struct Axis<'a> {
-    pub(crate) left: f64,
-    pub(crate) right: f64,
+#[derive(Debug)]
+pub struct Axis<'a> {
+    /// Its left end, in the chart's units.
+    pub left: f64,
+    /// Its right end.
+    pub right: f64,
     /// The value at its right end.
-    pub(crate) until: f64,
+    pub until: f64,
     /// From one mark to the next; see [`step_for`].
-    pub(crate) step: f64,
+    pub step: f64,
     /// What is counted.
-    pub(crate) unit: &'a str,
+    pub unit: &'a str,
 }
 
 /// Height of an axis, below where it stands.
-pub(crate) const AXIS_HEIGHT: f64 = 36.0;
+pub const AXIS_HEIGHT: f64 = 36.0;
 
 /// A step of 1, 2 or 5 times a power of ten that leaves at most eight marks.
-pub(crate) fn step_for(until: f64) -> f64 {
+pub fn step_for(until: f64) -> f64 {
     // By multiplication alone, which every platform rounds alike.
     let mut power = 1e-9;
     while until / (power * 10.0) > 8.0 {
@@ -284,7 +298,7 @@ pub(crate) fn step_for(until: f64) -> f64 {
 }
 
 /// Marks with their values, and the unit below them at the right end.
-pub(crate) fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
+pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     let Axis { left, right, until, step, unit } = axis;
     *svg += &format!(
         "<line class='axis' x1='{left:.1}' y1='{top:.1}' x2='{right:.1}' y2='{top:.1}'/>\n\
@@ -309,7 +323,7 @@ pub(crate) fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
 }
 
 /// The beginning of a chart.
-pub(crate) fn open(id: &str, title: &str, description: &str, height: f64) -> String {
+pub fn open(id: &str, title: &str, description: &str, height: f64) -> String {
     let (id, title, description) = (escape(id), escape(title), escape(description));
     format!(
         "<svg viewBox='0 0 {WIDTH:.0} {height:.0}' role='img' aria-labelledby='{id}-title {id}-desc'>\n\

@@ -1,6 +1,6 @@
 //! Rows and runs as the data of a report.
 
-use commonhold_report::claims::{Claim, Claims};
+use commonhold_sim_report::claims::{Claim, Claims};
 
 use crate::figures::charts;
 use crate::rows::Row;

@@ -144,7 +144,7 @@ pub const MANY_BY_USER: Files = files!("many-processes", "users", "machine", "us
 /// A long job before short ones. Ours.
 pub const FIRST_COME: Files = files!("first-come", "machine", "workload");
 
-/// A server's requests: few, four fifths of what it can serve, and twice of it (seed 002, system performance).
+/// A server's offered load: low, four fifths of its capacity, and twice its capacity (seed 002, system performance).
 pub const QUEUE: [Files; 3] = [
     files!("open-queue", "machine", "light"),
     files!("open-queue", "machine", "workload"),
@@ -225,15 +225,15 @@ pub struct Change {
     pub in_time: bool,
     /// It ends at this time, in s, if not before.
     pub until_s: Option<u64>,
-    /// So many disk tickets of the contract's first unit, for as many CPU tickets of its second, before it begins.
+    /// Disk tickets that the contract's first unit gives for as many CPU tickets of the second, before the run begins.
     pub exchanged: u64,
     /// The contract's first two units negotiate.
     pub negotiate: bool,
-    /// So many disk tickets for so many pages, in all offers.
+    /// Disk tickets and pages in every offer of one for the other.
     pub offered: Option<(u64, u64)>,
     /// The discipline of every unit.
     pub discipline: Option<Discipline>,
-    /// So many copies of the workload's first job.
+    /// Copies of the workload's first job.
     pub copies: Option<u32>,
     /// How pools are formed.
     pub pools: Option<PoolForm>,
@@ -241,15 +241,15 @@ pub struct Change {
     pub placement: Option<Placement>,
     /// Threads of jobs that lie apart are brought together.
     pub repartition: bool,
-    /// So many cycles of Hector's delay switches (seed 001, section 3).
+    /// Cycles that Hector's delay switches add (seed 001, section 3).
     pub delay: u64,
     /// With a trace of which job has which CPU.
     pub traced: bool,
-    /// These programs as jobs, so many copies of each, in place of the workload's. Those that run for ever are not waited for.
+    /// Programs, each with its number of copies, that replace the workload's jobs. The run does not wait for endless ones.
     pub jobs: &'static [(&'static str, u32)],
     /// Which jobs run together.
     pub gangs: Option<Gangs>,
-    /// The bus carries so much of what it does, in percent.
+    /// The bus's capacity, in percent of the machine file's.
     pub bus_percent: u16,
 }
 
@@ -349,14 +349,14 @@ impl Experiment {
         self
     }
 
-    /// Only until so many seconds.
+    /// Ends the run after `s` seconds.
     #[must_use]
     pub const fn until(mut self, s: u64) -> Self {
         self.change.until_s = Some(s);
         self
     }
 
-    /// With so many disk tickets of the first unit for as many CPU tickets of the second.
+    /// Exchanges `tickets` disk tickets of the first unit for as many CPU tickets of the second.
     #[must_use]
     pub const fn exchange(mut self, tickets: u64) -> Self {
         self.change.exchanged = tickets;
@@ -370,7 +370,7 @@ impl Experiment {
         self
     }
 
-    /// With offers of so many disk tickets for so many pages.
+    /// Offers `disk` disk tickets for `pages` pages.
     #[must_use]
     pub const fn offer(mut self, disk: u64, pages: u64) -> Self {
         self.change.offered = Some((disk, pages));
@@ -384,7 +384,7 @@ impl Experiment {
         self
     }
 
-    /// With so many copies of the first job.
+    /// Starts `copies` copies of the first job.
     #[must_use]
     pub const fn copies(mut self, copies: u32) -> Self {
         self.change.copies = Some(copies);
@@ -412,7 +412,7 @@ impl Experiment {
         self
     }
 
-    /// With Hector's delay switches at so many cycles.
+    /// Sets Hector's delay switches to `cycles` cycles.
     #[must_use]
     pub const fn delay(mut self, cycles: u64) -> Self {
         self.change.delay = cycles;
@@ -426,7 +426,7 @@ impl Experiment {
         self
     }
 
-    /// With these programs as jobs, so many copies of each.
+    /// Replaces the workload's jobs by these programs, each with its number of copies.
     #[must_use]
     pub const fn jobs(mut self, jobs: &'static [(&'static str, u32)]) -> Self {
         self.change.jobs = jobs;
@@ -440,7 +440,7 @@ impl Experiment {
         self
     }
 
-    /// With a bus that carries so much of what it does, in percent.
+    /// Sets the bus's capacity, in percent of the machine file's.
     #[must_use]
     pub const fn bus_percent(mut self, percent: u16) -> Self {
         self.change.bus_percent = percent;

@@ -1,8 +1,8 @@
 //! The figures that are drawn: the paper's bars where their numbers are printed, and ours beside them.
 
 use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
-use commonhold_report::claims::{Bar, Chart};
 use commonhold_sim::scenario::DiskOrder;
+use commonhold_sim_report::claims::{Bar, Chart};
 
 use crate::experiments::{
     CPU_ISOLATION, Experiment, KERNEL_BALANCED, KERNEL_ONE, KERNEL_TWO, KERNEL_UNBALANCED, MEMORY_BALANCED,
@@ -83,7 +83,7 @@ pub(crate) fn charts(runs: &Runs) -> Vec<Chart> {
         .collect()
 }
 
-/// The bars whose runs were made; nothing if there are none.
+/// A chart of the bars whose runs were made; `None` if no run was.
 fn chart(id: &str, title: &str, reference: &str, plans: &[Plan], runs: &Runs) -> Option<Chart> {
     let was_run = |plan: &&Plan| plan.needs.iter().all(|run| runs.has(*run));
     let bars: Vec<Bar> = plans.iter().filter(was_run).map(|plan| bar(plan, runs)).collect();

@@ -11,7 +11,7 @@
 //! - `measure`: figures of runs;
 //! - `verdict`: what they mean for a row;
 //! - `figures`: what is drawn;
-//! - `assess`: all of it as the data of a report. [`commonhold_report::claims`] writes it as text, JSON and HTML.
+//! - `assess`: all of it as the data of a report. [`commonhold_sim_report::claims`] writes it as text, JSON and HTML.
 //!
 //! Rules: parameters of the mechanisms come from the paper's tables, or from a row that is marked as calibrated. All
 //! other rows are predicted: their tolerances stand here before they are run for the first time. A ratio is taken

@@ -5,7 +5,7 @@ use commonhold_sim::outcome::{DiskOutcome, JobOutcome, Outcome, Spent, UnitOutco
 use crate::experiments::Experiment;
 use crate::run::Runs;
 
-/// Of the normal distribution: 90 % lie within so many standard deviations.
+/// 90 % of a normal distribution lie within this many standard deviations.
 const QUANTILE_90: f64 = 1.645;
 
 /// All runs with one seed.

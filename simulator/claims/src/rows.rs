@@ -20,7 +20,7 @@ mod pools;
 mod scaling;
 mod tickets;
 
-use commonhold_report::claims::{Basis, Tolerance, Unit, Verdict};
+use commonhold_sim_report::claims::{Basis, Tolerance, Unit, Verdict};
 
 use crate::experiments::Experiment;
 use crate::measure::Seed;
@@ -50,7 +50,7 @@ pub struct Row {
     pub held_by: &'static [&'static str],
     /// With how many of the seeds it is measured, the first ones.
     pub seeds: usize,
-    /// Why nothing is measured, or what a reader must know of what is.
+    /// Why nothing is measured, or a caveat about the measurement.
     pub note: &'static str,
 }
 
@@ -178,7 +178,7 @@ pub struct Unknown {
     pub name: String,
 }
 
-/// The rows whose name is, or begins with, one of these, in any case of letters; all if there are none.
+/// The rows whose identifier begins with one of `names`, ignoring case; all rows if `names` is empty.
 pub fn select(names: &[String]) -> Result<Vec<&'static Row>, Unknown> {
     let rows = rows();
     let named = |row: &Row, name: &String| row.id.to_lowercase().starts_with(&name.to_lowercase());

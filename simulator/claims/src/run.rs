@@ -137,7 +137,7 @@ pub fn needed(rows: &[&Row]) -> Vec<Experiment> {
 #[cfg(test)]
 mod tests {
     use commonhold_contract::Scheme;
-    use commonhold_report::claims::{Basis, Tolerance, Unit, Verdict};
+    use commonhold_sim_report::claims::{Basis, Tolerance, Unit, Verdict};
 
     use super::*;
     use crate::experiments::{Files, on};

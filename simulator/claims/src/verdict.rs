@@ -2,8 +2,8 @@
 //!
 //! Problem: a simulated figure varies with the seed. A row asks whether the paper's figure is met.
 //!
-//! Terms: the *mean* is over the seeds. The *half-width* is t s / √n. There s is the standard deviation with n - 1 in
-//! the denominator, and t is of Student's distribution with n - 1 degrees of freedom. The confidence interval is the
+//! Terms: the *mean* is that of all seeds. The *half-width* is t s / √n. There s is the standard deviation with n - 1 in
+//! the denominator, and t the quantile of Student's distribution with n - 1 degrees of freedom. The confidence interval is the
 //! mean plus and minus the half-width.
 //!
 //! Algorithm:
@@ -19,7 +19,7 @@
 //!
 //! Source: seed 000 gives no intervals; these rules are ours.
 
-use commonhold_report::claims::{Measured, Tolerance, Verdict};
+use commonhold_sim_report::claims::{Measured, Tolerance, Verdict};
 
 use crate::measure::{Seed, real};
 use crate::rows::Row;

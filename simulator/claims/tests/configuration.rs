@@ -136,7 +136,7 @@ fn memory_isolation() {
     assert_eq!(jobs(&unbalanced), ["u1 1 pmake", "u2 2 pmake"]);
     let half = scenario(experiments::MEMORY_HALF);
     assert_eq!((size(&half).0, jobs(&half)), (2, vec!["u1 1 pmake".to_owned()]));
-    // A kernel is as large on either: half of what it leaves.
+    // The kernel is equally large on both machines, so users have half of the rest.
     let users = |scenario: &Scenario| {
         scenario.hardware.machine.memory_bytes() - scenario.hardware.kernel.memory_bytes
     };
@@ -223,7 +223,7 @@ fn the_make_and_its_machine_are_the_same_everywhere() {
         for op in &program(scenario, "compile").ops {
             match op {
                 Op::Cpu { work, .. } => round += work.mean,
-                // The only loop: what came since the first step, so many times.
+                // The only loop repeats everything since the first step.
                 Op::Again { times, .. } => {
                     sum += (round - 40_000_000) * u64::from(times - 1);
                 }
@@ -426,7 +426,7 @@ fn hector() {
         assert_eq!(scenario.hardware.kernel.scheduler, commonhold_sim::scenario::Scheduler::Hurricane);
         for program in scenario.workload.programs.iter().filter(|program| program.is_job) {
             let (_, speedup) = speedups.iter().find(|(name, _)| *name == program.name).unwrap();
-            // Of what is lost, 40 % is for memory; lines take 29 cycles of the station's other modules for 19.
+            // Memory is 40 % of the loss: lines take 29 cycles from the station's other modules, 19 from the own one.
             let lost = 4.0 / speedup - 1.0;
             let shares = 0.4 * lost / (1.0 + 0.6 * lost) * 19.0 / 10.0;
             assert!((f64::from(program.shares) / 1e6 - shares).abs() < 6e-4, "{}", program.name);
@@ -529,7 +529,8 @@ fn sets_of_programs_on_a_bus() {
     ] {
         let run = experiments::as_it_is(experiments::BUS, Scheme::Smp).jobs(jobs);
         let jobs = run.scenario().unwrap().workload.jobs;
-        let of = |job: &commonhold_sim::scenario::Job| if job.background { job.count } else { 2 * job.count };
-        assert_eq!(jobs.iter().map(of).sum::<u32>(), threads);
+        let threads_of =
+            |job: &commonhold_sim::scenario::Job| if job.background { job.count } else { 2 * job.count };
+        assert_eq!(jobs.iter().map(threads_of).sum::<u32>(), threads);
     }
 }

@@ -11,11 +11,11 @@ use std::path::Path;
 
 use commonhold_claims::experiments::Experiment;
 use commonhold_claims::{Row, Runs, SEEDS, assess, rows, run, select};
-use commonhold_report::claims::{Basis, Tolerance, Verdict};
 use commonhold_sim::outcome::{
     DiskOutcome, DiskUse, Exchange, JobOutcome, LockOutcome, MemoryCallBacks, Occupancy, Outcome,
     RoundsOutcome, Spent, Statement, UnitOutcome, WakesOutcome,
 };
+use commonhold_sim_report::claims::{Basis, Tolerance, Verdict};
 
 /// Every number and testable statement of seed 000, of section 5 of seed 004, of seed 002, and of seed 001.
 const CLAIMS: &str = "
@@ -333,7 +333,7 @@ fn every_figure_is_drawn_from_what_the_rows_need() {
         }
     }
     // A whole report of all of it can be written.
-    let html = commonhold_report::claims::html(&claims);
+    let html = commonhold_sim_report::claims::html(&claims);
     assert!(html.matches("<svg").count() == expected.len() && html.ends_with("</html>\n"));
 }
 

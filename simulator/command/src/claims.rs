@@ -1,13 +1,12 @@
 //! `commonhold claims`.
 
 use commonhold_claims::{assess, run, run::count, select};
+use commonhold_command::exit::{Exit, Failure};
+use commonhold_command::output::{self, Page};
+use commonhold_command::progress::Progress;
 use commonhold_report::Style;
-use commonhold_report::claims::{COLUMNS, html, json, text};
-
-use crate::cli::Claims;
-use crate::exit::{Exit, Failure};
-use crate::output::{self, Page};
-use crate::progress::Progress;
+use commonhold_sim_command::cli::Claims;
+use commonhold_sim_report::claims::{COLUMNS, html, json, text};
 
 pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
     let rows = select(&args.ids).map_err(|e| Failure::new(Exit::Usage, e))?;
@@ -17,14 +16,14 @@ pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
     let runs = run(&rows, &seeds, &|_| progress.step());
     drop(progress);
     let claims = assess(&rows, &runs, &command(args));
-    // A file or a pipe has room for the whole table.
+    // Only a terminal bounds the width.
     let style = output::style();
     let style = if output::is_terminal() { style } else { Style { width: COLUMNS, ..style } };
     Page::after(page, &if args.json { json(&claims) } else { text(&claims, style) }, || html(&claims))?;
     Ok(if runs.sound() { Exit::Ok } else { Exit::Broken })
 }
 
-/// The command that gives the same table again.
+/// The command line that repeats the table.
 fn command(args: &Claims) -> String {
     let mut words = vec!["commonhold claims".to_owned()];
     words.extend(args.ids.iter().cloned());

@@ -1,11 +1,12 @@
 //! The simulator: `commonhold sim` and `commonhold claims`.
 
 mod claims;
+mod run_progress;
 mod sim;
 
 use std::process::ExitCode;
 
-use commonhold_command::{exit, flags, load, output, progress};
+use commonhold_command::{exit, flags};
 use commonhold_sim_command::cli::{self, Cli, Command};
 
 fn main() -> ExitCode {

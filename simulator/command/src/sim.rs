@@ -3,19 +3,20 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+use commonhold_command::exit::{Exit, Failure};
+use commonhold_command::load;
+use commonhold_command::output::{self, Page};
+use commonhold_command::progress::Progress;
 use commonhold_contract::{Discipline, PerResource, Permission, Scheme, UnitId, duration_text, render};
-use commonhold_report::disciplines::{self, Disciplines, Under};
-use commonhold_report::schemes::{self, Alone, Schemes};
-use commonhold_report::simulation::{self, Study};
 use commonhold_sim::outcome::Outcome;
 use commonhold_sim::scenario::{CallBack, Enforces, Overrides, Part, Read, Scenario, Scheduler, read_with};
+use commonhold_sim_command::cli::{ALL, Sim};
+use commonhold_sim_report::disciplines::{self, Disciplines, Under};
+use commonhold_sim_report::schemes::{self, Alone, Schemes};
+use commonhold_sim_report::simulation::{self, Study};
 use rayon::prelude::*;
 
-use crate::cli::{ALL, Sim};
-use crate::exit::{Exit, Failure};
-use crate::output::Page;
-use crate::progress::{Progress, RunProgress};
-use crate::{load, output};
+use crate::run_progress::RunProgress;
 
 pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
     let (mut scenario, machine) = open(args)?;
@@ -51,7 +52,7 @@ fn study(args: &Sim, scenario: &Scenario, machine: &str, runs: Vec<Outcome>) -> 
     }
 }
 
-/// The scenario under every scheme, and each unit alone on its share.
+/// Runs the scenario under every scheme, and each unit's jobs alone on the unit's share.
 fn compare(args: &Sim, scenario: &Scenario, machine: &str, page: Option<Page>) -> Result<Exit, Failure> {
     let kinds = [Scheme::Smp, Scheme::Quota, Scheme::Isolate];
     let mut scenarios: Vec<Scenario> = kinds.iter().map(|scheme| under(scenario, *scheme)).collect();
@@ -73,7 +74,7 @@ fn compare(args: &Sim, scenario: &Scenario, machine: &str, page: Option<Page>) -
     Ok(if schemes.sound() { Exit::Ok } else { Exit::Broken })
 }
 
-/// The scenario under each of the disciplines.
+/// Runs the scenario under each of the listed disciplines.
 fn compare_disciplines(
     args: &Sim,
     scenario: &Scenario,
@@ -111,7 +112,7 @@ fn compare_disciplines(
     Ok(if compared.sound() { Exit::Ok } else { Exit::Broken })
 }
 
-/// With this discipline of all units for which the contract names no other than the usual one.
+/// The scenario with this discipline in every unit whose contract leaves the default.
 fn ordered(scenario: &Scenario, discipline: Discipline) -> Scenario {
     let mut scenario = scenario.clone();
     for unit in scenario.contract.units.iter_mut().filter(|unit| unit.discipline == Discipline::default()) {
@@ -120,7 +121,7 @@ fn ordered(scenario: &Scenario, discipline: Discipline) -> Scenario {
     scenario
 }
 
-/// A baseline's scheduler knows no units: where they are held, it is ours in its place.
+/// The scenario under a scheme. A baseline's scheduler knows no units, so schemes that isolate units replace it by ours.
 fn under(scenario: &Scenario, scheme: Scheme) -> Scenario {
     let mut scenario = scenario.clone();
     scenario.contract.machine.scheme = scheme;
@@ -131,15 +132,15 @@ fn under(scenario: &Scenario, scheme: Scheme) -> Scenario {
     scenario
 }
 
-/// Units with jobs that are waited for, in the contract's order.
+/// Units with at least one foreground job, in the contract's order.
 fn units_that_end(scenario: &Scenario) -> Vec<UnitId> {
     let jobs = &scenario.workload.jobs;
     let ends = |unit: &UnitId| jobs.iter().any(|job| job.unit == *unit && !job.background);
     scenario.contract.ids().filter(ends).collect()
 }
 
-/// A unit's jobs without the others'. A quota keeps the others' shares for them; their jobs stay in their places, and never
-/// come, so that what is random about the unit's own stays the same.
+/// A unit's jobs alone. The scheme `quota` withholds the others' shares. The others' jobs stay in the workload but never start,
+/// so that the unit's own jobs draw the same random numbers.
 fn alone(scenario: &Scenario, unit: UnitId) -> Scenario {
     let mut scenario = under(scenario, Scheme::Quota);
     let never = scenario.workload.horizon_ns.saturating_add(1);
@@ -149,7 +150,7 @@ fn alone(scenario: &Scenario, unit: UnitId) -> Scenario {
     scenario
 }
 
-/// What the scenario is called: its folder, and its workload where that is another than the folder's.
+/// The scenario's name: its folder, and its workload if another than the folder's was given.
 fn name_of(args: &Sim) -> String {
     let folder = args.scenario.canonicalize().unwrap_or_else(|_| args.scenario.clone());
     let name =
@@ -160,7 +161,7 @@ fn name_of(args: &Sim) -> String {
     }
 }
 
-/// Every scenario with every seed, in this order: the same whatever the number of threads.
+/// Runs every scenario with every seed. The order of the outcomes does not depend on the number of threads.
 fn run_all(scenarios: &[Scenario], seed: u64, runs: u64) -> Result<Vec<Outcome>, Failure> {
     let invalid = |error| Failure::new(Exit::Invalid, error);
     if let ([scenario], 1) = (scenarios, runs) {
@@ -181,21 +182,21 @@ fn run_all(scenarios: &[Scenario], seed: u64, runs: u64) -> Result<Vec<Outcome>,
     outcomes.map_err(invalid)
 }
 
-/// Whether the scenario has its files; else all that it lacks, in one go.
+/// Fails with all missing files at once.
 fn all_there(files: &[(&PathBuf, &str)]) -> Result<(), Failure> {
     let missing: Vec<&(&PathBuf, &str)> = files.iter().filter(|(path, _)| !path.exists()).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let said: Vec<String> =
+    let listed: Vec<String> =
         missing.iter().map(|(path, what)| format!("{} (the {what})", path.display())).collect();
     let options: Vec<String> = missing.iter().map(|(_, what)| format!("--{what}")).collect();
     let these = if missing.len() == 1 { "this file is" } else { "these files are" };
     let remedy = format!("write them, or name others with {}", options.join(", "));
-    Err(Failure::new(Exit::NoInput, format!("{these} missing: {}; {remedy}", said.join(", "))))
+    Err(Failure::new(Exit::NoInput, format!("{these} missing: {}; {remedy}", listed.join(", "))))
 }
 
-/// The scenario, if its files are right, and what its machine is called. Warnings are shown.
+/// Reads and checks the scenario: returns it with its machine's title, and prints warnings.
 fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     if !args.scenario.is_dir() {
         let what = if args.scenario.exists() { "it is not a folder" } else { "there is no such folder" };
@@ -210,63 +211,65 @@ fn open(args: &Sim) -> Result<(Scenario, String), Failure> {
     all_there(&[(&contract, "contract"), (&machine, "machine"), (&workload, "workload")])?;
     let toml = |path: &Path, what| load::text_of(path, what, "the path of a TOML file");
     let texts = [load::read(&contract)?, toml(&machine, "machine")?, toml(&workload, "workload")?];
-    let instead = Overrides {
+    let overrides = Overrides {
         scheme: args.scheme.map(Into::into),
         scheduler: args.scheduler.map(Into::into),
         negotiate: args.negotiate,
     };
-    let Read { scenario, machine: about, findings, .. } = read_with(&texts[0], &texts[1], &texts[2], instead);
-    let mut said = String::new();
+    let Read { scenario, machine: about, findings, .. } =
+        read_with(&texts[0], &texts[1], &texts[2], overrides);
+    let mut warnings = String::new();
     if let Some(scenario) = &scenario {
-        // What `check` says of the contract on this machine, its own warnings among it.
+        // What `check` reports for the contract on this machine, warnings included.
         let name = contract.display().to_string();
-        said += &load::check_text(&texts[0], &name, &scenario.hardware.machine, None)?.warnings;
-        said += &not_limited(scenario);
-        said += &late(scenario);
-        said += &not_placed(scenario);
+        warnings += &load::check_text(&texts[0], &name, &scenario.hardware.machine, None)?.warnings;
+        warnings += &not_limited(scenario);
+        warnings += &late(scenario);
+        warnings += &not_placed(scenario);
     }
-    let told = scenario.is_some();
-    for finding in findings.into_iter().filter(|finding| !(told && finding.part == Part::Contract)) {
+    // `check_text` has reported the contract's findings.
+    let is_checked = scenario.is_some();
+    for finding in findings.into_iter().filter(|finding| !(is_checked && finding.part == Part::Contract)) {
         let (path, text) = match finding.part {
             Part::Contract => (&contract, &texts[0]),
             Part::Machine => (&machine, &texts[1]),
             Part::Workload => (&workload, &texts[2]),
         };
         let colour = std::io::stderr().is_terminal();
-        said += &render(&finding.diagnostics, text, &path.display().to_string(), colour);
+        warnings += &render(&finding.diagnostics, text, &path.display().to_string(), colour);
     }
     match scenario {
         Some(scenario) => {
             let (scheduler, scheme) = (scenario.hardware.kernel.scheduler, scenario.contract.machine.scheme);
-            // A comparison takes our scheduler where the scheme needs it.
+            // --compare replaces a baseline's scheduler under schemes that it cannot hold.
             if args.scheduler.is_some() && !args.compare && !scheduler.holds(scheme) {
                 let remedy = "add `--scheme smp`, or leave --scheduler out";
                 let what =
                     format!("--scheduler {scheduler} knows no units, and cannot hold the scheme {scheme}");
                 return Err(Failure::new(Exit::Usage, format!("{what}; {remedy}")));
             }
-            output::complain_of(&said);
+            output::complain_of(&warnings);
             Ok((scenario, about.title))
         }
-        None => Err(Failure::rendered(Exit::Invalid, &said)),
+        None => Err(Failure::rendered(Exit::Invalid, &warnings)),
     }
 }
 
-/// Limits, and amounts of loans, that a live machine would hold, and a simulated one does not.
+/// Warnings about limits and amounts of loans that a live machine enforces and the simulator does not.
 fn not_limited(scenario: &Scenario) -> String {
     let contract = &scenario.contract;
-    // Where it enforces as Linux does, rates hold limits on disks.
+    // A machine that enforces as Linux does holds limits on disks by rates.
     let disks = scenario.hardware.enforces == Enforces::Irix;
     let limited = |id: &UnitId| {
         let limit = &contract.unit(*id).limit;
         contract.machine.scheme != Scheme::Smp && (limit.cpu.is_some() || disks && limit.disk.is_some())
     };
     let what = if disks { "borrowed CPUs and on disks" } else { "borrowed CPUs" };
-    let said = |id: UnitId| {
+    let limit_warning = |id: UnitId| {
         let path = &contract.unit(id).path;
         format!("warning: the simulator does not hold `{path}` to its limit on {what}; a live machine does\n")
     };
-    let amounts = |id: &UnitId| {
+    let lends_amounts = |id: &UnitId| {
         let unit = contract.unit(*id);
         let named = |loans: &PerResource<Permission>| {
             [Some(loans.cpu), disks.then_some(loans.disk)]
@@ -277,17 +280,17 @@ fn not_limited(scenario: &Scenario) -> String {
         contract.machine.scheme == Scheme::Isolate && (named(&unit.lend) || named(&unit.borrow))
     };
     let resources = if disks { "CPUs and disks" } else { "CPUs" };
-    let said_of_amounts = |id: UnitId| {
+    let amount_warning = |id: UnitId| {
         let path = &contract.unit(id).path;
         format!(
             "warning: the simulator takes amounts of {resources} that `{path}` lends and borrows for `true`\n"
         )
     };
-    let of_limits: String = contract.held().filter(limited).map(said).collect();
-    of_limits + &contract.held().filter(amounts).map(said_of_amounts).collect::<String>()
+    let limits: String = contract.held().filter(limited).map(limit_warning).collect();
+    limits + &contract.held().filter(lends_amounts).map(amount_warning).collect::<String>()
 }
 
-/// Where the machine may take longer to call a CPU back than the contract promises.
+/// A warning if the machine calls a CPU back later than the contract promises.
 fn late(scenario: &Scenario) -> String {
     let promised_ns = scenario.contract.machine.call_back_ns;
     let kernel = &scenario.hardware.kernel;
@@ -303,19 +306,20 @@ fn late(scenario: &Scenario) -> String {
     )
 }
 
-/// Units whose tasks nothing places, on a machine where a task stays where it is placed.
+/// Warnings about units without `job` under Hurricane's scheduler, which never moves a task: all of theirs stay on one CPU.
 fn not_placed(scenario: &Scenario) -> String {
     if scenario.hardware.kernel.scheduler != Scheduler::Hurricane {
         return String::new();
     }
     let (contract, jobs) = (&scenario.contract, &scenario.workload.jobs);
-    let works = |id: &UnitId| jobs.iter().any(|job| job.unit == *id) && contract.unit(*id).job.is_none();
-    let said = |id: UnitId| {
+    let is_unplaced =
+        |id: &UnitId| jobs.iter().any(|job| job.unit == *id) && contract.unit(*id).job.is_none();
+    let warning = |id: UnitId| {
         let path = &contract.unit(id).path;
         format!(
             "warning: the scheduler hurricane moves nothing, and `{path}` says no `job`: its tasks stay on the first CPU; give \
              that unit `job = \"tree\"` in the contract, or choose another `scheduler`\n"
         )
     };
-    contract.ids().filter(works).map(said).collect()
+    contract.ids().filter(is_unplaced).map(warning).collect()
 }

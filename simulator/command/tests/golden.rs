@@ -29,10 +29,10 @@ fn no_message_has_control_characters_of_an_argument() {
     for arguments in [&["sim", foul][..], &["claims", foul], &["sim", ".", "--seed", foul]] {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_commonhold-sim"));
         let output = command.args(arguments).output().expect("the program can be run");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && !said.is_empty(), "{arguments:?}: {output:?}");
-        assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{arguments:?}: {said:?}");
-        assert!(said.contains("\\u{1b}"), "{arguments:?}: {said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && !errors.is_empty(), "{arguments:?}: {output:?}");
+        assert!(!errors.contains(|c: char| c.is_control() && c != '\n'), "{arguments:?}: {errors:?}");
+        assert!(errors.contains("\\u{1b}"), "{arguments:?}: {errors}");
     }
 }
 

@@ -3,11 +3,11 @@
 //! usage: `streams gap|placements SEEDS [CPUS]...`. It prints one of two tables:
 //!
 //! - *gap*: the mean response time in pools of four by that without pools, for 12 to 60 CPUs and several delays (PP-8-GAP);
-//! - *placements*: the mean response time by that under worst fit: of each placement, and of worst fit with repartitioning. The streams are
-//!   those of section 5.2, of four processes each; and uneven ones, of six, four and two processes, with jobs as long as there
-//!   and ten times as long.
+//! - *placements*: the mean response time by that under worst fit: of each placement, and of worst fit with
+//!   repartitioning. The streams are those of section 5.2, of four processes each; and uneven ones, of six, four and
+//!   two processes, with jobs as long as there and ten times as long.
 //!
-//! A machine of so many CPUs has stations of four, and three streams of jobs for each three stations. Its ring has one station
+//! The CPUs form stations of four, with three streams of jobs for each three stations. Its ring has one station
 //! more, and carries a line for each: as Hector's, it is not slower for being longer.
 #![allow(
     clippy::disallowed_types,
@@ -35,7 +35,7 @@ fn text(file: &str) -> String {
     std::fs::read_to_string(folder.join(file)).expect("scenarios/pools is there")
 }
 
-/// Hector's stations, so many of them, with a delay for what leaves one.
+/// `stations` stations as Hector's, with a delay for accesses that leave one.
 fn machine(stations: u64, delay: u64) -> String {
     let shape = format!("sockets:{stations} nodes:{} cpus:1 memory:4MiB", stations * 4);
     let remote = (37 + 3 * delay) * CYCLE_NS;
@@ -100,7 +100,7 @@ fn uneven(stations: usize) -> String {
     format!("version = 1\nhorizon = \"50h\"\n{programs}{}", streams(&three))
 }
 
-/// All computing takes so many times as long.
+/// The scenario with all computing `times` times as long.
 fn longer(mut scenario: Scenario, times: u64) -> Scenario {
     use commonhold_sim::scenario::Op;
     for op in scenario.workload.programs.iter_mut().flat_map(|program| &mut program.ops) {

@@ -203,7 +203,7 @@ pub struct MemoryCallBacks {
     pub count: u64,
     /// Half of them took no longer, in ns.
     pub median_ns: Time,
-    /// The longest, in ns; one that was not over when the run ended counts as far as it got.
+    /// The longest, in ns; one in progress at the end of the run counts with its length so far.
     pub max_ns: Time,
     /// The longest time within which one was to be over.
     pub promised_max_ns: Time,

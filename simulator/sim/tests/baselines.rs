@@ -14,7 +14,7 @@ const BASELINES: [&str; 2] = ["irix-decay", "linux-2.4"];
 
 const CONTRACT: &str = "version = 1\n[machine]\nscheme = \"smp\"\n[unit.a]\n[unit.b]\n";
 
-/// So many CPUs, slices of 60 ms as in Linux 2.4.
+/// A machine of `cpus` CPUs, with slices of 60 ms as in Linux 2.4.
 fn machine(scheduler: &str, cpus: u32) -> String {
     format!(
         "version = 1\nshape = \"cpus:{cpus} memory:64MiB\"\n[kernel]\nscheduler = \"{scheduler}\"\ntick = \"10ms\"\n\

@@ -85,7 +85,7 @@ fn cpus_are_called_back_as_often_as_in_the_kernel() {
     within(outcome.units.iter().map(|unit| unit.called_back).sum(), all, 1_250, "all");
 }
 
-/// That neither number is more than so many thousandths of the other.
+/// Asserts that neither number exceeds the other by more than a factor of `thousandths`.
 fn within(is: u64, should: u64, thousandths: u64, of: &str) {
     assert!(
         is * 1_000 <= should * thousandths && should * 1_000 <= is * thousandths,

@@ -342,7 +342,7 @@ fn a_switch_costs_what_it_says() {
     assert_eq!((end.ended_ns, end.switches), (126 * MS, 6));
 }
 
-/// Whoever was alone for five seconds then shares with who comes: that it had the CPU alone is no debt. Two newcomers of 2 s
+/// A task that was alone for five seconds then shares with newcomers: time alone is no debt. Two newcomers of 2 s
 /// each, at 5 s: each has a third of the CPU within a unit and without isolation, and a quarter where units compete, of
 /// which theirs has half. Nobody waits for longer than the others' slices of 30 ms, or their units'.
 #[test]

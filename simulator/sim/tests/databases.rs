@@ -5,7 +5,7 @@ mod scene;
 use commonhold_sim::outcome::Outcome;
 use scene::outcome;
 
-/// 1,000 random reads of a page, on a machine that lets this unit have so many pages.
+/// 1,000 random reads of a page by a unit limited to `pages` pages.
 fn run(pages: u64, file: &str) -> Outcome {
     let contract = format!(
         "version = 1\n[machine]\nreserve = \"0%\"\n[unit.db]\nlimit = {{ memory = \"{}KiB\" }}\n",

@@ -69,8 +69,8 @@ fn units_that_negotiate_find_an_exchange() {
     assert!(ledger.negotiated.iter().all(|came| came.gained_ns > came.lost_ns && came.risked_ns > 0));
 }
 
-/// Each has a third of 9 s: `a` has done 200 rounds of 5 ms after 3 s. Then the exchange begins, and `a` has half of what is
-/// left, 150 of 300 tickets.
+/// Each has a third of 9 s: `a` has done 200 rounds of 5 ms after 3 s. Then the exchange begins, and `a` has half of the
+/// rest, 150 of 300 tickets.
 #[test]
 fn an_offer_waits_for_rounds_of_a_job() {
     let outcome = run("[offer.first]\nunit = \"b\"\ngive = \"cpu:50\"\nwant = \"disk:30\"\n\

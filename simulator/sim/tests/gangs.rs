@@ -29,7 +29,7 @@ fn seconds(outcome: &Outcome, name: &str) -> Vec<f64> {
     named.map(|job: &JobOutcome| job.response_ns().unwrap() as f64 / 1e9).collect()
 }
 
-/// Programs of so many threads, which meet at barriers, of 4 s each, and what each transfers.
+/// Programs of 4 s each whose threads meet at barriers: name, copies, threads and bus transactions.
 fn workload(programs: &[(&str, u32, u32, f64)]) -> String {
     let mut text = "version = 1\nhorizon = \"2min\"\n".to_owned();
     for (name, copies, threads, bus) in programs {
@@ -43,7 +43,7 @@ fn workload(programs: &[(&str, u32, u32, f64)]) -> String {
     text
 }
 
-/// In so many of the moments, every job that has a CPU has one for each of its threads.
+/// The fraction of samples in which every job that has a CPU has one for each of its threads.
 fn whole_gangs(outcome: &Outcome, threads: usize) -> f64 {
     let moments = &outcome.occupancy.as_ref().unwrap().moments;
     let whole = |moment: &&Vec<Option<usize>>| {
@@ -77,12 +77,12 @@ fn without_gangs_they_are_torn_apart() {
 /// quarter each, which fits perfectly: by what they transferred, they run together for ever. By their demand, two of each do.
 #[test]
 fn demand_finds_what_a_full_bus_hides() {
-    let of = |gangs: &str| {
+    let seconds = |gangs: &str| {
         let programs = [("greedy", 4, 1, 12.0), ("modest", 4, 1, 0.0)];
         let outcome = run(&contract("smp", gangs), LINUX, &workload(&programs));
         outcome.ended_ns as f64 / 1e9
     };
-    let (torn, latest, demand) = (of("off"), of("latest-quantum"), of("demand"));
+    let (torn, latest, demand) = (seconds("off"), seconds("latest-quantum"), seconds("demand"));
     assert!(demand < latest && demand < torn, "off {torn}, latest quantum {latest}, demand {demand}");
 }
 
@@ -131,7 +131,8 @@ fn bus_shares(change: impl Fn(&mut String, &mut String, &mut String)) -> (f64, f
     (took, gigabytes / (outcome.ended_ns as f64 / 1e9))
 }
 
-/// A unit that is entitled to half of the bus gets on beside programs that fill it as on a machine of half the size, within a tenth.
+/// A unit that is entitled to half of the bus gets on beside programs that fill it as on a machine of half the size,
+/// within a tenth.
 #[test]
 fn a_unit_has_its_part_of_the_bus() {
     let (alone, _) = bus_shares(|_, machine, workload| {
@@ -208,8 +209,8 @@ fn finished([contract, machine, workload]: [&str; 3]) -> [f64; 3] {
         .map(|contract| scene::outcome(contract, machine, workload).ended_ns as f64 / 1e9)
 }
 
-/// In rounds, the four that need much of the cache run together, and each misses a part of what it needs. Chosen by what they
-/// hold, no more of them do than have room.
+/// In rounds, the four that need much of the cache run together, and each misses a part of its working set. Chosen by cache
+/// occupancy, only as many run together as fit.
 #[test]
 fn gangs_by_the_cache_finish_sooner() {
     let [by_cache, rounds, none] = finished([

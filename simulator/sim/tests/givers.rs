@@ -1,4 +1,4 @@
-//! A unit that lent for a minute, and is short then, has what is idle before one that only borrowed: memory, and CPUs that a
+//! A unit that lent for a minute, and is short then, gets idle resources before one that only borrowed: memory, and CPUs that a
 //! scheduler lends at every switch.
 
 mod scene;

@@ -129,8 +129,8 @@ impl Case {
         Ok(())
     }
 
-    /// What a wait may be longer than the promise: half of it for a disk that the borrower uses meanwhile, and a few requests. Where
-    /// the kernel takes pages, the borrower's tasks take others' turns at the disk besides.
+    /// What a wait may be longer than the promise: half of it for a disk that the borrower uses meanwhile, and a few
+    /// requests. Where the kernel takes pages, the borrower's tasks take others' turns at the disk besides.
     fn slack_ns(&self, promise_ns: u64) -> u64 {
         let part = if self.enforces == "linux" { promise_ns } else { promise_ns / 2 };
         part + 100 * MS

@@ -53,7 +53,7 @@ fn every_resource_is_lent_and_called_back() {
     assert_eq!((disk.lent_bytes, disk.borrowed_bytes), (others.borrowed_bytes, others.lent_bytes));
 }
 
-/// The same by weights, on a disk that heeds them: no unit has a rate, and `a`'s two readers are kept from nothing.
+/// The same by weights, on a disk that honours them: no unit has a rate, and `a`'s two readers are not throttled.
 #[test]
 fn a_disk_that_heeds_weights_is_held_by_them() {
     let (rates, weights) = (run("linux", ""), run("linux", "weighs = true\n"));

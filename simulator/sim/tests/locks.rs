@@ -115,7 +115,7 @@ fn a_chain_of_waiters_runs_for_the_first_of_them() {
     ];
     let end = chain(&steps, true);
     assert_eq!(response(&end, "a"), 107 * MS);
-    // From 10 ms on all of it is a's: 95 ms of c's, 1 ms of b's, and its own. Nothing of what the two do without locks.
+    // From 10 ms on all of it is a's: 95 ms of c's, 1 ms of b's, and its own. None of the two units' work outside the locks.
     assert_eq!(unit(&end, "a").used_ns, 97 * MS);
 }
 
@@ -146,7 +146,7 @@ fn a_release_gives_back_everything_if_nobody_waits_for_another_lock() {
     assert!(response(&end, "c") > 190 * MS, "{} ms", response(&end, "c") / MS);
 }
 
-/// c's other task waits first, from 30 ms on, when the holder's slice is over; a's comes at 40 ms. It is a's unit that lends,
+/// c's other task waits first, from 30 ms on, when the holder's slice has expired; a's comes at 40 ms. It is a's unit that lends,
 /// and to each that stands before it: 70 ms to the holder, 1 ms to the other.
 #[test]
 fn who_waits_in_the_holders_own_unit_lends_it_nothing() {
@@ -298,7 +298,8 @@ fn who_has_no_cpu_does_not_spin() {
     assert_eq!(ended, [Some(102 * MS), Some(101 * MS)]);
 }
 
-/// What is not over when a run ends counts as far as it got: one has the lock from 1 ms on, two wait from 0 on.
+/// Waits and holds in progress at the end of a run count with their length so far: one has the lock from 1 ms on, two
+/// wait from 0 on.
 #[test]
 fn a_run_that_is_cut_off_counts_waits_and_holds_so_far() {
     let steps = "{ lock = \"m\", do = [{ cpu = \"2h\" }] }";

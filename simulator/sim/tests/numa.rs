@@ -10,7 +10,7 @@ use scene::{MS, S, jobs, near, outcome, run, run_with, scenario};
 
 const CONTRACT: &str = "version = 1\n[machine]\nscheme = \"smp\"\n[unit.a]\n[unit.b]\n";
 
-/// Two nodes of 16 MiB with so many CPUs each, next to nothing of which the kernel keeps. Nothing else costs anything.
+/// Two nodes of 16 MiB with `cpus` CPUs each; the kernel keeps next to no memory. Nothing else has a cost.
 fn machine(cpus: u64, more: &str) -> String {
     let mut text = format!(
         "version = 1\nshape = \"nodes:2 cpus:{cpus} memory:16MiB\"\nenforces = \"irix\"\n[kernel]\nmemory = \"8KiB\"\n"
@@ -52,7 +52,7 @@ fn what_does_not_fit_into_the_own_node_is_remote() {
     let spent = jobs(&end, "p")[0].spent;
     near(spent.remote_ns, 2 * S, 1);
     assert_eq!((spent.work_ns, spent.work_ns + spent.remote_ns), (10 * S, end.ended_ns));
-    // Linux's distances say the same, and are what is taken where nothing is said.
+    // Linux's distances give the same, and are the default.
     assert_eq!(alone("24MiB", "[latency]\ndistances = [[10, 20], [20, 10]]").ended_ns, end.ended_ns);
     assert_eq!(alone("24MiB", "[latency]").ended_ns, end.ended_ns);
     // On a machine whose CPUs may hinder each other it is the same for who is alone.
@@ -78,7 +78,7 @@ fn a_cache_is_refilled_from_where_the_memory_lies() {
     let refills = |name: &str| jobs(&end, name)[0].spent.switch_ns;
     let switches = refills("q") / MS;
     assert!(switches > 10 && refills("q").is_multiple_of(MS), "{switches}");
-    // Whoever comes first is switched to once more, or not.
+    // The task that comes first may be switched to once more than the other.
     let by_hand = |switches: u64| MS + (switches - 1) * MS * 4 / 3;
     near(refills("p"), by_hand(switches), 30);
 }
@@ -117,7 +117,7 @@ fn memory_that_is_no_farther_than_local_memory_changes_nothing() {
         for program in &mut scenario.workload.programs {
             program.stalled = 700_000;
         }
-        // Where pages lie is told of jobs wherever it is known, and there it is known.
+        // The nodes of jobs' pages are reported wherever the machine knows them, as this one does.
         scenario.contract.units.iter_mut().for_each(|unit| unit.job = None);
         scenario.hardware.latency = None;
         let without = format!("{:?}", run_with(&scenario, seed));
@@ -130,7 +130,7 @@ fn memory_that_is_no_farther_than_local_memory_changes_nothing() {
 
 #[test]
 fn what_a_cpu_did_adds_up() {
-    // All its time is work, or lost in a way that is told.
+    // All its time is work or a reported loss.
     for seed in 1..=5 {
         let end = run_with(&wanderers(300), seed);
         let told =

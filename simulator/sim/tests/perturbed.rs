@@ -78,7 +78,7 @@ fn faults(end: &Outcome, name: &str) -> u64 {
     jobs(end, name).iter().map(|job| job.spent.faults).sum()
 }
 
-/// That each is no more than the one before, but for so many per mille.
+/// Asserts that no value exceeds the one before by more than `per_mille`.
 #[track_caller]
 fn falls(values: &[u64], per_mille: u64) {
     assert!(values.windows(2).all(|pair| pair[1] * 1000 <= pair[0] * (1000 + per_mille)), "{values:?}");
@@ -102,12 +102,12 @@ fn more_cpus_do_not_slow_a_make_down() {
 fn more_memory_does_not_mean_more_faults() {
     let work = workload(MAKE, &[("a", "a", "make", 2), ("b", "b", "make", 1)]);
     for scheme in ["isolate", "quota", "smp"] {
-        let of = |memory_mib| {
+        let mean_faults = |memory_mib| {
             mean(&contract(scheme, 100), &Machine { memory_mib, ..QUICK_DISK }, &work, |end| {
                 faults(end, "a") + faults(end, "b")
             })
         };
-        let counts = [3, 4, 5, 6, 8, 32].map(of);
+        let counts = [3, 4, 5, 6, 8, 32].map(mean_faults);
         falls(&counts, 50);
         assert!(counts[0] > 100 && counts[5] == 0, "{scheme}: {counts:?}");
     }
@@ -118,12 +118,12 @@ fn a_faster_disk_does_not_slow_anybody_down() {
     let work = workload(MAKE, &[("a", "a", "make", 1), ("b", "b", "make", 1)]);
     let disks = [1, 2, 4, 16].map(|scale| format!("model = \"hp97560\"\nscale = {scale}").leak() as &str);
     for scheme in ["isolate", "smp"] {
-        let of = |disk| {
+        let mean_response = |disk| {
             mean(&contract(scheme, 100), &Machine { disk, ..MACHINE }, &work, |end| {
                 response(end, "a") + response(end, "b")
             })
         };
-        let spans = disks.map(of);
+        let spans = disks.map(mean_response);
         falls(&spans, 10);
         assert!(spans[0] > spans[3], "the disk matters: {spans:?}");
     }
@@ -186,7 +186,7 @@ fn disk_bandwidth_is_divided_by_tickets_when_both_are_backlogged() {
 const BURSTS: &str = "[program.bursts]\ndo = [{ repeat = 50, do = [{ cpu = \"20ms\" }, { sleep = \"13ms\" }] }]\n\
                       [program.work]\ndo = [{ repeat = 500, do = [{ cpu = \"2ms\" }] }]\n";
 
-/// The light unit's response beside so many jobs of the heavy one, and the heavy one's.
+/// The light unit's response time beside `heavy` jobs of the heavy unit, and the heavy unit's.
 fn light_and_heavy(scheme: &str, light: &str, heavy: u64, kernel: &'static str) -> (u64, u64) {
     let work = workload(BURSTS, &[("light", "a", light, 2), ("heavy", "b", "work", heavy)]);
     let end = outcome(&contract(scheme, 100), &Machine { kernel, ..MACHINE }.text(), &work);
@@ -252,7 +252,7 @@ fn cpu_time_is_conserved() {
             let used: u64 = end.units.iter().map(|unit| unit.used_ns).sum();
             let spent: u64 = end.jobs.iter().map(|job| job.spent.work_ns).sum();
             assert_eq!((used, spent), (end.busy_ns, end.busy_ns));
-            // The programs' own work, whoever runs beside them: 50 times 20 ms, and 500 times 2 ms.
+            // The programs' own work does not depend on their neighbours: 50 times 20 ms, and 500 times 2 ms.
             assert!(end.jobs.iter().all(|job| job.spent.work_ns == S));
         }
     }

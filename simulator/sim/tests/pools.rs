@@ -20,7 +20,7 @@ fn seconds(outcome: &Outcome, name: &str) -> Vec<f64> {
     named.map(|job: &JobOutcome| job.response_ns().unwrap() as f64 / 1e9).collect()
 }
 
-/// A job with so many processes beside the first, each a second of work; a shell runs it, so often.
+/// A job with `children` processes of a second of work each, beside the first; a shell runs it `times` times.
 fn workload(children: u32, times: u32) -> String {
     format!(
         "version = 1\nhorizon = \"1min\"\n[program.child]\ndo = [{{ cpu = \"1s\" }}]\n[program.job]\njob = true\n\

@@ -152,8 +152,8 @@ const NESTS: Kind = Kind { texts: nested, variable: "COMMONHOLD_NESTED" };
 fn nested(seed: u64) -> Texts {
     let all = Discipline::ALL;
     let (count, round) = (all.len() as u64, seed / all.len() as u64);
-    let of = |number: u64| all[usize::try_from(number % count).unwrap()];
-    generator::nested(of(seed), of(seed + round), seed)
+    let discipline = |number: u64| all[usize::try_from(number % count).unwrap()];
+    generator::nested(discipline(seed), discipline(seed + round), seed)
 }
 
 /// Shows and tries the one scenario that the environment names, if it names any.

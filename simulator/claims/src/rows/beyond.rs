@@ -1,8 +1,8 @@
 //! Rows of this project's own, beyond seed 000.
 
 use commonhold_contract::Scheme::{Isolate, Quota, Smp};
-use commonhold_report::claims::{Basis, Tolerance, Unit};
 use commonhold_sim::scenario::{CallBack, DiskOrder};
+use commonhold_sim_report::claims::{Basis, Tolerance, Unit};
 
 use super::kernel::LIGHT;
 use super::machines::UP;

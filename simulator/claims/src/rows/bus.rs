@@ -5,7 +5,7 @@
 //! So those are calibrated. Nothing was set by what figure 2 says.
 
 use commonhold_contract::{Gangs, Scheme};
-use commonhold_report::claims::{Basis, Tolerance};
+use commonhold_sim_report::claims::{Basis, Tolerance};
 
 use super::{Row, above, below, between, parameter, predicted, unmeasured};
 use crate::experiments::{BUS, Experiment, as_it_is};
@@ -31,7 +31,7 @@ const fn linux(jobs: &'static [(&'static str, u32)]) -> Experiment {
     as_it_is(BUS, Scheme::Smp).gangs(Gangs::Off).jobs(jobs)
 }
 
-/// An experiment for each program: so many copies of it, and what runs beside them.
+/// An experiment per program: copies of the program, and the jobs beside them.
 macro_rules! each_program {
     ($copies:literal $(, $beside:expr)*) => {
         [
@@ -74,7 +74,7 @@ const fn by(mut runs: Each, by: Gangs) -> Each {
     runs
 }
 
-/// With a bus that carries so much of what it does, in percent.
+/// Sets the bus's capacity, in percent of the machine file's.
 const fn on_a_bus(mut runs: Each, percent: u16) -> Each {
     let mut at = 0;
     while at < runs.len() {
@@ -220,8 +220,8 @@ fn least(figures: &[f64]) -> f64 {
 
 /// By how much ours improves on Linux in the mean beyond the better of the published ones.
 fn ahead(at: Seed, set: &Set) -> Option<f64> {
-    let of = |runs| mean(&improvements(at, runs, &set.linux)?);
-    Some(of(&set.demand)? - of(&set.latest)?.max(of(&set.window)?))
+    let improvement = |runs| mean(&improvements(at, runs, &set.linux)?);
+    Some(improvement(&set.demand)? - improvement(&set.latest)?.max(improvement(&set.window)?))
 }
 
 /// In which part of a run's moments something holds of the names of the jobs on the CPUs.
@@ -609,8 +609,8 @@ pub(super) const ROWS: &[Row] = &[
         below(1.0),
         all!(SET_B.linux, SET_B.demand, B_WIDE.linux, B_WIDE.demand),
         |at| {
-            let of = |set: &Set| mean(&improvements(at, &set.demand, &set.linux)?);
-            divide(of(&B_WIDE)?, of(&SET_B)?)
+            let improvement = |set: &Set| mean(&improvements(at, &set.demand, &set.linux)?);
+            divide(improvement(&B_WIDE)?, improvement(&SET_B)?)
         },
     )
     .basis(Basis::Beyond),
@@ -624,8 +624,8 @@ pub(super) const ROWS: &[Row] = &[
         Tolerance::AtMost { high: 0.5 },
         all!(SET_B.linux, SET_B.demand, B_TWICE.linux, B_TWICE.demand),
         |at| {
-            let of = |set: &Set| mean(&improvements(at, &set.demand, &set.linux)?);
-            divide(of(&B_TWICE)?, of(&SET_B)?)
+            let improvement = |set: &Set| mean(&improvements(at, &set.demand, &set.linux)?);
+            divide(improvement(&B_TWICE)?, improvement(&SET_B)?)
         },
     )
     .basis(Basis::Beyond),

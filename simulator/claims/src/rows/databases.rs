@@ -1,18 +1,18 @@
 //! Section 5.6 of seed 004: two databases exchange memory and disk tickets.
 //!
 //! The small one gives disk tickets for memory of the big one, when it has served 10,000 queries. The paper tries all
-//! pairs of 100 to 800 tickets and 100 to 800 pages. It says in words for which the two gain; the figure is a picture. The
-//! exchanges here are those on the edges of what it says: all 64 take longer than they are worth each time.
+//! pairs of 100 to 800 tickets and 100 to 800 pages. Its figure has no numbers, but its text says for which pairs both gain.
+//! The exchanges here lie on the edges of that region: running all 64 takes too long for every test.
 //! `cargo test --release -p commonhold-claims --lib map_of_figure_11 -- --ignored --nocapture` runs and draws them all.
 
 use commonhold_contract::Scheme::Isolate;
-use commonhold_report::claims::Tolerance;
+use commonhold_sim_report::claims::Tolerance;
 
 use super::{Row, between, parameter, predicted};
 use crate::experiments::{DATABASES, DATABASES_OFFERS, Experiment, on};
 use crate::measure::{Seed, divide, real};
 
-/// All is over by then: the exchange is after about 90 s, and what is looked at is the 100 s that follow.
+/// The exchange is made after about 90 s, and the 100 s that follow are measured.
 const UNTIL_S: u64 = 200;
 /// How long the queries are counted, from the exchange on.
 const COUNTED_NS: u64 = 100_000_000_000;
@@ -148,7 +148,7 @@ pub(super) const ROWS: &[Row] = &[
         a_third,
     )
     .once()
-    .basis(commonhold_report::claims::Basis::Calibrated)
+    .basis(commonhold_sim_report::claims::Basis::Calibrated)
     .note("how fast the disk is was chosen for it"),
     predicted(
         ("TK-F11-1a", "004 fig. 11", "The small one gains where it gets 400 pages or more: of 12", "1"),
@@ -190,7 +190,7 @@ pub(super) const ROWS: &[Row] = &[
         fits,
     )
     .once()
-    .basis(commonhold_report::claims::Basis::Calibrated)
+    .basis(commonhold_sim_report::claims::Basis::Calibrated)
     .note("the model of memory was chosen by it"),
     predicted(
         ("TK-F11-4", "004 fig. 11", "The big one gains where it gets 600 disk tickets or more: of 13", "1"),
@@ -241,8 +241,8 @@ pub(super) const ROWS: &[Row] = &[
         Tolerance::Between { low: 1.0, high: 3.0 },
         &[NONE, cell(200, 100), cell(400, 200), cell(600, 300), cell(800, 400)],
         |at| {
-            let of = [cell(200, 100), cell(400, 200), cell(600, 300), cell(800, 400)];
-            let gains: Option<Vec<f64>> = of.into_iter().map(|run| gain(at, run, NONE, "small")).collect();
+            let cells = [cell(200, 100), cell(400, 200), cell(600, 300), cell(800, 400)];
+            let gains: Option<Vec<f64>> = cells.into_iter().map(|run| gain(at, run, NONE, "small")).collect();
             let rising = gains?.iter().map(|gain| *gain > 0.0).collect::<Vec<_>>();
             let fewest = rising.iter().position(|gains| *gains)?;
             rising[fewest..].iter().all(|gains| *gains).then(|| real(fewest as u64))

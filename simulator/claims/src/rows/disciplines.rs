@@ -15,7 +15,7 @@ use commonhold_contract::Discipline::{
     self, Batch, Decay, Entitlement, Fifo, JobCurrency, Lottery, Rr, Stride,
 };
 use commonhold_contract::Scheme::Isolate;
-use commonhold_report::claims::{Basis, Tolerance, Unit};
+use commonhold_sim_report::claims::{Basis, Tolerance, Unit};
 
 use super::{Row, above, between, parameter, predicted, unmeasured};
 use crate::experiments::{
@@ -65,7 +65,7 @@ fn part(at: Seed, run: Experiment, unit: &str, from: usize, to: usize) -> Option
     divide(real(used.iter().sum()), 1e9 * real((to - from) as u64))
 }
 
-/// By how much the parts of the three users over a minute are off, at most, as a part of what is expected.
+/// The largest relative error of the three users' shares over a minute.
 fn off(at: Seed, run: Experiment, expected: [f64; 3], seconds: usize) -> Option<f64> {
     USERS.iter().zip(expected).try_fold(0.0, |most: f64, (unit, expected)| {
         Some(most.max((part(at, run, unit, 0, seconds)? / expected - 1.0).abs()))
@@ -92,7 +92,7 @@ fn worst_second(at: Seed, run: Experiment) -> Option<f64> {
     (60..239).try_fold(1.0, |least: f64, from| Some(least.min(part(at, run, "lab/always", from, from + 1)?)))
 }
 
-/// How much of what it could have the one who waits has: a third.
+/// The CPU time of the unit that waits, relative to the third that it could have.
 fn of_a_third(at: Seed, run: Experiment) -> Option<f64> {
     Some(part(at, run, "lab/waits", 0, 60)? * 3.0)
 }
@@ -101,7 +101,7 @@ fn ratio(at: Seed, run: Experiment) -> Option<f64> {
     divide(part(at, run, "lab/waits", 0, 60)?, part(at, run, "lab/computes", 0, 60)?)
 }
 
-/// By how much currencies within currencies are off from the fifth half-life on, at most, as a part of what they are worth.
+/// The largest relative error of the shares of nested currencies from the fifth half-life on.
 fn off_in_currencies(at: Seed) -> Option<f64> {
     WORTH.iter().try_fold(0.0, |most: f64, (unit, worth)| {
         Some(most.max((part(at, CURRENCIES, unit, 10, 99)? / worth - 1.0).abs()))

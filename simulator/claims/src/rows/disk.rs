@@ -5,8 +5,8 @@
 //! in table 4, and that of the big copy in table 5. The queue's length is its average over time.
 
 use commonhold_contract::Scheme::{Isolate, Smp};
-use commonhold_report::claims::{Basis, Tolerance, Unit};
 use commonhold_sim::scenario::DiskOrder;
+use commonhold_sim_report::claims::{Basis, Tolerance, Unit};
 
 use super::{Row, above, below, between, parameter, predicted};
 use crate::experiments::{Experiment, Files, MAKE_AND_COPY, TWO_COPIES, on};

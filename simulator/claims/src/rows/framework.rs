@@ -1,9 +1,9 @@
 //! Sections 1 to 3 of seed 000: the model, and how it is put into practice. Mostly parameters.
 
 use commonhold_contract::Scheme::{Isolate, Quota, Smp};
-use commonhold_report::claims::{Basis, Tolerance, Unit};
 use commonhold_sim::outcome::Spent;
 use commonhold_sim::scenario::{CallBack, DiskOrder};
+use commonhold_sim_report::claims::{Basis, Tolerance, Unit};
 
 use super::kernel::{F6_1, LIGHT, f6_1};
 use super::machines::{F9_5, MP1_ISOLATE, MP1_SMP, MP6_ISOLATE, MP6_SMP, f9_5};

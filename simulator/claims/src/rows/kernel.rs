@@ -1,8 +1,8 @@
 //! Tables 2 and 3 and section 4.2 of seed 000: the configurations, and parallel makes on eight CPUs.
 
 use commonhold_contract::Scheme::{Isolate, Quota, Smp};
-use commonhold_report::claims::{Basis, Tolerance};
 use commonhold_sim::outcome::Spent;
+use commonhold_sim_report::claims::{Basis, Tolerance};
 
 use super::{Row, above, below, between, parameter, predicted, unmeasured};
 use crate::experiments::{

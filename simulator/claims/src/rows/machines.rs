@@ -1,7 +1,7 @@
 //! Figures 2 and 10 and sections 4.3, 4.4 and 4.6 of seed 000: four-way machines, CPU isolation, memory isolation.
 
 use commonhold_contract::Scheme::{self, Isolate, Quota, Smp};
-use commonhold_report::claims::Tolerance;
+use commonhold_sim_report::claims::Tolerance;
 
 use super::{Row, above, below, between, parameter, predicted};
 use crate::experiments::{

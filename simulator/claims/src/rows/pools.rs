@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use commonhold_contract::{Placement, PoolForm, Scheme};
-use commonhold_report::claims::{Basis, Tolerance};
+use commonhold_sim_report::claims::{Basis, Tolerance};
 
 use super::{Row, above, below, between, parameter, predicted, unmeasured};
 use crate::experiments::{Experiment, Files, POOLS_EIGHT, POOLS_FOUR, POOLS_SIX, POOLS_TWO, as_it_is};
@@ -84,12 +84,12 @@ fn programs_better(at: Seed, part: f64) -> Option<f64> {
     Some(ratios?.into_iter().map(|ratio| if ratio <= 1.0 - part { 1.0 } else { 0.0 }).sum())
 }
 
-/// In how many moments of a trace, of its first so many, something holds of the jobs in each pool.
+/// In how many of a trace's `first` samples `holds` is true of the jobs in the pools.
 fn moments(at: Seed, run: Experiment, first: usize, holds: fn(&[Vec<Option<usize>>]) -> bool) -> Option<f64> {
     let occupancy = at.of(run)?.occupancy.as_ref()?;
     let pools = |moment: &Vec<Option<usize>>| -> Vec<Vec<Option<usize>>> {
-        let of = |cpu: &u32| moment.get(*cpu as usize).copied().flatten();
-        occupancy.pools.iter().map(|pool| pool.iter().map(of).collect()).collect()
+        let job_on = |cpu: &u32| moment.get(*cpu as usize).copied().flatten();
+        occupancy.pools.iter().map(|pool| pool.iter().map(job_on).collect()).collect()
     };
     let found = occupancy.moments.iter().take(first).filter(|moment| holds(&pools(moment))).count();
     Some(real(found as u64))
@@ -266,8 +266,8 @@ pub(super) const ROWS: &[Row] = &[
         below(1.0),
         &FOUR,
         |at| {
-            let of = |run| combined(at, run, FOUR_12);
-            Some(of(FOUR[1])?.max(of(FOUR_4)?).max(of(FOUR_6)?))
+            let response = |run| combined(at, run, FOUR_12);
+            Some(response(FOUR[1])?.max(response(FOUR_4)?).max(response(FOUR_6)?))
         },
     ),
     unmeasured(("PP-F1-V", "001, figure 1", "Response times", ""), Basis::Lost, "only in the figure"),
@@ -337,11 +337,11 @@ pub(super) const ROWS: &[Row] = &[
         below(1.0),
         EIGHT_AND_FOUR,
         |at| {
-            let of = |program: &str| -> Option<f64> {
+            let ratio = |program: &str| -> Option<f64> {
                 let eight: Option<Vec<f64>> = EIGHT.iter().map(|run| at.response(*run, &[program])).collect();
                 divide(at.response(FOUR_4, &[program])?, eight?.into_iter().fold(f64::MAX, f64::min))
             };
-            let ratios: Option<Vec<f64>> = FIVE.iter().map(|program| of(program)).collect();
+            let ratios: Option<Vec<f64>> = FIVE.iter().map(|program| ratio(program)).collect();
             ratios.map(|ratios| ratios.into_iter().fold(f64::MAX, f64::min))
         },
     ),
@@ -374,8 +374,8 @@ pub(super) const ROWS: &[Row] = &[
         below(1.0),
         &[SIX_4, SIX_6],
         |at| {
-            let of = |program| at.change(&[program], SIX_4, SIX_6);
-            divide(of("mm")?, of("hough")?.min(of("simplex")?))
+            let change = |program| at.change(&[program], SIX_4, SIX_6);
+            divide(change("mm")?, change("hough")?.min(change("simplex")?))
         },
     ),
     predicted(

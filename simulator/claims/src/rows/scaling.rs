@@ -13,10 +13,10 @@
 
 use commonhold_contract::Discipline::{Gang, JobCurrency};
 use commonhold_contract::Scheme::Isolate;
-use commonhold_report::claims::{Basis, Tolerance, Unit};
 use commonhold_scale::law::Law;
 use commonhold_scale::{Point, scaling};
 use commonhold_sim::outcome::{LockOutcome, Outcome};
+use commonhold_sim_report::claims::{Basis, Tolerance, Unit};
 
 use super::{Row, above, below, between, parameter, predicted, unmeasured};
 use crate::experiments::{

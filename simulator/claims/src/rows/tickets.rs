@@ -4,7 +4,7 @@
 //! the paper says that progress matches funding.
 
 use commonhold_contract::Scheme::Isolate;
-use commonhold_report::claims::{Basis, Tolerance};
+use commonhold_sim_report::claims::{Basis, Tolerance};
 
 use super::{Row, above, between, parameter, predicted, unmeasured};
 use crate::experiments::{

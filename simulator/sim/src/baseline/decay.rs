@@ -96,7 +96,7 @@ pub(crate) struct Decay {
 }
 
 impl Decay {
-    /// Slices of that length, on so many CPUs.
+    /// `cpus` idle CPUs with slices of `slice_ns`.
     pub(crate) fn new(slice_ns: Time, cpus: u32) -> Decay {
         Decay {
             slice_ns,

@@ -12,11 +12,11 @@ struct Seat {
     charged: Time,
     /// When it looked for a task last.
     looked: Time,
-    /// It was told to look for a task, and has not done so yet.
+    /// A reschedule was requested and is still pending.
     kicked: bool,
 }
 
-/// A task, as far as CPUs are concerned.
+/// A task, as the scheduler sees it.
 #[derive(Debug, Clone, Copy)]
 struct Guest {
     unit: u32,

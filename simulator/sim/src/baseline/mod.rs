@@ -51,7 +51,7 @@ pub(crate) trait Rule {
     fn choose(&mut self, floor: &mut Floor, now: Time, cpu: u32, previous: Option<TaskId>) -> Option<TaskId>;
     /// How long the task on a CPU may still run, in ns, if its time is charged up to `charged`.
     fn slice_left(&self, now: Time, cpu: u32, id: TaskId, charged: Time) -> Time;
-    /// Beyond this wait for a CPU, in ns, a task starves; so many tasks lived at once.
+    /// A task that waits longer for a CPU starves, in ns. `tasks` is the largest number of tasks that lived at once.
     fn patience(&self, switch_ns: Time, tasks: u64) -> Time;
 
     /// Charges every task on a CPU up to now.
@@ -76,7 +76,7 @@ pub(crate) struct Baseline<R> {
 }
 
 impl<R: Rule> Baseline<R> {
-    /// So many CPUs, all idle, without tasks.
+    /// `cpus` idle CPUs, without tasks.
     pub(crate) fn new(rule: R, cpus: u32, units: u32) -> Self {
         Baseline { rule, floor: Floor::new(cpus, units) }
     }

@@ -5,8 +5,8 @@
 //!
 //! Terms: a task's *place* is the CPU where it runs. It begins as that of its parent, or else as the first CPU.
 //!
-//! Algorithm: a task waits in the queue of its place. A CPU takes the first one of its queue; one whose slice is over goes
-//! to the end. A task that is given another place goes there when its CPU looks for a task next, which is at once.
+//! Algorithm: a task waits in the queue of its place. A CPU takes the first task of its queue; a task whose slice has
+//! expired goes to the end. A task that is given another place goes there when its CPU reschedules, which is at once.
 //!
 //! Properties: a task runs at its place and nowhere else. Of n tasks of a place, each has a slice in n.
 //!
@@ -34,7 +34,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// So many CPUs, and slices of that length.
+    /// `cpus` idle CPUs with slices of `slice_ns`.
     pub(crate) fn new(slice_ns: Time, cpus: u32) -> Places {
         let cpus = cpus as usize;
         Places { slice_ns, place: Vec::new(), began: vec![0; cpus], queues: vec![VecDeque::new(); cpus] }

@@ -111,8 +111,8 @@ impl Bus {
 
 /// Looks up each task's slowdown by its rate.
 fn answer(rates_per_ms: &[u32], sorted: &[u32], slowdowns: &[u64], out: &mut Vec<u64>) {
-    let of = |rate: &u32| sorted.binary_search(rate).map_or(MILLIONTH, |at| slowdowns[at]);
-    out.extend(rates_per_ms.iter().map(of));
+    let slowdown = |rate: &u32| sorted.binary_search(rate).map_or(MILLIONTH, |at| slowdowns[at]);
+    out.extend(rates_per_ms.iter().map(slowdown));
 }
 
 /// The slowdown of each of the tasks, in the order of their rates, which are sorted and positive.
@@ -160,7 +160,7 @@ fn streams(rate_per_ms: u64, capacity_per_ms: u64) -> u64 {
     (rate_per_ms * STREAMS_OF_A_FULL_BUS / capacity_per_ms).max(1)
 }
 
-/// The load of each of so many streams that alone take the part `share` of the bus together.
+/// The load of each of `streams` streams that alone use the fraction `share` of the bus together.
 fn load(share: f64, streams: u64) -> f64 {
     if streams == 1 {
         return share;
@@ -174,7 +174,7 @@ fn load(share: f64, streams: u64) -> f64 {
     high
 }
 
-/// What the last of so many equal streams meets from the others.
+/// The slowdown of one of `streams` equal streams by the others.
 fn stretch_alone(load: f64, streams: u64) -> f64 {
     let mut queue = Queue::empty();
     queue.add(load, streams - 1);
@@ -195,7 +195,7 @@ impl Queue {
         1.0 + load * mean
     }
 
-    /// Adds so many streams.
+    /// Adds `streams` streams of this load.
     fn add(&mut self, load: f64, streams: u64) {
         for _ in 0..streams {
             self.add_one(load);

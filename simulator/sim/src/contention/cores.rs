@@ -66,8 +66,8 @@ mod tests {
     #[test]
     fn by_hand() {
         let tasks = [(0, 900_000), (1, 900_000), (2, 900_000), (3, 100_000), (4, 1_000_000), (5, 0)];
-        let of = cores().slowdowns(&tasks);
-        assert_eq!(of, [1_800_000, 1_800_000, MILLIONTH, MILLIONTH, MILLIONTH, MILLIONTH]);
+        let slowdowns = cores().slowdowns(&tasks);
+        assert_eq!(slowdowns, [1_800_000, 1_800_000, MILLIONTH, MILLIONTH, MILLIONTH, MILLIONTH]);
         assert_eq!(Cores::new(&Machine::synthetic("cpus:6").unwrap()), None);
     }
 

@@ -53,14 +53,14 @@ pub struct Slowdown {
 /// The kernel that a machine's CPUs share (seed 000, section 4.2.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
-    /// Waiting for the lock beside so many other CPUs, in millionths of kernel work; never empty.
+    /// Waiting for the lock by the number of other CPUs in the kernel, in millionths of kernel work; never empty.
     lock_wait: Vec<u64>,
     /// Stall that each other CPU adds, in millionths of kernel work.
     stall: u64,
 }
 
 impl Kernel {
-    /// The kernel of a machine of so many CPUs. A lock demand above the whole counts as the whole.
+    /// The kernel of a machine of `cpus` CPUs. A lock demand above the whole counts as the whole.
     pub fn new(contention: &Contention, cpus: usize) -> Self {
         let demand = real(contention.lock_demand.min(MILLIONTH)) / real(MILLIONTH);
         Kernel { lock_wait: lock_waits(demand, cpus.max(1)), stall: contention.stall }
@@ -100,7 +100,7 @@ fn lock_waits(demand: f64, cpus: usize) -> Vec<u64> {
     (0..cpus as u64).map(&mut wait_beside).collect()
 }
 
-/// So many millionths of an amount, to the nearest, halves up; what no 64 bits hold is the most they hold.
+/// `millionths` of an amount, rounded to the nearest, halves up; saturates at 64 bits.
 fn part_of(amount: u64, millionths: u64) -> u64 {
     let exact = u128::from(amount) * u128::from(millionths);
     let whole = u128::from(MILLIONTH);

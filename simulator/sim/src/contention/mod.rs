@@ -10,24 +10,24 @@
 //! - [`Remote`], by where its pages lie;
 //! - [`Shared`], by where the data of its job's other tasks lies, and by what is on the way there beside it.
 //!
-//! These are independent of each other, so a task's slowdown is their product, but for the last two, which add up. [`Caches`] says what coming back to
-//! a CPU costs, once.
+//! These are independent of each other, so a task's slowdown is their product, but for the last two, which add up.
+//! [`Caches`] says what coming back to a CPU costs, once.
 //!
 //! Slowdowns are whole millionths, one million for no slowdown, rounded to the nearest. Floating point appears only
 //! inside the formulas, with the four operations that every machine rounds alike.
 
 mod bus;
 mod cores;
-mod held;
 mod kernel;
+mod last_caches;
 mod refill;
 mod remote;
 mod shared;
 
 pub use bus::Bus;
 pub use cores::Cores;
-pub use held::{Holding, LastCaches};
 pub use kernel::{Kernel, Slowdown};
+pub use last_caches::{Holding, LastCaches};
 pub use refill::{Caches, Left, refill_ns};
 pub use remote::Remote;
 pub use shared::{Shared, Sharer};

@@ -3,7 +3,7 @@
 //! Problem: a task runs fast while the lines it uses are in its CPU's cache. After others ran there, some of these
 //! lines are gone; on another CPU all are. How long does it take to fetch them again?
 //!
-//! Terms: a task's *hot set* is what it keeps in the cache, at most the whole cache (C bytes). A *stint* is one task's
+//! Terms: a task's *hot set* is the data that it keeps in the cache, at most the whole cache (C bytes). A *stint* is one task's
 //! time on a CPU, from a switch to the next.
 //!
 //! Algorithm: each CPU counts the bytes that its tasks had to bring in, and knows the hot set of the latest. A task
@@ -25,7 +25,7 @@
 use crate::Time;
 use crate::scenario::Cache;
 
-/// How long it takes to fetch so many bytes into the cache, in ns.
+/// How long it takes to fetch `bytes` bytes into the cache, in ns.
 #[must_use]
 pub fn refill_ns(cache: &Cache, bytes: u64) -> Time {
     bytes.div_ceil(cache.line_bytes.max(1)).saturating_mul(cache.miss_ns)
@@ -58,7 +58,7 @@ struct Contents {
 }
 
 impl Caches {
-    /// Empty caches for so many CPUs.
+    /// Empty caches for `cpus` CPUs.
     pub fn new(cache: &Cache, cpus: usize) -> Self {
         Caches { cache: *cache, cpus: vec![Contents::default(); cpus] }
     }

@@ -19,7 +19,7 @@
 //! When it is asked: whenever a task comes to a CPU, and whenever one that runs there has got pages. That is exact.
 //! Pages that are taken from it meanwhile are taken from all nodes alike, which leaves L as it was but for rounding.
 //!
-//! Properties: ν is 1 while all pages are local, or as far as local ones, and for a task that has none. It is never
+//! Properties: ν is 1 while all pages are local, or no farther than local ones, and for a task without pages. It is never
 //! below 1. It grows with each latency, with m, and with each page that moves farther away. It is at most the largest
 //! latency by the local one. Constant work per node of the machine for a question.
 //!
@@ -60,8 +60,8 @@ impl Remote {
         self.node_of[cpu]
     }
 
-    /// The time per unit of work, in millionths, of a task on a CPU of `node` that is stalled for so many millionths of its
-    /// time, and of whose pages so many lie in each node; a list that ends early goes on with none.
+    /// The time per unit of work, in millionths, of a task on a CPU of `node`. It is stalled for `stalled_millionths` of its
+    /// time; `pages` counts its pages by node, with zeros for missing nodes.
     #[must_use]
     pub fn slowdown(&self, stalled_millionths: u32, node: usize, pages: &[u64]) -> u64 {
         let row = self.latency.between_ns[node].iter().zip(pages);

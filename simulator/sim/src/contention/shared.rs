@@ -25,8 +25,9 @@
 //! with V visits for a unit of work, X units of work in time. It is iterated [`ROUNDS`] times from no waits, each time half of
 //! the way, which is far beyond a millionth for loads below saturation.
 //!
-//! Properties: nobody is faster than alone. Equal tasks in equal places are slowed equally. A task that shares nothing is not slowed. A longer latency or service
-//! makes nobody faster. The same tasks in the same places give the same answer, in the order of CPUs.
+//! Properties: nobody is faster than alone. Equal tasks in equal places are slowed equally. A task that shares nothing
+//! is not slowed. A longer latency or service makes nobody faster. The same tasks in the same places give the same
+//! answer, in the order of CPUs.
 //!
 //! Limits: only what tasks share goes through stations, not what they have for themselves. Loads are spread evenly in time.
 //!
@@ -65,8 +66,8 @@ pub struct Shared {
 impl Shared {
     /// `None` if no memory of that machine is remote.
     pub fn new(latency: &Latency, machine: &Machine) -> Option<Shared> {
-        let of = |node: u32| machine.cpus.iter().find(|cpu| cpu.node == node).map(|cpu| cpu.socket);
-        let names: Vec<Option<u32>> = machine.nodes.iter().map(|node| of(node.id)).collect();
+        let socket_of = |node: u32| machine.cpus.iter().find(|cpu| cpu.node == node).map(|cpu| cpu.socket);
+        let names: Vec<Option<u32>> = machine.nodes.iter().map(|node| socket_of(node.id)).collect();
         let mut known: Vec<Option<u32>> = Vec::new();
         let socket = names.iter().map(|name| {
             known.iter().position(|one| one == name).unwrap_or_else(|| {

@@ -96,7 +96,7 @@ impl Figures {
         self.busy_ns + if serves { now.saturating_sub(self.last) } else { 0 }
     }
 
-    /// Counts the time since the last event, in which so many waited and were in service.
+    /// Counts the time since the last event, with this number of requests waiting and in service.
     pub(super) fn pass(&mut self, now: Time, waiting: u64, in_service: u64) {
         let span = now.saturating_sub(self.last);
         self.last = self.last.max(now);
@@ -117,7 +117,7 @@ impl Figures {
         }
     }
 
-    /// Counts an arrival that found so many.
+    /// Counts an arrival that found this number of requests.
     pub(super) fn arrive(&mut self, waiting: u64, in_service: u64) {
         self.arrivals += 1;
         self.found_waiting += waiting;

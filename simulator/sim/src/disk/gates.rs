@@ -1,16 +1,16 @@
 //! Rates: what a unit and its sub-units may send to a disk, each way, as the kernel's io.max lets it pass.
 //!
-//! Problem: where a disk heeds no weights, rates are all that holds a unit. The kernel's rates let pass in bursts, and
-//! the policy has to live with these.
+//! Problem: on a disk that ignores weights, only rates hold a unit. The kernel's rates pass requests in bursts, and the
+//! policy must cope with these.
 //!
 //! Terms: a *gate* is a unit's rate one way. A request that must wait there is *held*. A *slice* is 100 ms.
 //!
 //! Algorithm, for each gate:
 //! 1. The first request begins a slice. What the rate allows until the slice's end may pass, all at its begin.
 //! 2. A request passes if it and what passed before it is allowed until the end of the slice that time is in.
-//!    Otherwise it is held, from the end of that slice for as long as what it lacks takes at the rate. A request larger
+//!    Otherwise it is held beyond the end of that slice, for the missing bytes divided by the rate. A request larger
 //!    than a slice's worth thus waits for as long as its size needs.
-//! 3. What was not used is lost once no request came for a slice; so is what was not used two slices ago.
+//! 3. An unused allowance is lost after a slice without requests, or two slices later.
 //! 4. A request goes through the gate of its unit, then through that of the unit around it, and so on. At each gate,
 //!    requests that came from different sub-units take turns, and those of one go in order. One that is held keeps no
 //!    other unit's back.
@@ -218,7 +218,7 @@ impl Gate {
         true
     }
 
-    /// A slice that is over is followed by another, unless some are held that count on it.
+    /// Replaces an expired slice by the next, unless held requests still count on it.
     fn renew(&mut self, now: Time, others: bool) {
         if now >= self.ends && !others {
             (self.begun, self.passed) = (now, 0);

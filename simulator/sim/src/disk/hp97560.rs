@@ -148,7 +148,7 @@ impl Hp97560 {
         let done = if end > buffer.next { bus_done.max(media_done) } else { bus_done };
         self.buffer =
             Some(Buffer { from: buffer.from, next, at: media_done, fence: fence(end).max(buffer.fence) });
-        // The overhead runs beside the reading on; only what it adds is told apart.
+        // The overhead overlaps with the read-ahead; only the rest counts as overhead.
         service.overhead_ns = service.overhead_ns.min(done - now);
         let late_ns = if end > buffer.next { at.saturating_sub(now + service.overhead_ns) } else { 0 };
         service.rotation_ns = late_ns.min(done - now - service.overhead_ns);
@@ -310,7 +310,7 @@ mod tests {
         assert!(drive.move_ns(18, 19) <= CYLINDER_SKEW * SECTOR);
     }
 
-    /// Bytes a second for so many sectors in so many ns.
+    /// The rate of `sectors` sectors in `ns` nanoseconds, in bytes per second.
     #[allow(clippy::cast_precision_loss, reason = "both below 2^53")]
     fn bytes_per_s(sectors: u64, ns: Time) -> f64 {
         sectors as f64 * 512.0 / (ns as f64 / 1e9)

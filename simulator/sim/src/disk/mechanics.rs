@@ -41,7 +41,7 @@ pub(super) struct Way {
 pub(super) struct Costs {
     pub(super) read: Way,
     pub(super) write: Way,
-    /// So many sectors take so long, on one channel.
+    /// Sectors, and the time that they take on one channel.
     pub(super) span: (u64, Time),
     pub(super) channels: u64,
 }
@@ -68,7 +68,7 @@ impl Costs {
 pub(super) enum Mechanics {
     /// With an arm.
     Hp97560(Box<Hp97560>),
-    /// Without: a time per request, another per sector, so many at a time.
+    /// Without an arm: a time per request, a time per sector, several channels side by side.
     Flat {
         /// Per read.
         read_ns: Time,

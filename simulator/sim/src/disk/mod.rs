@@ -13,9 +13,9 @@
 //!
 //! A disk of the order `linux` can do what a policy on a live machine asks of Linux: [`Drive::cap`] is io.max,
 //! [`Drive::weigh`] io.weight, and [`Drive::facts`] what a backend would observe, with [`Stalls`] for io.pressure.
-//! Where it heeds weights, it hands the device no more than the device serves, so that requests wait where it is known
-//! whose they are; io.cost does that too. Where it does not, the device takes 32 requests, as a drive with a queue of
-//! its own does. These wait there whosever they are, and the policy finds out by the times that they take.
+//! A disk that honours weights hands the device no more requests than it serves at once, as io.cost does, so that requests
+//! wait where their units are known. Otherwise the device queues 32 requests, as a drive with an internal queue does. These
+//! wait regardless of their units, and the policy sees only how long they take.
 //!
 //! Properties: deterministic, whole nanoseconds. Every request completes exactly once. Nothing is started early
 //! because the caller is late: times are those of the calls. Cost per request: O(units that wait), which are no more
@@ -129,8 +129,8 @@ struct InService {
 
 impl Drive {
     /// A disk at rest. `order` is `disk.order`, or what the scheme implies; `shares` are the units' relative shares of
-    /// this disk by [`UnitId::index`], 0 for none. Of the order `linux`, it is one that heeds weights, for units without
-    /// sub-units; shares do not count there.
+    /// this disk by [`UnitId::index`], 0 for none. A disk of the order `linux` ignores the shares; it honours weights, and its
+    /// units have no sub-units.
     pub fn new(disk: &Disk, order: DiskOrder, shares: &[u64]) -> Drive {
         let mechanics = Mechanics::new(&disk.model);
         let is_linux = matches!(order, DiskOrder::Linux);
@@ -158,7 +158,7 @@ impl Drive {
     }
 
     /// A disk of the order `linux` at rest, for units with these parents, by [`UnitId::index`]. `weighs` says whether it
-    /// heeds weights, as one that was measured does on Linux. All weights are 100, and no unit has a rate.
+    /// honours weights, as a calibrated disk does on Linux. All weights are 100, and no unit has a rate.
     pub fn linux(disk: &Disk, parents: &[Option<UnitId>], weighs: bool) -> Drive {
         let drive = Drive::new(disk, DiskOrder::Linux, &[]);
         let channels = drive.mechanics.channels();
@@ -171,7 +171,7 @@ impl Drive {
         }
     }
 
-    /// With a device that takes so many requests, waiting there or in service; at least as many as it serves at once.
+    /// Sets how many requests the device takes, waiting there or in service; at least as many as it serves at once.
     #[must_use]
     pub fn with_depth(self, depth: usize) -> Drive {
         Drive { depth: depth.max(self.mechanics.channels()), ..self }
@@ -198,8 +198,8 @@ impl Drive {
         self.gates.set(now, unit, true, write);
     }
 
-    /// Gives a unit this weight among its siblings from now on: from 1 to 1000, what is beyond counts as the bound. Only a
-    /// disk of the order `linux` that heeds weights does. Call [`Drive::start`] afterwards.
+    /// Sets a unit's weight among its siblings, clamped to 1..=1000. Has an effect only on a disk of the order `linux` that
+    /// honours weights. Call [`Drive::start`] afterwards.
     pub fn weigh(&mut self, now: Time, unit: UnitId, weight: u32) {
         self.pass(now);
         self.order.weigh(unit, weight);
@@ -310,7 +310,7 @@ impl Drive {
         }
     }
 
-    /// When to call [`Drive::complete`]: a request is done then, or a wait of the policy, or at a unit's rate, is over.
+    /// When to call [`Drive::complete`]: a request completes then, or a wait ends that the policy or a unit's rate imposed.
     pub fn next(&self) -> Option<Time> {
         let done = self.in_service.first_key_value().map(|((time, _), _)| *time);
         [done, self.decision, self.gates.next()].into_iter().flatten().min()
@@ -332,7 +332,7 @@ impl Drive {
         Some(Finished { request, waited_ns, service_ns: service.total_ns() })
     }
 
-    /// The kernel is told of the last request that is done only after so long: what it counts as the request's time.
+    /// Delays the kernel's notice of the latest completed request by `late`, which counts as part of the request's time.
     pub fn told_late(&mut self, late: Time) {
         self.taken_ns += late;
     }
@@ -404,7 +404,7 @@ impl Drive {
         self.device.push(Handed { request, turn_of: unit, arrived, handed: now });
     }
 
-    /// Begins what the device holds, as far as it serves so many.
+    /// Begins requests that the device holds, up to the number that it serves at once.
     fn begin(&mut self, now: Time) {
         while self.in_service.len() < self.mechanics.channels() {
             let head = self.mechanics.has_arm().then_some(self.head);

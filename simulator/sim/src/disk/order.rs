@@ -1,6 +1,6 @@
-//! Which request goes next: what a policy is told, and what it answers.
+//! Which request goes next: what a policy is given, and what it answers.
 //!
-//! A policy sees the queue, and is told of arrivals, starts and ends. It does not see how long a request will take.
+//! A policy sees the queue, and is notified of arrivals, starts and ends. It does not see how long a request will take.
 //! There is one exception: a start carries the time that the model has worked out, for disks that serve several side
 //! by side.
 
@@ -45,7 +45,7 @@ impl From<Option<(UnitId, Place)>> for Choice {
 pub(super) struct Transfer<'a> {
     /// In whose turn it went.
     pub(super) turn_of: UnitId,
-    /// The unit that pays for so many sectors.
+    /// The units that pay, each with its sectors.
     pub(super) charged: &'a [(UnitId, u64)],
     /// Sectors in all.
     pub(super) sectors: u64,

@@ -26,7 +26,7 @@ struct Clock {
 }
 
 impl Stalls {
-    /// No task of so many units waits.
+    /// Stalls of `units` units, of which no task waits.
     pub fn new(units: usize) -> Stalls {
         Stalls { units: vec![Clock::default(); units] }
     }
@@ -46,7 +46,7 @@ impl Stalls {
         }
     }
 
-    /// A task of `unit` that waited has what it waited for.
+    /// A task of `unit` ends its wait.
     pub fn wait_ends(&mut self, now: Time, unit: UnitId) {
         if let Some(clock) = self.units.get_mut(unit.index()) {
             debug_assert!(clock.waiting > 0, "a wait ends that did not begin");

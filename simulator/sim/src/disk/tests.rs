@@ -51,7 +51,7 @@ fn read(unit: UnitId, lba: u64, sectors: u32) -> Request {
     Request { id: 0, unit, lba, sectors, write: false, owners: Vec::new() }
 }
 
-/// A process that keeps so many requests outstanding, and thinks before each.
+/// A process that keeps several requests outstanding, and thinks before each.
 #[derive(Debug, Clone)]
 struct Stream {
     unit: UnitId,
@@ -372,7 +372,7 @@ fn a_light_unit_waits_for_a_bounded_number_of_sectors() {
     }
 }
 
-/// Two heavy units: whoever is denied comes back. Under Position the second would never be served.
+/// Two heavy units: one that is denied comes back. Under Position the second would never be served.
 #[test]
 fn a_denied_unit_comes_back() {
     for threshold in [0, 64, 256] {

@@ -19,7 +19,7 @@ use commonhold_policy::tree::outermost;
 use super::Engine;
 use super::files::Purpose;
 use super::patience::Wait;
-use super::task::{State, Task};
+use super::task::{Task, TaskState};
 use crate::Time;
 use crate::outcome::Outcome;
 use crate::scenario::Scheduler;
@@ -119,7 +119,8 @@ impl Engine<'_> {
         audit.expect(self.now, wanting == known, || {
             format!("{wanting} tasks are runnable, and {known} are on CPUs and in queues")
         });
-        let for_disks = |task: &&Task| matches!(task.state, State::Transfer | State::File | State::Throttled);
+        let for_disks =
+            |task: &&Task| matches!(task.state, TaskState::Transfer | TaskState::File | TaskState::Throttled);
         let (stuck, under_way) =
             (self.tasks.iter().filter(for_disks).count(), self.purposes.len() - self.free_purposes.len());
         audit.expect(self.now, stuck == 0 || under_way > 0, || {
@@ -255,16 +256,16 @@ impl Engine<'_> {
         for (id, account) in contract.held().zip(&ledger.accounts) {
             let family = || contract.held().filter(|other| membership::is_within(contract, *other, id));
             let sum = |of: fn(&Account) -> u64| family().map(|id| of(self.kernel.account(id.0))).sum::<u64>();
-            let told = [account.used_ns, account.lent_ns, account.borrowed_ns, account.called_back];
+            let booked = [account.used_ns, account.lent_ns, account.borrowed_ns, account.called_back];
             let found = [
                 sum(Account::used_ns),
                 sum(|account| account.lent_ns),
                 sum(|account| account.borrowed_ns),
                 family().map(|id| self.kernel.unit(id.0).recalls).sum(),
             ];
-            audit.expect(self.now, told == found, || {
+            audit.expect(self.now, booked == found, || {
                 format!(
-                    "{}: used, lent, borrowed, called back are {told:?} in the ledger, and {found:?}",
+                    "{}: used, lent, borrowed, called back are {booked:?} in the ledger, and {found:?}",
                     account.unit
                 )
             });

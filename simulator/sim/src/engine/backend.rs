@@ -30,7 +30,7 @@ use crate::scenario::{Enforces, MemoryLoans, Scenario};
 
 /// What the machine remembers of the orders that hold.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct BackendState {
     switches: Switches,
     /// When facts of memory are due, and when they were given last.
     memory_due: Time,
@@ -53,10 +53,10 @@ pub(super) struct Held {
     next_turn: Time,
 }
 
-impl Held {
-    pub(super) fn new(scenario: &Scenario) -> Held {
+impl BackendState {
+    pub(super) fn new(scenario: &Scenario) -> BackendState {
         let contract = &scenario.contract;
-        Held {
+        BackendState {
             switches: Switches::new(contract),
             refused: vec![0; contract.units.len()],
             refused_before: vec![0; contract.units.len()],
@@ -278,7 +278,7 @@ impl Engine<'_> {
             .collect()
     }
 
-    /// What memory there is to see; that a unit was short is told once.
+    /// The facts about memory. A unit's shortage is reported once.
     fn memory_facts(&mut self) -> MemoryFacts {
         let frame = self.frame_bytes();
         if self.now >= self.held.memory_due {

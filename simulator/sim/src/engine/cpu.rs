@@ -6,7 +6,7 @@ use commonhold_policy::share::part_of;
 use super::gates::Gate;
 use super::program::Next;
 use super::speed::{ALONE, Slow, beside_interrupts, refill_from, stretched};
-use super::task::State;
+use super::task::TaskState;
 use super::{Engine, NONE};
 use crate::Time;
 use crate::scenario::{CallBack, Interrupts};
@@ -20,13 +20,13 @@ pub(super) struct Cpu {
     /// Up to when its time is accounted.
     pub(super) accounted: Time,
     pub(super) slow: Slow,
-    /// What of it is for where the task's memory lies, as a factor in millionths.
+    /// The part of `slow` due to the node of the task's memory: a factor in millionths.
     pub(super) far: u64,
-    /// And for where the data of its job's other tasks lies: so much more, in millionths.
+    /// What data in the nodes of the job's other tasks adds to that factor, in millionths.
     pub(super) shared: u64,
     /// What its task holds of the last-level cache, in bytes.
     held: u64,
-    /// What of it is for interrupts, likewise.
+    /// The part of `slow` due to interrupts, likewise.
     interrupted: u64,
     next_tick: Time,
     /// It has to look for a task anew, then.
@@ -158,10 +158,10 @@ impl Engine<'_> {
         self.account(at);
         if let Some(left) = before {
             let task = &mut self.tasks[left as usize];
-            // A task that goes before its switch is over has not paid for all of it.
+            // A task that leaves before its switch has ended has not paid for all of it.
             let unpaid = self.cpus[at].since.saturating_sub(self.now);
             self.instances[task.instance as usize].spent.switch_ns -= unpaid;
-            if task.state != State::Ended {
+            if task.state != TaskState::Ended {
                 self.memory.ran(task.space);
             }
             task.cache = self.caches.as_ref().map(|caches| caches.leave(at));

@@ -11,7 +11,7 @@ use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
 
 use super::program::Done;
-use super::task::State;
+use super::task::TaskState;
 use super::{Engine, NONE, number};
 use crate::Time;
 use crate::disk::Request;
@@ -24,7 +24,7 @@ const COPIES: u32 = 3;
 pub(super) const SECTOR: u64 = 512;
 /// Clusters that the pager takes from a unit at once.
 const PAGED_AT_ONCE: u32 = 4;
-/// Pieces of a fragmented file lie so many times their size apart.
+/// Pieces of a fragmented file are this many times their size apart.
 const SCATTER: u64 = 6;
 
 /// A file of an instance, or of the whole machine.
@@ -134,7 +134,7 @@ impl Engine<'_> {
         file
     }
 
-    /// A place on a drive for so many sectors: one file behind the other, over four fifths of it; the rest is swap.
+    /// Allocates `room` sectors of a drive: files follow each other on the first four fifths; the rest is swap.
     fn place(&mut self, drive: usize, room: u64) -> u64 {
         let most = self.drives[drive].sectors() / 5 * 4;
         let at = self.file_at[drive];
@@ -316,7 +316,7 @@ impl Engine<'_> {
         let Some((copies, most)) = state.copies else { return Done::Next };
         let lacking = self.memory.cached(state.cache).min(most).saturating_sub(self.memory.cached(copies));
         let task = &mut self.tasks[id as usize];
-        // From here on, the read is over, and this alone is tried again.
+        // The read has ended: only the copies are tried again from here on.
         task.stage = COPIES;
         let (unit, accessed) = (UnitId(task.unit), u64::from(task.copies));
         let some = lacking.min(accessed).min(self.memory.request_pages_max());
@@ -356,14 +356,14 @@ impl Engine<'_> {
         }
     }
 
-    /// How many of the pages of an access are not in the cache: each by the part that is there, of the whole file or of
-    /// what of it was read and written in sequence.
+    /// How many pages of an access miss the cache. The hit rate is the cached part of the whole file (random access), or of the
+    /// part that was read and written in sequence.
     fn misses(&mut self, id: TaskId, file: u32, random: bool) -> u32 {
         let state = &self.files[file as usize];
-        let of = if random { state.pages } else { state.front.max(1) };
-        let cached = self.memory.cached(state.cache).min(of);
+        let whole = if random { state.pages } else { state.front.max(1) };
+        let cached = self.memory.cached(state.cache).min(whole);
         let task = &mut self.tasks[id as usize];
-        let missing = (0..task.pages).filter(|_| task.chance.below(of) >= cached).count();
+        let missing = (0..task.pages).filter(|_| task.chance.below(whole) >= cached).count();
         let (unit, hits) = (task.unit, u64::from(task.pages) - missing as u64);
         let cache = state.cache;
         if hits > 0 {
@@ -393,7 +393,7 @@ impl Engine<'_> {
         (task.from_page, task.pages, task.transfers) = (from + some, small(pages - some), 1);
         let (lba, sectors) = (self.lba(file, from), self.sectors(some));
         self.transfer(drive, unit, lba, sectors, false, Purpose::Task(id));
-        Done::Wait(State::Transfer)
+        Done::Wait(TaskState::Transfer)
     }
 
     /// A read in sequence: asks for what is needed and for what comes next, and waits for what is needed.
@@ -430,7 +430,7 @@ impl Engine<'_> {
             return Done::Next;
         }
         state.waiting.push((id, need));
-        Done::Wait(State::File)
+        Done::Wait(TaskState::File)
     }
 
     pub(super) fn write(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool, sync: bool) -> Done {
@@ -469,7 +469,7 @@ impl Engine<'_> {
         if !sync && self.memory.dirty_pages() >= self.dirty_limit() {
             self.write_behind();
             self.throttled.push_back(id);
-            return Done::Wait(State::Throttled);
+            return Done::Wait(TaskState::Throttled);
         }
         if pages == 0 {
             return Done::Next;
@@ -506,7 +506,7 @@ impl Engine<'_> {
         let drive = self.files[file as usize].drive;
         self.tasks[id as usize].transfers = 1;
         self.transfer(drive, unit, lba, sectors, true, Purpose::Task(id));
-        Done::Wait(State::Transfer)
+        Done::Wait(TaskState::Transfer)
     }
 
     pub(super) fn write_metadata(&mut self, id: TaskId, named: u16, delayed: bool) -> Done {
@@ -616,7 +616,7 @@ impl Engine<'_> {
             return Done::Again;
         }
         self.starved[unit as usize].push_back(id);
-        Done::Wait(State::Frame)
+        Done::Wait(TaskState::Frame)
     }
 
     /// The machine's own work on memory is due: the pager's, and what has been dirty for long is written behind.
@@ -700,7 +700,7 @@ impl Engine<'_> {
                 return self.make_room(id, some);
             }
             self.tasks[id as usize].touched += some;
-            // The fault's own time is part of what the kernel computes for the program.
+            // The fault's own time is part of the kernel's work for the program.
             let fault = self.scenario.hardware.kernel.fault_ns;
             self.tasks[id as usize].beyond += fault;
             self.stretch(id);
@@ -722,7 +722,7 @@ impl Engine<'_> {
             task.transfers = 1;
             self.instances[task.instance as usize].spent.faults += 1;
             self.transfer(drive, unit, lba, sectors, false, Purpose::Task(id));
-            return Done::Wait(State::Transfer);
+            return Done::Wait(TaskState::Transfer);
         }
         self.stretch(id);
         Done::Compute

@@ -15,7 +15,7 @@ use commonhold_policy::plan::{GangOrder, Plan};
 use commonhold_policy::{JobId, SharedUse};
 
 use super::Engine;
-use super::task::State;
+use super::task::TaskState;
 use crate::Time;
 
 /// Jobs that are stopped.
@@ -85,7 +85,7 @@ impl Engine<'_> {
         let arrives = self.now + self.scenario.hardware.kernel.signal_ns;
         let task = &mut self.tasks[id as usize];
         task.gate = Gate::Shut(arrives);
-        if task.state == State::Stopped {
+        if task.state == TaskState::Stopped {
             // It was to go on, and had not heard of it.
             let timer = self.task_timer(id);
             self.timers.clear(timer);
@@ -99,7 +99,7 @@ impl Engine<'_> {
     fn open(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         task.gate = Gate::Open;
-        if task.state == State::Stopped {
+        if task.state == TaskState::Stopped {
             let arrives = self.now + self.scenario.hardware.kernel.signal_ns;
             let timer = self.task_timer(id);
             self.timers.set(timer, arrives);
@@ -110,10 +110,10 @@ impl Engine<'_> {
     pub(super) fn stops(&mut self, id: TaskId) -> bool {
         let task = &mut self.tasks[id as usize];
         let due = matches!(task.gate, Gate::Shut(due) if due <= self.now);
-        if !due || task.keeps > 0 || task.state != State::Runnable {
+        if !due || task.keeps > 0 || task.state != TaskState::Runnable {
             return false;
         }
-        task.state = State::Stopped;
+        task.state = TaskState::Stopped;
         task.since = self.now;
         let unit = task.runs_for;
         self.units.stopped(unit);
@@ -123,7 +123,7 @@ impl Engine<'_> {
     /// A stopped task goes on.
     pub(super) fn resume(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
-        task.state = State::Runnable;
+        task.state = TaskState::Runnable;
         // It wanted a CPU all along.
         self.instances[task.instance as usize].spent.waited_ns += self.now - task.since;
         task.since = self.now;

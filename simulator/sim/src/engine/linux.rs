@@ -5,7 +5,7 @@ use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
 
 use super::Engine;
-use super::task::State;
+use super::task::TaskState;
 use crate::memory::Reclaimed;
 
 impl Engine<'_> {
@@ -47,7 +47,7 @@ impl Engine<'_> {
         }
     }
 
-    /// It has what it waited for.
+    /// Its wait has ended.
     pub(super) fn stall_ends(&mut self, id: TaskId) {
         let (memory, disk, unit) = self.stalls_on(id);
         if memory {
@@ -60,8 +60,8 @@ impl Engine<'_> {
 
     fn stalls_on(&self, id: TaskId) -> (bool, bool, UnitId) {
         let task = &self.tasks[id as usize];
-        let disk = matches!(task.state, State::Transfer | State::File | State::Throttled);
-        let memory = task.state == State::Frame || disk && self.reads_back(id);
+        let disk = matches!(task.state, TaskState::Transfer | TaskState::File | TaskState::Throttled);
+        let memory = task.state == TaskState::Frame || disk && self.reads_back(id);
         (memory, disk, UnitId(task.unit))
     }
 }

@@ -10,12 +10,12 @@
 //!
 //! Measured, on every machine: a call-back begins at the moment at which a lender is short. It lasts until all that
 //! the lender is allowed is its own or free, until a period passed in which it got everything it asked for, or until
-//! the lender has ended. A call-back that goes on when the run ends counts as far as it got.
+//! the lender has ended. A call-back in progress when the run ends counts with its length so far.
 //!
 //! Checked, where loans are bounded:
 //! - No loan grows beyond what would be back within the promise, if all are called back at once.
 //! - While something is called back, a unit that owes frames has some on their way as long as it has any to give. So a
-//!   call-back takes what disks need for it and no more.
+//!   call-back lasts no longer than its disk requests need.
 //!
 //! Whether this keeps what was promised is a figure (`late`): a disk may have other work then than when its pace was learnt.
 
@@ -257,7 +257,7 @@ impl Engine<'_> {
         self.loans.units[id.index()].waited_ns
     }
 
-    /// Whether so many frames are there again for a unit that called them back: it need give none of its own.
+    /// Whether a call-back of the unit has brought `pages` frames back, so that the unit need not give up its own.
     pub(super) fn came_back(&self, id: UnitId, pages: u64) -> bool {
         let unit = &self.loans.units[id.index()];
         let calls = unit.call.is_some() || unit.called_at == Some(self.now);

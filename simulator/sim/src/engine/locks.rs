@@ -39,7 +39,7 @@ use commonhold_dispatch::TaskId;
 
 use super::Engine;
 use super::program::Done;
-use super::task::State;
+use super::task::TaskState;
 use crate::Time;
 use crate::scenario::Op;
 
@@ -124,7 +124,7 @@ impl Lock {
         figures
     }
 
-    /// The line goes to a task, the last of so many stops: when it is there.
+    /// Moves the cache line to a task by way of `stops - 1` other CPUs. Returns its arrival time.
     fn fetch_line(&mut self, now: Time, id: TaskId, stops: usize, line_ns: Time) -> Time {
         if self.line_with != Some(id) || stops > 1 {
             let span = line_ns.saturating_mul(stops as u64);
@@ -162,7 +162,7 @@ impl Engine<'_> {
         if self.inherits(number) {
             self.lend_to_holders(number);
         }
-        Done::Wait(State::Lock)
+        Done::Wait(TaskState::Lock)
     }
 
     /// A task waits on its CPU, and comes back to this op.
@@ -290,7 +290,7 @@ impl Engine<'_> {
         let ops = &self.scenario.workload.programs[task.program as usize].ops;
         match ops.get(task.pc as usize) {
             // One that spins for the lock's line has the lock.
-            Some(Op::Acquire { lock, .. }) if task.state == State::Lock || task.spins => {
+            Some(Op::Acquire { lock, .. }) if task.state == TaskState::Lock || task.spins => {
                 Some(*lock).filter(|lock| !self.locks[*lock as usize].is_held_by(id))
             }
             _ => None,
@@ -327,7 +327,8 @@ impl Engine<'_> {
     /// A task that runs for another unit than it is to, if there is one outside of circles.
     pub(super) fn runs_for_the_wrong(&self) -> Option<TaskId> {
         let wrong = |id: &TaskId| self.tasks[*id as usize].runs_for != self.inherited(*id);
-        let live = (0..).zip(&self.tasks).filter(|(_, task)| task.state != State::Ended).map(|(id, _)| id);
+        let live =
+            (0..).zip(&self.tasks).filter(|(_, task)| task.state != TaskState::Ended).map(|(id, _)| id);
         live.filter(wrong).find(|id| !self.waits_on(*id, *id))
     }
 
@@ -335,7 +336,7 @@ impl Engine<'_> {
     fn run_for(&mut self, id: TaskId, unit: u32) {
         let task = &mut self.tasks[id as usize];
         let before = core::mem::replace(&mut task.runs_for, unit);
-        if task.state == State::Runnable {
+        if task.state == TaskState::Runnable {
             // The policy is to know which units want CPUs: a unit whose turn never comes has nothing to lend.
             self.units.blocked(before);
             self.units.became_runnable(unit);

@@ -45,7 +45,7 @@ use crate::scenario::{DiskOrder, Enforces, Scenario};
 use crate::timers::{TimerId, Timers};
 
 use audit::Audit;
-use backend::Held;
+use backend::BackendState;
 use cpu::Cpu;
 use files::{FileState, Purpose};
 use gates::Gates;
@@ -130,7 +130,7 @@ pub(crate) struct Engine<'a> {
     wakes: Vec<Waits>,
     /// The loop that holds the contract; it is away while it has its turn.
     steward: Option<Steward>,
-    held: Held,
+    held: BackendState,
     units: Units,
     loans: Loans,
     audit: Audit,
@@ -234,7 +234,7 @@ impl<'a> Engine<'a> {
             rounds,
             wakes: vec![Waits::default(); scenario.workload.jobs.len()],
             steward: Some(Steward::new(scenario.contract.clone(), hardware.machine.clone())),
-            held: Held::new(scenario),
+            held: BackendState::new(scenario),
             units: Units::new(scenario),
             loans: Loans::new(scenario),
             audit: Audit::new(units),

@@ -221,7 +221,7 @@ impl Patience {
         }
     }
 
-    /// The longest wait among so many rivals and during so many changes; nothing if there is no bound.
+    /// The longest wait among `rivals` tasks during `changes` changes of rights; `None` if there is no bound.
     fn bound_among(&self, queue: &Queue, rivals: u64, changes: u64) -> Option<Time> {
         if queue.entitled == 0 {
             return None;
@@ -235,7 +235,7 @@ impl Patience {
         Some(if queue.unruly { bound.max(self.rescued_ns(rivals)) } else { bound })
     }
 
-    /// Within this time each of so many rivals is rescued.
+    /// Each of `rivals` tasks is rescued within this time.
     fn rescued_ns(&self, rivals: u64) -> Time {
         let rounds = rivals.saturating_mul(self.slice_ns).div_ceil(self.cpus * RESCUES_NS);
         RESCUED_NS.saturating_mul(rounds.max(1))
@@ -316,7 +316,7 @@ mod tests {
             patience.came(unit);
         }
         assert_eq!(patience_ends(&patience, 2), Some(80 * MS + MS / 10));
-        // Two that have left before it began to wait are none.
+        // Two that left before it began to wait do not count.
         for _ in 0..2 {
             patience.came(2);
             patience.went(2);

@@ -6,7 +6,7 @@
 
 use commonhold_dispatch::TaskId;
 
-use super::task::State;
+use super::task::TaskState;
 use super::{Engine, NONE};
 use crate::Time;
 use crate::chance::Chance;
@@ -28,7 +28,7 @@ pub(super) enum Done {
     /// It computes now, and comes back to this op.
     Compute,
     /// It waits now, and comes back to this op.
-    Wait(State),
+    Wait(TaskState),
     /// Something changed: look at this op again.
     Again,
 }
@@ -37,7 +37,7 @@ pub(super) enum Done {
 const KERNEL: u32 = 1_000_000;
 
 impl Engine<'_> {
-    /// Takes a task as far as it gets.
+    /// Runs a task's steps until one takes time or blocks.
     pub(super) fn advance(&mut self, id: TaskId) -> Next {
         loop {
             if self.tasks[id as usize].beyond > 0 {
@@ -50,7 +50,7 @@ impl Engine<'_> {
             let program = &self.scenario.workload.programs[task.program as usize];
             let Some(op) = program.ops.get(task.pc as usize).copied() else {
                 if task.alive > 0 {
-                    return self.block(id, State::Children);
+                    return self.block(id, TaskState::Children);
                 }
                 self.end(id);
                 self.units.blocked(self.tasks[id as usize].runs_for);
@@ -69,8 +69,8 @@ impl Engine<'_> {
         }
     }
 
-    fn block(&mut self, id: TaskId, state: State) -> Next {
-        if state == State::Sleeping {
+    fn block(&mut self, id: TaskId, state: TaskState) -> Next {
+        if state == TaskState::Sleeping {
             self.count_answer(id);
         }
         let task = &mut self.tasks[id as usize];
@@ -171,7 +171,7 @@ impl Engine<'_> {
         let until = self.now.saturating_add(span).saturating_add(self.lateness());
         let timer = self.task_timer(id);
         self.timers.set(timer, until);
-        Done::Wait(State::Sleeping)
+        Done::Wait(TaskState::Sleeping)
     }
 
     fn run_children(&mut self, id: TaskId, program: u16, times: u32, at_once: u32, beside: bool) -> Done {
@@ -195,7 +195,7 @@ impl Engine<'_> {
             task.stage = 2;
             return self.charge(id, fork_ns);
         }
-        if task.alive > 0 && !beside { Done::Wait(State::Children) } else { Done::Next }
+        if task.alive > 0 && !beside { Done::Wait(TaskState::Children) } else { Done::Next }
     }
 
     fn come_to_barrier(&mut self, id: TaskId, parties: u32, spin: bool) -> Done {
@@ -216,7 +216,7 @@ impl Engine<'_> {
                 task.bus = 0;
                 return Done::Compute;
             }
-            return Done::Wait(State::Barrier);
+            return Done::Wait(TaskState::Barrier);
         }
         for other in self.barriers.remove(&group).unwrap_or_default() {
             if self.tasks[other as usize].spins {

@@ -10,7 +10,7 @@ use crate::Time;
 use crate::outcome::RoundsOutcome;
 use crate::scenario::{Job, Op, Workload};
 
-/// Entries over time are at most so many.
+/// The largest number of entries over time.
 const ENTRIES_MAX: Time = 1_000;
 /// The least time between two of them, in ns.
 const EVERY_MIN_NS: Time = 1_000_000_000;

@@ -23,14 +23,14 @@ use commonhold_policy::{JobFacts, JobId, Seats, ThreadFacts, ThreadId};
 
 use super::Engine;
 use super::gates::Had;
-use super::task::State;
+use super::task::TaskState;
 use crate::Time;
 use crate::chance::Chance;
 use crate::contention::Sharer;
 use crate::memory::SpaceId;
 use crate::scenario::{Scenario, Scheduler};
 
-/// So many bytes are copied in a nanosecond, as `migrate_pages(2)` does.
+/// Bytes that `migrate_pages(2)` copies in a nanosecond.
 const COPIED_PER_NS: u64 = 1;
 
 /// Which CPUs are taken, and by which tasks.
@@ -130,7 +130,7 @@ impl Engine<'_> {
     /// A new task waits for its CPU.
     pub(super) fn await_seat(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
-        task.state = State::Seat;
+        task.state = TaskState::Seat;
         self.units.blocked(task.runs_for);
         self.turn_by(self.now);
     }
@@ -166,7 +166,7 @@ impl Engine<'_> {
         self.seating.means == Seats::Cpus && self.remote.is_some()
     }
 
-    /// The jobs as the policy sees them. What a task wanted is told once.
+    /// The jobs as the policy sees them. A task's wishes are reported once.
     pub(super) fn jobs(&mut self) -> Vec<JobFacts> {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
         let (fixed, brings) = (self.seating.is_fixed(), self.brings());
@@ -175,7 +175,7 @@ impl Engine<'_> {
         for (serial, id) in placed {
             let job = self.placed_job(id);
             let task = &mut self.tasks[id as usize];
-            let wants = core::mem::replace(&mut task.wanted, task.state == State::Runnable);
+            let wants = core::mem::replace(&mut task.wanted, task.state == TaskState::Runnable);
             let task = &self.tasks[id as usize];
             let facts = jobs.entry(job).or_insert_with(|| JobFacts {
                 job,
@@ -324,7 +324,7 @@ impl Engine<'_> {
         self.seating.taken[cpu as usize] = Some(id);
         self.tasks[id as usize].seat = Some(cpu);
         self.kernel.seat(id, Some(cpu));
-        if self.tasks[id as usize].state == State::Seat {
+        if self.tasks[id as usize].state == TaskState::Seat {
             self.wake(id);
         }
     }
@@ -333,7 +333,7 @@ impl Engine<'_> {
     fn refuse(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         let is_first = self.instances[task.instance as usize].members.first() == Some(&id);
-        if task.state == State::Seat && !is_first {
+        if task.state == TaskState::Seat && !is_first {
             self.end(id);
         }
     }

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use commonhold_dispatch::TaskId;
 
-use super::task::{State, Task};
+use super::task::{Task, TaskState};
 use super::{Engine, NONE};
 use crate::outcome::Stuck;
 use crate::scenario::Op;
@@ -30,7 +30,7 @@ impl Engine<'_> {
         let goes_on = self.who_goes_on();
         let mut found: BTreeMap<u32, Stuck> = BTreeMap::new();
         let stuck = self.tasks.iter().zip(0..).zip(&goes_on).filter(|(_, goes_on)| !**goes_on);
-        for ((task, id), _) in stuck.filter(|((task, _), _)| task.state != State::Ended) {
+        for ((task, id), _) in stuck.filter(|((task, _), _)| task.state != TaskState::Ended) {
             let (number, workload) = (self.job_of(task), &self.scenario.workload);
             let of_job = found.entry(number).or_insert_with(|| Stuck {
                 job: workload.jobs[number as usize].name.clone(),
@@ -48,7 +48,7 @@ impl Engine<'_> {
                         of_job.locks.push(lock.clone());
                     }
                 }
-                None if self.wait_of(task) == State::Barrier => of_job.at_barriers += 1,
+                None if self.wait_of(task) == TaskState::Barrier => of_job.at_barriers += 1,
                 None => of_job.for_children += 1,
             }
         }
@@ -57,20 +57,23 @@ impl Engine<'_> {
 
     fn who_goes_on(&self) -> Vec<bool> {
         let waits = |task: &Task| {
-            matches!(self.wait_of(task), State::Lock | State::Barrier | State::Children | State::Ended)
+            matches!(
+                self.wait_of(task),
+                TaskState::Lock | TaskState::Barrier | TaskState::Children | TaskState::Ended
+            )
         };
         let mut goes_on: Vec<bool> = self.tasks.iter().map(|task| !waits(task)).collect();
         loop {
             let families = Families::of(self, &goes_on);
             let woken = |task: &Task, id| match self.wait_of(task) {
-                State::Lock => {
+                TaskState::Lock => {
                     let lock = self.lock_waited_for(id).map(|lock| &self.locks[lock as usize]);
                     // One that has it waits for its line at most.
                     lock.is_none_or(|lock| lock.holders().all(|holder| goes_on[holder as usize]))
                 }
-                State::Children => families.parents.contains(&id),
-                State::Barrier if task.parent == NONE => families.jobs.contains(&self.job_of(task)),
-                State::Barrier => families.parents.contains(&task.parent),
+                TaskState::Children => families.parents.contains(&id),
+                TaskState::Barrier if task.parent == NONE => families.jobs.contains(&self.job_of(task)),
+                TaskState::Barrier => families.parents.contains(&task.parent),
                 _ => false,
             };
             let all = self.tasks.iter().zip(0..).zip(&goes_on);
@@ -88,13 +91,13 @@ impl Engine<'_> {
     }
 
     /// What a task waits for; a task that spins waits as well.
-    fn wait_of(&self, task: &Task) -> State {
-        if task.state != State::Runnable || !task.spins {
+    fn wait_of(&self, task: &Task) -> TaskState {
+        if task.state != TaskState::Runnable || !task.spins {
             return task.state;
         }
         let ops = &self.scenario.workload.programs[task.program as usize].ops;
         let for_lock = matches!(ops.get(task.pc as usize), Some(Op::Acquire { .. }));
-        if for_lock { State::Lock } else { State::Barrier }
+        if for_lock { TaskState::Lock } else { TaskState::Barrier }
     }
 
     fn job_of(&self, task: &Task) -> u32 {

@@ -65,8 +65,9 @@ impl Switcher {
                 });
                 if seated(&scenario.contract) {
                     let pools = pools(&scenario.hardware.machine, scenario.contract.machine.pools).by_cpu();
-                    let of = |cpu: &Cpu| pools.get(&cpu.id).map_or(NOBODY, |pool| number(*pool));
-                    kernel.set_pools(&scenario.hardware.machine.cpus.iter().map(of).collect::<Vec<u32>>());
+                    let pool_of = |cpu: &Cpu| pools.get(&cpu.id).map_or(NOBODY, |pool| number(*pool));
+                    kernel
+                        .set_pools(&scenario.hardware.machine.cpus.iter().map(pool_of).collect::<Vec<u32>>());
                 }
                 Switcher::Commonhold(kernel)
             }
@@ -188,7 +189,7 @@ impl Switcher {
         ask!(self, one => one.account(unit))
     }
 
-    /// The owner of a CPU; with a baseline, there is none.
+    /// The owner of a CPU; [`NOBODY`] under a baseline.
     pub(super) fn home(&self, cpu: u32) -> u32 {
         match self {
             Switcher::Commonhold(kernel) => kernel.home(cpu),
@@ -212,8 +213,8 @@ impl Switcher {
         }
     }
 
-    /// The longest wait for a CPU that a baseline explains, in ns, where so many tasks lived at once. The project's own
-    /// scheduler has a bound by unit.
+    /// The longest wait for a CPU under a baseline, in ns, if at most `tasks` tasks lived at once. `None` under the project's own
+    /// scheduler, which has a bound by unit.
     pub(super) fn patience(&self, switch_ns: Time, tasks: u64) -> Option<Time> {
         match self {
             Switcher::Commonhold(_) => None,

@@ -14,7 +14,7 @@ use crate::scenario::LOOPS_MAX;
 
 /// What a task is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum TaskState {
     /// It runs, or waits for a CPU.
     Runnable,
     /// Until its timer goes off.
@@ -50,7 +50,7 @@ pub(super) struct Task {
     /// Index of the op that it is at, and how far within it.
     pub(super) pc: u32,
     pub(super) stage: u32,
-    pub(super) state: State,
+    pub(super) state: TaskState,
     /// It waits on its CPU.
     pub(super) spins: bool,
     pub(super) instance: u32,
@@ -238,7 +238,7 @@ impl Engine<'_> {
             counters: [0; LOOPS_MAX],
             pc: 0,
             stage: 0,
-            state: State::Runnable,
+            state: TaskState::Runnable,
             spins: false,
             instance,
             parent,
@@ -306,10 +306,10 @@ impl Engine<'_> {
     pub(super) fn wake(&mut self, id: TaskId) {
         self.count_block(id);
         let task = &mut self.tasks[id as usize];
-        if task.state == State::Sleeping {
+        if task.state == TaskState::Sleeping {
             task.up_since = Some(self.now);
         }
-        task.state = State::Runnable;
+        task.state = TaskState::Runnable;
         task.since = self.now;
         (task.woke, task.wanted) = (true, true);
         task.waits = Some(self.patience.begin(self.now, task.runs_for));
@@ -320,27 +320,27 @@ impl Engine<'_> {
     /// Counts for how long a task has been blocked.
     fn count_block(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
-        debug_assert!(!matches!(task.state, State::Runnable | State::Ended));
+        debug_assert!(!matches!(task.state, TaskState::Runnable | TaskState::Ended));
         let blocked = self.now - task.since;
         self.instances[task.instance as usize].spent.blocked_ns += blocked;
-        if task.state == State::Frame {
+        if task.state == TaskState::Frame {
             self.loans.waited(task.unit, blocked);
         }
         self.stall_ends(id);
     }
 
-    /// The run is over: waits are counted where they end, and a task that still waits has waited as long so far.
+    /// At the end of the run: counts waits in progress, which are otherwise counted when they end.
     pub(super) fn count_waits_that_go_on(&mut self) {
         for id in 0..number(self.tasks.len()) {
             let task = &self.tasks[id as usize];
             match task.state {
-                State::Runnable if task.waits.is_some() => {
+                TaskState::Runnable if task.waits.is_some() => {
                     self.instances[task.instance as usize].spent.waited_ns += self.now - task.since;
                 }
-                State::Stopped => {
+                TaskState::Stopped => {
                     self.instances[task.instance as usize].spent.waited_ns += self.now - task.since;
                 }
-                State::Runnable | State::Ended => {}
+                TaskState::Runnable | TaskState::Ended => {}
                 _ => self.count_block(id),
             }
         }
@@ -350,7 +350,7 @@ impl Engine<'_> {
     pub(super) fn end(&mut self, id: TaskId) {
         self.count_answer(id);
         let task = &mut self.tasks[id as usize];
-        task.state = State::Ended;
+        task.state = TaskState::Ended;
         let (space, parent, instance) = (task.space, task.parent, task.instance);
         let (unit, runs_for) = (task.unit, task.runs_for);
         self.kernel.end(self.now, id, Some(parent).filter(|parent| *parent != NONE));
@@ -376,16 +376,16 @@ impl Engine<'_> {
         }
         let above = &mut self.tasks[parent as usize];
         above.alive -= 1;
-        if above.state == State::Children {
+        if above.state == TaskState::Children {
             self.wake(parent);
         }
     }
 
-    /// A sleeper's time is over, or the line of a lock has come.
+    /// A sleep has ended, or a lock's cache line has arrived.
     pub(super) fn task_event(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         match task.state {
-            State::Stopped => self.resume(id),
+            TaskState::Stopped => self.resume(id),
             _ if task.spins => self.end_spin(id),
             _ => self.wake(id),
         }

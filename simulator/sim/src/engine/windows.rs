@@ -60,7 +60,7 @@ impl Waits {
         self.longest = self.longest.max(span);
     }
 
-    /// So many thousandths of all were no longer.
+    /// The quantile at `thousandths`.
     fn within(&self, thousandths: u64) -> Time {
         let wanted = (self.count * thousandths).div_ceil(1_000).max(1);
         let mut so_far = 0;
@@ -136,7 +136,7 @@ impl Engine<'_> {
         if self.now - since <= deadline_ns { waits.met += 1 } else { waits.missed += 1 }
     }
 
-    /// The run is over: who has not answered yet and should have is late.
+    /// At the end of the run: counts tasks past their deadline that have not answered as late.
     pub(super) fn count_answers_that_are_late(&mut self) {
         for id in 0..super::number(self.tasks.len()) {
             let task = &self.tasks[id as usize];

@@ -9,7 +9,7 @@ use commonhold_policy::share::split;
 
 use crate::Time;
 
-/// A file whose pages were used once counts as so many times older: a task that reads a file from end to end does not
+/// A file whose pages were used once counts as this many times older: a task that reads a file from end to end does not
 /// come back.
 pub(super) const USED_ONCE: u64 = 4;
 
@@ -120,7 +120,7 @@ impl CachedFile {
         if self.referenced > self.entered { age } else { age.saturating_mul(USED_ONCE) }
     }
 
-    /// A unit's entry, made if there is none.
+    /// A unit's entry, inserted if absent.
     pub(super) fn owned_by(&mut self, unit: UnitId) -> &mut Owned {
         let at = self.owned.iter().position(|owned| owned.unit == unit).unwrap_or_else(|| {
             self.owned.push(Owned { unit, clean: 0, dirty: 0, writing: 0, leaving: 0, due: 0 });
@@ -153,7 +153,7 @@ impl CachedFile {
         self.gone_at = taken;
     }
 
-    /// So many pages are about to come in, no more than are missing. How many of them were taken lately: before
+    /// `pages` pages are about to come in, at most the missing ones. Returns how many of them were taken lately: before
     /// no more than `frames` others were; `taken` is as above. Pages that were never there are taken to come
     /// first, or, where they come from `anywhere` in the file, as often as any that are missing.
     pub(super) fn come_back(&mut self, pages: u64, taken: u64, frames: u64, anywhere: bool) -> u64 {

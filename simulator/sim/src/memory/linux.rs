@@ -62,10 +62,10 @@ use super::{Grant, Memory, Reclaimed, UnitPages};
 use crate::Time;
 use crate::scenario::model::{Enforces, Hardware};
 
+mod facts;
 mod protection;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use protection::{Place, Setting};
 
@@ -87,7 +87,7 @@ pub(super) struct Linux {
     awake: bool,
     /// Where each unit is, and what is known of it.
     places: Vec<Place>,
-    units: Vec<Held>,
+    units: Vec<Cgroup>,
 }
 
 /// Watermarks, in free frames.
@@ -98,14 +98,14 @@ struct Marks {
     high: u64,
 }
 
-/// What is ordered for a unit, and what it is told to have met. Frames, unless said otherwise.
+/// A unit's control group: orders for its memory, and the events that it counts. In frames unless noted.
 #[derive(Debug, Clone, Copy, Default)]
-struct Held {
+struct Cgroup {
     min: u64,
     low: u64,
     /// Of `low`, its own processes'.
     own: u64,
-    /// A request of at most so much is let through to what the min watermark keeps, once.
+    /// A request of at most this size may once use frames below the min watermark.
     pass: u64,
     /// What it is behind others with giving, in millionths of a frame.
     due: i64,
@@ -135,7 +135,7 @@ enum Keeps {
 }
 
 impl Marks {
-    /// Those of a machine on which so many frames are the kernel's to hand out.
+    /// The watermarks of a machine whose kernel hands out `frames` frames.
     fn of(frames: u64, frame_bytes: u64) -> Marks {
         let kib = u128::from(frames) * u128::from(frame_bytes) / 1_024;
         let root = u64::try_from((kib * 16).isqrt()).unwrap_or(u64::MAX);
@@ -157,7 +157,7 @@ impl Linux {
             marks: Marks::of(frames, frame_bytes),
             awake: false,
             places: protection::places(contract),
-            units: vec![Held::default(); contract.units.len()],
+            units: vec![Cgroup::default(); contract.units.len()],
         })
     }
 
@@ -166,7 +166,7 @@ impl Linux {
         self.marks.min
     }
 
-    /// With so many free, the background should be at work.
+    /// Whether background reclaim should run with `free` free frames.
     pub(super) fn is_low(&self, free: u64) -> bool {
         self.awake || free < self.marks.low
     }
@@ -181,12 +181,12 @@ impl Memory {
         let own = &mut self.units[unit.index()];
         let sinks = allowed < own.allowed;
         (own.allowed, own.pass) = (allowed, 0);
-        if let Some(held) = self.held_mut(unit).filter(|_| !sinks) {
-            held.wanted = 0;
+        if let Some(cgroup) = self.cgroup_mut(unit).filter(|_| !sinks) {
+            cgroup.wanted = 0;
         }
     }
 
-    /// Whether a unit would be beyond its bound with so many pages more. (`high` of memory.events)
+    /// Whether `pages` pages more would exceed a unit's bound. (`high` of memory.events)
     pub fn meets_bound(&self, unit: UnitId, pages: u64) -> bool {
         let own = &self.units[unit.index()];
         own.used + pages > own.allowed
@@ -197,21 +197,21 @@ impl Memory {
     /// memory.low)
     pub fn protect(&mut self, unit: UnitId, min: u64, low: u64, own: u64) {
         let [min, low, own] = [min, low, own].map(|bytes| self.in_frames(bytes));
-        if let Some(held) = self.held_mut(unit) {
-            (held.min, held.low, held.own) = (min, low, own);
+        if let Some(cgroup) = self.cgroup_mut(unit) {
+            (cgroup.min, cgroup.low, cgroup.own) = (min, low, own);
         }
     }
 
-    /// Takes so many bytes from a unit's own processes, whatever its protection, in place of what is still to be
-    /// taken by an earlier order; in whole frames, rounded down. Of a unit that is beyond its bound no more is
-    /// taken than brings it there. Clean pages go at once, others as they are written, a part after the other:
-    /// see [`take_on`](Self::take_on). (memory.reclaim, as the live machine's pager uses it)
+    /// Orders `bytes` bytes to be taken from a unit's own processes, whatever its protection, in whole frames, rounded
+    /// down. The order replaces the rest of an earlier one. A unit above its bound is taken down to the bound and no
+    /// further. Clean pages go at once, dirty ones as they are written, in parts: see [`take_on`](Self::take_on).
+    /// (memory.reclaim, as the live machine's pager uses it)
     pub fn take(&mut self, unit: UnitId, bytes: u64) -> Reclaimed {
         let wanted = self.in_frames(bytes);
         let UnitPages { used, allowed, .. } = self.units[unit.index()];
-        if let Some(held) = self.held_mut(unit) {
-            held.wanted = wanted;
-            held.down_to = if used > allowed { allowed } else { 0 };
+        if let Some(cgroup) = self.cgroup_mut(unit) {
+            cgroup.wanted = wanted;
+            cgroup.down_to = if used > allowed { allowed } else { 0 };
         }
         self.take_on(unit)
     }
@@ -223,9 +223,9 @@ impl Memory {
         let mut out = Reclaimed::default();
         loop {
             let UnitPages { used, leaving, .. } = self.units[unit.index()];
-            let Some(held) = self.held_mut(unit) else { return out };
-            held.wanted = held.wanted.min((used - leaving).saturating_sub(held.down_to));
-            let (want, under_way) = (held.wanted, held.ordered);
+            let Some(cgroup) = self.cgroup_mut(unit) else { return out };
+            cgroup.wanted = cgroup.wanted.min((used - leaving).saturating_sub(cgroup.down_to));
+            let (want, under_way) = (cgroup.wanted, cgroup.ordered);
             let most = (CLUSTERS_AT_ONCE * self.cluster).saturating_sub(under_way);
             let mut freed = self.drop_clean(Scope::One(unit), want);
             let mut writes = Vec::new();
@@ -237,8 +237,8 @@ impl Memory {
             out.writes.append(&mut writes);
             if freed + written == 0 {
                 out.waits = under_way > 0;
-                if let Some(held) = self.held_mut(unit).filter(|_| some > 0) {
-                    held.wanted = 0;
+                if let Some(cgroup) = self.cgroup_mut(unit).filter(|_| some > 0) {
+                    cgroup.wanted = 0;
                 }
                 return out;
             }
@@ -247,7 +247,7 @@ impl Memory {
 
     /// Whether something is still to be taken from a unit by order, or is being written.
     pub fn takes(&self, unit: UnitId) -> bool {
-        self.held(unit).is_some_and(|held| held.wanted > 0 || held.ordered > 0)
+        self.cgroup(unit).is_some_and(|cgroup| cgroup.wanted > 0 || cgroup.ordered > 0)
     }
 
     /// Takes frames from all while few are free: from when fewer are than the low watermark, until as many are as
@@ -274,13 +274,13 @@ impl Memory {
     pub(super) fn charge_as_linux(&mut self, unit: UnitId, pages: u64) -> Grant {
         let (kept, own) = (self.kept(), &self.units[unit.index()]);
         let (used, allowed, pass) = (own.used, own.allowed, own.pass);
-        let spare = self.held(unit).map_or(0, |held| held.pass);
+        let spare = self.cgroup(unit).map_or(0, |cgroup| cgroup.pass);
         let (within, room) = (used + pages <= allowed, pages + kept <= self.free);
         let passes = (within || pages <= pass) && (room || pages <= spare);
         if pages > self.free || !passes {
             self.units[unit.index()].counts.refused += 1;
-            if let Some(held) = self.held_mut(unit).filter(|_| !within && pages > pass) {
-                held.met_bound += 1;
+            if let Some(cgroup) = self.cgroup_mut(unit).filter(|_| !within && pages > pass) {
+                cgroup.met_bound += 1;
             }
             return Grant::Short;
         }
@@ -294,8 +294,8 @@ impl Memory {
         own.take(self.now, pages);
         self.free -= pages;
         let free = self.free;
-        if let Some(held) = self.held_mut(unit).filter(|_| !room) {
-            held.pass = 0;
+        if let Some(cgroup) = self.cgroup_mut(unit).filter(|_| !room) {
+            cgroup.pass = 0;
         }
         if let Some(linux) = &mut self.linux {
             linux.awake |= linux.is_low(free);
@@ -349,8 +349,8 @@ impl Memory {
         }
         self.units[unit.index()].counts.ooms += 1;
         if pages <= self.free {
-            if let Some(held) = self.held_mut(unit) {
-                held.pass = pages;
+            if let Some(cgroup) = self.cgroup_mut(unit) {
+                cgroup.pass = pages;
             }
             out.forced = true;
             return;
@@ -363,7 +363,8 @@ impl Memory {
         }
     }
 
-    /// Takes up to so many pages from all units, in proportion to what each has beyond what it keeps. How many.
+    /// Takes up to `want` pages from all units, in proportion to each unit's excess over what it keeps. Returns the number
+    /// taken.
     fn take_from_all(&mut self, want: u64, keeps: Keeps, floor: bool, out: &mut Reclaimed) -> u64 {
         if want == 0 {
             return 0;
@@ -371,10 +372,10 @@ impl Memory {
         let mut beyond = self.beyond(keeps);
         let sum: u128 = beyond.iter().map(|pages| u128::from(*pages)).sum();
         let Some(linux) = &mut self.linux else { return 0 };
-        for (held, beyond) in linux.units.iter_mut().zip(&beyond) {
+        for (cgroup, beyond) in linux.units.iter_mut().zip(&beyond) {
             let part = u128::from(want) * u128::from(MILLIONTH) * u128::from(*beyond) / sum.max(1);
             let part = i64::try_from(part).unwrap_or(i64::MAX);
-            held.due = if *beyond > 0 { held.due.saturating_add(part) } else { 0 };
+            cgroup.due = if *beyond > 0 { cgroup.due.saturating_add(part) } else { 0 };
         }
         let mut left = want;
         while left > 0 {
@@ -393,7 +394,7 @@ impl Memory {
         want - left
     }
 
-    /// Takes so many pages from the unit of that number. How many.
+    /// Takes up to `pages` pages from the unit of that number. Returns the number taken.
     fn take_some(&mut self, unit: usize, pages: u64, floor: bool, out: &mut Reclaimed) -> u64 {
         let scope = Scope::One(UnitId(u32::try_from(unit).unwrap_or(u32::MAX)));
         let mut freed = self.drop_clean(scope, pages);
@@ -433,11 +434,11 @@ impl Memory {
         self.linux.as_ref().map_or(0, |linux| bytes / linux.frame_bytes)
     }
 
-    fn held(&self, unit: UnitId) -> Option<&Held> {
+    fn cgroup(&self, unit: UnitId) -> Option<&Cgroup> {
         self.linux.as_ref().map(|linux| &linux.units[unit.index()])
     }
 
-    fn held_mut(&mut self, unit: UnitId) -> Option<&mut Held> {
+    fn cgroup_mut(&mut self, unit: UnitId) -> Option<&mut Cgroup> {
         self.linux.as_mut().map(|linux| &mut linux.units[unit.index()])
     }
 }

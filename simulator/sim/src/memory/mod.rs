@@ -19,7 +19,7 @@
 //! becomes `shared`'s.
 //!
 //! All this is the published kernel's way (`enforces = "irix"`). What differs on a machine that enforces as Linux does
-//! is in `linux`: orders, whose pages are taken, what is told, and the caller's further duties.
+//! is in `linux`: orders, the choice of pages, the facts reported, and the caller's further duties.
 //!
 //! The caller has four duties:
 //! - to call [`Memory::at`] when time has passed;
@@ -150,7 +150,7 @@ struct UnitPages {
     leaving: u64,
     /// Pages of files being written that stay; part of `used`.
     writing: u64,
-    /// A request of at most so many pages is granted whatever the allowance says, once.
+    /// A request of at most this many pages is granted once beyond the allowance.
     pass: u64,
     counts: Counts,
 }
@@ -405,7 +405,7 @@ impl Memory {
         (u64::try_from(mean).unwrap_or(u64::MAX), unit.used_max)
     }
 
-    /// Whether a request of so many pages would be granted.
+    /// Whether a request of `pages` pages would be granted.
     pub fn has_room(&self, unit: UnitId, pages: u64) -> bool {
         let own = &self.units[unit.index()];
         pages + self.kept() <= self.free && own.used + pages <= own.allowed
@@ -474,7 +474,7 @@ impl Memory {
         self.holds = self.units.iter().any(|unit| unit.allowed < self.frames);
     }
 
-    /// A new look at all units: what was granted beyond allowances for once is over.
+    /// Starts a new sample of all units: one-time grants beyond allowances expire.
     pub fn begin_look(&mut self) {
         for unit in &mut self.units {
             unit.pass = 0;

@@ -3,7 +3,7 @@
 //! Problem: where memory comes in nodes, how fast a process computes depends on where its pages are (see
 //! `crate::contention`).
 //!
-//! Terms: a *node* has so many frames. A process's *home* of the moment is the node of the CPU that it runs on.
+//! Terms: a *node* has a number of frames. A process's *home* is the node of the CPU that it runs on now.
 //!
 //! Algorithm: first touch. A page that a process touches for the first time, or gets back from swap, comes into the
 //! node in which the process runs. If that one is full, it comes into the nearest one that is not. Pages that are
@@ -25,7 +25,7 @@ use commonhold_policy::share::split;
 use super::{Memory, SpaceId};
 use crate::scenario::model::Hardware;
 
-/// The frames of each node, as far as processes may use them.
+/// The frames of each node that processes may use.
 #[derive(Debug, Clone)]
 pub(super) struct Nodes {
     frames: Vec<u64>,
@@ -51,8 +51,8 @@ impl Nodes {
         Some(Nodes { free: frames.clone(), frames, nearest })
     }
 
-    /// So many pages come into a node, or near it; there are as many free frames in all. `lies` is how many of the process's
-    /// lie in each node.
+    /// Places `pages` pages in the node `home`, or the nearest with free frames; the machine has enough. `lies` counts the
+    /// process's pages by node.
     fn place(&mut self, lies: &mut Vec<u64>, home: usize, pages: u64) {
         lies.resize(self.free.len(), 0);
         let mut left = pages;
@@ -65,8 +65,8 @@ impl Nodes {
         debug_assert_eq!(left, 0, "what is granted has frames");
     }
 
-    /// Pages of processes that have their memory together come to where they are due, as far as there is room: from all nodes
-    /// that have more, to the first of `due` that has less, and then to the next. Of each process the same part.
+    /// Moves pages of processes that share their memory to the nodes where they are due and where frames are free: from all
+    /// nodes with an excess, to the first node of `due` with a deficit, then to the next. Takes the same part of each process.
     fn divide(&mut self, all: &mut [&mut Vec<u64>], due: &[(usize, u64)]) {
         let nodes = self.free.len();
         let mut has = vec![0; nodes];
@@ -95,7 +95,7 @@ impl Nodes {
         }
     }
 
-    /// So many pages go, no more than there are.
+    /// Frees `pages` of a process's pages, at most all.
     fn vacate(&mut self, lies: &mut [u64], pages: u64) {
         let parts = split(pages, lies);
         for ((lies, free), pages) in lies.iter_mut().zip(&mut self.free).zip(parts) {

@@ -36,7 +36,7 @@ use super::writeback::{PageOut, Source};
 use super::{FLOOR_CLUSTERS, FileId, Memory, SpaceId};
 use crate::Time;
 
-/// A debt is paid in pieces of at most so many clusters, so that one refusal does not fill the disk's queue.
+/// A debt is paid in pieces of at most this many clusters, so that one refusal does not fill the disk's queue.
 pub(super) const CLUSTERS_AT_ONCE: u64 = 16;
 
 /// What reclaiming came to.
@@ -96,7 +96,7 @@ enum Giver {
 
 impl Memory {
     /// One step of paging on behalf of `unit`, which was refused `pages` frames, or whose pager wants to free that many.
-    /// Takes so many pages, or more if the unit owes more.
+    /// Takes `pages` pages, or more if the unit owes more.
     pub fn reclaim(&mut self, unit: UnitId, pages: u32) -> Reclaimed {
         if self.linux.is_some() {
             return self.reclaim_as_linux(unit, u64::from(pages));
@@ -178,7 +178,7 @@ impl Memory {
 
     /// No frame is free and the unit could not help itself, or need not: `within` its allowance.
     fn find_frames(&mut self, unit: UnitId, pages: u64, within: bool, out: &mut Reclaimed) {
-        // A unit that owes gives even its last pages rather than that others go short of what is theirs.
+        // A unit in debt gives even its last pages, so that others do not lack their own.
         let found = self.debtor().is_some_and(|(debtor, debt)| {
             let (scope, debt) = (Scope::One(debtor), pages.min(debt));
             self.take_in(unit, scope, debt, true, out) || self.take_in(unit, scope, debt, false, out)

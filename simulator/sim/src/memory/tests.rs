@@ -68,7 +68,7 @@ fn contract(scheme: Scheme) -> Contract {
     contract
 }
 
-/// A memory of that many frames in which a and b may use so many.
+/// A memory of `frames` frames, of which the units a and b may use these numbers.
 fn memory(frames: u64, a: u64, b: u64) -> Memory {
     let mut memory = Memory::new(&hardware(frames), &contract(Scheme::Isolate)).unwrap();
     memory.allow(&[frames, frames, a, b]);
@@ -184,7 +184,8 @@ fn pages_come_to_their_parts() {
 }
 
 proptest! {
-    /// Whatever comes where: no page is lost, none comes to a node that is not named, and a second time nothing moves if there was room.
+    /// Whatever comes where: no page is lost, none comes to a node that is not named, and a second time nothing moves
+    /// if there was room.
     #[test]
     fn pages_that_move_are_conserved(
         grown in proptest::collection::vec((0usize..2, 0usize..3, 1u32..60), 1..6),
@@ -352,8 +353,8 @@ fn pages_that_were_not_modified_need_no_second_write() {
     assert_eq!(memory.counts(A).paged_out, 8);
 }
 
-/// a reads a file of 40 pages. When b has read half of it, half is shared; read again, half of the rest; and all of what
-/// is left if it reads the whole. Nobody's pages are given back to a user.
+/// a reads a file of 40 pages. After b has read half of it, half is shared; after another half, half of the rest; after the
+/// whole, all of it. Shared pages never go back to a user.
 #[test]
 fn the_second_user_makes_pages_shared() {
     let mut memory = memory(240, 100, 100);

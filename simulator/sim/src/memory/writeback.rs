@@ -5,7 +5,7 @@
 //! Algorithm: there may be more dirty pages than the dirty limit, or the oldest may be older than the dirty age. While
 //! that is so, the file whose dirty pages are oldest is written, a request's worth at a time.
 //!
-//! Properties: pages being written are charged as before. Each owner's part of the write is told, for charging the
+//! Properties: pages being written are charged as before. Each owner's part of the write is returned, for charging the
 //! bandwidth (seed 000, section 3.3: each page of a shared write to its unit).
 //!
 //! Limit: the pages of one write are taken as contiguous in the file.
@@ -78,7 +78,7 @@ impl Memory {
         self.files.iter().map(|file| file.dirty() + file.in_flight()).sum()
     }
 
-    /// The next write-behind, if one is due. Call it until there is none, or as often as writes may be under way.
+    /// The next write-behind, if one is due. Call it until it returns `None`, or the limit of writes in flight is reached.
     pub fn flush(&mut self) -> Option<PageOut> {
         let dirty: u64 = self.files.iter().map(super::cache::CachedFile::dirty).sum();
         let number = |(i, _): &(usize, _)| FileId(u32::try_from(*i).unwrap_or(u32::MAX));
@@ -88,8 +88,8 @@ impl Memory {
         if due { self.write_out(id) } else { None }
     }
 
-    /// Writes dirty pages of a file now, as many as one request takes: for a task that waits for them. `None`: there
-    /// are none.
+    /// Writes dirty pages of a file now, as many as one request takes: for a task that waits for them. `None` if the file
+    /// has no dirty pages.
     pub fn write_out(&mut self, id: FileId) -> Option<PageOut> {
         let file = &mut self.files[id.0 as usize];
         let before = file.dirty();

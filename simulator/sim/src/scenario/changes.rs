@@ -166,8 +166,8 @@ fn offer(
 fn rounds(document: &mut Document, entry: &Entry, workload: &Workload) -> Option<(u16, u64)> {
     let text = document.string(entry, "rounds of a job, as in \"100 rounds of small\"")?;
     let place = document.span(entry.value);
-    let said = text.split_once(" rounds of ").and_then(|(rounds, job)| Some((rounds.parse().ok()?, job)));
-    let Some((rounds @ 1.., name)) = said else {
+    let parsed = text.split_once(" rounds of ").and_then(|(rounds, job)| Some((rounds.parse().ok()?, job)));
+    let Some((rounds @ 1.., name)) = parsed else {
         let message = format!("\"{text}\" is no number of rounds of a job");
         let help = "for example: after = \"100 rounds of small\"";
         document.report(Diagnostic::error("bad-rounds", place, message).help(help));

@@ -16,7 +16,7 @@ use super::swap;
 use super::values::Span;
 use crate::Time;
 
-/// Where things stand in a workload's text; by the index of what they are about.
+/// Where a workload's items stand in its text, by the items' indices.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     pub(crate) horizon: Span,
@@ -32,7 +32,7 @@ pub(crate) struct ProgramPlace {
     pub(crate) name: Span,
     /// One per step.
     pub(crate) steps: Vec<Span>,
-    /// Some of its steps could not be read: then nothing can be said of what is not there.
+    /// Some of its steps could not be read, so checks for missing steps are skipped.
     pub(crate) partial: bool,
 }
 
@@ -319,12 +319,14 @@ impl Subject<'_> {
 
     /// More tasks at the same time than are simulated.
     fn tasks(&self, demands: &[Demand]) -> Option<Diagnostic> {
-        let of = |job: &Job| demands[usize::from(job.program)].tasks.saturating_mul(u64::from(job.count));
-        let total = self.workload.jobs.iter().map(of).fold(0, u64::saturating_add);
-        let (job, place) = self.workload.jobs.iter().zip(&self.places.jobs).max_by_key(|(job, _)| of(job))?;
+        let tasks_of =
+            |job: &Job| demands[usize::from(job.program)].tasks.saturating_mul(u64::from(job.count));
+        let total = self.workload.jobs.iter().map(tasks_of).fold(0, u64::saturating_add);
+        let (job, place) =
+            self.workload.jobs.iter().zip(&self.places.jobs).max_by_key(|(job, _)| tasks_of(job))?;
         let message = format!(
-            "up to {total} tasks would live at the same time, {} of them of job `{}`: more than {TASKS_MAX}",
-            of(job),
+            "up to {total} tasks would live at the same time, {} tasks_of them tasks_of job `{}`: more than {TASKS_MAX}",
+            tasks_of(job),
             job.name
         );
         let help = "lower `count` of the job, or `at_once` of what it runs";
@@ -468,10 +470,10 @@ impl Subject<'_> {
                 used.extend(self.calls(*program).iter().map(|edge| edge.to));
             }
         }
-        let of = |numbers: fn(&Demand) -> &BTreeSet<u16>| -> BTreeSet<u16> {
+        let in_use = |numbers: fn(&Demand) -> &BTreeSet<u16>| -> BTreeSet<u16> {
             used.iter().flat_map(|program| numbers(&demands[*program])).copied().collect()
         };
-        let (used_files, used_locks) = (of(|demand| &demand.files), of(|demand| &demand.locks));
+        let (used_files, used_locks) = (in_use(|demand| &demand.files), in_use(|demand| &demand.locks));
         let warn = |what: &str, name: &str, place: &Span| {
             let message = format!("no job uses {what} `{name}`");
             Diagnostic::warning("unused", place.clone(), message).help("use it, or remove it")

@@ -29,7 +29,7 @@ pub(crate) struct Walk<T> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum Visit {
     New,
     Open,
     Done,
@@ -37,30 +37,30 @@ enum State {
 
 /// Walks a graph that is given as the edges of each node.
 pub(crate) fn walk<T: Clone>(graph: &[Vec<Edge<T>>]) -> Walk<T> {
-    let mut state = vec![State::New; graph.len()];
+    let mut state = vec![Visit::New; graph.len()];
     let mut walk = Walk { order: Vec::with_capacity(graph.len()), cycles: Vec::new() };
     // The open nodes, each with how many of its edges were followed.
     let mut path: Vec<(usize, usize)> = Vec::new();
     for start in 0..graph.len() {
-        if state[start] == State::New {
-            state[start] = State::Open;
+        if state[start] == Visit::New {
+            state[start] = Visit::Open;
             path.push((start, 0));
         }
         while let Some((node, followed)) = path.last_mut() {
             let Some(edge) = graph[*node].get(*followed) else {
-                state[*node] = State::Done;
+                state[*node] = Visit::Done;
                 walk.order.push(*node);
                 path.pop();
                 continue;
             };
             *followed += 1;
             match state[edge.to] {
-                State::New => {
-                    state[edge.to] = State::Open;
+                Visit::New => {
+                    state[edge.to] = Visit::Open;
                     path.push((edge.to, 0));
                 }
-                State::Open => walk.cycles.push(cycle(graph, &path, edge.to)),
-                State::Done => {}
+                Visit::Open => walk.cycles.push(cycle(graph, &path, edge.to)),
+                Visit::Done => {}
             }
         }
     }
@@ -81,9 +81,9 @@ mod tests {
 
     /// A graph from pairs of nodes; an edge's origin is the pair.
     fn graph(nodes: usize, edges: &[(usize, usize)]) -> Vec<Vec<Edge<(usize, usize)>>> {
-        let of = |node: usize| edges.iter().filter(move |(from, _)| *from == node);
+        let edges_of = |node: usize| edges.iter().filter(move |(from, _)| *from == node);
         let edge = |pair: &(usize, usize)| Edge { to: pair.1, origin: *pair };
-        (0..nodes).map(|node| of(node).map(edge).collect()).collect()
+        (0..nodes).map(|node| edges_of(node).map(edge).collect()).collect()
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! What a program asks for, as far as its text says: time, tasks, files, locks.
+//! A program's demand as read from its text: time, tasks, files, locks.
 //!
-//! Problem: some mistakes are better told before the simulation than found by it: a horizon before the end of the
+//! Problem: some mistakes are better reported before the simulation than found by it: a horizon before the end of the
 //! work, a million processes, a loop that never lets time pass.
 //!
 //! Terms:

@@ -66,7 +66,7 @@ pub fn read(contract: &str, machine: &str, workload: &str) -> Read {
     read_with(contract, machine, workload, Overrides::default())
 }
 
-/// The same with something in place of what the files say.
+/// The same with overrides of values in the files.
 pub fn read_with(contract: &str, machine: &str, workload: &str, instead: Overrides) -> Read {
     let (mut asked, (mut hardware, place)) =
         (commonhold_contract::parse(contract), parse_with_place(machine));

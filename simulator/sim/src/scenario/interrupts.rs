@@ -7,7 +7,7 @@ use super::keys::INTERRUPTS;
 use super::model::Interrupts;
 use super::values::{Entry, number, number_32};
 
-/// Reads the table for a machine of so many CPUs; a number that is not known is not compared.
+/// Reads the table for a machine of `cpus` CPUs; `None` (unknown) skips the comparison with them.
 pub(crate) fn read(document: &mut Document, entry: &Entry, cpus: Option<usize>) -> Interrupts {
     let mut interrupts = Interrupts { part: 0, cpu: None };
     let Some(table) = document.table(entry) else { return interrupts };

@@ -25,7 +25,7 @@ enum Far<'e, 'a> {
     Unsaid,
 }
 
-/// Reads the table for a machine of so many nodes; `None` where the shape is wrong, and what fits it is not known.
+/// Reads the table for a machine; `None` if the machine's shape is wrong, so that the number of nodes is unknown.
 pub(crate) fn read(document: &mut Document, entry: &Entry, machine: Option<&Machine>) -> Option<Latency> {
     let nodes = machine.map(|machine| machine.nodes.len());
     let table = document.table(entry)?;
@@ -114,7 +114,7 @@ fn distances(document: &mut Document, entry: &Entry, nodes: Option<usize>) -> Op
         document.wrong_type(entry, "a list of lists of distances");
         return None;
     };
-    // One mistake is told, not one per number: a matrix is mostly pasted.
+    // Report one mistake, not one per number: a matrix is mostly pasted.
     let rows: Option<Vec<Vec<u64>>> =
         list.iter().enumerate().map(|(here, row)| distance_row(document, row, here)).collect();
     let (rows, nodes) = (rows?, nodes?);

@@ -1,4 +1,4 @@
-//! Locks that a workload would wait for for ever, as far as its text says.
+//! Deadlocks that can be read from a workload's text.
 //!
 //! Terms: a program *holds* a lock between the first and the last step of a `lock` step, also while what it runs is
 //! running.

@@ -39,7 +39,7 @@ impl KernelCosts {
     pub fn modern(memory_bytes: u64) -> Self {
         KernelCosts {
             tick_ns: TICK_NS,
-            // Linux ends a slice at the tick at which it is over.
+            // Linux ends a slice at the first tick after it has expired.
             slice_ns: SLICE_NS.next_multiple_of(TICK_NS),
             scheduler: Scheduler::Commonhold,
             switch_ns: 2_000,

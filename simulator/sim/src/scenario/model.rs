@@ -202,8 +202,8 @@ pub struct Latency {
     pub local_ns: Time,
     /// By the CPU's node, then by the memory's, in the machine's order, in ns; at least `local_ns`.
     pub between_ns: Vec<Vec<Time>>,
-    /// Of such a load, the time that it has a node's memory, a socket's bus and the ring between sockets to itself, in ns; without
-    /// it they carry any number at once.
+    /// Of such a load, the time that it has a node's memory, a socket's bus and the ring between sockets to itself, in
+    /// ns; without it they carry any number at once.
     pub service: Option<Service>,
 }
 
@@ -252,7 +252,7 @@ pub struct Disk {
     pub model: DiskModel,
     /// How its queue is served; by the scheme if not said.
     pub order: Option<DiskOrder>,
-    /// Whether the kernel heeds units' weights on it, where it enforces as Linux does.
+    /// Whether a kernel that enforces as Linux does honours units' weights on it.
     pub weighs: bool,
     /// The bandwidth-difference threshold, in sectors (seed 000, section 3.3).
     pub threshold_sectors: u64,
@@ -346,7 +346,7 @@ pub struct RightsChange {
 pub struct AwaitedChange {
     /// Which, an index into the workload's jobs.
     pub job: u16,
-    /// After so many rounds of it, at least 1.
+    /// The number of its rounds after which the change comes, at least 1.
     pub rounds: u64,
     /// What.
     pub change: Change,
@@ -422,7 +422,7 @@ pub struct Amount {
 pub enum Spread {
     /// Not at all.
     None,
-    /// Evenly within plus or minus so many millionths of the mean, 1,000,000 at most.
+    /// Uniform within plus or minus this many millionths of the mean, at most 1,000,000.
     Uniform(u32),
     /// Exponentially distributed.
     Exponential,
@@ -483,7 +483,7 @@ pub enum Op {
         /// How long, in ns.
         span: Amount,
     },
-    /// Runs another program so many times, so many of them at a time, and waits until all have ended.
+    /// Runs another program several times, a number of them at a time, and waits until all have ended.
     Run {
         /// Which.
         program: u16,
@@ -494,7 +494,7 @@ pub enum Op {
         /// Goes on meanwhile; waits at the end of the program.
         beside: bool,
     },
-    /// Waits until so many processes with the same parent have come here.
+    /// Waits until this many processes with the same parent have come here.
     Barrier {
         /// How many.
         parties: u32,
@@ -513,7 +513,7 @@ pub enum Op {
         /// Which.
         lock: u16,
     },
-    /// Goes back to an earlier step, until the steps between have been done so many times.
+    /// Goes back to an earlier step until the steps in between have run `times` times.
     Again {
         /// The first of them, an index into the program's ops.
         to: u32,
@@ -538,7 +538,7 @@ pub struct Job {
     pub program: u16,
     /// When it starts, in ns.
     pub start_ns: Time,
-    /// So many of it are started.
+    /// How many copies are started.
     pub count: u32,
     /// Time between the starts of two of them, in ns.
     pub every_ns: Time,

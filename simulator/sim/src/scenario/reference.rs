@@ -1,4 +1,5 @@
-//! The reference of a scenario's two files, machine and workload: every key with its default, its range and its meaning, from the table of keys.
+//! The reference of a scenario's two files, machine and workload: every key with its default, its range and its
+//! meaning, from the table of keys.
 
 use std::fmt::Write;
 

@@ -27,7 +27,7 @@ pub(crate) struct Steps {
     pub(crate) ops: Vec<Op>,
     /// One per step.
     pub(crate) places: Vec<Span>,
-    /// Some could not be read: then nothing can be said of what is not there.
+    /// Some could not be read, so checks for missing steps are skipped.
     pub(crate) partial: bool,
 }
 
@@ -161,7 +161,7 @@ impl Reader<'_, '_> {
 
     /// The index of the next step.
     fn next(&self) -> u32 {
-        // A text of so many steps would not fit in memory.
+        // A text with more steps than that would not fit in memory.
         u32::try_from(self.steps.ops.len()).unwrap_or(u32::MAX)
     }
 

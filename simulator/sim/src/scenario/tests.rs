@@ -69,8 +69,8 @@ fn workload_with(header: &str, line: &str) -> String {
         ("[job.a]", "program", "\"p\""),
     ];
     needs.iter().fold(text, |text, (below, key, value)| {
-        let said = *below == header && line.starts_with(&format!("{key} ="));
-        if said { text } else { text.replace(below, &format!("{below}\n{key} = {value}")) }
+        let is_given = *below == header && line.starts_with(&format!("{key} ="));
+        if is_given { text } else { text.replace(below, &format!("{below}\n{key} = {value}")) }
     })
 }
 

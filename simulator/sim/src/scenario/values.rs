@@ -26,7 +26,7 @@ pub struct About {
 pub struct Parsed<T> {
     /// The value, if no diagnostic is an error.
     pub value: Option<T>,
-    /// What the file says of itself, as far as it could be read.
+    /// The file's title and source, if they could be read.
     pub about: About,
     /// All that is wrong or doubtful, in the order of the text; at most 200, the rest counted by the last.
     pub diagnostics: Vec<Diagnostic>,

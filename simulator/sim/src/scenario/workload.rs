@@ -264,7 +264,7 @@ impl Jobs<'_> {
     }
 }
 
-/// The unit that a value names; `kernel` is none that a `what` the unit.
+/// The unit that a value names; `kernel` is refused.
 pub(super) fn unit(
     document: &mut Document,
     entry: &Entry,

@@ -78,7 +78,7 @@ fn unit(said: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     Ok(Line::Unit(name.trim(), pids.split_whitespace().map(number).collect::<Result<_, _>>()?))
 }
 
-/// The kernel's own count of what it kept, and of what it was told: `1000/1234   #P:8`.
+/// The kernel's counts of events kept and events written: `1000/1234   #P:8`.
 fn entries(counts: &str, at: Span) -> Result<Line<'_>, Diagnostic> {
     let words = counts.split_whitespace().next().and_then(|word| word.split_once('/'));
     let Some((kept, all)) =

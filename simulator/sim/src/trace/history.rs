@@ -16,7 +16,7 @@ const STEP_MIN_NS: Time = 1_000;
 
 /// What a task does at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum Activity {
     /// It was there when the recording began, and nothing was heard of it yet.
     Unknown,
     /// Forked, not woken yet.
@@ -33,13 +33,13 @@ enum State {
 
 struct Task {
     recorded: Recorded,
-    state: State,
+    state: Activity,
     /// CPU time since it last slept, in ns.
     burst_ns: Time,
 }
 
 impl Task {
-    fn new(pid: u32, unit: String, start_ns: Time, state: State) -> Task {
+    fn new(pid: u32, unit: String, start_ns: Time, state: Activity) -> Task {
         let recorded = Recorded { pid, unit, start_ns, steps: Vec::new(), end: End::Gone };
         Task { recorded, state, burst_ns: 0 }
     }
@@ -57,13 +57,13 @@ impl Task {
     /// What it did when the recording ended at `now`.
     fn close(mut self, now: Time) -> Recorded {
         self.recorded.end = match self.state {
-            State::Running { since } => {
+            Activity::Running { since } => {
                 self.burst_ns += now - since;
                 End::Computing
             }
-            State::Ready => End::Computing,
-            State::Unknown | State::Asleep { .. } => End::Asleep,
-            State::New | State::Gone => End::Gone,
+            Activity::Ready => End::Computing,
+            Activity::Unknown | Activity::Asleep { .. } => End::Asleep,
+            Activity::New | Activity::Gone => End::Gone,
         };
         if self.burst_ns > 0 {
             self.end_burst();
@@ -92,10 +92,10 @@ pub(super) fn recording(text: &str) -> Result<Recording, Diagnostic> {
     let mut reader = Reader::default();
     let mut start = 0;
     for whole in text.split_inclusive('\n') {
-        let said = whole.trim_end_matches(['\n', '\r']);
-        let at = start..start + said.len();
+        let content = whole.trim_end_matches(['\n', '\r']);
+        let at = start..start + content.len();
         start += whole.len();
-        match line(said, at.clone())? {
+        match line(content, at.clone())? {
             Line::Unit(unit, pids) => reader.members(unit, &pids, &at)?,
             Line::Event(time, event) => {
                 reader.advance(time, &at)?;
@@ -120,7 +120,7 @@ impl Reader {
                 let message = format!("thread {pid} is in a unit already");
                 return Err(Diagnostic::error("unit-line", at.clone(), message).help("name it once"));
             }
-            self.add(Task::new(pid, unit.to_owned(), 0, State::Unknown), at)?;
+            self.add(Task::new(pid, unit.to_owned(), 0, Activity::Unknown), at)?;
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Reader {
             Event::Fork { parent, child } => {
                 if let Some(&parent) = self.by_pid.get(&parent) {
                     let unit = self.tasks[parent].recorded.unit.clone();
-                    self.add(Task::new(child, unit, self.now, State::New), at)?;
+                    self.add(Task::new(child, unit, self.now, Activity::New), at)?;
                 } else {
                     // The number was one of a unit's, perhaps.
                     self.by_pid.remove(&child);
@@ -175,13 +175,13 @@ impl Reader {
     /// forked in it, by whomever: the list says its unit.
     fn is_still_to_come(&self, pid: u32) -> bool {
         let task = self.by_pid.get(&pid).map(|index| &self.tasks[*index]);
-        task.is_some_and(|task| matches!(task.state, State::Unknown))
+        task.is_some_and(|task| matches!(task.state, Activity::Unknown))
     }
 
     fn begins(&mut self, pid: u32) {
         if let Some(&index) = self.by_pid.get(&pid) {
             let task = &mut self.tasks[index];
-            (task.state, task.recorded.start_ns) = (State::New, self.now);
+            (task.state, task.recorded.start_ns) = (Activity::New, self.now);
         }
     }
 
@@ -193,15 +193,15 @@ impl Reader {
         };
         let (task, now) = (&mut self.tasks[index], self.now);
         let since = match task.state {
-            State::Running { since } => since,
-            State::Unknown => 0,
+            Activity::Running { since } => since,
+            Activity::Unknown => 0,
             _ => return Err(missing(pid, "leaves a CPU on which it did not start", at)),
         };
         task.burst_ns += now - since;
         task.state = match left {
-            Left::Runnable => State::Ready,
-            Left::Asleep => State::Asleep { since: now },
-            Left::Ended => State::Gone,
+            Left::Runnable => Activity::Ready,
+            Left::Asleep => Activity::Asleep { since: now },
+            Left::Ended => Activity::Gone,
         };
         self.sleeps += u64::from(left == Left::Asleep);
         Ok(())
@@ -218,13 +218,13 @@ impl Reader {
         };
         let task = &mut self.tasks[index];
         match task.state {
-            State::New => task.recorded.start_ns = now,
-            State::Asleep { .. } => self.unwoken += 1,
-            State::Ready | State::Unknown => {}
-            State::Running { .. } => return Err(missing(pid, "starts to run, and ran already", at)),
-            State::Gone => return Err(missing(pid, "starts to run, and had ended", at)),
+            Activity::New => task.recorded.start_ns = now,
+            Activity::Asleep { .. } => self.unwoken += 1,
+            Activity::Ready | Activity::Unknown => {}
+            Activity::Running { .. } => return Err(missing(pid, "starts to run, and ran already", at)),
+            Activity::Gone => return Err(missing(pid, "starts to run, and had ended", at)),
         }
-        task.state = State::Running { since: now };
+        task.state = Activity::Running { since: now };
         Ok(())
     }
 
@@ -233,16 +233,16 @@ impl Reader {
         let Some(&index) = self.by_pid.get(&pid) else { return };
         let (task, now) = (&mut self.tasks[index], self.now);
         match task.state {
-            State::New => task.recorded.start_ns = now,
-            State::Asleep { since } => {
+            Activity::New => task.recorded.start_ns = now,
+            Activity::Asleep { since } => {
                 task.end_burst();
                 task.slept(now - since);
             }
-            State::Unknown => task.slept(now),
+            Activity::Unknown => task.slept(now),
             // Woken on its way to sleep.
-            State::Running { .. } | State::Ready | State::Gone => return,
+            Activity::Running { .. } | Activity::Ready | Activity::Gone => return,
         }
-        task.state = State::Ready;
+        task.state = Activity::Ready;
     }
 
     fn end(self, at: usize) -> Result<Recording, Diagnostic> {

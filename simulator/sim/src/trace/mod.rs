@@ -16,7 +16,7 @@
 //! `prev_pid`, `prev_state`, `next_pid`, `pid` and `child_pid` of an event are read, so a recording may be cut to
 //! them. Its clock must be the same on all CPUs (`mono`). Nothing may be lost: a buffer that overran is an error.
 //!
-//! # What becomes of it
+//! # The workload
 //!
 //! Every task becomes a job with a program of its own: the CPU time of each of its bursts, and how long it slept
 //! between two of them. Two facts are left out. How long a task waits for a CPU is for the simulation to find out, and

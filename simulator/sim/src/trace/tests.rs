@@ -50,7 +50,8 @@ fn bursts_and_sleeps_are_read() {
     assert_eq!(read(WRITTEN).unwrap(), expected);
 }
 
-/// A thread is its listed unit's, whoever forked it: 20 is listed for `a`, and forked by `b` or by somebody in no unit.
+/// A thread belongs to the unit that lists it, even if another unit forked it: 20 is listed for `a`, and forked by `b`
+/// or by somebody in no unit.
 #[test]
 fn a_listed_thread_stays_listed_whoever_forks_it() {
     for forks in ["pid=12 child_comm", "pid=14 child_comm"] {

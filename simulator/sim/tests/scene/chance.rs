@@ -21,7 +21,7 @@ impl Chance {
         least + self.next() % (most - least + 1)
     }
 
-    /// Once in so many times.
+    /// True once in `times` calls on average.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.next().is_multiple_of(times)
     }

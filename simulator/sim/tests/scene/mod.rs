@@ -63,24 +63,24 @@ pub(crate) fn unit<'a>(outcome: &'a Outcome, name: &str) -> &'a UnitOutcome {
     outcome.units.iter().find(|unit| unit.name == name).unwrap_or_else(|| panic!("{name} had processes"))
 }
 
-/// That two numbers differ by so many per mille of the second at most.
+/// Asserts that two numbers differ by at most `per_mille` of the second.
 #[track_caller]
 pub(crate) fn near(is: u64, should: u64, per_mille: u64) {
     let off = is.abs_diff(should);
     assert!(off * 1000 <= should * per_mille, "{is} is not within {per_mille} per mille of {should}");
 }
 
-/// A machine with so many CPUs on which nothing costs anything but what is said. The clock ticks every 10 ms, slices last 30 ms.
+/// A machine with `cpus` CPUs on which only the costs in `more` are not zero. The clock ticks every 10 ms, slices last 30 ms.
 pub(crate) fn machine(cpus: u32, more: &str) -> String {
     let mut text = format!("version = 1\nshape = \"cpus:{cpus} memory:64MiB\"\n[kernel]\n{more}\n");
-    let said = |key: &str| more.lines().any(|line| line.starts_with(key));
+    let is_given = |key: &str| more.lines().any(|line| line.starts_with(key));
     for (key, usual) in [("tick", "10ms"), ("slice", "30ms"), ("call_back", "now")] {
-        if !said(key) {
+        if !is_given(key) {
             text += &format!("{key} = \"{usual}\"\n");
         }
     }
     for key in ["switch", "ipi", "fault", "request", "fork"] {
-        if !said(key) {
+        if !is_given(key) {
             text += &format!("{key} = \"0s\"\n");
         }
     }

@@ -76,7 +76,7 @@ fn streams_are_whole_quarters_of_the_bus() {
     assert_eq!([14_452, 23_600].map(|rate| streams(rate, 29_500)), [1, 3], "the published programs");
 }
 
-// A task that takes much of the bus alone has so many streams that none of them needs to be at the bus half of the time.
+// A task that uses much of the bus alone is split into enough streams that each uses the bus for less than half of the time.
 #[test]
 fn streams_think_longer_than_their_transactions_last() {
     for rate in 1u32..930 {

@@ -8,7 +8,7 @@ fn kernel(lock_demand: u64, stall: u64, cpus: usize) -> Kernel {
     Kernel::new(&Contention { lock_demand, stall }, cpus)
 }
 
-/// So many CPUs, all their work in the kernel.
+/// The slowdown of `cpus` CPUs that work in the kernel only.
 fn all_in_kernel(kernel: &Kernel, cpus: u64) -> Slowdown {
     kernel.slowdown(WHOLE, (cpus - 1) * MILLIONTH)
 }

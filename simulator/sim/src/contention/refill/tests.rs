@@ -6,7 +6,7 @@ use super::*;
 const CACHE: Cache = Cache { bytes: 1 << 20, line_bytes: 128, miss_ns: 500 };
 const KIB: u64 = 1 << 10;
 
-/// What it costs to fetch so many KiB: 8 lines each, 500 ns per line.
+/// The time to fetch `kib` KiB: 8 lines each, 500 ns per line.
 fn fetch_kib(kib: u64) -> Time {
     kib * 8 * 500
 }
@@ -103,8 +103,8 @@ fn in_turn<const N: usize>(hot_bytes: [u64; N], stints: usize) -> Vec<Time> {
 }
 
 proptest! {
-    /// Whoever comes, in whatever order, from wherever: nobody pays for more than its hot set, nor for more than the cache;
-    /// and the lines that are gone are at least those that do not fit beside the latest.
+    /// Over random sequences of tasks and CPUs, no task refills more than its hot set or the cache, and at least the lines that
+    /// do not fit beside the latest task's are gone.
     #[test]
     fn payments_are_bounded(
         hot in prop::collection::vec(0u64..2 << 20, 1..6),

@@ -1,8 +1,7 @@
 //! As the block layer of Linux: by weight, as io.cost does, or by arrival.
 //!
 //! Problem: a program that holds shares on Linux cannot say which request goes next. It can give control groups
-//! weights, and rates where weights are not heeded (see `gates`). What comes of its orders depends on what the kernel
-//! makes of them.
+//! weights, and rates where weights are ignored (see `gates`). The effect of its orders depends on the kernel.
 //!
 //! Terms:
 //! - A request's *cost* is the time that it is expected to take of the disk, by direction, by size, and by whether it
@@ -16,12 +15,12 @@
 //! - A unit's *tag* is the cost of its requests, each over the unit's part at that moment. *Virtual time* is the tag of
 //!   the last unit that was chosen, before that request. It never goes back.
 //!
-//! Algorithm where weights are heeded: the unit with the smallest tag goes next; of equals, the one that was chosen
+//! Algorithm on a disk that honours weights: the unit with the smallest tag goes next; of equals, the one that was chosen
 //! longest ago. Which of its requests goes is the sweep's to say on a disk with an arm, or else the oldest. A unit that
 //! comes after it had none keeps its tag, but is at most half a period behind virtual time. The kernel's own requests
 //! go first, at no cost. So do writes to swap, at their unit's cost.
 //!
-//! Where weights are not heeded, requests go to the device in the order in which they came.
+//! On a disk that ignores weights, requests go to the device in the order in which they came.
 //!
 //! Delayed writes are their main owner's requests from the start, as those of control groups are where file systems say
 //! whose a write is.
@@ -54,7 +53,7 @@ const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1_000;
 const WHOLE: u128 = 1 << 32;
 /// A request so near to the one before it is in sequence.
 const NEAR_SECTORS: u64 = (16 << 20) / 512;
-/// What a period is made of: a small request among so many, twice.
+/// A period is twice the time of [`CROWD`] reads of this size.
 const SMALL_SECTORS: u64 = 8;
 const CROWD: u64 = 64;
 const PERIOD_NS: std::ops::RangeInclusive<Time> = 10_000_000..=500_000_000;
@@ -206,12 +205,12 @@ impl Linux {
             return whole;
         }
         let within = |unit: UnitId| self.within.get(unit.index()).copied().unwrap_or(0).max(1);
-        let of = |part: u128, weight: u64, all: u64| part * u128::from(weight) / u128::from(all);
-        let mut part = of(whole, USUAL.into(), within(unit));
+        let fraction = |part: u128, weight: u64, all: u64| part * u128::from(weight) / u128::from(all);
+        let mut part = fraction(whole, USUAL.into(), within(unit));
         let mut next = Some(unit);
         while let Some(unit) = next {
             next = self.parent(unit);
-            part = of(part, self.weight(unit), next.map_or(self.at_top.max(1), within));
+            part = fraction(part, self.weight(unit), next.map_or(self.at_top.max(1), within));
         }
         part.max(1)
     }

@@ -10,8 +10,8 @@
 //! - *Virtual time* is the least start tag among heads, and among requests that were chosen and are not done. When the disk
 //!   has nothing to do, all tags are forgotten.
 //!
-//! Algorithm: up to so many requests are chosen for a batch, each time the head with the least finish tag. They are
-//! served in the order of the sweep. The next batch is chosen when all of them are done. On a disk that serves several
+//! Algorithm: a batch takes requests up to its size, each time the head with the least finish tag. They are served in the
+//! order of the sweep. The next batch is chosen when all of them are done. On a disk that serves several
 //! side by side, a batch has at least as many. The kernel's requests go before all, and delayed writes when no unit waits.
 //!
 //! Properties: units that always have requests waiting get sectors by share, within a batch and a request. A unit that was idle
@@ -56,7 +56,7 @@ struct Unit {
 }
 
 impl Yfq {
-    /// For a disk with all units idle, and batches of so many.
+    /// For a disk on which all units are idle, with batches of `size` requests.
     pub(super) fn new(shares: &[u64], size: usize) -> Yfq {
         let mut yfq = Yfq { size, units: Vec::new(), batch: Vec::new(), chosen: Vec::new(), virtual_time: 0 };
         yfq.set_shares(shares);

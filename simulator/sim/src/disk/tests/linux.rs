@@ -153,7 +153,7 @@ fn a_rate_is_reached() {
     assert!((9_800_000..=10_100_000).contains(&bytes), "{bytes}");
 }
 
-/// Units in the order in which their requests are done, where each has so many waiting from the beginning. The first
+/// Units in the order in which their requests complete, if each has `each` waiting from the beginning. The first
 /// round is there when the first is chosen.
 fn served(drive: &mut Drive, each: u64, units: &[UnitId]) -> Vec<UnitId> {
     for n in 0..each {
@@ -178,7 +178,7 @@ fn weights_one_to_three() {
     // A's tag goes up by four requests at a time, B's by four thirds.
     let order = served(&mut drive, 20, &[A, B]);
     assert_eq!(order[..12], [A, B, B, B, A, B, B, B, A, B, B, B]);
-    // Where none is heeded, they go as they came.
+    // A disk that ignores weights serves them in order of arrival.
     let mut drive = linux(fixed(), &flat(), false);
     drive.weigh(0, B, 300);
     assert_eq!(served(&mut drive, 20, &[A, B])[..6], [A, B, A, B, A, B]);
@@ -247,7 +247,7 @@ fn a_unit_counts_for_a_period_after_its_last_request() {
     assert!(b.abs_diff(c) <= 2, "{b} {c}");
 }
 
-/// A unit that thinks in between is served at once, as far as it stays within its part.
+/// A unit that thinks in between is served at once while it stays within its share.
 #[test]
 fn a_light_unit_is_next() {
     let streams = vec![Stream::small(A, 0, 40 * MS, 100), Stream::copy(B, 900_000, 100_000)];
@@ -255,7 +255,7 @@ fn a_light_unit_is_next() {
     assert_eq!(outcome.of(0).count(), 100);
     // One request of 78 sectors in service.
     assert!(outcome.waited_ns_max(0) <= 4 * MS + 78 * MS / 10, "{}", outcome.waited_ns_max(0));
-    // Where weights are not heeded, it waits for all that the copy has in the device.
+    // On a disk that ignores weights, it waits for all of the copy's requests in the device.
     let streams = vec![
         Stream::small(A, 0, 40 * MS, 100),
         Stream { outstanding: 20, ..Stream::copy(B, 900_000, 100_000) },
@@ -370,7 +370,7 @@ fn facts_are_those_of_a_kernel() {
     let ended =
         DeviceUse { requests: 3, bytes: 12_288, taken_ns: 6 * ONE_NS, busy_ns: 3 * ONE_NS, under_way: 0 };
     assert_eq!(device, ended);
-    // Where weights are heeded, the device has no more than it serves; it is known what it carries: 2048 sectors in
+    // A disk that honours weights has no more requests than it serves, and a known capacity: 2048 sectors in
     // 208.8 ms.
     let mut drive = linux(fixed(), &flat(), true);
     submit_each(&mut drive, 0, [read(A, 0, 8), read(A, 8, 8)]);

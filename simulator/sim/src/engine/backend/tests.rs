@@ -1,4 +1,4 @@
-//! What is told, and when, on a machine that enforces as Linux does.
+//! Which facts a machine that enforces as Linux reports, and when.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::AtomicU64;

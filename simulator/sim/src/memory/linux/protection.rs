@@ -3,8 +3,8 @@
 //! Problem: a unit's sub-units may be promised more than it is promised itself.
 //!
 //! Terms: each unit is a control group with its sub-units. Where it has any, its own processes are a group beside
-//! them. All top-level units are in one group, which is protected of what they are protected of together, as the live
-//! machine writes it. What is `shared` is outside. A group *claims* what it uses of its setting.
+//! them. All top-level units are in one group, whose setting is the sum of theirs, as on the live machine. `shared` memory is
+//! outside. A group *claims* the smaller of its use and its setting.
 //!
 //! Algorithm, from the top down:
 //! - What siblings claim is theirs while what encloses them is protected of as much. Else each gets its part of that,
@@ -97,7 +97,7 @@ pub(super) fn effective(places: &[Place], used: &[u64], settings: &[Setting]) ->
     own
 }
 
-/// What of the protection around it is in force for one that uses so much and is to have so much.
+/// The effective protection of a group with this use and setting, given that of the group around it.
 fn part(used: u64, setting: u64, around: Group) -> u64 {
     let claim = used.min(setting);
     if around.claimed > around.protected {

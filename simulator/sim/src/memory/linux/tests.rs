@@ -33,7 +33,7 @@ fn pages(out: &Reclaimed) -> u64 {
     out.writes.iter().map(PageOut::pages).sum()
 }
 
-/// What is told of a unit.
+/// The facts reported for a unit.
 fn told(memory: &Memory, unit: UnitId) -> commonhold_policy::UnitMemory {
     memory.live_facts(memory.now, 0).units[unit.index()]
 }
@@ -241,7 +241,7 @@ fn a_sub_unit_is_protected_within_its_encloser() {
     memory.protect(A, 0, 100 * PAGE, 20 * PAGE);
     protect(&mut memory, X, 0, 80);
     assert_eq!(memory.protected(Keeps::Low)[2..], [20, 0, 80]);
-    // x claims 100 of what is promised to it, and with the 20 of a there are 120: five sixths of each.
+    // x claims 100 of its setting, a claims 20: of these 120, five sixths are protected.
     protect(&mut memory, X, 0, 200);
     assert_eq!(memory.protected(Keeps::Low)[2..], [16, 0, 83]);
     // In proportion to 24, 17 and 60 beyond: of 16 pages, 3.8, 2.7 and 9.5. In clusters: b 9.5 to 5.5 to 1.5, a, x.
@@ -383,7 +383,7 @@ fn what_is_read_anywhere_comes_back_in_proportion() {
     assert_eq!(told(&memory, A).refaulted, 40 * PAGE);
 }
 
-/// Half of what is missing of a file was taken long ago, half lately: half of what comes back counts.
+/// Half of a file's missing pages were taken long ago, half lately: half of the pages that come back count as refaults.
 #[test]
 fn missing_pages_come_back_evenly() {
     let mut memory = memory(240);
@@ -423,8 +423,8 @@ fn memory_that_was_not_touched_is_cold() {
         assert_eq!(memory.grow(space, 4), Grant::Granted);
     }
     let cold = |memory: &Memory, now| {
-        let told = memory.live_facts(now, 0).units[A.index()];
-        (told.cold_anonymous / PAGE, (told.cold - told.cold_anonymous) / PAGE)
+        let facts = memory.live_facts(now, 0).units[A.index()];
+        (facts.cold_anonymous / PAGE, (facts.cold - facts.cold_anonymous) / PAGE)
     };
     assert_eq!(cold(&memory, 9 * S), (0, 0));
     assert_eq!(cold(&memory, 10 * S), (40, 0));

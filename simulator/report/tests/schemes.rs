@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 use commonhold_contract::Scheme;
-use commonhold_report::schemes::{self, Alone, Schemes};
-use commonhold_report::simulation::Study;
-use commonhold_report::{Style, simulation};
+use commonhold_report::Style;
 use commonhold_sim::outcome::{
     DiskOutcome, DiskUse, JobOutcome, MemoryCallBacks, Outcome, Spent, Statement, UnitOutcome,
 };
+use commonhold_sim_report::schemes::{self, Alone, Schemes};
+use commonhold_sim_report::simulation;
+use commonhold_sim_report::simulation::Study;
 use insta::assert_snapshot;
 
 const MS: u64 = 1_000_000;

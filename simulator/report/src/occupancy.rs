@@ -1,35 +1,34 @@
-//! Which job has which CPU over time: a letter for each job, a line for each moment, as in seed 001, figure 6.
+//! Which job runs on which CPU over time, as in figure 6 of seed 001: a letter per job, a line per sample.
 
 use std::fmt::Write as _;
 
+use commonhold_report::figures::duration;
+use commonhold_report::svg;
 use commonhold_sim::outcome::{JobOutcome, Occupancy};
 
-use crate::figures::duration;
-use crate::svg;
-
-/// A letter for a job: those that come one after the other have different ones.
+/// A job's letter: `a` to `z`, then `a` again.
 fn letter(job: usize) -> char {
     char::from(b'a' + u8::try_from(job % 26).unwrap_or(0))
 }
 
-/// A line for each moment: the time, and a letter or a dash for each CPU, pools apart; behind it, which jobs are new. A line that
-/// says what the one before said is left out.
+/// A line per sample: the time, a letter or a dash per CPU with pools apart, and the jobs that are new. Lines equal to the one
+/// before are left out.
 pub fn text(occupancy: &Occupancy, jobs: &[JobOutcome]) -> String {
     let mut out = String::from("time, and the job that has each CPU; pools are apart, - is nobody\n");
-    let (mut before, mut told) = (String::new(), 0);
+    let (mut before, mut introduced) = (String::new(), 0);
     for (at, moment) in occupancy.moments.iter().enumerate() {
         let pools = occupancy.pools.iter().map(|pool| letters(pool, moment));
         let line = pools.collect::<Vec<_>>().join(" ");
         if line != before {
-            let last = moment.iter().flatten().max().map_or(told, |last| told.max(last + 1));
-            let new = (told..last).filter_map(|job| {
+            let last = moment.iter().flatten().max().map_or(introduced, |last| introduced.max(last + 1));
+            let new = (introduced..last).filter_map(|job| {
                 let name = &jobs.get(*occupancy.jobs.get(job)? as usize)?.name;
                 Some(format!("{} {name}", letter(job)))
             });
             let new = new.collect::<Vec<_>>().join(", ");
             let line = format!("{:>9}  {line}  {new}", duration(at as u64 * occupancy.every_ns));
             let _ = writeln!(out, "{}", line.trim_end());
-            told = last;
+            introduced = last;
         }
         before = line;
     }
@@ -37,8 +36,8 @@ pub fn text(occupancy: &Occupancy, jobs: &[JobOutcome]) -> String {
 }
 
 fn letters(pool: &[u32], moment: &[Option<usize>]) -> String {
-    let of = |cpu: &u32| moment.get(*cpu as usize).copied().flatten().map_or('-', letter);
-    pool.iter().map(of).collect()
+    let on = |cpu: &u32| moment.get(*cpu as usize).copied().flatten().map_or('-', letter);
+    pool.iter().map(on).collect()
 }
 
 const LEFT: f64 = 60.0;
@@ -47,11 +46,11 @@ const ROW: f64 = 16.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 12.0;
 
-/// Colours that can be told apart, one after the other.
+/// Jobs take them in turn, so that neighbours differ.
 const COLOURS: [&str; 8] =
     ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e"];
 
-/// A row for each CPU, pools apart, time from left to right, a colour for each job.
+/// A row per CPU, pools apart; time runs from left to right, each job has a colour.
 pub(crate) fn plot(occupancy: &Occupancy) -> String {
     let cpus: usize = occupancy.pools.iter().map(Vec::len).sum();
     let height = TOP + real(cpus) * ROW + real(occupancy.pools.len()) * GAP + 40.0;
@@ -96,7 +95,7 @@ pub(crate) fn plot(occupancy: &Occupancy) -> String {
     out + "</svg>\n"
 }
 
-/// The runs of moments in which a CPU has one job.
+/// The intervals in which a CPU runs one job: first sample, sample behind the last, job.
 fn runs(occupancy: &Occupancy, cpu: u32) -> Vec<(usize, usize, usize)> {
     let mut runs: Vec<(usize, usize, usize)> = Vec::new();
     for (at, moment) in occupancy.moments.iter().enumerate() {

@@ -1,42 +1,43 @@
-//! One scenario under each scheme: the time, memory and disk of every job and unit, beside the same unit alone on its
-//! share.
+//! One scenario under each scheme: response times, CPU time, memory and disk of every unit, against the same unit alone on
+//! its share.
 
+use commonhold_report::figures::{NOTHING, bytes, duration, seconds};
+use commonhold_report::html;
+use commonhold_report::svg::{self, BarChart, ChartBar, escape};
+use commonhold_report::table::{Paint, Style, Table};
 use commonhold_sim::outcome::{Outcome, UnitOutcome};
 use serde::Serialize;
 
-use crate::figures::{NOTHING, bytes, duration, seconds};
-use crate::simulation::{JobRow, Study, closing, csv_lines, jobs_of, seeds};
-use crate::svg::{self, BarChart, ChartBar, escape};
-use crate::table::{Paint, Style, Table};
+use crate::simulation::{CSV_HEAD, JobRow, Study, closing, csv_lines, jobs_of, seeds};
 
 /// A scenario under several schemes, with the same seeds.
 #[derive(Debug, Clone)]
 pub struct Schemes {
-    /// One per scheme, in the order of the report.
+    /// One per scheme, in the order of the report's columns.
     pub studies: Vec<Study>,
-    /// Units alone on their shares: the scenario with the unit's jobs alone, under `quota`, which keeps the others' shares
-    /// for them. Units that have only background jobs are left out: nothing of theirs ends.
+    /// Each unit alone on its share: only the unit's jobs run, under `quota`, which withholds the others' shares. Units that
+    /// have only background jobs, which never end, are left out.
     pub alone: Vec<Alone>,
 }
 
-/// A unit's jobs without the others', on the share that they leave it.
+/// The runs of one unit's jobs without those of others.
 #[derive(Debug, Clone, Serialize)]
 pub struct Alone {
     /// The unit's path.
     pub unit: String,
-    /// One per seed.
+    /// One run per seed.
     pub runs: Vec<Outcome>,
 }
 
-/// A disk's sector, in bytes.
+/// Size of a disk's sector, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// What a unit had over some runs, in the mean where nothing else is said.
+/// What a unit used over some runs: means unless noted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Had {
     /// CPU time, in ns.
     used_ns: u64,
-    /// Page frames at most, in bytes: means over runs of different lengths would not compare.
+    /// Peak memory of all runs, in bytes: means over runs of different lengths would not compare.
     memory_bytes_max: u64,
     /// Transferred by disks, in bytes.
     disk_bytes: u64,
@@ -46,7 +47,7 @@ impl Had {
     fn of(runs: &[Outcome], unit: &str, frame_bytes: u64) -> Option<Had> {
         let units = || runs.iter().flat_map(|run| &run.units).filter(|other| other.name == unit);
         let count = units().count() as u64;
-        let mean = |of: fn(&UnitOutcome) -> u64| units().map(of).sum::<u64>().checked_div(count);
+        let mean = |figure: fn(&UnitOutcome) -> u64| units().map(figure).sum::<u64>().checked_div(count);
         let disks = runs.iter().flat_map(|run| &run.disks).flat_map(|disk| &disk.units);
         let sectors: u64 = disks.filter(|used| used.unit == unit).map(|used| used.sectors).sum();
         Some(Had {
@@ -57,14 +58,14 @@ impl Had {
     }
 }
 
-/// Runs of one kind: `alone`, or a scheme's name.
+/// One column of the comparison: its name, `alone` or a scheme's, and its runs.
 struct Kind<'a> {
     name: &'a str,
     runs: &'a [Outcome],
 }
 
 impl Schemes {
-    /// Whether every check of every run held.
+    /// Whether no run broke a check (`Outcome::broken`).
     pub fn sound(&self) -> bool {
         self.runs().all(|run| run.broken == 0)
     }
@@ -85,14 +86,14 @@ impl Schemes {
         first.map(|run| run.units.iter().map(|unit| unit.name.as_str()).collect()).unwrap_or_default()
     }
 
-    /// The runs to be compared as regards a unit: alone first, empty if there are none.
+    /// The columns for a unit. The first is `alone`, without runs if the unit has none.
     fn kinds<'a>(&'a self, unit: &str) -> Vec<Kind<'a>> {
         let alone = self.alone.iter().find(|alone| alone.unit == unit).map_or(&[][..], |alone| &alone.runs);
         let schemes = self.studies.iter().map(|study| Kind { name: study.scheme.name(), runs: &study.runs });
         std::iter::once(Kind { name: "alone", runs: alone }).chain(schemes).collect()
     }
 
-    /// The jobs of a unit, each with its mean response in s under each kind: nothing where not all of its copies ended.
+    /// The jobs of a unit with their response times in each column.
     fn jobs(&self, unit: &str) -> Vec<Compared> {
         let kinds = self.kinds(unit);
         let tables: Vec<(&str, Vec<JobRow>)> =
@@ -107,24 +108,24 @@ impl Schemes {
     }
 }
 
-/// One job under each kind.
+/// One job in each column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Compared {
     job: String,
     under: Vec<Response>,
 }
 
-/// Its response time under one kind.
+/// A job's response time in one column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Response {
     /// `alone`, or the scheme.
     under: String,
-    /// The mean over copies and seeds, in s; nothing if one of them did not end.
+    /// Mean over copies and seeds, in s; `None` if one of them did not end.
     response_s: Option<f64>,
     /// Shortest and longest, in s.
     #[serde(skip)]
     range_s: Option<(f64, f64)>,
-    /// Against alone.
+    /// Ratio to the response time alone.
     against_alone: Option<f64>,
 }
 
@@ -182,8 +183,8 @@ fn table(schemes: &Schemes) -> Table {
         }
         let had: Vec<Option<Had>> =
             schemes.kinds(unit).iter().map(|kind| Had::of(kind.runs, unit, schemes.frame_bytes())).collect();
-        for (what, of) in FIGURES {
-            let cell = |had: &Option<Had>| had.as_ref().map_or(NOTHING.to_owned(), of);
+        for (what, shown) in FIGURES {
+            let cell = |had: &Option<Had>| had.as_ref().map_or(NOTHING.to_owned(), shown);
             let mut row = vec![format!("  {what}")];
             for (i, had) in had.iter().enumerate() {
                 row.push(cell(had));
@@ -199,7 +200,7 @@ fn table(schemes: &Schemes) -> Table {
 
 type Shown = fn(&Had) -> String;
 
-/// What a unit had: its name, and how it is shown.
+/// The rows below a unit's jobs: name and figure.
 const FIGURES: [(&str, Shown); 3] = [
     ("CPU time", |had| duration(had.used_ns)),
     ("memory", |had| bytes(had.memory_bytes_max)),
@@ -255,22 +256,22 @@ pub fn json(schemes: &Schemes) -> String {
         alone: &schemes.alone,
         schemes: &schemes.studies,
     };
-    crate::json("commonhold.schemes", content)
+    commonhold_report::json("commonhold.schemes", content)
 }
 
-/// A line per copy of a job and run, with times in ns: that of `simulation::csv` behind the scheme, or `alone`.
+/// The lines of [`simulation::csv`](crate::simulation::csv) behind a column with the scheme, or `alone`.
 pub fn csv(schemes: &Schemes) -> String {
     let alone = schemes.alone.iter().map(|alone| ("alone", &alone.runs));
     let studies = schemes.studies.iter().map(|study| (study.scheme.name(), &study.runs));
     let lines: String =
         alone.chain(studies).map(|(kind, runs)| csv_lines(&format!("{kind},"), runs)).collect();
-    format!("scheme,{}{lines}", crate::simulation::CSV_HEAD)
+    format!("scheme,{}{lines}", CSV_HEAD)
 }
 
 /// The comparison as a page: a chart per job, and the table.
 pub fn html(schemes: &Schemes) -> String {
     let scenario = schemes.studies.first().map_or("", |study| study.scenario.as_str());
-    let mut page = crate::html::open(&format!("{scenario} under each scheme"), "");
+    let mut page = html::open(&format!("{scenario} under each scheme"), "");
     page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape(heading(schemes).trim_end()));
     for unit in schemes.units() {
         for job in schemes.jobs(unit) {
@@ -279,7 +280,7 @@ pub fn html(schemes: &Schemes) -> String {
     }
     page += &format!("<h2>Figures</h2>\n{}<p>{}</p>\n", table(schemes).html(), escape(HOW_TO_READ));
     page += &format!("<p>{}</p>\n", escape(closing_of(schemes).trim_end()).replace('\n', "<br>\n"));
-    page + crate::html::CLOSE
+    page + html::CLOSE
 }
 
 fn chart(unit: &str, job: &Compared) -> String {

@@ -1,11 +1,11 @@
-//! What a simulated Linux machine tells of its memory, as the live policy wants to know it.
+//! Facts about memory that a simulated Linux machine reports to the policy.
 //!
-//! Problem: the live policy looks at figures that a kernel keeps and a simulation has no need of.
+//! Problem: the policy reads figures that a kernel keeps and a simulation does not need.
 //!
-//! Algorithm, each as the live machine tells it (`commonhold_live::observe::memory`):
-//! - The kernel has what it keeps for itself, and the frames up to the high watermark.
-//! - Shared is what is charged to `shared` and would not be given up without paging: without its pages of files, but
-//!   for as many as the kernel keeps free, half of them at most.
+//! Algorithm, each figure as the live machine reports it (`commonhold_live::observe::memory`):
+//! - The kernel's memory is its own frames, and those up to the high watermark.
+//! - Shared is the memory charged to `shared` that can only be paged out: its pages of files are left out, except for as many
+//!   as the kernel keeps free, at most half of them.
 //! - Memory is cold that was not touched for [`COLD_NS`]. A process comes back to each page once in its reuse time,
 //!   evenly. So those are cold whose turn did not come while it ran in that time. A file that was used once has its
 //!   pages from evenly over the time since the first came; any other was used as a whole when it was used last.
@@ -18,7 +18,7 @@
 //! - What an order took counts when its frames are free. It is at work from the order until all of it is written;
 //!   dropping a page takes [`DROP_NS`].
 //!
-//! Properties (tested): what is told of a unit is within what it uses.
+//! Properties (tested): a unit's reported figures are within its use.
 //!
 //! Limits:
 //! - A process is taken to have run all the time until it ran last, and a live machine sees up to five seconds later
@@ -39,20 +39,20 @@ const COLD_NS: Time = 10_000_000_000;
 impl Memory {
     /// A task of the unit begins to wait for memory.
     pub fn wait_begins(&mut self, unit: UnitId, now: Time) {
-        let Some(held) = self.held_mut(unit) else { return };
-        if held.waiting == 0 {
-            held.waiting_since = now;
+        let Some(cgroup) = self.cgroup_mut(unit) else { return };
+        if cgroup.waiting == 0 {
+            cgroup.waiting_since = now;
         }
-        held.waiting += 1;
+        cgroup.waiting += 1;
     }
 
     /// A task of the unit that waited for memory does not any more.
     pub fn wait_ends(&mut self, unit: UnitId, now: Time) {
-        let Some(held) = self.held_mut(unit) else { return };
-        debug_assert!(held.waiting > 0, "a wait that ends has begun");
-        held.waiting -= 1;
-        if held.waiting == 0 {
-            held.stalled_ns += now - held.waiting_since;
+        let Some(cgroup) = self.cgroup_mut(unit) else { return };
+        debug_assert!(cgroup.waiting > 0, "a wait that ends has begun");
+        cgroup.waiting -= 1;
+        if cgroup.waiting == 0 {
+            cgroup.stalled_ns += now - cgroup.waiting_since;
         }
     }
 
@@ -81,9 +81,9 @@ impl Memory {
         let bytes = |frames: u64| frames.saturating_mul(linux.frame_bytes);
         let common = |i: usize| i == UnitId::KERNEL.index() || i == UnitId::SHARED.index();
         let whole = |(i, unit): (usize, UnitMemory)| {
-            let (held, used, counts) = (&linux.units[i], self.units[i].used, self.units[i].counts);
-            let stalled = if held.waiting > 0 { now - held.waiting_since } else { 0 };
-            let taking = if held.ordered > 0 { now - held.ordered_since } else { 0 };
+            let (cgroup, used, counts) = (&linux.units[i], self.units[i].used, self.units[i].counts);
+            let stalled = if cgroup.waiting > 0 { now - cgroup.waiting_since } else { 0 };
+            let taking = if cgroup.ordered > 0 { now - cgroup.ordered_since } else { 0 };
             let told = UnitMemory {
                 used: bytes(used),
                 anonymous: bytes(unit.anonymous),
@@ -92,12 +92,12 @@ impl Memory {
                 dirty: bytes(unit.dirty),
                 cold: bytes(unit.cold + unit.cold_anonymous),
                 cold_anonymous: bytes(unit.cold_anonymous),
-                refused: held.met_bound,
-                refaulted: bytes(held.refaulted),
-                stalled_ns: held.stalled_ns + stalled,
+                refused: cgroup.met_bound,
+                refaulted: bytes(cgroup.refaulted),
+                stalled_ns: cgroup.stalled_ns + stalled,
                 reclaimed: bytes(counts.dropped + counts.paged_out),
-                taken: bytes(held.taken),
-                taking_ns: held.taking_ns + taking,
+                taken: bytes(cgroup.taken),
+                taking_ns: cgroup.taking_ns + taking,
                 ..UnitMemory::default()
             };
             if common(i) { UnitMemory::default() } else { told }
@@ -114,43 +114,43 @@ impl Memory {
         }
     }
 
-    /// So many pages of a unit came back that had been taken.
+    /// Counts pages that came back after they had been taken.
     pub(in super::super) fn refaulted(&mut self, unit: UnitId, pages: u64) {
-        if let Some(held) = self.held_mut(unit) {
-            held.refaulted += pages;
+        if let Some(cgroup) = self.cgroup_mut(unit) {
+            cgroup.refaulted += pages;
         }
     }
 
-    /// An order took so many pages that are free now, and so many that are being written.
+    /// An order took `freed` pages that are free now, and `written` pages that are being written.
     pub(super) fn took(&mut self, unit: UnitId, freed: u64, written: u64) {
         let now = self.now;
-        let Some(held) = self.held_mut(unit) else { return };
-        if held.ordered == 0 {
-            held.ordered_since = now;
+        let Some(cgroup) = self.cgroup_mut(unit) else { return };
+        if cgroup.ordered == 0 {
+            cgroup.ordered_since = now;
         }
-        held.ordered += written;
-        held.wanted -= freed + written;
-        held.taken += freed;
-        held.taking_ns += freed * DROP_NS;
+        cgroup.ordered += written;
+        cgroup.wanted -= freed + written;
+        cgroup.taken += freed;
+        cgroup.taking_ns += freed * DROP_NS;
     }
 
     /// Pages are written that an order took.
     pub(in super::super) fn order_written(&mut self, unit: UnitId, pages: u64) {
         let now = self.now;
-        let Some(held) = self.held_mut(unit) else { return };
-        held.ordered -= pages;
-        held.taken += pages;
-        if held.ordered == 0 {
-            held.taking_ns += now - held.ordered_since;
+        let Some(cgroup) = self.cgroup_mut(unit) else { return };
+        cgroup.ordered -= pages;
+        cgroup.taken += pages;
+        if cgroup.ordered == 0 {
+            cgroup.taking_ns += now - cgroup.ordered_since;
         }
     }
 
     /// Whether the books on orders are right.
     pub(in super::super) fn check_orders(&self) -> Result<(), String> {
         let Some(linux) = &self.linux else { return Ok(()) };
-        for (i, (held, unit)) in linux.units.iter().zip(&self.units).enumerate() {
-            if held.ordered > unit.leaving {
-                let (ordered, leaving) = (held.ordered, unit.leaving);
+        for (i, (cgroup, unit)) in linux.units.iter().zip(&self.units).enumerate() {
+            if cgroup.ordered > unit.leaving {
+                let (ordered, leaving) = (cgroup.ordered, unit.leaving);
                 return Err(format!("unit {i}: {ordered} pages leave by order, and {leaving} in all"));
             }
         }

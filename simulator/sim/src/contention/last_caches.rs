@@ -104,11 +104,11 @@ mod tests {
     #[test]
     fn by_hand() {
         // 12 and 4 MiB share 8: 6 and 2, a half of each. Alone, the first has two thirds.
-        let of = caches().holdings(&[(0, 12 * MIB), (1, 4 * MIB), (2, 8 * MIB), (3, 0)]);
-        assert_eq!(of.iter().map(|of| of.bytes / MIB).collect::<Vec<_>>(), [6, 2, 8, 0]);
+        let holdings = caches().holdings(&[(0, 12 * MIB), (1, 4 * MIB), (2, 8 * MIB), (3, 0)]);
+        assert_eq!(holdings.iter().map(|holding| holding.bytes / MIB).collect::<Vec<_>>(), [6, 2, 8, 0]);
         // (1 + 2/2) / (1 + 2/3), 1 + 2/2, and all that it wants.
         assert_eq!(
-            of.iter().map(|of| of.slowdown).collect::<Vec<_>>(),
+            holdings.iter().map(|holding| holding.slowdown).collect::<Vec<_>>(),
             [1_200_000, 2_000_000, MILLIONTH, MILLIONTH]
         );
     }

@@ -1,73 +1,73 @@
-//! The claims of a paper and what the simulator makes of them, as text, JSON and HTML.
+//! The claims of the published papers against the simulator's results, as text, JSON and HTML.
 
+use commonhold_report::figures::{NOTHING, count};
+use commonhold_report::html;
+use commonhold_report::svg::{self, BarChart, ChartBar, escape};
+use commonhold_report::table::{Paint, Style, Table, wrap};
 use serde::Serialize;
 
-use crate::figures::{NOTHING, count};
-use crate::svg::{self, BarChart, ChartBar, escape};
-use crate::table::{Paint, Style, Table, wrap};
-
-/// All claims that were looked at.
+/// The selected claims with their results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Claims {
-    /// The seeds that every experiment was run with.
+    /// Every experiment ran with each of these seeds.
     pub seeds: Vec<u64>,
-    /// In the order of the paper.
+    /// In the order of the papers.
     pub rows: Vec<Claim>,
-    /// The paper's figures, with ours beside them.
+    /// The papers' figures, with our results beside the published ones.
     pub charts: Vec<Chart>,
-    /// What repeats it.
+    /// The command line that repeats the measurement.
     pub command: String,
 }
 
 /// One claim.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Claim {
-    /// Its name.
+    /// Its identifier, such as `PI-F4-1`.
     pub id: String,
-    /// Section, figure or table.
+    /// Section, figure or table of the paper.
     pub place: String,
-    /// What it says, in our words.
+    /// The statement, in our words.
     pub says: String,
-    /// The value as printed; empty where none is.
+    /// The value as printed; empty if the paper prints none.
     pub expected: String,
-    /// How far off the measured value may be.
+    /// The accepted range of the measured value.
     pub tolerance: Tolerance,
-    /// What it is evidence of.
+    /// How far the result counts as evidence.
     pub basis: Basis,
-    /// What the measured value is counted in.
+    /// The unit of the measured value.
     pub unit: Unit,
-    /// What a reader must know.
+    /// A caveat for the reader; may be empty.
     pub note: String,
-    /// The experiments that it was measured in.
+    /// The experiments behind the value.
     pub runs: Vec<String>,
-    /// What was measured.
+    /// The measured value, if the claim is measured.
     pub measured: Option<Measured>,
-    /// What it means.
+    /// Whether the value meets the tolerance.
     pub verdict: Verdict,
 }
 
-/// What a claim is evidence of.
+/// How far a claim's result counts as evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
-    /// A definition or a setting that is honoured, held by a test.
+    /// A definition or a setting, honoured and held by a test.
     Parameter,
-    /// A parameter of the model was set by it: no evidence.
+    /// A parameter of the model was fitted to it: no evidence.
     Calibrated,
-    /// Nothing was set by it.
+    /// No parameter was fitted to it.
     Predicted,
-    /// It follows from others by arithmetic.
+    /// It follows from other claims by arithmetic.
     Derived,
     /// The paper's value is not known.
     Lost,
     /// The simulator does not model it.
     Outside,
-    /// Asked by us and not by the paper.
+    /// A question of this project, not of a paper.
     Beyond,
 }
 
 impl Basis {
-    /// The word that reports use.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Basis::Parameter => "parameter",
@@ -81,11 +81,11 @@ impl Basis {
     }
 }
 
-/// What a measured value is counted in.
+/// The unit of a measured value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// One figure by another.
+    /// One figure divided by another.
     Ratio,
     /// Seconds.
     Seconds,
@@ -98,7 +98,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What stands behind a figure.
+    /// What follows the number.
     fn suffix(self) -> &'static str {
         match self {
             Unit::Ratio | Unit::Requests => "",
@@ -109,7 +109,7 @@ impl Unit {
     }
 }
 
-/// Three digits or so.
+/// About three significant digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         size if size < 9.995 => format!("{value:.2}"),
@@ -118,7 +118,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// How far off a measured value may be.
+/// The accepted range of a measured value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Tolerance {
@@ -153,7 +153,7 @@ pub enum Tolerance {
     },
     /// A sign: the 90 % interval lies below.
     Below {
-        /// Below what.
+        /// The bound.
         bound: f64,
     },
 }
@@ -198,33 +198,33 @@ impl Measured {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "word", rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It is a definition, held by these tests, `file: function`.
+    /// A definition, held by these tests, each as `file: function`.
     Parameter {
-        /// None: nothing holds it yet.
+        /// Empty: no test holds it yet.
         held_by: Vec<String>,
     },
     /// Within its tolerance.
     Hit,
-    /// On the right side, with 90 % confidence.
+    /// The whole 90 % confidence interval is on the right side of the bound.
     SignHolds,
-    /// Neither.
+    /// Out of tolerance.
     Miss,
-    /// It has no tolerance.
+    /// The claim has no tolerance.
     Reported,
-    /// There is no value.
+    /// The claim has no measured value.
     NotMeasured {
         /// Why.
         reason: String,
     },
-    /// A run that it needs is not to be trusted.
+    /// A run behind the value broke a check of the simulator.
     Void {
-        /// Which, and what did not hold.
+        /// The run, and the check that it broke.
         reason: String,
     },
 }
 
 impl Verdict {
-    /// Whether the claim is met; nothing where that cannot be said. A void one is not.
+    /// Whether the claim is met. A void one is not; `None` if there is nothing to compare.
     pub fn met(&self) -> Option<bool> {
         match self {
             Verdict::Hit | Verdict::SignHolds => Some(true),
@@ -233,7 +233,7 @@ impl Verdict {
         }
     }
 
-    /// The word that reports use.
+    /// Its name in reports.
     pub fn name(&self) -> &'static str {
         match self {
             Verdict::Parameter { held_by } if held_by.is_empty() => "untested",
@@ -248,16 +248,16 @@ impl Verdict {
     }
 }
 
-/// A figure of the paper.
+/// A figure of a paper.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Chart {
     /// Unique: `figure-4`.
     pub id: String,
-    /// What it shows.
+    /// The caption.
     pub title: String,
-    /// What all bars are measured by: `smp = 100`.
+    /// The bar of height 1: `smp = 100`.
     pub reference: String,
-    /// In the order of the figure.
+    /// In the order of the paper's figure.
     pub bars: Vec<Bar>,
 }
 
@@ -268,26 +268,26 @@ pub struct Bar {
     pub label: String,
     /// The scheme whose colour it has.
     pub class: String,
-    /// The paper's, where it is printed.
+    /// The published value; `None` if it is not printed.
     pub paper: Option<f64>,
-    /// Ours.
+    /// Our value.
     pub measured: Option<Measured>,
 }
 
-/// How many claims of a basis came to what.
+/// Counts of the claims of one basis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// On which basis.
+    /// The basis.
     pub basis: Basis,
-    /// Claims on it.
+    /// All claims on this basis.
     pub rows: usize,
-    /// Those with a verdict that is yes or no.
+    /// Claims that are met or not; see [`Verdict::met`].
     pub decided: usize,
-    /// Those of them that are met; parameters: those that a test holds.
+    /// Claims that are met; for parameters, those held by a test.
     pub met: usize,
 }
 
-/// The tally of each basis that claims have.
+/// A tally for each basis that occurs.
 pub fn tallies(claims: &Claims) -> Vec<Tally> {
     const ALL: [Basis; 7] = [
         Basis::Predicted,
@@ -298,7 +298,7 @@ pub fn tallies(claims: &Claims) -> Vec<Tally> {
         Basis::Lost,
         Basis::Outside,
     ];
-    let of = |basis| {
+    let tally = |basis| {
         let rows = || claims.rows.iter().filter(move |row| row.basis == basis);
         let held =
             |row: &&Claim| matches!(&row.verdict, Verdict::Parameter { held_by } if !held_by.is_empty());
@@ -306,7 +306,7 @@ pub fn tallies(claims: &Claims) -> Vec<Tally> {
         let decided = rows().filter(|row| row.verdict.met().is_some()).count();
         Tally { basis, rows: rows().count(), decided, met }
     };
-    ALL.into_iter().map(of).filter(|tally| tally.rows > 0).collect()
+    ALL.into_iter().map(tally).filter(|tally| tally.rows > 0).collect()
 }
 
 impl Tally {
@@ -329,7 +329,7 @@ impl Tally {
     }
 }
 
-/// What a table's row says besides its figures: what is missed, why there is no value, or what holds it.
+/// The line below a row: the statement that was missed or is untested, or why there is no value.
 fn remark(claim: &Claim) -> Option<String> {
     match &claim.verdict {
         Verdict::Miss => Some(sentence(claim)),
@@ -347,11 +347,11 @@ fn sentence(claim: &Claim) -> String {
     if claim.note.is_empty() { claim.says.clone() } else { format!("{} ({})", claim.says, claim.note) }
 }
 
-/// The column that a narrow terminal does without.
+/// The column that narrow terminals leave out.
 const PLACE: usize = 1;
 const HEADS: [&str; 7] = ["claim", "place", "expected", "measured", "tolerance", "basis", "verdict"];
 
-/// The figures of a row, as the headings have them.
+/// The cells of a row, in the order of [`HEADS`].
 fn cells(claim: &Claim) -> [String; 7] {
     let or_nothing = |text: &str| if text.is_empty() { NOTHING.to_owned() } else { text.to_owned() };
     [
@@ -365,7 +365,7 @@ fn cells(claim: &Claim) -> [String; 7] {
     ]
 }
 
-/// Columns that the whole table needs. A narrower one goes without the places in the paper.
+/// Width of the whole table, in characters. Narrower ones leave out the places in the papers.
 pub const COLUMNS: usize = 108;
 
 /// The claims for a terminal.
@@ -412,15 +412,15 @@ struct ClaimsJson<'a> {
 /// The claims as JSON. Values are in the row's unit; `half_…` are halves of confidence intervals; what was not measured is
 /// null.
 pub fn json(claims: &Claims) -> String {
-    crate::json("commonhold.claims", ClaimsJson { tallies: tallies(claims), claims })
+    commonhold_report::json("commonhold.claims", ClaimsJson { tallies: tallies(claims), claims })
 }
 
-/// The claims as one HTML page that needs nothing else: no network, no scripts.
+/// The claims as a self-contained HTML page, without scripts.
 pub fn html(claims: &Claims) -> String {
     const STYLE: &str =
         "td.kept { color: var(--good); }\ntd.broken { color: var(--bad); font-weight: 600; }\n";
     const TITLE: &str = "The paper's claims, and what the simulator makes of them";
-    let mut page = crate::html::open(TITLE, STYLE);
+    let mut page = html::open(TITLE, STYLE);
     page += "<ul class=\"promises\">\n";
     for tally in tallies(claims) {
         let class = match tally.basis {
@@ -440,7 +440,7 @@ pub fn html(claims: &Claims) -> String {
     page += &claims_table(claims);
     page += HOW_TO_READ;
     page += &format!("<h2>Repeat it</h2>\n<pre>{}</pre>\n", escape(&claims.command));
-    page + crate::html::CLOSE
+    page + html::CLOSE
 }
 
 fn figure(chart: &Chart) -> String {
@@ -457,7 +457,7 @@ fn figure(chart: &Chart) -> String {
     format!("<h3>{}</h3>\n<figure>\n{drawn}</figure>\n", escape(&chart.title))
 }
 
-/// The paper's bar, if it is printed, and ours.
+/// The published bar, if there is one, and ours.
 fn chart_bars(bar: &Bar) -> Vec<ChartBar<'_>> {
     let paper = bar.paper.map(|value| ChartBar {
         label: &bar.label,
@@ -485,7 +485,7 @@ fn describe(bar: &Bar) -> String {
     format!("{} {}: {ours}{paper}", bar.label, bar.class)
 }
 
-/// The reference is 100.
+/// Percent of the reference.
 fn percent(ratio: f64) -> String {
     format!("{:.0}", ratio * 100.0)
 }
@@ -509,7 +509,7 @@ fn claims_table(claims: &Claims) -> String {
     table + "</tbody>\n</table>\n</div>\n"
 }
 
-/// The statement, and why there is no value or what holds it.
+/// The statement, and why there is no value or which tests hold it.
 fn explained(claim: &Claim) -> String {
     let more = match &claim.verdict {
         Verdict::NotMeasured { reason } if *reason != claim.note => reason.clone(),

@@ -1,33 +1,35 @@
-//! Simulated runs: of one scenario, with several seeds, as text, JSON, CSV and HTML.
+//! One scenario, run with several seeds, as text, JSON, CSV and HTML.
 
 use commonhold_contract::Scheme;
+use commonhold_report::exchanges::{self, When};
+use commonhold_report::figures::{NOTHING, bytes, count, cpus, duration, seconds};
+use commonhold_report::svg::{AXIS_HEIGHT, Axis, add_axis, escape, step_for};
+use commonhold_report::table::{Paint, Style, Table};
+use commonhold_report::{bus, gangs, html};
 use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, Stuck, UnitOutcome};
 use commonhold_sim::scenario::Scheduler;
 use serde::Serialize;
 
-use crate::exchanges::{self, When};
-use crate::figures::{NOTHING, bytes, count, cpus, duration, seconds};
-use crate::svg::{AXIS_HEIGHT, Axis, add_axis, escape, step_for};
-use crate::table::{Paint, Style, Table};
+use crate::occupancy;
 
 /// Runs of one scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct Study {
-    /// The scenario's name.
+    /// The scenario's folder, and its workload if another than the folder's was given.
     pub scenario: String,
-    /// What its machine is called.
+    /// The title of the simulated machine; may be empty.
     pub machine: String,
-    /// The scheme.
+    /// The scheme in force.
     #[serde(serialize_with = "as_text")]
     pub scheme: Scheme,
-    /// The scheduler.
+    /// The scheduler: the project's own or a baseline.
     #[serde(serialize_with = "as_text")]
     pub scheduler: Scheduler,
-    /// The latest end that was allowed, in ns of virtual time.
+    /// A run is cut off at this virtual time, in ns.
     pub horizon_ns: u64,
-    /// Bytes of a page frame.
+    /// Size of a page frame, in bytes.
     pub frame_bytes: u64,
-    /// One per seed.
+    /// One run per seed, in the order of the seeds.
     pub runs: Vec<Outcome>,
 }
 
@@ -39,13 +41,13 @@ fn as_text<T: core::fmt::Display, S: serde::Serializer>(word: &T, out: S) -> Res
 pub(crate) struct JobRow {
     pub(crate) name: String,
     copies: usize,
-    /// Response times in s, of those that ended.
+    /// Response times of the copies that ended, in s.
     times: Vec<f64>,
     spent: Spent,
 }
 
 impl Study {
-    /// Whether every check of every run held.
+    /// Whether no run broke a check (`Outcome::broken`).
     pub fn sound(&self) -> bool {
         self.runs.iter().all(|run| run.broken == 0)
     }
@@ -55,7 +57,7 @@ impl Study {
     }
 }
 
-/// The jobs of one unit in some runs.
+/// The jobs of one unit over these runs.
 pub(crate) fn jobs_of(runs: &[Outcome], unit: &str) -> Vec<JobRow> {
     rows_of(runs.iter().flat_map(|run| &run.jobs).filter(|job| job.unit == unit))
 }
@@ -81,22 +83,23 @@ impl JobRow {
         JobRow { name: job.name.clone(), copies: 0, times: Vec::new(), spent: Spent::default() }
     }
 
-    /// Whether every copy in every run ended.
+    /// Whether every copy ended in every run.
     pub(crate) fn all_ended(&self) -> bool {
         self.times.len() == self.copies
     }
 
-    /// CPU time of a copy, in ns, in the mean.
+    /// Mean CPU time of a copy, in ns.
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.spent.on_cpus_ns().checked_div(self.copies as u64).unwrap_or(0)
     }
 
+    /// Mean response time of the copies that ended, in s.
     pub(crate) fn mean(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
         (!self.times.is_empty()).then(|| self.times.iter().sum::<f64>() / self.times.len() as f64)
     }
 
-    /// The shortest and the longest.
+    /// The shortest and the longest response time, in s.
     pub(crate) fn range(&self) -> Option<(f64, f64)> {
         let low = self.times.iter().copied().reduce(f64::min)?;
         Some((low, self.times.iter().copied().reduce(f64::max)?))
@@ -139,7 +142,7 @@ pub fn text(study: &Study, style: Style) -> String {
     }
     out.push('\n');
     if let Some((run, occupancy)) = study.runs.first().and_then(|run| Some((run, run.occupancy.as_ref()?))) {
-        out += &crate::occupancy::text(occupancy, &run.jobs);
+        out += &occupancy::text(occupancy, &run.jobs);
         out.push('\n');
     }
     out + &closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns)
@@ -165,16 +168,16 @@ pub(crate) fn seeds(runs: &[Outcome]) -> String {
     }
 }
 
-/// Where a job's time for remote memory stands, if there is any: behind what it is a part of.
+/// The column for time lost to remote memory: right of `working`, which includes it.
 const REMOTE_COLUMN: usize = 6;
 
 fn jobs_table(study: &Study) -> Table {
     let jobs = study.jobs();
-    // Where no memory is remote, nobody need read that none was.
-    let far = jobs.iter().any(|row| row.spent.remote_ns > 0);
+    // Without remote accesses the column would be all zeros.
+    let has_remote = jobs.iter().any(|row| row.spent.remote_ns > 0);
     let mut heads =
         vec!["job", "copies", "response", "shortest", "longest", "working", "no CPU", "blocked", "faults"];
-    if far {
+    if has_remote {
         heads.insert(REMOTE_COLUMN, "of it remote");
     }
     let mut table = Table::new(&heads);
@@ -192,7 +195,7 @@ fn jobs_table(study: &Study) -> Table {
             per(row.spent.blocked_ns),
             (row.spent.faults / row.copies.max(1) as u64).to_string(),
         ];
-        if far {
+        if has_remote {
             cells.insert(REMOTE_COLUMN, per(row.spent.remote_ns));
         }
         table.row(if row.all_ended() { Paint::Plain } else { Paint::Bad }, cells);
@@ -225,20 +228,23 @@ fn units_table(study: &Study) -> Table {
     table
 }
 
-/// The mean and the most of a figure of a unit over all runs.
+/// Two functions: the mean and the maximum of a unit's figure over all runs.
 fn mean_and_most<'a>(
     study: &'a Study,
     unit: &'a str,
 ) -> (impl Fn(Figure) -> u64 + 'a, impl Fn(Figure) -> u64 + 'a) {
     let same = move || study.runs.iter().flat_map(|run| &run.units).filter(move |other| other.name == unit);
     let runs = study.runs.len() as u64;
-    (move |of| same().map(of).sum::<u64>() / runs, move |of| same().map(of).max().unwrap_or(0))
+    (
+        move |figure| same().map(figure).sum::<u64>() / runs,
+        move |figure| same().map(figure).max().unwrap_or(0),
+    )
 }
 
 /// One figure of a unit.
 type Figure = fn(&UnitOutcome) -> u64;
 
-/// What frames units had, and the parts that are no unit's.
+/// Page frames of each unit, and of the parts of memory outside the units.
 fn memory_table(study: &Study) -> Table {
     let mut table = Table::new(&["memory", "in the mean", "at most", "at the end"]);
     let Some(first) = study.runs.first() else { return table };
@@ -250,7 +256,8 @@ fn memory_table(study: &Study) -> Table {
     }
     for (part, place) in first.common.iter().zip(0..) {
         let all = || study.runs.iter().filter_map(|run| run.common.get(place));
-        let mean = |of: fn(&CommonMemory) -> u64| all().map(of).sum::<u64>() / study.runs.len() as u64;
+        let mean =
+            |figure: fn(&CommonMemory) -> u64| all().map(figure).sum::<u64>() / study.runs.len() as u64;
         let most = all().map(|part| part.frames_max).max().unwrap_or(0);
         if most > 0 {
             let cells = [mean(|part| part.frames_mean), most, mean(|part| part.frames)];
@@ -261,7 +268,7 @@ fn memory_table(study: &Study) -> Table {
     table
 }
 
-/// How long units waited for memory, and how long calling back loans took; nothing where no unit did.
+/// How long units waited for memory, and how long calling back loans took. `None` if no unit did either.
 fn memory_loans_table(study: &Study) -> Option<Table> {
     let mut table =
         Table::new(&["memory", "waited for", "calls", "half within", "longest", "later than promised"]);
@@ -287,24 +294,23 @@ fn memory_loans_table(study: &Study) -> Option<Table> {
     Some(table)
 }
 
-/// The memory bus by unit, and gangs, of the first run; nothing where none of both was there.
+/// The memory bus by unit, and the gangs, both of the first run; empty if the run has neither.
 fn bus_tables(study: &Study, style: Style) -> Vec<Table> {
     let Some(first) = study.runs.first() else { return Vec::new() };
-    let tables =
-        crate::bus::table(&first.ledger, style).into_iter().chain(crate::gangs::units(&first.ledger));
-    let said = format!("of the run with seed {}", first.seed);
+    let tables = bus::table(&first.ledger, style).into_iter().chain(gangs::units(&first.ledger));
+    let of_first = format!("of the run with seed {}", first.seed);
     let several = study.runs.len() > 1;
     tables
         .map(|mut table| {
             if several {
-                table.line(Paint::Faint, said.clone());
+                table.line(Paint::Faint, of_first.clone());
             }
             table
         })
         .collect()
 }
 
-/// Those of the first run: they come about by what the workload offers, and not by chance.
+/// The exchanges of the first run: the workload makes the offers, so they hardly depend on the seed.
 fn exchanges_table(study: &Study) -> Option<Table> {
     exchanges::table(&study.runs.first()?.ledger.exchanges, When::At)
 }
@@ -341,9 +347,9 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{}.{}%", tenths / 10, tenths % 10)
 }
 
-/// What there is to say of runs that end at that horizon at the latest.
+/// The last lines: counts of events and checks, and every run that was cut off, got stuck or broke a check.
 pub(crate) fn closing(runs: &[&Outcome], horizon_ns: u64) -> String {
-    let sum = |of: fn(&Outcome) -> u64| runs.iter().map(|run| of(run)).sum::<u64>();
+    let sum = |figure: fn(&Outcome) -> u64| runs.iter().map(|run| figure(run)).sum::<u64>();
     let mut out = format!(
         "{}, {} events, {} switches; {} checks, {} broken\n",
         count(runs.len(), "run"),
@@ -392,7 +398,7 @@ fn waits_for_ever(stuck: &Stuck) -> String {
 
 /// The study as JSON: every run in full.
 pub fn json(study: &Study) -> String {
-    crate::json("commonhold.simulation", study)
+    commonhold_report::json("commonhold.simulation", study)
 }
 
 /// A line per copy of a job and run, with times in ns, under a line of names.
@@ -400,10 +406,10 @@ pub fn csv(study: &Study) -> String {
     CSV_HEAD.to_owned() + &csv_lines("", &study.runs)
 }
 
-/// The names of the columns.
+/// The header line.
 pub(crate) const CSV_HEAD: &str = "seed,job,unit,started_ns,ended_ns,response_ns,work_ns,lock_ns,stall_ns,remote_ns,spin_ns,switch_ns,waited_ns,blocked_ns,faults,transactions\n";
 
-/// The lines of some runs, each of which begins with `first`.
+/// A line per copy of a job and run, each with the prefix `first`.
 pub(crate) fn csv_lines(first: &str, runs: &[Outcome]) -> String {
     let mut out = String::new();
     for run in runs {
@@ -436,7 +442,7 @@ pub(crate) fn csv_lines(first: &str, runs: &[Outcome]) -> String {
     out
 }
 
-/// Where a job's time went: its name in the page, and its colour.
+/// The states that a job's time is divided into: name and colour.
 const PARTS: [(&str, &str); 7] = [
     ("working", "#3a7ca5"),
     ("lock", "#c1666b"),
@@ -449,12 +455,12 @@ const PARTS: [(&str, &str); 7] = [
 
 /// The study as a page.
 pub fn html(study: &Study) -> String {
-    let mut page = crate::html::open(&format!("{} under {}", study.scenario, study.scheme), "");
+    let mut page = html::open(&format!("{} under {}", study.scenario, study.scheme), "");
     page += &format!("<p>{}</p>\n<h2>Response times</h2>\n", escape(heading(study).trim_end()));
     page += &response_bars(study);
     if let Some(occupancy) = study.runs.first().and_then(|run| run.occupancy.as_ref()) {
         page += "<h2>Jobs on CPUs</h2>\n";
-        page += &crate::occupancy::plot(occupancy);
+        page += &occupancy::plot(occupancy);
     }
     page += "<h2>Figures</h2>\n";
     let tables = [jobs_table(study), units_table(study), memory_table(study)].into_iter();
@@ -471,16 +477,19 @@ pub fn html(study: &Study) -> String {
         escape(closing(&study.runs.iter().collect::<Vec<_>>(), study.horizon_ns).trim_end())
             .replace('\n', "<br>\n")
     );
-    page + crate::html::CLOSE
+    page + html::CLOSE
 }
 
-/// Where the bars begin, how wide the picture is, and how far apart they are.
+/// Left edge of the bars: right of the jobs' names and times.
 const LEFT: f64 = 190.0;
+/// Width of the picture.
 const WIDTH: f64 = 720.0;
+/// Margin at the right.
 const RIGHT: f64 = 18.0;
+/// From the top of one bar to the next.
 const PITCH: f64 = 30.0;
 
-/// A bar per job, as long as its mean response, divided by where its tasks' time went.
+/// A bar per job: its length is the mean response time, its colours the states in which the job's tasks spent it.
 fn response_bars(study: &Study) -> String {
     let jobs = study.jobs();
     let longest = jobs.iter().filter_map(JobRow::range).map(|(_, high)| high).fold(0.0, f64::max);

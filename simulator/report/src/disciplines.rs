@@ -1,61 +1,62 @@
-//! One scenario under several disciplines of time-sharing, side by side: what each unit had of its entitlement, how long
-//! who woke waited, and what was done in all.
+//! One scenario under several disciplines of time-sharing, side by side: CPU time of each unit against its entitlement,
+//! latency from wake-up to running, and total throughput.
 
 use commonhold_contract::Discipline;
-use commonhold_sim::outcome::{Outcome, UnitOutcome};
+use commonhold_report::figures::{NOTHING, duration, seconds};
+use commonhold_report::html;
+use commonhold_report::svg::{self, BarChart, ChartBar, Panel, TimeChart, escape};
+use commonhold_report::table::{Paint, Style, Table};
+use commonhold_sim::outcome::{Outcome, UnitOutcome, WakesOutcome};
 use serde::Serialize;
 
-use crate::figures::{NOTHING, duration, seconds};
 use crate::simulation::{JobRow, Study, closing, jobs_of, seeds};
-use crate::svg::{self, BarChart, ChartBar, Panel, TimeChart, escape};
-use crate::table::{Paint, Style, Table};
 
 /// A scenario under several disciplines, with the same seeds.
 #[derive(Debug, Clone)]
 pub struct Disciplines {
-    /// In the order of the report.
+    /// In the order of the report's columns.
     pub under: Vec<Under>,
 }
 
-/// The scenario under one of them.
+/// The scenario under one discipline.
 #[derive(Debug, Clone)]
 pub struct Under {
-    /// Of all units whose contract names none.
+    /// The discipline of every unit for which the contract names none.
     pub discipline: Discipline,
-    /// Its runs.
+    /// The runs under this discipline.
     pub study: Study,
 }
 
-/// What a unit had, against its entitlement. Parts are of the entitlement: 0.01 is a hundredth of it.
+/// A unit's CPU time as a fraction of its entitlement: 1.0 is all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 struct Share {
-    /// CPU time over all windows.
+    /// Over all windows.
     had: f64,
-    /// By how much a window's is off, to either side, in the mean.
+    /// Mean absolute deviation of a window.
     off_mean: f64,
-    /// By how much the worst window falls short.
+    /// Shortfall of the worst window.
     short_max: f64,
 }
 
 impl Share {
-    /// Nothing where no window is whole, or the unit was entitled to nothing.
+    /// `None` if no window is whole, or the unit was entitled to nothing.
     fn of(runs: &[Outcome], unit: &str) -> Option<Share> {
         let (mut used, mut entitled, mut off, mut short_max) = (0.0, 0.0, 0.0, 0.0_f64);
-        for (had, of) in windows(runs, unit) {
+        for (had, due) in windows(runs, unit) {
             used += had;
-            entitled += of;
-            off += (had - of).abs();
-            short_max = short_max.max((of - had) / of);
+            entitled += due;
+            off += (had - due).abs();
+            short_max = short_max.max((due - had) / due);
         }
         (entitled > 0.0).then(|| Share { had: used / entitled, off_mean: off / entitled, short_max })
     }
 }
 
-/// CPU time and entitlement of all windows in which the unit was entitled to something, in ns.
+/// CPU time and entitlement, in ns, of each window in which the unit was entitled to CPU time.
 fn windows<'a>(runs: &'a [Outcome], unit: &'a str) -> impl Iterator<Item = (f64, f64)> + 'a {
     let units = runs.iter().flat_map(|run| &run.units).filter(move |other| other.name == unit);
     let pairs = |unit: &'a UnitOutcome| unit.used_by_window_ns.iter().zip(&unit.entitled_by_window_ns);
-    units.flat_map(pairs).map(|(used, entitled)| (real(*used), real(*entitled))).filter(|(_, of)| *of > 0.0)
+    units.flat_map(pairs).map(|(used, entitled)| (real(*used), real(*entitled))).filter(|(_, due)| *due > 0.0)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for people; sums stay below 2^53")]
@@ -63,7 +64,7 @@ fn real(n: u64) -> f64 {
     n as f64
 }
 
-/// How long tasks of a job that woke waited, over all seeds: means of the runs' figures, and the longest.
+/// Latency from wake-up to running of a job's tasks: means of the runs' figures, and the longest of all runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Wakes {
     count: u64,
@@ -77,8 +78,8 @@ struct Wakes {
 impl Wakes {
     fn of(runs: &[Outcome], job: &str) -> Option<Wakes> {
         let all: Vec<_> = runs.iter().flat_map(|run| &run.wakes).filter(|wakes| wakes.job == job).collect();
-        let mean = |of: fn(&commonhold_sim::outcome::WakesOutcome) -> u64| {
-            all.iter().map(|wakes| of(wakes)).sum::<u64>().checked_div(all.len() as u64)
+        let mean = |figure: fn(&WakesOutcome) -> u64| {
+            all.iter().map(|wakes| figure(wakes)).sum::<u64>().checked_div(all.len() as u64)
         };
         Some(Wakes {
             count: mean(|wakes| wakes.count)?,
@@ -95,20 +96,20 @@ impl Wakes {
     }
 }
 
-/// What came of the machine as a whole, in the mean of the runs.
+/// Throughput of the whole machine: means of the runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 struct Whole {
     /// Jobs that ended.
     jobs_ended: u64,
-    /// Work that was done, as if each task were alone, in ns.
+    /// Work done, in ns of a task that runs alone.
     work_ns: u64,
     switches: u64,
 }
 
 impl Whole {
     fn of(runs: &[Outcome]) -> Whole {
-        let mean = |of: fn(&Outcome) -> u64| {
-            runs.iter().map(of).sum::<u64>().checked_div(runs.len() as u64).unwrap_or(0)
+        let mean = |figure: fn(&Outcome) -> u64| {
+            runs.iter().map(figure).sum::<u64>().checked_div(runs.len() as u64).unwrap_or(0)
         };
         Whole {
             jobs_ended: mean(|run| run.jobs.iter().filter(|job| job.ended_ns.is_some()).count() as u64),
@@ -118,19 +119,19 @@ impl Whole {
     }
 }
 
-/// What a job did in a unit.
+/// One job of a unit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Job {
     job: String,
-    /// The mean over copies and seeds, in s; nothing if one of them did not end.
+    /// Mean over copies and seeds, in s; `None` if one of them did not end.
     response_s: Option<f64>,
-    /// The CPU time of a copy, in ns, in the mean.
+    /// Mean CPU time of a copy, in ns.
     cpu_ns: u64,
     wakes: Option<Wakes>,
 }
 
 impl Disciplines {
-    /// Whether every check of every run held.
+    /// Whether no run broke a check (`Outcome::broken`).
     pub fn sound(&self) -> bool {
         self.runs().all(|run| run.broken == 0)
     }
@@ -145,7 +146,7 @@ impl Disciplines {
         first.map(|run| run.units.iter().map(|unit| unit.name.as_str()).collect()).unwrap_or_default()
     }
 
-    /// Names of a unit's jobs, in the order in which they came.
+    /// Names of a unit's jobs, in order of first appearance.
     fn jobs(&self, unit: &str) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for job in self.runs().flat_map(|run| &run.jobs).filter(|job| job.unit == unit) {
@@ -170,7 +171,7 @@ fn job_of(runs: &[Outcome], unit: &str, job: &str) -> Option<Job> {
 const HOW_TO_READ: &str = "had: CPU time, as a part of what the unit was entitled to. off: by how much a window's was \
                            more or less, in the mean. short: by how much the worst window fell short. wake: from waking to running.";
 
-/// The comparison for a terminal: one table, in blocks of as many disciplines as fit.
+/// The comparison for a terminal: one table, split into blocks of the disciplines that fit side by side.
 pub fn text(disciplines: &Disciplines, style: Style) -> String {
     let mut out = heading(disciplines) + "\n";
     out += &table(disciplines).render_in_blocks(style);
@@ -195,14 +196,13 @@ fn closing_of(disciplines: &Disciplines) -> String {
     closing(&disciplines.runs().collect::<Vec<_>>(), horizon_ns)
 }
 
-/// Parts as per cent, and times under which a row says something.
-fn hundredths(part: f64) -> String {
+/// A fraction as a percentage with one decimal.
+fn percentage(part: f64) -> String {
     format!("{:.1}%", part * 100.0)
 }
 
-/// A row: what it says, and its figure under each discipline.
+/// Adds a row with a figure per discipline, unless it has none under any.
 fn add(table: &mut Table, paint: Paint, name: &str, cells: Vec<Option<String>>) {
-    // What nobody has is not asked of anybody.
     if cells.iter().any(Option::is_some) {
         let cells = cells.into_iter().map(|cell| cell.unwrap_or(NOTHING.to_owned()));
         table.row(paint, std::iter::once(name.to_owned()).chain(cells).collect());
@@ -223,8 +223,8 @@ fn table(disciplines: &Disciplines) -> Table {
         title(&mut table, unit);
         let shares: Vec<Option<Share>> =
             under.iter().map(|under| Share::of(&under.study.runs, unit)).collect();
-        let mut row = |name, of: fn(&Share) -> f64| {
-            let cells = shares.iter().map(|share| share.as_ref().map(|share| hundredths(of(share))));
+        let mut row = |name, figure: fn(&Share) -> f64| {
+            let cells = shares.iter().map(|share| share.as_ref().map(|share| percentage(figure(share))));
             add(&mut table, Paint::Plain, name, cells.collect());
         };
         row("  had", |share| share.had);
@@ -236,8 +236,8 @@ fn table(disciplines: &Disciplines) -> Table {
     }
     title(&mut table, "in all");
     let wholes: Vec<Whole> = under.iter().map(|under| Whole::of(&under.study.runs)).collect();
-    let mut row = |name, of: fn(&Whole) -> String| {
-        add(&mut table, Paint::Plain, name, wholes.iter().map(|whole| Some(of(whole))).collect());
+    let mut row = |name, figure: fn(&Whole) -> String| {
+        add(&mut table, Paint::Plain, name, wholes.iter().map(|whole| Some(figure(whole))).collect());
     };
     row("  jobs ended", |whole| whole.jobs_ended.to_string());
     row("  work", |whole| duration(whole.work_ns));
@@ -248,18 +248,18 @@ fn table(disciplines: &Disciplines) -> Table {
 fn add_job(table: &mut Table, disciplines: &Disciplines, unit: &str, job: &str) {
     let under = disciplines.under.iter();
     let jobs: Vec<Option<Job>> = under.map(|under| job_of(&under.study.runs, unit, job)).collect();
-    let of = |figure: fn(&Job) -> Option<String>| {
+    let each = |figure: fn(&Job) -> Option<String>| {
         jobs.iter().map(|job| job.as_ref().and_then(figure)).collect::<Vec<_>>()
     };
-    add(table, Paint::Plain, &format!("  {job}, CPU"), of(|job| Some(duration(job.cpu_ns))));
-    add(table, Paint::Plain, &format!("  {job}, time"), of(|job| job.response_s.map(seconds)));
-    add(table, Paint::Faint, "    wake, half", of(|job| Some(duration(job.wakes?.median_ns))));
-    add(table, Paint::Faint, "    wake, 99%", of(|job| Some(duration(job.wakes?.p99_ns))));
+    add(table, Paint::Plain, &format!("  {job}, CPU"), each(|job| Some(duration(job.cpu_ns))));
+    add(table, Paint::Plain, &format!("  {job}, time"), each(|job| job.response_s.map(seconds)));
+    add(table, Paint::Faint, "    wake, half", each(|job| Some(duration(job.wakes?.median_ns))));
+    add(table, Paint::Faint, "    wake, 99%", each(|job| Some(duration(job.wakes?.p99_ns))));
     let missed = |job: &Job| {
         let wakes = job.wakes.filter(Wakes::has_deadline)?;
-        Some(hundredths(real(wakes.missed) / real(wakes.met + wakes.missed)))
+        Some(percentage(real(wakes.missed) / real(wakes.met + wakes.missed)))
     };
-    add(table, Paint::Faint, "    too late", of(missed));
+    add(table, Paint::Faint, "    too late", each(missed));
 }
 
 #[derive(Serialize)]
@@ -285,7 +285,7 @@ struct UnitJson<'a> {
 
 /// The comparison as JSON: its table, and every run in full.
 pub fn json(disciplines: &Disciplines) -> String {
-    let under = |under: &'_ Under| {
+    let units = |under: &'_ Under| {
         let runs = &under.study.runs;
         let jobs =
             |unit| disciplines.jobs(unit).into_iter().filter_map(|job| job_of(runs, unit, job)).collect();
@@ -295,16 +295,17 @@ pub fn json(disciplines: &Disciplines) -> String {
             .map(|unit| UnitJson { unit, share: Share::of(runs, unit), jobs: jobs(unit) })
             .collect::<Vec<_>>()
     };
-    let all = disciplines.under.iter().map(|it| UnderJson {
-        discipline: it.discipline.name(),
-        units: under(it),
-        whole: Whole::of(&it.study.runs),
-        study: &it.study,
+    let all = disciplines.under.iter().map(|under| UnderJson {
+        discipline: under.discipline.name(),
+        units: units(under),
+        whole: Whole::of(&under.study.runs),
+        study: &under.study,
     });
-    crate::json("commonhold.disciplines", DisciplinesJson { disciplines: all.collect() })
+    commonhold_report::json("commonhold.disciplines", DisciplinesJson { disciplines: all.collect() })
 }
 
-/// A line per figure: of a unit, of a job, or of the machine, whose lines name neither. Parts are of the entitlement.
+/// A line per figure of a unit, of a job, or of the machine (which leaves both columns empty). Shares are fractions of the
+/// entitlement.
 pub fn csv(disciplines: &Disciplines) -> String {
     let mut out = "discipline,unit,job,figure,value\n".to_owned();
     for under in &disciplines.under {
@@ -342,10 +343,10 @@ pub fn csv(disciplines: &Disciplines) -> String {
     out
 }
 
-/// The comparison as a page: what units had over time, how far off that was, how long who woke waited, and the table.
+/// The comparison as a page: the table, deviation from the entitlement, wake-up latency, and CPU time over time.
 pub fn html(disciplines: &Disciplines) -> String {
     let scenario = disciplines.under.first().map_or("", |under| under.study.scenario.as_str());
-    let mut page = crate::html::open(&format!("{scenario} under each discipline"), "");
+    let mut page = html::open(&format!("{scenario} under each discipline"), "");
     page += &format!("<p>{}</p>\n", escape(heading(disciplines).trim_end()));
     page += &format!("<h2>Figures</h2>\n{}<p>{}</p>\n", table(disciplines).html(), escape(HOW_TO_READ));
     page += "<h2>Off the entitlement</h2>\n";
@@ -369,10 +370,10 @@ pub fn html(disciplines: &Disciplines) -> String {
         page += &time_chart(under);
     }
     page += &format!("<p>{}</p>\n", escape(closing_of(disciplines).trim_end()).replace('\n', "<br>\n"));
-    page + crate::html::CLOSE
+    page + html::CLOSE
 }
 
-/// Bars of one figure under each discipline; 1 is the bound.
+/// Bars of one figure under each discipline; the dashed line is at 1.
 fn chart(
     disciplines: &Disciplines,
     (id, title, unit, bound): (&str, &str, &str, &str),
@@ -380,17 +381,17 @@ fn chart(
 ) -> String {
     let figures: Vec<(&'static str, Option<(f64, String)>)> =
         disciplines.under.iter().map(|under| (under.discipline.name(), figure(under))).collect();
-    let said =
-        |figure: &Option<(f64, String)>| figure.as_ref().map_or(NOTHING.to_owned(), |(_, said)| said.clone());
+    let text =
+        |figure: &Option<(f64, String)>| figure.as_ref().map_or(NOTHING.to_owned(), |(_, text)| text.clone());
     let bars = figures.iter().map(|(name, figure)| ChartBar {
         label: name,
         class: "use",
         value: figure.as_ref().map(|(value, _)| *value),
         range: None,
-        figure: said(figure),
+        figure: text(figure),
     });
     let described: Vec<String> =
-        figures.iter().map(|(name, figure)| format!("{name}: {}", said(figure))).collect();
+        figures.iter().map(|(name, figure)| format!("{name}: {}", text(figure))).collect();
     let drawn = svg::bars(&BarChart {
         id,
         title,
@@ -407,7 +408,7 @@ fn off_chart(disciplines: &Disciplines, unit: &str) -> String {
         (&*format!("off-{unit}"), unit, "by how much windows are off, in per cent of the entitlement", "all");
     chart(disciplines, head, |under| {
         let share = Share::of(&under.study.runs, unit)?;
-        Some((share.off_mean, hundredths(share.off_mean)))
+        Some((share.off_mean, percentage(share.off_mean)))
     })
 }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use commonhold_report::Style;
-use commonhold_report::claims::{
+use commonhold_sim_report::claims::{
     Bar, Basis, Chart, Claim, Claims, Measured, Tolerance, Unit, Verdict, html, json, tallies, text,
 };
 
