@@ -10,12 +10,12 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 
-use commonhold_live::apply::program::{self, Asked, Done, Ended, Learned, NotRun, Unnamed, Wish};
-use commonhold_live::quota::Cap;
 use commonhold_machine::{CpuSet, Machine};
-use commonhold_report::scale as report;
+use commonhold_measure::program::{self, Asked, Done, Ended, Learned, NotRun, Unnamed, Wish};
+use commonhold_measure::quota::Cap;
 use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};
 use commonhold_scale::{default_sizes, nearest};
+use commonhold_scale_report as report;
 use regex_lite::Regex;
 
 use crate::cli::Scale;
@@ -217,7 +217,7 @@ fn whole_cpus(cap: Option<&Cap>) -> u32 {
 
 /// What this machine does not tell of threads.
 fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
-    let tells = program::tells(cpus);
+    let tells = program::support(cpus);
     let mut limits = Vec::new();
     let mut say = |what: String, remedy: &str| limits.push(Limit { what, remedy: remedy.to_owned() });
     if let Some(why) = &tells.no_records {

@@ -4,7 +4,7 @@ use commonhold_contract::measure::Cpus;
 use commonhold_contract::{Amount, MILLIONTH, Resource};
 
 /// What stands where there is nothing to say.
-pub(crate) const NOTHING: &str = "-";
+pub const NOTHING: &str = "-";
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -34,7 +34,7 @@ fn tenths(value: u64, unit: u64) -> String {
 
 /// A measured time in seconds, as [`duration`] writes it, but with three digits for a few seconds: such times are there to
 /// be compared.
-pub(crate) fn seconds(s: f64) -> String {
+pub fn seconds(s: f64) -> String {
     if (0.999_95..9.995).contains(&s) {
         format!("{s:.2} s")
     } else if s.is_finite() && s >= 0.0 {
@@ -53,12 +53,12 @@ pub(crate) fn cpus(micro: u64) -> String {
 }
 
 /// How many of a thing, in words: `1 CPU`, `2 CPUs`.
-pub(crate) fn count(n: usize, one: &str) -> String {
+pub fn count(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") }
 }
 
 /// Bytes: `512 MiB`, `10.1 GiB`.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut power = 0;
     // The limit of a unit is where one decimal would round up to 1024.0.

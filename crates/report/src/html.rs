@@ -15,7 +15,7 @@ const PANELS_MAX: usize = 8;
 const ROWS_MAX: usize = 100;
 
 /// The beginning of a page, up to its heading; `more_style` is for what only this page has.
-pub(crate) fn open(title: &str, more_style: &str) -> String {
+pub fn open(title: &str, more_style: &str) -> String {
     let title = escape(title);
     let head = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
                 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
@@ -29,7 +29,7 @@ pub(crate) fn open(title: &str, more_style: &str) -> String {
 }
 
 /// The end of a page.
-pub(crate) const CLOSE: &str = "</main>\n</body>\n</html>\n";
+pub const CLOSE: &str = "</main>\n</body>\n</html>\n";
 
 /// The page.
 pub(crate) fn page(comparison: &Comparison) -> String {

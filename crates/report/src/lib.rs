@@ -15,25 +15,23 @@ pub mod disciplines;
 mod disks;
 pub mod doctor;
 pub mod exchanges;
-mod figures;
+pub mod figures;
 mod gangs;
 pub mod holdings;
-mod html;
+pub mod html;
 mod jobs;
 pub mod memory;
 pub mod occupancy;
 mod parts;
 mod places;
 pub mod plan;
-mod plot;
 pub mod present;
-pub mod scale;
 pub mod schemes;
 pub mod simulation;
 pub mod status;
-mod svg;
+pub mod svg;
 pub mod switches;
-mod table;
+pub mod table;
 pub mod tickets;
 pub mod tree;
 pub mod words;
@@ -54,8 +52,8 @@ struct Document<'a, T> {
     content: T,
 }
 
-/// Pretty-printed, in the order of the fields, with a newline at the end.
-fn json(schema: &str, content: impl serde::Serialize) -> String {
+/// A document of this schema as JSON, pretty-printed, in the order of the fields, with a newline at the end.
+pub fn json(schema: &str, content: impl serde::Serialize) -> String {
     let document = Document { schema, version: JSON_VERSION, content };
     let mut text =
         serde_json::to_string_pretty(&document).expect("plain data with string keys has a JSON form");

@@ -6,7 +6,7 @@
 use crate::table::{clean, fit};
 
 /// Text as HTML and SVG want it, attribute values included.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in clean(text).chars() {
         match c {
@@ -22,7 +22,7 @@ pub(crate) fn escape(text: &str) -> String {
 }
 
 /// Width of every chart, in its own units (pixels at full size).
-pub(crate) const WIDTH: f64 = 720.0;
+pub const WIDTH: f64 = 720.0;
 
 /// A bar chart's content.
 pub(crate) struct BarChart<'a> {
@@ -259,22 +259,24 @@ fn add_time_axis(svg: &mut String, until_s: f64, top: f64) {
 }
 
 /// An axis from zero, left to right.
-pub(crate) struct Axis<'a> {
-    pub(crate) left: f64,
-    pub(crate) right: f64,
+pub struct Axis<'a> {
+    /// Where it begins, in the chart's units.
+    pub left: f64,
+    /// Where it ends.
+    pub right: f64,
     /// The value at its right end.
-    pub(crate) until: f64,
+    pub until: f64,
     /// From one mark to the next; see [`step_for`].
-    pub(crate) step: f64,
+    pub step: f64,
     /// What is counted.
-    pub(crate) unit: &'a str,
+    pub unit: &'a str,
 }
 
 /// Height of an axis, below where it stands.
-pub(crate) const AXIS_HEIGHT: f64 = 36.0;
+pub const AXIS_HEIGHT: f64 = 36.0;
 
 /// A step of 1, 2 or 5 times a power of ten that leaves at most eight marks.
-pub(crate) fn step_for(until: f64) -> f64 {
+pub fn step_for(until: f64) -> f64 {
     // By multiplication alone, which every platform rounds alike.
     let mut power = 1e-9;
     while until / (power * 10.0) > 8.0 {
@@ -284,7 +286,7 @@ pub(crate) fn step_for(until: f64) -> f64 {
 }
 
 /// Marks with their values, and the unit below them at the right end.
-pub(crate) fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
+pub fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
     let Axis { left, right, until, step, unit } = axis;
     *svg += &format!(
         "<line class='axis' x1='{left:.1}' y1='{top:.1}' x2='{right:.1}' y2='{top:.1}'/>\n\
@@ -309,7 +311,7 @@ pub(crate) fn add_axis(svg: &mut String, axis: &Axis, top: f64) {
 }
 
 /// The beginning of a chart.
-pub(crate) fn open(id: &str, title: &str, description: &str, height: f64) -> String {
+pub fn open(id: &str, title: &str, description: &str, height: f64) -> String {
     let (id, title, description) = (escape(id), escape(title), escape(description));
     format!(
         "<svg viewBox='0 0 {WIDTH:.0} {height:.0}' role='img' aria-labelledby='{id}-title {id}-desc'>\n\

@@ -16,7 +16,8 @@ impl Style {
     /// No colour, 80 columns: for files, pipes and tests.
     pub const PLAIN: Style = Style { colour: false, width: 80 };
 
-    pub(crate) fn paint(self, paint: Paint, text: &str) -> String {
+    /// The text with escape sequences for how it stands out, if colour is wanted.
+    pub fn paint(self, paint: Paint, text: &str) -> String {
         match (self.colour && !text.is_empty(), paint) {
             (false, _) | (true, Paint::Plain) => text.to_owned(),
             (true, Paint::Strong) => format!("\x1b[1m{text}\x1b[0m"),
@@ -35,11 +36,16 @@ impl Default for Style {
 
 /// How a piece of text stands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Paint {
+pub enum Paint {
+    /// As it is.
     Plain,
+    /// Bold.
     Strong,
+    /// Dim.
     Faint,
+    /// Green.
     Good,
+    /// Red and bold.
     Bad,
 }
 
@@ -47,7 +53,7 @@ pub(crate) enum Paint {
 const NAME_COLUMNS_MIN: usize = 8;
 
 /// A table whose first column holds names, to the left, and all others figures, to the right.
-pub(crate) struct Table {
+pub struct Table {
     /// Headings; those in two lines have a newline.
     heads: Vec<&'static str>,
     rows: Vec<Row>,
@@ -61,23 +67,23 @@ enum Row {
 
 impl Table {
     /// A table with these headings and no rows.
-    pub(crate) fn new(heads: &[&'static str]) -> Self {
+    pub fn new(heads: &[&'static str]) -> Self {
         Table { heads: heads.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row: as many cells as there are headings.
-    pub(crate) fn row(&mut self, paint: Paint, cells: Vec<String>) {
+    pub fn row(&mut self, paint: Paint, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.heads.len());
         self.rows.push(Row::Cells(paint, cells));
     }
 
     /// Adds a line across all columns.
-    pub(crate) fn line(&mut self, paint: Paint, text: String) {
+    pub fn line(&mut self, paint: Paint, text: String) {
         self.rows.push(Row::Line(paint, text));
     }
 
     /// The same as a table of a page.
-    pub(crate) fn html(&self) -> String {
+    pub fn html(&self) -> String {
         let cells = |tag: &str, cells: &[String]| -> String {
             cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", crate::svg::escape(cell.trim()))).collect()
         };
@@ -103,7 +109,7 @@ impl Table {
     }
 
     /// The lines, each with a newline.
-    pub(crate) fn render(&self, style: Style) -> String {
+    pub fn render(&self, style: Style) -> String {
         let (widths, gap) = self.widths(style.width);
         let mut text = String::new();
         let deep = self.heads.iter().map(|head| head.lines().count()).max().unwrap_or(0);
@@ -244,13 +250,13 @@ pub fn is_foul(c: char) -> bool {
 }
 
 /// The text without such characters: names come from other people's programs.
-pub(crate) fn clean(text: &str) -> String {
+pub fn clean(text: &str) -> String {
     text.chars().map(|c| if is_foul(c) { '\u{FFFD}' } else { c }).collect()
 }
 
 /// The words of `text` in lines of at most `columns`: the first begins with `first`, the others with `rest`. A word that
 /// is longer than a line is cut.
-pub(crate) fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> {
+pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_owned();
     let mut is_empty = true;

@@ -21,12 +21,11 @@
 //! told that they are several.
 
 mod fewest;
-mod seen;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use crate::observed::{Disk, Hold, Holding, Kind, Lock, SeenRun, Site, Stolen, Wake, Waker};
 pub use fewest::{Found, fewest};
-pub use seen::{Disk, Hold, Holding, Kind, Lock, SeenRun, Site, Stolen, Wake, Waker};
 
 use crate::real;
 use crate::study::{Run, Size, Study, Watched};

@@ -18,6 +18,7 @@ pub mod growth;
 pub mod law;
 pub mod locks;
 pub mod mend;
+mod observed;
 mod order;
 pub mod scaling;
 pub mod states;

@@ -2,9 +2,9 @@
 
 use commonhold_machine::CpuSet;
 
-use crate::blame::SeenRun;
 use crate::fit::Point;
 use crate::locks::Locks;
+use crate::observed::SeenRun;
 use crate::real;
 use crate::states::Times;
 

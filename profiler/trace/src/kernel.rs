@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, PrintLevel};
 
+pub use crate::symbols::Place;
 use crate::symbols::Symbols;
 
 /// Compiled by build.rs.
@@ -56,15 +57,6 @@ pub enum LockKind {
     Spin,
     /// Something else.
     Other,
-}
-
-/// A place in the kernel: the function, and what called into the kernel.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// The function.
-    pub function: String,
-    /// `rename(2)`, or `page fault`.
-    pub call: Option<String>,
 }
 
 /// What a holder did while others waited.

@@ -2,7 +2,14 @@
 
 use std::io;
 
-use crate::kernel::Place;
+/// A place in the kernel: the function, and what called into the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The function.
+    pub function: String,
+    /// `rename(2)`, or `page fault`.
+    pub call: Option<String>,
+}
 
 /// What /proc/kallsyms says: addresses and names, by address.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! The runs by which is found out what mending a lock would gain.
 
-use commonhold_live::apply::program::Wish;
+use commonhold_measure::program::Wish;
 use commonhold_scale::locks::{Cycle, Delay, Locks, Trial};
 use commonhold_scale::states::State;
 use commonhold_scale::study::{Run, Size};
