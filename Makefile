@@ -7,6 +7,8 @@ CARGO ?= cargo
 PREFIX ?= /usr/local
 # With the kernel backend, where it can be built; looked at when needed, since packages may be installed before.
 FEATURES = $(shell scripts/features)
+# `commonhold NAME` runs commonhold-NAME, which is beside it.
+PROGRAMS = commonhold commonhold-sim commonhold-scale commonhold-generate
 # Where cargo builds: CARGO_TARGET_DIR counts.
 TARGET = $(shell CARGO=$(CARGO) scripts/target)
 # After scripts/packages: where nobody may install packages, what needs them is skipped. One that could not be installed
@@ -18,8 +20,8 @@ run: packages-run build ## install what is missing, build, and show what isolati
 
 test: packages-test lint unit lab ## everything that tests the project, the lab included where it can run
 
-build: ## the program, in target/release (or in $$CARGO_TARGET_DIR/release)
-	$(CARGO) build --release --locked --package commonhold $(FEATURES)
+build: ## the programs, in target/release (or in $$CARGO_TARGET_DIR/release)
+	$(CARGO) build --release --locked --workspace --bins $(FEATURES)
 
 gangs: ## what programs need to take part in the choice of gangs, in target/gangs (docs/gangs.md)
 	scripts/gangs
@@ -63,8 +65,8 @@ bench-lab: ## CPU schedulers side by side in the lab: the kernel's own, others',
 	@scripts/packages lab/packages $(MAY_LACK)
 	bench/lab
 
-install: build ## program, man pages and completions below $(PREFIX)
-	install -D $(TARGET)/release/commonhold $(DESTDIR)$(PREFIX)/bin/commonhold
+install: build ## programs, man pages and completions below $(PREFIX)
+	install -D -t $(DESTDIR)$(PREFIX)/bin $(PROGRAMS:%=$(TARGET)/release/%)
 	$(TARGET)/release/commonhold generate man $(DESTDIR)$(PREFIX)/share/man
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions
 	$(TARGET)/release/commonhold generate completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/commonhold

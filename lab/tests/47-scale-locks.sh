@@ -1,7 +1,7 @@
 # budget: 120
 # only: with --all
 # seconds: 400
-# needs: commonhold queue
+# needs: commonhold commonhold-scale queue
 # Seed 002, lockmeter: which lock eight threads wait for is told by its name or by where it is taken. It is the kernel's where
 # they move files in one folder, or map memory, and the program's own in the third case.
 

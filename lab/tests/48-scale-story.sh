@@ -1,7 +1,7 @@
 # budget: 240
 # only: with --all
 # seconds: 500
-# needs: commonhold cache
+# needs: commonhold commonhold-scale cache
 # Seed 002: a cache of pages under one spinlock, on which twelve threads do less than eight. `commonhold scale` names the lock,
 # and says that mending it helps; with a lock that readers share, it scales better.
 

@@ -1,6 +1,7 @@
 # seconds: 240
 # needs: commonhold strace
 # budget: 80
+# only: with --all
 # What the daemon costs while everybody sleeps, with control groups and with the scheduler: system calls of a look, counted by
 # strace, with four units and fifty processes that sleep. They are held against bounds.toml.
 # - Two looks in three count: how many look at what is due once a second, or once in five, depends on the host.

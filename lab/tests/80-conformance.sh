@@ -1,6 +1,6 @@
 # budget: 30
 # seconds: 240
-# needs: commonhold spin work
+# needs: commonhold commonhold-generate spin work
 # The same scheduler, twice. What three units do under the kernel backend is recorded, and replayed in the simulator
 # with the same contract. Three things agree within the bounds below: how much of the machine each unit has, what is
 # lent, and how often a CPU is called back. docs/conformance.md says why they do not agree exactly. /out/conformance

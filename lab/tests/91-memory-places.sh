@@ -1,4 +1,5 @@
 # budget: 65
+# only: with --all
 # seconds: 110
 # needs: commonhold work
 # disks: 3072 768:100000000

@@ -1,4 +1,5 @@
 # budget: 65
+# only: with --all
 # seconds: 150
 # needs: commonhold work mke2fs
 # disks: 512:8000000

@@ -8,20 +8,6 @@ fn commands() {
     trycmd::TestCases::new().env("COLUMNS", "100").case("tests/commands/*.trycmd");
 }
 
-/// The outcomes are the same, and in the same order, however many CPUs there are to simulate on.
-#[test]
-fn a_comparison_does_not_depend_on_the_number_of_threads() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/commands/sim.in/two");
-    let compare = |threads| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_commonhold"));
-        command.args(["sim", folder, "--compare", "--runs", "3", "--json"]).env("RAYON_NUM_THREADS", threads);
-        let output = command.output().expect("the program can be run");
-        assert!(output.status.success(), "{output:?}");
-        output.stdout
-    };
-    assert_eq!(compare("1"), compare("8"));
-}
-
 /// Whatever quotes an argument: our own messages, and those about the command line.
 #[test]
 fn no_message_has_control_characters_of_an_argument() {
@@ -32,18 +18,9 @@ fn no_message_has_control_characters_of_an_argument() {
         &["check", foul],
         &["check", foul, "--machine", foul],
         &["check", foul, "--machine", "cpus:\u{1b}"],
-        &["sim", foul],
-        &["scale", "--points", foul],
-        &["scale", "--html", "/missing/\u{1b}", "--", "true"],
-        &["scale", "--", foul],
-        &["scale", "-\u{1b}"],
-        &["claims", foul],
         &["calibrate", foul],
-        &["generate", "workload", foul],
-        &["generate", "completions", foul],
         &["demo", "--report", "/missing/\u{1b}"],
         &[foul],
-        &["sim", ".", "--seed", foul],
         &["run", foul, "--for", foul],
         // What begins as a rendered message does.
         &["check", "\u{1b}[1mwarning"],

@@ -1,4 +1,4 @@
-//! The kernel's locks that a program waits for, and who wakes its threads, where the kernel lets that be seen.
+//! Kernel locks that a program waits for, and who wakes its threads, traced by BPF.
 
 #[cfg(not(feature = "kernel"))]
 use commonhold_scale::blame::SeenRun;
@@ -6,24 +6,24 @@ use commonhold_scale::blame::SeenRun;
 #[cfg(feature = "kernel")]
 pub(crate) use seen::KernelLocks;
 
-/// Why this build tells nothing.
+/// Why this build traces nothing.
 #[cfg(not(feature = "kernel"))]
 const NOT_IN: &str = "this build cannot look into the kernel: it was built without the feature `kernel`";
 
-/// What looks at them; without the feature `kernel`, nothing.
+/// Without the feature `kernel`, traces nothing.
 #[cfg(not(feature = "kernel"))]
 #[derive(Debug, Default)]
 pub(crate) struct KernelLocks;
 
 #[cfg(not(feature = "kernel"))]
 impl KernelLocks {
-    /// Begins to look at what is started from now on; why not, if it cannot.
+    /// Starts tracing processes that are started from now on. Error: why that is impossible.
     #[allow(clippy::unused_self)]
     pub(crate) fn begin(&mut self) -> Result<(), String> {
         Err(NOT_IN.to_owned())
     }
 
-    /// Adds what was seen; how much did not fit.
+    /// Adds what was traced. Returns how many events were dropped.
     #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
     pub(crate) fn end(&mut self, _: &mut SeenRun) -> Result<u64, String> {
         Ok(0)
@@ -40,12 +40,12 @@ mod seen {
 
     use crate::thread_sample::group;
 
-    /// What looks at them: loaded once, for all runs.
+    /// The tracer, loaded once for all runs.
     #[derive(Debug, Default)]
     pub(crate) struct KernelLocks(Option<Result<Watcher, String>>);
 
     impl KernelLocks {
-        /// Begins to look at what is started from now on; why not, if it cannot.
+        /// Starts tracing processes that are started from now on. Error: why that is impossible.
         pub(crate) fn begin(&mut self) -> Result<(), String> {
             let load = || Watcher::load().map_err(|error| error.to_string());
             match self.0.get_or_insert_with(load) {
@@ -54,7 +54,7 @@ mod seen {
             }
         }
 
-        /// Adds what was seen; how much did not fit.
+        /// Adds what was traced. Returns how many events were dropped.
         pub(crate) fn end(&mut self, seen: &mut SeenRun) -> Result<u64, String> {
             let Some(Ok(watcher)) = &mut self.0 else { return Ok(0) };
             let watched = watcher.end().map_err(|error| error.to_string())?;
@@ -77,14 +77,14 @@ mod seen {
         }
     }
 
-    /// How long was waited for a lock, by call site, and what its holders did.
+    /// Time waited for a lock, by call site, and by what its holders did.
     #[derive(Default)]
     struct Sums {
         waits: BTreeMap<Site, u64>,
         holds: BTreeMap<(Holding, Option<Site>, String), u64>,
     }
 
-    /// Of locks without a name, those of one kind that are waited for in one function are one.
+    /// Unnamed locks of one kind that are waited for in the same function count as one.
     fn add(seen: &mut SeenRun, watched: Watched) {
         let mut locks: BTreeMap<(Kind, Option<String>, String), Sums> = BTreeMap::new();
         for Contention { kind: its, name, at, ns, holders } in watched.contentions {

@@ -1,9 +1,9 @@
-//! What the whole machine counted while a program ran: interrupts by CPU and source, and what disks did.
+//! Counters of the whole machine: CPU time and interrupts by CPU, interrupts by source, and disk I/O.
 //!
 //! Source: proc(5), `/proc/stat`, `/proc/interrupts`, `/proc/softirqs`, `/proc/self/mountinfo`; the kernel's
 //! Documentation/admin-guide/iostats.rst.
 //!
-//! Limits: the counts are the machine's. What other programs did meanwhile is in them.
+//! Limits: other programs' activity during a run is included.
 
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
@@ -16,17 +16,17 @@ use commonhold_scale::blame::{Disk, Stolen};
 const TICK_NS: u64 = 10_000_000;
 const SECTOR: u64 = 512;
 
-/// CPU time of the machine by CPU at one moment: what was used, and what the hypervisor gave to other machines.
+/// CPU time by CPU at one moment, in nanoseconds: used, and stolen by the hypervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Busy(BTreeMap<u32, (u64, u64)>);
 
 impl Busy {
-    /// Takes it now; nothing where it cannot be read.
+    /// Reads it; empty if `/proc/stat` cannot be read.
     pub(crate) fn now() -> Busy {
         Busy(parse_busy(&read_to_string("/proc/stat").unwrap_or_default()))
     }
 
-    /// Used, and given to others, on these CPUs since then, in nanoseconds.
+    /// Used and stolen time on these CPUs since `before`, in nanoseconds.
     pub(crate) fn since(&self, before: &Busy, cpus: &CpuSet) -> (u64, u64) {
         let of = |cpu: u32| {
             let (now, then) = (self.0.get(&cpu)?, before.0.get(&cpu)?);
@@ -36,7 +36,7 @@ impl Busy {
     }
 }
 
-/// `cpu3 user nice system idle iowait irq softirq steal guest guest_nice`, in ticks. Guests' time is in that of users.
+/// `cpu3 user nice system idle iowait irq softirq steal guest guest_nice`, in ticks. User time includes guest time.
 fn parse_busy(text: &str) -> BTreeMap<u32, (u64, u64)> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -49,12 +49,12 @@ fn parse_busy(text: &str) -> BTreeMap<u32, (u64, u64)> {
     text.lines().filter_map(line).collect()
 }
 
-/// Counts at one moment. What cannot be read is empty: then it is not told.
+/// Counters at one moment. What cannot be read is empty and is not reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
-    /// By CPU: time in interrupts.
+    /// Time in interrupts, by CPU.
     interrupt_ns: BTreeMap<u32, u64>,
-    /// By source, and CPU.
+    /// Number of interrupts, by source and CPU.
     sources: BTreeMap<String, BTreeMap<u32, u64>>,
     disks: BTreeMap<String, DiskCounts>,
 }
@@ -69,7 +69,7 @@ struct DiskCounts {
 }
 
 impl Counts {
-    /// Takes them now.
+    /// Reads them.
     pub(crate) fn now() -> Counts {
         let read = |path: &str| read_to_string(path).unwrap_or_default();
         let mut sources = parse_interrupts(&read("/proc/interrupts"));
@@ -82,7 +82,7 @@ impl Counts {
         }
     }
 
-    /// What was counted on these CPUs since then.
+    /// Interrupts on these CPUs since `before`.
     pub(crate) fn stolen_since(&self, before: &Counts, cpus: &CpuSet) -> Vec<Stolen> {
         let of = |cpu: u32| {
             let its = |by_cpu: &BTreeMap<u32, u64>| by_cpu.get(&cpu).copied().unwrap_or(0);
@@ -96,7 +96,7 @@ impl Counts {
         cpus.iter().filter_map(of).collect()
     }
 
-    /// What disks did since then. Partitions and what lies over other disks are told too, if it has a file system.
+    /// Disk I/O since `before`. Stacked devices are listed beside the disks below them; partitions are not listed.
     pub(crate) fn disks_since(&self, before: &Counts) -> Vec<Disk> {
         let mounts = read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let is_part = |name: &str| Path::new("/sys/class/block").join(name).join("partition").exists();
@@ -130,8 +130,8 @@ fn parse_stat(text: &str) -> BTreeMap<u32, u64> {
     text.lines().filter_map(line).collect()
 }
 
-/// A line of CPUs, and one for each source: `24: 1 0 IO-APIC 5-edge virtio0`, `LOC: 1 2 Local timer interrupts`, or, of what
-/// interrupts leave to do, `NET_RX: 1 2`.
+/// A line of CPUs, and one for each source: `24: 1 0 IO-APIC 5-edge virtio0`, `LOC: 1 2 Local timer interrupts`, or for softirqs
+/// `NET_RX: 1 2`.
 fn parse_interrupts(text: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
     let mut lines = text.lines();
     let heads = lines.next().unwrap_or_default().split_whitespace();
@@ -142,7 +142,7 @@ fn parse_interrupts(text: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
         let words: Vec<&str> = rest.split_whitespace().collect();
         let counts = words.iter().map_while(|word| word.parse::<u64>().ok());
         let counts: Vec<u64> = counts.take(cpus.len()).collect();
-        // A line with one count for all CPUs is no source: `ERR: 0`.
+        // Skip lines with one count for all CPUs: `ERR: 0`.
         if counts.len() < cpus.len() {
             continue;
         }
@@ -177,8 +177,7 @@ fn parse_disks(text: &str) -> BTreeMap<String, DiskCounts> {
     text.lines().filter_map(line).collect()
 }
 
-/// Where the file systems of disks are mounted: `36 35 8:1 / /home rw,noatime - ext4 /dev/sda1 rw`. A partition is of the disk
-/// whose name begins its own.
+/// Mount points by disk: `36 35 8:1 / /home rw,noatime - ext4 /dev/sda1 rw`. The name of a partition begins with that of its disk.
 fn mounts_of(
     mounts: &str,
     disks: &BTreeMap<String, DiskCounts>,
@@ -206,10 +205,10 @@ fn mounts_of(
     by_disk
 }
 
-/// A container's disk is mounted at many places.
+/// Mount points listed for a disk: in a container it is mounted at many places.
 const MOUNTS_MAX: usize = 3;
 
-/// What a process, and those of its children that it waited for, read from disks and wrote to them: `/proc/PID/io`.
+/// Bytes that a process and its reaped children read from disks and wrote to them: `/proc/PID/io`.
 pub(crate) fn parse_io(text: &str) -> Option<(u64, u64)> {
     let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     Some((number("read_bytes:")?, number("write_bytes:")?))
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_of_the_machine() {
+    fn busy_and_stolen_time_by_cpu() {
         let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 400 500 6 7 8 1 1\ncpu2 5 0 0 1\nintr 5\n";
         let now = Busy(parse_busy(stat));
         assert_eq!(now.0, BTreeMap::from([(0, (19 * TICK_NS, 8 * TICK_NS)), (2, (5 * TICK_NS, 0))]));
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_meanwhile() {
+    fn interrupts_since_an_earlier_reading() {
         let counts = |ns: u64, count: u64| Counts {
             interrupt_ns: BTreeMap::from([(0, ns), (1, 9)]),
             sources: BTreeMap::from([("eth0".into(), BTreeMap::from([(0, count)]))]),

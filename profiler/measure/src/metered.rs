@@ -1,4 +1,4 @@
-//! What a meter counted, thread by thread and place by place, put together as locks with names.
+//! Aggregates the meter's records, which are by thread and call site, into named locks.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use commonhold_trace::{Shared, Space};
 use crate::meter::{About, Counted, OfLock, OfSite, Record};
 use crate::symbols::Namer;
 
-/// Places that a lock is shown with.
+/// Call sites of holders kept for a call site.
 const HOLDERS_MAX: usize = 3;
 
-/// What was done at a place, and for how long was waited there by where the lock was held.
-type Place<Name> = (Counts, BTreeMap<Name, u64>);
+/// The counts of a call site, and the time waited there by the holder's call site.
+type SiteCounts<Name> = (Counts, BTreeMap<Name, u64>);
 
-/// An address in a process, by the process's place among those that were counted.
+/// An address in a process: the process's number in the meter's tables, and the address.
 type At = (usize, u64);
 
-/// One lock, of one process or in memory that several share.
+/// One lock, private to a process or shared.
 #[derive(Default)]
 struct Instance {
     class: u64,
@@ -25,18 +25,18 @@ struct Instance {
     counts: Counts,
     first: u64,
     last: u64,
-    /// The threads' times from their first request to their last release.
+    /// Sum over threads of the time from the first request to the last release.
     active: u64,
     uses: Vec<OfLock>,
-    sites: BTreeMap<At, Place<At>>,
+    sites: BTreeMap<At, SiteCounts<At>>,
 }
 
-/// The locks, those with the longest waits first.
+/// The locks by total wait time, descending.
 pub(crate) fn locks(counted: &Counted, namer: &mut Namer) -> Vec<Lock> {
     let spaces: Vec<Space> = counted.maps.iter().map(|text| namer.space(text)).collect();
     let (mut instances, mut shared) = (BTreeMap::<At, Instance>::new(), BTreeMap::<Shared, At>::new());
     for record in &counted.records {
-        // In memory that is shared, it is the lock that the first process has there.
+        // A shared lock is identified by the first process's address of it.
         let mut at = (record.process, record.lock);
         if let Some((place, _)) = spaces.get(record.process).and_then(|space| space.shared(record.lock)) {
             at = *shared.entry(place).or_insert(at);
@@ -53,7 +53,7 @@ pub(crate) fn locks(counted: &Counted, namer: &mut Namer) -> Vec<Lock> {
     locks
 }
 
-/// Where a lock is, and the lock.
+/// A lock with its address.
 type Keyed<'a> = (At, &'a Instance);
 
 impl Instance {
@@ -93,7 +93,7 @@ impl Instance {
         if samples == 0 || span == 0 || taken == 0 {
             return None;
         }
-        // Means over all cycles; those that were looked at closely tell what these were made of.
+        // Means over all cycles; the sampled ones show how these divide.
         let hold = real(self.counts.hold_ns) / real(taken);
         let gap = real(sum(|of| of.gap)) / real(sum(|of| of.gaps).max(1));
         let (hold_cpu, hold_sleep, hold_queue) =
@@ -115,7 +115,7 @@ impl Instance {
     }
 }
 
-/// A mean, divided in CPU time, sleep and waits for a CPU, as the samples are.
+/// Divides a mean into CPU time, sleep and time queued, in proportion to the samples.
 fn divided(mean: f64, wall: u64, cpu: u64, queue: u64) -> (f64, f64, f64) {
     if wall == 0 {
         return (mean, 0.0, 0.0);
@@ -150,7 +150,7 @@ fn of_class(class: u64, instances: &[Keyed], spaces: &[Space], namer: &mut Namer
     let empty = Space::default();
     let space_of = |process: usize| spaces.get(process).unwrap_or(&empty);
     let mut counts = Counts::default();
-    let mut sites: BTreeMap<String, Place<String>> = BTreeMap::new();
+    let mut sites: BTreeMap<String, SiteCounts<String>> = BTreeMap::new();
     for (_, instance) in instances {
         counts.add(&instance.counts);
         for ((process, address), (of_site, holders)) in &instance.sites {
@@ -191,7 +191,7 @@ fn of_class(class: u64, instances: &[Keyed], spaces: &[Space], namer: &mut Namer
     }
 }
 
-fn site((name, (counts, holders)): (String, Place<String>)) -> Site {
+fn site((name, (counts, holders)): (String, SiteCounts<String>)) -> Site {
     let mut held_by: Vec<(String, u64)> = holders.into_iter().collect();
     held_by.sort_by_key(|(_, wait)| std::cmp::Reverse(*wait));
     held_by.truncate(HOLDERS_MAX);

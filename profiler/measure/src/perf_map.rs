@@ -1,11 +1,10 @@
-//! The names of a process's JIT code: its perf map.
+//! The perf map of a process: names of its JIT code.
 //!
-//! Problem: no file has JIT code. A program that is asked to writes the names to `/tmp/perf-PID.map`: Java's machine, node and
-//! Python have flags for it. Some write it when they end. The file lies where everybody may write, under a name that another
-//! process may have had.
+//! Problem: JIT code is in no file. The JVM, node and Python have flags to write its names to `/tmp/perf-PID.map`, some of them only at
+//! exit. Every user may write to that directory, and the name may be left over from an earlier process.
 //!
-//! Algorithm: the root of the process's tree of files, where its /tmp is, is kept open while the process runs, and the map is
-//! read when it has ended. The map must belong to the process's user or to root, and be no older than the program.
+//! Algorithm: the root directory of the process, which contains its /tmp, is kept open while the process runs. The map is read after
+//! it has ended. It must belong to the process's user or to root, and must not be older than the program.
 //!
 //! Source: tools/perf/Documentation/jit-interface.txt of Linux.
 
@@ -20,7 +19,7 @@ use commonhold_live::host::trust;
 use commonhold_live::observe::process::ProcFs;
 use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 
-/// More than a large server's has.
+/// More than the map of a large server takes.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Where a process's perf map is expected.

@@ -1,32 +1,32 @@
-//! The cap on CPU time that holds for this process: the strictest of its control group and of those around it.
+//! The CPU quota of this process: the smallest among its control group and the enclosing ones.
 //!
 //! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst (`cpu.max`), Documentation/scheduler/sched-bwc.rst
 //! (`cpu.cfs_quota_us`), cgroups(7), `proc_pid_mountinfo(5)`.
 //!
-//! Limits: in a container, groups outside of it are not visible. Their caps hold all the same, and are not told.
+//! Limits: in a container, quotas of the groups outside apply too but are not visible.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
 use commonhold_scale::study::Quota;
 
-/// A cap, with the group that counts how long it kept CPUs from running.
+/// A quota, and the group's statistics of throttling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cap {
-    /// How much, and which file says so.
+    /// How many CPUs it allows, and the file that sets it.
     pub quota: Quota,
     stat: PathBuf,
 }
 
 impl Cap {
-    /// The strictest that holds for this process; `None` if nothing caps it.
+    /// The smallest quota of this process; `None` if it is unlimited.
     pub fn of_this() -> Option<Cap> {
         let read = |path: &Path| read_to_string(path).ok();
         let (groups, mounts) = (read("/proc/self/cgroup".as_ref())?, read("/proc/self/mountinfo".as_ref())?);
         strictest(&groups, &mounts, read)
     }
 
-    /// How long it kept CPUs from running since the group was made, added up over CPUs; 0 if nobody tells.
+    /// Throttled time since the group was created, summed over CPUs; 0 if it cannot be read.
     pub fn throttled_ns(&self) -> u64 {
         read_to_string(&self.stat).map_or(0, |text| parse_throttled(&text))
     }
@@ -41,9 +41,9 @@ fn strictest(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>)
     found.into_iter().min_by(|a, b| a.quota.cpus.total_cmp(&b.quota.cpus))
 }
 
-/// Where a hierarchy that divides CPU time is mounted, and this process's group there; whether it is of version 2.
+/// The mount point of a hierarchy with a CPU controller, this process's group there, and whether it is of version 2.
 ///
-/// `36 35 0:30 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`, and of groups `3:cpu,cpuacct:/a` or `0::/a`.
+/// `36 35 0:30 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`, and in `groups` `3:cpu,cpuacct:/a` or `0::/a`.
 fn place(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
     let (mount, source) = line.split_once(" - ")?;
     let mut words = mount.split_whitespace().skip(3);
@@ -61,7 +61,7 @@ fn place(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
         let (controllers, path) = (fields.next()?, fields.next()?);
         is_its(controllers).then_some(path)
     })?;
-    // A part of a hierarchy may be mounted: that of a container. A group outside of it has no path there.
+    // In a container only a subtree may be mounted. A group outside of it has no path there.
     let below = Path::new(path).strip_prefix(root).ok()?;
     below.components().all(|part| matches!(part, std::path::Component::Normal(_))).then_some(())?;
     let group = point.join(below);
@@ -79,7 +79,7 @@ fn cap(dir: &Path, is_v2: bool, read: impl Fn(&Path) -> Option<String>) -> Optio
         let quota = read(&file)?;
         (file, quota, read(&dir.join("cpu.cfs_period_us"))?)
     };
-    // `max`, and -1, are no cap.
+    // `max` and -1 mean unlimited.
     let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| *number > 0.0);
     let cpus = number(&quota)? / number(&period)?;
     Some(Cap { quota: Quota { cpus, file: file.display().to_string() }, stat: dir.join("cpu.stat") })
@@ -112,7 +112,7 @@ mod tests {
                       35 31 0:32 / /cg/unified rw - cgroup2 cgroup2 rw\n";
 
     #[test]
-    fn the_strictest_of_all_groups_around_counts() {
+    fn the_smallest_quota_of_the_enclosing_groups_counts() {
         let files = [
             ("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n"),
             ("/sys/fs/cgroup/a/cpu.max", "150000 100000\n"),
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_it_kept_cpus_from_running() {
+    fn throttled_time_of_both_versions() {
         assert_eq!(parse_throttled("nr_throttled 3\nthrottled_usec 12\n"), 12_000);
         assert_eq!(parse_throttled("nr_periods 9\nthrottled_time 12\n"), 12);
         assert_eq!(parse_throttled("usage_usec 9\n"), 0);

@@ -1,8 +1,8 @@
-//! Names for addresses in processes that may have ended: what was mapped where is kept, and the files are still there.
+//! Names addresses of processes that may have ended, from their recorded mappings and the mapped files.
 
 use commonhold_trace::{Address, Frame, Images, Names, Space, is_plumbing};
 
-/// Finds names, and keeps what it read of files.
+/// Resolves names; caches parsed files.
 #[derive(Default)]
 pub(crate) struct Namer {
     images: Images,
@@ -10,13 +10,13 @@ pub(crate) struct Namer {
 }
 
 impl Namer {
-    /// What was mapped, from lines of /proc/PID/maps that name files.
+    /// An address space, from the lines of /proc/PID/maps that name files.
     pub(crate) fn space(&mut self, maps: &str) -> Space {
         Space::of(maps, "", &mut self.images)
     }
 
-    /// The place in the program to which a call returns: `push (queue.c:41)`, `push`, or `libqueue.so+0x41a`. Of functions
-    /// that were put into one another, it is the innermost that is none of a library's.
+    /// The call site of a return address: `push (queue.c:41)`, `push`, or `libqueue.so+0x41a`. Of inlined functions, the innermost
+    /// that belongs to no library.
     pub(crate) fn place(&mut self, space: &Space, returns_to: u64) -> String {
         let Some(address) = space.code(returns_to) else { return format!("{returns_to:#x}") };
         let frames = self.names.frames(&self.images, address, true);
@@ -31,7 +31,7 @@ impl Namer {
         }
     }
 
-    /// The variable at an address; none where it is in no file, as what is on the heap.
+    /// The variable at an address; `None` if the address is in no file, such as on the heap.
     pub(crate) fn variable(&mut self, space: &Space, address: u64) -> Option<String> {
         let address = space.data(address, &self.images)?;
         let name = self.names.variable(&self.images, address);

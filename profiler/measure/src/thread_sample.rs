@@ -228,7 +228,7 @@ struct Short {
     start: u64,
 }
 
-/// A decimal number, as the kernel prints it.
+/// A decimal number.
 fn parse_number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }

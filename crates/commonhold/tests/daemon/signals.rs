@@ -44,16 +44,6 @@ fn of_exec_and_of_an_offers_program() {
     assert_eq!(said(hostile(&mut place.command(&[&offer[..], &SIGNALS].concat()))).out, DEFAULT);
 }
 
-#[test]
-fn of_scale() {
-    let place = Place::new();
-    let script = format!("{} >>signals; sleep 0.05", SIGNALS.map(|word| format!("'{word}'")).join(" "));
-    let scale = ["scale", "--cpus", "1", "--repeat", "1", "--warm-up", "0", "--", "sh", "-c", &script];
-    let said = said(hostile(&mut place.command(&scale)));
-    assert_eq!(said.code, Some(0), "{said:?}");
-    assert_eq!(fs::read_to_string(place.path().join("signals")).unwrap(), DEFAULT);
-}
-
 /// The demonstration, with a compiler of ours, and `tmp` for what it leaves there while it runs.
 fn demonstration(place: &Place, compiler: &str) -> Command {
     let (bin, tmp) = (place.path().join("bin"), place.path().join("tmp"));

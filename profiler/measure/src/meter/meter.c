@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A meter of a program's locks, as lockmeter was for a kernel's: how often each is taken, at which place in the program, how
- * long it is held, how long was waited for it, and where it was held meanwhile. It is loaded into the program before the C
- * library (LD_PRELOAD), and stands in for the functions that take and release locks.
+ * A lock meter for programs, as lockmeter was for the kernel: how often each lock is taken and at which call site, hold times,
+ * wait times, and the call site of the holder meanwhile. It is loaded before the C library (LD_PRELOAD) and interposes the
+ * functions that take and release locks.
  *
- * It also computes for a while under the locks of one class, or right after them, as the header says: an experiment.
+ * For experiments it also runs a busy loop during or after each hold of one class of locks, as the header asks for.
  *
- * Rules that keep the program as it is: no memory is allocated and no lock of the C library is taken; errno stays; a lock that
- * finds no room in a table is taken as without the meter.
+ * To leave the program's behaviour unchanged, it allocates no memory, takes no lock of the C library and preserves errno. A lock
+ * that finds no room in a table is taken as without the meter.
  *
- * Limits: locks that the program takes by other means than these functions are not seen: its own futexes (Go, Rust's standard
- * library), locks of the C library itself, C11's mtx_lock.
+ * Limits: it does not see locks taken by other means: futexes of Go and of Rust's standard library, locks inside the C library,
+ * C11's mtx_lock.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,7 +33,7 @@
 
 enum { HELD = 32, RANGES = 384, PLACES = 8192, PROBES = 8, FREED = 64, AGAIN = 64, RECENT = 8, FAR_NS = 5000 };
 
-/* The functions that the meter stands in for. */
+/* The interposed functions. */
 static struct {
 	int (*lock)(pthread_mutex_t *), (*trylock)(pthread_mutex_t *), (*unlock)(pthread_mutex_t *);
 	int (*timedlock)(pthread_mutex_t *, const struct timespec *);
@@ -49,7 +49,7 @@ static struct {
 
 static void *find_real(const char *name, const char *version)
 {
-	/* Of the two kinds of condition variables, programs of the last twenty years use the newer. */
+	/* glibc has two versions of condition variables. Programs of the last twenty years use the newer one. */
 #ifdef __GLIBC__
 	void *found = version ? dlvsym(RTLD_NEXT, name, version) : NULL;
 #else
@@ -101,11 +101,11 @@ struct self {
 	struct meter_slab *slab;
 	uint32_t slab_at, held, off, process_at;
 	uint64_t sampled_at;
-	/* The gap that is sampled: from a release to the next request. */
+	/* The sampled gap: from a release to the next request. */
 	struct meter_record *gap_of;
 	uint64_t gap_from, gap_cpu, gap_queue;
 	struct held stack[HELD];
-	/* What was found last: going through the tables costs as much as all the rest. */
+	/* Cache of lookups: searching the tables costs as much as everything else together. */
 	struct request {
 		void *lock;
 		uint64_t site, at;
@@ -120,10 +120,10 @@ static struct meter_header *header;
 static _Atomic int process_at = -1;
 static pthread_key_t key;
 static int has_key;
-/* Slabs of threads that have ended: plus 1, 0 is none. */
+/* Free list of slabs of ended threads: index plus 1; 0 for an empty slot. */
 static _Atomic uint32_t freed[FREED];
 
-/* What is mapped where, sorted as the kernel tells it. */
+/* The mappings of the process, sorted by address. */
 static struct range {
 	uint64_t from, to, base, module;
 	int is_code;
@@ -132,7 +132,7 @@ static _Atomic int ranges_used;
 static _Atomic int reading;
 static int readings;
 
-/* Locks by address: their class, and where they were taken that are held now. */
+/* Locks by address: the class, and the holder's call site while it is held. */
 static struct place {
 	_Atomic uint64_t lock;
 	_Atomic uint64_t class;
@@ -167,8 +167,8 @@ static inline void relax(void)
 #endif
 }
 
-/* Computes for so long, and tells how long it was, in ns. Long delays are by CPU time: a thread that loses its CPU meanwhile
- * goes on where it was. For short ones that clock costs too much, and a switch is unlikely. */
+/* Busy loop; returns its length in ns. Long delays are measured in CPU time: a thread that is preempted meanwhile
+ * continues its delay. For short ones that clock costs too much, and preemption is unlikely. */
 static uint64_t compute(uint64_t ns)
 {
 	if (ns >= FAR_NS) {
@@ -188,7 +188,7 @@ static uint64_t compute(uint64_t ns)
 	return header->use_tsc ? (now - from) * 1000000 / header->ticks_per_ms : now - from;
 }
 
-/* For how long this thread had no CPU though it was ready: the second number in its schedstat. */
+/* Time that this thread was runnable without a CPU: the second number in its schedstat. */
 static uint64_t queued_ns(void)
 {
 	char text[64];
@@ -215,7 +215,7 @@ static uint64_t hash(uint64_t x)
 	return x ^ x >> 33;
 }
 
-/* A line of the map: "from-to rwxp offset dev inode   path\n". Its end; the path is empty where there is none. */
+/* Parses a line of maps: "from-to rwxp offset dev inode   path\n". Returns its end; the path may be empty. */
 static const char *parse(const char *at, const char *end, uint64_t *from, uint64_t *to, int *is_code, const char **path)
 {
 	uint64_t number[2] = { 0, 0 };
@@ -245,8 +245,8 @@ static uint64_t fnv(const char *from, const char *to)
 	return sum;
 }
 
-/* Takes over one line: into the table, and its text into the process's record. An unnamed line right behind a named one is
- * the part of that file which begins as zeroes. */
+/* Adds one line to the table, and its text to the process entry. An unnamed line right after a named one is the .bss of that
+ * file. */
 static void take_line(struct meter_process *process, int *used, const char *line, const char *end)
 {
 	uint64_t from, to;
@@ -315,7 +315,7 @@ static struct meter_slab *slab_of(uint32_t at)
 				     (size_t)at * METER_SLAB_BYTES);
 }
 
-/* This process's record: -2 if there is none left. */
+/* The entry of this process; -2 if none is left. */
 static int enter_process(void)
 {
 	int at = atomic_load(&process_at);
@@ -327,7 +327,7 @@ static int enter_process(void)
 		process_of(mine)->pid = (uint32_t)getpid();
 		read_ranges(process_of(mine));
 	}
-	/* Two threads may come at once: then one record stays unused. */
+	/* If two threads race, one entry stays unused. */
 	return atomic_compare_exchange_strong(&process_at, &none, mine) ? mine : none;
 }
 
@@ -347,7 +347,7 @@ static void end_thread(void *unused)
 
 static __attribute__((noinline, cold)) int enter_thread(void)
 {
-	self.off = 1; /* what is called here may take locks */
+	self.off = 1; /* the functions called here may take locks */
 	int process = enter_process();
 	uint32_t at = 0;
 	for (int i = 0; process >= 0 && i < FREED && !at; i++)
@@ -390,7 +390,7 @@ static void in_child(void)
 		atomic_store(&freed[i], 0);
 }
 
-/* The place of a lock in the table, new if it is not there; NULL where there is no room near its hash. */
+/* Finds or adds a lock in the table; NULL if there is no room near its hash. */
 static struct place *place_of(uint64_t lock, uint64_t site)
 {
 	uint64_t at = hash(lock);
@@ -398,7 +398,7 @@ static struct place *place_of(uint64_t lock, uint64_t site)
 		struct place *place = &places[(at + (uint64_t)i) % PLACES];
 		uint64_t found = atomic_load_explicit(&place->lock, memory_order_acquire);
 		if (!found && atomic_compare_exchange_strong(&place->lock, &found, lock)) {
-			/* A lock that is a variable is known by that. One on the heap is known by where it was first taken. */
+			/* A lock in a variable is its own class. On the heap, the class is the call site that took it first. */
 			const struct range *range = range_of(lock);
 			const struct range *code = range ? range : range_of(site);
 			uint64_t offset = (range ? lock : site) - (code ? code->base : 0);
@@ -422,7 +422,7 @@ static struct meter_record *record_of(struct meter_slab *slab, uint64_t lock, ui
 			return record;
 		if (record->about)
 			continue;
-		/* A table that is nearly full would be gone through at every lock. */
+		/* Probing a table that is nearly full would cost too much at every lock. */
 		if (slab->used >= METER_RECORDS * 7 / 8)
 			break;
 		slab->used++;
@@ -450,7 +450,7 @@ static int is_target(const struct meter_record *lock)
 	return header->target && lock->class == header->target;
 }
 
-/* A request is about to be made: the gap since the last release ends. */
+/* Before a request: ends the gap since the last release. */
 static void end_gap(struct meter_record *lock, uint64_t now)
 {
 	if (!lock->first)
@@ -479,7 +479,7 @@ static __attribute__((noinline)) int find(struct request *recent, void *lock, ui
 	if (!found.of_lock || !found.of_site)
 		return 0;
 	if (!found.of_site->total && readings < AGAIN && !range_of(site))
-		read_ranges(process_of((int)slab->process)); /* a library that was loaded later */
+		read_ranges(process_of((int)slab->process)); /* a library may have been loaded since */
 	found.place = place_of(HERE(lock), site);
 	if (!found.of_lock->class)
 		found.of_lock->class = found.place ? atomic_load(&found.place->class) : 1;
@@ -500,7 +500,7 @@ static inline int begin(struct request *request, void *lock, uint64_t site, uint
 	return 1;
 }
 
-/* The lock is taken; 0 of `waited_from`: without a wait. */
+/* After a lock was taken; `waited_from` is 0 if it did not wait. */
 static void taken(const struct request *request, void *lock, uint64_t site, uint64_t waited_from, uint64_t holder, int shared)
 {
 	struct meter_record *of_site = request->of_site;
@@ -528,13 +528,13 @@ static void taken(const struct request *request, void *lock, uint64_t site, uint
 		held->sampled = 1;
 		held->queue = queued_ns();
 		held->cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-		held->since = ticks(); /* what looking took is no part of the hold */
+		held->since = ticks(); /* excludes the time that sampling took */
 		errno = error;
 	}
 	self.gap_of = NULL;
 }
 
-/* A lock is about to be released. What is to be done after it: the record of a lock that is to be delayed or sampled. */
+/* Before a release. Returns the record of a lock that is to be delayed or sampled afterwards. */
 static struct meter_record *releasing(void *lock)
 {
 	struct held *held = held_of(lock);
@@ -573,7 +573,7 @@ static void released(struct meter_record *target)
 		target->injected += compute(header->delay_out_ns);
 		target->injections++;
 	}
-	/* Waiting for the wait of the lock would make samples of what comes after waits: they are taken by the clock. */
+	/* Sampling is by the clock: triggering it by waits would bias samples towards cycles that follow a wait. */
 	if (!self.gap_of && target->last - self.sampled_at >= ticks_of(header->sample_ns)) {
 		int error = errno;
 		self.sampled_at = target->last;
@@ -587,13 +587,13 @@ static void released(struct meter_record *target)
 	}
 }
 
-/* EOWNERDEAD: taken, from a thread that ended with it. */
+/* EOWNERDEAD: taken from a thread that ended while it held the lock. */
 static int is_taken(int result)
 {
 	return result == 0 || result == EOWNERDEAD;
 }
 
-/* A lock that this thread has already is taken once more, or refused. */
+/* A lock that this thread holds already is taken once more, or refused. */
 #define AGAIN_IF_HELD(lock, call)                                                                                              \
 	do {                                                                                                                   \
 		struct held *mine = self.held ? held_of(lock) : NULL;                                                          \
@@ -723,8 +723,8 @@ EXPORT int pthread_spin_unlock(pthread_spinlock_t *lock)
 	RELEASE((void *)lock, real.unspin(lock));
 }
 
-/* Waiting for a condition releases the lock, and takes it again. How long the second took is not known, since it is within
- * the wait. */
+/* Waiting on a condition variable releases the lock and retakes it. The time that retaking takes is unknown, since it is part
+ * of the wait. */
 #define WAIT(lock, call)                                                                                                       \
 	do {                                                                                                                   \
 		need_real();                                                                                                   \
@@ -778,7 +778,7 @@ __attribute__((constructor)) static void load(void)
 			has_key = !pthread_key_create(&key, end_thread);
 			pthread_atfork(NULL, NULL, in_child);
 			header = found;
-			/* While there is one thread: a second would find the table of what is mapped half read. */
+			/* Must run while there is one thread: a second would find the table of mappings half filled. */
 			enter_process();
 		}
 	}

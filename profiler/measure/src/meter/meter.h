@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What the meter of locks and its reader share: a file in memory. `meter.rs` has the same numbers; a test there holds
- * them to these.
+ * The file in memory that the lock meter and its reader share. `meter.rs` repeats these constants; a test there compares them.
  *
  *   header | processes | slabs
  *
- * A process has a text: the lines of its /proc/self/maps that name files, by which addresses get names later. A thread has a
- * slab, which no other thread writes: so counting takes no lock, and costs no exchange of cache lines.
+ * A process entry holds the lines of its /proc/self/maps that name files, from which addresses are resolved later. Each thread
+ * writes only its own slab, so counting takes no lock and shares no cache line.
  */
 #ifndef METER_H
 #define METER_H
@@ -29,14 +28,14 @@ enum {
 /* Written by the reader before the program starts, but for the counters. */
 struct meter_header {
 	uint64_t magic;
-	uint64_t use_tsc;      /* times are in ticks of the processor's counter; otherwise in ns */
-	uint64_t ticks_per_ms; /* of the counter */
+	uint64_t use_tsc;      /* times are in TSC ticks; otherwise in ns */
+	uint64_t ticks_per_ms; /* TSC frequency */
 	uint64_t target;       /* the class of locks that is delayed and sampled; 0: none */
-	uint64_t delay_in_ns;  /* computed for so long at the end of each hold */
-	uint64_t delay_out_ns; /* computed for so long after each hold */
-	uint64_t sample_ns;    /* a thread's samples are so long apart */
-	_Atomic uint32_t processes, slabs;      /* how many were handed out; may exceed what there is */
-	_Atomic uint32_t full;                  /* locks that found no room in a slab */
+	uint64_t delay_in_ns;  /* busy loop at the end of each hold */
+	uint64_t delay_out_ns; /* busy loop after each hold */
+	uint64_t sample_ns;    /* shortest time between two samples of a thread */
+	_Atomic uint32_t processes, slabs;      /* how many were allocated; may exceed the capacity */
+	_Atomic uint32_t full;                  /* locks not counted because a slab was full */
 	uint32_t unused;
 };
 
@@ -46,14 +45,14 @@ struct meter_process {
 };
 
 enum meter_kind { METER_NONE, METER_MUTEX, METER_RWLOCK, METER_SPIN };
-/* What a record is about. */
+/* What a record counts. */
 enum meter_about { METER_LOCK = 1, METER_SITE = 2, METER_PAIR = 3 };
 
 struct meter_record {
 	uint64_t lock, site, holder, class;
 	uint32_t kind, about;
 	union {
-		struct { /* METER_SITE: a lock, taken at a place. METER_PAIR: waits there while `holder` had it */
+		struct { /* METER_SITE: a lock at a call site. METER_PAIR: waits there while it was held from `holder` */
 			uint64_t total, shared, waited, wait, wait_max, hold, hold_max, rejected, retaken;
 		};
 		struct { /* METER_LOCK */

@@ -4,18 +4,25 @@
 use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
+use std::process::ExitCode;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command as Definition, CommandFactory};
+use commonhold_command::exit::{self, Exit, Failure};
+use commonhold_command::{flags, load, output};
 use commonhold_contract::render;
 
-use crate::cli::{Cli, Generate, What};
-use crate::exit::{Exit, Failure};
-use crate::{load, output};
+use cli::{Cli, Command, What};
 
+mod cli;
 mod contract_page;
 
-pub(crate) fn main(args: &Generate) -> Result<Exit, Failure> {
-    match &args.what {
+fn main() -> ExitCode {
+    let Command::Generate(args) = flags::parse::<Cli>(|_| None).command;
+    exit::leave(generate(&args.what))
+}
+
+fn generate(what: &What) -> Result<Exit, Failure> {
+    match what {
         What::Man { directory } => man(directory)?,
         What::Completions { shell } => {
             let mut text = Vec::new();
@@ -60,8 +67,8 @@ fn man(directory: &Path) -> Result<(), Failure> {
     fs::write(of_files.join("commonhold-contract.5"), contract_page::page()).map_err(cannot)
 }
 
-/// Commands with a synopsis each that says which options take values; the one that a page has by itself does not.
-fn with_synopses(command: Command) -> Command {
+/// Definitions with a synopsis each that says which options take values; the one that a page has by itself does not.
+fn with_synopses(command: Definition) -> Definition {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let shown = |arg: &&Arg| !arg.is_hide_set();
     let options = command.get_opts().filter(shown).map(|option| format!(" [{option}]"));
@@ -80,12 +87,23 @@ fn with_synopses(command: Command) -> Command {
     command.override_usage(usage).mut_subcommands(with_synopses)
 }
 
-/// The definition without the commands that only the program itself uses: completions would offer them.
-fn shown() -> Command {
-    let cli = Cli::command();
-    let commands = cli.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
-    // clap takes no command away, so that the rest is copied. At the top, there is nothing but words.
-    Command::new("commonhold")
+/// The definition of all programs' commands as one, without those that only the program itself uses: completions would offer
+/// them. What `commonhold` only passes on is taken from the program that has it.
+fn shown() -> Definition {
+    let cli = commonhold::cli::Cli::command();
+    let passed_on = [
+        commonhold_sim_command::cli::Cli::command(),
+        commonhold_scale_command::cli::Cli::command(),
+        Cli::command(),
+    ];
+    let whole = |command: &Definition| {
+        let named = |program: &Definition| program.find_subcommand(command.get_name()).cloned();
+        passed_on.iter().find_map(named).unwrap_or_else(|| command.clone())
+    };
+    let commands: Vec<Definition> =
+        cli.get_subcommands().filter(|command| !command.is_hide_set()).map(whole).collect();
+    // clap cannot remove a subcommand, so the rest is copied. The top level has nothing but words.
+    Definition::new("commonhold")
         .version(env!("CARGO_PKG_VERSION"))
         .about(cli.get_about().cloned().unwrap_or_default())
         .long_about(cli.get_long_about().cloned().unwrap_or_default())

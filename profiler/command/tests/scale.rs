@@ -5,11 +5,11 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-#[path = "../../live/tests/support/skipped.rs"]
+#[path = "../../../crates/live/tests/support/skipped.rs"]
 mod skipped;
 
 fn scale(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_commonhold")).arg("scale").args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_commonhold-scale")).arg("scale").args(arguments).output().unwrap()
 }
 
 fn errors(output: &Output) -> String {
@@ -143,7 +143,7 @@ fn a_page_that_cannot_be_written_is_refused_before_the_program_runs() {
 fn a_hangup_that_the_caller_ignored_ends_no_study() {
     let script = "trap '' HUP; \"$0\" scale --cpus 1 --repeat 1 --warm-up 0 -- sh -c 'sleep 1.5; : 7424.5'";
     let mut command = Command::new("sh");
-    command.args(["-c", script, env!("CARGO_BIN_EXE_commonhold")]).stdout(Stdio::null());
+    command.args(["-c", script, env!("CARGO_BIN_EXE_commonhold-scale")]).stdout(Stdio::null());
     let mut child = command.spawn().unwrap();
     let of_study = || std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id()));
     let began = std::time::Instant::now();
@@ -173,7 +173,7 @@ fn running(word: &str) -> usize {
 fn an_interrupt_ends_the_program_and_all_that_it_started() {
     // One of them in a session of its own, which a signal to the group would not reach; one that does not listen.
     let work = "setsid sleep 7421.5 & sh -c 'trap \"\" TERM; sleep 7421.5 & wait; wait' & sleep 7421.5; wait";
-    let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold-scale"));
     command.args(["scale", "--", "sh", "-c", work]).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     while running("7421.5") < 3 {
@@ -190,7 +190,7 @@ fn an_interrupt_ends_the_program_and_all_that_it_started() {
 /// Nobody is left to tell, but the program does not run on.
 #[test]
 fn a_kill_ends_the_program() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_commonhold-scale"));
     command
         .args(["scale", "--cpus", "1", "--", "sleep", "7423.5"])
         .stdout(Stdio::null())
@@ -344,7 +344,7 @@ fn a_quota_is_named() {
     let Some(capped) = Capped::make() else {
         return skipped::skipped("no control group with a quota can be made here");
     };
-    let commonhold = env!("CARGO_BIN_EXE_commonhold");
+    let commonhold = env!("CARGO_BIN_EXE_commonhold-scale");
     let enter = format!(
         "echo $$ >{}/cgroup.procs; mkdir {0}/inner; exec {commonhold} scale --repeat 1 --warm-up 0 --json -- sh -c '{WORK}'",
         capped.0.display()

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
-#[path = "../../live/tests/support/skipped.rs"]
+#[path = "../../../crates/live/tests/support/skipped.rs"]
 mod skipped;
 
 /// The commands that people use; hidden ones are shown nowhere.
@@ -12,7 +12,7 @@ const COMMANDS: [&str; 11] =
     ["check", "doctor", "run", "exec", "status", "tickets", "offer", "offers", "cancel", "demo", "generate"];
 
 fn generate(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_commonhold")).arg("generate").args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_commonhold-generate")).arg("generate").args(arguments).output().unwrap()
 }
 
 #[test]

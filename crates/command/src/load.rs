@@ -30,25 +30,22 @@ const ABOUT_MEMBERS: [&str; 3] = ["bad-member", "conflicting-members", "unknown-
 
 /// A contract that holds on a machine, and what is to be said about it all the same.
 #[derive(Debug)]
-pub(crate) struct Loaded {
-    pub(crate) contract: Contract,
+pub struct Loaded {
+    /// The contract.
+    pub contract: Contract,
     /// Warnings, rendered.
-    pub(crate) warnings: String,
+    pub warnings: String,
 }
 
 /// Reads and checks a contract for a machine. `names`: it is the machine at hand, which is also asked for the names in
 /// the contract.
-pub(crate) fn contract(
-    path: &Path,
-    machine: &Machine,
-    names: Option<&SystemNames>,
-) -> Result<Loaded, Failure> {
+pub fn contract(path: &Path, machine: &Machine, names: Option<&SystemNames>) -> Result<Loaded, Failure> {
     let text = read(path)?;
     check_text(&text, &path.display().to_string(), machine, names)
 }
 
 /// The same for a text that is at hand.
-pub(crate) fn check_text(
+pub fn check_text(
     text: &str,
     file: &str,
     machine: &Machine,
@@ -63,7 +60,7 @@ pub(crate) fn check_text(
 }
 
 /// A contract that holds on the machine, if the text is one, and everything that is to be said about it.
-pub(crate) fn diagnose(
+pub fn diagnose(
     text: &str,
     machine: &Machine,
     names: Option<&SystemNames>,
@@ -87,13 +84,13 @@ pub(crate) fn diagnose(
 }
 
 /// The machine that a contract divides.
-pub(crate) fn divided(contract: &Contract, machine: &Machine) -> Machine {
+pub fn divided(contract: &Contract, machine: &Machine) -> Machine {
     machine.divided(contract.machine.isolated)
 }
 
 /// What is to be known of CPUs that a contract does not divide, or that are unlike others. `is_here`: it is the machine at hand,
 /// which may have isolated CPUs that this process may not use.
-pub(crate) fn tell_of_cpus(contract: &Contract, machine: &Machine, is_here: bool) {
+pub fn tell_of_cpus(contract: &Contract, machine: &Machine, is_here: bool) {
     for note in cpu_notes(contract, machine, is_here) {
         output::warn(&format!("note: {note}"));
     }
@@ -117,7 +114,7 @@ fn cpu_notes(contract: &Contract, machine: &Machine, is_here: bool) -> Vec<Strin
 }
 
 /// The same for JSON documents: the contract of a file, and each diagnostic with its line and column.
-pub(crate) fn diagnose_placed(
+pub fn diagnose_placed(
     text: &str,
     machine: &Machine,
     names: Option<&SystemNames>,
@@ -131,7 +128,7 @@ pub(crate) fn diagnose_placed(
 }
 
 /// Prints what is wrong with a contract as a JSON document, in place of the one that was asked for.
-pub(crate) fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failure> {
+pub fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failure> {
     let document = serde_json::json!({
         "schema": "commonhold.diagnostics",
         "version": commonhold_report::JSON_VERSION,
@@ -142,7 +139,7 @@ pub(crate) fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failu
 }
 
 /// The same for what went wrong before there was a text to find errors in, or beside them.
-pub(crate) fn fail_in_json(failure: &Failure) -> Result<Exit, Failure> {
+pub fn fail_in_json(failure: &Failure) -> Result<Exit, Failure> {
     let code = match failure.exit {
         Exit::NoInput | Exit::NotAllowed => "unreadable",
         _ => "failed",
@@ -154,29 +151,29 @@ pub(crate) fn fail_in_json(failure: &Failure) -> Result<Exit, Failure> {
 }
 
 /// The text of a contract's file.
-pub(crate) fn read(path: &Path) -> Result<String, Failure> {
+pub fn read(path: &Path) -> Result<String, Failure> {
     text_of(path, "contract", A_TOML_FILE)
 }
 
 /// The text of a contract that is to be in force. Root refuses one that others may change.
-pub(crate) fn read_trusted(path: &Path) -> Result<String, Failure> {
+pub fn read_trusted(path: &Path) -> Result<String, Failure> {
     text(path, "contract", A_TOML_FILE, trust::read_trusted(path, TEXT_BYTES_MAX))
 }
 
 /// Where `run` of root's would refuse a contract since others may change it: a warning with the reason.
-pub(crate) fn doubt(path: &Path) -> Option<String> {
+pub fn doubt(path: &Path) -> Option<String> {
     // What cannot be examined was read all the same: the reader says what is wrong.
     let why = trust::who_else_may_change(path).ok()??;
     Some(format!("warning: {}: `run` as root refuses this contract: {why}; {TRUSTED}", path.display()))
 }
 
 /// The text of a file that was named; `wanted` is what should have been.
-pub(crate) fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure> {
+pub fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure> {
     text(path, what, wanted, trust::read_input(path, TEXT_BYTES_MAX))
 }
 
 /// The text of a recording, which may be long.
-pub(crate) fn recording(path: &Path) -> Result<String, Failure> {
+pub fn recording(path: &Path) -> Result<String, Failure> {
     let wanted = "the text of tracefs' `trace` (`commonhold generate workload --help` tells of it)";
     text(path, "recording", wanted, trust::read_input(path, RECORDING_BYTES_MAX))
 }
@@ -202,21 +199,21 @@ fn text(path: &Path, what: &str, wanted: &str, read: io::Result<Vec<u8>>) -> Res
 }
 
 /// The machine at hand. Warns where its files list other CPUs than this process may use.
-pub(crate) fn machine_here() -> Result<Machine, Failure> {
+pub fn machine_here() -> Result<Machine, Failure> {
     let machine = topology::read(Path::new("/"))?;
     warn_of_renumbering();
     Ok(machine)
 }
 
 /// Warns where the machine's files list other CPUs than this process may use.
-pub(crate) fn warn_of_renumbering() {
+pub fn warn_of_renumbering() {
     if let Some(renumbered) = topology::renumbered(Path::new("/")) {
         output::warn(&format!("warning: {renumbered}"));
     }
 }
 
 /// The machine at hand, a machine file, or words that describe one.
-pub(crate) fn machine(given: Option<&str>) -> Result<Machine, Failure> {
+pub fn machine(given: Option<&str>) -> Result<Machine, Failure> {
     let Some(given) = given else { return machine_here() };
     // `nodes:4` could be a file name too; a file that is there wins.
     let path = Path::new(given);

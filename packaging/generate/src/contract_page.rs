@@ -4,7 +4,7 @@ use commonhold_contract::{MEMBER_FORMS, MEMBER_RULES, ReferenceKey, reference_ta
 use roff::{Inline, Roff, bold, italic, roman};
 
 /// What a contract looks like.
-const EXAMPLE: &str = include_str!("../../../../examples/three-groups.toml");
+const EXAMPLE: &str = include_str!("../../../examples/three-groups.toml");
 
 /// The page. Of Markdown, code becomes bold, and links lose their addresses.
 pub(super) fn page() -> String {

@@ -13,22 +13,23 @@ const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Came {
-    pub(crate) signal: i32,
+pub struct Came {
+    /// Its number.
+    pub signal: i32,
     /// The kernel sent it, as it does for a key of the terminal: to all processes in the foreground.
-    pub(crate) by_kernel: bool,
+    pub by_kernel: bool,
 }
 
 /// The open signal file.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub struct Signals {
     file: OwnedFd,
 }
 
 impl Signals {
     /// Blocks the signals for this process, and opens the file. What is started would inherit that: see
     /// [`commonhold_live::command`].
-    pub(crate) fn open(signals: &[i32]) -> io::Result<Signals> {
+    pub fn open(signals: &[i32]) -> io::Result<Signals> {
         // SAFETY: plain system calls on sets that live on this stack; the descriptor is ours alone.
         unsafe {
             let mut set = std::mem::zeroed();
@@ -48,21 +49,21 @@ impl Signals {
     }
 
     /// Those that end a program. One that the caller ignored, as `nohup` does, still ends nothing.
-    pub(crate) fn of_an_end() -> Result<Signals, Failure> {
+    pub fn of_an_end() -> Result<Signals, Failure> {
         let heeded: Vec<i32> = ENDING.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         Signals::open(&heeded)
             .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))
     }
 
     /// Waits for so long, or until a signal has come: whether one has. It is still the next one.
-    pub(crate) fn came_within(&self, time: Duration) -> bool {
+    pub fn came_within(&self, time: Duration) -> bool {
         let time = Timespec::try_from(time).ok();
         let mut files = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
         poll(&mut files, time.as_ref()).is_ok_and(|ready| ready > 0)
     }
 
     /// The next signal that came, if any.
-    pub(crate) fn next(&self) -> Option<Came> {
+    pub fn next(&self) -> Option<Came> {
         // SAFETY: the kernel fills the whole structure or nothing.
         let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of_val(&info);
@@ -91,7 +92,7 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 /// Ends this process by a signal that it blocked, so that its parent sees what ended it.
-pub(crate) fn end_by(signal: i32) -> ! {
+pub fn end_by(signal: i32) -> ! {
     // SAFETY: plain system calls on a set that lives on this stack; the default action runs no code.
     unsafe {
         let mut set = std::mem::zeroed();

@@ -8,7 +8,7 @@ use crate::output;
 
 /// Every exit code of the program. Those from 64 to 78 have the meaning of BSD's sysexits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// All went well.
     Ok,
     /// The contract is invalid, or this machine cannot give what it promises.
@@ -43,7 +43,7 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// One for each code.
-    pub(crate) const ALL: [Exit; 14] = [
+    pub const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Invalid,
         Exit::Usage,
@@ -60,7 +60,8 @@ impl Exit {
         Exit::Interrupted,
     ];
 
-    pub(crate) fn code(self) -> u8 {
+    /// The number that the program exits with.
+    pub fn code(self) -> u8 {
         match self {
             Exit::Ok => 0,
             Exit::Invalid => 1,
@@ -80,7 +81,7 @@ impl Exit {
     }
 
     /// For what the system answered about a file or folder that the user named.
-    pub(crate) fn of_named(answer: &io::Error) -> Exit {
+    pub fn of_named(answer: &io::Error) -> Exit {
         use io::ErrorKind::{AlreadyExists, IsADirectory, NotADirectory, NotFound, PermissionDenied};
         match answer.kind() {
             PermissionDenied => Exit::NotAllowed,
@@ -111,7 +112,7 @@ impl Exit {
     }
 
     /// The table for `--help` and the man page.
-    pub(crate) fn table() -> String {
+    pub fn table() -> String {
         let row = |exit: &Exit| format!("  {:>3}  {}\n", exit.code(), exit.meaning());
         let rows: String = Exit::ALL.iter().map(row).collect();
         format!("Exit codes:\n{rows}exec and offer pass on the exit code of the command they ran.")
@@ -124,10 +125,22 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// The exit code of a program's main function. A failure is written to standard error first.
+pub fn leave(result: Result<Exit, Failure>) -> ExitCode {
+    match result {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            output::complain(&failure.to_string());
+            failure.exit.into()
+        }
+    }
+}
+
 /// What ends the program early: what to say on standard error, and with which code to leave.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) exit: Exit,
+pub struct Failure {
+    /// The code to exit with.
+    pub exit: Exit,
     /// Free of control characters, but for line ends and for the colours of diagnostics.
     message: String,
     /// Diagnostics have their own headings.
@@ -136,17 +149,17 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// Says what a user, a daemon or a file said, as it may be shown: see [`output::shown`].
-    pub(crate) fn new(exit: Exit, message: impl fmt::Display) -> Failure {
+    pub fn new(exit: Exit, message: impl fmt::Display) -> Failure {
         Failure { exit, message: output::shown(&message.to_string()), is_rendered: false }
     }
 
     /// Of diagnostics, as [`commonhold_contract::render`] wrote them.
-    pub(crate) fn rendered(exit: Exit, diagnostics: &str) -> Failure {
+    pub fn rendered(exit: Exit, diagnostics: &str) -> Failure {
         Failure { exit, message: diagnostics.trim_end().to_owned(), is_rendered: true }
     }
 
     /// What went wrong, without a heading.
-    pub(crate) fn message(&self) -> &str {
+    pub fn message(&self) -> &str {
         &self.message
     }
 }

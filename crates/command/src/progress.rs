@@ -11,7 +11,7 @@ use std::time::Duration;
 const WIDTH: usize = 30;
 
 /// A bar on standard error, if that is a terminal; else nothing.
-pub(crate) struct Progress {
+pub struct Progress {
     what: &'static str,
     of: usize,
     done: AtomicUsize,
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// A bar for so many pieces of work.
-    pub(crate) fn new(what: &'static str, of: usize) -> Progress {
+    pub fn new(what: &'static str, of: usize) -> Progress {
         let progress =
             Progress { what, of, done: AtomicUsize::new(0), shown: of > 1 && io::stderr().is_terminal() };
         progress.show(0);
@@ -28,7 +28,7 @@ impl Progress {
     }
 
     /// One more is done.
-    pub(crate) fn step(&self) {
+    pub fn step(&self) {
         self.show(self.done.fetch_add(1, Ordering::Relaxed) + 1);
     }
 
@@ -53,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// How far the virtual clock of one run is, on standard error from the first second on, if that is a terminal.
-pub(crate) struct RunProgress {
+pub struct RunProgress {
     clock: Arc<AtomicU64>,
     /// Dropped, it ends the thread that draws.
     end: Option<Sender<()>>,
@@ -62,7 +62,7 @@ pub(crate) struct RunProgress {
 
 impl RunProgress {
     /// A bar for a run that ends at `horizon_ns` at the latest.
-    pub(crate) fn new(horizon_ns: u64) -> RunProgress {
+    pub fn new(horizon_ns: u64) -> RunProgress {
         let clock = Arc::new(AtomicU64::new(0));
         let mut progress = RunProgress { clock: Arc::clone(&clock), end: None, thread: None };
         if io::stderr().is_terminal() {
@@ -74,7 +74,7 @@ impl RunProgress {
     }
 
     /// What the run shows its time on.
-    pub(crate) fn clock(&self) -> &AtomicU64 {
+    pub fn clock(&self) -> &AtomicU64 {
         &self.clock
     }
 }

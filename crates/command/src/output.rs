@@ -10,25 +10,25 @@ use rustix::fs::{Access, access};
 use crate::exit::{Exit, Failure};
 
 /// Whether standard output is a terminal.
-pub(crate) fn is_terminal() -> bool {
+pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
 /// How text is shown here: colours on a terminal unless `NO_COLOR` is set, and the terminal's width.
-pub(crate) fn style() -> Style {
+pub fn style() -> Style {
     let terminal = is_terminal();
     let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     Style { colour, width: size().map_or(80, |(columns, _)| columns) }
 }
 
 /// Columns and rows of the terminal, if there is one.
-pub(crate) fn size() -> Option<(usize, usize)> {
+pub fn size() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col >= 20).then_some((usize::from(size.ws_col), usize::from(size.ws_row)))
 }
 
 /// Prints; a reader that hung up (`| head`) is no failure.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let end = if text.ends_with('\n') { "" } else { "\n" };
     match write!(out, "{text}{end}").and_then(|()| out.flush()) {
@@ -41,27 +41,24 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// A page of HTML that is written when the work is done. Whether it can be is asked before: the work may take minutes.
 #[derive(Debug)]
-pub(crate) struct Page(PathBuf);
+pub struct Page(PathBuf);
 
 impl Page {
     /// Finds out whether a page can be written to this path. What is there stays, and nothing new does.
-    pub(crate) fn at(path: &Path) -> Result<Page, Failure> {
+    pub fn at(path: &Path) -> Result<Page, Failure> {
         let page = Page(path.to_owned());
         try_to_write(path).map_err(|e| page.cannot(&e))?;
         Ok(page)
     }
 
     /// Prints the result, and then writes the page: whatever becomes of it, the result has been seen.
-    pub(crate) fn after(
-        page: Option<Page>,
-        result: &str,
-        html: impl FnOnce() -> String,
-    ) -> Result<(), Failure> {
+    pub fn after(page: Option<Page>, result: &str, html: impl FnOnce() -> String) -> Result<(), Failure> {
         print(result)?;
         page.map_or(Ok(()), |page| page.write(&html()))
     }
 
-    pub(crate) fn write(&self, html: &str) -> Result<(), Failure> {
+    /// Writes the page.
+    pub fn write(&self, html: &str) -> Result<(), Failure> {
         fs::write(&self.0, html).map_err(|e| self.cannot(&e))
     }
 
@@ -89,13 +86,13 @@ fn try_to_write(path: &Path) -> io::Result<()> {
 
 /// A line on standard output of a program that goes on whatever happens to its output: on a full disk, or after the
 /// terminal is gone, the line is lost and nothing else.
-pub(crate) fn say(line: &str) {
+pub fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// A text with its control characters escaped, and those that reorder text: `\u{1b}`. They come from arguments, files and
 /// the daemon, and could move the cursor or hide what follows. Line ends stay, as some messages have several lines.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         match is_foul(c) && c != '\n' && c != '\t' {
@@ -107,17 +104,17 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 /// A line on standard error that quotes what a user, a file or the daemon said.
-pub(crate) fn warn(line: &str) {
+pub fn warn(line: &str) {
     complain(&shown(line));
 }
 
 /// The same as [`say`] on standard error, as it is: it must hold nothing foreign that was not [`shown`].
-pub(crate) fn complain(line: &str) {
+pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// The same for text that has its own line ends, or is empty.
-pub(crate) fn complain_of(text: &str) {
+pub fn complain_of(text: &str) {
     let _ = write!(io::stderr(), "{text}");
 }
 

@@ -1,0 +1,106 @@
+//! What the command lines of all programs share: parsing, values of flags, and the form of help.
+
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Command as Definition, Parser, ValueEnum};
+
+use crate::output;
+
+/// Parses this program's command line, or ends it: with status 2 on wrong usage, 0 after --help and --version.
+///
+/// `mistake` recognises a common mistake in the arguments, and explains it in place of clap's own message.
+pub fn parse<C: Parser>(mistake: impl Fn(&[String]) -> Option<String>) -> C {
+    C::try_parse().unwrap_or_else(|error| {
+        // clap quotes arguments as they are: parse again with control characters escaped.
+        let args: Vec<String> =
+            std::env::args_os().map(|arg| output::shown(&arg.to_string_lossy())).collect();
+        match mistake(&args) {
+            Some(explained) if error.use_stderr() => {
+                C::command().error(ErrorKind::NoEquals, explained).exit()
+            }
+            _ if error.use_stderr() => C::try_parse_from(args).err().unwrap_or(error).exit(),
+            _ => error.exit(),
+        }
+    })
+}
+
+/// `--scheme`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SchemeChoice {
+    /// No isolation
+    Smp,
+    /// Isolation; nothing is lent
+    Quota,
+    /// Isolation; what is idle is lent
+    Isolate,
+}
+
+impl From<SchemeChoice> for commonhold_contract::Scheme {
+    fn from(choice: SchemeChoice) -> Self {
+        match choice {
+            SchemeChoice::Smp => Self::Smp,
+            SchemeChoice::Quota => Self::Quota,
+            SchemeChoice::Isolate => Self::Isolate,
+        }
+    }
+}
+
+/// The command with each paragraph of its description in one line: clap fills these to the terminal's width. In a verbatim
+/// comment, lines end where the source's do. Indented lines are tables, and stay as they are.
+pub fn in_paragraphs(command: Definition) -> Definition {
+    let command = command.mut_subcommands(in_paragraphs);
+    let Some(about) = command.get_long_about().map(ToString::to_string) else { return command };
+    let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+    let mut lines: Vec<String> = Vec::new();
+    for line in about.lines() {
+        match lines.last_mut().filter(|before| is_prose(before) && is_prose(line)) {
+            Some(before) => {
+                before.push(' ');
+                before.push_str(line);
+            }
+            None => lines.push(line.to_owned()),
+        }
+    }
+    command.long_about(lines.join("\n"))
+}
+
+/// `30s`, `500ms`, `2min`, `1h`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let remedy = || {
+        format!("`{text}` is not a time: write a whole number and ms, s, min or h, such as `30s`; 0 is none")
+    };
+    let number: u64 = number.parse().map_err(|_| remedy())?;
+    let ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(remedy()),
+    };
+    number.checked_mul(ms).filter(|ms| *ms > 0).map(Duration::from_millis).ok_or_else(remedy)
+}
+
+/// Checks that help fills the width of the terminal. No line is longer than that. None ends early: the first word of the next
+/// line would not have fitted, which holds for every line of a paragraph, since only paragraphs begin at the left edge.
+///
+/// # Panics
+///
+/// If a line is too long or too short. Each program calls this in a test of its own definition.
+pub fn assert_help_is_filled(command: &mut Definition, width: usize) {
+    let help = command.clone().term_width(width).render_long_help().to_string();
+    let text = help.split("Usage:").next().unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    for pair in lines.windows(2) {
+        assert!(pair[0].chars().count() <= width, "{}: {}", command.get_name(), pair[0]);
+        let in_paragraph = pair.iter().all(|line| !line.is_empty() && !line.starts_with(' '));
+        let word = pair[1].split(' ').next().unwrap_or_default().chars().count();
+        let room = width.saturating_sub(pair[0].chars().count());
+        assert!(!in_paragraph || room < word + 1, "{}: {} | {}", command.get_name(), pair[0], pair[1]);
+    }
+    for below in command.get_subcommands_mut() {
+        assert_help_is_filled(below, width);
+    }
+}

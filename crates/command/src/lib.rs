@@ -1,0 +1,11 @@
+//! What the programs `commonhold`, `commonhold-sim`, `commonhold-scale` and `commonhold-generate` share: exit codes, output,
+//! progress bars, signals, common flags, and reading contracts and machines from files.
+
+pub mod exit;
+mod fit;
+pub mod flags;
+mod here;
+pub mod load;
+pub mod output;
+pub mod progress;
+pub mod signals;

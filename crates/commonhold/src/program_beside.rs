@@ -1,0 +1,98 @@
+//! Commands that are programs of their own: `commonhold NAME ARGS` runs `commonhold-NAME NAME ARGS`, as cargo does.
+//!
+//! The program must be in the directory of this one. PATH is not searched: a command that root runs must not depend on it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::CommandFactory;
+
+use crate::cli::Cli;
+use crate::exit::{Exit, Failure};
+
+/// Commands whose program has another name, or that are listed by --help: each with its program.
+const LISTED: [(&str, &str); 4] = [
+    ("sim", "commonhold-sim"),
+    ("claims", "commonhold-sim"),
+    ("scale", "commonhold-scale"),
+    ("generate", "commonhold-generate"),
+];
+
+/// Becomes the program of the command that was given, if it is not one of this program's. Returns otherwise.
+///
+/// # Errors
+///
+/// [`Exit::Unavailable`] if a listed command's program is not installed, [`Exit::CannotRun`] if the kernel refuses to run it.
+pub(crate) fn run_if_named() -> Result<(), Failure> {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let Some((name, rest)) = named(&arguments) else { return Ok(()) };
+    let listed = LISTED.iter().find(|(command, _)| *command == name).map(|(_, program)| *program);
+    let program = listed.map_or_else(|| format!("commonhold-{name}"), str::to_owned);
+    let path = directory()?.join(&program);
+    if !path.is_file() {
+        return match listed {
+            // clap reports an unknown command, with the nearest known one.
+            None => Ok(()),
+            Some(_) => Err(Failure::new(
+                Exit::Unavailable,
+                format!(
+                    "`commonhold {name}` needs the program {}, which is not there; install it",
+                    path.display()
+                ),
+            )),
+        };
+    }
+    let refused = Command::new(&path).arg(name).args(rest).exec();
+    Err(Failure::new(Exit::CannotRun, format!("{}: cannot run it: {refused}", path.display())))
+}
+
+/// The name of a command that this program does not have, and the arguments for it. `help NAME` asks for its --help.
+fn named(arguments: &[OsString]) -> Option<(&str, Vec<OsString>)> {
+    let (first, rest) = arguments.split_first()?;
+    let is_help = first == "help";
+    let (name, rest) = if is_help { rest.split_first()? } else { (first, rest) };
+    let name = name.to_str().filter(|name| is_name(name) && !is_own(name))?;
+    let help = is_help.then(|| OsString::from("--help"));
+    Some((name, rest.iter().cloned().chain(help).collect()))
+}
+
+/// Whether it can be the end of a program's name: no path, no option.
+fn is_name(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && !text.starts_with('-') && text.bytes().all(is_plain)
+}
+
+fn is_own(name: &str) -> bool {
+    let is_listed = LISTED.iter().any(|(command, _)| *command == name);
+    name == "help" || !is_listed && Cli::command().find_subcommand(OsStr::new(name)).is_some()
+}
+
+/// The directory of this program's file.
+fn directory() -> Result<PathBuf, Failure> {
+    let failed = |e| Failure::new(Exit::System, format!("cannot find this program's own file: {e}"));
+    let mut path = std::env::current_exe().map_err(failed)?;
+    path.pop();
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_commands_of_other_programs_are_looked_for() {
+        let named_in = |line: &str| {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            named(&arguments).map(|(name, rest)| (name.to_owned(), rest.join(OsStr::new(" "))))
+        };
+        let found = |name: &str, rest: &str| Some((name.to_owned(), OsString::from(rest)));
+        assert_eq!(named_in("sim far --json"), found("sim", "far --json"));
+        assert_eq!(named_in("help generate man"), found("generate", "man --help"));
+        assert_eq!(named_in("top"), found("top", ""));
+        for own in ["check a", "help check", "help", "--version", "../sim", "", "a/b", "A", "help help"] {
+            assert_eq!(named_in(own), None, "{own}");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The command line of `commonhold-generate`: `commonhold generate`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use commonhold_command::exit::Exit;
+use commonhold_command::flags::in_paragraphs;
+
+/// Print man pages, completions, schemas and references
+#[derive(Debug, Parser)]
+#[command(
+    name = "commonhold",
+    bin_name = "commonhold",
+    version,
+    after_help = Exit::table(),
+    after_long_help = Exit::table(),
+    mut_subcommands = in_paragraphs
+)]
+pub(crate) struct Cli {
+    /// The command.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The command; `commonhold generate` passes its own name on as the first argument.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Generate(Generate),
+}
+
+/// Write man pages, completions, the contract's schema, or a workload from a recording
+#[derive(Debug, Args)]
+pub(crate) struct Generate {
+    #[command(subcommand)]
+    pub(crate) what: What,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum What {
+    /// Man pages, one per command and one of the contract's language, into a directory
+    Man {
+        /// The directory, such as /usr/local/share/man; pages go into man1 and man5 in it, which are made if they are not there
+        directory: PathBuf,
+    },
+    /// Completions for a shell, to standard output
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// The contract's JSON schema, for editors, to standard output
+    Schema,
+    /// Every key of a contract, with an example, its values and its default, as Markdown, to standard output
+    ContractReference,
+    /// Every key of a scenario's machine.toml and workload.toml, with its default and range, to standard output
+    ScenarioReference,
+    /// A workload for `commonhold sim` from a recording of a live machine, to standard output
+    ///
+    /// The recording is the text of the file `trace` of tracefs. It has the events `sched_switch`, `sched_wakeup`,
+    /// `sched_wakeup_new` and `sched_process_fork`, on the clock `mono`.
+    ///
+    /// Lines before the events say which threads are in which unit: `# commonhold unit light: 101 102`. Threads that these
+    /// create are in the same unit. No other thread is replayed.
+    ///
+    /// Every thread becomes a job with the CPU time of its bursts and the length of its sleeps. Lost events are an error.
+    Workload {
+        /// The recording
+        trace: PathBuf,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use commonhold_command::flags::assert_help_is_filled;
+
+    use super::*;
+
+    #[test]
+    fn help_is_filled_to_the_terminals_width() {
+        for width in [80, 90, 100] {
+            let mut command = Cli::command();
+            command.build();
+            assert_help_is_filled(&mut command, width);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The command line of `commonhold-sim`: `commonhold sim` and `commonhold claims`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use commonhold_command::exit::Exit;
+use commonhold_command::flags::{SchemeChoice, duration, in_paragraphs};
+use commonhold_contract::Discipline;
+
+/// Simulate a contract, and reproduce published results
+#[derive(Debug, Parser)]
+#[command(
+    name = "commonhold",
+    bin_name = "commonhold",
+    version,
+    after_help = Exit::table(),
+    after_long_help = Exit::table(),
+    mut_subcommands = in_paragraphs
+)]
+pub struct Cli {
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands of this program; `commonhold NAME` passes its own name on as the first argument.
+#[derive(Debug, Subcommand)]
+#[allow(missing_docs, reason = "a comment here would replace the command's own description")]
+pub enum Command {
+    Sim(Sim),
+    Claims(Claims),
+}
+
+/// Simulate a scenario: a contract, a machine and a workload
+///
+/// Runs the project's own policies and scheduler on a simulated machine, in virtual time. Nothing on
+/// this machine is changed. The same scenario and seed give the same outcome, to the byte. `commonhold
+/// generate scenario-reference` lists what the files may say.
+///
+/// Shown per copy of a job:
+///   response  time from its start to its end: the mean, and beside it
+///             the shortest and the longest
+///   working   CPU time of its tasks
+///   no CPU    time that its tasks were ready to run without a CPU
+///   blocked   time that its tasks waited for disks, memory, locks or
+///             each other; a parent's wait for its children counts too
+///   faults    page faults that needed a disk
+///
+/// Shown per unit:
+///   entitled  CPUs, in the mean over the run
+///   lent      CPU time of others on this unit's home CPUs
+///   borrowed  CPU time of this unit on the home CPUs of others
+///   calls     CPUs that it called back, and beside it the mean and the
+///             longest time that this took
+///   memory    its page frames: the mean over the run, the most, and
+///             those at the end
+///
+/// --compare runs the scenario under smp, quota and isolate. It also runs each unit's jobs alone: under
+/// quota, without the jobs of others. All runs have the same seeds. One table shows response times, CPU
+/// time, memory and disk. A disk that one unit alone uses is wholly that unit's, in every run.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Sim {
+    /// A folder with contract.toml, machine.toml and workload.toml
+    pub scenario: PathBuf,
+    /// Another contract than the folder's
+    #[arg(long, value_name = "FILE")]
+    pub contract: Option<PathBuf>,
+    /// Another machine than the folder's
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Another workload than the folder's
+    #[arg(long, value_name = "FILE")]
+    pub workload: Option<PathBuf>,
+    /// The scheme, whatever the contract says
+    #[arg(long, value_enum)]
+    pub scheme: Option<SchemeChoice>,
+    /// The scheduler, whatever the machine says; a baseline of the published experiments needs the scheme smp
+    #[arg(long, value_enum)]
+    pub scheduler: Option<SchedulerChoice>,
+    /// Try exchanges of tickets for all units, whatever the contract says (`negotiate`)
+    #[arg(long)]
+    pub negotiate: bool,
+    /// Compare all schemes, and each unit alone on its share
+    #[arg(long, conflicts_with = "scheme")]
+    pub compare: bool,
+    /// Compare disciplines, as `stride,lottery`: each for all units for which the contract names no other than `stride`. A
+    /// unit's discipline orders its own tasks and its sub-units
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = disciplines(), conflicts_with = "compare")]
+    pub disciplines: Vec<String>,
+    /// The first run's seed; each further run has the next
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
+    pub seed: u64,
+    /// How many runs; each has a seed of its own, and they use all CPUs of this machine
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub runs: u64,
+    /// Show which job has which CPU, at intervals of this length: a letter for each job, a line where something changed; of the
+    /// first run
+    #[arg(long, value_name = "EVERY", value_parser = interval, num_args = 0..=1, require_equals = true, default_missing_value = "100ms", conflicts_with_all = ["compare", "disciplines"])]
+    pub trace: Option<Duration>,
+    /// Print JSON: every run in full
+    #[arg(long, group = "form")]
+    pub json: bool,
+    /// Print a line per job and run; with --disciplines, per figure
+    #[arg(long, group = "form")]
+    pub csv: bool,
+    /// Write a page with plots to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// Reproduce the published results that the policies come from
+///
+/// Runs the scenarios behind the published results on the simulated machine, with several seeds each. Each row shows the
+/// published value, the measured one, the tolerance and the verdict. The tolerance was fixed before the first run. A
+/// parameter was fitted to a value marked `calibrated`: that value is no evidence. The exit code does not depend on the
+/// verdicts.
+#[derive(Debug, Args)]
+pub struct Claims {
+    /// Only these claims: an identifier, or the beginning of several, such as PI-T4
+    pub ids: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write a page with the table and the figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Seeds per scenario
+    #[arg(long, value_name = "K", default_value_t = 7, value_parser = clap::value_parser!(u64).range(2..=30))]
+    pub seeds: u64,
+}
+
+/// `--scheduler`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SchedulerChoice {
+    /// The project's own
+    Commonhold,
+    /// IRIX 5: priorities that degrade with use
+    IrixDecay,
+    /// Linux 2.4: epochs
+    #[value(name = "linux-2.4")]
+    Linux24,
+    /// A queue for each CPU: Hurricane.
+    Hurricane,
+}
+
+impl From<SchedulerChoice> for commonhold_sim::scenario::Scheduler {
+    fn from(choice: SchedulerChoice) -> Self {
+        match choice {
+            SchedulerChoice::Commonhold => Self::Commonhold,
+            SchedulerChoice::IrixDecay => Self::IrixDecay,
+            SchedulerChoice::Linux24 => Self::Linux24,
+            SchedulerChoice::Hurricane => Self::Hurricane,
+        }
+    }
+}
+
+/// What `--disciplines` may list.
+fn disciplines() -> PossibleValuesParser {
+    PossibleValuesParser::new(std::iter::once(ALL).chain(Discipline::ALL.into_iter().map(Discipline::name)))
+}
+
+/// All disciplines, in that list.
+pub const ALL: &str = "all";
+
+/// The last seed that a first run may have: those of further runs follow it.
+const SEED_MAX: u64 = u64::MAX / 2;
+
+/// How often to look.
+fn interval(text: &str) -> Result<Duration, String> {
+    let remedy = |_| {
+        format!(
+            "`{text}` is no interval: write 1ms or more after the `=`, as in `--trace=500ms`, or `--trace` alone for 100ms"
+        )
+    };
+    duration(text).map_err(remedy)
+}
+
+/// What to say of a time that follows `--trace` without `=`: it would be taken for another argument.
+pub fn stray_interval(args: &[String]) -> Option<String> {
+    let pair = args.windows(2).find(|pair| pair[0] == "--trace" && duration(&pair[1]).is_ok())?;
+    Some(format!("`--trace {0}` has its time in an argument of its own: write `--trace={0}`", pair[1]))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use commonhold_command::flags::assert_help_is_filled;
+
+    use super::*;
+
+    #[test]
+    fn help_is_filled_to_the_terminals_width() {
+        for width in [80, 90, 100] {
+            let mut command = Cli::command();
+            command.build();
+            assert_help_is_filled(&mut command, width);
+        }
+    }
+}
