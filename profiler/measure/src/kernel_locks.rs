@@ -1,10 +1,10 @@
 //! Kernel locks that a program waits for, and who wakes its threads, traced by BPF.
 
 #[cfg(not(feature = "kernel"))]
-use commonhold_scale::blame::SeenRun;
+use commonhold_scale::blame::Observed;
 
 #[cfg(feature = "kernel")]
-pub(crate) use seen::KernelLocks;
+pub(crate) use traced::KernelLocks;
 
 /// Why this build traces nothing.
 #[cfg(not(feature = "kernel"))]
@@ -25,16 +25,16 @@ impl KernelLocks {
 
     /// Adds what was traced. Returns how many events were dropped.
     #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
-    pub(crate) fn end(&mut self, _: &mut SeenRun) -> Result<u64, String> {
+    pub(crate) fn end(&mut self, _: &mut Observed) -> Result<u64, String> {
         Ok(0)
     }
 }
 
 #[cfg(feature = "kernel")]
-mod seen {
+mod traced {
     use std::collections::BTreeMap;
 
-    use commonhold_scale::blame::{Hold, Holding, Kind, Lock, SeenRun, Site, Wake, Waker};
+    use commonhold_scale::blame::{Hold, Holding, Kind, Lock, Observed, Site, Wake, Waker};
     use commonhold_scale::states::State;
     use commonhold_trace::kernel::{Contention, Holder, LockKind, Place, Watched, Watcher, Who};
 
@@ -55,11 +55,11 @@ mod seen {
         }
 
         /// Adds what was traced. Returns how many events were dropped.
-        pub(crate) fn end(&mut self, seen: &mut SeenRun) -> Result<u64, String> {
+        pub(crate) fn end(&mut self, observed: &mut Observed) -> Result<u64, String> {
             let Some(Ok(watcher)) = &mut self.0 else { return Ok(0) };
             let watched = watcher.end().map_err(|error| error.to_string())?;
             let lost = watched.lost;
-            add(seen, watched);
+            add(observed, watched);
             Ok(lost)
         }
     }
@@ -85,7 +85,7 @@ mod seen {
     }
 
     /// Unnamed locks of one kind that are waited for in the same function count as one.
-    fn add(seen: &mut SeenRun, watched: Watched) {
+    fn add(observed: &mut Observed, watched: Watched) {
         let mut locks: BTreeMap<(Kind, Option<String>, String), Sums> = BTreeMap::new();
         for Contention { kind: its, name, at, ns, holders } in watched.contentions {
             let function = if name.is_some() { String::new() } else { at.function.clone() };
@@ -100,7 +100,7 @@ mod seen {
                 *sums.holds.entry((holding, place.map(site), group(&name))).or_default() += ns;
             }
         }
-        seen.locks.extend(locks.into_iter().map(|((kind, name, _), Sums { waits, holds })| {
+        observed.locks.extend(locks.into_iter().map(|((kind, name, _), Sums { waits, holds })| {
             Lock {
                 kind,
                 name,
@@ -121,7 +121,7 @@ mod seen {
             *wakes.entry((group(&woken.waiter), woken.at.map(site), waker)).or_default() += woken.ns;
         }
         let wakes = wakes.into_iter();
-        seen.wakes.extend(wakes.map(|((waiter, at, waker), waited_ns)| Wake {
+        observed.wakes.extend(wakes.map(|((waiter, at, waker), waited_ns)| Wake {
             waiter,
             at,
             waker,

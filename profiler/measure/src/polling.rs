@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use commonhold_live::clock;
-use commonhold_scale::states::{Seen, State};
+use commonhold_scale::states::{Activity, State};
 
 use crate::remote_memory;
 use crate::thread_sample::{Blocked, ThreadSample};
@@ -47,7 +47,8 @@ impl Polls {
 
     /// The file whose lock a thread polls for, if it does.
     pub(crate) fn of(&mut self, pid: u32, sample: &ThreadSample) -> Option<String> {
-        let blocked = sample.blocked.filter(|_| sample.look.seen == Seen::Waits(State::Sleep))?;
+        let blocked =
+            sample.blocked.filter(|_| sample.reading.activity == Activity::Waiting(State::Sleep))?;
         let at = request(blocked)?;
         if self.asked >= ASKED_MAX {
             return None;

@@ -258,30 +258,30 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
         overflowed: counted.overflowed,
     };
     let hidden = threads.as_ref().is_some_and(|threads| threads.hidden);
-    let seen = threads.map(|threads| threads.end(used, stalls, no_kernel.is_none()));
-    let lost = seen.as_ref().is_some_and(|seen| seen.lost);
-    let no_stacks = seen.as_ref().and_then(|seen| seen.no_stacks.clone());
-    let no_shots = seen.as_ref().and_then(|seen| seen.no_shots.clone());
+    let sampled = threads.map(|threads| threads.end(used, stalls, no_kernel.is_none()));
+    let lost = sampled.as_ref().is_some_and(|sampled| sampled.lost);
+    let no_stacks = sampled.as_ref().and_then(|sampled| sampled.no_stacks.clone());
+    let no_shots = sampled.as_ref().and_then(|sampled| sampled.no_shots.clone());
     let mut unnamed = BTreeSet::new();
-    let mut watched = seen.map(|seen| {
-        unnamed = seen.unnamed;
-        learned.files = seen.files;
-        seen.watched
+    let mut watched = sampled.map(|sampled| {
+        unnamed = sampled.unnamed;
+        learned.files = sampled.files;
+        sampled.watched
     });
     // Sampling counts more if children were left behind, and rusage counts more if threads lived between two samples.
     let ran_ns = watched.as_ref().map_or(0, |watched| watched.times.ran()).max(used.user_ns + used.system_ns);
     let wall_ns = ended_ns.saturating_sub(begun_ns);
     let mut kernel_lost = 0;
-    if let Some(Watched { seen, .. }) = &mut watched {
-        match learned.kernel_locks.end(seen) {
+    if let Some(Watched { observed, .. }) = &mut watched {
+        match learned.kernel_locks.end(observed) {
             Ok(lost) => kernel_lost = lost,
             Err(why) => no_kernel = Some(why),
         }
         if let Some((before, after)) = before.zip(after) {
-            seen.stolen = after.stolen_since(&before, asked.cpus);
-            seen.disks = after.disks_since(&before);
+            observed.stolen = after.stolen_since(&before, asked.cpus);
+            observed.disks = after.disks_since(&before);
         }
-        seen.io_bytes = io_bytes;
+        observed.io_bytes = io_bytes;
     }
     Ok(Ended::Done(Box::new(Done {
         wall_ns,

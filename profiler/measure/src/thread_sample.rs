@@ -24,7 +24,7 @@
 
 use commonhold_live::observe::process::ProcFs;
 use commonhold_live::{LiveError, clock};
-use commonhold_scale::states::{Counted, Look, Seen, State as Doing};
+use commonhold_scale::states::{Activity, Counters, Reading, State};
 
 use crate::machine_counters::parse_io;
 
@@ -36,7 +36,7 @@ pub(crate) struct ThreadSample {
     /// Start time, in clock ticks since boot.
     pub(crate) start: u64,
     /// What it does, and its counters.
-    pub(crate) look: Look,
+    pub(crate) reading: Reading,
     /// It is a zombie: its counters are final.
     pub(crate) ended: bool,
     /// Its `syscall` file could not be read.
@@ -61,10 +61,10 @@ pub(crate) fn sample(procfs: &mut ProcFs, pid: u32, tid: u32) -> Result<Option<T
     let Some(short) = procfs.read(&format!("{pid}/task/{tid}/stat"))?.and_then(parse_short) else {
         return Ok(None);
     };
-    let (mut seen, mut hidden, mut blocked) = (Seen::Ready, false, None);
+    let (mut activity, mut hidden, mut blocked) = (Activity::Runnable, false, None);
     match short.state {
         b'R' | b'Z' | b'X' => {}
-        b'T' | b't' => seen = Seen::Waits(Doing::Stopped),
+        b'T' | b't' => activity = Activity::Waiting(State::Stopped),
         state => {
             let text = procfs.read(&format!("{pid}/task/{tid}/syscall"))?;
             hidden = text.is_none();
@@ -74,14 +74,15 @@ pub(crate) fn sample(procfs: &mut ProcFs, pid: u32, tid: u32) -> Result<Option<T
                 let is_joined = matches!(call, Call::In(_, [_, _, number])
                     if u32::try_from(number).is_ok_and(|other| other != tid && has_thread(procfs, pid, other)));
                 let place = if state == b'D' { place(procfs, pid, tid)? } else { Place::Unknown };
-                seen = waits_for(state, call, is_joined, place).map_or(Seen::Ready, Seen::Waits);
+                activity =
+                    waits_for(state, call, is_joined, place).map_or(Activity::Runnable, Activity::Waiting);
             }
         }
     }
     // Read the clock right before the counters: the thread may run on between the two.
     let at_ns = clock::now();
     let Some(counts) = procfs.thread_schedstat(pid, tid)? else { return Ok(None) };
-    let counted = Counted {
+    let counters = Counters {
         ran_ns: counts.ran_ns,
         queued_ns: counts.waited_ns,
         user: short.user,
@@ -89,7 +90,14 @@ pub(crate) fn sample(procfs: &mut ProcFs, pid: u32, tid: u32) -> Result<Option<T
     };
     let ended = matches!(short.state, b'Z' | b'X');
     let Short { name, start, .. } = short;
-    Ok(Some(ThreadSample { name, start, look: Look { at_ns, counted, seen }, ended, hidden, blocked }))
+    Ok(Some(ThreadSample {
+        name,
+        start,
+        reading: Reading { at_ns, counters, activity },
+        ended,
+        hidden,
+        blocked,
+    }))
 }
 
 /// Where a thread is blocked; `None` if it runs or is gone.
@@ -293,7 +301,7 @@ const FUTEX_WAITS: [u64; 5] = [0, 6, 9, 11, 13];
 const FUTEX_NEWER: [i64; 2] = [449, 455];
 
 /// The state of a waiting thread; `None` if it was woken meanwhile.
-fn waits_for(state: u8, call: Call, joins: bool, place: Place) -> Option<Doing> {
+fn waits_for(state: u8, call: Call, joins: bool, place: Place) -> Option<State> {
     const JOINS: [i64; 4] = [libc::SYS_wait4, libc::SYS_waitid, libc::SYS_clone, libc::SYS_clone3];
     const LOCKS: [i64; 3] = [libc::SYS_flock, libc::SYS_semop, libc::SYS_semtimedop];
     const DISK: [i64; 5] = [
@@ -312,24 +320,24 @@ fn waits_for(state: u8, call: Call, joins: bool, place: Place) -> Option<Doing> 
         Call::In(libc::SYS_futex, [_, operation, _])
             if FUTEX_WAITS.contains(&(operation & FUTEX_OPERATION)) =>
         {
-            if joins && operation & FUTEX_PRIVATE == 0 { Doing::Join } else { Doing::Lock }
+            if joins && operation & FUTEX_PRIVATE == 0 { State::Join } else { State::Lock }
         }
-        Call::In(number, _) if FUTEX_NEWER.contains(&number) || LOCKS.contains(&number) => Doing::Lock,
+        Call::In(number, _) if FUTEX_NEWER.contains(&number) || LOCKS.contains(&number) => State::Lock,
         Call::In(libc::SYS_fcntl, [_, command, _])
             if [libc::F_SETLKW, libc::F_OFD_SETLKW].iter().any(|c| u64::try_from(*c) == Ok(command)) =>
         {
-            Doing::Lock
+            State::Lock
         }
-        Call::In(number, _) if JOINS.contains(&number) || number == VFORK => Doing::Join,
+        Call::In(number, _) if JOINS.contains(&number) || number == VFORK => State::Join,
         // For a process that may not be traced, `wchan` is always 0: trust it only if `syscall` was readable.
         _ if state == b'D' && place == Place::Woken && call != Call::Unknown => return None,
         // In these calls every wait counts, also for a lock of the file system.
-        Call::In(number, _) if DISK.contains(&number) => Doing::Io,
-        _ if state == b'D' && place == Place::Lock => Doing::Lock,
-        _ if state == b'D' && place == Place::Time => Doing::Sleep,
-        Call::None if state == b'D' => Doing::Fault,
-        _ if state == b'D' => Doing::Io,
-        _ => Doing::Sleep,
+        Call::In(number, _) if DISK.contains(&number) => State::Io,
+        _ if state == b'D' && place == Place::Lock => State::Lock,
+        _ if state == b'D' && place == Place::Time => State::Sleep,
+        Call::None if state == b'D' => State::Fault,
+        _ if state == b'D' => State::Io,
+        _ => State::Sleep,
     })
 }
 
@@ -360,32 +368,32 @@ mod tests {
         };
         let futex = libc::SYS_futex;
         // A glibc mutex; a condition variable; a joined thread; the same value in a private futex.
-        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x80 0x2 0x0"), false, ""), Some(Doing::Lock));
-        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x0 0x0"), false, ""), Some(Doing::Lock));
-        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x109 0x51 0x0"), true, ""), Some(Doing::Join));
-        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x51 0x0"), true, ""), Some(Doing::Lock));
-        assert_eq!(of(b'S', &format!("{} 0xffff", libc::SYS_wait4), false, ""), Some(Doing::Join));
-        assert_eq!(of(b'S', &format!("{} 0x3", libc::SYS_flock), false, ""), Some(Doing::Lock));
-        assert_eq!(of(b'S', &format!("{} 0x3 0x7 0x0", libc::SYS_fcntl), false, ""), Some(Doing::Lock));
-        assert_eq!(of(b'S', &format!("{} 0x3 0x3 0x0", libc::SYS_fcntl), false, ""), Some(Doing::Sleep));
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x80 0x2 0x0"), false, ""), Some(State::Lock));
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x0 0x0"), false, ""), Some(State::Lock));
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x109 0x51 0x0"), true, ""), Some(State::Join));
+        assert_eq!(of(b'S', &format!("{futex} 0x7f01 0x189 0x51 0x0"), true, ""), Some(State::Lock));
+        assert_eq!(of(b'S', &format!("{} 0xffff", libc::SYS_wait4), false, ""), Some(State::Join));
+        assert_eq!(of(b'S', &format!("{} 0x3", libc::SYS_flock), false, ""), Some(State::Lock));
+        assert_eq!(of(b'S', &format!("{} 0x3 0x7 0x0", libc::SYS_fcntl), false, ""), Some(State::Lock));
+        assert_eq!(of(b'S', &format!("{} 0x3 0x3 0x0", libc::SYS_fcntl), false, ""), Some(State::Sleep));
         // The state tells whether a read waits for a disk or for a pipe.
         let read = format!("{} 0x3 0x7f01 0x1000", libc::SYS_read);
         assert_eq!(
             (of(b'D', &read, false, ""), of(b'S', &read, false, "")),
-            (Some(Doing::Io), Some(Doing::Sleep))
+            (Some(State::Io), Some(State::Sleep))
         );
         let (mmap, fault) = (format!("{} 0x0", libc::SYS_mmap), "-1 0x7ffc 0x7f30");
         // A kernel lock is recognised by the function that takes it.
-        assert_eq!(of(b'D', &mmap, false, "vm_mmap_pgoff"), Some(Doing::Lock));
-        assert_eq!(of(b'D', fault, false, "lock_mm_and_find_vma"), Some(Doing::Lock));
-        assert_eq!(of(b'D', &read, false, "ext4_buffered_write_iter"), Some(Doing::Lock));
-        assert_eq!(of(b'D', &read, false, "folio_wait_bit_common"), Some(Doing::Io));
-        assert_eq!(of(b'D', fault, false, "folio_wait_bit_common"), Some(Doing::Fault));
-        assert_eq!(of(b'D', fault, false, ""), Some(Doing::Fault));
-        assert_eq!(of(b'D', &mmap, false, "__wait_rcu_gp"), Some(Doing::Sleep));
+        assert_eq!(of(b'D', &mmap, false, "vm_mmap_pgoff"), Some(State::Lock));
+        assert_eq!(of(b'D', fault, false, "lock_mm_and_find_vma"), Some(State::Lock));
+        assert_eq!(of(b'D', &read, false, "ext4_buffered_write_iter"), Some(State::Lock));
+        assert_eq!(of(b'D', &read, false, "folio_wait_bit_common"), Some(State::Io));
+        assert_eq!(of(b'D', fault, false, "folio_wait_bit_common"), Some(State::Fault));
+        assert_eq!(of(b'D', fault, false, ""), Some(State::Fault));
+        assert_eq!(of(b'D', &mmap, false, "__wait_rcu_gp"), Some(State::Sleep));
         // Woken between two reads; without `syscall`, a 0 means nothing.
-        assert_eq!((of(b'D', &mmap, false, "0"), of(b'D', "", false, "0")), (None, Some(Doing::Io)));
-        assert_eq!(of(b'S', "", false, ""), Some(Doing::Sleep));
+        assert_eq!((of(b'D', &mmap, false, "0"), of(b'D', "", false, "0")), (None, Some(State::Io)));
+        assert_eq!(of(b'S', "", false, ""), Some(State::Sleep));
         assert_eq!(parse_call(b"running\n"), Call::Running);
     }
 
@@ -421,16 +429,19 @@ mod tests {
         let mut procfs = ProcFs::open(std::path::Path::new("/proc")).unwrap();
         let own = u32::try_from(rustix::thread::gettid().as_raw_pid()).unwrap();
         let moment = sample(&mut procfs, me, own).unwrap().unwrap();
-        assert!(moment.look.seen == Seen::Ready && !moment.ended && !moment.hidden, "{moment:?}");
-        let mut seen = Seen::Ready;
+        assert!(
+            moment.reading.activity == Activity::Runnable && !moment.ended && !moment.hidden,
+            "{moment:?}"
+        );
+        let mut activity = Activity::Runnable;
         for _ in 0..1_000 {
-            seen = sample(&mut procfs, me, tid).unwrap().unwrap().look.seen;
-            if seen == Seen::Waits(Doing::Lock) {
+            activity = sample(&mut procfs, me, tid).unwrap().unwrap().reading.activity;
+            if activity == Activity::Waiting(State::Lock) {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        assert_eq!(seen, Seen::Waits(Doing::Lock));
+        assert_eq!(activity, Activity::Waiting(State::Lock));
         drop(held);
         waiting.join().unwrap();
         assert_eq!(sample(&mut procfs, me, u32::MAX).unwrap(), None);
@@ -469,9 +480,9 @@ mod tests {
                 assert!(procfs.threads(pid, &mut tids).unwrap());
                 for tid in &tids {
                     let Some(moment) = sample(&mut procfs, pid, *tid).unwrap() else { continue };
-                    match (moment.name.as_str(), moment.look.seen) {
-                        ("churn", Seen::Waits(Doing::Lock)) => locks += 1,
-                        ("churn", Seen::Waits(state)) => *others.entry(state).or_insert(0) += 1,
+                    match (moment.name.as_str(), moment.reading.activity) {
+                        ("churn", Activity::Waiting(State::Lock)) => locks += 1,
+                        ("churn", Activity::Waiting(state)) => *others.entry(state).or_insert(0) += 1,
                         _ => {}
                     }
                 }

@@ -16,8 +16,8 @@ use std::path::Path;
 
 use commonhold_live::observe::process::{Listed, ProcFs};
 use commonhold_live::{LiveError, clock};
-use commonhold_scale::blame::SeenRun;
-use commonhold_scale::states::{Counted, Delays, Seen as Doing, State, Thread, Times};
+use commonhold_scale::blame::Observed;
+use commonhold_scale::states::{Activity, Counters, Delays, State, Thread, Times};
 use commonhold_scale::study::{Named, Watched};
 
 use crate::child::Used;
@@ -55,7 +55,7 @@ pub(crate) struct Threads {
 }
 
 /// The result of sampling a program.
-pub(crate) struct Seen {
+pub(crate) struct Sampled {
     /// What its threads did, and which locks they waited for.
     pub(crate) watched: Watched,
     /// Taskstats records were dropped.
@@ -81,15 +81,15 @@ struct Tracked {
 #[derive(Default)]
 struct Done {
     by_name: BTreeMap<String, (u64, Times)>,
-    looks: u64,
+    readings: u64,
 }
 
 impl Done {
-    fn add(&mut self, name: &str, looks: u64, times: &Times) {
+    fn add(&mut self, name: &str, readings: u64, times: &Times) {
         let entry = self.by_name.entry(group(name)).or_default();
         entry.0 += 1;
         entry.1.add_all(times);
-        self.looks += looks;
+        self.readings += readings;
     }
 }
 
@@ -146,7 +146,7 @@ impl Threads {
                 if !sample.ended {
                     let polled = self.polls.of(pid, &sample);
                     if polled.is_some() {
-                        sample.look.seen = Doing::Waits(State::Lock);
+                        sample.reading.activity = Activity::Waiting(State::Lock);
                     }
                     self.waits.enter(&mut self.procfs, pid, tid, &sample, polled)?;
                 }
@@ -174,16 +174,16 @@ impl Threads {
         if tracked.ended_ns.is_some() {
             return;
         }
-        if tracked.thread.looks == 0 && tid != self.program {
+        if tracked.thread.readings == 0 && tid != self.program {
             // Its start time has a resolution of 10 ms. It started after the sample before, which did not find it.
-            let busy = sample.look.counted.ran_ns + sample.look.counted.queued_ns;
-            let latest = sample.look.at_ns.saturating_sub(busy);
+            let busy = sample.reading.counters.ran_ns + sample.reading.counters.queued_ns;
+            let latest = sample.reading.at_ns.saturating_sub(busy);
             let began = clock::of_ticks(sample.start).max(before_ns).min(latest).max(self.begun_ns);
             tracked.thread = Thread::begin(began);
         }
-        tracked.thread.look(sample.look);
+        tracked.thread.read(sample.reading);
         tracked.name = sample.name;
-        tracked.ended_ns = sample.ended.then_some(sample.look.at_ns);
+        tracked.ended_ns = sample.ended.then_some(sample.reading.at_ns);
     }
 
     /// Finds new processes and threads.
@@ -244,16 +244,16 @@ impl Threads {
     /// A thread is gone without a record.
     fn vanished(&mut self, tid: u32) {
         let Some(tracked) = self.threads.remove(&tid) else { return };
-        let looks = tracked.thread.looks;
+        let readings = tracked.thread.readings;
         let times = match tracked.ended_ns {
             Some(at_ns) => {
-                let counted = tracked.thread.counted();
-                tracked.thread.end(at_ns, counted, None)
+                let counters = tracked.thread.counters();
+                tracked.thread.end(at_ns, counters, None)
             }
             None => tracked.thread.vanish(clock::now()),
         };
-        if looks > 0 {
-            self.done.add(&tracked.name, looks, &times);
+        if readings > 0 {
+            self.done.add(&tracked.name, readings, &times);
         }
     }
 
@@ -283,21 +283,21 @@ impl Threads {
         let end = began.or_else(|| thread.began()).map_or(ended_ns, |began| began + record.lived_ns);
         let end = end.clamp(thread.last_at_ns().min(ended_ns), ended_ns);
         thread.correct(end.saturating_sub(record.lived_ns));
-        let counted = Counted {
+        let counters = Counters {
             ran_ns: record.ran_ns,
             queued_ns: record.queued_ns,
             user: record.user_us,
             system: record.system_us,
         };
         let delays = Delays { io_ns: record.io_ns, fault_ns: record.fault_ns };
-        let looks = thread.looks;
-        let times = thread.end(end, counted, self.counts_delays.then_some(delays));
-        self.done.add(&record.name, looks, &times);
+        let readings = thread.readings;
+        let times = thread.end(end, counters, self.counts_delays.then_some(delays));
+        self.done.add(&record.name, readings, &times);
     }
 
     /// Ends sampling. `used` is the rusage of the program, `stalls` its stalled and all cycles. `kernel_traced`: the kernel's locks
     /// are traced, so waits for them are left out here.
-    pub(crate) fn end(mut self, used: Used, stalls: Option<(u64, u64)>, kernel_traced: bool) -> Seen {
+    pub(crate) fn end(mut self, used: Used, stalls: Option<(u64, u64)>, kernel_traced: bool) -> Sampled {
         let mut lost = false;
         let recorded = if let Some(exits) = &mut self.exits {
             exits.take(&mut self.records);
@@ -334,9 +334,9 @@ impl Threads {
         let threads = by_name.iter().map(|named| named.threads).sum();
         let (no_stacks, no_shots) = (self.waits.no_stacks.take(), self.waits.no_shots.take());
         let Ended { locks, unnamed, files } = self.waits.end(times.of(State::Lock), kernel_traced);
-        let seen = SeenRun { locks, ..SeenRun::default() };
-        let watched = Watched { times, by_name, threads, looks: self.done.looks, seen };
-        Seen { watched, lost, no_stacks, no_shots, unnamed, files }
+        let observed = Observed { locks, ..Observed::default() };
+        let watched = Watched { times, by_name, threads, samples: self.done.readings, observed };
+        Sampled { watched, lost, no_stacks, no_shots, unnamed, files }
     }
 
     /// The records of threads of the program that no sample found.

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 use commonhold_live::observe::process::ProcFs;
 use commonhold_live::{LiveError, clock};
 use commonhold_scale::blame::Holding;
-use commonhold_scale::states::{Seen, State};
+use commonhold_scale::states::{Activity, State};
 use commonhold_trace::{CALL_MAX, Calls, ImageId, Images, Maker, Names, Registers, Shared, Space, Stack};
 
 use crate::perf_map::PerfMap;
@@ -110,7 +110,7 @@ struct Present {
     pid: u32,
     tid: u32,
     name: String,
-    seen: Seen,
+    activity: Activity,
     key: Option<Key>,
 }
 
@@ -218,9 +218,9 @@ impl Waits {
         sample: &ThreadSample,
         polled: Option<String>,
     ) -> Result<(), LiveError> {
-        let (seen, blocked) = (sample.look.seen, sample.blocked);
-        let mut thread = Present { pid, tid, name: sample.name.clone(), seen, key: None };
-        if seen == Seen::Waits(State::Lock) {
+        let (activity, blocked) = (sample.reading.activity, sample.blocked);
+        let mut thread = Present { pid, tid, name: sample.name.clone(), activity, key: None };
+        if activity == Activity::Waiting(State::Lock) {
             let key = match (polled, blocked) {
                 (Some(file), _) => Key::File(file),
                 (None, Some(blocked)) => self.key(procfs, pid, &sample.name, blocked)?,
@@ -330,12 +330,12 @@ impl Waits {
         let mut holding = Holding::Unknown;
         for _ in 0..TRIES {
             let Some(sample) = thread_sample::sample(procfs, pid, tid)? else { return Ok(None) };
-            let stack = match (sample.look.seen, sample.blocked) {
-                (Seen::Ready, _) => {
+            let stack = match (sample.reading.activity, sample.blocked) {
+                (Activity::Runnable, _) => {
                     holding = Holding::Runs;
                     self.running(procfs, pid, tid, &name)?
                 }
-                (Seen::Waits(state), blocked) => {
+                (Activity::Waiting(state), blocked) => {
                     holding = Holding::Waits(state);
                     let Some(blocked) = blocked else { continue };
                     if FUTEX_CALLS.contains(&blocked.call)
@@ -359,8 +359,10 @@ impl Waits {
             |there: &Present| (futex.is_shared || there.pid == futex.pid) && there.key.as_ref() != Some(key);
         let others: Vec<usize> =
             (0..self.here.len()).filter(|at| self.here.get(*at).is_some_and(may_hold)).collect();
-        let running =
-            others.iter().filter(|at| self.here.get(**at).is_some_and(|it| it.seen == Seen::Ready)).count();
+        let running = others
+            .iter()
+            .filter(|at| self.here.get(**at).is_some_and(|it| it.activity == Activity::Runnable))
+            .count();
         if others.len() > AMONG_MAX || running > RUNNING_MAX || self.among.len() >= AMONG_KEPT_MAX {
             self.hold(key, Hold::unknown(), ns);
             return Ok(());

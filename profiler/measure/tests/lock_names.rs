@@ -45,7 +45,7 @@ fn run(program: &Path, words: &[&str]) -> Done {
 }
 
 fn locks(done: &Done) -> &[Lock] {
-    &done.watched.as_ref().unwrap().seen.locks
+    &done.watched.as_ref().unwrap().observed.locks
 }
 
 /// The place where was waited longest, and the lock.

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use commonhold_live::observe::topology;
 use commonhold_measure::program::{self, Asked, Ended, Learned};
-use commonhold_scale::blame::{Lock, SeenRun};
+use commonhold_scale::blame::{Lock, Observed};
 
 const THREADS: &str = "6";
 const MS: &str = "300";
@@ -29,7 +29,7 @@ fn hot(seed: u64) -> String {
     format!("_{number}")
 }
 
-fn run(seed: u64, learned: &mut Learned) -> SeenRun {
+fn run(seed: u64, learned: &mut Learned) -> Observed {
     let words = [planted().into_os_string(), seed.to_string().into(), THREADS.into(), MS.into()];
     let command: Vec<OsString> = words.into();
     let cpus = topology::read(std::path::Path::new("/")).unwrap().cpu_set();
@@ -39,14 +39,14 @@ fn run(seed: u64, learned: &mut Learned) -> SeenRun {
     match program::run(&asked, &cpus, stop.as_fd(), learned).unwrap() {
         Ended::Done(done) => {
             assert!(done.status.success(), "{done:?}");
-            done.watched.unwrap().seen
+            done.watched.unwrap().observed
         }
         Ended::Stopped => panic!("nobody stopped it"),
     }
 }
 
 /// The lock of the program that was waited for longest.
-fn worst(seen: &SeenRun) -> Option<&Lock> {
+fn worst(seen: &Observed) -> Option<&Lock> {
     let ours = seen.locks.iter().filter(|lock| lock.kind.has_holder() && !lock.kind.is_kernels());
     ours.max_by_key(|lock| lock.waited_ns())
 }

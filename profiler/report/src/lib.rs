@@ -339,7 +339,7 @@ impl ShownSize {
             load: (run.load.whole_ns > 0).then_some(run.load),
             states: run.watched.as_ref().map(|watched| ShownTimes {
                 threads: watched.threads,
-                looks: watched.looks,
+                looks: watched.samples,
                 lived_ns: watched.times.sum() - watched.times.excess_ns.min(watched.times.sum()),
                 excess_ns: watched.times.excess_ns,
                 by_state: by_state(&watched.times),

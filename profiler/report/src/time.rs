@@ -167,7 +167,7 @@ fn sum(study: &Study) -> String {
     for run in study.measured().flat_map(|size| &size.runs) {
         if let Some(watched) = &run.watched {
             all.add_all(&watched.times);
-            looks += watched.looks;
+            looks += watched.samples;
         }
     }
     let lived = all.sum().saturating_sub(all.excess_ns).max(1);

@@ -1,7 +1,7 @@
 //! What a study looks like, to the byte. Golden files: `INSTA_UPDATE=always cargo test -p commonhold-scale-report` rewrites them.
 
 use commonhold_report::Style;
-use commonhold_scale::blame::{Disk, Hold, Holding, Kind, Lock, SeenRun, Site, Stolen, Wake, Waker};
+use commonhold_scale::blame::{Disk, Hold, Holding, Kind, Lock, Observed, Site, Stolen, Wake, Waker};
 use commonhold_scale::law::Law;
 use commonhold_scale::locks::{self, Counts, Cycle, Delay, Locks, Trial};
 use commonhold_scale::states::{State, Times};
@@ -11,7 +11,7 @@ use commonhold_scale_report as report;
 const MS: u64 = 1_000_000;
 
 /// What its threads waited for: two thirds of it for one lock, the rest for another and at a condition variable.
-fn seen(states: &[(State, u64)], wall_ms: u64) -> SeenRun {
+fn seen(states: &[(State, u64)], wall_ms: u64) -> Observed {
     let waited: u64 = states.iter().filter(|(state, _)| *state == State::Lock).map(|(_, ms)| ms * MS).sum();
     let at = |function: &str, place: &str| Site { function: function.into(), place: Some(place.into()) };
     let hold = |holding, site, ns| Hold { holding, site, thread: "worker-*".into(), ns };
@@ -31,7 +31,7 @@ fn seen(states: &[(State, u64)], wall_ms: u64) -> SeenRun {
         lock(Kind::KernelReadWrite, None, vec![(at("lock_rename", "rename(2)"), waited / 6)], Vec::new());
     let queue = lock(Kind::Condition, None, vec![(at("next_job<T>", "pool.c:7"), waited / 6)], Vec::new());
     let wake = |waiter: &str, waker, ms| Wake { waiter: waiter.into(), at: None, waker, waited_ns: ms * MS };
-    SeenRun {
+    Observed {
         locks: vec![table, directory, queue],
         wakes: vec![
             wake("worker-*", Waker::Thread("a<b".into()), wall_ms / 2),
@@ -62,7 +62,7 @@ fn run(wall_ms: u64, states: &[(State, u64)]) -> Run {
     }
     let named = |name: &str, threads| Named { name: name.to_owned(), threads, times };
     let by_name = vec![named("worker-*", 8), named("a<b", 1)];
-    let watched = Watched { times, by_name, threads: 9, looks: 100, seen: seen(states, wall_ms) };
+    let watched = Watched { times, by_name, threads: 9, samples: 100, observed: seen(states, wall_ms) };
     #[allow(clippy::cast_precision_loss)]
     let throughput = 1_000.0 / wall_ms as f64;
     Run { wall_ns: wall_ms * MS, throughput, load: Load::default(), watched: Some(watched) }
@@ -274,7 +274,7 @@ fn what_others_used_is_said_before_any_law() {
         run.load = Load { whole_ns: 1_000 * MS, others_ns: 430 * MS, ..Load::default() };
         if let Some(watched) = &mut run.watched {
             watched.times.add(State::Queue, 3_000 * MS);
-            watched.seen.locks.clear();
+            watched.observed.locks.clear();
         }
     }
     let (begins, text) = first(&busy);

@@ -7,7 +7,7 @@
 //! Terms: a *waiter* waits for a lock; its *holder* keeps it out. The *call site* is the place in the program, and not in a
 //! library of locks, that takes it.
 //!
-//! Algorithm: each run tells how long was waited, by lock and call site ([`SeenRun`]). Locks of several runs, and of several
+//! Algorithm: each run tells how long was waited, by lock and call site ([`Observed`]). Locks of several runs, and of several
 //! sizes, are one if they have the same name. One without a name, as on the heap, has another address in every run: it is
 //! known by where it is taken. For each, the time waited per piece of work at the smallest size is taken from that at the
 //! largest. The one that grew most comes first. Disks and interrupts are compared in the same way.
@@ -24,7 +24,7 @@ mod fewest;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use crate::observed::{Disk, Hold, Holding, Kind, Lock, SeenRun, Site, Stolen, Wake, Waker};
+pub use crate::observed::{Disk, Hold, Holding, Kind, Lock, Observed, Site, Stolen, Wake, Waker};
 pub use fewest::{Found, fewest};
 
 use crate::real;
@@ -263,12 +263,12 @@ impl Sum {
             io_bytes: None,
         };
         for (_, watched) in watched {
-            sum.add(&watched.seen);
+            sum.add(&watched.observed);
         }
         sum
     }
 
-    fn add(&mut self, seen: &SeenRun) {
+    fn add(&mut self, seen: &Observed) {
         add_locks(&mut self.locks, &seen.locks);
         self.wakes.extend(seen.wakes.iter().cloned());
         for stolen in &seen.stolen {

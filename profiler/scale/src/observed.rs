@@ -154,7 +154,7 @@ pub struct Disk {
 
 /// What was seen of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SeenRun {
+pub struct Observed {
     /// Locks.
     pub locks: Vec<Lock>,
     /// Who woke whom.

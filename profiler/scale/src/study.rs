@@ -4,7 +4,7 @@ use commonhold_machine::CpuSet;
 
 use crate::fit::Point;
 use crate::locks::Locks;
-use crate::observed::SeenRun;
+use crate::observed::Observed;
 use crate::real;
 use crate::states::Times;
 
@@ -134,10 +134,10 @@ pub struct Watched {
     pub by_name: Vec<Named>,
     /// How many threads there were.
     pub threads: u64,
-    /// How often a thread was looked at.
-    pub looks: u64,
+    /// How many samples of threads were taken.
+    pub samples: u64,
     /// What they waited for, by name.
-    pub seen: SeenRun,
+    pub observed: Observed,
 }
 
 /// Threads of one name.
