@@ -5,7 +5,7 @@
 //!
 //! The seed chooses the hot lock, what kind of lock all are, whether they are variables or lie on the heap, and whether a
 //! holder computes or sleeps. Each lock is taken in three functions, in one of which it is held for long if it is the hot one.
-//! Besides, threads wait for a condition, which is nobody's fault. Each thread works for MS milliseconds.
+//! Threads also wait on a condition variable, which is no contention. Each thread works for MS milliseconds.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, unsafe_code, reason = "a program to be looked at")]
 
 use std::cell::UnsafeCell;

@@ -10,7 +10,7 @@ use std::fs::read_to_string;
 use std::path::Path;
 
 use commonhold_machine::CpuSet;
-use commonhold_scale::blame::{Disk, Stolen};
+use commonhold_scale::blame::{Disk, InterruptTime};
 
 /// `USER_HZ` is 100 on every architecture that Linux still has.
 const TICK_NS: u64 = 10_000_000;
@@ -83,7 +83,7 @@ impl Counts {
     }
 
     /// Interrupts on these CPUs since `before`.
-    pub(crate) fn stolen_since(&self, before: &Counts, cpus: &CpuSet) -> Vec<Stolen> {
+    pub(crate) fn interrupts_since(&self, before: &Counts, cpus: &CpuSet) -> Vec<InterruptTime> {
         let of = |cpu: u32| {
             let its = |by_cpu: &BTreeMap<u32, u64>| by_cpu.get(&cpu).copied().unwrap_or(0);
             let ns = its(&self.interrupt_ns).checked_sub(its(&before.interrupt_ns))?;
@@ -91,7 +91,11 @@ impl Counts {
                 let earlier = before.sources.get(source).map_or(0, its);
                 Some((source.clone(), its(by_cpu).checked_sub(earlier).filter(|count| *count > 0)?))
             });
-            self.interrupt_ns.contains_key(&cpu).then(|| Stolen { cpu, ns, sources: sources.collect() })
+            self.interrupt_ns.contains_key(&cpu).then(|| InterruptTime {
+                cpu,
+                ns,
+                sources: sources.collect(),
+            })
         };
         cpus.iter().filter_map(of).collect()
     }
@@ -251,9 +255,9 @@ mod tests {
             disks: BTreeMap::new(),
         };
         let cpus: CpuSet = "0".parse().unwrap();
-        let stolen = counts(30, 7).stolen_since(&counts(10, 5), &cpus);
-        assert_eq!(stolen, [Stolen { cpu: 0, ns: 20, sources: vec![("eth0".into(), 2)] }]);
-        assert_eq!(Counts::default().stolen_since(&Counts::default(), &cpus), []);
+        let stolen = counts(30, 7).interrupts_since(&counts(10, 5), &cpus);
+        assert_eq!(stolen, [InterruptTime { cpu: 0, ns: 20, sources: vec![("eth0".into(), 2)] }]);
+        assert_eq!(Counts::default().interrupts_since(&Counts::default(), &cpus), []);
     }
 
     #[test]

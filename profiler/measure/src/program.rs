@@ -278,7 +278,7 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
             Err(why) => no_kernel = Some(why),
         }
         if let Some((before, after)) = before.zip(after) {
-            observed.stolen = after.stolen_since(&before, asked.cpus);
+            observed.interrupts = after.interrupts_since(&before, asked.cpus);
             observed.disks = after.disks_since(&before);
         }
         observed.io_bytes = io_bytes;

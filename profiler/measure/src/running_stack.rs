@@ -124,7 +124,7 @@ impl Drop for Ring {
     }
 }
 
-/// The first sample of what the kernel wrote: header, registers, stack.
+/// Parses the first sample record: header, registers, stack.
 fn parse(bytes: &[u8]) -> Option<StackSample> {
     let mut at = 0;
     loop {

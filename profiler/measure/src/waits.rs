@@ -492,7 +492,7 @@ impl Waits {
         let is_same = |known: &&ProcessMemory| main.is_none_or(|it| it.name == known.comm);
         let old = self.spaces.get(&pid).filter(is_same);
         let must_read = old.is_none_or(|known| {
-            // A program maps most of what it needs when it starts.
+            // Most mappings are made at start-up.
             let wait = (known.read_at - known.since).clamp(1, SAMPLES_BETWEEN_MAPS);
             self.samples >= known.read_at + wait && (known.is_torn || !has(&known.space))
         });

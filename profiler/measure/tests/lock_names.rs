@@ -1,4 +1,4 @@
-//! What locks and the places where they are taken are called, where that is not told by symbols of the program's alone.
+//! Names of locks and call sites that do not come from the program's own symbols alone.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ fn example(name: &str) -> PathBuf {
     path
 }
 
-/// One run at a time: this process adopts what a program leaves behind, and looks at all that it adopted.
+/// One run at a time: this process adopts orphans of a program, and samples all that it adopted.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn run(program: &Path, words: &[&str]) -> Done {
@@ -40,7 +40,7 @@ fn run(program: &Path, words: &[&str]) -> Done {
             assert!(done.status.success(), "{done:?}");
             *done
         }
-        Ended::Stopped => panic!("nobody stopped it"),
+        Ended::Stopped => panic!("it was stopped"),
     }
 }
 
@@ -99,18 +99,18 @@ fn jit_code_has_the_names_of_its_perf_map_or_it_is_said_why_not() {
     }
     assert_eq!(worst(&done).0, "take_in_made code", "{:#?}", locks(&done));
     assert_eq!(worst(&done).1.name.as_deref().map(|name| name.contains("MUTEX")), Some(true));
-    // A stack that changed while it was copied is told as unread: that happens, and says nothing of names.
-    let told = |done: &Done| -> BTreeSet<Unnamed> {
+    // A stack that changed while it was copied is unread: that happens, and is not about names.
+    let unnamed = |done: &Done| -> BTreeSet<Unnamed> {
         done.unnamed.iter().filter(|it| **it != Unnamed::Unread).cloned().collect()
     };
-    assert_eq!(told(&done), BTreeSet::new());
+    assert_eq!(unnamed(&done), BTreeSet::new());
     for (how, words) in [
         ("none", "it wrote no /tmp/perf-PID.map"),
         ("fifo", "its /tmp/perf-PID.map cannot be used: it is a FIFO or pipe, not a regular file"),
     ] {
         let done = of(how);
         assert_eq!(worst(&done).0, "JIT code of jit", "{how}: {:#?}", locks(&done));
-        assert_eq!(told(&done), [Unnamed::Jit("jit".to_owned(), words.to_owned())].into(), "{how}");
+        assert_eq!(unnamed(&done), [Unnamed::Jit("jit".to_owned(), words.to_owned())].into(), "{how}");
     }
 }
 

@@ -41,7 +41,7 @@ fn run(seed: u64, learned: &mut Learned) -> Observed {
             assert!(done.status.success(), "{done:?}");
             done.watched.unwrap().observed
         }
-        Ended::Stopped => panic!("nobody stopped it"),
+        Ended::Stopped => panic!("it was stopped"),
     }
 }
 

@@ -6,23 +6,23 @@ use commonhold_scale::blame::{At, Blame, Culprit, Held, Holding, Interrupts, Kin
 use commonhold_scale::states::State;
 use commonhold_scale::study::Sizes;
 
-use crate::{Answered, Said, Work, number, size};
+use crate::{Answered, Finding, Work, number, size};
 
-/// What is shown at most: locks, call sites, holders, sources of interrupts.
+/// Bounds on what is shown: locks, call sites, holders, sources of interrupts.
 const LOCKS_MAX: usize = 6;
 const SITES_MAX: usize = 3;
 const SOURCES_MAX: usize = 3;
-/// From which part on it is shown: of the threads' lives, of a lock, of a CPU or a disk.
+/// Smaller parts are not shown: of the threads' lives, of a lock, of a CPU or a disk.
 const LIVES_MIN: f64 = 0.002;
 const PART_MIN: f64 = 0.05;
 const CPU_MIN: f64 = 0.001;
 const DISK_MIN: f64 = 0.02;
-/// From which part of its lives on a program is said to wait.
+/// Waits below this part of the threads' lives are not blamed.
 const BLAME_MIN: f64 = 0.02;
-/// By which part throughput is less than at its best, to be called slower.
+/// Throughput is called lower from this part below the best on.
 const SLOWER_MIN: f64 = 0.05;
 
-/// What the table shows.
+/// An explanation of the table.
 pub(super) fn lead(answered: &Answered) -> String {
     let work = answered.blame.as_ref().map_or(Work::of(0.0), work);
     let waits = work.verb("wait");
@@ -34,18 +34,18 @@ fn lower(text: &str) -> String {
     text.replacen('A', "a", 1)
 }
 
-/// As much work as the longest wait asks for.
+/// The amount of work for the longest wait.
 fn work(blame: &Blame) -> Work {
     Work::of(shown(blame).map(|culprit| culprit.after_s.max(culprit.before_s)).fold(0.0, f64::max))
 }
 
-/// Locks that are worth a line.
+/// Locks with a significant part.
 fn shown(blame: &Blame) -> impl Iterator<Item = &Culprit> {
     let is_worth = |culprit: &&Culprit| culprit.part_of_lives >= LIVES_MIN;
     blame.culprits.iter().filter(is_worth).take(LOCKS_MAX)
 }
 
-/// The locks, with where they are taken and held.
+/// The locks, with their call sites and holders.
 pub(super) fn table(answered: &Answered) -> Option<Table> {
     let blame = answered.blame.as_ref().filter(|blame| shown(blame).next().is_some())?;
     let mut table =
@@ -119,7 +119,7 @@ fn sites(culprit: &Culprit) -> String {
         .filter(|(n, at)| *n == 0 || at.part >= PART_MIN)
         .map(|(_, at)| at)
         .collect();
-    let mut said: Vec<String> = shown
+    let mut findings: Vec<String> = shown
         .iter()
         .take(SITES_MAX)
         .map(|at| match shown.len() {
@@ -127,11 +127,11 @@ fn sites(culprit: &Culprit) -> String {
             _ => format!("{} {:.0} %", place(&at.site), at.part * 100.0),
         })
         .collect();
-    said.extend(shown.len().checked_sub(SITES_MAX + 1).map(|more| format!("and {} more", more + 1)));
-    said.join(", ")
+    findings.extend(shown.len().checked_sub(SITES_MAX + 1).map(|more| format!("and {} more", more + 1)));
+    findings.join(", ")
 }
 
-/// What its holders do, in words; none if nobody knows.
+/// What its holders do, in words; `None` if it is unknown.
 fn held(culprit: &Culprit) -> Option<String> {
     let known: Vec<&Held> = culprit
         .held
@@ -157,20 +157,20 @@ fn doing(holding: Holding) -> &'static str {
         Holding::Waits(State::Join) => "which waits for a thread or process to end",
         Holding::Waits(State::Stopped) => "which is stopped",
         Holding::Waits(_) => "which sleeps",
-        Holding::Unknown => "nobody knows where",
+        Holding::Unknown => "whose state is unknown",
     }
 }
 
-/// What is to be said.
-pub(super) fn said(answered: &Answered) -> Vec<Said> {
+/// The sentences.
+pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
     let Some(blame) = &answered.blame else {
-        return vec![("blame", "Nobody looked at what threads wait for.".to_owned())];
+        return vec![("blame", "Waits of threads were not sampled.".to_owned())];
     };
-    let mut said = vec![("blame", verdict(answered, blame))];
-    said.extend(chain(&blame.chain));
-    said.extend(interrupts(answered, blame));
-    said.extend(disks(answered, blame));
-    said
+    let mut findings = vec![("blame", verdict(answered, blame))];
+    findings.extend(chain(&blame.chain));
+    findings.extend(interrupts(answered, blame));
+    findings.extend(disks(answered, blame));
+    findings
 }
 
 /// The answer in two sentences.
@@ -178,12 +178,12 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
     let kind = answered.study.sizes_are;
     let to = size(kind, blame.to);
     let all = || blame.culprits.iter().filter(|it| it.part_of_lives >= BLAME_MIN && it.more_s() > 0.0);
-    // At a condition or a barrier threads wait for work, or for each other: that is nobody's fault, as long as it is work.
+    // At a condition variable or barrier threads wait for work or for each other, which is no contention.
     let (lock, meeting) = (all().find(|it| it.kind.has_holder()), all().find(|it| !it.kind.has_holder()));
     let Some(worst) = lock.or(meeting) else {
         if answered.is_inconclusive() {
             return format!(
-                "{}At {to}, threads waited for CPUs that others had. How long they would wait for locks if they ran is not told.",
+                "{}At {to}, threads waited for CPUs that others had. How long they would wait for locks if they ran is unknown.",
                 slower(answered)
             );
         }
@@ -235,14 +235,14 @@ fn verdict(answered: &Answered, blame: &Blame) -> String {
     text
 }
 
-/// Whether more makes it slower, by what was measured.
+/// Whether larger sizes were measured to be slower.
 fn slower(answered: &Answered) -> String {
     let study = answered.study;
     let all: Vec<(u32, (f64, f64, f64))> =
         study.measured().filter_map(|size| Some((size.n, size.throughput()?))).collect();
     let best = all.iter().copied().max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0));
     match (best, all.last()) {
-        // No run of the largest size was as fast as any of the best.
+        // All runs of the largest size are slower than all runs of the best.
         (Some((at, (most, least, _))), Some((_, (last, _, fastest))))
             if *last < most * (1.0 - SLOWER_MIN) && *fastest < least =>
         {
@@ -253,7 +253,7 @@ fn slower(answered: &Answered) -> String {
     }
 }
 
-fn chain(links: &[Link]) -> Vec<Said> {
+fn chain(links: &[Link]) -> Vec<Finding> {
     let one = |link: &Link| {
         let waker = match &link.waker {
             Waker::Thread(name) => format!("`{}`", clean(name)),
@@ -274,7 +274,7 @@ fn chain(links: &[Link]) -> Vec<Said> {
     }
 }
 
-fn interrupts(answered: &Answered, blame: &Blame) -> Option<Said> {
+fn interrupts(answered: &Answered, blame: &Blame) -> Option<Finding> {
     let Interrupts { before_s, after_s, by_cpu, by_source } = blame.interrupts.as_ref()?;
     let kind = answered.study.sizes_are;
     let (worst, most) = by_cpu.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -308,9 +308,9 @@ fn interrupts(answered: &Answered, blame: &Blame) -> Option<Said> {
     Some(("interrupts", text))
 }
 
-fn disks(answered: &Answered, blame: &Blame) -> Vec<Said> {
+fn disks(answered: &Answered, blame: &Blame) -> Vec<Finding> {
     let kind = answered.study.sizes_are;
-    let mut said = Vec::new();
+    let mut findings = Vec::new();
     for disk in blame.disks.iter().filter(|disk| disk.busy.1 >= DISK_MIN) {
         let mounts = if disk.mounts.is_empty() {
             String::new()
@@ -334,14 +334,14 @@ fn disks(answered: &Answered, blame: &Blame) -> Vec<Said> {
                 number(disk.requests.0)
             );
         }
-        said.push((if said.is_empty() { "disks" } else { "" }, text));
+        findings.push((if findings.is_empty() { "disks" } else { "" }, text));
     }
     if let Some((read, written)) = blame.io_bytes.filter(|(read, written)| read + written >= 1.0) {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let bytes = |bytes: f64| commonhold_report::figures::bytes(bytes as u64);
         let text =
             format!("A piece of work reads {} from disks, and writes {}.", bytes(read), bytes(written));
-        said.push((if said.is_empty() { "disks" } else { "" }, text));
+        findings.push((if findings.is_empty() { "disks" } else { "" }, text));
     }
-    said
+    findings
 }

@@ -26,10 +26,10 @@ use serde::Serialize;
 
 pub use page::html;
 
-/// A sentence with what it is about.
-pub(crate) type Said = (&'static str, String);
+/// A labelled sentence.
+pub(crate) type Finding = (&'static str, String);
 
-/// Columns of the labels.
+/// Width of the labels.
 const LABEL: usize = 15;
 
 /// A study with its answers.
@@ -39,7 +39,7 @@ pub(crate) struct Answered<'a> {
     pub(crate) growth: Option<Growth>,
     pub(crate) blame: Option<Blame>,
     pub(crate) mend: Option<mend::Asked<'a>>,
-    /// What bounds the answer from outside of the program.
+    /// External load or a quota that bounds the program.
     pub(crate) outside: Option<Outside>,
 }
 
@@ -61,18 +61,18 @@ impl Answered<'_> {
         !matches!(self.study.measure, Measure::Points(_))
     }
 
-    /// Whether others had CPUs that the program queued for.
+    /// Whether external load makes the study inconclusive.
     fn is_inconclusive(&self) -> bool {
         matches!(self.outside, Some(Outside::Others { .. }))
     }
 
-    /// Whether somebody looked.
+    /// Whether threads were sampled.
     fn is_watched(&self) -> bool {
         self.study.measured().any(|size| size.times().1 > 0)
     }
 }
 
-/// What is said for a terminal.
+/// The report for a terminal.
 pub fn text(study: &Study, style: Style) -> String {
     let answered = Answered::of(study);
     let mut text =
@@ -83,7 +83,7 @@ pub fn text(study: &Study, style: Style) -> String {
     text += &heading("1. How does it scale?", style);
     text += &scaling::table(&answered).render(style);
     text.push('\n');
-    text += &sentences(&scaling::said(&answered), style);
+    text += &sentences(&scaling::findings(&answered), style);
     if !answered.was_run() {
         return text;
     }
@@ -93,9 +93,9 @@ pub fn text(study: &Study, style: Style) -> String {
         text += &time::table(&answered).render(style);
         text.push('\n');
     }
-    text += &sentences(&time::said(&answered), style);
+    text += &sentences(&time::findings(&answered), style);
     text += &heading("3. Who is to blame?", style);
-    text += &sentences(&blame::said(&answered), style);
+    text += &sentences(&blame::findings(&answered), style);
     if let Some(table) = blame::table(&answered) {
         text.push('\n');
         text += &wrapped(&blame::lead(&answered), style);
@@ -107,11 +107,11 @@ pub fn text(study: &Study, style: Style) -> String {
             text += &mend::table(asked.locks).render(style);
             text.push('\n');
         }
-        text += &sentences(&mend::said(&answered), style);
+        text += &sentences(&mend::findings(&answered), style);
     }
     let limits = limits(study);
     if !limits.is_empty() {
-        text += &heading("What is not told", style);
+        text += &heading("What was not measured", style);
         for limit in limits {
             let lines = wrap(&format!("{}; {}", limit.what, limit.remedy), style.width, "- ", "  ");
             text += &(lines.join("\n") + "\n");
@@ -128,15 +128,15 @@ fn wrapped(text: &str, style: Style) -> String {
     wrap(&commonhold_report::table::clean(text), style.width, "", "").join("\n") + "\n"
 }
 
-fn sentences(said: &[Said], style: Style) -> String {
+fn sentences(findings: &[Finding], style: Style) -> String {
     let rest = " ".repeat(LABEL + 1);
-    let lines = said
+    let lines = findings
         .iter()
         .flat_map(|(label, sentence)| wrap(sentence, style.width, &format!("{label:LABEL$} "), &rest));
     lines.map(|line| line + "\n").collect()
 }
 
-/// The machine, and what was done.
+/// The machine and the set-up of the study.
 fn about(study: &Study) -> Vec<String> {
     let runs = study.measured().map(|size| size.runs.len()).max().unwrap_or(0);
     let warm_up = match study.warm_up {
@@ -162,7 +162,7 @@ fn about(study: &Study) -> Vec<String> {
     ]
 }
 
-/// What the machine or the study does not tell. Sizes that failed are of these.
+/// What could not be measured, sizes that failed included.
 fn limits(study: &Study) -> Vec<Limit> {
     let failed = |size: &Size| {
         size.failed.as_ref().map(|why| Limit {
@@ -173,8 +173,8 @@ fn limits(study: &Study) -> Vec<Limit> {
     study.sizes.iter().filter_map(failed).chain(study.limits.iter().cloned()).collect()
 }
 
-/// How much work times are told of: as much as takes a millisecond at least. Of a program that does millions of pieces in a
-/// second, one waits for less than a clock shows.
+/// The amount of work that times refer to: one that takes at least a millisecond. A single piece of work may wait for less than the
+/// clock's resolution.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     pieces: f64,
@@ -182,7 +182,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Up to this many seconds for a piece.
+    /// Chooses it from the longest time of a piece.
     pub(crate) fn of(longest_s: f64) -> Work {
         let all =
             [(1.0, "A piece of work"), (1e3, "A thousand pieces of work"), (1e6, "A million pieces of work")];
@@ -199,7 +199,7 @@ impl Work {
         format!("{} {verb}{end}", self.words)
     }
 
-    /// A time of a piece, for so much work.
+    /// Formats the time of a piece, scaled to this amount.
     pub(crate) fn seconds(self, of_piece: f64) -> String {
         if of_piece > 0.0 {
             commonhold_report::figures::seconds(of_piece * self.pieces)
@@ -209,7 +209,7 @@ impl Work {
     }
 }
 
-/// A number with three digits that count: `0.0512`, `3.25`, `1240`.
+/// A number with three significant digits: `0.0512`, `3.25`, `1240`.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -289,7 +289,7 @@ struct Shown<'a> {
 struct ShownSize {
     size: u32,
     cpus: String,
-    /// It asks for more CPUs than it may have, and is no point of the law's.
+    /// It needs more CPUs than it may have, and is no point of the law.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     beyond: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -311,9 +311,9 @@ struct ShownRun {
 struct ShownTimes {
     threads: u64,
     looks: u64,
-    /// Lives of all threads together.
+    /// Sum of the threads' lives.
     lived_ns: u64,
-    /// By how much the states exceed that.
+    /// By how much the states exceed `lived_ns`.
     excess_ns: u64,
     by_state: std::collections::BTreeMap<&'static str, u64>,
     by_name: Vec<ShownNamed>,

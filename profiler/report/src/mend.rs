@@ -7,17 +7,17 @@ use commonhold_scale::mend::{Effect, Gain, Mend, Untold, Verdict, mend};
 use commonhold_scale::study::Study;
 use serde::Serialize;
 
-use crate::{Answered, Said, number, size};
+use crate::{Answered, Finding, number, size};
 
-/// Locks that are shown at most, and places of one.
+/// Locks shown at most, and call sites of a lock.
 const LOCKS_MAX: usize = 6;
 const SITES_MAX: usize = 4;
-/// From which part of the waits for locks on, those that the meter does not see are told.
+/// Waits that the meter does not see are reported from this part of all lock waits on.
 const UNSEEN_MIN: f64 = 0.2;
-/// Waits for locks below this part of the threads' lives are nothing.
+/// Lock waits below this part of the threads' lives are negligible.
 const WAITS_MIN: f64 = 0.01;
 
-/// What was found out, with its answer.
+/// The experiment with its answer.
 pub(crate) struct Asked<'a> {
     pub(super) locks: &'a Locks,
     pub(super) answer: Result<Mend, Untold>,
@@ -70,7 +70,7 @@ fn plural(kind: &str) -> String {
     format!("{kind}{}", if kind.ends_with('x') { "es" } else { "s" })
 }
 
-/// What a sentence calls it.
+/// Its name within a sentence.
 fn called(lock: &Lock) -> String {
     match lock.is_variable {
         true => format!("`{}`", lock.name),
@@ -79,7 +79,7 @@ fn called(lock: &Lock) -> String {
 }
 
 fn cells(util: String, counts: &Counts) -> Vec<String> {
-    // Whether a lock that a wait for a condition took again was free is not known.
+    // Whether retaking a lock after a wait on a condition variable had to wait is unknown.
     let known = counts.total.saturating_sub(counts.retaken);
     let part = |n: u64, of: u64| {
         if of == 0 { NOTHING.to_owned() } else { format!("{:.1}%", real(n) / real(of) * 100.0) }
@@ -100,7 +100,7 @@ fn cells(util: String, counts: &Counts) -> Vec<String> {
     ]
 }
 
-/// `85 ns`, `12.3 us`; from a ms on as everywhere.
+/// `85 ns`, `12.3 us`; from 1 ms on as `figures::seconds`.
 fn seconds(s: f64) -> String {
     if s >= 0.001 {
         figures::seconds(s)
@@ -117,25 +117,25 @@ fn real(n: u64) -> f64 {
     n as f64
 }
 
-/// What is to be said.
-pub(super) fn said(answered: &Answered) -> Vec<Said> {
+/// The sentences.
+pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
     let Some(asked) = &answered.mend else { return Vec::new() };
     let locks = asked.locks;
-    let mut said = Vec::new();
+    let mut findings = Vec::new();
     if let Some(why) = &locks.failed {
-        said.push(("failed", format!("A run with the meter of locks failed: {why}")));
+        findings.push(("failed", format!("A run with the meter of locks failed: {why}")));
     }
     match (locks.tried(), &asked.answer) {
         (None, _) if locks.failed.is_some() => {}
-        (None, _) => said.push(("locks", none_seen(locks))),
-        (Some(lock), Ok(mend)) => said.extend(said_of_mend(answered, locks, lock, mend)),
-        (Some(lock), Err(why)) => said.push(("mend", untold(lock, *why))),
+        (None, _) => findings.push(("locks", none_seen(locks))),
+        (Some(lock), Ok(mend)) => findings.extend(said_of_mend(answered, locks, lock, mend)),
+        (Some(lock), Err(why)) => findings.push(("mend", untold(lock, *why))),
     }
     if locks.tried().is_some() {
-        said.extend(unseen(locks));
-        said.extend(cost(locks));
+        findings.extend(unseen(locks));
+        findings.extend(cost(locks));
     }
-    said
+    findings
 }
 
 fn none_seen(locks: &Locks) -> String {
@@ -165,7 +165,7 @@ fn untold(lock: &Lock, why: Untold) -> String {
     }
 }
 
-fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) -> Vec<Said> {
+fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) -> Vec<Finding> {
     let at = size(answered.study.sizes_are, locks.size);
     let name = called(lock);
     let place = lock.sites.first().filter(|_| lock.is_variable);
@@ -186,22 +186,22 @@ fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) ->
             times(mend.apart)
         ),
     };
-    let mut said = vec![("mend", verdict)];
+    let mut findings = vec![("mend", verdict)];
     if mend.verdict == Verdict::Gain {
-        said.push(("half", format!("If half of that were done without it: {}.", times(mend.half))));
-        said.push(("then", then(mend)));
+        findings.push(("half", format!("If half of that were done without it: {}.", times(mend.half))));
+        findings.push(("then", then(mend)));
     }
-    said.push(("tried", tried(mend)));
+    findings.push(("tried", tried(mend)));
     if mend.others > 0.2 {
         let threads = number(mend.others);
-        said.push(("others", format!(
+        findings.push(("others", format!(
             "Threads waited longer for CPUs than they would for those of this program alone: it is as if {threads} threads of \
              other programs computed meanwhile. The gain is for that."
         )));
     }
     if mend.misses > 0.1 {
         let by = mend.misses * 100.0;
-        said.push((
+        findings.push((
             "misfit",
             format!("The model misses what a delay did by {by:.0} %. The program does something else than to wait for this lock, its CPUs and time; the band is wider for it."),
         ));
@@ -211,7 +211,7 @@ fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) ->
         let holders = site.held_by.iter().map(|(holder, ns)| {
             format!("{:.0} % of the time in {holder}", real(*ns) / real(all.max(1)) * 100.0)
         });
-        said.push((
+        findings.push((
             "held",
             format!(
                 "While threads waited in {}, it was held: {}.",
@@ -220,7 +220,7 @@ fn said_of_mend(answered: &Answered, locks: &Locks, lock: &Lock, mend: &Mend) ->
             ),
         ));
     }
-    said
+    findings
 }
 
 /// `2.3 times (1.9 to 2.6)`.
@@ -228,7 +228,7 @@ fn times(gain: Gain) -> String {
     format!("{} times ({} to {})", number(gain.times), number(gain.low), number(gain.high))
 }
 
-/// What is in the way afterwards.
+/// The next bottleneck.
 fn then(mend: &Mend) -> String {
     if mend.cpus_allow < mend.apart.times * 1.15 {
         return "Then the CPUs are what it waits for.".to_owned();
@@ -239,7 +239,7 @@ fn then(mend: &Mend) -> String {
     format!("The CPUs would allow {} times.", number(mend.cpus_allow))
 }
 
-/// What the delays did.
+/// The effects of the delays.
 fn tried(mend: &Mend) -> String {
     let of = |effect: &Effect| {
         let place = if effect.delay == Delay::Inside { "under the lock" } else { "right after it" };
@@ -254,7 +254,7 @@ fn tried(mend: &Mend) -> String {
 }
 
 /// Waits that the meter does not see.
-fn unseen(locks: &Locks) -> Option<Said> {
+fn unseen(locks: &Locks) -> Option<Finding> {
     let seen: u64 = locks.locks.iter().map(|lock| lock.counts.wait_ns).sum();
     let rest = locks.lock_ns.saturating_sub(seen);
     let is_much =
@@ -271,8 +271,8 @@ fn unseen(locks: &Locks) -> Option<Said> {
     })
 }
 
-/// What the meter itself cost.
-fn cost(locks: &Locks) -> Option<Said> {
+/// The overhead of the meter.
+fn cost(locks: &Locks) -> Option<Finding> {
     let middle = |of: &[f64]| {
         let mut sorted = of.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);

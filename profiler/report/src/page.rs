@@ -7,7 +7,7 @@ use commonhold_scale::states::State;
 use commonhold_scale::study::{Measure, Sizes, Study};
 
 use crate::plot::{Parts, Plot, Stack, plot, stack};
-use crate::{Answered, Said, about, blame, limits, mend, number, scaling, time, verdict};
+use crate::{Answered, Finding, about, blame, limits, mend, number, scaling, time, verdict};
 
 /// Points of a curve.
 const STEPS: u32 = 120;
@@ -23,7 +23,7 @@ pub fn html(study: &Study) -> String {
     page += "</dl>\n";
     page += &format!("<p><strong>{}</strong></p>\n", escape(&verdict::verdict(&answered)));
     page += "<h2>How does it scale?</h2>\n";
-    page += &sentences(&scaling::said(&answered));
+    page += &sentences(&scaling::findings(&answered));
     page += &throughput(&answered);
     page += &latency(&answered);
     page += &scaling::table(&answered).html();
@@ -31,20 +31,20 @@ pub fn html(study: &Study) -> String {
         return page + CLOSE;
     }
     page += "<h2>Where does the time go?</h2>\n";
-    page += &sentences(&time::said(&answered));
+    page += &sentences(&time::findings(&answered));
     if answered.is_watched() {
         page += &states(study);
         page += &time::table(&answered).html();
         page += STATES;
     }
     page += "<h2>Who is to blame?</h2>\n";
-    page += &sentences(&blame::said(&answered));
+    page += &sentences(&blame::findings(&answered));
     if let Some(table) = blame::table(&answered) {
         page += &format!("<p>{}</p>\n{}", escape(&blame::lead(&answered)), table.html());
     }
     if let Some(asked) = &answered.mend {
         page += "<h2>Would mending it help?</h2>\n";
-        page += &sentences(&mend::said(&answered));
+        page += &sentences(&mend::findings(&answered));
         if !asked.locks.locks.is_empty() {
             page += &mend::table(asked.locks).html();
         }
@@ -54,14 +54,14 @@ pub fn html(study: &Study) -> String {
         let items = limits
             .iter()
             .map(|limit| format!("<li>{}; {}</li>\n", escape(&limit.what), escape(&limit.remedy)));
-        page += &format!("<h2>What is not told</h2>\n<ul>\n{}</ul>\n", items.collect::<String>());
+        page += &format!("<h2>What was not measured</h2>\n<ul>\n{}</ul>\n", items.collect::<String>());
     }
     page + CLOSE
 }
 
-fn sentences(said: &[Said]) -> String {
-    let one = |(label, text): &Said| format!("<dt>{}</dt><dd>{}</dd>\n", escape(label), escape(text));
-    format!("<dl class=\"facts\">\n{}</dl>\n", said.iter().map(one).collect::<String>())
+fn sentences(findings: &[Finding]) -> String {
+    let one = |(label, text): &Finding| format!("<dt>{}</dt><dd>{}</dd>\n", escape(label), escape(text));
+    format!("<dl class=\"facts\">\n{}</dl>\n", findings.iter().map(one).collect::<String>())
 }
 
 fn unit(study: &Study) -> &'static str {
@@ -195,6 +195,6 @@ const STATES: &str = "<h3>The states</h3>
 <dt>join</dt><dd>Waits for a thread or process of the program to end.</dd>
 <dt>sleep</dt><dd>Waits for anything else: time, a pipe, the network.</dd>
 <dt>stopped</dt><dd>By a signal or a debugger.</dd>
-<dt>unseen</dt><dd>Nobody looked.</dd>
+<dt>unseen</dt><dd>Not sampled.</dd>
 </dl>
 ";

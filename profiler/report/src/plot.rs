@@ -1,8 +1,8 @@
-//! Plots of two axes, and bars of several parts, as SVG.
+//! Scatter plots with a curve, and stacked bars, as SVG.
 
 use commonhold_report::svg::{AXIS_HEIGHT, Axis, WIDTH, add_axis, escape, open, step_for};
 
-/// Points and a curve over a size.
+/// Points, and a curve with its confidence band, over the size.
 pub(crate) struct Plot<'a> {
     /// Unique in the page.
     pub(crate) id: &'a str,
@@ -27,7 +27,7 @@ const RIGHT: f64 = 18.0;
 const TOP: f64 = 30.0;
 const HEIGHT: f64 = 260.0;
 
-/// The plot. What is above the highest point or the curve by more than a tenth is cut.
+/// Draws the plot. Bands are cut at a tenth above the highest point of runs and curve.
 pub(crate) fn plot(plot: &Plot) -> String {
     let tops = plot.points.iter().chain(plot.curve).map(|(_, y)| *y).filter(|y| y.is_finite());
     let top = tops.fold(0.0, f64::max) * 1.1;
@@ -69,7 +69,7 @@ pub(crate) fn plot(plot: &Plot) -> String {
     svg + "</svg>\n"
 }
 
-/// Lines across, each with its value.
+/// Horizontal grid lines with values.
 fn add_levels(svg: &mut String, top: f64, unit: &str, y: impl Fn(f64) -> f64) {
     *svg += &format!("<text class='small' x='0' y='14'>{}</text>\n", escape(unit));
     let step = step_for(top);
@@ -89,15 +89,15 @@ fn add_levels(svg: &mut String, top: f64, unit: &str, y: impl Fn(f64) -> f64) {
     }
 }
 
-/// A bar of several parts.
+/// A stacked bar.
 pub(crate) struct Parts {
     /// What stands before it.
     pub(crate) label: String,
-    /// By part: the length, as of all bars' measure.
+    /// Lengths of the parts, in the unit of all bars.
     pub(crate) lengths: Vec<f64>,
 }
 
-/// Bars that are divided into parts of the same kinds.
+/// A stacked bar chart.
 pub(crate) struct Stack<'a> {
     /// Unique in the page.
     pub(crate) id: &'a str,
@@ -111,10 +111,10 @@ pub(crate) struct Stack<'a> {
 
 const PITCH: f64 = 30.0;
 const BAR: f64 = 20.0;
-/// A part that is narrower than this has no name in it.
+/// Narrower parts contain no name.
 const NAME_WIDTH: f64 = 6.5;
 
-/// The bars. Each part has its kind's name in it where there is room, so that nothing is told by colour alone.
+/// Draws the bars. Each part contains the name of its kind if there is room, so that colour is not the only distinction.
 pub(crate) fn stack(stack: &Stack) -> String {
     let longest = stack.bars.iter().map(|bar| bar.lengths.iter().sum::<f64>()).fold(0.0, f64::max);
     let longest = if longest > 0.0 { longest } else { 1.0 };
@@ -153,7 +153,7 @@ pub(crate) fn stack(stack: &Stack) -> String {
     svg + "</svg>\n"
 }
 
-/// Light enough for black names in them, and apart for eyes that see few colours.
+/// Light enough for black text, and distinguishable for the colour-blind.
 fn colour(kind: usize) -> &'static str {
     const COLOURS: [&str; 11] = [
         "#7fb8e8", "#b7d7f2", "#e8b04c", "#d9d9d9", "#e58a8a", "#8fcf9f", "#c7e9c0", "#cbb8e8", "#efe3b0",

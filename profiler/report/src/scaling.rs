@@ -8,7 +8,7 @@ use commonhold_scale::study::{Measure, Size};
 use commonhold_scale::{Band, Bands, Fit};
 use serde::Serialize;
 
-use crate::{Answered, Said, number, size};
+use crate::{Answered, Finding, number, size};
 
 /// Every size: what was measured, and what the law says.
 pub(super) fn table(answered: &Answered) -> Table {
@@ -44,12 +44,12 @@ fn row(answered: &Answered, first: Option<(u32, f64)>, one: &Size) -> Vec<String
         return vec![NOTHING.to_owned(); 8];
     };
     let law = match &answered.scaling {
-        // The law is about CPUs that are there.
+        // The law only applies to CPUs that exist.
         Scaling::Law(fit) if !answered.study.is_beyond(one) => number(fit.law.throughput(f64::from(one.n))),
         _ => NOTHING.to_owned(),
     };
     let ratio = middle / first;
-    // By Little's law: as many parts of the work are under way as the size says.
+    // By Little's law, with as many parts in flight as the size.
     let latency = f64::from(one.n) / f64::from(first_n) / ratio;
     vec![
         one.n.to_string(),
@@ -71,15 +71,15 @@ fn between(band: Band) -> String {
     }
 }
 
-/// What is to be said.
-pub(super) fn said(answered: &Answered) -> Vec<Said> {
-    let mut said = said_of_answer(answered);
-    said.extend(beyond(answered));
-    said
+/// The sentences.
+pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
+    let mut findings = said_of_answer(answered);
+    findings.extend(beyond(answered));
+    findings
 }
 
-/// Which sizes the law is not about, and why.
-fn beyond(answered: &Answered) -> Option<Said> {
+/// Sizes that the law is not fitted to, and why.
+fn beyond(answered: &Answered) -> Option<Finding> {
     let study = answered.study;
     let sizes: Vec<&Size> = study.measured().filter(|one| study.is_beyond(one)).collect();
     let last = sizes.last()?;
@@ -102,7 +102,7 @@ fn beyond(answered: &Answered) -> Option<Said> {
     ))
 }
 
-fn said_of_answer(answered: &Answered) -> Vec<Said> {
+fn said_of_answer(answered: &Answered) -> Vec<Finding> {
     match &answered.scaling {
         Scaling::Law(fit) => said_of_law(answered, fit),
         Scaling::Two(two) => said_of_two(answered, two),
@@ -125,13 +125,13 @@ fn said_of_answer(answered: &Answered) -> Vec<Said> {
     }
 }
 
-fn said_of_law(answered: &Answered, fit: &Fit) -> Vec<Said> {
+fn said_of_law(answered: &Answered, fit: &Fit) -> Vec<Finding> {
     let (law, bands) = (fit.law, fit.bands);
     let with = |value: f64, band: Option<Band>| match band {
         Some(band) => format!("{}, {}", number(value), between(band)),
         None => number(value),
     };
-    let mut said = vec![
+    let mut findings = vec![
         (
             "serialisation",
             format!(
@@ -149,23 +149,23 @@ fn said_of_law(answered: &Answered, fit: &Fit) -> Vec<Said> {
         ("peak", peak(answered, &law, bands)),
     ];
     if let Some(largest) = answered.study.within().last() {
-        said.push(("one more", one_more(answered, fit, largest.n)));
-        said.push(("latency", latency(answered, &law, largest.n)));
+        findings.push(("one more", one_more(answered, fit, largest.n)));
+        findings.push(("latency", latency(answered, &law, largest.n)));
     }
     if bands.is_none() {
         let remedy = "There are no bands: the law has three numbers, and there are no more runs than that. Measure more \
                       sizes, or more runs with --repeat.";
-        said.push(("bands", remedy.to_owned()));
+        findings.push(("bands", remedy.to_owned()));
     }
     if fit.misfit {
         let why = "The law does not hold here: the sizes leave the curve by more than runs of one size differ. Something \
                    changes at some size, such as a second node or a full cache. Read the points, not the curve.";
-        said.push(("misfit", why.to_owned()));
+        findings.push(("misfit", why.to_owned()));
     }
-    said
+    findings
 }
 
-/// Where the most throughput is.
+/// The peak.
 fn peak(answered: &Answered, law: &Law, bands: Option<Bands>) -> String {
     let kind = answered.study.sizes_are;
     let noun = kind.noun(2);
@@ -196,7 +196,7 @@ fn peak(answered: &Answered, law: &Law, bands: Option<Bands>) -> String {
     }
 }
 
-/// What one more is worth, and whether that is sure.
+/// What one more CPU adds, and whether its sign is certain.
 fn one_more(answered: &Answered, fit: &Fit, n: u32) -> String {
     let at = size(answered.study.sizes_are, n);
     let worth = fit.law.one_more(f64::from(n));
@@ -213,7 +213,7 @@ fn percent(part: f64) -> String {
     format!("{} %", number(part * 100.0))
 }
 
-/// How long a part of the work takes.
+/// The latency.
 fn latency(answered: &Answered, law: &Law, n: u32) -> String {
     let times = law.latency_ratio(f64::from(n));
     let at = size(answered.study.sizes_are, n);
@@ -227,12 +227,12 @@ fn latency(answered: &Answered, law: &Law, n: u32) -> String {
     )
 }
 
-fn said_of_two(answered: &Answered, two: &Two) -> Vec<Said> {
+fn said_of_two(answered: &Answered, two: &Two) -> Vec<Finding> {
     let kind = answered.study.sizes_are;
     let (from, to) = (size(kind, two.from), size(kind, two.to));
     let band = two.band.map(|band| format!(", {}", between(band))).unwrap_or_default();
     let ideal = f64::from(two.to) / f64::from(two.from);
-    let mut said = vec![(
+    let mut findings = vec![(
         "gain",
         format!(
             "{to}: {}{band} times the throughput of {from}. In proportion it would be {}.",
@@ -253,14 +253,14 @@ fn said_of_two(answered: &Answered, two: &Two) -> Vec<Said> {
         true => String::new(),
         false => format!(" It is a {}.", most.join("; or a ")),
     };
-    said.push((
+    findings.push((
         "law",
         format!(
             "Two sizes cannot tell serialisation and contention apart, nor where the peak is: the law has two numbers beside \
              the throughput of one.{most} Measure a third size."
         ),
     ));
-    said
+    findings
 }
 
 /// The answer as JSON.

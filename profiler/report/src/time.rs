@@ -6,27 +6,27 @@ use commonhold_scale::growth::{Cause, Growth};
 use commonhold_scale::states::{State, Times};
 use commonhold_scale::study::{Size, Sizes, Study};
 
-use crate::{Answered, Said, Work, size};
+use crate::{Answered, Finding, Work, size};
 
-/// Causes that are shown at most, and from which part of the growth on.
+/// Causes shown at most, and the least part of the growth.
 const CAUSES_MAX: usize = 5;
 const CAUSE_MIN: f64 = 0.02;
 
-/// Names of threads that are shown at most.
+/// Thread names shown at most.
 const NAMES_MAX: usize = 6;
 
-/// What the table shows.
+/// An explanation of the table.
 pub(super) fn lead(_: &Study) -> String {
     "Lives of all threads of a run, and what part of them was in which state:".to_owned()
 }
 
-/// The states that any size was in, in their order.
+/// The states that occur at any size, in order.
 pub(super) fn states(study: &Study) -> Vec<State> {
     let has = |state: &State| study.measured().any(|size| share(size.times().0, *state) >= 0.000_5);
     State::ALL.into_iter().filter(has).collect()
 }
 
-/// What part of all time a state is.
+/// A state's part of all time.
 pub(super) fn share(times: Times, state: State) -> f64 {
     if times.sum() == 0 { 0.0 } else { seconds_of(times.of(state)) / seconds_of(times.sum()) }
 }
@@ -65,7 +65,7 @@ fn cells(name: String, threads: u64, lives: String, states: &[State], times: Tim
     cells
 }
 
-/// `12.3%`, nothing of nothing.
+/// `12.3%`; `-` if the whole is 0.
 fn percent(part: f64) -> String {
     if part < 0.000_5 { NOTHING.to_owned() } else { format!("{:.1}%", part * 100.0) }
 }
@@ -89,21 +89,21 @@ fn add_names(table: &mut Table, largest: &Size, sizes_are: Sizes, states: &[Stat
     }
 }
 
-/// What is to be said.
-pub(super) fn said(answered: &Answered) -> Vec<Said> {
+/// The sentences.
+pub(super) fn findings(answered: &Answered) -> Vec<Finding> {
     if !answered.is_watched() {
-        return vec![("states", "Nobody looked at the threads.".to_owned())];
+        return vec![("states", "Threads were not sampled.".to_owned())];
     }
-    let mut said = Vec::new();
+    let mut findings = Vec::new();
     match &answered.growth {
-        None => said.push(("growth", "With one size, nothing grew.".to_owned())),
-        Some(growth) => said.extend(said_of_growth(answered, growth)),
+        None => findings.push(("growth", "With one size, nothing grew.".to_owned())),
+        Some(growth) => findings.extend(said_of_growth(answered, growth)),
     }
-    said.push(("sum", sum(answered.study)));
-    said
+    findings.push(("sum", sum(answered.study)));
+    findings
 }
 
-fn said_of_growth(answered: &Answered, growth: &Growth) -> Vec<Said> {
+fn said_of_growth(answered: &Answered, growth: &Growth) -> Vec<Finding> {
     let kind = answered.study.sizes_are;
     let (from, to) = (size(kind, growth.from), size(kind, growth.to));
     let work = Work::of(growth.after_s);
@@ -117,21 +117,21 @@ fn said_of_growth(answered: &Answered, growth: &Growth) -> Vec<Said> {
     if !is_worth_a_name(growth) {
         return vec![("growth", format!("{costs} Nothing grew that is worth a name."))];
     }
-    // Parts of all that grew: what sank meanwhile is another matter, or a part would be more than the whole.
+    // Relative to the sum of what grew, without what shrank, so that no part exceeds the whole.
     let grew: f64 = growth.parts.iter().map(|part| part.more_s.max(0.0)).sum();
-    let mut said = vec![("growth", format!("{costs} Of what it costs more:"))];
+    let mut findings = vec![("growth", format!("{costs} Of what it costs more:"))];
     let causes = growth.parts.iter().filter(|part| part.more_s >= grew * CAUSE_MIN).take(CAUSES_MAX);
-    said.extend(
+    findings.extend(
         causes.map(|part| ("", format!("{:.0} %: {}", part.more_s / grew * 100.0, words(part.cause)))),
     );
     let sank = grew - growth.more_s();
     if sank >= grew * CAUSE_MIN {
-        said.push(("", format!("Against that, {} of other time is saved.", work.seconds(sank))));
+        findings.push(("", format!("Against that, {} of other time is saved.", work.seconds(sank))));
     }
-    said
+    findings
 }
 
-/// Whether a piece of work costs more by enough to look for causes.
+/// Whether the cost of a piece of work grew significantly.
 pub(super) fn is_worth_a_name(growth: &Growth) -> bool {
     growth.more_s() > growth.before_s * CAUSE_MIN
 }
@@ -153,7 +153,7 @@ pub(super) fn words(cause: Cause) -> &'static str {
             "threads wait for a CPU: there are more threads than CPUs, or others use these"
         }
         Cause::Idle(State::Stopped) => "threads are stopped",
-        Cause::Idle(State::Unseen) => "threads do what nobody saw",
+        Cause::Idle(State::Unseen) => "threads were not sampled then",
         Cause::Idle(_) => "threads sleep: they wait for time, a pipe, the network, or work to do",
         Cause::NoThread => {
             "no thread is there to use a CPU: the program has too few for that size, or does a part with fewer"
@@ -163,16 +163,16 @@ pub(super) fn words(cause: Cause) -> &'static str {
 
 /// Whether the states add up.
 fn sum(study: &Study) -> String {
-    let (mut all, mut looks) = (Times::default(), 0);
+    let (mut all, mut samples) = (Times::default(), 0);
     for run in study.measured().flat_map(|size| &size.runs) {
         if let Some(watched) = &run.watched {
             all.add_all(&watched.times);
-            looks += watched.samples;
+            samples += watched.samples;
         }
     }
     let lived = all.sum().saturating_sub(all.excess_ns).max(1);
     let apart = seconds_of(all.excess_ns) / seconds_of(lived) * 100.0;
     format!(
-        "The states add up to the threads' lives within {apart:.2} %. What they waited for is from {looks} looks."
+        "The states add up to the threads' lives within {apart:.2} %. What they waited for is from {samples} samples."
     )
 }

@@ -5,10 +5,10 @@ use commonhold_scale::verdict::Outside;
 
 use crate::{Answered, number, size, time};
 
-/// From which part of the growth on a cause is named.
+/// A cause is named from this part of the growth on.
 const CAUSE_MIN: f64 = 0.3;
 
-/// What the study comes to.
+/// The verdict of the study.
 pub(super) fn verdict(answered: &Answered) -> String {
     let study = answered.study;
     match answered.outside {
@@ -34,7 +34,7 @@ pub(super) fn verdict(answered: &Answered) -> String {
     }
 }
 
-/// What is said of the program itself.
+/// The sentence about the program itself.
 fn itself(answered: &Answered) -> String {
     let study = answered.study;
     let kind = study.sizes_are;
@@ -80,7 +80,7 @@ fn falls(small: &str, large: &str, times: &str) -> String {
     )
 }
 
-/// What most of the growth is, if one cause is.
+/// The main cause of the growth, if there is one.
 fn cause(answered: &Answered) -> String {
     let Some(growth) = answered.growth.as_ref().filter(|growth| time::is_worth_a_name(growth)) else {
         return String::new();

@@ -1,7 +1,7 @@
-//! What a study looks like, to the byte. Golden files: `INSTA_UPDATE=always cargo test -p commonhold-scale-report` rewrites them.
+//! Reports of a study, to the byte. Golden files: `INSTA_UPDATE=always cargo test -p commonhold-scale-report` rewrites them.
 
 use commonhold_report::Style;
-use commonhold_scale::blame::{Disk, Hold, Holding, Kind, Lock, Observed, Site, Stolen, Wake, Waker};
+use commonhold_scale::blame::{Disk, Hold, Holding, InterruptTime, Kind, Lock, Observed, Site, Wake, Waker};
 use commonhold_scale::law::Law;
 use commonhold_scale::locks::{self, Counts, Cycle, Delay, Locks, Trial};
 use commonhold_scale::states::{State, Times};
@@ -37,7 +37,7 @@ fn seen(states: &[(State, u64)], wall_ms: u64) -> Observed {
             wake("worker-*", Waker::Thread("a<b".into()), wall_ms / 2),
             wake("a<b", Waker::Interrupt, wall_ms / 3),
         ],
-        stolen: vec![Stolen {
+        interrupts: vec![InterruptTime {
             cpu: 0,
             ns: wall_ms * MS / 50,
             sources: vec![("virtio0-req".into(), wall_ms)],
@@ -124,7 +124,7 @@ fn two_sizes_one_size_and_none() {
 }
 
 #[test]
-fn printed_rates_nobody_looked_and_a_law_that_does_not_hold() {
+fn printed_rates_without_samples_and_a_law_that_does_not_hold() {
     let mut study = study(&[1, 2, 4, 8, 12, 16]);
     (study.sizes_are, study.measure) = (Sizes::Number, Measure::Printed("rate: ([0-9.]+)".to_owned()));
     for size in &mut study.sizes {

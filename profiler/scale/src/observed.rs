@@ -1,13 +1,13 @@
-//! What was seen of one run: locks with their waiters and holders, who woke whom, interrupts, and disks.
+//! What was observed of one run: locks with their waiters and holders, wake-ups, interrupts, and disks.
 
 use crate::states::State;
 
 /// A place in a program, or in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Site {
-    /// The function; where nothing names it, its file and offset.
+    /// The function, or file and offset if it has no name.
     pub function: String,
-    /// `main.c:41`, where the program has debug information.
+    /// `main.c:41`, if there is debug information.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
 }
@@ -20,15 +20,15 @@ pub enum Kind {
     Mutex,
     /// Readers together, or one writer.
     ReadWrite,
-    /// A thread sleeps there until another one says that something has changed.
+    /// A condition variable.
     Condition,
-    /// All threads wait there for the last.
+    /// A barrier: all threads wait for the last one.
     Barrier,
-    /// Units are taken, and given back.
+    /// A semaphore.
     Semaphore,
-    /// A thread sleeps until another one lets it go on.
+    /// A parked thread: another thread unparks it.
     Park,
-    /// Something of these; which, nothing tells.
+    /// One of the above, unknown which.
     Futex,
     /// A lock on a file.
     File,
@@ -43,12 +43,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether a holder keeps others out. At a condition variable, a barrier and the like, there is none.
+    /// Whether it has a holder that excludes others. Condition variables, barriers and the like have none.
     pub fn has_holder(self) -> bool {
         !matches!(self, Kind::Condition | Kind::Barrier | Kind::Semaphore | Kind::Park)
     }
 
-    /// Whether it is one of the kernel's.
+    /// Whether it is a lock in the kernel.
     pub fn is_kernels(self) -> bool {
         matches!(self, Kind::KernelMutex | Kind::KernelReadWrite | Kind::KernelSpin | Kind::KernelOther)
     }
@@ -59,16 +59,16 @@ impl Kind {
 pub struct Lock {
     /// What it is.
     pub kind: Kind,
-    /// Its name, where it is a variable of its own.
+    /// Its name, if it is a variable.
     pub name: Option<String>,
-    /// How long was waited for it, and at which call site.
+    /// Time waited for it in ns, by call site.
     pub waits: Vec<(Site, u64)>,
-    /// What its holder did meanwhile.
+    /// What its holders did meanwhile.
     pub holds: Vec<Hold>,
 }
 
 impl Lock {
-    /// How long was waited for it.
+    /// Total time waited for it.
     pub fn waited_ns(&self) -> u64 {
         self.waits.iter().map(|(_, ns)| ns).sum()
     }
@@ -78,24 +78,24 @@ impl Lock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "what", content = "state")]
 pub enum Holding {
-    /// It runs, or is ready to.
+    /// It is running or runnable.
     Runs,
-    /// It waits, for that.
+    /// It waits, in this state.
     Waits(State),
-    /// The lock does not say who holds it, or it changed hands at that moment.
+    /// The lock does not store its holder, or changed hands at that moment.
     Unknown,
 }
 
-/// While others waited, a thread held the lock.
+/// A thread held the lock while others waited.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hold {
     /// What it did.
     pub holding: Holding,
-    /// Where it was, as far as is known.
+    /// Where it was, if known.
     pub site: Option<Site>,
     /// The thread's name.
     pub thread: String,
-    /// For how much of the time that was waited for the lock.
+    /// Waiting time of others during which it held the lock.
     pub ns: u64,
 }
 
@@ -124,44 +124,44 @@ pub enum Waker {
     Interrupt,
 }
 
-/// What interrupts took of a CPU.
+/// Interrupts on a CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stolen {
+pub struct InterruptTime {
     /// Its number.
     pub cpu: u32,
-    /// CPU time in interrupts and in what they left to do, as the kernel counts it.
+    /// CPU time in interrupts and softirqs, as the kernel counts it.
     pub ns: u64,
-    /// How many there were, by source.
+    /// Number of interrupts by source.
     pub sources: Vec<(String, u64)>,
 }
 
-/// What a disk did.
+/// I/O of a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
     /// The kernel's name for it.
     pub name: String,
     /// Where its file systems are mounted.
     pub mounts: Vec<String>,
-    /// Requests that it finished.
+    /// Requests completed.
     pub requests: u64,
-    /// How long these took, from being asked, all together.
+    /// Total time of these requests, from submission to completion.
     pub waited_ns: u64,
-    /// How long it had any.
+    /// Time with requests in flight.
     pub busy_ns: u64,
     /// Bytes read and written.
     pub bytes: u64,
 }
 
-/// What was seen of one run.
+/// What was observed of one run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observed {
     /// Locks.
     pub locks: Vec<Lock>,
-    /// Who woke whom.
+    /// Wake-ups.
     pub wakes: Vec<Wake>,
-    /// Interrupts, by the program's CPUs.
-    pub stolen: Vec<Stolen>,
-    /// Disks that did anything.
+    /// Interrupts, by CPU of the program.
+    pub interrupts: Vec<InterruptTime>,
+    /// Disks with I/O.
     pub disks: Vec<Disk>,
     /// Bytes that the program itself read from disks and wrote to them.
     pub io_bytes: Option<(u64, u64)>,

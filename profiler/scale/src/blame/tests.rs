@@ -131,7 +131,11 @@ fn the_chain_goes_from_waker_to_waker_and_ends_in_a_circle_or_outside() {
 #[test]
 fn interrupts_and_disks_per_piece_of_work() {
     let run = |ns: u64, requests: u64| Observed {
-        stolen: vec![Stolen { cpu: 3, ns, sources: vec![("TIMER".into(), 50), ("NET_RX".into(), 100)] }],
+        interrupts: vec![InterruptTime {
+            cpu: 3,
+            ns,
+            sources: vec![("TIMER".into(), 50), ("NET_RX".into(), 100)],
+        }],
         disks: vec![Disk {
             name: "vda".into(),
             mounts: vec!["/".into()],

@@ -51,7 +51,7 @@ fn counts_that_lag_by_a_tick_are_made_up_for_in_the_next_span() {
 }
 
 #[test]
-fn a_thread_that_vanished_has_a_part_that_nobody_saw() {
+fn a_thread_that_vanished_has_unseen_time() {
     let mut thread = Thread::begin(5 * MS);
     thread.read(reading(10, 5, 0, Activity::Runnable));
     let times = thread.vanish(20 * MS);
@@ -112,7 +112,7 @@ fn lives() -> impl Strategy<Value = Vec<(State, u64)>> {
     prop::collection::vec((state, 1..30u64), 1..400)
 }
 
-/// What a life is like at a moment: counts, and the state.
+/// A life at a moment: counters and the state.
 fn at(life: &[(State, u64)], at: u64) -> (Counters, Option<State>) {
     let (mut counters, mut now) = (Counters { user: 1, ..Counters::default() }, 0);
     for (state, ms) in life {
@@ -131,13 +131,13 @@ fn at(life: &[(State, u64)], at: u64) -> (Counters, Option<State>) {
 }
 
 proptest! {
-    /// Whatever it does and whenever it is looked at, the states come to its life within 0.5 %.
+    /// Whatever it does and whenever it is read, the states add up to its life within 0.5 %.
     #[test]
     fn states_add_up_to_the_life(life in lives(), period in 1..60u64, lag in 0..4u64) {
         let whole: u64 = life.iter().map(|(_, ms)| ms).sum();
         let mut thread = Thread::begin(0);
         for now in (period..whole).step_by(usize::try_from(period).unwrap()) {
-            // What runs is counters late, as of the last tick.
+            // Run time is counted with the last tick.
             let (mut counters, state) = at(&life, now);
             if state == Some(State::User) {
                 counters.ran_ns = at(&life, now / (lag + 1) * (lag + 1)).0.ran_ns;
