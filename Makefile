@@ -54,7 +54,7 @@ random: ## 20,000 random scenarios, 2,000 of nested disciplines, 300 contracts u
 	COMMONHOLD_SCENARIOS=300 $(CARGO) test --release --locked --package commonhold-sim --test starvation
 	COMMONHOLD_FAULTS=all $(CARGO) test --locked --package commonhold-live --test faults_cgroup
 
-bench: ## measure what PROMISES.md promises, and write it there (bench/all --help: the lab's too)
+bench: ## measure the rows of PROMISES.md and docs/benchmarks.md, and write them there (bench/all --help: the lab's too)
 	bench/all
 
 bench-simulator: ## the simulator's speed, and that of others on the same workload
