@@ -13,7 +13,7 @@ pub use commonhold_steward::Backend;
 pub use host::child::{command, ends_with_this, keep_children};
 pub use host::{affinity, clock, trust};
 pub use live_backend::{HeldBy, Instead, LiveBackend};
-pub use observe::{names, quota, roster};
+pub use observe::{names, roster};
 pub use undo::{caretaker, entered, journal, lock, tickets};
 
 /// Disks: measuring one, what was measured, and the cost model that the kernel is given of it.

@@ -77,7 +77,7 @@ pub enum Command {
 ///   join          waits for a thread or process of its own to end
 ///   sleep         waits for anything else
 ///   stopped       by a signal or a debugger
-///   unseen        nobody looked
+///   unseen        not sampled
 ///
 /// With --locks, shown per lock and place: util, the part of the time for which it was held; con, how often
 /// it was held already; how long it was held and waited for. Then holds of the lock that is waited for most
@@ -106,7 +106,7 @@ pub struct Scale {
     /// Throughput is a number that the program prints: the last that this pattern finds, in parentheses
     #[arg(long, value_name = "REGEX")]
     pub rate: Option<String>,
-    /// Do not look at the threads: only the first question is answered
+    /// Do not sample the threads: only the first question is answered
     #[arg(long)]
     pub unwatched: bool,
     /// Count the program's locks, and find out by delays what mending the one most waited for would gain: five runs of the

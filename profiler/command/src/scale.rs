@@ -1,4 +1,4 @@
-//! `commonhold scale`: runs a program at growing sizes, and has the runs explained.
+//! `commonhold scale`: runs a program at growing sizes, and reports the study.
 
 mod locks;
 mod points;
@@ -10,12 +10,12 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 
-use commonhold_live::apply::program::{self, Asked, Done, Ended, Learned, NotRun, Unnamed, Wish};
-use commonhold_live::quota::Cap;
 use commonhold_machine::{CpuSet, Machine};
-use commonhold_report::scale as report;
+use commonhold_measure::program::{self, Asked, Done, Ended, Learned, NotRun, Unnamed, Wish};
+use commonhold_measure::quota::Cap;
 use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};
 use commonhold_scale::{default_sizes, nearest};
+use commonhold_scale_report as report;
 use regex_lite::Regex;
 
 use crate::cli::Scale;
@@ -26,15 +26,15 @@ use crate::signals::Signals;
 use crate::{load, output};
 use rate::rate;
 
-/// What stands for the size in a command line.
+/// The placeholder for the size in a command line.
 const NUMBER: &str = "{n}";
 
-/// Shorter runs are not measured: starting a process takes one or two ms, and varies.
+/// Shorter runs are rejected: starting a process takes one or two ms, and varies.
 const TOO_SHORT_NS: u64 = 10_000_000;
-/// Shorter runs are measured, and it is said that they are short.
+/// Shorter runs are measured, and reported as short.
 const SHORT_NS: u64 = 100_000_000;
 
-/// By how much the slowest run of a size may be behind the fastest, without a word.
+/// A larger relative difference between the runs of a size is reported.
 const SPREAD: f64 = 0.2;
 
 pub(crate) fn main(args: &Scale) -> Result<Exit, Failure> {
@@ -79,15 +79,15 @@ fn interrupted() -> Failure {
     Failure::new(Exit::Interrupted, "interrupted; the program and its children were ended")
 }
 
-/// What is to be run.
+/// What to run.
 struct Plan<'a> {
     args: &'a Scale,
     sizes_are: Sizes,
     rate: Option<Regex>,
-    /// By size, ascending: the CPUs that it may use, and what is new about them.
+    /// Sizes in ascending order, with their CPUs and what is new about these.
     sizes: Vec<(u32, CpuSet, Option<&'static str>)>,
     all: CpuSet,
-    /// The cap on CPU time that holds for the program, too.
+    /// The CPU quota of this process, which applies to the program too.
     cap: Option<Cap>,
 }
 
@@ -170,7 +170,7 @@ impl Plan<'_> {
         study
     }
 
-    /// What the machine and the runs do not tell.
+    /// What could not be measured, and shortcomings of the runs.
     fn limits(&self, study: &Study, notes: &Notes) -> Vec<Limit> {
         let mut limits = Vec::new();
         let mut say = |what: String, remedy: &str| limits.push(Limit { what, remedy: remedy.to_owned() });
@@ -199,13 +199,13 @@ impl Plan<'_> {
             );
         }
         if !self.args.unwatched {
-            limits.extend(untold(&self.all, notes));
+            limits.extend(unmeasured(&self.all, notes));
         }
         limits
     }
 }
 
-/// How many CPUs a cap allows at once: sizes above that would be throttled. At least 1.
+/// Whole CPUs within the quota, at least 1: larger sizes would be throttled.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -215,33 +215,34 @@ fn whole_cpus(cap: Option<&Cap>) -> u32 {
     cap.map_or(u32::MAX, |cap| cap.quota.cpus.clamp(1.0, 65_535.0) as u32)
 }
 
-/// What this machine does not tell of threads.
-fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
-    let tells = program::tells(cpus);
+/// What this machine does not show of threads.
+fn unmeasured(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
+    let support = program::support(cpus);
     let mut limits = Vec::new();
     let mut say = |what: String, remedy: &str| limits.push(Limit { what, remedy: remedy.to_owned() });
-    if let Some(why) = &tells.no_records {
+    if let Some(why) = &support.no_records {
         say(
             format!(
-                "what threads did between the last look and their end, and threads that began and ended between two looks: \
-                 the kernel gives no records of ended threads ({why})"
+                "what threads did after their last sample, and threads that started and ended between two samples: the \
+                 kernel gives no records of ended threads ({why})"
             ),
             "run it as root, outside of a container",
         );
     } else if notes.lost {
         say(
-            "some of the kernel's records of ended threads were lost, since too many came at once".to_owned(),
-            "have the program start fewer processes, or read it as the part that was seen",
+            "some of the kernel's records of ended threads, which were lost since too many came at once"
+                .to_owned(),
+            "have the program start fewer processes, or read the result as a part",
         );
     }
-    if !tells.counts_delays {
+    if !support.counts_delays {
         say(
-            "how long exactly was waited for disks and pages: that is from looks, since the kernel does not count it"
+            "the exact time waited for disks and pages: it is estimated from samples, since the kernel does not count it"
                 .to_owned(),
             "switch it on: `sysctl kernel.task_delayacct=1`",
         );
     }
-    if let Some(why) = &tells.no_stalls {
+    if let Some(why) = &support.no_stalls {
         say(
             format!("how long CPUs wait for memory, which is part of `user`: nothing counts it ({why})"),
             "run it on a machine whose processor shows its counters, with `sysctl kernel.perf_event_paranoid=2` or less",
@@ -270,8 +271,8 @@ fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
         );
     } else if notes.kernel_lost > 0 {
         say(
-            format!("{} waits in the kernel, for which there was no room", notes.kernel_lost),
-            "have the program do less, or read it as the part that was seen",
+            format!("{} waits in the kernel, for which the tables had no room", notes.kernel_lost),
+            "have the program do less, or read the result as a part",
         );
     }
     if let Some(why) = &notes.no_shots {
@@ -283,14 +284,14 @@ fn untold(cpus: &CpuSet, notes: &Notes) -> Vec<Limit> {
     limits
 }
 
-/// Reasons that are told.
+/// Reasons reported at most.
 const UNNAMED_MAX: usize = 6;
 
-/// Why a place in the program has no name, and what to do.
+/// Why a call site has no name, and the remedy.
 fn unnamed(why: &Unnamed) -> (String, &'static str) {
     match why {
         Unnamed::Stripped(file) => (
-            format!("names of functions in {file}, of which the place in the file is told: the file has no symbols for them"),
+            format!("names of functions in {file}, which are shown as offsets: the file has no symbols for them"),
             "install its debug symbols (on Debian, its package `-dbgsym` or `-dbg`), or build it without stripping it; for Go, \
              without `-ldflags=-s`",
         ),
@@ -315,7 +316,7 @@ fn unnamed(why: &Unnamed) -> (String, &'static str) {
     }
 }
 
-/// What is new about the CPUs of a size.
+/// Finds what is new about the CPUs of a size: hyperthreads, another cache, another node.
 #[derive(Default)]
 struct Steps {
     threads: bool,
@@ -363,7 +364,7 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
     text.windows(part.len()).position(|window| window == part)
 }
 
-/// What is noted while runs are made.
+/// Observations during the runs.
 #[derive(Default)]
 struct Notes {
     lost: bool,
@@ -376,7 +377,7 @@ struct Notes {
     left: usize,
 }
 
-/// Making the runs.
+/// Makes the runs.
 struct Runs<'a> {
     plan: &'a Plan<'a>,
     signals: &'a Signals,
@@ -384,7 +385,7 @@ struct Runs<'a> {
     learned: Learned,
 }
 
-/// What became of one run.
+/// The outcome of one run.
 enum Made {
     Run(Box<Run>),
     Failed(String),
@@ -392,8 +393,8 @@ enum Made {
 }
 
 impl Runs<'_> {
-    /// All runs. Every round has all sizes, up and down in turns: what else goes on, on this machine, hits them alike.
-    /// `None`: interrupted.
+    /// All runs. Each round has all sizes, alternately ascending and descending, so that other load affects all sizes alike. `None`:
+    /// interrupted.
     fn measure(&mut self) -> Result<Option<Vec<Size>>, Failure> {
         let plan = self.plan;
         let size = |(n, cpus, step): &(u32, CpuSet, Option<&'static str>)| Size {
@@ -406,7 +407,7 @@ impl Runs<'_> {
         let mut sizes: Vec<Size> = plan.sizes.iter().map(size).collect();
         let (warm_up, repeat) = (plan.args.warm_up as usize, plan.args.repeat as usize);
         let progress = Progress::new("runs", warm_up + repeat * sizes.len());
-        // The largest is mostly the quickest, and warms up every CPU.
+        // The largest size is mostly the fastest, and warms up every CPU.
         for _ in 0..warm_up {
             let Some(largest) = sizes.iter_mut().rev().find(|size| size.failed.is_none()) else { break };
             match self.run(largest)? {
@@ -425,7 +426,7 @@ impl Runs<'_> {
                 match self.run(size)? {
                     Made::Stopped => return Ok(None),
                     Made::Failed(why) => {
-                        // A size that fails now and then is not measured: its runs are those that happened to end well.
+                        // Discard all runs of a size that fails once: the successful ones would be a biased sample.
                         size.runs.clear();
                         size.failed = Some(why);
                     }
@@ -445,7 +446,7 @@ impl Runs<'_> {
         })
     }
 
-    /// One run, whatever became of it; `None`: interrupted.
+    /// One run, successful or not; `None`: interrupted.
     fn done(&mut self, size: &Size, watch: bool, meter: Option<Wish>) -> Result<Option<Box<Done>>, Failure> {
         let plan = self.plan;
         let command = plan.command(size.n);
@@ -517,7 +518,7 @@ fn not_run(error: NotRun) -> Failure {
     }
 }
 
-/// How a program failed, with the last line that it printed on standard error; none if it did not.
+/// How a program failed, with the last line of its standard error; `None` if it succeeded.
 fn failure(done: &Done) -> Option<String> {
     if done.status.success() {
         return None;
@@ -544,10 +545,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_about_a_sizes_cpus_is_told() {
+    fn steps_between_sizes_are_named() {
         let machine = Machine::synthetic("nodes:2 cpus:4 threads:2").unwrap();
         let (order, mut steps) = (nearest(&machine), Steps::default());
-        let told: Vec<_> = [1, 2, 3, 4, 5, 8].map(|n| steps.next(&machine, &order[..n])).into();
-        assert_eq!(told, [None, None, Some("two threads on one core"), None, Some("another node"), None]);
+        let named: Vec<_> = [1, 2, 3, 4, 5, 8].map(|n| steps.next(&machine, &order[..n])).into();
+        assert_eq!(named, [None, None, Some("two threads on one core"), None, Some("another node"), None]);
     }
 }

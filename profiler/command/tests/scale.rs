@@ -23,7 +23,7 @@ fn json(output: &Output) -> Value {
 /// Works for a while: a tenth of a second or so.
 const WORK: &str = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 0.05";
 
-/// What is answered of sizes that are numbers of threads: those above the CPUs are no points of the law's.
+/// The kind of answer for numbers of threads: those above the number of CPUs are no points of the law.
 fn answer(sizes: &[usize]) -> &'static str {
     let cpus = std::thread::available_parallelism().unwrap().get();
     match sizes.iter().filter(|size| **size <= cpus).count() {
@@ -268,7 +268,7 @@ fn locks_are_counted_and_one_is_tried() {
         (&json(&none)["locks"]["tried"], &json(&none)["locks"]["untold"]),
         (&Value::Null, &"not-tried".into())
     );
-    // Threads that nobody looks at.
+    // Threads that are not sampled.
     assert_eq!(ask("mutex", &["--unwatched"]).status.code(), Some(2));
 }
 
@@ -284,7 +284,7 @@ impl Drop for Ends {
     }
 }
 
-/// CPU time of others is no serial part of a program's: it is said first.
+/// External load must not count as serialisation of the program: it is reported first.
 #[test]
 fn what_others_use_of_the_cpus_makes_it_inconclusive() {
     let cpus = std::thread::available_parallelism().unwrap().get();

@@ -14,7 +14,7 @@ use std::sync::{Barrier, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 const THREADS: usize = 2;
-/// So many times in a round, by each thread: some milliseconds, in which both have a CPU at the same time.
+/// Operations of each thread in a round: they take some milliseconds, in which both threads have a CPU.
 const COUNTS: u64 = 5_000_000;
 const LOOK_UPS: u64 = 5_000;
 /// What is looked at under the lock: some microseconds, so that the lock itself costs little beside it.

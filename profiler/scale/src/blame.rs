@@ -1,37 +1,35 @@
 //! The third question: who is to blame?
 //!
-//! Problem: that threads wait for locks is a reason. Somebody has to be told which lock, where it is taken, and who holds it
-//! meanwhile. A program has many locks, and the one that is waited for most need not be the one that the larger size made
-//! worse.
+//! Problem: to act on lock waits one must know which lock, where it is taken, and who holds it meanwhile. The lock with most waiting
+//! need not be the one that the larger size made worse.
 //!
-//! Terms: a *waiter* waits for a lock; its *holder* keeps it out. The *call site* is the place in the program, and not in a
-//! library of locks, that takes it.
+//! Terms: a *waiter* waits for a lock that its *holder* has. The *call site* is the place in the program, not in a lock library, that
+//! takes the lock.
 //!
-//! Algorithm: each run tells how long was waited, by lock and call site ([`SeenRun`]). Locks of several runs, and of several
-//! sizes, are one if they have the same name. One without a name, as on the heap, has another address in every run: it is
-//! known by where it is taken. For each, the time waited per piece of work at the smallest size is taken from that at the
-//! largest. The one that grew most comes first. Disks and interrupts are compared in the same way.
+//! Algorithm: each run has waiting times by lock and call site ([`Observed`]). Locks of several runs and sizes are the same if they
+//! have the same name. An unnamed lock, such as on the heap, has another address in every run and is identified by its call sites.
+//! For each lock, the time waited per piece of work at the smallest size is subtracted from that at the largest. Locks are ordered
+//! by that growth. Disks and interrupts are compared in the same way.
 //!
-//! The longest chain begins with the threads that waited longest. Whoever woke them for most of that time comes next, and
-//! so on, until somebody was woken by an interrupt, by another program, or is in the chain.
+//! The longest chain starts with the threads that waited longest. The next link is the thread group that woke them for most of that
+//! time, until one was woken by an interrupt or by another program, or is in the chain already.
 //!
-//! Properties: what a lock grew by is the sum of what it grew by at its call sites.
+//! Properties: the growth of a lock is the sum of the growth at its call sites.
 //!
-//! Limits: two locks without a name that are taken at the same call sites, as one in each of many objects, are one here; it is
-//! told that they are several.
+//! Limits: unnamed locks that are taken at the same call sites, such as one in each of many objects, are reported as one class, with
+//! their number.
 
 mod fewest;
-mod seen;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use crate::observed::{Disk, Hold, Holding, InterruptTime, Kind, Lock, Observed, Site, Wake, Waker};
 pub use fewest::{Found, fewest};
-pub use seen::{Disk, Hold, Holding, Kind, Lock, SeenRun, Site, Stolen, Wake, Waker};
 
 use crate::real;
 use crate::study::{Run, Size, Study, Watched};
 
-/// What was seen at a site.
+/// A call site's share of the waiting.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct At {
     /// The site.
@@ -54,7 +52,7 @@ pub struct Held {
     pub part: f64,
 }
 
-/// A lock, and what it grew by.
+/// A lock and its growth.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Culprit {
     /// What it is.
@@ -62,7 +60,7 @@ pub struct Culprit {
     /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// How many locks of a run these are, at most.
+    /// The largest number of such locks in a run.
     pub locks: u64,
     /// Seconds waited per piece of work at the smallest size.
     pub before_s: f64,
@@ -70,14 +68,14 @@ pub struct Culprit {
     pub after_s: f64,
     /// Its part of the threads' lives at the largest size.
     pub part_of_lives: f64,
-    /// Where it is waited for at the largest size, most first.
+    /// Where it is waited for at the largest size, largest part first.
     pub taken: Vec<At>,
-    /// Who holds it meanwhile, most first.
+    /// What its holders do meanwhile, largest part first.
     pub held: Vec<Held>,
 }
 
 impl Culprit {
-    /// How much more a piece of work waits for it.
+    /// Growth: additional seconds waited per piece of work.
     pub fn more_s(&self) -> f64 {
         self.after_s - self.before_s
     }
@@ -112,14 +110,14 @@ pub struct Interrupts {
     pub by_source: Vec<(String, f64)>,
 }
 
-/// A disk, and what it grew by.
+/// A disk's use at the smallest and at the largest size.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct DiskGrowth {
     /// The kernel's name for it.
     pub name: String,
     /// Where its file systems are mounted.
     pub mounts: Vec<String>,
-    /// The part of the time that it was busy at the smallest size, and at the largest.
+    /// Utilisation at the smallest size and at the largest.
     pub busy: (f64, f64),
     /// How long a request took, in seconds.
     pub request_s: (f64, f64),
@@ -148,7 +146,7 @@ pub struct Blame {
     pub io_bytes: Option<(f64, f64)>,
 }
 
-/// Answers it; none where nobody looked. With one size, nothing grew, and what there is has its rank.
+/// The answer; `None` if no size was sampled. With one size, locks are ordered by their waiting time.
 pub fn blame(study: &Study) -> Option<Blame> {
     let mut watched = study.measured().filter(|size| size.times().1 > 0);
     let first = watched.next()?;
@@ -166,7 +164,7 @@ pub fn blame(study: &Study) -> Option<Blame> {
     })
 }
 
-/// All runs of a size that were watched.
+/// Sums over the sampled runs of a size.
 struct Sum {
     work: f64,
     wall_s: f64,
@@ -180,11 +178,11 @@ struct Sum {
     io_bytes: Option<(u64, u64)>,
 }
 
-/// Locks that cannot be told apart from run to run.
+/// Locks that cannot be distinguished across runs.
 #[derive(Clone)]
 struct Class {
     lock: Lock,
-    /// How many, of the run that is added and the most of any.
+    /// How many in the run that is being added, and the most in any run.
     count: u64,
     most: u64,
 }
@@ -199,7 +197,7 @@ impl Class {
         self.lock.waits.iter().any(|(its, _)| Some(its) == site)
     }
 
-    /// Whether these are one, for all that is known.
+    /// Whether both may be the same class.
     fn is(&self, other: &Class) -> bool {
         let (mine, its) = (&self.lock, &other.lock);
         mine.kind == its.kind
@@ -226,8 +224,8 @@ impl Class {
     }
 }
 
-/// Adds the locks of a run to those of others. The longest waits come first, so that what is known by its call sites is
-/// known by the best of them.
+/// Adds the locks of a run. Those with most waiting come first, so that unnamed locks are matched by their most significant call
+/// sites.
 fn add_locks(classes: &mut Vec<Class>, locks: &[Lock]) {
     let mut locks: Vec<&Lock> = locks.iter().filter(|lock| lock.waited_ns() > 0).collect();
     locks.sort_by_key(|lock| std::cmp::Reverse(lock.waited_ns()));
@@ -264,15 +262,15 @@ impl Sum {
             io_bytes: None,
         };
         for (_, watched) in watched {
-            sum.add(&watched.seen);
+            sum.add(&watched.observed);
         }
         sum
     }
 
-    fn add(&mut self, seen: &SeenRun) {
+    fn add(&mut self, seen: &Observed) {
         add_locks(&mut self.locks, &seen.locks);
         self.wakes.extend(seen.wakes.iter().cloned());
-        for stolen in &seen.stolen {
+        for stolen in &seen.interrupts {
             let (ns, sources) = self.stolen.entry(stolen.cpu).or_default();
             *ns += stolen.ns;
             for (source, count) in &stolen.sources {
@@ -301,7 +299,7 @@ fn seconds(ns: u64) -> f64 {
     real(ns) / 1e9
 }
 
-/// A part of a whole; nothing of nothing.
+/// `of / whole`; 0 if `whole` is 0.
 fn part(of: f64, whole: f64) -> f64 {
     if whole > 0.0 { of / whole } else { 0.0 }
 }
@@ -353,11 +351,11 @@ fn culprits(before: Option<&Sum>, after: &Sum) -> Vec<Culprit> {
     found
 }
 
-/// A chain is not longer.
+/// Longest chain.
 const LINKS_MAX: usize = 8;
 
 fn chain(sum: &Sum) -> Vec<Link> {
-    // By waiter: by waker and place, how long.
+    // Waiting time by waiter, waker and place.
     let mut waits: BTreeMap<&str, BTreeMap<&Waker, BTreeMap<Option<&Site>, u64>>> = BTreeMap::new();
     for wake in &sum.wakes {
         let by_waker = waits.entry(wake.waiter.as_str()).or_default();
@@ -367,7 +365,7 @@ fn chain(sum: &Sum) -> Vec<Link> {
     let of_waiter = |by_waker: &BTreeMap<&Waker, BTreeMap<Option<&Site>, u64>>| -> u64 {
         by_waker.values().map(of_waker).sum()
     };
-    // Most of all waiting is for the others of the program: where a chain begins, somebody of the program must end it.
+    // A chain starts with the threads that wait most for other threads of the program.
     let for_threads = |by_waker: &BTreeMap<&Waker, BTreeMap<Option<&Site>, u64>>| -> u64 {
         let threads = by_waker.iter().filter(|(waker, _)| matches!(waker, Waker::Thread(_)));
         threads.map(|(_, by_site)| of_waker(by_site)).sum()

@@ -1,6 +1,6 @@
 //! Student's and Fisher's distributions, for whole degrees of freedom.
 //!
-//! Problem: how far from an estimate the truth may be, and whether points leave a curve by more than chance.
+//! Problem: confidence intervals, and tests of the deviation of points from a curve, need these distributions.
 //!
 //! Algorithm: both are the regularised incomplete beta function `I_x(a, b)` of half-integers. That has a closed form where a
 //! and b are 1/2 or 1, and steps by one from there:
@@ -10,14 +10,14 @@
 //! I_x(a, b + 1) = I_x(a, b) + D / b
 //! ```
 //!
-//! Limits: the error is that of a few additions per degree of freedom, far below what a band needs. Nothing but square roots
-//! and one arcus tangent is asked of the platform.
+//! Limits: the error is that of a few additions per degree of freedom, far below what an interval needs. Of the platform's
+//! mathematics only square roots and one arc tangent are used.
 
 use std::f64::consts::PI;
 
 use crate::real;
 
-/// A number of halves.
+/// A half-integer, as its double.
 fn halves(n: u64) -> f64 {
     real(n) / 2.0
 }
@@ -52,13 +52,13 @@ fn beta(x: f64, a: u64, b: u64) -> f64 {
     sum.clamp(0.0, 1.0)
 }
 
-/// How likely Student's t of so many degrees of freedom is at least so far from 0.
+/// Two-sided tail probability of Student's t.
 fn student_tails(t: f64, freedom: u64) -> f64 {
     let nu = real(freedom);
     beta(nu / (nu + t * t), freedom, 1)
 }
 
-/// How far from 0 Student's t is with that probability at most. `tails` is for both sides together.
+/// Two-sided quantile of Student's t: `tails` is the probability of both tails.
 pub(crate) fn student(tails: f64, freedom: u64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     while student_tails(high, freedom) > tails && high < 1e6 {
@@ -71,7 +71,7 @@ pub(crate) fn student(tails: f64, freedom: u64) -> f64 {
     high
 }
 
-/// How likely Fisher's F is at least so large.
+/// Upper tail probability of Fisher's F.
 pub(crate) fn fisher_tail(f: f64, above: u64, below: u64) -> f64 {
     let (above_f, below_f) = (real(above) * f, real(below));
     beta(below_f / (below_f + above_f), below, above)

@@ -1,36 +1,36 @@
 //! Fitting Gunther's law to measured throughput.
 //!
-//! Problem: runs of one size differ by a few per cent, sizes are few, and neither number of the law is below 0. How large are
-//! serialisation and contention, and how large may they be?
+//! Problem: runs of one size differ by a few per cent, sizes are few, and neither coefficient may be negative. Estimate serialisation
+//! and contention, with confidence intervals.
 //!
-//! Terms: the *cost* of a point is T = n / X, the CPU time that a piece of work takes at that size if all CPUs count, idle
-//! ones too. Noise is in proportion: every run is a few per cent off, whatever its size.
+//! Terms: the *cost* of a point is T = n / X, the CPU time that a piece of work takes at that size, counting idle CPUs. Noise is
+//! relative: a few per cent of the cost at every size.
 //!
-//! Algorithm: written for the cost, the law is a straight line in three numbers,
+//! Algorithm: for the cost, the law is linear in three coefficients,
 //!
 //! ```text
 //! T(n) = a + b (n - 1) + c n (n - 1)        lambda = 1 / a, alpha = b / a, beta = c / a
 //! ```
 //!
-//! So the least squares of relative residuals, which are nonlinear in lambda, alpha and beta, are linear here, and are solved
-//! exactly. A solver that goes step by step (Gauss-Newton, Levenberg-Marquardt) would need a first guess, could stop at a
-//! wrong place, and would end at the same numbers. Each point is weighed by one over the square of the mean cost of its size.
-//! That b and c are at least 0 leaves four cases: each is free or 0. The best of those that keep the bounds is taken, which
-//! for a problem of this kind is the best of all.
+//! So least squares of relative residuals, nonlinear in lambda, alpha and beta, is linear here and solved exactly. An iterative
+//! solver (Gauss-Newton, Levenberg-Marquardt) would need a first guess, might stop at a local minimum, and at best finds the
+//! same solution. Each point is weighted by the inverse square of the mean cost of its size. The bounds b >= 0 and c >= 0 leave
+//! four cases, in which each coefficient is free or 0. The best of those that satisfy the bounds is the optimum, since the problem
+//! is convex.
 //!
-//! Bands are exact for lines: alpha = b / a is a ratio of two estimates, and so is the square of the peak, (a - b) / c. The
-//! ratios that the points do not rule out are those r for which b - r a is not far from 0 by Student's t: a quadratic
-//! inequality (Fieller 1954). This is the profile of the sum of squares. The bands are of the fit without bounds, since a
-//! truth within the bounds is found by it as often as promised; then they are cut at 0.
+//! Confidence intervals are exact for linear models: alpha = b / a is a ratio of two estimates, and so is the square of the peak,
+//! (a - b) / c. The interval contains each r for which b - r a is within Student's t of 0, a quadratic inequality (Fieller 1954).
+//! This is the profile of the sum of squares. The intervals are those of the unbounded fit, whose coverage is as promised for a truth
+//! within the bounds, and are then cut at 0.
 //!
-//! If the points leave the best curve by more than the runs of one size differ, by Fisher's F at 1 %, the law does not hold
-//! here. That is said, and what the curve misses counts as noise.
+//! If the points deviate from the best curve by more than the runs of one size differ (Fisher's F at 1 %), the law does not hold.
+//! That is reported, and the deviation counts as noise.
 //!
-//! Properties: without noise, the numbers are found exactly. Both bands hold the truth at once in at least 95 of 100 studies
-//! (each is made for 97.5). The curve's band is for each size by itself.
+//! Properties: without noise, the coefficients are exact. Both intervals contain the truth at once in at least 95 of 100 studies
+//! (each is made for 97.5 %). The curve's band is pointwise.
 //!
-//! Limits: with fewer than three sizes, the law's two numbers cannot be told apart: [`Undetermined`]. Without more runs than
-//! numbers, there is no band.
+//! Limits: with fewer than three sizes the coefficients cannot be distinguished: [`Undetermined`]. Without more runs than
+//! coefficients there is no interval.
 
 use std::collections::BTreeMap;
 
@@ -47,17 +47,17 @@ pub struct Point {
     pub throughput: f64,
 }
 
-/// Between which values something is, as far as the runs tell.
+/// A confidence interval over a study's runs.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Band {
-    /// The lowest. Never below 0.
+    /// Lower end, at least 0.
     pub low: f64,
-    /// The highest; none where the runs rule no large value out.
+    /// Upper end; `None` if it is unbounded.
     pub high: Option<f64>,
 }
 
 impl Band {
-    /// Whether a value is within.
+    /// Whether it contains a value.
     pub fn has(&self, value: f64) -> bool {
         self.low <= value && self.high.is_none_or(|high| value <= high)
     }
@@ -71,42 +71,42 @@ impl Band {
     }
 }
 
-/// The law as the points have it.
+/// The fitted law.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fit {
-    /// The numbers that fit best.
+    /// The estimate.
     pub law: Law,
-    /// Without bands: there were no more runs than numbers.
+    /// Confidence intervals; `None` if there are no more runs than coefficients.
     pub bands: Option<Bands>,
-    /// The points leave the curve by more than runs of one size differ.
+    /// The points deviate from the curve by more than runs of one size differ: the law does not hold.
     pub misfit: bool,
     line: Line,
 }
 
-/// What the points leave open.
+/// Confidence intervals.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Bands {
-    /// Of serialisation; with contention's at once in 95 of 100 studies.
+    /// Of serialisation; 95 % simultaneously with that of contention.
     pub alpha: Band,
     /// Of contention.
     pub beta: Band,
-    /// Of the size with the most throughput, in 95 of 100 studies.
+    /// Of the size with the highest throughput, 95 %.
     pub peak: Band,
 }
 
-/// Why the law's numbers are not determined.
+/// Why the coefficients are undetermined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Undetermined {
-    /// So many sizes, and it takes three.
+    /// Fewer than three sizes: their number.
     TooFewSizes(usize),
-    /// Only throughput far from size 1 is known, and the line back to it does not end above 0.
+    /// All sizes are far from 1, and the line extrapolated to size 1 is not positive.
     FarFromOne,
 }
 
-/// Tails of the bands of alpha and beta: half of 5 % each, so that both hold at once in 95 of 100.
+/// Tails of the intervals of alpha and beta: half of 5 % each (Bonferroni).
 const TAILS_EACH: f64 = 0.025;
 const TAILS: f64 = 0.05;
-/// From which chance on the law is said not to hold.
+/// Significance level of the test that the law does not hold.
 const MISFIT: f64 = 0.01;
 
 /// Fits the law.
@@ -118,7 +118,7 @@ pub(crate) fn fit(points: &[Point]) -> Result<Fit, Undetermined> {
     let rows: Vec<Row> = points
         .iter()
         .map(|point| {
-            // Weights from the mean of a size: those from single runs would favour the quick ones.
+            // Weights come from the mean of a size: weights from single runs would favour fast runs.
             let mean = sizes[&point.size].0;
             Row { terms: terms(f64::from(point.size)), cost: cost(point), by: 1.0 / mean }
         })
@@ -127,7 +127,7 @@ pub(crate) fn fit(points: &[Point]) -> Result<Fit, Undetermined> {
     let free: Vec<Line> = cases.into_iter().filter_map(|free| Line::through(&rows, free)).collect();
     let least = |a: &Line, b: &Line| a.squares.total_cmp(&b.squares);
     let positive = || free.iter().filter(|line| line.at[1] >= 0.0 && line.at[2] >= 0.0).cloned();
-    // Far from size 1, a line that is best without a throughput there says that nothing of it is known.
+    // If the best line is not positive at size 1, the points determine nothing there.
     if positive().min_by(least).is_none_or(|line| line.at[0] <= 0.0) {
         return Err(Undetermined::FarFromOne);
     }
@@ -145,8 +145,8 @@ pub(crate) fn fit(points: &[Point]) -> Result<Fit, Undetermined> {
     Ok(fit)
 }
 
-/// The best lines of those with alpha at its most, 1: all of the work is serial. By the law, what costs more than that is
-/// contention, since one CPU at a time loses nothing to another: so throughput that falls is never put down to alpha.
+/// The best lines with alpha at its maximum, 1: all work is serial. Any further cost is contention by the law, so falling throughput
+/// is never attributed to alpha.
 fn serial(rows: &[Row]) -> impl Iterator<Item = Line> {
     let joined: Vec<Row> = rows
         .iter()
@@ -177,7 +177,7 @@ impl Fit {
         })
     }
 
-    /// Between which values the throughput at a size is, in 95 of 100 studies.
+    /// The 95 % confidence interval of the throughput at a size.
     pub fn throughput_band(&self, n: f64) -> Option<Band> {
         let terms = terms(n);
         let reach = self.line.reach(TAILS)? * self.line.covariance(terms, terms).max(0.0).sqrt();
@@ -189,7 +189,7 @@ impl Fit {
     }
 }
 
-/// What a + b (n - 1) + c n (n - 1) multiplies its numbers by.
+/// The regressors of a + b (n - 1) + c n (n - 1).
 fn terms(n: f64) -> [f64; 3] {
     [1.0, n - 1.0, n * (n - 1.0)]
 }
@@ -198,12 +198,12 @@ pub(crate) fn cost(point: &Point) -> f64 {
     f64::from(point.size) / point.throughput
 }
 
-/// The mean; 1 of nothing.
+/// The mean; 1 if there are no values.
 pub(crate) fn mean(costs: &[f64]) -> f64 {
     if costs.is_empty() { 1.0 } else { costs.iter().sum::<f64>() / real(costs.len() as u64) }
 }
 
-/// The mean cost of each size, and of how many runs it is.
+/// The mean cost of each size, and the number of its runs.
 fn mean_costs(points: &[Point]) -> BTreeMap<u32, (f64, u64)> {
     let mut sums: BTreeMap<u32, (f64, u64)> = BTreeMap::new();
     for point in points {
@@ -224,23 +224,23 @@ struct Row {
     by: f64,
 }
 
-/// The numbers a, b, c of the best line, and what they leave.
+/// The coefficients a, b, c of the best line, and the residuals.
 #[derive(Debug, Clone, PartialEq)]
 struct Line {
     at: [f64; 3],
-    /// The inverse of the normal equations' matrix; 0 for what is not free.
+    /// Inverse of the matrix of the normal equations; 0 for coefficients that are not free.
     inverse: [[f64; 3]; 3],
     /// The sum of the squared relative residuals.
     squares: f64,
-    /// The noise of one run, squared, and its degrees of freedom.
+    /// Variance of one run, and its degrees of freedom.
     noise: f64,
     freedom: u64,
 }
 
 impl Line {
-    /// The best line of those in which only these numbers are not 0; none where the sizes do not determine it.
+    /// The best line with only these coefficients free; `None` if the sizes do not determine it.
     fn through(rows: &[Row], free: &[usize]) -> Option<Line> {
-        // Columns of length 1: with sizes of thousands, those of c are 10^6 times those of a.
+        // Normalise the columns: with sizes of thousands, those of c are 10^6 times those of a.
         let mut length = [0.0; 3];
         for &i in free {
             length[i] = rows.iter().map(|row| row.terms[i] * row.by).map(|x| x * x).sum::<f64>().sqrt();
@@ -272,7 +272,7 @@ impl Line {
         Some(Line { at, inverse, squares, noise: 0.0, freedom: 0 })
     }
 
-    /// Works out the noise. Whether the points leave the line by more than chance.
+    /// Estimates the noise. Returns whether the points deviate from the line significantly.
     fn weigh_noise(&mut self, points: &[Point], sizes: &BTreeMap<u32, (f64, u64)>) -> bool {
         let within = points.iter().map(|point| cost(point) / sizes[&point.size].0 - 1.0);
         let within: f64 = within.map(|x| x * x).sum();
@@ -293,18 +293,18 @@ impl Line {
         is_more
     }
 
-    /// How many standard errors the truth may be away.
+    /// Student's t for these tails.
     fn reach(&self, tails: f64) -> Option<f64> {
         (self.freedom > 0).then(|| student(tails, self.freedom))
     }
 
-    /// Of two sums of the numbers.
+    /// The interval of the ratio of two linear combinations of the coefficients.
     fn covariance(&self, left: [f64; 3], right: [f64; 3]) -> f64 {
         self.noise * dot(left, self.inverse.map(|row| dot(row, right)))
     }
 }
 
-/// The inverse of a symmetric matrix, by Gauss and Jordan with the largest pivot on the diagonal.
+/// Inverse of a symmetric matrix by Gauss-Jordan elimination with diagonal pivoting.
 fn invert(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     let n = matrix.len();
     let mut inverse: Vec<Vec<f64>> =
@@ -332,8 +332,8 @@ fn invert(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     Some(inverse)
 }
 
-/// The ratios of two estimates that their errors leave open, from 0 on: every r for which `top - r below` is at most `t`
-/// standard errors from 0. `errors`: variance above, covariance, variance below.
+/// Fieller's interval of a ratio of two estimates, cut at 0: every r for which `top - r below` is at most `t` standard errors from
+/// 0. `errors`: variance above, covariance, variance below.
 pub(crate) fn ratio_band(top: f64, below: f64, errors: [f64; 3], t: f64) -> Band {
     let [above_above, above_below, below_below] = errors;
     let squared = below * below - t * t * below_below;
@@ -341,7 +341,7 @@ pub(crate) fn ratio_band(top: f64, below: f64, errors: [f64; 3], t: f64) -> Band
     let rest = top * top - t * t * above_above;
     let root = half * half - squared * rest;
     if squared > 0.0 {
-        // Rounding may leave a little below 0 where there is no noise.
+        // Without noise, rounding may make it slightly negative.
         let root = root.max(0.0).sqrt();
         let high = ((half + root) / squared).max(0.0);
         return Band { low: ((half - root) / squared).max(0.0), high: Some(high) };
@@ -349,7 +349,7 @@ pub(crate) fn ratio_band(top: f64, below: f64, errors: [f64; 3], t: f64) -> Band
     if root <= 0.0 || squared == 0.0 {
         return Band { low: 0.0, high: None };
     }
-    // All but what lies between the two roots.
+    // Everything except the range between the two roots.
     let (p, q) = ((half + root.sqrt()) / squared, (half - root.sqrt()) / squared);
     let (first, second) = (p.min(q), p.max(q));
     Band { low: if first >= 0.0 { 0.0 } else { second.max(0.0) }, high: None }

@@ -1,24 +1,22 @@
 //! The second question: where does the time go that a larger size does not turn into work?
 //!
-//! Problem: a piece of work costs n / X CPU time at size n, if all CPUs count. At size 1 that is what it takes. The growth
-//! from the smallest size to the largest is what does not scale, and the threads' states say what it is.
+//! Problem: at size n a piece of work costs n / X of CPU time, counting all CPUs. The growth of this cost from the smallest size to
+//! the largest is what does not scale. The threads' states tell the causes.
 //!
-//! Algorithm: the cost is divided in CPU time used and CPU time left idle. What was used is counted by state: it takes more
-//! CPU time to do the same where caches and locks that spin cost it. What was left idle is put down to what threads waited
-//! for meanwhile, in proportion, but not beyond the time that they did wait. What is beyond had no thread to use it: the
-//! program has too few for that size, or does a part of its work with fewer. A wait for the program's own threads to end is
-//! no reason: these are looked at themselves.
+//! Algorithm: the cost divides into CPU time used and CPU time left idle. Time used is counted by state: cache misses and spinning
+//! make the same work take more of it. Idle time is attributed to what threads waited for meanwhile, in proportion, up to the time
+//! that they did wait. The rest had no thread to use it: the program has too few threads for that size, or does part of its
+//! work with fewer. Waits for the program's own threads to end are no cause, since those threads are counted themselves.
 //!
 //! Properties: the causes add up to the growth.
 //!
-//! Limits: a thread that waits for a CPU while another one is idle is not seen; neither is CPU time that other programs took
-//! of the program's CPUs. Both count as idle.
+//! Limits: time that a thread queued while another CPU was idle, and CPU time that other programs took, both count as idle.
 
 use crate::real;
 use crate::states::{State, Times};
 use crate::study::{Size, Sizes, Study};
 
-/// What CPU time went into.
+/// What CPU time was spent on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "what", content = "state")]
 pub enum Cause {
@@ -30,12 +28,12 @@ pub enum Cause {
     NoThread,
 }
 
-/// How much of the growth a cause is.
+/// The contribution of a cause to the growth.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Part {
     /// The cause.
     pub cause: Cause,
-    /// CPU seconds per piece of work more than at the smallest size; below 0: less.
+    /// CPU seconds per piece of work in addition to the smallest size; negative if fewer.
     pub more_s: f64,
 }
 
@@ -50,12 +48,12 @@ pub struct Growth {
     pub before_s: f64,
     /// The same at the largest.
     pub after_s: f64,
-    /// The causes, largest first; those that are nothing are left out.
+    /// The causes, largest first, without negligible ones.
     pub parts: Vec<Part>,
 }
 
 impl Growth {
-    /// How much more a piece of work costs.
+    /// The growth of the cost of a piece of work.
     pub fn more_s(&self) -> f64 {
         self.after_s - self.before_s
     }
@@ -65,7 +63,7 @@ const USED: [State; 3] = [State::User, State::Memory, State::System];
 const WAITED: [State; 6] =
     [State::Lock, State::Io, State::Fault, State::Sleep, State::Stopped, State::Unseen];
 
-/// Answers it; none with fewer than two sizes that were watched.
+/// The answer; `None` if fewer than two sizes were sampled.
 pub fn growth(study: &Study) -> Option<Growth> {
     let mut watched = study.measured().filter(|size| size.times().1 > 0);
     let (first, last) = (watched.next()?, watched.next_back()?);
@@ -80,7 +78,7 @@ pub fn growth(study: &Study) -> Option<Growth> {
     Some(Growth { from: first.n, to: last.n, before_s, after_s, parts })
 }
 
-/// CPU seconds that a piece of work costs at a size, and what they went into.
+/// CPU seconds that a piece of work costs at a size, and what they were spent on.
 fn causes(sizes_are: Sizes, size: &Size) -> (f64, Vec<(Cause, f64)>) {
     let watched: Vec<_> = size.runs.iter().filter(|run| run.watched.is_some()).collect();
     let work: f64 = watched.iter().map(|run| run.work()).sum();
@@ -92,7 +90,7 @@ fn causes(sizes_are: Sizes, size: &Size) -> (f64, Vec<(Cause, f64)>) {
     let mut causes: Vec<(Cause, f64)> =
         USED.map(|state| (Cause::Used(state), seconds(&times, state))).to_vec();
     let idle = cost - causes.iter().map(|(_, s)| s).sum::<f64>();
-    // Where the size is a number of threads, one that has no CPU does not work either.
+    // If the size is a number of threads, a queued thread does not work either.
     let mut waits = WAITED.to_vec();
     if sizes_are == Sizes::Number {
         waits.push(State::Queue);

@@ -10,11 +10,11 @@
 //! | n | the size: CPUs, or what the program takes for its number |
 //! | lambda | throughput at size 1 |
 //! | alpha | serialisation: the part of the work that only one CPU at a time can do (Amdahl's law) |
-//! | beta | contention: what each pair of CPUs costs, by having to agree |
+//! | beta | contention: the cost per pair of CPUs, such as keeping caches coherent |
 //!
 //! Without beta, throughput approaches `lambda / alpha`. With it, throughput has a peak, and sinks beyond.
 
-/// The law with its three numbers.
+/// The law with its coefficients.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Law {
     /// Throughput at size 1.
@@ -42,17 +42,17 @@ impl Law {
         n / self.latency_ratio(n)
     }
 
-    /// What one more adds to the throughput at size `n`, in parts of the throughput at size 1.
+    /// What one more CPU adds at size `n`, as a multiple of the throughput at size 1.
     pub fn one_more(&self, n: f64) -> f64 {
         self.speed_up(n + 1.0) - self.speed_up(n)
     }
 
-    /// Whether two do less than one.
+    /// Whether two CPUs do less than one.
     pub fn falls_from_the_first_step(&self) -> bool {
         self.speed_up(2.0) < 1.0
     }
 
-    /// The size with the most throughput; none where throughput never sinks.
+    /// The size with the highest throughput; `None` if throughput never falls.
     pub fn peak(&self) -> Option<f64> {
         (self.beta > 0.0).then(|| ((1.0 - self.alpha).max(0.0) / self.beta).sqrt().max(1.0))
     }

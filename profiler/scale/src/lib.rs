@@ -1,15 +1,15 @@
 //! How a program scales with CPUs, and where its time goes.
 //!
-//! A *study* is what was measured: the same program at growing *sizes*, several runs each. Three questions are answered from
-//! it, in this order:
+//! A *study* has the measurements: the same program at growing *sizes*, several runs each. Three questions are answered from it,
+//! in this order:
 //!
-//! 1. How does it scale? [`scaling::scaling`]: Gunther's law, fitted (`fit`), with bands for what the runs leave open.
+//! 1. How does it scale? [`scaling::scaling`]: Gunther's law, fitted (`fit`), with confidence bands.
 //! 2. Where does the time go? [`growth::growth`]: the microstates of its threads ([`states`]) at the smallest and the largest size,
 //!    and which of them grew.
-//! 3. Who is to blame? [`blame::blame`]: the locks, interrupts and disks that are waited for, and what each grew by.
+//! 3. Who is to blame? [`blame::blame`]: the locks, interrupts and disks that are waited for, and how much each grew.
 //!
-//! Pure: numbers in, numbers out. Who runs the program and looks at it is `commonhold-live`; words and plots are
-//! `commonhold-report`'s.
+//! Pure: numbers in, numbers out. `commonhold-measure` runs and samples the program; `commonhold-scale-report` has the words and
+//! plots.
 
 pub mod blame;
 mod chance;
@@ -18,6 +18,7 @@ pub mod growth;
 pub mod law;
 pub mod locks;
 pub mod mend;
+mod observed;
 mod order;
 pub mod scaling;
 pub mod states;

@@ -1,6 +1,6 @@
-//! What a meter in the program tells of its locks, and the experiments that were made with one of them.
+//! Lock statistics from the meter, and the experiment with one lock.
 
-/// What kind of lock it is.
+/// The kind of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -8,12 +8,12 @@ pub enum Kind {
     Mutex,
     /// One writer, or several readers; others sleep.
     Rwlock,
-    /// One thread at a time; others compute until it is free.
+    /// One thread at a time; others spin.
     Spin,
 }
 
 impl Kind {
-    /// In one word.
+    /// Its name in reports.
     pub fn noun(self) -> &'static str {
         match self {
             Kind::Mutex => "mutex",
@@ -23,7 +23,7 @@ impl Kind {
     }
 }
 
-/// Counts of a lock, or of a lock at one place that takes it.
+/// Counts of a lock, or of a lock at one call site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Counts {
     /// How often it was taken.
@@ -32,22 +32,22 @@ pub struct Counts {
     pub shared: u64,
     /// Of these, after a wait.
     pub waited: u64,
-    /// How long was waited.
+    /// Total wait time.
     pub wait_ns: u64,
     /// The longest wait.
     pub wait_max_ns: u64,
-    /// How long it was held.
+    /// Total hold time.
     pub hold_ns: u64,
-    /// The longest.
+    /// The longest hold.
     pub hold_max_ns: u64,
-    /// How often it was asked for and not taken.
+    /// How often a trylock or a timed lock failed.
     pub rejected: u64,
-    /// Taken again by the end of a wait for a condition. Whether that had to wait is not known.
+    /// Retaken at the end of a wait on a condition variable; whether that waited is unknown.
     pub retaken: u64,
 }
 
 impl Counts {
-    /// Adds another's.
+    /// Adds other counts.
     pub fn add(&mut self, other: &Counts) {
         self.total += other.total;
         self.shared += other.shared;
@@ -61,46 +61,46 @@ impl Counts {
     }
 }
 
-/// A place in the program that takes a lock.
+/// A call site that takes a lock.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Site {
     /// `push (queue.c:41)`.
     pub name: String,
-    /// What was done there.
+    /// The counts at this call site.
     pub counts: Counts,
-    /// Where it was held while others waited here, and for how long, in ns; the longest first.
+    /// Call sites of holders while others waited here, with the wait time in ns, descending.
     pub held_by: Vec<(String, u64)>,
 }
 
-/// A lock, or locks of one class: those on the heap that were first taken at the same place.
+/// A lock, or a class of locks: those on the heap that were first taken at the same call site.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Lock {
-    /// The same in every run.
+    /// Identifies the class; the same in every run.
     pub class: u64,
-    /// What kind of lock.
+    /// Its kind.
     pub kind: Kind,
-    /// The variable, or where it was first taken.
+    /// The variable, or the call site that took it first.
     pub name: String,
-    /// It is a variable of that name.
+    /// Whether `name` is a variable.
     pub is_variable: bool,
     /// How many locks of this class there are.
     pub locks: u64,
-    /// All of them together.
+    /// Sum over all of them.
     pub counts: Counts,
-    /// Of the time from its first request to its last release, the part for which the busiest of them was held.
+    /// Utilisation of the busiest: hold time divided by the time from first request to last release.
     pub utilisation: f64,
-    /// What part of all that was taken of this class, the busiest was.
+    /// The busiest lock's part of all acquisitions of the class, from 0 to 1.
     pub busiest: f64,
-    /// Where it is taken, the places with the longest waits first.
+    /// Call sites, by wait time, descending.
     pub sites: Vec<Site>,
-    /// The threads' way from request to request of the busiest lock.
+    /// The mean cycle from request to request of the busiest lock, if it was sampled.
     pub cycle: Option<Cycle>,
 }
 
-/// What threads do from one request of a lock to the next: means.
+/// Means over the cycles of threads from one request of a lock to the next.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Cycle {
-    /// Threads that take it, in the mean over the time in which any does.
+    /// Mean number of threads that use it, over `span_s`.
     pub threads: f64,
     /// From the first request to the last release.
     pub span_s: f64,
@@ -110,15 +110,15 @@ pub struct Cycle {
     pub hold_cpu_s: f64,
     /// Time asleep under the lock.
     pub hold_sleep_s: f64,
-    /// CPU time outside of it, injected delays included.
+    /// CPU time outside of the lock, injected delays included.
     pub gap_cpu_s: f64,
-    /// Time asleep outside of it.
+    /// Time asleep outside of the lock.
     pub gap_sleep_s: f64,
-    /// Waits for a CPU, under the lock and outside of it.
+    /// Time runnable without a CPU, under the lock and outside.
     pub queue_s: f64,
-    /// What was injected, for each time that it was taken.
+    /// Injected delay per acquisition.
     pub injected_s: f64,
-    /// How many cycles were looked at closely.
+    /// How many cycles were sampled.
     pub samples: u64,
 }
 
@@ -137,54 +137,54 @@ pub enum Delay {
 /// One run of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Trial {
-    /// Where was delayed.
+    /// Where the delay was injected.
     pub delay: Delay,
-    /// For how long, in ns: what was asked for.
+    /// The requested delay, in ns.
     pub delay_ns: u64,
-    /// From its start to its end.
+    /// Wall-clock time.
     pub wall_s: f64,
     /// Work per second.
     pub throughput: f64,
-    /// What the meter told of the lock.
+    /// The cycle that the meter measured.
     pub cycle: Cycle,
 }
 
-/// What was found out about locks.
+/// Lock statistics and the experiment of a study.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Locks {
     /// The size at which the runs were made.
     pub size: u32,
     /// The CPUs of that size.
     pub cpus: u32,
-    /// Throughput without the meter, in turns with the other runs.
+    /// Throughput of runs without the meter, which alternate with the others.
     pub plain: Vec<f64>,
     /// Throughput with the meter.
     pub metered: Vec<f64>,
-    /// The locks of the last metered run, those with the longest waits first.
+    /// The locks of the metered run, by wait time, descending.
     pub locks: Vec<Lock>,
-    /// Lives of all threads of that run, and what of these was waited for locks, as looks tell it; in ns.
+    /// Summed lives of all threads of that run, and the sampled time in [`State::Lock`](crate::states::State::Lock); in ns.
     pub lives_ns: u64,
-    /// See there.
+    /// See `lives_ns`.
     pub lock_ns: u64,
-    /// Locks that found no room in the meter's tables.
+    /// Locks not counted because the meter's tables were full.
     pub overflowed: u64,
-    /// Why there is no more, where a run failed.
+    /// Why the experiment stopped, if a run failed.
     pub failed: Option<String>,
-    /// The lock that was tried: its class.
+    /// The class of the lock that was delayed.
     pub tried: Option<u64>,
-    /// The runs of the experiment with it.
+    /// The runs of the experiment.
     pub trials: Vec<Trial>,
 }
 
 impl Locks {
-    /// The lock that is worth an experiment: the one that is waited for longest; if none is, the one that is held most.
+    /// The lock to experiment with: that with most wait time, or with the highest utilisation if there are no waits.
     pub fn suspect(&self) -> Option<&Lock> {
         let all = || self.locks.iter().filter(|lock| lock.counts.total > 0);
         let longest = all().max_by_key(|lock| lock.counts.wait_ns).filter(|lock| lock.counts.wait_ns > 0);
         longest.or_else(|| all().max_by(|a, b| a.utilisation.total_cmp(&b.utilisation)))
     }
 
-    /// The lock that was tried.
+    /// The lock that was delayed.
     pub fn tried(&self) -> Option<&Lock> {
         self.locks.iter().find(|lock| Some(lock.class) == self.tried)
     }

@@ -1,32 +1,30 @@
 //! The fourth question: would mending it help?
 //!
-//! Problem: threads wait for a lock. If what is done under it were done without it, how much more would the program do? Less
-//! than the waits suggest, mostly: behind a lock there are the CPUs, or another lock, or too few threads.
+//! Problem: threads wait for a lock. How much would throughput grow if the work under the lock were done outside of it? Mostly by less
+//! than the waits suggest, because the next bottleneck is the CPUs, another lock, or the number of threads.
 //!
-//! Algorithm: an experiment, as in causal profiling (Curtsinger and Berger 2015), and a model to read it with. In some runs
-//! every hold of the lock is made longer by a short computation. In others the same computation comes right after the
-//! release, where it costs as much CPU time and keeps nobody out. In others nothing is added. The model is the closed system
-//! of `chain`: so many threads, the lock, the CPUs, and the times of a cycle as the meter measured them. Two of its numbers are
-//! not measured but fitted to the throughput of all these runs:
+//! Algorithm: an experiment, as in causal profiling (Curtsinger and Berger 2015), and a model to interpret it. In some runs every hold
+//! of the lock is prolonged by a short computation. In others the same computation follows the release, where it costs the same
+//! CPU time and delays no waiter. In others nothing is added. The model is the closed queueing system of `chain`: the threads, the
+//! lock, the CPUs, and the measured times of a cycle. Two parameters are fitted to the throughput of all these runs:
 //!
-//! - what it takes to hand the lock over, during which nobody has it;
-//! - how *random* the program is. At 1 all durations are exponential; at 0 nothing is left to chance, and throughput is the
-//!   least of what the lock, the CPUs and the threads allow. Between them, the time for each piece of work is in proportion.
+//! - the hand-over time, during which no thread has the lock;
+//! - the *randomness* of the program. At 1 all durations are exponential. At 0 they are deterministic, and throughput is the minimum of
+//!   what the lock, the CPUs and the threads allow. In between, the time per piece of work is interpolated.
 //!
-//! Other programs may use the CPUs, too. The model has as many threads of theirs as make its own wait for a CPU as long as they
-//! did. The more of its own compute, the smaller is the part of the others.
+//! Other programs may use the CPUs too. The model adds as many competing threads as make the program's own threads queue for a CPU as
+//! long as they did.
 //!
-//! Then the model is asked for the same cycle, with nothing of it under the lock (*apart*), and with half of it there. The gain
-//! is by the model's present. Parts of a run in which nobody uses the lock stay as long as they are.
+//! The model then predicts the same cycle with no work under the lock (*apart*), and with half of it there. The gain is relative to the
+//! model's present throughput. Parts of a run that do not use the lock keep their length.
 //!
-//! The band has every prediction of numbers that the runs do not rule out: those whose squared residuals are within Student's
-//! t of the least. It is widened by what the measured times of the cycle differ from run to run, and by as much as the model
-//! misses what a delay did.
+//! The confidence interval contains the prediction of every parameter pair whose squared residuals are within Student's t of the
+//! minimum. It is widened by the variation of the measured cycle from run to run, and by the model's error for the delays.
 //!
-//! Properties: no gain is below 1, nor beyond what the CPUs and the threads allow.
+//! Properties: no gain is below 1 or above what the CPUs and the threads allow.
 //!
-//! Limits: one lock. What comes to light behind it, another lock for instance, is known only as a sleep outside of it. What
-//! threads wait for from each other stays as long as it is.
+//! Limits: one lock. The next bottleneck, such as another lock, is known only as sleep outside of this lock. Waits of threads for each
+//! other keep their length.
 
 mod chain;
 
@@ -35,39 +33,39 @@ use crate::locks::{Cycle, Delay, Kind, Locks, Trial};
 use crate::study::Measure;
 use chain::System;
 
-/// A gain, as a factor of today's throughput, and between which values it is in 95 of 100 studies.
+/// A gain, as a factor of the present throughput, with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Gain {
-    /// The best guess.
+    /// The estimate.
     pub times: f64,
-    /// The least.
+    /// Lower end.
     pub low: f64,
-    /// The most.
+    /// Upper end.
     pub high: f64,
 }
 
-/// How sure it is.
+/// The conclusion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Mending it brings something.
+    /// Removing the bottleneck helps.
     Gain,
-    /// It brings nothing that is worth the work.
+    /// It does not help enough to be worth the work.
     None,
-    /// The runs do not tell.
+    /// The runs do not determine it.
     Unclear,
 }
 
-/// What a delay cost: throughput by that without one.
+/// The effect of a delay on throughput.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Effect {
-    /// Where it was.
+    /// Where it was injected.
     pub delay: Delay,
-    /// How long it was, for each time that the lock was taken.
+    /// Its length per acquisition.
     pub delay_s: f64,
-    /// Throughput of the part in which the lock is used, by that without a delay.
+    /// Throughput while the lock is used, relative to that without a delay.
     pub times: f64,
-    /// What the model has there.
+    /// The same by the model.
     pub model: f64,
 }
 
@@ -76,23 +74,23 @@ pub struct Effect {
 pub struct Mend {
     /// The same work, none of it under the lock.
     pub apart: Gain,
-    /// Half of what is done under the lock is done outside of it.
+    /// Half of the work under the lock is moved outside.
     pub half: Gain,
-    /// How sure the first of these is.
+    /// The conclusion for `apart`.
     pub verdict: Verdict,
-    /// By how much throughput can grow until the CPUs have no more.
+    /// The gain at which the CPUs are saturated.
     pub cpus_allow: f64,
-    /// Threads of other programs that computed meanwhile, in the mean.
+    /// Mean number of competing threads of other programs.
     pub others: f64,
-    /// Of a run, the part in which nobody uses the lock.
+    /// The part of a run that does not use the lock.
     pub elsewhere: f64,
-    /// By which part the model misses what some delay did, beyond what runs of one kind differ.
+    /// The model's largest relative error for a delay, beyond the variation of equal runs.
     pub misses: f64,
-    /// What the delays did.
+    /// The effects of the delays.
     pub effects: Vec<Effect>,
-    /// How random the program is: 0 like clockwork, 1 exponential.
+    /// The fitted randomness: 0 deterministic, 1 exponential.
     pub random: f64,
-    /// How long handing it over takes.
+    /// The fitted hand-over time.
     pub hand_over_s: f64,
 }
 
@@ -100,15 +98,15 @@ pub struct Mend {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Untold {
-    /// No lock was tried.
+    /// No lock was delayed.
     NotTried,
-    /// Several locks of one class are waited for: what one of them brings is not told.
+    /// Several locks of the class are contended: the gain of one of them is unknown.
     Several,
-    /// Too few runs, or cycles that were looked at.
+    /// Too few runs or sampled cycles.
     TooFew,
 }
 
-/// Answers it.
+/// The answer.
 pub fn mend(locks: &Locks, measure: &Measure) -> Result<Mend, Untold> {
     let lock = locks.tried().ok_or(Untold::NotTried)?;
     if lock.busiest < BUSIEST_MIN {
@@ -118,17 +116,17 @@ pub fn mend(locks: &Locks, measure: &Measure) -> Result<Mend, Untold> {
     study(&locks.trials, locks.cpus, lock.kind == Kind::Spin, stays).ok_or(Untold::TooFew)
 }
 
-/// From which part of a class on, its busiest lock is taken for the class.
+/// The busiest lock represents its class from this part of the acquisitions on.
 const BUSIEST_MIN: f64 = 0.8;
-/// Cycles of a run that must have been looked at.
+/// Fewest sampled cycles of a run.
 const SAMPLES_MIN: u64 = 8;
 const TAILS: f64 = 0.05;
-/// Gains below this are none that is worth the work.
+/// Gains below this are not worth the work.
 const GAIN_MIN: f64 = 1.05;
-/// Residuals are at least of this order: a model is never better than that.
+/// Smallest residual: no model is more exact than this.
 const NOISE_MIN: f64 = 0.003;
 
-/// Numbers that are fitted.
+/// Fitted parameters.
 const RANDOM_STEPS: u32 = 20;
 const HAND_OVER_STEPS: u32 = 24;
 
@@ -142,7 +140,7 @@ fn verdict(apart: &Gain) -> Verdict {
     }
 }
 
-/// `stays`: the part of a run without the lock is as long as it is, whatever becomes of the rest.
+/// `stays`: the part of a run without the lock, whose length does not change.
 fn study(trials: &[Trial], cpus: u32, spins: bool, stays: bool) -> Option<Mend> {
     let data = Data::of(trials, cpus, spins)?;
     let best = Fitted::of(&data, &data.base)?;
@@ -178,8 +176,8 @@ fn half_apart(system: System) -> System {
     }
 }
 
-/// How many threads of other programs compute: threads wait longer for a CPU then than they would for each other. Exponential
-/// durations make for more waits than most programs have, so a machine without others is not taken for one with some.
+/// How many competing threads of other programs explain the time queued for a CPU. Exponential durations overestimate queueing, so an
+/// otherwise idle machine is never taken for a loaded one.
 fn others(all: &System, queue: f64) -> f64 {
     if all.queue() >= queue {
         return 0.0;
@@ -196,11 +194,11 @@ fn others(all: &System, queue: f64) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// The trials, by what was delayed.
+/// The trials by delay.
 struct Data {
     /// Without delays.
     base: System,
-    /// The same with one time of the cycle a standard error longer, each.
+    /// The same, each with one time of the cycle longer by its standard error.
     shifted: Vec<System>,
     groups: Vec<Group>,
     runs: u32,
@@ -211,7 +209,7 @@ struct Group {
     delay: Delay,
     inside: f64,
     outside: f64,
-    /// How often the lock was taken per second, in each run.
+    /// Acquisitions per second of each run.
     rates: Vec<f64>,
 }
 
@@ -289,7 +287,7 @@ impl Data {
         })
     }
 
-    /// The gain of a change: with everything that the runs leave open.
+    /// The gain of a change, with its confidence interval.
     fn gain(
         &self,
         best: &Fitted,
@@ -339,7 +337,7 @@ impl Group {
     }
 }
 
-/// How often the lock is taken per second.
+/// Acquisitions per second.
 fn model(system: &System, random: f64, hand_over: f64) -> f64 {
     let system = System { hold_sleep: system.hold_sleep + hand_over, ..*system };
     between(system.throughput(), system.bound(), random)
@@ -349,7 +347,7 @@ fn between(chance: f64, bound: f64, random: f64) -> f64 {
     1.0 / (random / chance.min(bound) + (1.0 - random) / bound)
 }
 
-/// The two numbers that follow the runs best, and all that do hardly worse.
+/// The best parameters, and all that are not significantly worse.
 struct Fitted {
     random: f64,
     hand_over: f64,
@@ -365,7 +363,7 @@ impl Fitted {
     fn of(data: &Data, base: &System) -> Option<Fitted> {
         let slowest = data.groups.iter().find(|group| group.delay == Delay::No)?;
         let slowest = mean_and_error(&slowest.rates).0;
-        // Longer than that, and even a lock that is always held would be taken more rarely.
+        // With a longer hand-over, even a lock that is always held would be taken less often than measured.
         let most = (1.05 / slowest - base.hold_cpu - base.hold_sleep).max(0.0);
         let coarse = tried(data, base, 0.0, most, HAND_OVER_STEPS);
         let best = |tried: &[Point]| tried.iter().copied().min_by(|a, b| a.squares.total_cmp(&b.squares));
@@ -400,7 +398,7 @@ struct Point {
     squares: f64,
 }
 
-/// The squared relative residuals of all runs, for a grid of both numbers.
+/// The squared relative residuals of all runs, for a grid of both parameters.
 fn tried(data: &Data, base: &System, from: f64, to: f64, steps: u32) -> Vec<Point> {
     let mut points = Vec::new();
     for step in 0..=steps {

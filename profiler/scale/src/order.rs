@@ -1,4 +1,4 @@
-//! Which CPUs a size has, and which sizes are tried where nobody names them.
+//! Which CPUs a size uses, and the default sizes.
 
 use commonhold_machine::{Cpu, Machine};
 
@@ -14,8 +14,8 @@ pub fn nearest(machine: &Machine) -> Vec<u32> {
     cpus.into_iter().map(|(_, _, _, id)| id).collect()
 }
 
-/// 1, 2, 3, 4, 6, 8, 12, 16 and so on up to `all`, and `all` itself: about equally far apart by ratio, and close enough
-/// where curves bend.
+/// 1, 2, 3, 4, 6, 8, 12, 16 and so on up to `all`, and `all` itself: evenly spaced by ratio, and dense
+/// enough where curves bend.
 pub fn default_sizes(all: u32) -> Vec<u32> {
     let powers = (0..31).map(|power| 1u32 << power);
     let mut sizes: Vec<u32> = powers.flat_map(|n| [n, n / 2 * 3]).filter(|n| (1..=all).contains(n)).collect();

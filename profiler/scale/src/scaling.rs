@@ -6,39 +6,39 @@ use crate::law::Law;
 use crate::real;
 use crate::study::Study;
 
-/// The answer, as far as the runs give one.
+/// The answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
     /// Three sizes or more: the law.
     Law(Fit),
-    /// Two sizes: how much more throughput the larger one has. Serialisation and contention cannot be told apart.
+    /// Two sizes: the speed-up. Serialisation and contention cannot be distinguished.
     Two(Two),
-    /// One size, which says nothing of scaling.
+    /// One size: scaling is unknown.
     One,
     /// No size was measured.
     Nothing,
-    /// The sizes lie too far from 1 for the law to be found.
+    /// The sizes are too far from 1 to determine the law.
     FarFromOne,
 }
 
-/// What two sizes tell.
+/// What two sizes determine.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Two {
     /// The smaller size.
     pub from: u32,
     /// The larger one.
     pub to: u32,
-    /// The larger one's throughput, by the smaller one's.
+    /// Throughput of the larger size divided by that of the smaller.
     pub speed_up: f64,
-    /// Between which values that is, in 95 of 100 studies.
+    /// Its 95 % confidence interval.
     pub band: Option<Band>,
-    /// Serialisation, if there is no contention; none where no value of it is enough.
+    /// Serialisation if there is no contention; `None` if no serialisation is large enough.
     pub alpha_most: Option<f64>,
-    /// Contention, if there is no serialisation.
+    /// Contention if there is no serialisation.
     pub beta_most: Option<f64>,
 }
 
-/// Answers it.
+/// The answer.
 pub fn scaling(study: &Study) -> Scaling {
     let points = study.points();
     match fit(&points) {
@@ -50,7 +50,7 @@ pub fn scaling(study: &Study) -> Scaling {
     }
 }
 
-/// The law through points that were not measured in a study; none where they do not determine it.
+/// The law through given points; `None` if they do not determine it.
 pub fn law_through(points: &[Point]) -> Option<Fit> {
     fit(points).ok()
 }
@@ -62,7 +62,7 @@ fn two(points: &[Point]) -> Two {
     let (before, after) = (costs(from), costs(to));
     let (low, high) = (mean(&before), mean(&after));
     let (n, m) = (f64::from(from), f64::from(to));
-    // Cost is n / X, so that the ratio of throughputs is that of sizes by that of costs.
+    // Cost is n / X, so the ratio of throughputs is the ratio of sizes divided by that of costs.
     let speed_up = m / n * low / high;
     let freedom = (before.len() + after.len()).saturating_sub(2) as u64;
     let squares =
@@ -91,17 +91,17 @@ fn two(points: &[Point]) -> Two {
     }
 }
 
-/// From which latency on it is called a problem: a part of the work takes twice as long as alone, so that more than half of
-/// that is waiting or lost.
+/// Latency is a problem from this ratio on: work takes twice as long as alone, so more than half of the time is waiting or
+/// overhead.
 const LATENCY_PROBLEM: f64 = 2.0;
 
-/// What the curve says of the largest size.
+/// The slope of the curve at the largest size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Slope {
     /// One more adds throughput.
     Positive,
-    /// One more may add, or cost: the peak's band has this size.
+    /// Either: the confidence interval of the peak contains this size.
     Unclear,
     /// One more costs throughput.
     Negative,

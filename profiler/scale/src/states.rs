@@ -1,40 +1,36 @@
 //! Microstates: what each thread did with each moment of its life [002, *microstate accounting*].
 //!
-//! Problem: a kernel counts how long a thread ran and how long it was ready to run. It does not count what a thread waited
-//! for otherwise, unless the machine's owner had that switched on. Whoever looks at a thread sees what it waits for at that
-//! moment.
+//! Problem: the kernel counts how long a thread ran and how long it was runnable without a CPU. By default it does not count what
+//! a thread waits for; that can only be sampled.
 //!
-//! Algorithm: a [`Look`] has what the kernel counted until then, and what the thread waits for. Between two looks, the time
-//! that the thread neither ran nor was ready was waited. That is exact. For what, the looks at both ends say: half of it for
-//! each; all of it for the one, if the other found the thread running; and if both did, it is divided in the end as the
-//! thread's other waits were. A thread's beginning and end come from the kernel's record of it where there is one.
+//! Algorithm: a [`Reading`] has the kernel's counters and what the thread does at that moment. The time between two readings in which
+//! the thread neither ran nor was runnable was spent waiting; this is exact. It is attributed by the readings at both ends: half to
+//! the state of each; all to one if the other found the thread runnable. If both found it runnable, the time is divided at the end
+//! in proportion to the thread's other waits. A thread's start and end come from the kernel's record of it, if there is one.
 //!
-//! Properties: the states of a thread add up to its life, by what the kernel counted and not by making the last one fit:
-//! where the kernel's counts exceed the life, that is [`Times::excess_ns`]. A look's count may lag by a tick; what it lacks is
-//! in the next.
+//! Properties: the states of a thread add up to its life without a balancing item; if the kernel's counters exceed the life, the
+//! difference is in [`Times::excess_ns`]. Counters may lag by a tick, which the next reading corrects.
 //!
-//! Limits: how long was waited is exact, and for what is as good as looks are many: among waits that take turns faster than
-//! looks come, the parts are estimates. Of a thread without a record, what it did after the last look is not known:
-//! [`State::Unseen`].
+//! Limits: total waiting time is exact. Its division is an estimate where states alternate faster than readings are taken. What a
+//! thread without a record did after its last reading is unknown: [`State::Unseen`].
 
-/// What a thread may be doing.
+/// What a thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// On a CPU, in the program's own code.
+    /// On a CPU, in user mode.
     User,
-    /// On a CPU, in the program's own code, and the CPU waits for memory. Part of `User` where the machine does not tell.
+    /// On a CPU, in user mode, stalled on memory. Part of `User` if the machine does not count it.
     Memory,
-    /// On a CPU, in the kernel.
+    /// On a CPU, in kernel mode.
     System,
-    /// Ready to run, without a CPU.
+    /// Runnable, without a CPU.
     Queue,
-    /// Waits for a lock: a futex, which locks, condition variables and barriers are made of; a file lock; a semaphore; or
-    /// a lock inside the kernel.
+    /// Waits for a futex (locks, condition variables, barriers), a file lock, a semaphore, or a lock in the kernel.
     Lock,
-    /// Waits for a disk, on request.
+    /// Waits for a disk in a system call.
     Io,
-    /// Waits for a page that it touched.
+    /// Waits for a page that it touched: a major fault.
     Fault,
     /// Waits for a thread or process of the program to end.
     Join,
@@ -42,7 +38,7 @@ pub enum State {
     Sleep,
     /// Stopped, by a signal or a debugger.
     Stopped,
-    /// Nobody saw it.
+    /// Unknown: no reading covers it.
     Unseen,
 }
 
@@ -65,7 +61,7 @@ impl State {
         State::Unseen,
     ];
 
-    /// One word for it.
+    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             State::User => "user",
@@ -83,73 +79,73 @@ impl State {
     }
 }
 
-/// What a look finds a thread doing.
+/// What a reading finds a thread doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
-    /// It runs, or is ready to.
-    Ready,
-    /// It waits, for that.
-    Waits(State),
+pub enum Activity {
+    /// Running or runnable.
+    Runnable,
+    /// Waiting, in this state.
+    Waiting(State),
 }
 
-/// What the kernel counted for a thread from its beginning on.
+/// The kernel's counters of a thread since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counted {
-    /// On a CPU.
+pub struct Counters {
+    /// Time on a CPU.
     pub ran_ns: u64,
-    /// Ready without a CPU.
+    /// Time runnable without a CPU.
     pub queued_ns: u64,
-    /// In what units does not matter: only their proportion is used.
+    /// CPU time in user mode, in any unit: only the ratio to `system` is used.
     pub user: u64,
-    /// The same in the kernel.
+    /// CPU time in kernel mode, in the same unit.
     pub system: u64,
 }
 
-/// What the kernel counted of waiting, where that is switched on.
+/// Delay accounting of a thread, if it is enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delays {
-    /// For disks, pages included.
+    /// Time blocked on disks, including faults.
     pub io_ns: u64,
-    /// Of these, for pages that were touched.
+    /// Of `io_ns`: for pages that it touched.
     pub fault_ns: u64,
 }
 
-/// A thread at one moment.
+/// A reading of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
-    /// When.
+pub struct Reading {
+    /// When it was taken.
     pub at_ns: u64,
-    /// The counts.
-    pub counted: Counted,
-    /// What it does.
-    pub seen: Seen,
+    /// The kernel's counters.
+    pub counters: Counters,
+    /// What the thread does.
+    pub activity: Activity,
 }
 
 /// Time by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Times {
     ns: [u64; COUNT],
-    /// By how much the kernel's counts exceed the lives of threads.
+    /// By how much the kernel's counters exceed the lives of threads.
     pub excess_ns: u64,
 }
 
 impl Times {
-    /// How long it was in that state.
+    /// Time in a state.
     pub fn of(&self, state: State) -> u64 {
         self.ns[state as usize]
     }
 
-    /// All states together.
+    /// The sum over all states.
     pub fn sum(&self) -> u64 {
         self.ns.iter().sum()
     }
 
-    /// More time in a state.
+    /// Adds time to a state.
     pub fn add(&mut self, state: State, ns: u64) {
         self.ns[state as usize] += ns;
     }
 
-    /// The times of another one too.
+    /// Adds other times state by state.
     pub fn add_all(&mut self, other: &Times) {
         for (mine, more) in self.ns.iter_mut().zip(other.ns) {
             *mine += more;
@@ -157,7 +153,7 @@ impl Times {
         self.excess_ns += other.excess_ns;
     }
 
-    /// Takes up to so much out of a state; what there was of it.
+    /// Removes up to `ns` from a state; returns how much was removed.
     pub fn take(&mut self, state: State, ns: u64) -> u64 {
         let taken = self.of(state).min(ns);
         self.ns[state as usize] -= taken;
@@ -169,22 +165,22 @@ impl Times {
         self.of(State::User) + self.of(State::Memory) + self.of(State::System)
     }
 
-    /// So many of all cycles in the program's own code were spent waiting for memory.
+    /// Moves the part `stalled / cycles` of user time to [`State::Memory`].
     pub fn split_memory(&mut self, stalled: u64, cycles: u64) {
         let memory = part(self.of(State::User), stalled, cycles);
         let memory = self.take(State::User, memory);
         self.add(State::Memory, memory);
     }
 
-    /// CPU time, divided as the kernel's two counts are; all of it is the program's own where it counted neither.
-    fn add_run(&mut self, counted: Counted, ran_ns: u64) {
-        let system = part(ran_ns, counted.system, counted.user.saturating_add(counted.system));
+    /// Adds CPU time, divided in the ratio of the kernel's two counters; all of it is user time if both are 0.
+    fn add_run(&mut self, counters: Counters, ran_ns: u64) {
+        let system = part(ran_ns, counters.system, counters.user.saturating_add(counters.system));
         self.add(State::System, system);
         self.add(State::User, ran_ns - system);
     }
 }
 
-/// `whole * of / all`, nothing of nothing.
+/// `whole * of / all`; 0 if `all` is 0.
 fn part(whole: u64, of: u64, all: u64) -> u64 {
     let part = (u128::from(whole) * u128::from(of)).checked_div(u128::from(all)).unwrap_or(0);
     u64::try_from(part).unwrap_or(whole).min(whole)
@@ -193,27 +189,27 @@ fn part(whole: u64, of: u64, all: u64) -> u64 {
 /// States that a thread waits in.
 const WAITS: [State; 6] = [State::Lock, State::Io, State::Fault, State::Join, State::Sleep, State::Stopped];
 
-/// One thread, from its beginning to its last look.
+/// One thread, from its start to its last reading.
 #[derive(Debug, Clone)]
 pub struct Thread {
     begun_ns: u64,
-    last: Look,
-    /// Waited, by what for.
+    last: Reading,
+    /// Waiting time by state.
     waits: Times,
-    /// Waited, between two looks that both found it running.
+    /// Waiting time between two readings that both found it runnable, not yet attributed.
     open_ns: u64,
-    /// By how much counts were ahead of the clock: what the next span is shorter by.
+    /// By how much counters were ahead of the clock; it is subtracted from the next span.
     ahead_ns: u64,
-    /// What it waited for when it was looked at first.
+    /// The waiting state of the first reading, if it found one.
     first: Option<State>,
-    /// How many looks there were.
-    pub looks: u64,
+    /// How many readings there were.
+    pub readings: u64,
 }
 
 impl Thread {
-    /// A thread that began then. It was running, as all do that begin.
+    /// A thread that started at `at_ns`. It counts as runnable then.
     pub fn begin(at_ns: u64) -> Thread {
-        let last = Look { at_ns, counted: Counted::default(), seen: Seen::Ready };
+        let last = Reading { at_ns, counters: Counters::default(), activity: Activity::Runnable };
         Thread {
             begun_ns: at_ns,
             last,
@@ -221,22 +217,22 @@ impl Thread {
             open_ns: 0,
             ahead_ns: 0,
             first: None,
-            looks: 0,
+            readings: 0,
         }
     }
 
-    /// When it began, as far as is known; none if it was never looked at.
+    /// When it started, as known so far; `None` before the first reading.
     pub fn began(&self) -> Option<u64> {
-        (self.looks > 0).then_some(self.begun_ns)
+        (self.readings > 0).then_some(self.begun_ns)
     }
 
-    /// It began then, and not when it was thought to: what it did at first changes by so much.
+    /// Corrects its start: its first state becomes longer or shorter accordingly.
     pub fn correct(&mut self, began_ns: u64) {
         let earlier = self.begun_ns.saturating_sub(began_ns);
         let later = began_ns.saturating_sub(self.begun_ns);
         let mut left = later;
         match self.first {
-            // What it waited until the first look was put down to what that found.
+            // The time before the first reading was attributed to the state that this found.
             Some(state) => {
                 self.waits.add(state, earlier);
                 left -= self.waits.take(state, left);
@@ -247,62 +243,64 @@ impl Thread {
         self.open_ns = there.saturating_sub(left);
         self.ahead_ns += left.saturating_sub(there);
         self.begun_ns = began_ns;
-        if self.looks == 0 {
+        if self.readings == 0 {
             (self.last.at_ns, self.open_ns, self.ahead_ns) = (began_ns, 0, 0);
         }
     }
 
-    /// When it was looked at last.
+    /// Time of the last reading.
     pub fn last_at_ns(&self) -> u64 {
         self.last.at_ns
     }
 
-    /// What was counted for it until then.
-    pub fn counted(&self) -> Counted {
-        self.last.counted
+    /// Counters of the last reading.
+    pub fn counters(&self) -> Counters {
+        self.last.counters
     }
 
-    /// Looks at it once more.
-    pub fn look(&mut self, look: Look) {
-        if let (0, Seen::Waits(state)) = (self.looks, look.seen) {
+    /// Adds a reading.
+    pub fn read(&mut self, reading: Reading) {
+        if let (0, Activity::Waiting(state)) = (self.readings, reading.activity) {
             self.first = Some(state);
         }
-        self.looks += 1;
-        self.span(look);
+        self.readings += 1;
+        self.span(reading);
     }
 
-    fn span(&mut self, look: Look) {
-        let ran = look.counted.ran_ns.saturating_sub(self.last.counted.ran_ns);
-        let queued = look.counted.queued_ns.saturating_sub(self.last.counted.queued_ns);
+    fn span(&mut self, reading: Reading) {
+        let ran = reading.counters.ran_ns.saturating_sub(self.last.counters.ran_ns);
+        let queued = reading.counters.queued_ns.saturating_sub(self.last.counters.queued_ns);
         let busy = ran.saturating_add(queued).saturating_add(self.ahead_ns);
-        let passed = look.at_ns.saturating_sub(self.last.at_ns);
+        let passed = reading.at_ns.saturating_sub(self.last.at_ns);
         let waited = passed.saturating_sub(busy);
-        // A count that lags makes a thread that runs look as if it waited, and the next span too short.
+        // A lagging counter makes a running thread appear to wait, and the next span too short.
         let short = busy.saturating_sub(passed);
-        let mended = self.open_ns.min(short);
-        self.open_ns -= mended;
-        self.ahead_ns = short - mended;
-        match (self.last.seen, look.seen) {
-            (Seen::Ready, Seen::Ready) => self.open_ns += waited,
-            (Seen::Waits(one), Seen::Ready) | (Seen::Ready, Seen::Waits(one)) => self.waits.add(one, waited),
-            (Seen::Waits(before), Seen::Waits(after)) => {
+        let corrected = self.open_ns.min(short);
+        self.open_ns -= corrected;
+        self.ahead_ns = short - corrected;
+        match (self.last.activity, reading.activity) {
+            (Activity::Runnable, Activity::Runnable) => self.open_ns += waited,
+            (Activity::Waiting(one), Activity::Runnable) | (Activity::Runnable, Activity::Waiting(one)) => {
+                self.waits.add(one, waited)
+            }
+            (Activity::Waiting(before), Activity::Waiting(after)) => {
                 self.waits.add(before, waited / 2);
                 self.waits.add(after, waited - waited / 2);
             }
         }
-        self.last = look;
+        self.last = reading;
     }
 
-    /// It ended then, and these are its last counts.
-    pub fn end(mut self, at_ns: u64, counted: Counted, delays: Option<Delays>) -> Times {
+    /// The thread ended at `at_ns` with these final counters.
+    pub fn end(mut self, at_ns: u64, counters: Counters, delays: Option<Delays>) -> Times {
         let at_ns = at_ns.max(self.begun_ns);
-        // A thread that ends runs. Its record is from that moment, and a look may have come after it.
+        // A thread is running when it ends. A reading may have been taken after its record.
         self.last.at_ns = self.last.at_ns.min(at_ns);
-        self.span(Look { at_ns, counted, seen: Seen::Ready });
+        self.span(Reading { at_ns, counters, activity: Activity::Runnable });
         self.times(delays)
     }
 
-    /// It ended by then, and nobody knows when.
+    /// The thread ended at an unknown time before `by_ns`.
     pub fn vanish(mut self, by_ns: u64) -> Times {
         let unseen = by_ns.saturating_sub(self.last.at_ns) / 2;
         self.last.at_ns = self.last.at_ns.max(self.begun_ns);
@@ -312,10 +310,10 @@ impl Thread {
     }
 
     fn times(mut self, delays: Option<Delays>) -> Times {
-        let counted = self.last.counted;
+        let counters = self.last.counters;
         let mut times = Times { excess_ns: self.ahead_ns, ..Times::default() };
-        times.add_run(counted, counted.ran_ns);
-        times.add(State::Queue, counted.queued_ns);
+        times.add_run(counters, counters.ran_ns);
+        times.add(State::Queue, counters.queued_ns);
         self.close();
         if let Some(delays) = delays {
             self.count_delays(delays);
@@ -324,21 +322,22 @@ impl Thread {
         times
     }
 
-    /// Divides what is open as the other waits are. Where no look found any, nobody saw it.
+    /// Divides open time in proportion to the other waits. If no reading found a wait, it is unseen.
     fn close(&mut self) {
-        let (open, seen) = (self.open_ns, self.waits);
+        let (open, waits) = (self.open_ns, self.waits);
         let mut left = open;
         for state in WAITS {
-            let its = part(open, seen.of(state), seen.sum());
-            self.waits.add(state, its);
-            left -= its;
+            let share = part(open, waits.of(state), waits.sum());
+            self.waits.add(state, share);
+            left -= share;
         }
-        let most = WAITS.into_iter().max_by_key(|state| seen.of(*state)).filter(|state| seen.of(*state) > 0);
+        let most =
+            WAITS.into_iter().max_by_key(|state| waits.of(*state)).filter(|state| waits.of(*state) > 0);
         self.waits.add(most.unwrap_or(State::Unseen), left);
         self.open_ns = 0;
     }
 
-    /// What was waited for disks and pages is known: looks only say what of the rest was for what.
+    /// Time blocked on disks and faults is known exactly: readings only divide the rest.
     fn count_delays(&mut self, delays: Delays) {
         let waited = self.waits.sum();
         let io = delays.io_ns.min(waited);
@@ -351,9 +350,9 @@ impl Thread {
         let rest = if self.waits.of(State::Unseen) > 0 { State::Unseen } else { State::Sleep };
         let mut left = waited - io;
         for state in others {
-            let its = part(waited - io, self.waits.of(state), before);
-            times.add(state, its);
-            left -= its;
+            let share = part(waited - io, self.waits.of(state), before);
+            times.add(state, share);
+            left -= share;
         }
         times.add(rest, left);
         self.waits = times;

@@ -1,10 +1,10 @@
-//! What was measured.
+//! A study: the runs of a program at growing sizes.
 
 use commonhold_machine::CpuSet;
 
-use crate::blame::SeenRun;
 use crate::fit::Point;
 use crate::locks::Locks;
+use crate::observed::Observed;
 use crate::real;
 use crate::states::Times;
 
@@ -31,7 +31,7 @@ impl Sizes {
     }
 }
 
-/// What throughput is.
+/// How throughput is measured.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -43,25 +43,25 @@ pub enum Measure {
     Points(String),
 }
 
-/// A cap on CPU time that a control group sets: the strictest of the program's group and those around it.
+/// A CPU quota: the smallest of the program's control group and the enclosing ones.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Quota {
     /// How many CPUs' time it allows. Above 0.
     pub cpus: f64,
-    /// The file that says so.
+    /// The file that sets it.
     pub file: String,
 }
 
-/// What the CPUs of a run were used for meanwhile. CPU time of the machine is counted in ticks of 10 ms.
+/// Load on the CPUs of a run. The kernel counts it in ticks of 10 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Load {
     /// The run's length times its CPUs.
     pub whole_ns: u64,
-    /// CPU time of these that other programs and interrupts had.
+    /// CPU time of other programs and of interrupts.
     pub others_ns: u64,
-    /// CPU time of these that the hypervisor gave to other machines.
+    /// Steal time: CPU time that the hypervisor gave to other machines.
     pub stolen_ns: u64,
-    /// How long the quota kept the group's CPUs from running, added up over these.
+    /// Throttled time of the control group, summed over its CPUs.
     pub throttled_ns: u64,
 }
 
@@ -83,17 +83,17 @@ pub struct Study {
     pub machine: String,
     /// What grows.
     pub sizes_are: Sizes,
-    /// What throughput is.
+    /// How throughput is measured.
     pub measure: Measure,
     /// Runs that were not counted, before the others.
     pub warm_up: u32,
     /// By size, ascending.
     pub sizes: Vec<Size>,
-    /// The cap on CPU time that held for all runs.
+    /// The CPU quota of all runs.
     pub quota: Option<Quota>,
-    /// What was found out about its locks, where somebody asked.
+    /// The experiment with its locks, if there was one.
     pub locks: Option<Locks>,
-    /// What this machine could not tell.
+    /// What could not be measured.
     pub limits: Vec<Limit>,
 }
 
@@ -104,11 +104,11 @@ pub struct Size {
     pub n: u32,
     /// The CPUs that the program was allowed.
     pub cpus: CpuSet,
-    /// What these have between them that smaller sizes have not, such as a second node.
+    /// What these CPUs span that those of smaller sizes do not, such as a second node.
     pub step: Option<&'static str>,
     /// The runs that were counted.
     pub runs: Vec<Run>,
-    /// Why there are no more, where there are none.
+    /// Why the size has no runs; `None` if it has.
     pub failed: Option<String>,
 }
 
@@ -119,9 +119,9 @@ pub struct Run {
     pub wall_ns: u64,
     /// Work per second.
     pub throughput: f64,
-    /// What else its CPUs were used for.
+    /// Other load on its CPUs.
     pub load: Load,
-    /// What its threads did, where somebody looked.
+    /// What its threads did, if they were sampled.
     pub watched: Option<Watched>,
 }
 
@@ -134,10 +134,10 @@ pub struct Watched {
     pub by_name: Vec<Named>,
     /// How many threads there were.
     pub threads: u64,
-    /// How often a thread was looked at.
-    pub looks: u64,
-    /// What they waited for, by name.
-    pub seen: SeenRun,
+    /// How many samples of threads were taken.
+    pub samples: u64,
+    /// What they waited for.
+    pub observed: Observed,
 }
 
 /// Threads of one name.
@@ -151,7 +151,7 @@ pub struct Named {
     pub times: Times,
 }
 
-/// Something that this machine does not tell, and what would help.
+/// Something that could not be measured, and what would help.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Limit {
     /// What is missing.
@@ -166,35 +166,35 @@ impl Run {
         real(self.wall_ns) / 1e9
     }
 
-    /// How much work it did, in what throughput counts.
+    /// Work done, in the unit of throughput.
     pub fn work(&self) -> f64 {
         self.throughput * self.wall_s()
     }
 }
 
 impl Size {
-    /// The middle of the runs' throughputs, and the lowest and the highest; none without runs.
+    /// Median, lowest and highest throughput of the runs; `None` without runs.
     pub fn throughput(&self) -> Option<(f64, f64, f64)> {
         let mut all: Vec<f64> = self.runs.iter().map(|run| run.throughput).collect();
         all.sort_unstable_by(f64::total_cmp);
-        Some((middle(&all)?, *all.first()?, *all.last()?))
+        Some((median(&all)?, *all.first()?, *all.last()?))
     }
 
-    /// The middle of the runs' lengths, in seconds.
+    /// Median length of the runs, in seconds.
     pub fn wall_s(&self) -> Option<f64> {
         let mut all: Vec<f64> = self.runs.iter().map(Run::wall_s).collect();
         all.sort_unstable_by(f64::total_cmp);
-        middle(&all)
+        median(&all)
     }
 
-    /// What the CPUs were used for in all runs together.
+    /// Sum of the load over all runs.
     pub fn load(&self) -> Load {
         let mut sum = Load::default();
         self.runs.iter().for_each(|run| sum.add(&run.load));
         sum
     }
 
-    /// Time by state of all runs together that were watched, and how many these are.
+    /// Time by state over all sampled runs, and how many these are.
     pub fn times(&self) -> (Times, u64) {
         let mut sum = Times::default();
         let watched = self.runs.iter().filter_map(|run| run.watched.as_ref());
@@ -203,8 +203,8 @@ impl Size {
     }
 }
 
-/// The middle of sorted numbers.
-fn middle(sorted: &[f64]) -> Option<f64> {
+/// The median of sorted numbers.
+fn median(sorted: &[f64]) -> Option<f64> {
     let n = sorted.len();
     let (a, b) = (sorted.get(n.checked_sub(1)? / 2)?, sorted.get(n / 2)?);
     Some(f64::midpoint(*a, *b))
@@ -216,20 +216,20 @@ impl Study {
         self.sizes.iter().filter(|size| !size.runs.is_empty())
     }
 
-    /// Whether a size asks for more CPUs than it can have: those that the program may use, or those that the quota allows.
-    /// What it does there says nothing of how it scales: its threads take turns.
+    /// Whether a size needs more CPUs than the program may use or its quota allows. Its threads take turns then, so it is no point of
+    /// the scaling law.
     pub fn is_beyond(&self, size: &Size) -> bool {
         let quota = self.quota.as_ref().map_or(f64::INFINITY, |quota| quota.cpus);
         let is_points = matches!(self.measure, Measure::Points(_));
         !is_points && f64::from(size.n) > quota.min(real(size.cpus.len() as u64))
     }
 
-    /// The sizes that were measured and that have the CPUs that they ask for.
+    /// The measured sizes that have the CPUs that they need.
     pub fn within(&self) -> impl DoubleEndedIterator<Item = &Size> {
         self.measured().filter(|size| !self.is_beyond(size))
     }
 
-    /// Every run of the sizes that the law is about, for the fit.
+    /// Every run that the law is fitted to.
     pub fn points(&self) -> Vec<Point> {
         let of = |size: &Size| -> Vec<Point> {
             let point = |run: &Run| Point { size: size.n, throughput: run.throughput };

@@ -1,46 +1,46 @@
-//! What is to be said before any number: whether the runs tell anything, and what bounds the program from outside.
+//! Whether external load or a quota makes the study inconclusive. This is reported before any number.
 //!
-//! Problem: the law takes every loss of throughput for the program's own. Where other programs had the CPUs, or a control
-//! group kept them from running, a program without any lock looks like one that is serial.
+//! Problem: the law attributes every loss of throughput to the program. If other programs used the CPUs, or a control group was
+//! throttled, a program without any lock appears to be serial.
 //!
-//! Algorithm: others' part of the CPUs is the machine's busy time less the program's own, over all runs of a size. It makes
-//! the answer inconclusive if the program's threads also queued for CPUs: what others use of CPUs that the program leaves
-//! idle takes nothing from it. CPU time that a hypervisor took is always missed.
+//! Algorithm: external load is the machine's busy time minus the program's, over all runs of a size. It makes the study inconclusive
+//! if the program's threads queued for CPUs as well: load on CPUs that the program leaves idle does no harm. Steal time of a
+//! hypervisor always does.
 //!
-//! Limits: the machine counts in ticks of 10 ms, so that less than [`LEAST_NS`] of a size is chance.
+//! Limits: busy time is counted in ticks of 10 ms, so less than [`LEAST_NS`] for a size is within the error.
 
 use crate::real;
 use crate::states::State;
 use crate::study::{Size, Study};
 
-/// From which part of the CPUs on others' use of them matters. The bands of a law are rarely closer.
+/// External load below this part of the CPUs is ignored: the bands of a law are rarely narrower.
 const OTHERS_MIN: f64 = 0.05;
-/// Threads are said to queue from this part of the CPU time that they want on.
+/// Queueing below this part of the CPU time that threads want is ignored.
 const QUEUE_MIN: f64 = 0.02;
-/// Less is chance: ten ticks.
+/// Smallest significant load: ten ticks.
 const LEAST_NS: u64 = 100_000_000;
 
-/// What bounds the answer from outside of the program.
+/// An external bound on the program.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 #[serde(rename_all = "kebab-case", tag = "outside")]
 pub enum Outside {
-    /// Others had the CPUs that the program's threads queued for.
+    /// Other programs used CPUs that the program's threads queued for.
     Others {
-        /// The size where that was most.
+        /// The size with the largest such load.
         size: u32,
-        /// Their part of that size's CPUs, from 0 to 1.
+        /// Its part of that size's CPUs, from 0 to 1.
         part: f64,
     },
-    /// A quota held sizes back.
+    /// A CPU quota throttled the program.
     Quota {
         /// How many CPUs' time it allows.
         cpus: f64,
-        /// How long CPUs were kept from running, by the time of all runs: 0.5 is half a CPU.
+        /// Throttled time divided by the wall-clock time of all runs: 0.5 is half a CPU.
         throttled: f64,
     },
 }
 
-/// What bounds the answer from outside of the program, the weightier first; none if nothing is known to.
+/// The external bound, load before quota; `None` without one.
 pub fn outside(study: &Study) -> Option<Outside> {
     others(study).or_else(|| quota(study))
 }
@@ -52,14 +52,14 @@ fn others(study: &Study) -> Option<Outside> {
     (part >= OTHERS_MIN).then_some(Outside::Others { size, part })
 }
 
-/// Others' part of the CPUs of a size: 0 if it is too little to be told from chance.
+/// External load as a part of the CPUs of a size; 0 if it is within the error.
 fn part_of_others(size: &Size) -> f64 {
     let load = size.load();
     let theirs = load.others_ns.saturating_add(load.stolen_ns);
     if load.whole_ns == 0 || theirs < LEAST_NS { 0.0 } else { (real(theirs) / real(load.whole_ns)).min(1.0) }
 }
 
-/// Whether the program would have run where others did.
+/// Whether the external load kept the program's threads from running.
 fn is_kept_waiting(size: &Size) -> bool {
     let (times, watched) = size.times();
     let load = size.load();

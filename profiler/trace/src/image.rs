@@ -1,4 +1,4 @@
-//! The files that programs are made of: where they are loaded, and how the frames of their functions lie on a stack.
+//! The object files of programs: their segments, and the unwind tables of their functions.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -10,20 +10,20 @@ use gimli::{
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Object, ObjectSection, ReadCache};
 
-/// A file of [`Images`].
+/// Identifies a file of [`Images`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageId(pub(crate) u32);
 
-/// A place in a file's memory, as the file itself counts.
+/// An address in a file, before relocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
     /// The file.
     pub image: ImageId,
-    /// The place.
+    /// The address.
     pub at: u64,
 }
 
-/// A part of a file that is loaded.
+/// A loadable segment.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     offset: u64,
@@ -32,21 +32,21 @@ struct Segment {
     in_memory: u64,
 }
 
-/// How to get from a function's frame to its caller's.
+/// An unwind rule: how to get from a frame to the caller's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// The frame's upper end is so far from that register.
+    /// The canonical frame address (CFA): a register and an offset.
     pub(crate) base: Base,
     pub(crate) offset: i64,
-    /// The caller's frame pointer is so far from the upper end; none: it is still in its register.
+    /// Offset of the saved frame pointer from the CFA; `None` if it is still in its register.
     pub(crate) pointer_at: Option<i64>,
-    /// Where the function begins.
+    /// Start of the function.
     pub(crate) begins: u64,
-    /// Nobody called this function.
+    /// The outermost function: it has no caller.
     pub(crate) is_first: bool,
 }
 
-/// Of x86-64.
+/// DWARF register numbers of x86-64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Base {
     Stack,
@@ -57,15 +57,15 @@ const FRAME_POINTER: gimli::Register = gimli::X86_64::RBP;
 const STACK_POINTER: gimli::Register = gimli::X86_64::RSP;
 const RETURN_ADDRESS: gimli::Register = gimli::X86_64::RA;
 
-/// What the code of an image was made by.
+/// What generated the code of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Maker {
-    /// A compiler, which wrote a file.
+    /// An ahead-of-time compiler.
     #[default]
     Compiler,
-    /// Go's compiler: its functions keep frame pointers, and its threads change stacks.
+    /// Go's compiler: functions keep frame pointers, and threads switch stacks.
     Go,
-    /// The program itself while it runs: code of a just-in-time (JIT) compiler, in no file.
+    /// A just-in-time (JIT) compiler in the program; the code is in no file.
     Program,
 }
 
@@ -80,7 +80,7 @@ struct Image {
     rows: HashMap<u64, Option<Row>>,
 }
 
-/// The sections that say how frames lie.
+/// The unwind sections.
 #[derive(Debug)]
 struct Frames {
     header: Vec<u8>,
@@ -88,22 +88,22 @@ struct Frames {
     bases: BaseAddresses,
 }
 
-/// All files that were met.
+/// All files opened so far.
 #[derive(Debug, Default)]
 pub struct Images {
     all: Vec<Image>,
-    /// By what tells files apart: device, number, size and time of change. Also those that are none.
+    /// By identity: device, inode, size and modification time. Also those that are no object files.
     by_file: HashMap<(u64, u64, u64, i64), Option<ImageId>>,
     context: UnwindContext<usize>,
 }
 
 impl Images {
-    /// A file by its path, in the tree of files `root`, or in this process's own.
+    /// Opens a file by its path, below `root` or else in this process's own file system.
     pub(crate) fn open(&mut self, path: &str, root: &str) -> Option<ImageId> {
         let (file, about) = [format!("{root}{path}"), path.to_owned()].into_iter().find_map(|at| {
-            // What is mapped and no file, such as a device, may do something when it is opened.
+            // Opening a device may have side effects.
             std::fs::metadata(&at).ok().filter(std::fs::Metadata::is_file)?;
-            // The name may lead to a FIFO by now, whose writer is not to be waited for.
+            // The name may lead to a FIFO by now: do not wait for its writer.
             let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&at).ok()?;
             let about = file.metadata().ok().filter(|about| about.is_file() && about.len() <= FILE_MAX)?;
             Some((file, about))
@@ -117,7 +117,7 @@ impl Images {
         id
     }
 
-    /// The JIT code of a process whose program has that name. Addresses in it are those of the process.
+    /// Adds the JIT code of a process with this program name. Its addresses are those of the process.
     pub fn jit(&mut self, program: &str) -> Option<ImageId> {
         self.add(Image { path: program.to_owned(), maker: Maker::Program, ..Image::default() })
     }
@@ -128,7 +128,7 @@ impl Images {
         Some(id)
     }
 
-    /// What made a file's code.
+    /// What generated a file's code.
     pub fn maker(&self, id: ImageId) -> Maker {
         self.get(id).map_or(Maker::Compiler, |image| image.maker)
     }
@@ -137,20 +137,20 @@ impl Images {
         self.all.get(id.0 as usize)
     }
 
-    /// What a file was called by the process.
+    /// The path of a file, as the process mapped it.
     pub fn path(&self, id: ImageId) -> &str {
         self.get(id).map_or("", |image| &image.path)
     }
 
-    /// A file, also when its process is gone.
+    /// An open file, usable after its process has ended.
     pub(crate) fn file(&self, id: ImageId) -> Option<&File> {
         self.get(id)?.file.as_ref()
     }
 
-    /// By how much addresses in memory are above those in the file, of a mapping at `start` of what is at `offset`.
+    /// The load bias of a mapping at `start` of the file's content at `offset`.
     pub(crate) fn bias(&self, id: ImageId, start: u64, offset: u64) -> Option<u64> {
         let image = self.get(id)?;
-        // A mapping begins at a page, where the segment may begin in the middle of it.
+        // A mapping starts at a page boundary, a segment possibly within the page.
         let holds = |segment: &&Segment| {
             offset + PAGE > segment.offset && offset < segment.offset + segment.in_file.max(1)
         };
@@ -158,13 +158,13 @@ impl Images {
         Some(start.wrapping_sub(segment.at.wrapping_add(offset).wrapping_sub(segment.offset)))
     }
 
-    /// Whether a file's memory has that address.
+    /// Whether an address is in a segment of the file.
     pub(crate) fn holds(&self, id: ImageId, at: u64) -> bool {
         let has = |segment: &Segment| at.checked_sub(segment.at).is_some_and(|into| into < segment.in_memory);
         self.get(id).is_some_and(|image| image.segments.iter().any(has))
     }
 
-    /// How frames lie at an address; none if the file does not say.
+    /// The unwind rule at an address; `None` if the file has none.
     pub(crate) fn row(&mut self, address: Address) -> Option<Row> {
         let image = self.all.get_mut(address.image.0 as usize)?;
         if let Some(row) = image.rows.get(&address.at) {
@@ -175,7 +175,7 @@ impl Images {
         row
     }
 
-    /// The bytes before an address of code.
+    /// The code before an address.
     pub(crate) fn before(&self, address: Address) -> Option<[u8; CALL_MAX]> {
         let image = self.get(address.image)?;
         let from = address.at.checked_sub(CALL_MAX as u64)?;
@@ -187,12 +187,12 @@ impl Images {
     }
 }
 
-/// The longest call is so long.
+/// Length of the longest call instruction.
 pub const CALL_MAX: usize = 7;
 const PAGE: u64 = 4096;
-/// A larger file is a sparse one that is to fill the memory.
+/// Larger files are rejected: a sparse file could exhaust memory.
 const FILE_MAX: u64 = 16 << 30;
-/// The same of the tables for unwinding.
+/// Larger unwind tables are rejected.
 const SECTION_MAX: u64 = 512 << 20;
 
 impl Image {

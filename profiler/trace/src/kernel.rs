@@ -1,7 +1,7 @@
-//! The kernel's locks that a program waits for, and who wakes its threads: through BPF, as root.
+//! Traces the kernel's locks that a program waits for, and who wakes its threads. Uses BPF, which needs root.
 //!
-//! [`Watcher::load`] checks the program (`bpf/trace.bpf.c`) and makes its tables. It watches from [`Watcher::begin`] on, which
-//! also forgets what was seen before, until [`Watcher::end`]. Nothing is watched but the processes that this one makes.
+//! [`Watcher::load`] loads the BPF program (`bpf/trace.bpf.c`). It traces from [`Watcher::begin`], which clears earlier results, until
+//! [`Watcher::end`]. Only processes started by this one are traced.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,34 +10,35 @@ use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, PrintLevel};
 
+pub use crate::symbols::Place;
 use crate::symbols::Symbols;
 
 /// Compiled by build.rs.
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
-/// Why the kernel's locks are not told.
+/// Why kernel locks cannot be traced.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel does not take the program.
+    /// The kernel rejects the program.
     #[error("the kernel does not load what looks at its locks: {source:#}{log}")]
     Load {
         /// libbpf's error.
         source: libbpf_rs::Error,
-        /// The last lines of what libbpf and the verifier said.
+        /// The last lines of the log of libbpf and the verifier.
         log: String,
     },
     /// A table or a tracepoint could not be used.
     #[error("cannot {what}: {source:#}")]
     Use {
-        /// What was to be done.
+        /// The operation, as a verb phrase.
         what: String,
-        /// Why it could not be.
+        /// libbpf's error.
         source: libbpf_rs::Error,
     },
-    /// The program that was built has no such part: a broken build.
+    /// The compiled program lacks a part: a broken build.
     #[error("what looks at the kernel's locks was built without {0}: build it again")]
     Part(&'static str),
-    /// In a container, this process has another number than the kernel's own.
+    /// In a container, PIDs differ from those of the initial namespace.
     #[error("processes have other numbers here than the kernel's own: this is a container")]
     Container,
     /// The names of the kernel's functions could not be read.
@@ -45,7 +46,7 @@ pub enum Error {
     Symbols(io::Error),
 }
 
-/// What a lock in the kernel is.
+/// The kind of a lock in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockKind {
     /// One task at a time, the others sleep.
@@ -58,38 +59,29 @@ pub enum LockKind {
     Other,
 }
 
-/// A place in the kernel: the function, and what called into the kernel.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// The function.
-    pub function: String,
-    /// `rename(2)`, or `page fault`.
-    pub call: Option<String>,
-}
-
 /// What a holder did while others waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
     /// It slept.
     Sleeps,
-    /// It ran, or was ready to.
+    /// It was running or runnable.
     Runs,
-    /// The kernel does not tell who it was.
+    /// The holder is unknown.
     Unknown,
 }
 
-/// Waits for one lock at one place.
+/// Waits for one lock at one call site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contention {
-    /// What it is.
+    /// The kind of the lock.
     pub kind: LockKind,
-    /// The kernel's name for it, if it is a variable of the kernel's.
+    /// Its name, if it is a variable of the kernel.
     pub name: Option<String>,
-    /// Where it is waited for.
+    /// The call site.
     pub at: Place,
-    /// How long.
+    /// Total wait time.
     pub ns: u64,
-    /// What its holder did, where, its name, and for how much of that time.
+    /// Holders: what they did, where, their name, and the wait time meanwhile.
     pub holders: Vec<(Holder, Option<Place>, String, u64)>,
 }
 
@@ -104,33 +96,33 @@ pub enum Who {
     Interrupt,
 }
 
-/// Threads were woken.
+/// Wake-ups between threads of two names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Woken {
-    /// The name of those who slept.
+    /// Name of the sleeping threads.
     pub waiter: String,
     /// Where they slept.
     pub at: Option<Place>,
     /// Who woke them.
     pub who: Who,
-    /// Their name.
+    /// Name of the waker.
     pub waker: String,
-    /// How long they had slept.
+    /// Total time asleep.
     pub ns: u64,
 }
 
-/// What was seen of a program.
+/// What was traced of a program.
 #[derive(Debug, Default)]
 pub struct Watched {
     /// Waits for locks.
     pub contentions: Vec<Contention>,
     /// Wake-ups.
     pub woken: Vec<Woken>,
-    /// How often something did not fit into a table.
+    /// Events dropped because a table was full.
     pub lost: u64,
 }
 
-/// Watches the programs that this process makes.
+/// Traces the programs that this process starts.
 pub struct Watcher {
     links: Vec<Link>,
     object: Object,
@@ -143,7 +135,7 @@ impl std::fmt::Debug for Watcher {
     }
 }
 
-/// What libbpf says while it loads. It takes a function without a place of its own for that.
+/// libbpf's log while it loads. libbpf takes a function without context for it.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 const LOG_LINES: usize = 40;
 
@@ -160,10 +152,10 @@ fn last_lines() -> String {
         .fold(String::new(), |text, line| text + "; " + line)
 }
 
-/// The name space of process numbers that the kernel itself uses: `PROC_PID_INIT_INO`.
+/// Inode of the initial PID namespace: `PROC_PID_INIT_INO`.
 const OUTERMOST: &str = "pid:[4026531836]";
 
-/// Sizes of what stands in the tables: `bpf/trace.bpf.c`.
+/// Sizes of keys and values, as in `bpf/trace.bpf.c`.
 const LOCK_KEY: usize = 16;
 const STACK_MAX: usize = 64;
 
@@ -187,7 +179,7 @@ fn text(bytes: &[u8], at: usize) -> String {
 }
 
 impl Watcher {
-    /// Loads it, without letting it watch yet.
+    /// Loads the program; tracing does not start yet.
     pub fn load() -> Result<Watcher, Error> {
         if std::fs::read_link("/proc/self/ns/pid").is_ok_and(|space| space.as_os_str() != OUTERMOST) {
             return Err(Error::Container);
@@ -213,7 +205,7 @@ impl Watcher {
         Ok(Watcher { links: Vec::new(), object, symbols })
     }
 
-    /// Forgets what was seen, and watches from now on.
+    /// Clears earlier results, and starts tracing.
     pub fn begin(&mut self) -> Result<(), Error> {
         self.links.clear();
         for map in self.object.maps() {
@@ -224,13 +216,13 @@ impl Watcher {
                 }
             }
         }
-        // A CPU may have been left in the middle of an interrupt.
+        // Tracing may have stopped in the middle of an interrupt on some CPU.
         let nothing = vec![vec![0; 4]; libbpf_rs::num_possible_cpus().unwrap_or(1)];
         let depth = self.map("depth", "its count of interrupts")?;
         let put = |source| Error::Use { what: "reset its count of interrupts".to_owned(), source };
         depth.update_percpu(&0u32.to_ne_bytes(), &nothing, MapFlags::ANY).map_err(put)?;
         let attach = |source| Error::Use { what: "look at the kernel's locks".to_owned(), source };
-        // Ends of interrupts before their beginnings.
+        // Attach the ends of interrupts before their beginnings.
         for ends in [true, false] {
             for program in self.object.progs_mut() {
                 if program.name().to_string_lossy().starts_with("end_") == ends {
@@ -241,7 +233,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Watches no longer. What was seen since it began.
+    /// Stops tracing. Returns what was traced since `begin`.
     pub fn end(&mut self) -> Result<Watched, Error> {
         self.links.clear();
         let mut holders: HashMap<Vec<u8>, Vec<Entry>> = HashMap::new();
@@ -292,7 +284,7 @@ impl Watcher {
         MapHandle::try_from(&map).map_err(|source| Error::Use { what: format!("read {what}"), source })
     }
 
-    /// A table of sums: the keys, and how long.
+    /// A map of sums: keys with times.
     fn sums(&self, name: &'static str) -> Result<Vec<Entry>, Error> {
         let map = self.map(name, "its sums")?;
         let keys: Vec<Vec<u8>> = map.keys().collect();

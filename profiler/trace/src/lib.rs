@@ -1,11 +1,11 @@
-//! Where a program is: call stacks of its threads, from copies of their memory, and the names of addresses.
+//! Unwinds call stacks from copies of threads' stacks, and resolves addresses to names.
 //!
-//! [`Images`] are the files that a program is made of. [`Space`] says where these are in a process. [`Images::unwind`] makes a
-//! call stack of a copied stack, and [`Names`] says in which function and line an address is.
+//! [`Images`] are the files of a program. [`Space`] has their mappings in a process. [`Images::unwind`] unwinds a copied stack, and
+//! [`Names`] resolves an address to function and line.
 //!
-//! With the feature `kernel`, [`kernel::Watcher`] tells which of the kernel's locks a program waits for, and who wakes it.
+//! With the feature `kernel`, [`kernel::Watcher`] traces the kernel's locks that a program waits for, and its wake-ups.
 //!
-//! Reads files of programs. Reading a process's memory is its user's to do (`commonhold-live`).
+//! It reads files of programs. Callers read the memory of processes (`commonhold-measure`).
 
 mod image;
 #[cfg(feature = "kernel")]

@@ -1,8 +1,8 @@
-//! The names of addresses: functions, files and lines, variables.
+//! Resolves addresses to functions, source lines and variables.
 //!
-//! Debug information is taken from the file itself, or from where distributions put it: `/usr/lib/debug/.build-id`. Without
-//! any, the table of symbols has the functions, and without that, an address is its file and offset. JIT code is in no file.
-//! Its names are those of a *perf map*, which the program writes: lines of address, size and name.
+//! Debug information comes from the file itself or from `/usr/lib/debug/.build-id`, where distributions install it. Without it, the
+//! symbol table is used, and without that, file and offset. JIT code is named by the program's *perf map*: lines of address, size
+//! and name.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,18 +15,18 @@ use object::{Object, ObjectSymbol, ReadCache, SymbolKind};
 
 use crate::image::{Address, ImageId, Images, Maker};
 
-/// A function that was called, or that is part of one that was.
+/// A called or inlined function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// Its name, or its file and offset.
     pub function: String,
-    /// The source file, as the compiler was given it, and the line.
+    /// The source file, as given to the compiler, and the line.
     pub source: Option<(String, u32)>,
-    /// The base name of the file that it is in.
+    /// The base name of its object file.
     pub module: String,
-    /// What made its code.
+    /// What generated its code.
     pub maker: Maker,
-    /// Nothing tells its name.
+    /// It has no name: `function` is file and offset.
     pub is_unnamed: bool,
 }
 
@@ -39,7 +39,7 @@ impl Frame {
     }
 }
 
-/// Names that were found.
+/// A cache of names.
 #[derive(Default)]
 pub struct Names {
     files: HashMap<ImageId, Named>,
@@ -47,15 +47,15 @@ pub struct Names {
 }
 
 struct Named {
-    /// Debug information that is apart, if any, and that of the file itself.
+    /// Separate debug information, if any, and that of the file itself.
     loaders: Vec<Loader>,
     symbols: Symbols,
 }
 
-/// What tables of symbols say: address, size and name, by address.
+/// Symbols: address, size and name, by address.
 #[derive(Default)]
 struct Symbols {
-    /// Where debug information is apart.
+    /// From separate debug information.
     apart: Option<PathBuf>,
     functions: Vec<(u64, u64, String)>,
     variables: Vec<(u64, u64, String)>,
@@ -68,23 +68,23 @@ impl std::fmt::Debug for Names {
 }
 
 impl Names {
-    /// The functions at an address, those that were put into others first. An address behind a call is of that call.
-    pub fn frames(&mut self, images: &Images, address: Address, is_behind_call: bool) -> &[Frame] {
-        let key = (address, is_behind_call);
+    /// The functions at an address, innermost inlined one first. A return address (`is_return`) belongs to the call before it.
+    pub fn frames(&mut self, images: &Images, address: Address, is_return: bool) -> &[Frame] {
+        let key = (address, is_return);
         if !self.frames.contains_key(&key) {
-            let frames = self.find(images, address, is_behind_call);
+            let frames = self.find(images, address, is_return);
             self.frames.insert(key, frames);
         }
         &self.frames[&key]
     }
 
-    /// Where the function begins that the address is in; none if nothing tells.
+    /// The start of the function at an address; `None` if it is unknown.
     pub fn function(&mut self, images: &Images, address: Address) -> Option<Address> {
         let (begins, _) = found(&self.file(images, address.image).symbols.functions, address.at)?;
         Some(Address { at: begins, ..address })
     }
 
-    /// The variable at an address, and how far into it that is.
+    /// The variable at an address, with an offset: `table+8`.
     pub fn variable(&mut self, images: &Images, address: Address) -> Option<String> {
         let (start, name) = found(&self.file(images, address.image).symbols.variables, address.at)?;
         match address.at - start {
@@ -93,21 +93,21 @@ impl Names {
         }
     }
 
-    /// Where a variable of that name is in a file.
+    /// The address of a variable in a file.
     pub fn address_of(&mut self, images: &Images, image: ImageId, name: &str) -> Option<Address> {
         let variables = &self.file(images, image).symbols.variables;
         let (at, _, _) = variables.iter().find(|(_, _, its)| its == name)?;
         Some(Address { image, at: *at })
     }
 
-    /// Takes from a perf map the names of the JIT code at the `wanted` addresses, which ascend.
+    /// Reads the names of the JIT code at the `wanted` addresses, in ascending order, from a perf map.
     pub fn read_perf_map(&mut self, image: ImageId, text: &[u8], wanted: &[u64]) {
         let symbols = Symbols { functions: of_perf_map(text, wanted), ..Symbols::default() };
         self.files.insert(image, Named { loaders: Vec::new(), symbols });
     }
 
-    fn find(&mut self, images: &Images, address: Address, is_behind_call: bool) -> Vec<Frame> {
-        let probe = address.at.saturating_sub(u64::from(is_behind_call));
+    fn find(&mut self, images: &Images, address: Address, is_return: bool) -> Vec<Frame> {
+        let probe = address.at.saturating_sub(u64::from(is_return));
         let path = images.path(address.image);
         let module = path.rsplit('/').next().unwrap_or(path).to_owned();
         let maker = images.maker(address.image);
@@ -118,7 +118,7 @@ impl Names {
             let Ok(mut inlined) = loader.find_frames(probe) else { continue };
             while let Ok(Some(frame)) = inlined.next() {
                 let name = frame.function.as_ref().and_then(|name| Some(plain(name.raw_name().ok()?)));
-                // A closure that was put into another function has no name but that it is one.
+                // An inlined closure has no other name.
                 let name = name.filter(|name| !name.starts_with("{closure"));
                 let Some(function) = name.or_else(|| symbol.clone()) else { continue };
                 let source = frame.location.and_then(|it| Some((it.file?.to_owned(), it.line?)));
@@ -130,7 +130,7 @@ impl Names {
         }
         let is_unnamed = symbol.is_none();
         let function = symbol.unwrap_or_else(|| match maker {
-            // An address of one run says nothing about the next.
+            // Addresses of JIT code differ from run to run: do not cache them.
             Maker::Program => format!("JIT code of {module}"),
             Maker::Compiler | Maker::Go => format!("{module}+{probe:#x}"),
         });
@@ -142,7 +142,7 @@ impl Names {
             let Some(file) = images.file(id) else {
                 return Named { loaders: Vec::new(), symbols: Symbols::default() };
             };
-            // The process may be gone, and its files with it. What was opened is there.
+            // The process may have ended, and its files may be deleted: use the open file.
             let kept = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
             let symbols = Symbols::of(file);
             let loaders =
@@ -152,12 +152,12 @@ impl Names {
     }
 }
 
-/// A name as it was written.
+/// Demangles a name.
 fn plain(name: std::borrow::Cow<str>) -> String {
     addr2line::demangle_auto(name, None).into_owned()
 }
 
-/// What is at an address: where it begins, and its name. A symbol without a size reaches to the next.
+/// The symbol at an address: its start and name. One without a size extends to the next.
 fn found(symbols: &[(u64, u64, String)], at: u64) -> Option<(u64, &str)> {
     let (start, size, name) =
         symbols.get(symbols.partition_point(|(start, _, _)| *start <= at).checked_sub(1)?)?;
@@ -184,7 +184,7 @@ impl Symbols {
         }
         for all in [&mut symbols.functions, &mut symbols.variables] {
             all.sort();
-            // Of several names for one address, the last is that with the largest size.
+            // Of several symbols at one address, the largest comes last.
             all.reverse();
             all.dedup_by_key(|(start, _, _)| *start);
             all.reverse();
@@ -193,7 +193,7 @@ impl Symbols {
     }
 }
 
-/// Where distributions put debug information.
+/// The path of separate debug information.
 fn apart(id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = id.split_first()?;
     let hex = rest.iter().fold(String::new(), |mut hex, byte| {
@@ -203,7 +203,7 @@ fn apart(id: &[u8]) -> Option<PathBuf> {
     Some(Path::new("/usr/lib/debug/.build-id").join(format!("{first:02x}")).join(hex + ".debug"))
 }
 
-/// What a perf map says of these addresses: `7f00a010 40 name`, in hexadecimal digits. JIT code moves, and later lines hold.
+/// Names of these addresses in a perf map: lines `7f00a010 40 name`, in hexadecimal. JIT code moves, so later lines win.
 fn of_perf_map(text: &[u8], wanted: &[u64]) -> Vec<(u64, u64, String)> {
     let mut found: Vec<(u64, u64, String)> = Vec::new();
     for line in text.split(|byte| *byte == b'\n') {
@@ -226,10 +226,10 @@ fn of_perf_map(text: &[u8], wanted: &[u64]) -> Vec<(u64, u64, String)> {
     found
 }
 
-/// More of a name in a perf map helps nobody.
+/// Names in a perf map are cut at this length.
 const NAME_MAX: usize = 512;
 
-/// Libraries that locks are made of. Of the virtual machine of Java's, the caller is the program.
+/// Libraries that implement locks. For the JVM, its caller is the program.
 const LIBRARIES: [&str; 10] = [
     "libc.so",
     "libc-",
@@ -265,12 +265,12 @@ const FUNCTIONS: [&str; 21] = [
     "sem_",
     "__new_sem",
 ];
-/// Where compilers keep the sources of their libraries.
+/// Source directories of standard libraries.
 const SOURCES: [&str; 4] = ["/rustc/", "/library/std/", "/library/core/", "/include/c++/"];
 
-/// Packages of Go's.
+/// Packages of Go's runtime.
 const GO: [&str; 4] = ["runtime.", "sync.", "sync/", "internal/"];
-/// Of JIT code: packages of Java's, as either sort of name has them, and pieces of its virtual machine.
+/// In JIT code: packages of the Java library in both notations, and stubs of the JVM.
 const JIT: [&str; 9] = [
     "java.util.concurrent.",
     "Ljava/util/concurrent/",
@@ -284,13 +284,13 @@ const JIT: [&str; 9] = [
 ];
 const STUBS: [&str; 2] = ["_Java", " Runtime1 stub"];
 
-/// The function of JIT code without the type that it returns and its arguments: `void Queue.take(int)` is `Queue.take`.
+/// The name of a JIT function without return type and arguments: `void Queue.take(int)` becomes `Queue.take`.
 fn method(function: &str) -> &str {
     let named = function.split_once('(').map_or(function, |(named, _)| named);
     named.trim_end().rsplit(' ').next().unwrap_or(named)
 }
 
-/// Whether a function is of a library that locks are made of, and not of the program.
+/// Whether a function belongs to a library that implements locks, not to the program.
 pub fn is_plumbing(frame: &Frame) -> bool {
     let has = |names: &[&str], function: &str| names.iter().any(|name| function.starts_with(name));
     let is_makers = match frame.maker {
@@ -351,7 +351,7 @@ mod tests {
         ] {
             assert!(of(Maker::Program, function), "{function}");
         }
-        // Neither what it returns nor what it is given is the function.
+        // Return type and arguments are not the function.
         assert!(!of(
             Maker::Program,
             "java.util.concurrent.locks.Lock Main.take(java.util.concurrent.locks.Lock)"
@@ -365,7 +365,7 @@ mod tests {
         let of = |wanted: &[u64]| of_perf_map(text, wanted);
         let named = |start, size, name: &str| (start, size, name.to_owned());
         assert_eq!(of(&[0x200f]), [named(0x2000, 0x10, "void Main.take(int)")]);
-        // Code moved there: the later line holds where they meet.
+        // Code moved there: the later line wins where they overlap.
         assert_eq!(of(&[0x1008, 0x1018]), [named(0x1010, 0x20, "new\u{fffd}")]);
         assert_eq!(of(&[0x1008]), [named(0x1000, 0x20, "old name")]);
         assert_eq!(of(&[0x2010, 0x2fff, 0x3008, 0x5000]), []);
@@ -378,7 +378,7 @@ mod tests {
         std::hint::black_box(41) + 1
     }
 
-    /// What returns to the very beginning of a function was called at the end of the one before.
+    /// A return address at the start of a function belongs to a call at the end of the function before.
     #[test]
     fn an_address_behind_a_call_is_of_that_call() {
         assert_eq!(somewhere(), 42);
@@ -386,8 +386,8 @@ mod tests {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let space = crate::Space::of(&maps, "", &mut images);
         let begins = space.code(somewhere as fn() -> u64 as usize as u64).unwrap_or_else(|| panic!("{maps}"));
-        let mut at = |is_behind_call| -> bool {
-            let frames = names.frames(&images, begins, is_behind_call);
+        let mut at = |is_return| -> bool {
+            let frames = names.frames(&images, begins, is_return);
             frames.iter().any(|frame| frame.function.contains("somewhere"))
         };
         assert!(at(false));

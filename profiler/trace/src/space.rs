@@ -1,10 +1,10 @@
-//! What is mapped where in a process.
+//! The memory mappings of a process.
 
 use std::collections::HashMap;
 
 use crate::image::{Address, ImageId, Images};
 
-/// A part of a process's memory.
+/// A mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mapping {
     start: u64,
@@ -14,17 +14,17 @@ struct Mapping {
     is_shared: bool,
     device: (u32, u32),
     inode: u64,
-    /// Empty where the kernel names nothing.
+    /// Empty for anonymous memory.
     path: String,
 }
 
 impl Mapping {
-    /// It has a file that can be opened.
+    /// Its file can be opened.
     fn has_file(&self) -> bool {
         self.path.starts_with('/') && !self.path.ends_with(DELETED)
     }
 
-    /// Its code comes from no file: the program generated it while it ran.
+    /// Executable and in no file: JIT code.
     fn is_jit(&self) -> bool {
         let is_memory = |name: &str| self.path.starts_with(name);
         self.is_code
@@ -33,50 +33,50 @@ impl Mapping {
     }
 }
 
-/// What the kernel puts behind the path of a file that is gone.
+/// The suffix of the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// A byte of memory that several processes may have mapped, at different addresses: its file, and where in it.
+/// A location in shared memory, which processes may have mapped at different addresses: file and offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shared {
-    /// The file system's device, by its two numbers. Memory without a file has one, too.
+    /// Major and minor number of the file system's device, which anonymous shared memory has too.
     pub device: (u32, u32),
-    /// The file's number there.
+    /// The inode.
     pub inode: u64,
-    /// The place in the file.
+    /// The offset.
     pub offset: u64,
 }
 
 impl Shared {
-    /// What is there, by the path of its file: `/dev/shm/pool+0x40`. Memory without a file has no name.
+    /// Its name, `/dev/shm/pool+0x40`; `None` for anonymous memory.
     pub fn name(&self, path: &str) -> Option<String> {
         (!path.is_empty()).then(|| format!("{path}+{:#x}", self.offset))
     }
 }
 
-/// A file's place in a process.
+/// A file in a process.
 #[derive(Debug, Clone, Copy)]
 struct Placed {
     image: ImageId,
-    /// What is to be added to an address in the file.
+    /// Load bias: address in the process minus address in the file.
     bias: u64,
 }
 
-/// A process's memory.
+/// The address space of a process.
 #[derive(Debug, Default)]
 pub struct Space {
     /// By address.
     code: Vec<(u64, u64, Placed)>,
     placed: Vec<Placed>,
-    /// By address: mappings that are shared.
+    /// Shared mappings, by address.
     shared: Vec<Mapping>,
-    /// By address: code that is in no file, and whose it is.
+    /// JIT code by address, and its image.
     jit: Vec<(u64, u64)>,
     jit_image: Option<ImageId>,
 }
 
 impl Space {
-    /// Of what /proc/PID/maps says. Files are read in the process's own tree of files, `/proc/PID/root`, if they are there.
+    /// From the text of /proc/PID/maps. Files are read below `root`, the process's root directory, if they exist there.
     pub fn of(maps: &str, root: &str, images: &mut Images) -> Space {
         let (mut space, mut opened) = (Space::default(), HashMap::new());
         for mapping in maps.lines().filter_map(parse) {
@@ -113,17 +113,17 @@ impl Space {
         !self.jit.is_empty()
     }
 
-    /// Addresses of JIT code belong to that image from now on.
+    /// Assigns the JIT code to an image.
     pub fn set_jit(&mut self, image: Option<ImageId>) {
         self.jit_image = image;
     }
 
-    /// The files that are mapped, and what is to be added to an address in each.
+    /// The mapped files, with their load bias.
     pub fn files(&self) -> impl Iterator<Item = (ImageId, u64)> + '_ {
         self.placed.iter().map(|placed| (placed.image, placed.bias))
     }
 
-    /// What file, and where in it, an address of code is.
+    /// The file and the address in it of a code address.
     pub fn code(&self, address: u64) -> Option<Address> {
         let of_file = || {
             let at = self.code.partition_point(|(start, _, _)| *start <= address).checked_sub(1)?;
@@ -138,7 +138,7 @@ impl Space {
         of_file().or_else(of_jit)
     }
 
-    /// Where an address is that other processes may have mapped as well, and the path of that file; an empty one has none.
+    /// The location of an address in a shared mapping, and the path of its file, which is empty for anonymous memory.
     pub fn shared(&self, address: u64) -> Option<(Shared, &str)> {
         let at = self.shared.partition_point(|mapping| mapping.start <= address).checked_sub(1)?;
         let mapping = self.shared.get(at).filter(|mapping| address < mapping.end)?;
@@ -147,7 +147,7 @@ impl Space {
         Some((Shared { device: mapping.device, inode: mapping.inode, offset }, path))
     }
 
-    /// The same of a variable. Memory that begins as zeros has no file, but a place in one.
+    /// The file and the address in it of a data address, .bss included.
     pub fn data(&self, address: u64, images: &Images) -> Option<Address> {
         let of = |placed: &Placed| {
             let at = address.wrapping_sub(placed.bias);

@@ -1,17 +1,24 @@
-//! The names of places in the kernel.
+//! Names of kernel functions and variables (/proc/kallsyms).
 
 use std::io;
 
-use crate::kernel::Place;
+/// A call site in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The function.
+    pub function: String,
+    /// What entered the kernel: `rename(2)`, or `page fault`.
+    pub call: Option<String>,
+}
 
-/// What /proc/kallsyms says: addresses and names, by address.
+/// Addresses and names, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Symbols {
     code: Vec<(u64, String)>,
     data: Vec<(u64, String)>,
 }
 
-/// Functions that locks, waiting and looking are made of: the place is who called them.
+/// Prefixes of functions that implement locks, waiting and tracing: the call site is their caller.
 const PLUMBING: [&str; 35] = [
     "bpf_",
     "__bpf",
@@ -49,11 +56,11 @@ const PLUMBING: [&str; 35] = [
     "out_of_line_wait",
     "lock_mm_and_find_vma",
 ];
-/// Beginnings of names that are functions of their own all the same.
+/// Exceptions to these prefixes.
 const NO_PLUMBING: [&str; 1] = ["down_trylock"];
 
 impl Symbols {
-    /// Reads them. Without the right to know addresses, all are 0.
+    /// Reads them. Without the privilege to see addresses, all are 0, which is an error.
     pub(crate) fn read() -> io::Result<Symbols> {
         let text = std::fs::read_to_string("/proc/kallsyms")?;
         let symbols = Symbols::of(&text);
@@ -83,10 +90,10 @@ impl Symbols {
     }
 
     fn function(&self, address: u64) -> Option<&str> {
-        // An address is behind a call.
+        // A return address follows the call.
         let at = self.code.partition_point(|(start, _)| *start < address).checked_sub(1)?;
         let name = self.code.get(at).map(|(_, name)| name.as_str())?;
-        // What a compiler made of a function is that function.
+        // A compiler's clone of a function (`.isra.0`) is named as the function.
         Some(name.split_once('.').map_or(name, |(name, _)| name))
     }
 
@@ -97,7 +104,7 @@ impl Symbols {
         Some(if *start == address { name.clone() } else { format!("{name}+{}", address - start) })
     }
 
-    /// The first function of a stack, innermost first, that is no lock's.
+    /// The innermost function of a stack that is not part of a lock.
     pub(crate) fn place(&self, stack: &[u64]) -> Option<Place> {
         let names: Vec<&str> = stack.iter().filter_map(|address| self.function(*address)).collect();
         let is_plumbing =

@@ -1,17 +1,16 @@
-//! From a copy of a thread's stack to its calls.
+//! Unwinds a copy of a thread's stack.
 //!
-//! Problem: the kernel tells of a thread that sleeps where it is and where its stack ends. It does not tell its other
-//! registers, of which one, the frame pointer, may be needed to find the caller's frame.
+//! Problem: the kernel shows only the instruction pointer and the stack pointer of a sleeping thread. The frame pointer may be needed
+//! to find the caller's frame.
 //!
-//! Algorithm: the tables that a compiler makes for exceptions (`.eh_frame`) say how far a function's frame reaches from the
-//! stack pointer or the frame pointer, and where the caller's frame pointer was saved. Where the frame pointer is needed and
-//! not known, the stack is searched: the function was called, so its return address stands behind a call of it. Where no
-//! call names the function, as through a pointer, the first return address behind any call counts.
+//! Algorithm: exception tables (`.eh_frame`) give the size of a frame relative to the stack or frame pointer, and where the caller's
+//! frame pointer was saved. If the frame pointer is needed but unknown, the stack is scanned for a return address that follows a
+//! call of the function; if no call names the function, as through a pointer, for the first return address that follows any call.
 //!
-//! Where there is no table, as for JIT code, callers are found by the search, too. Go's functions have none, but keep frame
-//! pointers: from the first caller on that the search finds, these are followed.
+//! Code without a table, such as JIT code, is unwound by the scan too. Go's functions have no tables but keep frame pointers, which
+//! are followed from the first caller that the scan finds.
 //!
-//! Limits: x86-64. Callers that the search finds in code without a table may be missed or be too many.
+//! Limits: x86-64. In code without a table the scan may miss callers or find stale ones.
 
 use crate::image::{Address, Base, CALL_MAX, Images, Maker, Row};
 use crate::space::Space;
@@ -19,20 +18,20 @@ use crate::space::Space;
 /// Registers of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registers {
-    /// Where it is.
+    /// Instruction pointer.
     pub at: u64,
-    /// Where its stack ends.
+    /// Stack pointer.
     pub stack: u64,
-    /// Its frame pointer, if it is known.
+    /// Frame pointer, if known.
     pub frame: Option<u64>,
 }
 
-/// A copy of a thread's stack, from its end on.
+/// A copy of a thread's stack, from the stack pointer on.
 #[derive(Debug, Clone, Copy)]
 pub struct Stack<'a> {
-    /// Where it ends, at the lowest address.
+    /// Address of the first byte.
     pub from: u64,
-    /// What is there.
+    /// The bytes.
     pub bytes: &'a [u8],
 }
 
@@ -45,23 +44,23 @@ impl Stack<'_> {
 }
 
 const DEPTH_MAX: usize = 64;
-/// How many words are searched for a return address.
+/// Words scanned for a return address.
 const SEARCH_MAX: u64 = 1024;
 
-/// Calls that are on a stack.
+/// The calls on a stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Calls {
-    /// Where the thread is, and where it was called from, innermost first. Addresses but the first are those behind calls.
+    /// Instruction pointer, then return addresses, innermost first.
     pub at: Vec<Address>,
-    /// The last one is the thread's first function.
+    /// Unwinding reached the thread's first function.
     pub is_whole: bool,
 }
 
-/// Reads the code before an address of a process, which no file has.
+/// Reads code before an address of a process that is in no file.
 pub type CodeBefore<'a> = &'a dyn Fn(u64) -> Option<[u8; CALL_MAX]>;
 
 impl Images {
-    /// Where a thread is, and where it was called from.
+    /// Unwinds a stack.
     pub fn unwind(&mut self, space: &Space, stack: Stack, registers: Registers, jit: CodeBefore) -> Calls {
         let (mut calls, mut is_whole) = (Vec::new(), false);
         let mut now = registers;
@@ -70,7 +69,7 @@ impl Images {
             if !cfg!(target_arch = "x86_64") {
                 break;
             }
-            // Behind a call may be another function already.
+            // A return address may already be in the next function.
             let back = u64::from(calls.len() > 1);
             let row = self.row(Address { at: address.at.wrapping_sub(back), ..address });
             is_whole = row.is_some_and(|row| row.is_first);
@@ -103,7 +102,7 @@ impl Images {
             });
             // Else its own frame is as long as it happens to be.
             let at = framed.or_else(|| self.search(space, stack, now.stack, None, jit))?;
-            // Without a frame of its own, the caller's frame pointer is still in its register.
+            // Without a frame, the register still has the caller's frame pointer.
             let saved =
                 if at > now.stack { stack.word(at - 8).filter(|frame| *frame > at) } else { now.frame };
             return Some(Registers { at: stack.word(at)?, stack: at + 8, frame: saved.filter(|_| is_go) });
@@ -122,7 +121,7 @@ impl Images {
         Some(Registers { at: stack.word(end.checked_sub(8)?)?, stack: end, frame })
     }
 
-    /// The call that a word of a stack returns behind, if it is a return address.
+    /// The call before the address in a word of the stack, if it is a return address.
     fn call(&self, space: &Space, word: u64, jit: CodeBefore) -> Option<Call> {
         let address = space.code(word)?;
         let before = match self.maker(address.image) {
@@ -132,7 +131,7 @@ impl Images {
         called(before, address.at)
     }
 
-    /// Where on the stack a return address is: best, one behind a call of that function.
+    /// Scans the stack for a return address, preferring one that follows a call of that function.
     fn search(
         &self,
         space: &Space,
@@ -158,19 +157,19 @@ impl Images {
 /// A call in a program's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
-    /// Of the function at that address.
+    /// A direct call.
     Of(u64),
-    /// Of one that a register or a place in memory has.
+    /// An indirect call.
     Through,
 }
 
-/// The call that these bytes end in.
+/// The call that these bytes end with.
 fn called(before: [u8; CALL_MAX], behind: u64) -> Option<Call> {
     if before[2] == 0xe8 {
         let far = i32::from_le_bytes([before[3], before[4], before[5], before[6]]);
         return behind.checked_add_signed(i64::from(far)).map(Call::Of);
     }
-    // `call` through a register or memory: ff /2, with what the form of its operand takes.
+    // Indirect `call`: ff /2, with the length of its operand.
     let is_call = |length: usize| {
         let (code, form) = (before[CALL_MAX - length], before[CALL_MAX - length + 1]);
         let (mode, base) = (form >> 6, form & 7);
@@ -192,7 +191,7 @@ mod tests {
 
     #[test]
     fn calls_are_told_from_other_code() {
-        // call -16; call *%rax; call *0x8(%rbx); call *0x1000(%rip); and some that are none.
+        // call -16; call *%rax; call *0x8(%rbx); call *0x1000(%rip); and some that are no calls.
         assert_eq!(called([0x90, 0x90, 0xe8, 0xf0, 0xff, 0xff, 0xff], 0x1000), Some(Call::Of(0xff0)));
         assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xd0], 0x1000), Some(Call::Through));
         assert_eq!(called([0x90, 0x90, 0x90, 0x90, 0xff, 0x53, 0x08], 0x1000), Some(Call::Through));

@@ -8,7 +8,6 @@ mod confine;
 mod kept;
 pub mod kernel;
 mod pages;
-pub mod program;
 mod seats;
 pub mod standing;
 mod stops;

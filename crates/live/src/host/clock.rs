@@ -12,7 +12,7 @@ pub fn now() -> Time {
 
 /// The middle of a clock tick since boot, by [`now`]'s clock: of a process's start. Without the time for which the machine was
 /// suspended since boot, which ticks count.
-pub(crate) fn of_ticks(ticks: u64) -> Time {
+pub fn of_ticks(ticks: u64) -> Time {
     const TICK_NS: u64 = 10_000_000; // USER_HZ is 100 on every architecture that Linux still has
     let suspended = read(libc::CLOCK_BOOTTIME).unwrap_or(0).saturating_sub(now());
     ticks.saturating_mul(TICK_NS).saturating_add(TICK_NS / 2).saturating_sub(suspended)

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, ResolveFlags, SeekFrom};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
 
 use super::files::File;
@@ -76,15 +76,6 @@ impl Dir {
         pass(Kind::Open, About::In(&self.path, name))?;
         let file = rustix::fs::openat(&self.dir, name, FILE, Mode::empty())?;
         Ok(File::of(file, self.path.join(name)))
-    }
-
-    /// Finds what is at a path below it, which is its own root for that: neither links nor `..` lead out. A symbolic link at
-    /// the end is not followed. Nothing is opened: a FIFO is not waited for.
-    pub(super) fn find_below(&self, name: &str) -> Result<OwnedFd, Errno> {
-        pass(Kind::Open, About::In(&self.path, name))?;
-        let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        rustix::fs::openat2(&self.dir, name, how, Mode::empty(), within)
     }
 
     /// Reads a file in it into a buffer, which grows up to `most` bytes; the length of what was read. A read that does not

@@ -1,5 +1,4 @@
-//! The processor's own counters (`perf_event_open(2)`): whether they can be read, and for how much of a program's CPU time
-//! the processor waited.
+//! The processor's performance counters (`perf_event_open(2)`): whether they can be read, and what they count of a thread.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -9,23 +8,24 @@ use super::tamper::{About, Kind, pass};
 /// `struct perf_event_attr` as far as `PERF_ATTR_SIZE_VER3`, which kernels accept since Linux 3.7
 /// (`include/uapi/linux/perf_event.h`). The C library has no definition of it.
 #[repr(C)]
-#[derive(Default)]
-pub(super) struct Attributes {
-    pub(super) kind: u32,
-    pub(super) size: u32,
-    pub(super) config: u64,
-    pub(super) sample_period: u64,
-    pub(super) sample_type: u64,
-    pub(super) read_format: u64,
-    pub(super) flags: u64,
-    pub(super) wakeup_events: u32,
-    pub(super) breakpoint_type: u32,
-    pub(super) config1: u64,
-    pub(super) config2: u64,
-    pub(super) branch_sample_type: u64,
-    pub(super) sample_regs_user: u64,
-    pub(super) sample_stack_user: u32,
-    pub(super) clock_id: i32,
+#[derive(Debug, Default)]
+#[allow(missing_docs, reason = "the fields are those of the kernel's header")]
+pub struct Attributes {
+    pub kind: u32,
+    pub size: u32,
+    pub config: u64,
+    pub sample_period: u64,
+    pub sample_type: u64,
+    pub read_format: u64,
+    pub flags: u64,
+    pub wakeup_events: u32,
+    pub breakpoint_type: u32,
+    pub config1: u64,
+    pub config2: u64,
+    pub branch_sample_type: u64,
+    pub sample_regs_user: u64,
+    pub sample_stack_user: u32,
+    pub clock_id: i32,
 }
 
 const SIZE: u32 = 96;
@@ -41,42 +41,14 @@ const CACHE_MISSES: u64 = 3;
 const INSTRUCTIONS: u64 = 1;
 
 /// Bits of `flags`: not started; not counting in the kernel or a hypervisor, which ordinary users may not watch.
-pub(super) const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
+pub const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
 
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
 
-/// `PERF_COUNT_HW_CPU_CYCLES`, and `PERF_COUNT_HW_STALLED_CYCLES_BACKEND`: those in which nothing could be finished, since
-/// the processor waited, mostly for memory.
-const CYCLES: u64 = 0;
-const STALLED: u64 = 8;
-
-/// Bits of `flags`: threads and processes that it starts later count too; the kernel and a hypervisor do not.
-const INHERIT_USER_ONLY: u64 = 1 << 1 | 1 << 5 | 1 << 6;
-
-/// Counts how much of its CPU time a program waits for memory, outside of the kernel.
-#[derive(Debug)]
-pub(crate) struct Stalls {
-    cycles: OwnedFd,
-    stalled: OwnedFd,
-}
-
-impl Stalls {
-    /// Begins to count for a process that has just begun; 0 is the calling thread. Errors are the kernel's: `ENOENT` when
-    /// the processor, or the virtual machine, has no such counter, `EACCES` when kernel.`perf_event_paranoid` forbids it.
-    pub(crate) fn of(pid: u32) -> io::Result<Stalls> {
-        Ok(Stalls { cycles: count(HARDWARE, CYCLES, pid)?, stalled: count(HARDWARE, STALLED, pid)? })
-    }
-
-    /// Stalled cycles, and all.
-    pub(crate) fn read(&self) -> io::Result<(u64, u64)> {
-        Ok((value(&self.stalled)?, value(&self.cycles)?))
-    }
-}
-
 /// Bits of `flags`: threads that it starts later count too, other processes do not (since Linux 5.13); the kernel and a
 /// hypervisor do not.
-const INHERIT_THREADS_USER_ONLY: u64 = INHERIT_USER_ONLY | 1 << 35;
+const INHERIT_THREADS_USER_ONLY: u64 = 1 << 1 | 1 << 5 | 1 << 6 | 1 << 35;
 
 /// Bits of `read_format`: for how long it was to count, and for how long it did, since there may be more counters than the
 /// processor has.
@@ -136,19 +108,6 @@ fn scaled(count: u64, wanted_ns: u64, counted_ns: u64) -> Option<u64> {
     Some(u64::try_from(whole.checked_div(u128::from(counted_ns))?).unwrap_or(u64::MAX))
 }
 
-/// Opens a counter of a program's, running.
-fn count(kind: u32, config: u64, pid: u32) -> io::Result<OwnedFd> {
-    pass(Kind::Open, About::Process(pid))?;
-    open(&Attributes { kind, config, flags: INHERIT_USER_ONLY, ..Attributes::default() }, pid)
-}
-
-/// What a counter has counted.
-fn value(counter: &OwnedFd) -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let read = rustix::io::read(counter, &mut bytes)?;
-    if read == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-}
-
 /// Whether this process may count such an event of its own. Errors are the kernel's: `ENOENT` when the processor, or the
 /// virtual machine, has no counter for it, `EACCES` when kernel.`perf_event_paranoid` forbids it.
 pub(crate) fn counts_own(event: Event) -> io::Result<()> {
@@ -158,7 +117,7 @@ pub(crate) fn counts_own(event: Event) -> io::Result<()> {
 }
 
 /// Opens a counter for a process or thread, on whatever CPU it runs; 0 is the calling thread.
-pub(super) fn open(attributes: &Attributes, pid: u32) -> io::Result<OwnedFd> {
+pub fn open(attributes: &Attributes, pid: u32) -> io::Result<OwnedFd> {
     let attributes = Attributes { size: SIZE, ..*attributes };
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
     let (any_cpu, no_group) = (-1, -1);
@@ -177,40 +136,9 @@ pub(super) fn open(attributes: &Attributes, pid: u32) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// Of the counters that every machine has: `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_PAGE_FAULTS`.
-    #[test]
-    fn a_counter_has_what_threads_that_are_started_later_did() {
-        let faults = match count(1, 2, 0) {
-            Ok(faults) => faults,
-            Err(error) => {
-                // A sandbox may forbid them all.
-                assert!(
-                    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::ENOSYS)),
-                    "{error}"
-                );
-                return;
-            }
-        };
-        let before = value(&faults).unwrap();
-        let touch = || std::hint::black_box(vec![1u8; 8 << 20]).len();
-        assert_eq!(std::thread::spawn(touch).join().unwrap(), 8 << 20);
-        assert!(value(&faults).unwrap() > before, "{before}");
-    }
-
     #[test]
     fn what_was_not_counted_is_made_up_for() {
         assert_eq!((scaled(10, 300, 100), scaled(10, 100, 100)), (Some(30), Some(10)));
         assert_eq!((scaled(0, 100, 0), scaled(0, 100, 100)), (None, Some(0)), "no count is not a count of 0");
-    }
-
-    #[test]
-    fn counters_that_are_not_there_are_an_answer() {
-        match Stalls::of(0) {
-            Ok(stalls) => {
-                let (stalled, cycles) = stalls.read().unwrap();
-                assert!(stalled <= cycles.saturating_mul(2), "{stalled} of {cycles}");
-            }
-            Err(error) => assert!(error.raw_os_error().is_some(), "{error}"),
-        }
     }
 }

@@ -121,7 +121,7 @@ impl Pinned {
     }
 
     /// Becomes readable when it ends.
-    pub(crate) fn descriptor(&self) -> &OwnedFd {
+    pub fn descriptor(&self) -> &OwnedFd {
         &self.process
     }
 }

@@ -11,19 +11,15 @@
 //! and belong to anybody. [`read_trusted`] is the latter for a contract that is to be in force: for root, neither
 //! the file nor a directory on its canonical path may be writable by anybody else, as sshd demands of its own files.
 //!
-//! [`read_left`] is for a file that a process left for others in its own tree of files, where it may have put anything.
-//!
 //! Properties (tested): each refusal is immediate and has its reason; no more is read than the bound.
 //!
 //! Limits: an access control list counts as far as the mode shows it, which has its mask in the bits of the group.
 
 use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::dir::Dir;
 use super::files::{File, bounded};
 use super::tamper::{About, Kind, pass};
 
@@ -84,33 +80,6 @@ pub fn read_trusted(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     read(file, bytes_max)
-}
-
-/// Reads a file that a process left at a path below the root of its tree of files, no earlier than `since_s` (seconds since
-/// 1970). Links do not lead out of that tree.
-///
-/// Errors: `InvalidInput` where it is no regular file, belongs to none of these owners, or is older; `FileTooLarge` above
-/// `bytes_max`; else what the kernel answers.
-pub(crate) fn read_left(
-    root: &Dir,
-    name: &str,
-    owners: &[u32],
-    since_s: i64,
-    bytes_max: u64,
-) -> io::Result<Vec<u8>> {
-    let found = fs::File::from(root.find_below(name)?);
-    let facts = found.metadata()?;
-    regular(&facts)?;
-    if !owners.contains(&facts.uid()) {
-        return Err(refuse(format!("it belongs to another user (uid {})", facts.uid())));
-    }
-    if facts.mtime() < since_s {
-        return Err(refuse("it is older than the program: another one left it there".to_owned()));
-    }
-    bounded(facts.len(), bytes_max)?;
-    // The very file that was examined, whatever its name leads to by now.
-    let same = format!("/proc/self/fd/{}", found.as_raw_fd());
-    read(OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(same)?, bytes_max)
 }
 
 /// Why somebody other than root may change what root reads by this name. `None` for another user than root, who
@@ -190,7 +159,8 @@ fn examine(path: &Path, how: impl Fn(&Path) -> io::Result<Metadata>) -> io::Resu
     how(path)
 }
 
-fn regular(facts: &Metadata) -> io::Result<()> {
+/// Refuses anything but a regular file: `InvalidInput`, with its kind.
+pub fn regular(facts: &Metadata) -> io::Result<()> {
     let kind = facts.file_type();
     let is = match () {
         () if kind.is_file() => return Ok(()),
@@ -309,35 +279,6 @@ pub(crate) mod tests {
         // A file of the kernel's that tells no size.
         assert!(read_input("/proc/self/status".as_ref(), 7).is_err());
         assert!(read_input("/proc/self/status".as_ref(), 1 << 20).unwrap().starts_with(b"Name:"));
-    }
-
-    #[test]
-    fn what_a_process_left_is_read_within_its_own_tree_of_files() {
-        each_impostor(|path, words| {
-            let root = Dir::open(path.parent().unwrap()).unwrap();
-            let left = read_left(&root, "file", &[0, euid()], 0, 1 << 20);
-            // Other names of a file, and others who write to it, are no harm: it is a list of names.
-            if words.contains("not a regular") || words.contains("another user") || words.contains("socket") {
-                assert!(left.unwrap_err().to_string().starts_with(words), "{words}");
-            } else {
-                assert_eq!(left.unwrap(), b"x", "{words}");
-            }
-        });
-        let dir = tempfile::tempdir().unwrap();
-        let root = Dir::open(dir.path()).unwrap();
-        let read = |name: &str, since_s| read_left(&root, name, &[euid()], since_s, 7);
-        fs::create_dir(dir.path().join("inner")).unwrap();
-        fs::write(dir.path().join("inner/file"), "1234567").unwrap();
-        // As a link of a container's leads within the container, and one that climbs does, too.
-        symlink("/inner", dir.path().join("link")).unwrap();
-        symlink("../../../../etc", dir.path().join("out")).unwrap();
-        assert_eq!(read("link/file", 0).unwrap(), b"1234567");
-        assert_eq!(read("out/passwd", 0).unwrap_err().kind(), io::ErrorKind::NotFound);
-        let error = read("link/file", i64::MAX).unwrap_err();
-        assert_eq!(error.to_string(), "it is older than the program: another one left it there");
-        huge(&dir.path().join("huge"));
-        assert_eq!(read("huge", 0).unwrap_err().to_string(), "it has more than 7 bytes");
-        assert_eq!(read("gone", 0).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

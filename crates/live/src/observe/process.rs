@@ -6,7 +6,7 @@
 //! failures of this program itself, such as too many open files. Those are errors, so that no caller mistakes them for
 //! an exit.
 
-mod doing;
+mod locality;
 mod stopped;
 mod usage;
 
@@ -21,7 +21,6 @@ use crate::host::autogroup::Autogroup;
 use crate::host::{Dir, File, Pinned, clock};
 use crate::{LiveError, MORE_FILES};
 
-pub(crate) use doing::{Moment, Spot, group};
 pub use usage::SchedStat;
 pub(crate) use usage::{Resident, Transferred};
 
@@ -180,15 +179,6 @@ impl ProcFs {
         self.parsed(&format!("{pid}/status"), parse_identity)
     }
 
-    /// A process's number where it is from: in a container, another one than here. `None` if it is gone.
-    pub(crate) fn innermost_number(&mut self, pid: u32) -> Result<Option<u32>, LiveError> {
-        let number = |text: &[u8]| {
-            let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"))?;
-            line.split(u8::is_ascii_whitespace).filter_map(parse_number).next_back()
-        };
-        self.parsed(&format!("{pid}/status"), number)
-    }
-
     /// The names of a process's program, where `comm` is what its `stat` says; `None` if it is gone.
     ///
     /// The file is what /proc/PID/exe leads to. The kernel shows that only to a reader that might trace the process; to
@@ -256,8 +246,8 @@ impl ProcFs {
         }
     }
 
-    /// A file's content; `None` if the process it belongs to is gone.
-    fn read(&mut self, name: &str) -> Result<Option<&[u8]>, LiveError> {
+    /// The content of a file below /proc; `None` if the process that it belongs to is gone.
+    pub fn read(&mut self, name: &str) -> Result<Option<&[u8]>, LiveError> {
         match self.fill(name) {
             Ok(len) => Ok(Some(&self.buffer[..len])),
             Err(err) if is_gone(err) => Ok(None),
@@ -265,8 +255,8 @@ impl ProcFs {
         }
     }
 
-    /// The same of a file that has a line for each of many things.
-    fn read_lines(&mut self, name: &str) -> Result<Option<&[u8]>, LiveError> {
+    /// The content of a file with a line for each of many things, such as `maps`; `None` if the process is gone.
+    pub fn read_lines(&mut self, name: &str) -> Result<Option<&[u8]>, LiveError> {
         match self.dir.read_lines(name, &mut self.buffer, FILE_BYTES_MAX) {
             Ok(len) => Ok(Some(&self.buffer[..len])),
             Err(err) if is_gone(err) => Ok(None),

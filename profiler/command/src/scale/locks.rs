@@ -1,6 +1,6 @@
-//! The runs by which is found out what mending a lock would gain.
+//! The experiment with one lock: runs with delays, which predict what removing the bottleneck would gain.
 
-use commonhold_live::apply::program::Wish;
+use commonhold_measure::program::Wish;
 use commonhold_scale::locks::{Cycle, Delay, Locks, Trial};
 use commonhold_scale::states::State;
 use commonhold_scale::study::{Run, Size};
@@ -9,23 +9,22 @@ use super::{Made, Runs};
 use crate::exit::Failure;
 use crate::progress::Progress;
 
-/// Rounds of the experiment at least: with fewer, hardly anything can be told.
+/// Fewest rounds: with fewer, confidence intervals are useless.
 const ROUNDS_MIN: u32 = 3;
-/// How long a hold may become by a delay.
+/// Range of the injected delay.
 const DELAY_NS: std::ops::RangeInclusive<u64> = 100..=20_000_000;
 
-/// The program was to be interrupted.
+/// The study was interrupted.
 pub(super) struct Interrupted;
 
-/// One run, or why there is none.
+/// One run, or why it failed.
 enum Tried {
     Run(Box<Run>, Vec<commonhold_scale::locks::Lock>, u64),
     Failed(String),
 }
 
 impl Runs<'_> {
-    /// Counts the locks of the largest size that was measured, and delays the one that is most suspected. Nothing where no
-    /// size was measured.
+    /// Counts the locks at the largest measured size, and delays the suspect. `None` if no size was measured.
     pub(super) fn try_locks(
         &mut self,
         sizes: &[Size],

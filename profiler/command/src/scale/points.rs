@@ -8,10 +8,10 @@ use crate::exit::{Exit, Failure};
 use crate::load;
 
 const SIZE_MAX: u32 = 65_535;
-/// Bad rows that are shown.
+/// Bad rows listed at most.
 const SHOWN_MAX: usize = 10;
 
-/// Reads a file. All rows that are wrong are told at once.
+/// Reads a file. Reports all malformed rows at once.
 pub(super) fn study(path: &Path) -> Result<Study, Failure> {
     let name = path.display();
     let text = load::text_of(path, "points", "a file of `size,throughput` rows")?;
@@ -50,11 +50,11 @@ fn of(name: &str, points: Vec<(u32, f64)>) -> Study {
     }
 }
 
-/// A line, counted from 1, and what is wrong with it.
+/// A line number from 1, and what is wrong there.
 type Wrong = (usize, String);
 
-/// Rows `size,throughput`, each a run; or the lines that are wrong, and why. The first row may name the columns. Blank lines
-/// and those that begin with `#` count as none.
+/// Parses rows `size,throughput`, each a run. The first row may name the columns. Blank lines and lines that begin with `#` are
+/// ignored. Error: all malformed lines.
 fn parse(text: &str) -> Result<Vec<(u32, f64)>, Vec<Wrong>> {
     let (mut points, mut wrong) = (Vec::new(), Vec::new());
     let mut is_first = true;

@@ -1,15 +1,15 @@
-//! The rate that a program prints: read as a person reads it, or refused.
+//! Parses the rate that a program prints, or rejects it as ambiguous.
 //!
-//! Problem: `--rate 'rate: ([0-9.]+)'` finds `1.9` in `1.9k`, `2` in `2,235.5` and `980` in `980 K/s`. Taken for what the
-//! pattern found, one size does a thousandth of another.
+//! Problem: `--rate 'rate: ([0-9.]+)'` matches `1.9` in `1.9k`, `2` in `2,235.5` and `980` in `980 K/s`. Taken literally, one size
+//! would have a thousandth of the throughput of another.
 //!
-//! Algorithm: what the pattern found says where the number is. The number itself is read from the line: with thousands apart
-//! (`2,235.5`), with an exponent (`1.5e6`), and with a multiple before or in its unit (`1.9k`, `3M/s`, `2.5 MiB/s`, `4 million`).
-//! What stands right at the number and is none of these makes it unreadable. A word after a blank does not.
+//! Algorithm: the match only locates the number. The number is parsed from the line, with thousands separators (`2,235.5`), exponent
+//! (`1.5e6`), and a prefix of its unit or a multiplier word (`1.9k`, `3M/s`, `2.5 MiB/s`, `4 million`). Any other text adjacent to
+//! the number makes it ambiguous; a word after a blank does not.
 
 use regex_lite::Regex;
 
-/// Units that a multiple may stand before.
+/// Units that may have a prefix.
 const UNITS: [&str; 35] = [
     "", "b", "bit", "bits", "byte", "bytes", "bps", "call", "calls", "event", "events", "flop", "flops",
     "hz", "io", "iops", "item", "items", "key", "keys", "lookups", "message", "messages", "msg", "msgs",
@@ -56,7 +56,7 @@ fn number(line: &str, start: usize, end: usize) -> Result<f64, String> {
     }
     let (value, length) = mantissa(rest).ok_or_else(|| NOT_ABOVE_0.to_owned())?;
     if start + length < end && !line.get(start + length..end).unwrap_or("").trim_start().is_empty() {
-        // The pattern's own text goes on: it may be the unit, and nothing else.
+        // The match continues after the number: only a unit may follow.
         let more = line.get(start + length..end).unwrap_or("");
         multiple(more.trim()).ok_or_else(|| format!("goes on with `{}`", more.trim()))?;
     }
@@ -68,7 +68,7 @@ fn number(line: &str, start: usize, end: usize) -> Result<f64, String> {
 
 const NOT_ABOVE_0: &str = "is no number above 0";
 
-/// The number that a text begins with, and how long it is there.
+/// The number at the start of a text, and its length.
 fn mantissa(text: &str) -> Option<(f64, usize)> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let sign = usize::from(text.starts_with('+'));
@@ -76,7 +76,7 @@ fn mantissa(text: &str) -> Option<(f64, usize)> {
     let first = digits(text);
     let mut length = first;
     let mut plain = text.get(..first)?.to_owned();
-    // Thousands apart, all by the same sign.
+    // Thousands separators, all the same character.
     if let Some(apart) = text[length..].chars().next().filter(|c| matches!(c, ',' | '\'' | '_'))
         && (1..=3).contains(&first)
     {
@@ -102,14 +102,14 @@ fn mantissa(text: &str) -> Option<(f64, usize)> {
     Some((plain.parse().ok()?, sign + length))
 }
 
-/// What the text behind a number multiplies it by.
+/// The multiplier of a number, from the text after it.
 fn unit(behind: &str) -> Result<f64, String> {
     let attached = behind.chars().next().filter(|c| !c.is_whitespace());
     let word = behind.split_whitespace().next().unwrap_or("");
     let ends = [';', ')', ']', '}', '"', '|', '<', '\''];
     let word = word.split(ends).next().unwrap_or("").trim_end_matches(['.', ',', ':', '!']);
     match attached {
-        // Digits with a narrow or a fixed blank between them are one number, by which no program should be misread.
+        // Non-breaking and thin spaces may separate thousands: reject them rather than misread the number.
         None if behind.starts_with(['\u{a0}', '\u{202f}', '\u{2009}'])
             && word.starts_with(|c: char| c.is_ascii_digit()) =>
         {
@@ -120,7 +120,7 @@ fn unit(behind: &str) -> Result<f64, String> {
     }
 }
 
-/// What a unit multiplies by; `None` if it is unknown.
+/// The multiplier of a unit; `None` if it is unknown.
 fn multiple(word: &str) -> Option<f64> {
     match word {
         "thousand" => return Some(1e3),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_read_as_a_person_reads_it() {
+    fn separators_exponents_and_units_are_understood() {
         for (line, value) in [
             ("rate: 1.9k", 1_900.0),
             ("rate: 2,235.5", 2_235.5),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_mean_something_else_is_refused() {
+    fn ambiguous_numbers_are_rejected() {
         for line in [
             "rate: 1.2.3",
             "rate: 2.235,5",

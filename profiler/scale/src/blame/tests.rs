@@ -19,10 +19,10 @@ fn lock(name: Option<&str>, waits: &[(&str, u64)]) -> Lock {
 }
 
 /// Two runs of a second each, and of a piece of work each, of threads that live 10 s each.
-fn study(sizes: Vec<(u32, [SeenRun; 2])>) -> Study {
+fn study(sizes: Vec<(u32, [Observed; 2])>) -> Study {
     let mut times = Times::default();
     times.add(State::Lock, 10 * S);
-    let size = |(n, seen): (u32, [SeenRun; 2])| Size {
+    let size = |(n, seen): (u32, [Observed; 2])| Size {
         n,
         cpus: "0".parse().unwrap(),
         step: None,
@@ -31,7 +31,7 @@ fn study(sizes: Vec<(u32, [SeenRun; 2])>) -> Study {
                 wall_ns: S,
                 throughput: 1.0,
                 load: crate::study::Load::default(),
-                watched: Some(Watched { times, seen, ..Watched::default() }),
+                watched: Some(Watched { times, observed: seen, ..Watched::default() }),
             })
             .into(),
         failed: None,
@@ -49,8 +49,8 @@ fn study(sizes: Vec<(u32, [SeenRun; 2])>) -> Study {
     }
 }
 
-fn seen(locks: &[Lock]) -> SeenRun {
-    SeenRun { locks: locks.into(), ..SeenRun::default() }
+fn seen(locks: &[Lock]) -> Observed {
+    Observed { locks: locks.into(), ..Observed::default() }
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn the_chain_goes_from_waker_to_waker_and_ends_in_a_circle_or_outside() {
         wake("idle", Waker::Interrupt, 90),
     ];
     let of = |wakes: &[Wake]| {
-        let run = SeenRun { wakes: wakes.into(), ..SeenRun::default() };
+        let run = Observed { wakes: wakes.into(), ..Observed::default() };
         blame(&study(vec![(4, [run.clone(), run])])).unwrap().chain
     };
     let chain = of(&wakes);
@@ -130,8 +130,12 @@ fn the_chain_goes_from_waker_to_waker_and_ends_in_a_circle_or_outside() {
 
 #[test]
 fn interrupts_and_disks_per_piece_of_work() {
-    let run = |ns: u64, requests: u64| SeenRun {
-        stolen: vec![Stolen { cpu: 3, ns, sources: vec![("TIMER".into(), 50), ("NET_RX".into(), 100)] }],
+    let run = |ns: u64, requests: u64| Observed {
+        interrupts: vec![InterruptTime {
+            cpu: 3,
+            ns,
+            sources: vec![("TIMER".into(), 50), ("NET_RX".into(), 100)],
+        }],
         disks: vec![Disk {
             name: "vda".into(),
             mounts: vec!["/".into()],
@@ -141,7 +145,7 @@ fn interrupts_and_disks_per_piece_of_work() {
             bytes: 0,
         }],
         io_bytes: Some((10, 20)),
-        ..SeenRun::default()
+        ..Observed::default()
     };
     let blame =
         blame(&study(vec![(1, [run(0, 10), run(0, 10)]), (2, [run(S / 10, 40), run(S / 10, 40)])])).unwrap();

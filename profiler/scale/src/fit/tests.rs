@@ -59,8 +59,8 @@ proptest! {
     }
 }
 
-/// Of so many studies with noise, in how many both bands have the truth, in how many the peak's has; and the median error of
-/// the larger part of the curve's bend, in parts of it.
+/// Over `count` noisy studies: how often both intervals contain the truth, how often that of the peak does, and the median relative
+/// error of the dominant term of the curve.
 fn trials(law: Law, noise: f64, repeat: usize, count: u64) -> (u64, u64, f64) {
     let (mut both, mut peak, mut errors) = (0, 0, Vec::new());
     for seed in 0..count {

@@ -8,12 +8,12 @@
 //! share the CPUs equally. Its balance is solved by elimination without subtractions (Grassmann, Taksar and Heyman 1985), so
 //! that durations may differ by any factor. Only a band of the matrix is touched: with n threads that takes about 4 n^4 steps.
 //!
-//! Properties: the throughput is at most the asymptotic bound of the same system, in which nothing is left to chance.
+//! Properties: the throughput is at most the asymptotic bound of the same system, with deterministic durations.
 //!
-//! Limits: more than [`THREADS_MAX`] threads are put down to so many, with a sleep outside that is shorter in proportion: the
-//! bounds of the system stay. Times that are 0 count as a millionth of the whole.
+//! Limits: more than [`THREADS_MAX`] threads are replaced by that many, with a proportionally shorter sleep outside of the lock, which
+//! keeps the asymptotic bounds. A time of 0 counts as a millionth of the cycle.
 
-/// Threads that are followed one by one.
+/// Threads that the chain distinguishes.
 const THREADS_MAX: u32 = 24;
 
 /// What a thread does between one request of the lock and the next.
@@ -21,20 +21,20 @@ const THREADS_MAX: u32 = 24;
 pub(crate) struct System {
     pub(crate) threads: u32,
     pub(crate) cpus: f64,
-    /// Threads of other programs that compute, in the mean. They share the CPUs with these.
+    /// Mean number of competing threads of other programs, which share the CPUs.
     pub(crate) others: f64,
     /// CPU time under the lock.
     pub(crate) hold_cpu: f64,
-    /// Sleep under the lock, and what it takes to hand it over.
+    /// Sleep under the lock, and the hand-over time.
     pub(crate) hold_sleep: f64,
     pub(crate) gap_cpu: f64,
     pub(crate) gap_sleep: f64,
-    /// Whoever waits for the lock computes.
+    /// Waiting threads spin.
     pub(crate) spins: bool,
 }
 
 impl System {
-    /// Without waits.
+    /// The length of a cycle without waits.
     fn cycle(&self) -> f64 {
         self.hold_cpu + self.hold_sleep + self.gap_cpu + self.gap_sleep
     }
@@ -50,7 +50,7 @@ impl System {
         }
     }
 
-    /// What the lock, the CPUs and the threads allow at most.
+    /// The asymptotic bound: what the lock, the CPUs and the threads allow.
     pub(crate) fn bound(&self) -> f64 {
         let (hold, cpu) = (self.hold_cpu + self.hold_sleep, self.hold_cpu + self.gap_cpu);
         let by_lock = if hold > 0.0 { 1.0 / hold } else { f64::INFINITY };
@@ -58,18 +58,18 @@ impl System {
         by_lock.min(by_cpus).min(f64::from(self.threads) / self.cycle())
     }
 
-    /// The CPUs that its threads have if all of them compute.
+    /// The CPUs that its threads get if all of them compute.
     pub(crate) fn cpus_at_most(&self) -> f64 {
         let threads = f64::from(self.threads);
         threads * (self.cpus / (threads + self.others)).min(1.0)
     }
 
-    /// How often the lock is taken per second, if all durations are exponential.
+    /// Acquisitions per second with exponential durations.
     pub(crate) fn throughput(&self) -> f64 {
         self.solve().0
     }
 
-    /// How long a thread waits for a CPU in each cycle, if all durations are exponential.
+    /// Time queued for a CPU per cycle with exponential durations.
     pub(crate) fn queue(&self) -> f64 {
         self.solve().1
     }
@@ -109,7 +109,7 @@ impl System {
         (ends, queued / ends)
     }
 
-    /// What part of a CPU each thread has that computes.
+    /// The part of a CPU that each computing thread gets.
     fn share(&self, q: usize, b: usize, sleeps: bool) -> f64 {
         let waiting = if self.spins { q.saturating_sub(1) } else { 0 };
         let computing = b + usize::from(q > 0 && !sleeps) + waiting;
@@ -139,7 +139,7 @@ impl States {
         self.at(self.threads, 0, true) + 1
     }
 
-    /// How far apart two states are at most between which there is a step.
+    /// Bandwidth: the largest distance of two states with a transition.
     fn width(self) -> usize {
         2 * self.threads + 3
     }
@@ -149,7 +149,7 @@ impl States {
         if q == 0 {
             return b;
         }
-        // n + 1 states without anybody at the lock; then two for each number that computes, n - i + 1 of these for i at it.
+        // n + 1 states with no thread at the lock; for i threads there, two states for each of the n - i + 1 numbers that compute.
         let before = (n + 1) + 2 * ((q - 1) * (n + 1) - (q - 1) * q / 2);
         before + 2 * b + usize::from(sleeps)
     }
@@ -163,11 +163,11 @@ impl States {
     }
 }
 
-/// Rates between states that are near each other.
+/// A band matrix of transition rates.
 struct Chain {
     states: usize,
     width: usize,
-    /// By the state that is left; the middle of each row is the state itself.
+    /// Rows by source state; the middle of each row is the diagonal.
     rows: Vec<f64>,
 }
 
@@ -185,7 +185,7 @@ impl Chain {
         self.rows[index] += rate;
     }
 
-    /// What part of the time each state is.
+    /// The stationary distribution.
     fn balance(mut self) -> Vec<f64> {
         for last in (1..self.states).rev() {
             let near = last.saturating_sub(self.width)..last;

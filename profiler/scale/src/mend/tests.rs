@@ -157,7 +157,7 @@ fn it_says_so_where_nothing_can_be_told() {
     let without: Vec<Trial> = trials.iter().copied().filter(|t| t.delay != Delay::Inside).collect();
     assert_eq!(study(&without, 2, false, true), None);
     assert_eq!(study(&trials[..2], 2, false, true), None);
-    // A lock by whose delays nothing becomes slower is none that the model knows: what is told is told with a wide band.
+    // Delays that slow nothing down contradict the model, so the interval is wide.
     let deaf: Vec<Trial> = trials
         .iter()
         .map(|t| Trial { cycle: Cycle { span_s: trials[0].cycle.span_s, ..t.cycle }, ..*t })
@@ -172,7 +172,7 @@ fn it_says_so_where_nothing_can_be_told() {
 
 #[test]
 fn other_programs_take_cpus_and_that_is_no_hand_over() {
-    // A lock that is in nobody's way, on two CPUs of which others use most.
+    // An uncontended lock, on two CPUs that other programs mostly use.
     let alone = truth(8, 2, [0.02, 0.0, 0.1, 2.0]);
     let system = System { others: 3.0, ..alone.system };
     let beside = Truth { system, busy: true, random: 1.0, ..alone };
@@ -228,7 +228,7 @@ fn bands_have_the_truth_and_no_gain_is_beyond_the_bounds() {
         within += u32::from(found.apart.low <= gain && gain <= found.apart.high);
         for gain in [found.apart, found.half] {
             assert!(gain.low >= 1.0 && gain.low <= gain.times && gain.times <= gain.high, "{found:?}");
-            // The bands of what the CPUs allow are those of the measured times, too.
+            // What the CPUs allow is as uncertain as the measured times.
             assert!(gain.times <= found.cpus_allow.max(1.0) * 1.000_1, "{found:?}");
         }
     }

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What the threads of one program wait for in the kernel, and who wakes them.
+ * Traces which kernel locks the threads of one program wait for, and who wakes them.
  *
- * Problem: a wait for a lock in the kernel, and whose doing it was that a thread could go on, leave no trace that could be
- * read afterwards. They happen up to some hundred thousand times a second: telling each of them would cost more than it is.
+ * Problem: lock waits in the kernel and wake-ups leave no record. They occur up to some hundred thousand times a second, so reporting
+ * each event would cost more than the event itself.
  *
- * Algorithm: everything is summed up here, by where it happened. Of a lock: by the stack of who waits, and by the lock itself
- * where it is a variable of the kernel's. Of a wake-up: by the two names, and by the stack of who slept. A process is of
- * the program if the process that made it is, and the first is made by `maker`.
+ * Algorithm: events are aggregated here. Lock waits: by the waiter's stack, and by the lock if it is a variable of the kernel. Wake-ups:
+ * by the names of waker and sleeper, and by the sleeper's stack. A process belongs to the program if its parent does, and the first
+ * one is started by `maker`.
  *
- * Limits: what does not fit into a table is counted in `lost`. An interrupt that waits for a lock counts to the thread that it
- * interrupted.
+ * Limits: events that do not fit into a table are counted in `lost`. Lock waits of an interrupt count for the interrupted thread.
  */
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -38,7 +37,7 @@ enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
 
 char _license[] SEC("license") = "Dual MIT/GPL";
 
-/* The kernel's types, as far as they are used: fields are found by name. */
+/* The fields of kernel types that are used here; CO-RE relocates them by name. */
 #define CORE __attribute__((preserve_access_index))
 typedef struct { s64 counter; } atomic_long_t;
 struct mutex { atomic_long_t owner; } CORE;
@@ -47,7 +46,7 @@ struct task_struct { s32 pid, tgid; u32 __state; s32 on_cpu; char comm[16]; } CO
 
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
 extern void bpf_task_release(struct task_struct *task) __ksym __weak;
-/* The kernel's own variables are within so many bytes of where it begins. */
+/* The kernel's variables are within this distance of its start. */
 extern const void _stext __ksym;
 #define IMAGE_MAX (128ull << 20)
 
@@ -59,11 +58,11 @@ enum { SPIN = 1, READ = 2, WRITE = 4, RT = 8, PERCPU = 16, MUTEX = 32 };
 #define TABLE_MAX 16384
 #define NAME 16
 
-/* The process that makes the program's first. */
+/* The process that starts the program. */
 const volatile u32 maker;
 
 struct lock_key {
-	u64 lock; /* 0: it is no variable of the kernel's */
+	u64 lock; /* 0: not a variable of the kernel */
 	s32 stack;
 	u32 flags;
 };
@@ -80,7 +79,7 @@ struct waiting {
 	u32 flags;
 	s32 stack;
 	u32 holder_stack; /* 0: none */
-	u32 holder_runs; /* 0: it sleeps, 1: it runs or is ready to, 2: nobody knows */
+	u32 holder_runs; /* 0: it sleeps, 1: it runs or is ready to, 2: unknown */
 	char holder[NAME];
 };
 struct hold_key {
@@ -144,7 +143,7 @@ static void lose(void)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Adds to a sum, which two CPUs may begin at once: then one of them finds it there. */
+/* Adds to a sum. Two CPUs may create it at once: one of them then finds it present. */
 static void add(void *table, const void *key, u64 ns)
 {
 	struct sum one = { ns, 1 };
@@ -174,7 +173,7 @@ int BPF_PROG(made, struct task_struct *parent, struct task_struct *child)
 	return 0;
 }
 
-/* The stack of a thread that sleeps, by a number that is made of it; 0 if there is none. */
+/* Stores the stack of a sleeping thread; returns its hash, or 0. */
 static u32 stack_of(s32 pid)
 {
 	u32 first = 0, hash = 2166136261u;
@@ -199,7 +198,7 @@ static u32 stack_of(s32 pid)
 	return hash;
 }
 
-/* Low bits of an owner are flags. A reader that owns is one of several, and may be gone. */
+/* Low bits of an owner are flags. An owning reader is one of several, and may be gone. */
 #define OWNER_FLAGS 7ull
 #define READER_OWNED 1ull
 
@@ -220,7 +219,7 @@ static void find_holder(void *lock, struct waiting *waiting)
 	holder = (struct task_struct *)(owner & ~OWNER_FLAGS);
 	if (!holder)
 		return;
-	/* It may let go, and end, meanwhile: then this reads what was there, or zeros. */
+	/* It may release the lock and exit meanwhile; then this reads stale data or zeros. */
 	pid = BPF_CORE_READ(holder, pid);
 	BPF_CORE_READ_STR_INTO(&waiting->holder, holder, comm);
 	waiting->holder_runs = BPF_CORE_READ(holder, on_cpu) || !BPF_CORE_READ(holder, __state);
@@ -237,7 +236,7 @@ int BPF_PROG(begins, void *lock, u32 flags)
 
 	if (!is_ours(thread >> 32))
 		return 0;
-	/* A mutex begins to wait twice, first by spinning, and then by sleeping: that is one wait. */
+	/* A mutex starts to wait twice, spinning and then sleeping; this is one wait. */
 	if (bpf_map_lookup_elem(&under_way, &key))
 		return 0;
 	waiting.since = bpf_ktime_get_ns();
@@ -289,8 +288,8 @@ int BPF_PROG(switches, bool preempted, struct task_struct *prev, struct task_str
 }
 
 /*
- * How deep a CPU is in interrupts, in timers that end there, and in what they leave to do. The ends are attached first: one
- * whose beginning was missed counts for nothing.
+ * Nesting depth of interrupts, timers and softirqs of a CPU. The ends are attached first: an end whose beginning was missed is
+ * ignored.
  */
 static int deeper(s32 by)
 {
@@ -331,7 +330,7 @@ int BPF_PROG(wakes_up, struct task_struct *task)
 	struct wake_key key = {};
 	u64 ns;
 
-	/* None but the program's are there. */
+	/* Only threads of the program are in the table. */
 	slept = bpf_map_lookup_elem(&asleep, &tid);
 	if (!slept)
 		return 0;
@@ -339,7 +338,7 @@ int BPF_PROG(wakes_up, struct task_struct *task)
 	key.stack = slept->stack;
 	bpf_probe_read_kernel_str(key.waiter, NAME, task->comm);
 	waker = bpf_get_current_pid_tgid() >> 32;
-	/* The idle task wakes nobody by itself. */
+	/* The idle task itself wakes no thread. */
 	if (in_interrupt() || !waker) {
 		key.who = 2;
 	} else {
