@@ -25,7 +25,7 @@ fn units(n: usize) -> (Contract, Vec<UnitId>, Rights) {
     (contract, ids, rights)
 }
 
-/// So many of one resource.
+/// Tickets of one resource.
 fn just(resource: Resource, tickets: u64) -> PerResource<Option<u64>> {
     let mut all = PerResource::default();
     all[resource] = Some(tickets);
@@ -36,7 +36,7 @@ fn offer(rights: &mut Rights, bid: Bid) -> Result<(), Refused> {
     rights.apply(Change::Offer { bid })
 }
 
-/// What counts of a unit's tickets: CPU and disk.
+/// A unit's effective tickets of CPU and disk.
 fn counts(rights: &Rights, unit: UnitId) -> (u64, u64) {
     let of = |resource| {
         let (lent, got) = rights.lent_and_got(unit, resource);
@@ -45,8 +45,8 @@ fn counts(rights: &Rights, unit: UnitId) -> (u64, u64) {
     (of(Cpu), of(Disk))
 }
 
-/// `a` gives 300 disk for 200 CPU, `b` gives 250 CPU for 300 disk: each gives what the other wants, for the shorter of both
-/// times.
+/// `a` gives 300 disk for 200 CPU, `b` gives 250 CPU for 300 disk: each gives what the other wants, for the
+/// shorter duration.
 #[test]
 fn two_that_fit_are_served_for_their_time() {
     let (_, ids, mut r) = units(3);
@@ -72,7 +72,7 @@ fn two_that_fit_are_served_for_their_time() {
     assert_eq!(r.tickets(a, Cpu), 1_000);
 }
 
-/// What is worth something changes with the deal: of 10 CPUs among two, 6 and 4 while 200 of 1,000 tickets are lent.
+/// Values follow the deal: of 10 CPUs between two, 6 and 4 while 200 of 1,000 tickets are lent.
 #[test]
 fn what_is_lent_counts_where_it_is() {
     let (_, ids, mut r) = units(2);
@@ -90,7 +90,8 @@ fn what_is_lent_counts_where_it_is() {
     assert!(matches!(r.settle(1)[..], [Trade::Undone { why: Ending::Ended, .. }]));
 }
 
-/// CPU for disk, disk for memory, memory for CPU: three are served together, and an offer to one unit is not.
+/// CPU for disk, disk for memory, memory for CPU: three are served together, and an offer restricted to one
+/// partner is not.
 #[test]
 fn a_ring_of_three_is_served() {
     let (_, ids, mut r) = units(4);
@@ -107,7 +108,7 @@ fn a_ring_of_three_is_served() {
         ((990, 1_020), (1_000, 980), (1_010, 1_000))
     );
     assert_eq!((r.lent_and_got(two, Memory), r.lent_and_got(three, Memory)), ((0, 20), (20, 0)));
-    // The offer to one unit is left: that unit alone can take it.
+    // The restricted offer remains: only its partner can match it.
     offer(&mut r, bid(two, so_many(10, Disk), so_many(10, Cpu))).unwrap();
     assert_eq!(r.settle(0).len(), 1);
     offer(&mut r, bid(four, so_many(10, Disk), so_many(10, Cpu))).unwrap();
@@ -160,12 +161,12 @@ fn what_is_no_offer_is_refused() {
     offer(&mut r, bid(a, gives, wants)).unwrap();
 }
 
-/// However many units offer as much as they may, one that has no offer yet still finds room.
+/// However many units use up their allowance of offers, a unit without an open offer finds room.
 #[test]
 fn no_units_take_the_room_of_all_others() {
     let (_, units, mut r) = units(200);
     let (gives, wants) = (so_many(1, Disk), so_many(999, Cpu));
-    // 18 of 50 are 900, and the last 100 are for units without an offer.
+    // 18 times 50 are 900, and the last 100 are for units without an offer.
     for unit in &units[..18] {
         for _ in 0..OFFERS_OF_UNIT_MAX {
             offer(&mut r, bid(*unit, gives, wants)).unwrap();
@@ -178,8 +179,8 @@ fn no_units_take_the_room_of_all_others() {
     assert_eq!(offer(&mut r, bid(units[199], gives, wants)), Err(Refused::TooManyOffers));
 }
 
-/// Two offers of the same 600 of 1,000 tickets: the second waits until the first exchange is over. Meanwhile the contract's
-/// own numbers cannot go below what is lent.
+/// Two offers of the same 600 of 1,000 tickets: the second waits until the first exchange ends. Meanwhile the
+/// unit's own tickets cannot fall to what is lent.
 #[test]
 fn what_is_lent_is_not_lent_again() {
     let (_, ids, mut r) = units(2);
@@ -198,14 +199,14 @@ fn what_is_lent_is_not_lent_again() {
     r.set_tickets(a, Disk, 601).unwrap();
     assert_eq!(counts(&r, a).1, 1);
     r.set_tickets(a, Disk, 1_000).unwrap();
-    // The first ends and the second begins at one moment.
+    // The first ends and the second begins at the same time.
     let came = r.settle(100);
     assert!(matches!(came[..], [Trade::Undone { .. }, Trade::Made { .. }]), "{came:?}");
     assert_eq!((r.next(), counts(&r, b)), (Some(200), (990, 1_600)));
 }
 
-/// A unit goes: its exchanges are undone, and its offers forgotten. A unit that gets fewer tickets by the contract than it
-/// lent: the exchange is undone.
+/// A unit leaves: its exchanges are undone and its offers dropped. A unit gets fewer tickets by the contract
+/// than it lent: the exchange is undone.
 #[test]
 fn a_reload_undoes_what_cannot_go_on() {
     let (mut contract, ids, mut r) = units(3);
@@ -219,12 +220,12 @@ fn a_reload_undoes_what_cannot_go_on() {
     offer(&mut r, bid(ids[1], so_many(5, Cpu), so_many(5, Memory))).unwrap();
     r.settle(0);
     assert_eq!(counts(&r, ids[0]), (1_600, 200));
-    // 700 disk tickets are not enough for both: the newer exchange ends.
+    // 700 disk tickets do not cover both: the newer exchange ends.
     contract.units[ids[0].index()].tickets[Disk] = 700;
     r.adopt(&contract);
     assert!(matches!(r.settle(1)[..], [Trade::Undone { deal: 6, why: Ending::TooFew, .. }]));
     assert_eq!((counts(&r, ids[0]), counts(&r, ids[2])), ((1_300, 300), (1_000, 1_000)));
-    // u1 goes.
+    // u1 leaves.
     let mut fewer = Contract::default();
     fewer.add(None, "u0");
     fewer.add(None, "u2");
@@ -240,7 +241,7 @@ fn a_reload_undoes_what_cannot_go_on() {
     assert_eq!((counts(&r, ids[0]), r.deals().len(), r.offers().len()), ((1_000, 700), 0, 0));
 }
 
-/// A unit that has nearly all tickets that one may have gets no more than that: the offers stand until there is room.
+/// A unit close to the maximum of tickets does not exceed it: the offers wait until there is room.
 #[test]
 fn no_exchange_gives_more_than_a_unit_may_have() {
     let (_, ids, mut r) = units(2);
@@ -258,7 +259,7 @@ fn no_exchange_gives_more_than_a_unit_may_have() {
     );
 }
 
-/// An offer to one unit is no part of a ring of three, though that unit would be the next in it.
+/// An offer restricted to one partner is not part of a ring of three, even with that partner next to it.
 #[test]
 fn an_offer_to_one_unit_is_served_by_that_unit_alone() {
     let (_, ids, mut r) = units(3);
@@ -269,8 +270,9 @@ fn an_offer_to_one_unit_is_served_by_that_unit_alone() {
     assert_eq!((r.deals().len(), r.offers().len()), (0, 3));
 }
 
-/// `ana` of `lab` lends 30 of her 100 CPU tickets to `bo` of `works`, who has 600 tickets there beside another 600. With 12 CPUs
-/// for both, a ticket of `lab` is worth 6/200 of a CPU, and one of `works` 6/1200. So `bo` gives 6 disk tickets for each of hers.
+/// `ana` of `lab` lends 30 of her 100 CPU tickets to `bo` of `works`, who has 600 tickets there beside
+/// another 600. With 12 CPUs in all, a ticket of `lab` is worth 6/200 of a CPU, and one of `works` 6/1200. So
+/// `bo` gives 6 disk tickets for each of hers.
 fn apart() -> (Contract, [UnitId; 6], Rights) {
     let mut contract = Contract::default();
     let (lab, works) = (contract.add(None, "lab"), contract.add(None, "works"));
@@ -302,7 +304,8 @@ fn units_of_different_enclosers_exchange_what_is_worth_the_same() {
     let before = all(&r, Cpu);
     assert_eq!(before, [6_000, 6_000, 3_000, 3_000, 3_000, 3_000]);
     offer(&mut r, bid(ana, so_many(30, Cpu), so_many(20, Disk))).unwrap();
-    // 119 of his disk tickets are worth less than 20 of hers, and 184 of his CPU tickets more than 30 of hers.
+    // 119 of his disk tickets are worth less than 20 of hers, and 184 of his CPU tickets more than 30 of
+    // hers.
     offer(&mut r, bid(bo, so_many(119, Disk), so_many(180, Cpu))).unwrap();
     offer(&mut r, bid(bo, so_many(120, Disk), so_many(184, Cpu))).unwrap();
     r.settle(0);
@@ -325,8 +328,8 @@ fn units_of_different_enclosers_exchange_what_is_worth_the_same() {
     assert_eq!((all(&r, Cpu), all(&r, Disk)), (before, before));
 }
 
-/// Offers that say the same across enclosers fit, though what tickets are worth is rounded: 10,000 by two and by three. They fit
-/// once their currencies have a common measure: as soon as somebody is active.
+/// Equal offers across enclosers match although values are rounded (10,000 by two and by three), once their
+/// currencies are comparable: as soon as a unit in each is active.
 #[test]
 fn equal_offers_across_enclosers_fit_once_they_are_worth_something() {
     let mut contract = Contract::default();
@@ -348,14 +351,14 @@ fn equal_offers_across_enclosers_fit_once_they_are_worth_something() {
     r.settle(1);
     let what: Vec<Offer> = r.deals().values().flat_map(|deal| &deal.legs).map(|leg| leg.what).collect();
     assert_eq!(what, [so_many(50, Cpu), so_many(50, Disk)]);
-    // Who has it moves to another encloser: it is over.
+    // The borrower moves to another encloser: the exchange ends.
     contract.units[bo.index()].parent = Some(lab);
     r.adopt(&contract);
     assert!(matches!(r.settle(2)[..], [Trade::Undone { why: Ending::Gone, .. }]));
     assert!(r.lots(Cpu).next().is_none() && r.lent_and_got(ana, Cpu) == (0, 0));
 }
 
-/// No unit holds more tickets of another currency than it may have of its own: the exchange would move 833.
+/// A lot is subject to the maximum of tickets as well: the exchange would move 833.
 #[test]
 fn lots_have_a_most() {
     for (room, deals) in [(5, 0), (2_000, 1)] {
@@ -369,7 +372,7 @@ fn lots_have_a_most() {
     }
 }
 
-/// In a ring, what one can have less of makes the next one have less: below its least that is no exchange.
+/// In a ring, a reduction propagates to the next unit; below a minimum there is no exchange.
 #[test]
 fn a_ring_is_served_in_part_down_to_the_least_of_each() {
     for (least, served) in [(60, true), (61, false)] {
@@ -397,7 +400,7 @@ fn a_ring_is_served_in_part_down_to_the_least_of_each() {
     }
 }
 
-/// What a unit is worth may not follow from itself: neither by one exchange nor by two.
+/// Currencies must not form a cycle, by one exchange or by two.
 #[test]
 fn no_exchange_closes_a_loop() {
     let (_, [lab, works, ana, _, bo, _], mut r) = apart();
@@ -405,7 +408,7 @@ fn no_exchange_closes_a_loop() {
     offer(&mut r, bid(works, so_many(50, Disk), so_many(1, Cpu))).unwrap();
     r.settle(0);
     assert_eq!(r.deals().len(), 1, "`works` is worth something by tickets of `lab`");
-    // `lab` would be worth something by tickets of `works`: of CPU that is a loop. Of memory it is none.
+    // `lab` would depend on tickets of `works`: a cycle for CPU, but not for memory.
     offer(&mut r, bid(bo, so_many(10, Cpu), so_many(1, Memory))).unwrap();
     offer(&mut r, bid(lab, so_many(50, Memory), so_many(1, Cpu))).unwrap();
     r.settle(0);
@@ -415,7 +418,7 @@ fn no_exchange_closes_a_loop() {
     r.fund(lab, Some(works), just(Memory, 5)).unwrap();
 }
 
-/// What funds a unit beside its encloser: `lab` issues 200 CPU tickets more, to a unit of `works`.
+/// Funding from a second currency: `lab` issues 200 CPU tickets to a unit of `works`.
 #[test]
 fn a_unit_is_funded_by_another_currency() {
     let (_, [lab, works, ana, al, bo, ben], mut r) = apart();
@@ -437,8 +440,8 @@ fn a_unit_is_funded_by_another_currency() {
     assert_eq!(r, apart().2);
 }
 
-/// 4,000 of 12,000 are reserved for `ana` in `lab`, a quarter of the machine for `works`: she gives 1,000 of hers for disk
-/// tickets.
+/// 4,000 of 12,000 are reserved for `ana` in `lab`, a quarter of the machine for `works`: she gives 1,000 of
+/// hers for disk tickets.
 #[test]
 fn what_is_reserved_is_exchanged() {
     let (mut contract, [lab, works, ana, al, bo, _], _) = apart();
@@ -462,14 +465,14 @@ fn what_is_reserved_is_exchanged() {
     r.settle(0);
     assert_eq!((r.deals().len(), values(&r)), (1, [3_600, 8_400, 3_350, 250, 4_650]));
     assert_eq!(hard(&r), [0, 3_900, 3_100, 900]);
-    // The contract reserves less for her than she lent.
+    // A reload reserves less for her than she lent.
     contract.units[ana.index()].hard.memory = Some(Amount::Absolute(800));
     r.adopt(&contract);
     assert!(matches!(r.settle(1)[..], [Trade::Undone { why: Ending::TooFew, .. }]));
     contract.units[ana.index()].hard.memory = Some(Amount::Absolute(4_000));
     r.adopt(&contract);
     assert_eq!((values(&r), hard(&r)), (values(&before), hard(&before)));
-    // A part of the machine is worth 12,000 by it: of a quarter, 1,200 are a tenth of the machine.
+    // The machine has 12,000: of a quarter, 1,200 are a tenth of the machine.
     offer(&mut r, bid(works, memory(1_300), so_many(10, Disk))).unwrap();
     offer(&mut r, bid(lab, so_many(10, Disk), Offer::hard(Memory, Amount::Absolute(1_200)))).unwrap();
     r.settle(2);
@@ -486,7 +489,7 @@ fn an_offer_may_be_served_in_part() {
         Bid { at_least: Some(so_many(300, Memory)), ..bid(a, so_many(800, Disk), so_many(400, Memory)) };
     offer(&mut r, bounded).unwrap();
     offer(&mut r, bid(b, so_many(100, Memory), so_many(200, Disk))).unwrap();
-    // The ratio is the other's: 601 disk are more than a gives for 300.
+    // The ratio is the other's: 601 disk are more than `a` gives for 300.
     offer(&mut r, bid(c, so_many(300, Memory), so_many(601, Disk))).unwrap();
     r.settle(0);
     assert_eq!((r.deals().len(), r.offers().len()), (0, 3));
@@ -495,7 +498,7 @@ fn an_offer_may_be_served_in_part() {
     let what: Vec<Offer> = r.deals().values().flat_map(|deal| &deal.legs).map(|leg| leg.what).collect();
     assert_eq!(what, [so_many(650, Disk), so_many(350, Memory)]);
     assert_eq!(r.offers().len(), 2, "what is left of it stands no more");
-    // Both may be served in part: 200 CPU for 100 memory at most, and 150 for 90.
+    // Both have a minimum: 200 CPU for 100 memory at most, and 150 for 90.
     offer(
         &mut r,
         Bid { at_least: Some(so_many(50, Memory)), ..bid(c, so_many(200, Cpu), so_many(100, Memory)) },
@@ -560,7 +563,7 @@ enum Happens {
     },
 }
 
-/// A resource, how much, and what of: tickets, a part, an amount.
+/// A resource, an amount and its kind: tickets, a percentage, an absolute amount.
 type Side = (usize, u64, usize);
 
 fn offered((resource, much, kind): Side) -> Offer {
@@ -588,7 +591,7 @@ fn any_happening() -> impl Strategy<Value = Happens> {
     ]
 }
 
-/// Four units side by side, two in the first, and one in the second. Three have something reserved.
+/// Four siblings, two sub-units in the first and one in the second. Three have reservations.
 fn nested() -> (Contract, Vec<UnitId>) {
     let mut contract = Contract::default();
     let mut ids: Vec<UnitId> = (0..4).map(|n| contract.add(None, &format!("u{n}"))).collect();
@@ -605,9 +608,10 @@ fn nested() -> (Contract, Vec<UnitId>) {
 }
 
 proptest! {
-    /// Whatever is offered, taken back and ended: every currency has the tickets that it issued, and no more is lent of a
-    /// reservation than there is; each unit keeps a ticket; no event is told twice; own tickets change by being set alone; all
-    /// values sum up; and when all deals are ended, all is as if none had been.
+    /// In any history of offers, withdrawals and ends: every currency has the tickets that it issued; no more
+    /// is lent of a reservation than there is; each unit keeps a ticket; each event is reported once; own
+    /// tickets change only when set; values sum to the capacity; and after all deals ended, all is as if none
+    /// had been.
     #[test]
     fn tickets_are_conserved(happenings in proptest::collection::vec(any_happening(), 1..80)) {
         let (contract, ids) = nested();
@@ -705,8 +709,9 @@ proptest! {
         }
     }
 
-    /// Where all units are present, who is in no deal and in no unit that is has what it would have without: exchanges between
-    /// different enclosers and of reservations, too. Off by rounding: 1 at each level.
+    /// With all units present, a unit that neither trades nor encloses a trader has what it would have
+    /// without trade, including exchanges between enclosers and of reservations. Within rounding: 1 at each
+    /// level.
     #[test]
     fn who_does_not_trade_keeps_what_it_has(happenings in proptest::collection::vec(any_happening(), 1..60)) {
         let (contract, ids) = nested();
@@ -741,8 +746,8 @@ proptest! {
         }
     }
 
-    /// Seed 004, section 5.5: where all units are present and none is limited, a deal leaves everybody else's value what it
-    /// was, within 1 by rounding; and a ring that can be closed is closed, whoever comes first.
+    /// Seed 004, section 5.5: with all units present and none limited, a deal leaves other values unchanged
+    /// within 1; and a ring that can be closed is closed, whatever the order of offers.
     #[test]
     fn others_keep_their_rights(tickets in proptest::collection::vec(2u64..1_000, 3..8), part in 1u64..100) {
         let (mut contract, ids, _) = units(tickets.len());

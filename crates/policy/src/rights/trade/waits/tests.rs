@@ -55,7 +55,7 @@ fn nobody_gives_or_wants_it() {
     assert_eq!(r.waits(99), None);
 }
 
-/// What is reserved is none of the tickets.
+/// Reservations and tickets do not match.
 #[test]
 fn tickets_are_not_what_is_reserved() {
     let ([_, ana, al, _], mut r) = units(true);
@@ -90,7 +90,7 @@ fn too_little_is_given_or_too_much_wanted() {
     );
 }
 
-/// From 10 on, for three disk tickets for two of CPU; the other wants two for one.
+/// From 10 up, three disk tickets for two of CPU; the other wants two for one.
 #[test]
 fn the_ratios_do_not_meet() {
     let ([_, ana, al, _], mut r) = units(true);
@@ -99,7 +99,7 @@ fn the_ratios_do_not_meet() {
     assert_eq!(came, [Some(Waits::Ratio { offer: 2 }), Some(Waits::Ratio { offer: 1 })]);
 }
 
-/// Nobody in `lab` is active, nor in `works`: its tickets are worth nothing. As soon as somebody is, they are compared.
+/// No unit in `lab` or `works` is active: their tickets have no value. As soon as one is, they are compared.
 #[test]
 fn what_is_worth_nothing_is_not_compared() {
     let ([lab, ana, _, bo], mut r) = units(false);
@@ -116,7 +116,7 @@ fn what_is_worth_nothing_is_not_compared() {
     assert_eq!((r.waits(1), r.deals().len()), (None, 1));
 }
 
-/// Nobody said how much memory there is: bytes are no part of it.
+/// The capacity of memory is unknown, so bytes cannot be converted.
 #[test]
 fn what_is_not_known_is_not_weighed() {
     let ([_, ana, _, bo], mut r) = units(true);
@@ -132,7 +132,7 @@ fn what_is_not_known_is_not_weighed() {
     );
 }
 
-/// What would close a loop cannot be moved; and where one gives and another one wants, there is no ring.
+/// A transfer that would close a cycle is not possible; and if one gives and another wants, there is no ring.
 #[test]
 fn two_fit_and_cannot_be_served() {
     let ([lab, ana, al, bo], mut r) = units(true);
