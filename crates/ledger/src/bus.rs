@@ -192,8 +192,8 @@ mod tests {
         Plan { at: at * MS, decisions: Decisions { bus, ..Decisions::default() }, ..Plan::default() }
     }
 
-    /// Of 5,000, 3,000 and 2,000 bytes per second, one transfers 1,000, one 2,000 and one 6,000, for a fifth of a second: 800
-    /// bytes are borrowed. The first left four times what the second did.
+    /// Entitled to 5,000, 3,000 and 2,000 bytes per second, they transfer 1,000, 2,000 and 6,000 for a fifth
+    /// of a second: 800 bytes are borrowed. The first left four times as much as the second.
     #[test]
     fn a_quantum_by_hand() {
         let mut books = Bus::default();
@@ -246,12 +246,18 @@ mod tests {
         );
     }
 
+    /// Units with what they are entitled to and used, a unit that a reload drops (4: none), and the quantum's length.
+    fn any_quantum() -> impl Strategy<Value = (Vec<(u32, u64, u64)>, u32, u64)> {
+        let unit = (0u32..4, 0u64..20_000_000_000, 0u64..20_000_000_000);
+        (prop::collection::vec(unit, 0..4), 0u32..5, 1u64..2_000_000_000)
+    }
+
     proptest! {
         /// Whatever plans report and whichever units are dropped, the sums balance, and no unit lends more
         /// than it left.
         #[test]
         fn what_is_lent_is_what_is_borrowed(
-            quanta in prop::collection::vec((prop::collection::vec((0u64..4, 0u64..20_000_000_000, 0u64..20_000_000_000), 0..4), 0usize..5, 1u64..2_000_000_000), 1..20),
+             quanta in prop::collection::vec(any_quantum(), 1..20),
         ) {
             let mut books = Bus::default();
             let mut contract = Contract::default();
@@ -259,8 +265,8 @@ mod tests {
                 contract.add(None, name);
             }
             for (units, dropped, quantum_ns) in quanta {
-                let mut units: Vec<BusPart> =
-                    units.into_iter().map(|(unit, entitled, used)| part(UnitId(2 + u32::try_from(unit).unwrap()), entitled, used)).collect();
+                 let mut units: Vec<BusPart> =
+                    units.into_iter().map(|(unit, entitled, used)| part(UnitId(2 + unit), entitled, used)).collect();
                 units.sort_by_key(|part| part.unit);
                 units.dedup_by_key(|part| part.unit);
                 let before = books.clone();
@@ -268,7 +274,8 @@ mod tests {
                 books.book(&Plan { decisions: Decisions { bus, ..Decisions::default() }, ..Plan::default() });
                 prop_assert_eq!(books.imbalance(), None);
                 for part in &units {
-                    let (now, then) = (books.account(part.unit).unwrap(), before.account(part.unit).unwrap_or_default());
+                     let now = books.account(part.unit).unwrap();
+                    let then = before.account(part.unit).unwrap_or_default();
                     let entitled = now.entitled_bytes - then.entitled_bytes;
                     let used = now.used_bytes - then.used_bytes;
                     prop_assert!(now.lent_bytes - then.lent_bytes <= entitled.saturating_sub(used));
@@ -276,7 +283,7 @@ mod tests {
                 }
                 if dropped < 4 {
                     let mut without = contract.clone();
-                    without.vacant.insert(UnitId(2 + u32::try_from(dropped).unwrap()));
+                    without.vacant.insert(UnitId(2 + dropped));
                     books.adopt(&without);
                     prop_assert_eq!(books.imbalance(), None);
                 }

@@ -256,7 +256,8 @@ mod tests {
         Snapshot { at, disks: vec![disk], ..Snapshot::default() }
     }
 
-    /// Parts 3:1. In a second 400 bytes are transferred, 100 of them by the first: 300 were its own, so 200 are lent.
+    /// Parts 3:1. In a second, 400 bytes are transferred, 100 of them by A: its part was 300, so 200 are
+    /// lent.
     #[test]
     fn a_second_by_hand() {
         let mut books = Disks::default();

@@ -252,41 +252,44 @@ mod tests {
         gangs.observe(&[facts(1, A, true), facts(2, B, false), facts(3, B, false)]);
         assert_eq!((gangs.gang(JobId(1)), gangs.account(&[A]).map(|account| account.ran)), (None, None));
         gangs.book(&plan(0, &Says { begins: true, goes_on: &[], chosen: &[1], stopped: &[2] }));
-        let of = |gangs: &Gangs, job| gangs.gang(JobId(job)).unwrap();
-        assert_eq!((of(&gangs, 1).state, of(&gangs, 1).known), (GangState::Runs, Known::Taken));
+        let gang = |gangs: &Gangs, job| gangs.gang(JobId(job)).unwrap();
+        assert_eq!((gang(&gangs, 1).state, gang(&gangs, 1).known), (GangState::Runs, Known::Taken));
         assert_eq!(
-            (of(&gangs, 2).state, of(&gangs, 2).because),
+            (gang(&gangs, 2).state, gang(&gangs, 2).because),
             (GangState::Waits, Some(Reason::NotThisQuantum))
         );
-        assert_eq!((of(&gangs, 3).state, of(&gangs, 2).waits), (GangState::Sleeps, 0));
+        assert_eq!((gang(&gangs, 3).state, gang(&gangs, 2).waits), (GangState::Sleeps, 0));
         gangs.book(&plan(10, &Says { begins: true, goes_on: &[], chosen: &[2], stopped: &[1] }));
-        assert_eq!((of(&gangs, 1).state, of(&gangs, 1).known), (GangState::Waits, Known::Told));
-        assert_eq!((of(&gangs, 2).waits, of(&gangs, 2).waited, of(&gangs, 2).longest), (0, 1, 1));
+        assert_eq!((gang(&gangs, 1).state, gang(&gangs, 1).known), (GangState::Waits, Known::Told));
+        assert_eq!((gang(&gangs, 2).waits, gang(&gangs, 2).waited, gang(&gangs, 2).longest), (0, 1, 1));
         gangs.book(&plan(20, &Says { begins: true, goes_on: &[], chosen: &[1], stopped: &[2] }));
         gangs.book(&plan(25, &Says { begins: false, goes_on: &[1], chosen: &[2], stopped: &[] }));
-        assert_eq!((of(&gangs, 1).state, of(&gangs, 2).state), (GangState::Runs, GangState::Runs));
+        assert_eq!((gang(&gangs, 1).state, gang(&gangs, 2).state), (GangState::Runs, GangState::Runs));
         gangs.book(&plan(27, &Says { begins: false, goes_on: &[2], chosen: &[3], stopped: &[] }));
-        assert_eq!(of(&gangs, 1).state, GangState::Sleeps, "it no longer runs, and is not stopped");
+        assert_eq!(gang(&gangs, 1).state, GangState::Sleeps, "it no longer runs, and is not stopped");
         gangs.book(&plan(30, &Says { begins: true, goes_on: &[], chosen: &[], stopped: &[2, 3] }));
         gangs.book(&plan(40, &Says { begins: true, goes_on: &[], chosen: &[], stopped: &[] }));
         gangs.book(&plan(50, &Says { begins: true, goes_on: &[], chosen: &[2], stopped: &[] }));
-        let two = of(&gangs, 2);
+        let two = gang(&gangs, 2);
         assert_eq!((two.ran, two.waited, two.longest, two.rate), (2, 3, 2, Some(SharedRate::CacheBytes(7))));
         assert_eq!(two.known, Known::Taken, "it reports nothing");
         let (a, b) = (gangs.account(&[A]).unwrap(), gangs.account(&[B]).unwrap());
         assert_eq!((a.ran, a.waited, a.longest), (2, 1, 1));
         assert_eq!((b.ran, b.waited, b.longest, b.running, b.waiting), (3, 5, 2, 1, 1));
         assert_eq!(gangs.account(&[A, B]).unwrap().waited, 6);
-        let said = serde_json::to_value(&two).unwrap();
-        assert_eq!(said["cache_bytes"], 7, "{said}");
-        assert_eq!(serde_json::from_value::<Gang>(said).unwrap(), two);
-        assert_eq!(of(&gangs, 1).known, Known::Told);
+        let json = serde_json::to_value(&two).unwrap();
+        assert_eq!(json["cache_bytes"], 7, "{json}");
+        assert_eq!(serde_json::from_value::<Gang>(json).unwrap(), two);
+        assert_eq!(gang(&gangs, 1).known, Known::Told);
         let mut others = gangs.clone();
         let mut contract = Contract::default();
         contract.machine.gangs.by = By::LatestQuantum;
         contract.machine.gangs.share = GangsShare::Cores;
         others.adopt(&contract);
-        assert_eq!((of(&others, 1).known, of(&others, 1).rate, of(&others, 2).ran), (Known::Taken, None, 2));
+        assert_eq!(
+            (gang(&others, 1).known, gang(&others, 1).rate, gang(&others, 2).ran),
+            (Known::Taken, None, 2)
+        );
         // Totals of gangs that ended stay in their unit's account.
         gangs.observe(&[facts(1, A, true)]);
         assert_eq!(gangs.account(&[B]).map(|account| (account.ran, account.running)), Some((3, 0)));

@@ -161,21 +161,21 @@ mod tests {
         jobs.adopt(&contract);
         let thread =
             |thread, cpu, wants| ThreadFacts { thread: ThreadId(thread), wants, cpu: Some(cpu), tied: None };
-        let look = |cpu| {
+        let sample = |cpu| {
             let threads = vec![thread(1, cpu, true), thread(2, 3, false)];
             let name = "make (12)".to_owned();
             let job =
                 JobFacts { job: JobId(7), name, unit, threads, memory: Some(vec![(1, 4096)]), shared: None };
             Snapshot { jobs: vec![job], ..Snapshot::default() }
         };
-        jobs.observe(&machine, &look(0));
+        jobs.observe(&machine, &sample(0));
         let seat = Seat { thread: ThreadId(1), job: JobId(7), unit, pool: Some(1) };
         let mut plan = Plan::default();
         plan.decisions.seats.push(Step { action: seat, reason: Reason::Together { from: 0, threads: 1 } });
         jobs.book(&plan);
-        jobs.observe(&machine, &look(2));
-        jobs.observe(&machine, &look(1));
-        let said = jobs.statement(&contract);
+        jobs.observe(&machine, &sample(2));
+        jobs.observe(&machine, &sample(1));
+        let listed = jobs.statement(&contract);
         let expected = Job {
             job: 7,
             name: "make (12)".to_owned(),
@@ -188,7 +188,7 @@ mod tests {
             memory: vec![(1, 4096)],
             gang: None,
         };
-        assert_eq!(said, [expected]);
+        assert_eq!(listed, [expected]);
         jobs.observe(&machine, &Snapshot::default());
         assert_eq!(jobs.statement(&contract), []);
     }

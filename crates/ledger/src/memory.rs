@@ -40,7 +40,7 @@ pub struct MemoryAccount {
     pub lent: u64,
     /// What it borrows now.
     pub borrowed: u64,
-    /// Time averages of entitlement, use, lending and borrowing.
+    /// Average entitlement over time.
     pub entitled_mean: u64,
     /// Average use.
     pub used_mean: u64,

@@ -84,7 +84,7 @@ pub enum Cause {
     Changed,
     /// The exchange of tickets was refused.
     Refused,
-    /// One of the units ended it.
+    /// It was ended from outside the negotiator.
     Ended,
     /// A unit no longer negotiates.
     Withdrawn,
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_is_told_with_its_exchange_and_its_units() {
+    fn a_trial_is_listed_with_its_exchange_and_its_units() {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
         let leg =
@@ -335,7 +335,7 @@ mod tests {
             lost_ns,
             gained_ns: 0,
         };
-        let said = |done| Negotiation {
+        let entry = |done| Negotiation {
             trial: 1,
             deal: Some(3),
             level: 100,
@@ -344,14 +344,14 @@ mod tests {
         };
         let mut exchanges = Exchanges::default();
         let mut made = plan(0, Trade::Made { deal: 3, offers: Vec::new(), what });
-        made.decisions.negotiated = vec![said(Move::Tried)];
+        made.decisions.negotiated = vec![entry(Move::Tried)];
         assert_eq!(exchanges.book(&made), []);
-        let told = |exchanges: &Exchanges| exchanges.statement(&contract, 0)[0].trial.clone().unwrap();
-        assert_eq!((told(&exchanges).done, told(&exchanges).why), (Done::Tried, None));
+        let listed = |exchanges: &Exchanges| exchanges.statement(&contract, 0)[0].trial.clone().unwrap();
+        assert_eq!((listed(&exchanges).done, listed(&exchanges).why), (Done::Tried, None));
         let mut lost = Plan::default();
-        lost.decisions.negotiated = vec![said(Move::Undone { why: Why::Lost { unit: a } })];
+        lost.decisions.negotiated = vec![entry(Move::Undone { why: Why::Lost { unit: a } })];
         assert_eq!(exchanges.book(&lost), []);
-        let trial = told(&exchanges);
+        let trial = listed(&exchanges);
         assert_eq!(
             (trial.done, trial.why, trial.lost.as_deref()),
             (Done::Undone, Some(Cause::Lost), Some("a"))
@@ -376,11 +376,11 @@ mod tests {
         let untried = Negotiated { unit: "a".to_owned(), ..Negotiated::default() };
         assert_eq!(exchanges.negotiated(&contract), [untried]);
         contract.machine.scheme = Scheme::Smp;
-        assert_eq!(exchanges.negotiated(&contract), [], "nothing is held, so nobody negotiates");
+        assert_eq!(exchanges.negotiated(&contract), [], "nothing is held, so no unit negotiates");
     }
 
     #[test]
-    fn an_exchange_is_told_from_its_begin_to_its_end() {
+    fn an_exchange_is_listed_from_begin_to_end() {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
         let leg = |from, to, resource, tickets| Leg {
@@ -397,13 +397,16 @@ mod tests {
         let mut exchanges = Exchanges::default();
         assert_eq!(exchanges.book(&plan(1_000, made())), []);
         assert_eq!(exchanges.book(&plan(1_000, made())), [Imbalance::Exchange { number: 3 }]);
-        let told = &exchanges.statement(&contract, 400)[0];
-        assert_eq!((told.began_ns, told.ended_ns, told.lent.len()), (600, None, 2));
-        assert_eq!((&*told.lent[0].from, &*told.lent[0].to, told.lent[0].what), ("a", "b", legs[0].what));
+        let listed = &exchanges.statement(&contract, 400)[0];
+        assert_eq!((listed.began_ns, listed.ended_ns, listed.lent.len()), (600, None, 2));
+        assert_eq!(
+            (&*listed.lent[0].from, &*listed.lent[0].to, listed.lent[0].what),
+            ("a", "b", legs[0].what)
+        );
         assert_eq!(exchanges.book(&plan(5_000, undone())), []);
         assert_eq!(exchanges.book(&plan(6_000, undone())), [Imbalance::Exchange { number: 3 }]);
-        let told = exchanges.statement(&contract, 400);
-        assert_eq!((told.len(), told[0].ended_ns, told[0].why), (2, Some(4_600), Some(Ending::Ended)));
+        let listed = exchanges.statement(&contract, 400);
+        assert_eq!((listed.len(), listed[0].ended_ns, listed[0].why), (2, Some(4_600), Some(Ending::Ended)));
     }
 
     #[test]
@@ -414,7 +417,7 @@ mod tests {
             let _ = exchanges.book(&plan(0, Trade::Made { deal, offers: Vec::new(), what: what.clone() }));
             let _ = exchanges.book(&plan(0, Trade::Undone { deal, why: Ending::Over, what }));
         }
-        let told = exchanges.statement(&Contract::default(), 0);
-        assert_eq!((told.len(), told[0].number), (100, 50));
+        let listed = exchanges.statement(&Contract::default(), 0);
+        assert_eq!((listed.len(), listed[0].number), (100, 50));
     }
 }

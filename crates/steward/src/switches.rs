@@ -64,8 +64,8 @@ impl Switches {
         self.owners.retain(|_, unit| contract.has(*unit));
     }
 
-    /// Applies a plan. Returns the updates: weights and credits, then owners. A CPU passes directly from one owner to the
-    /// next.
+    /// Applies a plan. Returns the updates: weights and credits, then owners. A CPU passes directly from one
+    /// owner to the next.
     pub fn apply(&mut self, plan: &Plan) -> Vec<SwitchUpdate> {
         let mut updates = Vec::new();
         for step in &plan.orders.cpu {

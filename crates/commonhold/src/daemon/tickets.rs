@@ -134,7 +134,7 @@ pub(super) fn offers(session: &Session) -> Answered {
 
 fn row(session: &Session, rights: &Rights, unit: UnitId, resource: Resource) -> Tickets {
     let asked = session.contract().unit(unit);
-    let (lent, got) = rights.lent_and_got(unit, resource);
+    let (lent, got) = rights.lent_and_borrowed(unit, resource);
     Tickets {
         unit: asked.path.clone(),
         resource,

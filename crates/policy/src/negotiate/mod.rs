@@ -166,7 +166,7 @@ pub enum Why {
         /// The reason.
         refused: Refused,
     },
-    /// One of the units ended it.
+    /// It was ended from outside the negotiator.
     Ended,
     /// A unit no longer negotiates, or is gone.
     Withdrawn,
@@ -227,7 +227,7 @@ struct Trial {
     /// Windows still to be skipped.
     settle: u32,
     /// The fraction of its holdings that each side gives, in millionths.
-    parts: [u64; 2],
+    fractions: [u64; 2],
     /// What each side may have lost since the exchange began or was last found good: as weighted time, and in
     /// ns of CPU time.
     unsure: [(Time, u64); 2],
@@ -313,7 +313,7 @@ pub(crate) fn step(
     }
     let seen = negotiator.stalls.units(input);
     let rights = Arc::make_mut(rights);
-    let moves = negotiator.look(now, &seen, rights);
+    let moves = negotiator.observe(now, &seen, rights);
     NegotiationStep { moves, traded: rights.settle(now), next: negotiator.next() }
 }
 
@@ -342,7 +342,7 @@ impl Negotiator {
     }
 
     /// Takes a sample. Only one at the end of a window has an effect.
-    pub(crate) fn look(&mut self, now: Time, seen: &Seen, rights: &mut Rights) -> Vec<Negotiation> {
+    pub(crate) fn observe(&mut self, now: Time, seen: &Seen, rights: &mut Rights) -> Vec<Negotiation> {
         let mut moves = Vec::new();
         let before = match self.open.take() {
             Some((began, before)) if now < began.saturating_add(WINDOW_NS) => {
@@ -589,7 +589,7 @@ impl Negotiator {
         trial.block_ns = 0;
         let pair = trial.pair;
         let has = |unit: UnitId, resource: Resource| {
-            let (lent, _) = rights.lent_and_got(unit, resource);
+            let (lent, _) = rights.lent_and_borrowed(unit, resource);
             rights.tickets(unit, resource).saturating_sub(lent)
         };
         let smaller = |resource: Resource| has(pair.units[0], resource).min(has(pair.units[1], resource));
@@ -597,9 +597,9 @@ impl Negotiator {
         let given = [pair.gets[1], pair.gets[0]]
             .map(|resource| (resource, times(level * 1_000, smaller(resource)).max(1)));
         trial.offers = given.map(|(resource, tickets)| Offer::tickets(resource, tickets));
-        trial.parts = [0, 1].map(|side| {
+        trial.fractions = [0, 1].map(|side| {
             let (resource, tickets) = given[side];
-            part(tickets, has(pair.units[side], resource))
+            millionths(tickets, has(pair.units[side], resource))
         });
         (trial.level, trial.settle) = (level, SETTLE);
         match rights.strike(now, bids(pair, trial.offers)) {
@@ -747,7 +747,7 @@ impl Negotiator {
             without,
             with: [Sample::default(); 2],
             settle: 0,
-            parts: [0; 2],
+            fractions: [0; 2],
             unsure: Default::default(),
             doubt: Default::default(),
             block_ns: 0,
@@ -823,8 +823,8 @@ impl Trial {
     fn passed(&mut self, elapsed: Time, progress: [u64; 2], cpus: u64) {
         self.block_ns += elapsed;
         for (side, progress) in progress.into_iter().enumerate() {
-            let time = times(self.parts[side], elapsed);
-            let would = part(progress, MILLION.saturating_sub(self.parts[side]).max(1));
+            let time = times(self.fractions[side], elapsed);
+            let would = millionths(progress, MILLION.saturating_sub(self.fractions[side]).max(1));
             self.unsure[side].0 += time;
             let less = times(would.max(self.without[side].mean()), time);
             self.unsure[side].1 += less.min(times(cpus.saturating_sub(progress), elapsed));
@@ -835,7 +835,7 @@ impl Trial {
     /// is pointless.
     fn far_below(&self, side: usize, progress: u64) -> bool {
         let (mean, spread) = (self.without[side].mean(), self.without[side].spread());
-        let left = times(mean, MILLION - self.parts[side]);
+        let left = times(mean, MILLION - self.fractions[side]);
         progress.saturating_add(3 * spread).saturating_add(mean / 200) < left
     }
 }
@@ -860,9 +860,10 @@ fn activities(before: &[Facts], now: &[Facts]) -> (BTreeMap<UnitId, Activity>, V
     for facts in now {
         let Some(before) = earlier.get(&facts.unit) else { continue };
         let elapsed = facts.at.saturating_sub(before.at);
-        let progress = part(facts.used_ns.saturating_sub(before.used_ns), elapsed);
-        let wants = [0, 1, 2]
-            .map(|at| part(facts.waited_ns[at].saturating_sub(before.waited_ns[at]), elapsed).min(MILLION));
+        let progress = millionths(facts.used_ns.saturating_sub(before.used_ns), elapsed);
+        let wants = [0, 1, 2].map(|at| {
+            millionths(facts.waited_ns[at].saturating_sub(before.waited_ns[at]), elapsed).min(MILLION)
+        });
         if progress + wants.iter().sum::<u64>() >= MILLION / 100 {
             busy.push(facts.unit);
         }
@@ -883,9 +884,9 @@ fn progress(trial: &Trial, activity: &BTreeMap<UnitId, Activity>) -> [u64; 2] {
     trial.pair.units.map(|unit| activity.get(&unit).map_or(0, |activity| activity.progress))
 }
 
-/// `of / whole` in millionths; 0 if `whole` is 0.
-fn part(of: u64, whole: u64) -> u64 {
-    let part = (u128::from(of) * u128::from(MILLION)).checked_div(u128::from(whole)).unwrap_or(0);
+/// `amount / whole` in millionths; 0 if `whole` is 0.
+fn millionths(amount: u64, whole: u64) -> u64 {
+    let part = (u128::from(amount) * u128::from(MILLION)).checked_div(u128::from(whole)).unwrap_or(0);
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 

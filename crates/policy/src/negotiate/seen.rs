@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, Scheme, UnitId};
 
-use super::{MILLION, TRADED, part, times};
+use super::{MILLION, TRADED, millionths, times};
 use crate::input::Input;
 use crate::snapshot::Snapshot;
 use crate::time::Time;
@@ -80,7 +80,7 @@ impl LastStalls {
             });
             let stalls = self.units.entry(unit).or_default();
             let refaulted = facts.refaulted.saturating_sub(stalls.refaulted);
-            let back = part(refaulted, read.saturating_sub(stalls.read)).min(1_000_000);
+            let back = millionths(refaulted, read.saturating_sub(stalls.read)).min(1_000_000);
             stalls.back_ns =
                 stalls.back_ns.saturating_add(times(back, disk_ns.saturating_sub(stalls.disk_ns)));
             (stalls.memory_ns, stalls.refaulted) = (facts.stalled_ns, facts.refaulted);

@@ -85,9 +85,9 @@ impl World {
     fn counting(&self, unit: usize, traded: bool) -> [u64; 3] {
         let id = self.facts[unit].unit;
         TRADED.map(|resource| {
-            let (lent, got) = self.rights.lent_and_got(id, resource);
+            let (lent, borrowed) = self.rights.lent_and_borrowed(id, resource);
             let own = self.rights.tickets(id, resource);
-            if traded { own + got - lent } else { own }
+            if traded { own + borrowed - lent } else { own }
         })
     }
 
@@ -103,7 +103,7 @@ impl World {
 
     fn parts(&self, unit: usize, traded: bool) -> [u64; 3] {
         let (all, has) = (self.all, self.counting(unit, traded));
-        [0, 1, 2].map(|at| part(has[at], all[at]))
+        [0, 1, 2].map(|at| millionths(has[at], all[at]))
     }
 
     /// Advances by a window.
@@ -121,11 +121,11 @@ impl World {
         }
     }
 
-    fn look(&mut self, negotiator: &mut Negotiator) -> Vec<Negotiation> {
+    fn observe(&mut self, negotiator: &mut Negotiator) -> Vec<Negotiation> {
         // No unit exceeds one CPU, apart from noise.
         let cpus = MILLION * (1_000 + self.noise) / 1_000;
         let seen = Seen { units: self.facts.clone(), held: [true; 3], cpus };
-        let moves = negotiator.look(self.now, &seen, &mut self.rights);
+        let moves = negotiator.observe(self.now, &seen, &mut self.rights);
         let _ = self.rights.settle(self.now);
         moves
     }
@@ -164,7 +164,7 @@ fn market(
     // A loss within the noise of a window cannot be detected.
     let mut hidden = vec![0u64; world.facts.len()];
     let mut changed = 0;
-    let _ = world.look(&mut negotiator);
+    let _ = world.observe(&mut negotiator);
     for window in 1..windows {
         for (_, unit, nature) in changes.iter().filter(|(at, ..)| *at == window) {
             let unit = unit % world.facts.len();
@@ -177,7 +177,7 @@ fn market(
             *hidden += times(without, WINDOW) * noise / 1_000;
         }
         world.pass();
-        let moves = world.look(&mut negotiator);
+        let moves = world.observe(&mut negotiator);
         assert_eq!(world.totals(), world.all, "tickets are conserved");
         for entry in moves.iter().filter(|entry| entry.done == Move::Kept) {
             kept += 1;
@@ -237,11 +237,11 @@ fn two_and_two(noise: u64) -> World {
 fn the_one_that_computes_and_the_one_that_reads_find_each_other() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     let before: Vec<u64> = (0..4).map(|unit| world.progress(unit, false)).collect();
-    let _ = world.look(&mut negotiator);
+    let _ = world.observe(&mut negotiator);
     let mut moves = Vec::new();
     for _ in 0..100 {
         world.pass();
-        moves.extend(world.look(&mut negotiator));
+        moves.extend(world.observe(&mut negotiator));
     }
     let kept: Vec<_> = moves.iter().filter(|entry| entry.done == Move::Kept).collect();
     assert_eq!(kept.len(), 2, "two pairs: {moves:?}");
@@ -260,13 +260,13 @@ fn the_one_that_computes_and_the_one_that_reads_find_each_other() {
 #[test]
 fn what_a_trial_may_cost_is_no_more_than_the_machine_has() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
-    let _ = world.look(&mut negotiator);
+    let _ = world.observe(&mut negotiator);
     for _ in 0..6 {
         world.pass();
-        let _ = world.look(&mut negotiator);
+        let _ = world.observe(&mut negotiator);
     }
     let mut trial = negotiator.trial.unwrap();
-    (trial.parts, trial.unsure) = ([800_000, 0], Default::default());
+    (trial.fractions, trial.unsure) = ([800_000, 0], Default::default());
     trial.passed(100 * WINDOW, [900_000, 500_000], MILLION);
     assert_eq!(trial.unsure, [(80 * WINDOW, 10 * WINDOW), (0, 0)]);
     // On eight CPUs that would be possible, and 4/5 of it are at risk.
@@ -281,12 +281,12 @@ fn a_side_that_loses_ends_it_and_the_pair_rests_longer_each_time() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     world.facts[2].negotiates = false;
     world.facts[3].negotiates = false;
-    let _ = world.look(&mut negotiator);
+    let _ = world.observe(&mut negotiator);
     let pass = |world: &mut World, negotiator: &mut Negotiator, windows: usize| {
         let mut moves = Vec::new();
         for _ in 0..windows {
             world.pass();
-            moves.extend(world.look(negotiator));
+            moves.extend(world.observe(negotiator));
         }
         moves
     };
@@ -317,10 +317,10 @@ fn offers_of_units_are_left_alone() {
         bound: false,
     };
     world.rights.apply(Change::Offer { bid }).unwrap();
-    let _ = world.look(&mut negotiator);
+    let _ = world.observe(&mut negotiator);
     for _ in 0..60 {
         world.pass();
-        let _ = world.look(&mut negotiator);
+        let _ = world.observe(&mut negotiator);
         assert_eq!(world.rights.offers().values().copied().collect::<Vec<_>>(), [bid]);
     }
     assert!(!negotiator.kept.is_empty());
@@ -330,16 +330,16 @@ fn offers_of_units_are_left_alone() {
 #[test]
 fn an_exchange_that_somebody_ended_is_not_made_again_at_once() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
-    let _ = world.look(&mut negotiator);
+    let _ = world.observe(&mut negotiator);
     for _ in 0..6 {
         world.pass();
-        let _ = world.look(&mut negotiator);
+        let _ = world.observe(&mut negotiator);
     }
     let number = *world.rights.deals().keys().next().unwrap();
     let pair = negotiator.trial.as_ref().unwrap().pair;
     world.rights.apply(Change::Cancel { number }).unwrap();
     world.pass();
-    let moves = world.look(&mut negotiator);
+    let moves = world.observe(&mut negotiator);
     assert_eq!(moves[0].done, Move::Undone { why: Why::Ended });
     assert!(negotiator.rests[&pair].until > world.now);
     for facts in &mut world.facts {
@@ -347,7 +347,7 @@ fn an_exchange_that_somebody_ended_is_not_made_again_at_once() {
     }
     for _ in 0..20 {
         world.pass();
-        let _ = world.look(&mut negotiator);
+        let _ = world.observe(&mut negotiator);
     }
     assert!(world.rights.deals().is_empty() && !negotiator.is_at_work());
 }

@@ -202,8 +202,8 @@ impl Offer {
 /// A text does not parse as an [`Offer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "write cpu, memory, disk or bus, a colon, and 1 to {TICKETS_MAX} tickets, such as disk:300, or an amount of what is \
-     reserved, such as memory:2GiB, cpu:1.5cpus or disk:10%"
+    "write cpu, memory, disk or bus, a colon, and 1 to {TICKETS_MAX} tickets, such as disk:300, or a part of a \
+     reservation, such as memory:2GiB, cpu:1.5cpus or disk:10%"
 )]
 pub struct NoOffer;
 
@@ -228,19 +228,19 @@ impl FromStr for Offer {
     type Err = NoOffer;
 
     fn from_str(text: &str) -> Result<Offer, NoOffer> {
-        let (word, much) = text.split_once(':').ok_or(NoOffer)?;
+        let (word, quantity) = text.split_once(':').ok_or(NoOffer)?;
         let resource = Resource::ALL.into_iter().find(|resource| resource.name() == word).ok_or(NoOffer)?;
-        if !much.is_empty() && much.bytes().all(|byte| byte.is_ascii_digit()) {
-            let tickets = much.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets));
+        if !quantity.is_empty() && quantity.bytes().all(|byte| byte.is_ascii_digit()) {
+            let tickets = quantity.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets));
             return Ok(Offer::tickets(resource, tickets.ok_or(NoOffer)?));
         }
-        let cpus = much.strip_suffix(CPUS).or_else(|| much.strip_suffix("cpu"));
-        let much = match (resource, cpus) {
+        let cpus = quantity.strip_suffix(CPUS).or_else(|| quantity.strip_suffix("cpu"));
+        let number = match (resource, cpus) {
             (Resource::Cpu, Some(cpus)) => cpus,
-            (Resource::Cpu, None) if !much.ends_with('%') => return Err(NoOffer),
-            _ => much,
+            (Resource::Cpu, None) if !quantity.ends_with('%') => return Err(NoOffer),
+            _ => quantity,
         };
-        match amount(much, resource) {
+        match amount(number, resource) {
             Ok(amount) if amount.of(MILLIONTH) > 0 => Ok(Offer::hard(resource, amount)),
             _ => Err(NoOffer),
         }
@@ -297,7 +297,7 @@ pub enum Refused {
     },
     /// The units are in different enclosers. Their tickets are of different currencies, with no fixed
     /// exchange rate: a transfer would change the value of every unit on the way between the two.
-    #[error("units {} and {} have different enclosers, whose tickets are no common measure", .from.0, .to.0)]
+    #[error("units {} and {} are in different enclosers, whose tickets are not comparable", .from.0, .to.0)]
     Enclosers {
         /// The giver.
         from: UnitId,
@@ -305,7 +305,7 @@ pub enum Refused {
         to: UnitId,
     },
     /// The unit must keep more tickets than it has lent in exchanges.
-    #[error("unit {} has {has} {resource} tickets, of which {lent} are lent in exchanges: they cannot be fewer than one more", .unit.0)]
+    #[error("unit {} has {has} {resource} tickets, {lent} of them lent in exchanges: it must keep one more than it lent", .unit.0)]
     Lent {
         /// The unit.
         unit: UnitId,

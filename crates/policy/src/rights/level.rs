@@ -93,7 +93,8 @@ impl Terms {
         self.limit.is_some()
     }
 
-    /// The reservation and the room beyond it when `value` is divided; without a limit it is `u64::MAX` less the reservation.
+    /// The reservation and the room beyond it when `value` is divided. No limit counts as a limit of
+    /// `u64::MAX`.
     fn hard_and_room(self, value: u64, capacity: Capacity) -> (u64, u64) {
         let weigh = |amount: Option<Ordered>| capacity.weigh(amount.map(Ordered::amount), value);
         let limit = weigh(self.limit).unwrap_or(u64::MAX);

@@ -61,7 +61,7 @@ mod tests {
             (tightest(one, 0), tightest(ana, 0), tightest(UnitId::SHARED, 800)),
             (None, Some(3), None)
         );
-        // What may be borrowed is a part of the same: a quarter of the 400 that lab may have, and of the machine's 800.
+        // Percentages of borrowing refer to the same: a quarter of lab's 400, and of the machine's 800.
         for unit in [one, ana] {
             contract.units[unit.index()].borrow.cpu = Permission::AtMost(Amount::Part(250_000));
         }

@@ -32,17 +32,17 @@ impl Kind {
     /// The kind of a reservation, and its number.
     pub(super) fn of(amount: Amount) -> (Kind, u64) {
         match amount {
-            Amount::Part(much) => (Kind::Part, much),
-            Amount::Absolute(much) => (Kind::Absolute, much),
+            Amount::Part(quantity) => (Kind::Part, quantity),
+            Amount::Absolute(quantity) => (Kind::Absolute, quantity),
         }
     }
 
-    /// `much` of this kind as a reservation; `None` for tickets.
-    pub(super) fn amount(self, much: u64) -> Option<Amount> {
+    /// `quantity` of this kind as a reservation; `None` for tickets.
+    pub(super) fn amount(self, quantity: u64) -> Option<Amount> {
         match self {
             Kind::Soft => None,
-            Kind::Part => Some(Amount::Part(much)),
-            Kind::Absolute => Some(Amount::Absolute(much)),
+            Kind::Part => Some(Amount::Part(quantity)),
+            Kind::Absolute => Some(Amount::Absolute(quantity)),
         }
     }
 }
@@ -53,16 +53,16 @@ pub(super) struct Lot {
     /// The unit that holds it.
     pub(super) holder: UnitId,
     /// The unit whose currency it is; `None`: the base currency of the top level.
-    pub(super) of: Option<UnitId>,
+    pub(super) currency: Option<UnitId>,
     pub(super) kind: Kind,
 }
 
 impl Lot {
-    /// Its class and entry in the level of its currency, holding `much`.
-    pub(super) fn entry(self, much: u64) -> (Terms, Entry) {
+    /// Its class and entry in the level of its currency, holding `quantity`.
+    pub(super) fn entry(self, quantity: u64) -> (Terms, Entry) {
         let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u64 + 1;
-        let tickets = if self.kind == Kind::Soft { much } else { 0 };
-        let terms = Terms::new(self.kind.amount(much), None);
+        let tickets = if self.kind == Kind::Soft { quantity } else { 0 };
+        let terms = Terms::new(self.kind.amount(quantity), None);
         (terms, Entry { id: kind << u32::BITS | u64::from(self.holder.0), tickets })
     }
 
@@ -88,7 +88,7 @@ impl Lots {
     }
 
     /// The amount in a lot; 0 if there is no such lot.
-    pub(super) fn much(&self, resource: Resource, lot: Lot) -> u64 {
+    pub(super) fn quantity(&self, resource: Resource, lot: Lot) -> u64 {
         self.0[resource].get(&lot).copied().unwrap_or(0)
     }
 
@@ -98,27 +98,27 @@ impl Lots {
         resource: Resource,
         holder: UnitId,
     ) -> impl Iterator<Item = (Lot, u64)> + '_ {
-        let first = Lot { holder, of: None, kind: Kind::Soft };
-        let all = self.0[resource].range(first..).map(|(lot, much)| (*lot, *much));
+        let first = Lot { holder, currency: None, kind: Kind::Soft };
+        let all = self.0[resource].range(first..).map(|(lot, quantity)| (*lot, *quantity));
         all.take_while(move |(lot, _)| lot.holder == holder)
     }
 
     /// All lots of a resource.
     pub(super) fn all(&self, resource: Resource) -> impl Iterator<Item = (Lot, u64)> + '_ {
-        self.0[resource].iter().map(|(lot, much)| (*lot, *much))
+        self.0[resource].iter().map(|(lot, quantity)| (*lot, *quantity))
     }
 
-    pub(super) fn set(&mut self, resource: Resource, lot: Lot, much: u64) {
-        match much {
+    pub(super) fn set(&mut self, resource: Resource, lot: Lot, quantity: u64) {
+        match quantity {
             0 => drop(self.0[resource].remove(&lot)),
-            _ => drop(self.0[resource].insert(lot, much)),
+            _ => drop(self.0[resource].insert(lot, quantity)),
         }
     }
 
     /// Drops lots whose holder or currency is not there.
     pub(super) fn retain(&mut self, is_there: impl Fn(UnitId) -> bool) {
         for resource in Resource::ALL {
-            let stays = |lot: &Lot| is_there(lot.holder) && lot.of.is_none_or(&is_there);
+            let stays = |lot: &Lot| is_there(lot.holder) && lot.currency.is_none_or(&is_there);
             self.0[resource].retain(|lot, _| stays(lot));
         }
     }
@@ -133,7 +133,7 @@ impl Lots {
         encloser: impl Fn(UnitId) -> Option<UnitId>,
     ) -> bool {
         let follows = |unit: UnitId| -> Vec<UnitId> {
-            let lots = self.held_by(resource, unit).filter_map(|(lot, _)| lot.of);
+            let lots = self.held_by(resource, unit).filter_map(|(lot, _)| lot.currency);
             let more = more.iter().filter(|(holder, _)| *holder == unit).filter_map(|(_, of)| *of);
             encloser(unit).into_iter().chain(lots).chain(more).collect()
         };

@@ -36,16 +36,16 @@
 //!   whatever the limits and reservations. Both hold within 1 for siblings because of rounding; deeper,
 //!   within 1 more for each level and each percentage.
 //! - *Transfers* between two active siblings without limits change no other value at their level by more than
-//!   1 (rounding), and nothing outside it. Two cases differ: a limited unit may give away tickets beyond its
-//!   limit, and an inactive unit may give tickets to an active one. Such tickets become effective, so others
-//!   have less than before, but never less than if all units were active and none limited (seed 004, section
-//!   5.5).
+//!   1 (rounding), and nothing outside it. Two cases differ: a limited unit may give away tickets that its
+//!   limit made worthless, and an inactive unit may give tickets to an active one. Such tickets become
+//!   effective, so others have less than before, but never less than if all units were active and none
+//!   limited (seed 004, section 5.5).
 //!
 //! Costs, for a tree of depth D and levels of S siblings with C distinct pairs of reservation and limit: a
 //! change takes D log S. A value takes D C log S, times a few rounds if limits are met (bounded in `level`).
 //! All values together take one step per unit plus C log S per level. [`Rights::adopt`] takes N log N for N
-//! units. With lots, a value takes that for each level on each path to its unit, and a change for each lot of
-//! the units whose activity changes.
+//! units. With lots, a value takes C log S for each level on every path to its unit, and a change log S for
+//! each lot of a unit whose activity changes.
 //!
 //! Limits: gifts pass between siblings only. The contract's limits apply to a unit's part at its own level,
 //! not to its lots; the enforcing side caps both.
@@ -102,7 +102,7 @@ struct Unit {
     /// The part of `tickets` lent to others in exchanges.
     lent: PerResource<u64>,
     /// Tickets of siblings lent to it in exchanges.
-    got: PerResource<u64>,
+    borrowed: PerResource<u64>,
     /// The part of its reservation lent in exchanges, in the measure used by the contract.
     hard_lent: PerResource<u64>,
     /// Set by [`Rights::set_present_for`].
@@ -122,7 +122,7 @@ impl Unit {
     /// The effective tickets. After a reload that gives it fewer than it lent, 1 until its exchanges are
     /// undone.
     fn counting(&self, resource: Resource) -> u64 {
-        let (all, lent) = (self.tickets[resource] + self.got[resource], self.lent[resource]);
+        let (all, lent) = (self.tickets[resource] + self.borrowed[resource], self.lent[resource]);
         if lent == 0 { all } else { all.saturating_sub(lent).max(1) }
     }
 
@@ -226,7 +226,7 @@ impl Rights {
             }
             unit.present = old.map(|old| old.present).unwrap_or_default();
             if let Some(old) = old.filter(|old| old.parent == asked.parent) {
-                (unit.lent, unit.got, unit.hard_lent) = (old.lent, old.got, old.hard_lent);
+                (unit.lent, unit.borrowed, unit.hard_lent) = (old.lent, old.borrowed, old.hard_lent);
             }
             self.units[id.index()] = Some(unit);
         }
@@ -309,10 +309,10 @@ impl Rights {
             next = parent;
             if !self.lots.is_empty(resource) {
                 let lots: Vec<(Lot, u64)> = self.lots.held_by(resource, id).collect();
-                for (lot, much) in lots {
-                    let (terms, entry) = lot.entry(much);
-                    self.enter(lot.of, resource, terms, entry, active);
-                    others.extend(lot.of);
+                for (lot, quantity) in lots {
+                    let (terms, entry) = lot.entry(quantity);
+                    self.enter(lot.currency, resource, terms, entry, active);
+                    others.extend(lot.currency);
                 }
             }
             self.market.stir_if_offered();
@@ -345,8 +345,8 @@ impl Rights {
 
     /// Whether [`Rights::set_present`] has this value already.
     pub(crate) fn is_present(&self, unit: UnitId, present: bool) -> bool {
-        let said = |unit: &Unit| Resource::ALL.iter().all(|resource| unit.present[*resource] == present);
-        self.unit(unit).is_ok_and(said)
+        let is_set = |unit: &Unit| Resource::ALL.iter().all(|resource| unit.present[*resource] == present);
+        self.unit(unit).is_ok_and(is_set)
     }
 
     /// Whether [`Rights::set_present_for`] has this value already.
@@ -377,9 +377,9 @@ impl Rights {
         self.unit(unit).map_or(0, |unit| unit.tickets[resource])
     }
 
-    /// Tickets that a unit lent and that were lent to it in exchanges, as `(lent, got)`.
-    pub fn lent_and_got(&self, unit: UnitId, resource: Resource) -> (u64, u64) {
-        self.unit(unit).map_or((0, 0), |unit| (unit.lent[resource], unit.got[resource]))
+    /// Tickets that a unit lent and that were lent to it in exchanges, as `(lent, borrowed)`.
+    pub fn lent_and_borrowed(&self, unit: UnitId, resource: Resource) -> (u64, u64) {
+        self.unit(unit).map_or((0, 0), |unit| (unit.lent[resource], unit.borrowed[resource]))
     }
 
     /// Open offers by number, the oldest first.
@@ -554,14 +554,14 @@ impl Rights {
     pub fn fund(
         &mut self,
         unit: UnitId,
-        of: Option<UnitId>,
+        currency: Option<UnitId>,
         tickets: PerResource<Option<u64>>,
     ) -> Result<(), Refused> {
         let parent = self.unit(unit)?.parent;
-        if let Some(of) = of {
-            self.unit(of)?;
+        if let Some(issuer) = currency {
+            self.unit(issuer)?;
         }
-        if parent == of {
+        if parent == currency {
             return self.change_several(unit, How::Set, tickets);
         }
         let named = || Resource::ALL.into_iter().filter_map(|resource| Some((resource, tickets[resource]?)));
@@ -569,13 +569,13 @@ impl Rights {
             if tickets > TICKETS_MAX {
                 return Err(Refused::TooMany { unit, resource, has: 0, more: tickets });
             }
-            if tickets > 0 && self.would_loop(resource, &[(unit, of)]) {
+            if tickets > 0 && self.would_loop(resource, &[(unit, currency)]) {
                 return Err(Refused::Loop { unit });
             }
         }
         for (resource, tickets) in named() {
-            let lot = Lot { holder: unit, of, kind: Kind::Soft };
-            let (before, all) = (self.funded.much(resource, lot), self.lots.much(resource, lot));
+            let lot = Lot { holder: unit, currency, kind: Kind::Soft };
+            let (before, all) = (self.funded.quantity(resource, lot), self.lots.quantity(resource, lot));
             self.funded.set(resource, lot, tickets);
             self.set_lot(resource, lot, all.saturating_sub(before).saturating_add(tickets));
         }
@@ -586,15 +586,15 @@ impl Rights {
     /// Holdings from [`Change::Fund`]: the holder, the currency (`None`: the base currency), and the number
     /// of tickets.
     pub fn funded(&self, resource: Resource) -> impl Iterator<Item = (UnitId, Option<UnitId>, u64)> + '_ {
-        self.funded.all(resource).map(|(lot, tickets)| (lot.holder, lot.of, tickets))
+        self.funded.all(resource).map(|(lot, tickets)| (lot.holder, lot.currency, tickets))
     }
 
     /// All lots, from [`Change::Fund`] and exchanges: the holder, the currency (`None`: the base currency),
     /// and the amount.
     pub fn lots(&self, resource: Resource) -> impl Iterator<Item = (UnitId, Option<UnitId>, Offer)> + '_ {
-        self.lots.all(resource).map(move |(lot, much)| {
-            let stake = lot.kind.amount(much).map_or(Stake::Tickets(much), Stake::Hard);
-            (lot.holder, lot.of, Offer { resource, stake })
+        self.lots.all(resource).map(move |(lot, quantity)| {
+            let stake = lot.kind.amount(quantity).map_or(Stake::Tickets(quantity), Stake::Hard);
+            (lot.holder, lot.currency, Offer { resource, stake })
         })
     }
 
@@ -602,20 +602,20 @@ impl Rights {
         self.lots.would_loop(resource, more, |unit| self.unit(unit).ok().and_then(|unit| unit.parent))
     }
 
-    fn set_lot(&mut self, resource: Resource, lot: Lot, much: u64) {
-        let before = self.lots.much(resource, lot);
-        self.lots.set(resource, lot, much);
+    fn set_lot(&mut self, resource: Resource, lot: Lot, quantity: u64) {
+        let before = self.lots.quantity(resource, lot);
+        self.lots.set(resource, lot, quantity);
         if !self.is_active(lot.holder, resource) {
             return;
         }
-        for (much, is_in) in [(before, false), (much, true)] {
-            if much > 0 {
-                let (terms, entry) = lot.entry(much);
-                self.enter(lot.of, resource, terms, entry, is_in);
+        for (quantity, is_in) in [(before, false), (quantity, true)] {
+            if quantity > 0 {
+                let (terms, entry) = lot.entry(quantity);
+                self.enter(lot.currency, resource, terms, entry, is_in);
             }
         }
-        if let Some(of) = lot.of {
-            self.refresh(of, resource);
+        if let Some(issuer) = lot.currency {
+            self.refresh(issuer, resource);
         }
     }
 
@@ -628,8 +628,9 @@ impl Rights {
     }
 
     fn with_more(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
-        let (it, has) = (self.unit(unit)?, self.tickets(unit, resource));
-        let now = has.checked_add(more).filter(|now| now.saturating_add(it.got[resource]) <= TICKETS_MAX);
+        let (known, has) = (self.unit(unit)?, self.tickets(unit, resource));
+        let now =
+            has.checked_add(more).filter(|now| now.saturating_add(known.borrowed[resource]) <= TICKETS_MAX);
         now.ok_or(Refused::TooMany { unit, resource, has, more })
     }
 
@@ -698,9 +699,9 @@ impl Rights {
         match what.stake {
             Stake::Tickets(tickets) => Some(tickets),
             Stake::Hard(amount) => {
-                let (kind, much) = Kind::of(amount);
+                let (kind, quantity) = Kind::of(amount);
                 let (own, _) = Kind::of(known.terms[what.resource].hard()?);
-                self.convert(what.resource, much, (kind, known.parent), (own, known.parent), up)
+                self.convert(what.resource, quantity, (kind, known.parent), (own, known.parent), up)
             }
         }
     }
@@ -720,13 +721,13 @@ impl Rights {
     fn convert(
         &self,
         resource: Resource,
-        much: u64,
+        quantity: u64,
         (kind, from): (Kind, Option<UnitId>),
         (other_kind, to): (Kind, Option<UnitId>),
         up: bool,
     ) -> Option<u64> {
         if kind == other_kind && (from == to || kind == Kind::Absolute) {
-            return Some(much);
+            return Some(quantity);
         }
         let values = self.to(resource);
         let worth = |currency: Option<UnitId>| values.currency(currency);
@@ -738,7 +739,7 @@ impl Rights {
         if kind == Kind::Soft || other_kind == Kind::Soft {
             let per_ticket = |currency| values.division(currency, worth(currency)).per_ticket();
             let ((left, open), (other_left, other_open)) = (per_ticket(from)?, per_ticket(to)?);
-            let product = times(times(much.into(), left)?, other_open)?;
+            let product = times(times(quantity.into(), left)?, other_open)?;
             let by = u128::from(open).checked_mul(other_left.into()).filter(|by| *by > 0)?;
             let nearest = product.checked_add(by / 2)? / by;
             return u64::try_from(nearest.max(1)).ok().filter(|_| kind == other_kind);
@@ -748,8 +749,8 @@ impl Rights {
             return None;
         }
         let value = match kind {
-            Kind::Part => divide(times(much.into(), worth(from)), MILLIONTH.into())?,
-            _ => much,
+            Kind::Part => divide(times(quantity.into(), worth(from)), MILLIONTH.into())?,
+            _ => quantity,
         };
         match other_kind {
             Kind::Part => divide(times(value.into(), MILLIONTH), worth(to).into()),
@@ -759,9 +760,9 @@ impl Rights {
 
     /// Whether a currency's tickets have no value to compare: none of its holders is active, or nothing is
     /// left for tickets.
-    fn is_worth_nothing(&self, resource: Resource, of: Option<UnitId>) -> bool {
+    fn is_worth_nothing(&self, resource: Resource, currency: Option<UnitId>) -> bool {
         let values = self.to(resource);
-        values.division(of, values.currency(of)).per_ticket().is_none_or(|(left, _)| left == 0)
+        values.division(currency, values.currency(currency)).per_ticket().is_none_or(|(left, _)| left == 0)
     }
 
     /// Whether a unit has lent all that it has, or more, after a reload.
@@ -783,8 +784,8 @@ impl Rights {
         match leg.what.stake {
             Stake::Tickets(tickets) => {
                 let all = |unit: &Unit| match leg.is_lot() {
-                    true => self.lots.much(resource, leg.lot()).saturating_add(tickets),
-                    false => (unit.tickets[resource] + unit.got[resource]).saturating_add(tickets),
+                    true => self.lots.quantity(resource, leg.lot()).saturating_add(tickets),
+                    false => (unit.tickets[resource] + unit.borrowed[resource]).saturating_add(tickets),
                 };
                 self.unit(leg.to).is_ok_and(|unit| all(unit) <= TICKETS_MAX)
             }
@@ -802,22 +803,22 @@ impl Rights {
     }
 
     fn move_leg(&mut self, leg: &Leg, change: impl Fn(u64, u64) -> u64) {
-        let (resource, much) = (leg.what.resource, leg.much());
+        let (resource, quantity) = (leg.what.resource, leg.quantity());
         self.count(leg.from, resource, |unit| {
             let lent = match leg.what.stake {
                 Stake::Tickets(_) => &mut unit.lent,
                 Stake::Hard(_) => &mut unit.hard_lent,
             };
-            lent[resource] = change(lent[resource], much);
+            lent[resource] = change(lent[resource], quantity);
         });
         match leg.is_lot() {
             true => {
-                let held = self.lots.much(resource, leg.lot());
-                self.set_lot(resource, leg.lot(), change(held, much));
+                let held = self.lots.quantity(resource, leg.lot());
+                self.set_lot(resource, leg.lot(), change(held, quantity));
             }
-            false => {
-                self.count(leg.to, resource, |unit| unit.got[resource] = change(unit.got[resource], much))
-            }
+            false => self.count(leg.to, resource, |unit| {
+                unit.borrowed[resource] = change(unit.borrowed[resource], quantity)
+            }),
         }
     }
 
@@ -900,10 +901,10 @@ impl<'a> Values<'a> {
     pub fn value(self, unit: UnitId) -> u64 {
         let (rights, resource) = (self.rights, self.resource);
         let mut value = self.worth(unit);
-        for (lot, much) in rights.lots.all(resource) {
-            let (in_it, of_it) = (rights.encloses(unit, lot.holder), rights.is_in(unit, lot.of));
+        for (lot, quantity) in rights.lots.all(resource) {
+            let (in_it, of_it) = (rights.encloses(unit, lot.holder), rights.is_in(unit, lot.currency));
             if in_it != of_it && rights.is_active(lot.holder, resource) {
-                let part = self.part_of(lot, much, &mut BTreeMap::new()).all;
+                let part = self.part_of(lot, quantity, &mut BTreeMap::new()).all;
                 // The total is never negative, but a partial sum may be.
                 value = if in_it { value.wrapping_add(part) } else { value.wrapping_sub(part) };
             }
@@ -922,10 +923,10 @@ impl<'a> Values<'a> {
         let whole = self.currency(known.parent);
         let mut hard = self.division(known.parent, whole).part(terms, entry).hard;
         let mut lent = 0u64;
-        for (lot, much) in rights.lots.all(resource) {
-            let (in_it, of_it) = (rights.is_in(unit, Some(lot.holder)), rights.is_in(unit, lot.of));
+        for (lot, quantity) in rights.lots.all(resource) {
+            let (in_it, of_it) = (rights.is_in(unit, Some(lot.holder)), rights.is_in(unit, lot.currency));
             if rights.is_active(lot.holder, resource) && (in_it || of_it) {
-                let part = self.part_of(lot, much, &mut BTreeMap::new()).hard;
+                let part = self.part_of(lot, quantity, &mut BTreeMap::new()).hard;
                 hard = hard.saturating_add(if in_it { part } else { 0 });
                 lent = lent.saturating_add(if of_it { part } else { 0 });
             }
@@ -959,18 +960,18 @@ impl<'a> Values<'a> {
         let (terms, entry) = unit.entry(id, resource);
         let mut worth = self.division(unit.parent, whole).part(terms, entry).all;
         if !rights.lots.is_empty(resource) {
-            for (lot, much) in rights.lots.held_by(resource, id) {
-                worth = worth.saturating_add(self.part_of(lot, much, known).all);
+            for (lot, quantity) in rights.lots.held_by(resource, id) {
+                worth = worth.saturating_add(self.part_of(lot, quantity, known).all);
             }
             known.insert(id, worth);
         }
         worth
     }
 
-    fn part_of(self, lot: Lot, much: u64, known: &mut BTreeMap<UnitId, u64>) -> Part {
-        let whole = lot.of.map_or(self.capacity.total(), |of| self.worth_knowing(of, known));
-        let (terms, entry) = lot.entry(much);
-        self.division(lot.of, whole).part(terms, entry)
+    fn part_of(self, lot: Lot, quantity: u64, known: &mut BTreeMap<UnitId, u64>) -> Part {
+        let whole = lot.currency.map_or(self.capacity.total(), |unit| self.worth_knowing(unit, known));
+        let (terms, entry) = lot.entry(quantity);
+        self.division(lot.currency, whole).part(terms, entry)
     }
 
     /// What a unit's own processes hold, with what limits deny its sub-units; 0 for an inactive or unknown
@@ -1007,7 +1008,7 @@ impl<'a> Values<'a> {
                 all.value[unit.index()] += part.all;
                 all.hard[unit.index()] += part.hard;
                 if let Some(kind) = Lot::kind(id) {
-                    lots.push((Lot { holder: unit, of: level, kind }, part));
+                    lots.push((Lot { holder: unit, currency: level, kind }, part));
                 }
                 if let Some(left) = missing.get_mut(&unit) {
                     *left -= 1;
@@ -1033,7 +1034,7 @@ impl<'a> Values<'a> {
             }
         }
         for (lot, part) in &lots {
-            for unit in rights.lineage(lot.of) {
+            for unit in rights.lineage(lot.currency) {
                 all.value[unit.index()] -= part.all;
                 all.hard[unit.index()] = all.hard[unit.index()].saturating_sub(part.hard);
             }

@@ -114,7 +114,10 @@ mod tests {
         }
 
         #[test]
-        fn caps_hold_and_nothing_is_lost(total in 0u64..1 << 40, both in proptest::collection::vec((1u64..1_000, 0u64..1 << 38), 1..30)) {
+         fn caps_hold_and_nothing_is_lost(
+            total in 0u64..1 << 40,
+            both in proptest::collection::vec((1u64..1_000, 0u64..1 << 38), 1..30),
+        ) {
             let (weights, caps): (Vec<u64>, Vec<u64>) = both.into_iter().unzip();
             let (parts, left) = split_capped(total, &weights, &caps);
             prop_assert_eq!(parts.iter().sum::<u64>() + left, total);
@@ -124,7 +127,11 @@ mod tests {
         }
 
         #[test]
-        fn a_larger_weight_never_gets_less(total in 0u64..1 << 40, weights in proptest::collection::vec(1u64..1_000, 2..20), more in 1u64..1_000) {
+         fn a_larger_weight_never_gets_less(
+            total in 0u64..1 << 40,
+            weights in proptest::collection::vec(1u64..1_000, 2..20),
+            more in 1u64..1_000,
+        ) {
             let before = split(total, &weights)[0];
             let mut raised = weights;
             raised[0] += more;

@@ -18,8 +18,8 @@ fn rights(contract: &Contract, cpus: u64, present: &[UnitId]) -> Rights {
     rights
 }
 
-/// Seed 004, section 5.2: with B3 asleep A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3 1/4, and
-/// A1 and A2 keep theirs.
+/// Seed 004, section 5.2: with B3 asleep, A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3
+/// 1/4, and A1 and A2 keep theirs.
 #[test]
 fn currencies_insulate() {
     let mut c = Contract::default();
@@ -288,7 +288,7 @@ fn a_reload_keeps_what_was_changed_where_the_contract_was_not() {
 }
 
 /// A unit of a contract: a random number for its encloser, its tickets, reservation and limit.
-type Said = (usize, u64, Option<Amount>, Option<Amount>);
+type UnitSpec = (usize, u64, Option<Amount>, Option<Amount>);
 
 fn any_amount(most: u64) -> impl Strategy<Value = Option<Amount>> {
     // Few distinct values, so that some units share a class.
@@ -301,15 +301,15 @@ fn any_amount(most: u64) -> impl Strategy<Value = Option<Amount>> {
     prop_oneof![3 => Just(None), 1 => part.prop_map(Some), 1 => absolute.prop_map(Some)]
 }
 
-fn any_said() -> impl Strategy<Value = Said> {
+fn any_unit() -> impl Strategy<Value = UnitSpec> {
     let tickets = prop_oneof![1u64..4, 1u64..500, 1u64..=TICKETS_MAX];
     (0usize..1000, tickets, any_amount(MILLIONTH / 4), any_amount(MILLIONTH))
 }
 
-fn contract(said: &[Said], scheme: Scheme) -> Contract {
+fn contract(units: &[UnitSpec], scheme: Scheme) -> Contract {
     let mut c = Contract::default();
     c.machine.scheme = scheme;
-    for (n, (seed, tickets, hard, limit)) in said.iter().enumerate() {
+    for (n, (seed, tickets, hard, limit)) in units.iter().enumerate() {
         // Half of the units are at the top; some of the earlier ones enclose others.
         let parent = (seed % 2 == 1 && n > 0).then(|| UnitId(u32::try_from(2 + seed / 2 % n).unwrap()));
         let id = c.add(parent, &format!("u{n}"));
@@ -324,8 +324,8 @@ fn contract(said: &[Said], scheme: Scheme) -> Contract {
 
 fn any_contract(units: usize) -> impl Strategy<Value = Contract> {
     let scheme = prop_oneof![4 => Just(Scheme::Isolate), 1 => Just(Scheme::Quota)];
-    (proptest::collection::vec(any_said(), 1..units), scheme)
-        .prop_map(|(said, scheme)| contract(&said, scheme))
+    (proptest::collection::vec(any_unit(), 1..units), scheme)
+        .prop_map(|(units, scheme)| contract(&units, scheme))
 }
 
 fn any_capacity() -> impl Strategy<Value = Capacity> {
@@ -735,11 +735,11 @@ proptest! {
             c.units[id.index()].limit.cpu = limit.map(Amount::Absolute);
         }
         let ids: Vec<UnitId> = c.held().collect();
-        let there: Vec<UnitId> = ids.iter().zip(&tickets).filter(|(_, said)| said.1).map(|(id, _)| *id).collect();
+        let there: Vec<UnitId> = ids.iter().zip(&tickets).filter(|(_, (_, present, _))| *present).map(|(id, _)| *id).collect();
         let mut r = rights(&c, 8, &there);
         let (from, to) = (from % n, if from % n == to % n { (to + 1) % n } else { to % n });
         r.transfer(ids[from], ids[to], Cpu, many % tickets[from].0).unwrap();
-        let all: u64 = tickets.iter().map(|said| said.0).sum();
+        let all: u64 = tickets.iter().map(|(tickets, ..)| tickets).sum();
         for (i, id) in ids.iter().enumerate().filter(|(i, id)| ![from, to].contains(i) && there.contains(id)) {
             let right = 8 * CPU * tickets[i].0 / all;
             let right = tickets[i].2.map_or(right, |limit| right.min(limit));

@@ -105,10 +105,10 @@ impl Leg {
 
     /// The lot in which the borrower holds it.
     pub(super) fn lot(&self) -> Lot {
-        Lot { holder: self.to, of: self.of, kind: self.measured().0 }
+        Lot { holder: self.to, currency: self.of, kind: self.measured().0 }
     }
 
-    pub(super) fn much(&self) -> u64 {
+    pub(super) fn quantity(&self) -> u64 {
         self.measured().1
     }
 
@@ -315,8 +315,8 @@ impl Market {
         let Bid { by, gives, wants, with, at_least, .. } = bid;
         rights.may_lend(by, gives)?;
         let is_minimum = |least: Offer| {
-            let ((kind, least_much), (wanted_kind, all)) = (measured(least), measured(wants));
-            least.resource == wants.resource && kind == wanted_kind && (1..=all).contains(&least_much)
+            let ((kind, least_quantity), (wanted_kind, all)) = (measured(least), measured(wants));
+            least.resource == wants.resource && kind == wanted_kind && (1..=all).contains(&least_quantity)
         };
         let is_empty = gives.is_nothing() || wants.is_nothing();
         if gives.resource == wants.resource || is_empty || !at_least.is_none_or(is_minimum) {
@@ -381,7 +381,12 @@ impl Market {
                     rights.has(leg.from, leg.what)?;
                     if !rights.has_room(leg) {
                         let (unit, resource) = (leg.to, leg.what.resource);
-                        return Err(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.much() });
+                        return Err(Refused::TooMany {
+                            unit,
+                            resource,
+                            has: TICKETS_MAX,
+                            more: leg.quantity(),
+                        });
                     }
                     if leg.is_lot() && rights.would_loop(leg.what.resource, &[(leg.to, leg.of)]) {
                         return Err(Refused::Loop { unit: leg.to });
@@ -524,7 +529,7 @@ fn legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
 fn obstacle(legs: &[Leg], rights: &Rights) -> Option<Refused> {
     if let Some(leg) = legs.iter().find(|leg| !rights.has_room(leg)) {
         let (unit, resource) = (leg.to, leg.what.resource);
-        return Some(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.much() });
+        return Some(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.quantity() });
     }
     let loops = |resource: Resource| {
         let lots = legs.iter().filter(|leg| leg.what.resource == resource && leg.of != leg.into);
@@ -567,12 +572,12 @@ fn shares(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     }
     let leg = |at: usize| {
         let (one, next) = link(at);
-        let much = cost(next, gets[(at + 1) % n], one, rights)?;
+        let quantity = cost(next, gets[(at + 1) % n], one, rights)?;
         let (kind, of) = lends_in(one, rights)?;
-        let stake = kind.amount(much).map_or(Stake::Tickets(much), Stake::Hard);
+        let stake = kind.amount(quantity).map_or(Stake::Tickets(quantity), Stake::Hard);
         let what = Offer { resource: one.gives.resource, stake };
         let leg = Leg { from: one.by, to: next.by, what, of, into: rights.unit(next.by).ok()?.parent };
-        (much > 0).then_some(leg)
+        (quantity > 0).then_some(leg)
     };
     (0..n).map(leg).collect()
 }
@@ -599,16 +604,16 @@ fn may_give(bid: &Bid, gets: u64, rights: &Rights) -> Option<u64> {
     u64::try_from(part).ok()
 }
 
-/// Converts `much` of what `bid` wants to the giver's measure, rounding up.
-fn cost(bid: &Bid, much: u64, giver: &Bid, rights: &Rights) -> Option<u64> {
+/// Converts `quantity` of what `bid` wants to the giver's measure, rounding up.
+fn cost(bid: &Bid, quantity: u64, giver: &Bid, rights: &Rights) -> Option<u64> {
     let (from, to) = (rights.measure(bid.by, bid.wants)?, lends_in(giver, rights)?);
-    rights.convert(bid.wants.resource, much, from, to, true)
+    rights.convert(bid.wants.resource, quantity, from, to, true)
 }
 
-/// Converts `much` of what `giver` gives to the measure in which `bid` wants it, rounding down.
-fn affords(giver: &Bid, much: u64, bid: &Bid, rights: &Rights) -> Option<u64> {
+/// Converts `quantity` of what `giver` gives to the measure in which `bid` wants it, rounding down.
+fn affords(giver: &Bid, quantity: u64, bid: &Bid, rights: &Rights) -> Option<u64> {
     let (from, to) = (lends_in(giver, rights)?, rights.measure(bid.by, bid.wants)?);
-    rights.convert(bid.wants.resource, much, from, to, false)
+    rights.convert(bid.wants.resource, quantity, from, to, false)
 }
 
 /// Whether `one` gives what `next` wants, at least its minimum. An offer restricted to a partner has that

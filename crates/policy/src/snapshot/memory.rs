@@ -122,7 +122,7 @@ impl UnitMemory {
         self.clean().saturating_add(self.swap_cached.min(self.anonymous))
     }
 
-    /// Whether half of its clean file pages or less would cover this amount.
+    /// Whether at most half of its clean file pages cover `bytes`.
     pub(crate) fn has_to_drop(&self, bytes: u64) -> bool {
         self.clean() / 2 >= bytes
     }

@@ -28,8 +28,8 @@ fn cpu(contract: &Contract, cpus: u64, ids: &[UnitId]) -> Entitlement {
     entitle(contract, Resource::Cpu, Capacity::Known(cpus * CPU), &present(contract, ids))
 }
 
-/// Seed 004, section 5.2: with B3 asleep A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3 1/4, and A1
-/// and A2 keep theirs.
+/// Seed 004, section 5.2: with B3 asleep, A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3
+/// 1/4, and A1 and A2 keep theirs.
 #[test]
 fn currencies_insulate() {
     let (c, [a1, a2, b1, b2, b3]) = figure_5();
