@@ -246,7 +246,8 @@ mod tests {
         );
     }
 
-    /// Units with what they are entitled to and used, a unit that a reload drops (4: none), and the quantum's length.
+    /// Units with their entitlement and use, the index of a unit that a reload drops (4: none), and the
+    /// quantum's length.
     fn any_quantum() -> impl Strategy<Value = (Vec<(u32, u64, u64)>, u32, u64)> {
         let unit = (0u32..4, 0u64..20_000_000_000, 0u64..20_000_000_000);
         (prop::collection::vec(unit, 0..4), 0u32..5, 1u64..2_000_000_000)

@@ -396,9 +396,9 @@ impl Rights {
     /// since the last call.
     pub fn settle(&mut self, now: Time) -> Vec<Trade> {
         let mut market = core::mem::take(&mut self.market);
-        let came = market.settle(now, self);
+        let events = market.settle(now, self);
         self.market = market;
-        self.traded.extend(came);
+        self.traded.extend(events);
         core::mem::take(&mut self.traded)
     }
 
@@ -457,9 +457,9 @@ impl Rights {
         change: impl FnOnce(&mut Market, &mut Rights) -> Result<Trade, Refused>,
     ) -> Result<(), Refused> {
         let mut market = core::mem::take(&mut self.market);
-        let came = change(&mut market, self);
+        let event = change(&mut market, self);
         self.market = market;
-        self.traded.push(came?);
+        self.traded.push(event?);
         Ok(())
     }
 
@@ -469,9 +469,9 @@ impl Rights {
     /// Refused, with no effect: as for an offer, and if the two do not match.
     pub(crate) fn strike(&mut self, now: Time, bids: [Bid; 2]) -> Result<u64, Refused> {
         let mut market = core::mem::take(&mut self.market);
-        let came = market.strike(self, now, bids);
+        let event = market.strike(self, now, bids);
         self.market = market;
-        self.traded.push(came?);
+        self.traded.push(event?);
         // The newest exchange has the largest number.
         Ok(self.market.deals().keys().next_back().copied().unwrap_or_default())
     }
@@ -479,15 +479,15 @@ impl Rights {
     /// Ends an exchange made by [`Rights::strike`], if it is still in force.
     pub(crate) fn end(&mut self, number: u64) {
         let mut market = core::mem::take(&mut self.market);
-        let came = market.undo(self, number, Ending::Negotiated);
+        let event = market.undo(self, number, Ending::Negotiated);
         self.market = market;
-        self.traded.extend(came);
+        self.traded.extend(event);
     }
 
     /// As [`Change::Set`].
     pub fn set_tickets(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         let now = self.with_just(unit, resource, tickets)?;
-        self.put(unit, resource, now)
+        self.store_tickets(unit, resource, now)
     }
 
     /// As [`Change::Several`]. Resources are independent, so all are validated before any is changed.
@@ -508,19 +508,19 @@ impl Rights {
             };
             now.push((resource, then));
         }
-        now.into_iter().try_for_each(|(resource, tickets)| self.put(unit, resource, tickets))
+        now.into_iter().try_for_each(|(resource, tickets)| self.store_tickets(unit, resource, tickets))
     }
 
     /// As [`Change::Issue`].
     pub fn issue(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         let now = self.with_more(unit, resource, tickets)?;
-        self.put(unit, resource, now)
+        self.store_tickets(unit, resource, now)
     }
 
     /// As [`Change::TakeBack`].
     pub fn take_back(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         let now = self.with_fewer(unit, resource, tickets)?;
-        self.put(unit, resource, now)
+        self.store_tickets(unit, resource, now)
     }
 
     /// As [`Change::Transfer`].
@@ -533,8 +533,8 @@ impl Rights {
     ) -> Result<(), Refused> {
         self.siblings(from, to)?;
         let (left, got) = (self.with_fewer(from, resource, tickets)?, self.with_more(to, resource, tickets)?);
-        self.put(from, resource, left)?;
-        self.put(to, resource, got)
+        self.store_tickets(from, resource, left)?;
+        self.store_tickets(to, resource, got)
     }
 
     /// As [`Change::Exchange`].
@@ -619,6 +619,7 @@ impl Rights {
         }
     }
 
+    /// The unit's new number of tickets if it is to have `tickets`.
     fn with_just(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<u64, Refused> {
         let has = self.unit(unit)?.tickets[resource];
         match tickets.checked_sub(has) {
@@ -627,6 +628,7 @@ impl Rights {
         }
     }
 
+    /// The unit's new number of tickets if it gets `more`.
     fn with_more(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
         let (known, has) = (self.unit(unit)?, self.tickets(unit, resource));
         let now =
@@ -634,6 +636,7 @@ impl Rights {
         now.ok_or(Refused::TooMany { unit, resource, has, more })
     }
 
+    /// The unit's new number of tickets if it gives up `fewer`: it must own more than it lent.
     fn with_fewer(&self, unit: UnitId, resource: Resource, fewer: u64) -> Result<u64, Refused> {
         let (lent, has) = (self.unit(unit)?.lent[resource], self.tickets(unit, resource));
         match has.checked_sub(fewer) {
@@ -822,7 +825,7 @@ impl Rights {
         }
     }
 
-    fn put(&mut self, id: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
+    fn store_tickets(&mut self, id: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         self.unit(id)?;
         self.count(id, resource, |unit| unit.tickets[resource] = tickets);
         self.market.stir();

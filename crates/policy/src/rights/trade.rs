@@ -363,7 +363,7 @@ impl Market {
         if self.offers.contains_key(&number) || self.deals.contains_key(&number) {
             return Err(Refused::NumberTaken { number });
         }
-        let came = match what {
+        let event = match what {
             Resumed::Offer { bid } => {
                 for unit in what.units() {
                     rights.unit(unit)?;
@@ -402,7 +402,7 @@ impl Market {
         };
         self.last = self.last.max(number);
         self.stirred = true;
-        Ok(came)
+        Ok(event)
     }
 
     /// Withdraws the offer, or ends the deal, of this number.
@@ -426,9 +426,9 @@ impl Market {
 
     /// Ends expired and invalid deals, drops offers of units that left, and serves offers.
     pub(super) fn settle(&mut self, now: Time, rights: &mut Rights) -> Vec<Trade> {
-        let mut came = Vec::new();
+        let mut events = Vec::new();
         if self.is_settled(now) {
-            return came;
+            return events;
         }
         let numbers: Vec<u64> = self.deals.keys().copied().collect();
         // The newest first: if a unit has lent too much, its older exchanges continue.
@@ -443,7 +443,7 @@ impl Market {
                 _ if deal.legs.iter().any(|leg| rights.lent_too_many(leg.from, leg.what)) => Ending::TooFew,
                 _ => continue,
             };
-            came.extend(self.undo(rights, number, why));
+            events.extend(self.undo(rights, number, why));
         }
         let is_gone = |unit: UnitId| rights.unit(unit).is_err();
         let gone = |bid: &Bid| is_gone(bid.by) || bid.with.is_some_and(is_gone);
@@ -451,15 +451,15 @@ impl Market {
             self.offers.iter().filter(|(_, bid)| gone(bid)).map(|(number, _)| *number).collect();
         for offer in withdrawn {
             self.offers.remove(&offer);
-            came.push(Trade::Withdrawn { offer });
+            events.push(Trade::Withdrawn { offer });
         }
         while core::mem::take(&mut self.stirred) {
             if let Some((ring, legs)) = self.ring(rights) {
-                came.push(self.serve(now, rights, ring, legs));
+                events.push(self.serve(now, rights, ring, legs));
                 self.stirred = true;
             }
         }
-        came
+        events
     }
 
     /// The ring to serve next: the numbers of its offers, each of which gives what the next one wants (the

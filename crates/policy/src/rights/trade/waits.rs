@@ -86,7 +86,7 @@ pub enum Waits {
     Moves {
         /// The other offer.
         offer: u64,
-        /// Why.
+        /// The reason.
         why: Refused,
     },
     /// Some offers give what it wants and others want what it gives, but no ring connects them.
