@@ -1,9 +1,10 @@
 //! The accounts of the memory bus.
 //!
-//! At the end of each quantum a plan tells what outermost units were entitled to, and what they transferred. What a unit
-//! transferred beyond is *borrowed*. It comes from units that left some of theirs, each in proportion to what it left: that is
-//! *lent*. What no unit could have left is of nobody: the plan lists those units alone of which something is known. So what
-//! was lent, with what was nobody's, is what was borrowed, units that a reload dropped included.
+//! At the end of each quantum, a plan reports what outermost units were entitled to and what they
+//! transferred. Transfers beyond a unit's entitlement are *borrowed*. They are *lent* by the units that left
+//! part of theirs unused, in proportion to what each left. The plan lists only units with known transfers, so
+//! a part may have no lender. Lent and lenderless bytes together equal those borrowed, units dropped by a
+//! reload included.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,7 @@ use commonhold_policy::share::{part_of, split};
 use commonhold_policy::{Plan, Time};
 
 use crate::Imbalance;
+use crate::loans::Loans;
 use crate::spread::Spread;
 
 /// The account of one outermost unit since the ledger was opened, sub-units included.
@@ -20,21 +22,21 @@ use crate::spread::Spread;
 pub struct BusAccount {
     /// What it is entitled to now, in bytes per second.
     pub entitled_bytes_per_s: u64,
-    /// The most that it may transfer, in bytes per second; nothing: what there is.
+    /// Its limit in bytes per second; `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub most_bytes_per_s: Option<u64>,
     /// What it transferred in the last quantum, in bytes per second.
     pub using_bytes_per_s: u64,
-    /// What it got less than it was due, and has not got since, in bytes; below 0: what it got more, as far as that is
-    /// remembered.
+    /// Backlog in bytes: what it got less than it was due and has not caught up on. Negative: a surplus,
+    /// which decays.
     pub owed_bytes: i64,
-    /// Whether it waits now until others have what they are owed, or until it is back at the most that it may transfer.
+    /// Whether it is stopped now until others have caught up, or until it is back within its limit.
     pub waits: bool,
     /// What it was entitled to, over time.
     pub entitled_bytes: u64,
     /// What it transferred.
     pub used_bytes: u64,
-    /// What others transferred of what it left.
+    /// What others transferred of its unused part.
     pub lent_bytes: u64,
     /// What it transferred beyond what it was entitled to.
     pub borrowed_bytes: u64,
@@ -42,47 +44,40 @@ pub struct BusAccount {
     pub waited_quanta: u64,
     /// The time of these, in nanoseconds.
     pub waited_ns: u64,
-    /// Quanta in which others waited while it was owed something.
+    /// Quanta in which others waited while it had a backlog.
     pub called_back: u64,
-    /// How long it was owed something, from the beginning of the quantum that left it short until it had all back: half of
-    /// these times were no longer.
+    /// Median call-back: from the start of the quantum that left it short until it had caught up.
     pub call_back_p50_ns: u64,
-    /// 99 of 100 were no longer.
+    /// The 99th percentile.
     pub call_back_p99_ns: u64,
     /// The longest.
     pub call_back_max_ns: u64,
 }
 
-/// One unit's own figures.
+/// A unit's running account.
 #[derive(Debug, Clone, Default)]
-struct Own {
-    /// The latest that is known; `None`: nothing is, any more.
+struct BusEntry {
+    /// From the latest plan; `None` if that does not list the unit.
     part: Option<BusPart>,
     entitled: u64,
     used: u64,
-    lent: u64,
-    borrowed: u64,
+    loans: Loans,
     waited_quanta: u64,
     waited_ns: u64,
     called_back: u64,
     call_backs: Spread,
-    /// Since when it is owed something, and whether others waited for that.
+    /// Start of its backlog, and whether others waited for it meanwhile.
     owed_since: Option<(Time, bool)>,
 }
 
-/// What was lent and borrowed by units without a number in the present contract, and what was borrowed of nobody.
-#[derive(Debug, Clone, Copy, Default)]
-struct Others {
-    lent: u64,
-    borrowed: u64,
-    nobodys: u64,
-}
-
-/// The books of all units.
+/// The accounts of all units.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bus {
-    units: BTreeMap<UnitId, Own>,
-    others: Others,
+    units: BTreeMap<UnitId, BusEntry>,
+    /// Loans of units that left the contract: their counterparts may still be there.
+    closed: Loans,
+    /// Bytes borrowed without a lender.
+    lenderless: u64,
 }
 
 fn bytes(per_second: u64, time: Time) -> u64 {
@@ -90,7 +85,7 @@ fn bytes(per_second: u64, time: Time) -> u64 {
 }
 
 impl Bus {
-    /// Enters what a plan says of the quantum that has just ended.
+    /// Enters what a plan reports of the quantum that has just ended.
     pub(crate) fn book(&mut self, plan: &Plan) {
         let Some(bus) = &plan.decisions.bus else { return };
         self.charge(bus);
@@ -117,42 +112,34 @@ impl Bus {
     }
 
     fn charge(&mut self, bus: &BusPlan) {
-        let of = |rate: fn(&BusPart) -> u64| {
+        let transfers = |rate: fn(&BusPart) -> u64| {
             bus.units.iter().map(move |part| bytes(rate(part), bus.quantum_ns)).collect::<Vec<u64>>()
         };
-        let (entitled, used) = (of(|part| part.entitled), of(|part| part.used));
+        let (entitled, used) = (transfers(|part| part.entitled), transfers(|part| part.used));
         let left: Vec<u64> =
             entitled.iter().zip(&used).map(|(entitled, used)| entitled.saturating_sub(*used)).collect();
         let beyond: u64 =
             entitled.iter().zip(&used).map(|(entitled, used)| used.saturating_sub(*entitled)).sum();
         let lent = beyond.min(left.iter().sum());
-        self.others.nobodys += beyond - lent;
+        self.lenderless += beyond - lent;
         for ((part, lent), (entitled, used)) in
             bus.units.iter().zip(split(lent, &left)).zip(entitled.into_iter().zip(used))
         {
             let own = self.units.entry(part.unit).or_default();
             own.entitled += entitled;
             own.used += used;
-            own.lent += lent;
-            own.borrowed += used.saturating_sub(entitled);
+            own.loans += Loans { lent, borrowed: used.saturating_sub(entitled) };
         }
     }
 
-    /// Another contract holds from now on. The accounts of units that it has no more are closed; what they lent and
-    /// borrowed stays in the sums.
+    /// Adopts another contract. Accounts of units that left are closed; their loans stay in the sums.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
-        let others = &mut self.others;
-        self.units.retain(|unit, own| {
-            let stays = contract.has(*unit);
-            if !stays {
-                others.lent += own.lent;
-                others.borrowed += own.borrowed;
-            }
-            stays
-        });
+        let gone = self.units.iter().filter(|(unit, _)| !contract.has(**unit));
+        self.closed += gone.map(|(_, own)| own.loans).sum::<Loans>();
+        self.units.retain(|unit, _| contract.has(*unit));
     }
 
-    /// The account of a unit; none where nothing was told of it, as of sub-units.
+    /// The account of a unit; `None` if no plan listed it, as for sub-units.
     pub(crate) fn account(&self, unit: UnitId) -> Option<BusAccount> {
         let own = self.units.get(&unit)?;
         let part = own.part;
@@ -164,8 +151,8 @@ impl Bus {
             waits: part.is_some_and(|part| part.waits),
             entitled_bytes: own.entitled,
             used_bytes: own.used,
-            lent_bytes: own.lent,
-            borrowed_bytes: own.borrowed,
+            lent_bytes: own.loans.lent,
+            borrowed_bytes: own.loans.borrowed,
             waited_quanta: own.waited_quanta,
             waited_ns: own.waited_ns,
             called_back: own.called_back,
@@ -175,13 +162,11 @@ impl Bus {
         })
     }
 
-    /// What was lent with what was nobody's, unless it is what was borrowed.
+    /// Whether lent and lenderless bytes differ from those borrowed.
     pub(crate) fn imbalance(&self) -> Option<Imbalance> {
-        let sum = |of: fn(&Own) -> u64| self.units.values().map(of).sum::<u64>();
-        let lent = sum(|own| own.lent) + self.others.lent;
-        let borrowed = sum(|own| own.borrowed) + self.others.borrowed;
-        let nobodys = self.others.nobodys;
-        (lent + nobodys != borrowed).then_some(Imbalance::Bus { lent, nobodys, borrowed })
+        let open: Loans = self.units.values().map(|own| own.loans).sum();
+        let (Loans { lent, borrowed }, lenderless) = (open + self.closed, self.lenderless);
+        (lent + lenderless != borrowed).then_some(Imbalance::Bus { lent, lenderless, borrowed })
     }
 }
 
@@ -201,31 +186,31 @@ mod tests {
         BusPart { unit, entitled, most: None, used, due: 0, owed: 0, waits: false }
     }
 
-    /// A quantum of 200 ms that ended then.
+    /// A quantum of 200 ms that ended at `at`.
     fn ended(at: u64, units: Vec<BusPart>) -> Plan {
         let bus = Some(BusPlan { quantum_ns: 200 * MS, carries: 10_000, units });
         Plan { at: at * MS, decisions: Decisions { bus, ..Decisions::default() }, ..Plan::default() }
     }
 
-    /// Of 5,000, 3,000 and 2,000 bytes per second, one transfers 1,000, one 2,000 and one 6,000, for a fifth of a second: 800
-    /// bytes are borrowed. The first left four times what the second did.
+    /// Entitled to 5,000, 3,000 and 2,000 bytes per second, they transfer 1,000, 2,000 and 6,000 for a fifth
+    /// of a second: 800 bytes are borrowed. The first left four times as much as the second.
     #[test]
     fn a_quantum_by_hand() {
         let mut books = Bus::default();
         assert_eq!(books.account(A), None);
         books.book(&ended(200, vec![part(A, 5_000, 1_000), part(B, 3_000, 2_000), part(C, 2_000, 6_000)]));
-        let of = |unit| books.account(unit).unwrap();
+        let account = |unit| books.account(unit).unwrap();
         let figures = |unit| {
-            let BusAccount { entitled_bytes, used_bytes, lent_bytes, borrowed_bytes, .. } = of(unit);
+            let BusAccount { entitled_bytes, used_bytes, lent_bytes, borrowed_bytes, .. } = account(unit);
             (entitled_bytes, used_bytes, lent_bytes, borrowed_bytes)
         };
         assert_eq!([A, B, C].map(figures), [(1_000, 200, 640, 0), (600, 400, 160, 0), (400, 1_200, 0, 800)]);
-        assert_eq!((of(A).entitled_bytes_per_s, of(A).using_bytes_per_s), (5_000, 1_000));
+        assert_eq!((account(A).entitled_bytes_per_s, account(A).using_bytes_per_s), (5_000, 1_000));
         assert_eq!(books.imbalance(), None);
     }
 
-    /// It is short in the quantum that ends at 400, and another waits until it has all back at 1,000: 800 ms, of which two
-    /// quanta were called back. What it is owed without that anybody waits is no call-back.
+    /// Unit A is short in the quantum that ends at 400, and B waits until A has caught up at 1,000: 800 ms,
+    /// of which two quanta were called back. A backlog for which no other unit waits is no call-back.
     #[test]
     fn what_is_owed_is_called_back() {
         let mut books = Bus::default();
@@ -247,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_that_is_listed_no_more_nothing_is_known_now() {
+    fn a_unit_that_is_no_longer_listed_has_no_current_figures() {
         let mut books = Bus::default();
         books.book(&ended(200, vec![BusPart { owed: 5, ..part(A, 5_000, 1_000) }]));
         books.book(&ended(400, vec![part(B, 5_000, 1_000)]));
@@ -261,11 +246,19 @@ mod tests {
         );
     }
 
+    /// Units with their entitlement and use, the index of a unit that a reload drops (4: none), and the
+    /// quantum's length.
+    fn any_quantum() -> impl Strategy<Value = (Vec<(u32, u64, u64)>, u32, u64)> {
+        let unit = (0u32..4, 0u64..20_000_000_000, 0u64..20_000_000_000);
+        (prop::collection::vec(unit, 0..4), 0u32..5, 1u64..2_000_000_000)
+    }
+
     proptest! {
-        /// Whatever plans say, and whoever is dropped: the sums come out, and nobody lends more than it left.
+        /// Whatever plans report and whichever units are dropped, the sums balance, and no unit lends more
+        /// than it left.
         #[test]
         fn what_is_lent_is_what_is_borrowed(
-            quanta in prop::collection::vec((prop::collection::vec((0u64..4, 0u64..20_000_000_000, 0u64..20_000_000_000), 0..4), 0usize..5, 1u64..2_000_000_000), 1..20),
+             quanta in prop::collection::vec(any_quantum(), 1..20),
         ) {
             let mut books = Bus::default();
             let mut contract = Contract::default();
@@ -273,8 +266,8 @@ mod tests {
                 contract.add(None, name);
             }
             for (units, dropped, quantum_ns) in quanta {
-                let mut units: Vec<BusPart> =
-                    units.into_iter().map(|(unit, entitled, used)| part(UnitId(2 + u32::try_from(unit).unwrap()), entitled, used)).collect();
+                 let mut units: Vec<BusPart> =
+                    units.into_iter().map(|(unit, entitled, used)| part(UnitId(2 + unit), entitled, used)).collect();
                 units.sort_by_key(|part| part.unit);
                 units.dedup_by_key(|part| part.unit);
                 let before = books.clone();
@@ -282,7 +275,8 @@ mod tests {
                 books.book(&Plan { decisions: Decisions { bus, ..Decisions::default() }, ..Plan::default() });
                 prop_assert_eq!(books.imbalance(), None);
                 for part in &units {
-                    let (now, then) = (books.account(part.unit).unwrap(), before.account(part.unit).unwrap_or_default());
+                     let now = books.account(part.unit).unwrap();
+                    let then = before.account(part.unit).unwrap_or_default();
                     let entitled = now.entitled_bytes - then.entitled_bytes;
                     let used = now.used_bytes - then.used_bytes;
                     prop_assert!(now.lent_bytes - then.lent_bytes <= entitled.saturating_sub(used));
@@ -290,7 +284,7 @@ mod tests {
                 }
                 if dropped < 4 {
                     let mut without = contract.clone();
-                    without.vacant.insert(UnitId(2 + u32::try_from(dropped).unwrap()));
+                    without.vacant.insert(UnitId(2 + dropped));
                     books.adopt(&without);
                     prop_assert_eq!(books.imbalance(), None);
                 }

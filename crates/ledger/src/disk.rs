@@ -1,8 +1,8 @@
 //! The accounts of disk bandwidth.
 //!
-//! A unit is entitled to its part of what the units transferred together: a disk that nobody uses owes nothing. Two
-//! sums are conserved at every entry. What units were entitled to, with what no unit was, sums to what was
-//! transferred. So what was lent is what was borrowed, units that a reload dropped included.
+//! A unit is entitled to its part of what all units transferred together; an idle disk owes nothing. Every
+//! entry conserves two sums: entitled bytes, with those of no unit, sum to what was transferred; hence lent
+//! bytes equal borrowed ones, units dropped by a reload included.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,74 +12,69 @@ use commonhold_policy::share::{part_of, split};
 use commonhold_policy::{DiskUse, Plan, Reason, Snapshot, Time};
 
 use crate::Imbalance;
+use crate::loans::Loans;
 use crate::spread::Spread;
 
 /// The disk account of one unit since the ledger was opened, all disks together, sub-units included.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct DiskAccount {
-    /// What it is entitled to now of what each disk transfers, in millionths.
+    /// Its present share of what each disk transfers, in millionths.
     pub entitled_part: u64,
     /// What it transferred over the last interval, in bytes per second.
     pub using_bytes_per_s: u64,
     /// Bytes it read.
     pub read_bytes: u64,
-    /// Bytes it wrote, as far as the file systems say whose they are.
+    /// Bytes it wrote, if the file system attributes them.
     pub written_bytes: u64,
     /// Its requests.
     pub requests: u64,
     /// Its part of what all units transferred, in bytes.
     pub entitled_bytes: u64,
-    /// What others transferred of that, in bytes.
+    /// What others transferred of that part, in bytes.
     pub lent_bytes: u64,
-    /// What it transferred beyond that, in bytes.
+    /// What it transferred beyond that part, in bytes.
     pub borrowed_bytes: u64,
-    /// Time in which some process of it was stalled for a disk, in nanoseconds, where the kernel tells.
+    /// Time in which any of its processes was stalled for a disk, in nanoseconds; 0 if the kernel does not
+    /// report it.
     pub waited_ns: u64,
-    /// How often others were held to their parts because it waited.
+    /// How often others were limited to their parts because it waited.
     pub called_back: u64,
-    /// The time that this took, from the last look at which it did not wait or had its part: half of the call-backs were no
-    /// longer.
+    /// Median call-back: from the last sample at which it did not wait, or had its part.
     pub call_back_p50_ns: u64,
-    /// 99 of 100 were no longer.
+    /// The 99th percentile.
     pub call_back_p99_ns: u64,
     /// The longest.
     pub call_back_max_ns: u64,
 }
 
-/// One unit's own figures.
+/// A unit's running account.
 #[derive(Debug, Clone, Default)]
-struct Own {
+struct DiskEntry {
     part: u64,
     using: u64,
     used: DiskUse,
     entitled: u64,
-    lent: u64,
-    borrowed: u64,
+    loans: Loans,
     call_backs: Spread,
 }
 
-/// What units without a number in the present contract lent and borrowed: the other side of it may stand in the accounts of
-/// units that are still there.
-#[derive(Debug, Clone, Copy, Default)]
-struct Gone {
-    lent: u64,
-    borrowed: u64,
-}
-
-/// The books of all units.
+/// The accounts of all units.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Disks {
     /// By [`UnitId::index`].
-    units: Vec<Own>,
-    gone: Gone,
+    units: Vec<DiskEntry>,
+    /// Loans of units that left the contract: their counterparts may still be there.
+    closed: Loans,
+    /// The latest sample of each disk.
     seen: BTreeMap<String, (Time, Vec<DiskUse>)>,
+    /// Rate limits in force.
     held: BTreeSet<(UnitId, String)>,
 }
 
 impl Disks {
-    /// Enters what happened up to the snapshot, under what was in force until then.
+    /// Enters what happened up to the snapshot, under the orders in force until then.
     pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
-        // A disk that has gone took its orders with it.
+        // A removed disk took its limits with it.
         self.held.retain(|(_, name)| snapshot.disks.iter().any(|disk| disk.name == *name));
         let fresh = |name: &str, at: Time| self.seen.get(name).is_none_or(|(seen, _)| *seen < at);
         if !snapshot.disks.iter().any(|disk| fresh(&disk.name, disk.at)) {
@@ -103,46 +98,46 @@ impl Disks {
             self.charge(&used, elapsed);
         }
         self.seen.retain(|name, _| snapshot.disks.iter().any(|disk| disk.name == *name));
-        self.stalls(snapshot);
+        self.observe_stalls(snapshot);
     }
 
-    /// Has an account for so many units at least.
+    /// Ensures accounts for this many units.
     fn reach(&mut self, units: usize) {
-        self.units.resize(self.units.len().max(units), Own::default());
+        self.units.resize(self.units.len().max(units), DiskEntry::default());
     }
 
-    /// What units did to one disk in one interval.
+    /// Enters units' transfers on one disk in one interval.
     fn charge(&mut self, used: &[DiskUse], elapsed: Time) {
-        // Looks are often closer together than transfers.
+        // Samples are often closer together than transfers.
         if used.iter().all(|used| used.bytes() == 0 && used.requests == 0) {
             return;
         }
         let parts: Vec<u64> = self.units.iter().map(|own| own.part).collect();
         let all: u64 = used.iter().map(|used| used.bytes()).sum();
         // Before the first plan no unit is entitled to anything, and nothing is lent.
-        let nobodys = parts.iter().all(|part| *part == 0);
+        let none_is_entitled = parts.iter().all(|part| *part == 0);
         for (index, (own, due)) in self.units.iter_mut().zip(split(all, &parts)).enumerate() {
             let used = used.get(index).copied().unwrap_or_default();
             own.used.read_bytes += used.read_bytes;
             own.used.written_bytes += used.written_bytes;
             own.used.requests += used.requests;
             own.using += per_second(used.bytes(), elapsed);
-            let due = if nobodys { used.bytes() } else { due };
+            let due = if none_is_entitled { used.bytes() } else { due };
             own.entitled += due;
-            own.lent += due.saturating_sub(used.bytes());
-            own.borrowed += used.bytes().saturating_sub(due);
+            let (lent, borrowed) = (due.saturating_sub(used.bytes()), used.bytes().saturating_sub(due));
+            own.loans += Loans { lent, borrowed };
         }
     }
 
-    /// A stall is a unit's, and every disk of the snapshot tells of it.
-    fn stalls(&mut self, snapshot: &Snapshot) {
+    /// Stall times are per unit and the same at every disk of a snapshot, so the first disk's are used.
+    fn observe_stalls(&mut self, snapshot: &Snapshot) {
         let Some(disk) = snapshot.disks.first() else { return };
         for (own, used) in self.units.iter_mut().zip(&disk.units) {
             own.used.stalled_ns = used.stalled_ns;
         }
     }
 
-    /// Enters a plan that was carried out by `applied_at`.
+    /// Enters a plan that was carried out at `applied_at`.
     pub(crate) fn book(&mut self, plan: &Plan, applied_at: Time) {
         if !plan.decisions.disk.entitled.is_empty() {
             let entitled = &plan.decisions.disk.entitled;
@@ -163,25 +158,23 @@ impl Disks {
         }
     }
 
-    /// Another contract holds from now on. The accounts of units that it has no more are closed; what they lent and
-    /// borrowed stays in the sums.
+    /// Adopts another contract. Accounts of units that left are closed; their loans stay in the sums.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
         for (id, own) in (0..).map(UnitId).zip(&mut self.units) {
             if !contract.has(id) {
-                self.gone.lent += own.lent;
-                self.gone.borrowed += own.borrowed;
-                *own = Own::default();
+                self.closed += own.loans;
+                *own = DiskEntry::default();
             }
         }
         self.held.retain(|(id, _)| contract.has(*id));
-        // The next snapshot is what the new contract's units are counted from.
+        // The next snapshot is the baseline for the new contract's units.
         self.seen.clear();
     }
 
-    /// What a unit that is over transferred, lent and borrowed stays in another's account.
+    /// Moves the account of a unit that ended into its heir's.
     pub(crate) fn bequeath(&mut self, unit: UnitId, heir: UnitId) {
         self.held.retain(|(held, _)| *held != unit);
-        // Another unit may be counted here from nothing.
+        // Another unit may take the number and count from 0.
         for (_, units) in self.seen.values_mut() {
             units.get_mut(unit.index()).map(std::mem::take);
         }
@@ -191,18 +184,18 @@ impl Disks {
         heir.used.written_bytes += own.used.written_bytes;
         heir.used.requests += own.used.requests;
         heir.entitled += own.entitled;
-        heir.lent += own.lent;
-        heir.borrowed += own.borrowed;
+        heir.loans += own.loans;
         heir.call_backs.merge(&own.call_backs);
     }
 
-    /// The account of a unit, given the unit and its sub-units, the unit first; none where no disk was observed.
+    /// The account of a unit, given the unit and its sub-units, the unit first; `None` if no disk was
+    /// observed.
     pub(crate) fn account(&self, family: &[UnitId]) -> Option<DiskAccount> {
         if self.seen.is_empty() && self.units.is_empty() {
             return None;
         }
-        let owns: Vec<&Own> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
-        let sum = |figure: &dyn Fn(&Own) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
+        let owns: Vec<&DiskEntry> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
+        let sum = |figure: &dyn Fn(&DiskEntry) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
         let mut call_backs = Spread::default();
         for own in &owns {
             call_backs.merge(&own.call_backs);
@@ -214,8 +207,8 @@ impl Disks {
             written_bytes: sum(&|own| own.used.written_bytes),
             requests: sum(&|own| own.used.requests),
             entitled_bytes: sum(&|own| own.entitled),
-            lent_bytes: sum(&|own| own.lent),
-            borrowed_bytes: sum(&|own| own.borrowed),
+            lent_bytes: sum(&|own| own.loans.lent),
+            borrowed_bytes: sum(&|own| own.loans.borrowed),
             waited_ns: sum(&|own| own.used.stalled_ns.unwrap_or(0)),
             called_back: call_backs.count(),
             call_back_p50_ns: call_backs.within(500_000),
@@ -224,11 +217,10 @@ impl Disks {
         })
     }
 
-    /// What is lent, unless it is what is borrowed.
+    /// Whether lent bytes differ from borrowed ones.
     pub(crate) fn imbalance(&self) -> Option<Imbalance> {
-        let lent: u64 = self.units.iter().map(|own| own.lent).sum();
-        let borrowed: u64 = self.units.iter().map(|own| own.borrowed).sum();
-        let (lent, borrowed) = (lent + self.gone.lent, borrowed + self.gone.borrowed);
+        let open: Loans = self.units.iter().map(|own| own.loans).sum();
+        let Loans { lent, borrowed } = open + self.closed;
         (lent != borrowed).then_some(Imbalance::Disk { lent, borrowed })
     }
 }
@@ -264,7 +256,8 @@ mod tests {
         Snapshot { at, disks: vec![disk], ..Snapshot::default() }
     }
 
-    /// Parts 3:1. In a second 400 bytes are transferred, 100 of them by the first: 300 were its own, so 200 are lent.
+    /// Parts 3:1. In a second, 400 bytes are transferred, 100 of them by A: its part was 300, so 200 are
+    /// lent.
     #[test]
     fn a_second_by_hand() {
         let mut books = Disks::default();
@@ -272,7 +265,7 @@ mod tests {
         books.observe(&snapshot(1_000 * MS, 7, 9));
         books.book(&entitled(), 0);
         books.observe(&snapshot(2_000 * MS, 107, 309));
-        // The same facts again say nothing.
+        // The same sample again changes nothing.
         books.observe(&snapshot(2_000 * MS, 107, 309));
         let (a, b) = (books.account(&[A]).unwrap_or_default(), books.account(&[B]).unwrap_or_default());
         assert_eq!((a.read_bytes, a.entitled_bytes, a.lent_bytes, a.borrowed_bytes), (100, 300, 200, 0));
@@ -282,8 +275,8 @@ mod tests {
         assert_eq!((both.read_bytes, both.lent_bytes, both.requests), (400, 200, 40));
     }
 
-    /// Parts 3:1, and 200 bytes of 400 are lent; then a reload drops one of the two, and another has its number: of 400 bytes
-    /// more, half as much is lent, since the first transfers 200 of its 300.
+    /// Parts 3:1, and 200 bytes of 400 are lent; then a reload drops one of the two, and another unit takes
+    /// its number. Of another 400 bytes half as much is lent, since the first transfers 200 of its 300.
     #[test]
     fn what_a_dropped_unit_lent_and_borrowed_stays_in_the_sums() {
         for dropped in [A, B] {
@@ -301,13 +294,13 @@ mod tests {
             books.book(&plan, 0);
             books.observe(&snapshot(4_000 * MS, 200, 200));
             let (a, b) = (books.account(&[A]).unwrap_or_default(), books.account(&[B]).unwrap_or_default());
-            let figures = (a.lent_bytes, b.borrowed_bytes, books.gone.lent, books.gone.borrowed);
+            let figures = (a.lent_bytes, b.borrowed_bytes, books.closed.lent, books.closed.borrowed);
             assert_eq!(books.imbalance(), None);
             assert_eq!(figures, if dropped == A { (100, 300, 200, 0) } else { (300, 100, 0, 200) });
         }
     }
 
-    /// A call-back is booked when its order is new, not when its rate changes.
+    /// A call-back is booked when its limit is new, not when the rate changes.
     #[test]
     fn a_call_back_is_counted_once() {
         let mut books = Disks::default();

@@ -1,7 +1,7 @@
 //! Gangs: which jobs run in a quantum, which wait, and for how long.
 //!
-//! What is counted is what plans say. A gang *ran* in a quantum if it was chosen for it, or came to CPUs that were left. It
-//! *waited* if it was stopped when the quantum ended, and had not run in it. One that slept did neither.
+//! Counts are taken from plans. A gang *ran* in a quantum if it was chosen for it or came to spare CPUs. It
+//! *waited* if it was stopped when the quantum ended and had not run in it. One that slept did neither.
 
 use std::collections::BTreeMap;
 
@@ -12,78 +12,79 @@ use commonhold_policy::{JobFacts, JobId, Plan, Reason};
 /// A job as a gang.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Gang {
-    /// Whether it runs now.
+    /// Its present state.
     pub state: GangState,
-    /// Why it runs or is stopped; nothing of one that sleeps.
+    /// Why it runs or is stopped; `None` while it sleeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<Reason>,
-    /// CPUs that it had for its threads when it ran last; 0: it never did.
+    /// CPUs that it had when it last ran; 0 if it never did.
     pub cpus: u32,
-    /// What each of its threads was taken to have of what gangs share when it was chosen last; nothing: it never was.
+    /// Estimated use by each of its threads of the shared resource when it was last chosen; `None` if it
+    /// never was.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<SharedRate>,
-    /// How that is known.
+    /// The source of `rate`.
     pub known: Known,
-    /// Whole quanta for which it has waited since it ran last.
+    /// Whole quanta for which it has waited since it last ran.
     pub waits: u64,
     /// Quanta in which it ran.
     pub ran: u64,
     /// Quanta in which it waited.
     pub waited: u64,
-    /// The most of them one after the other.
+    /// The longest run of consecutive ones.
     pub longest: u64,
 }
 
-/// Whether a gang runs.
+/// The state of a gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GangState {
-    /// It was chosen.
+    /// It runs.
     Runs,
     /// It is stopped.
     Waits,
-    /// It wants no CPU, and is not stopped.
+    /// It wants no CPU and is not stopped.
     #[default]
     Sleeps,
 }
 
-/// How the rate of a gang is known.
+/// The source of a gang's rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Known {
-    /// Its processes told it, by their own count, or the processor, of quanta in which it ran.
+    /// Measured in quanta in which it ran, by its processes or the processor.
     Told,
-    /// The contract's `first-rate` is taken, until they did.
+    /// The contract's `first-rate`, used until it is measured.
     #[default]
     Taken,
 }
 
-/// The gangs of one unit since the ledger was opened, sub-units included. A quantum of one gang counts as one.
+/// A unit's gangs since the ledger was opened, sub-units included. One quantum of one gang counts as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct GangAccount {
-    /// Gangs that run now.
+    /// Running gangs.
     pub running: u32,
-    /// Gangs that are stopped now.
+    /// Stopped gangs.
     pub waiting: u32,
-    /// Quanta in which one ran.
+    /// Quanta of running gangs.
     pub ran: u64,
-    /// Quanta in which one waited.
+    /// Quanta of waiting gangs.
     pub waited: u64,
-    /// The most quanta for which one of them waited, one after the other.
+    /// The most consecutive quanta for which one gang waited.
     pub longest: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Own {
+struct GangEntry {
     unit: UnitId,
     gang: Gang,
-    /// Whether it ran in the quantum that is.
+    /// Whether it ran in the current quantum.
     ran: bool,
-    /// Whether it is known what it had of what they share.
-    tells: bool,
+    /// Whether its use of the shared resource was ever reported.
+    reports: bool,
 }
 
-/// What gangs of a unit did, those that are gone included.
+/// Totals over a unit's gangs, those that ended included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Sum {
     ran: u64,
@@ -91,13 +92,13 @@ struct Sum {
     longest: u64,
 }
 
-/// The gangs that are there.
+/// All existing gangs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Gangs {
-    /// Whether a quantum was planned.
+    /// Whether a quantum was ever planned.
     are_chosen: bool,
     share: GangsShare,
-    gangs: BTreeMap<JobId, Own>,
+    gangs: BTreeMap<JobId, GangEntry>,
     units: BTreeMap<UnitId, Sum>,
 }
 
@@ -106,7 +107,7 @@ impl Gangs {
         let rules = contract.machine.gangs;
         if std::mem::replace(&mut self.share, rules.share) != rules.share {
             for own in self.gangs.values_mut() {
-                (own.tells, own.gang.known, own.gang.rate) = (false, Known::Taken, None);
+                (own.reports, own.gang.known, own.gang.rate) = (false, Known::Taken, None);
             }
         }
         if rules.by == By::Off {
@@ -116,14 +117,14 @@ impl Gangs {
         self.units.retain(|unit, _| contract.has(*unit));
     }
 
-    /// By ascending number.
+    /// Enters the existing jobs, sorted by number.
     pub(crate) fn observe(&mut self, jobs: &[JobFacts]) {
         self.gangs.retain(|job, _| jobs.binary_search_by_key(job, |facts| facts.job).is_ok());
         for facts in jobs {
-            let new = Own { unit: facts.unit, gang: Gang::default(), ran: false, tells: false };
+            let new = GangEntry { unit: facts.unit, gang: Gang::default(), ran: false, reports: false };
             let own = self.gangs.entry(facts.job).or_insert(new);
             own.unit = facts.unit;
-            own.tells |= facts.shared.is_some();
+            own.reports |= facts.shared.is_some();
         }
     }
 
@@ -155,7 +156,7 @@ impl Gangs {
         }
     }
 
-    /// A quantum is over.
+    /// Ends a quantum.
     fn close(&mut self) {
         for own in self.gangs.values_mut() {
             let sum = self.units.entry(own.unit).or_default();
@@ -163,7 +164,7 @@ impl Gangs {
             if std::mem::take(&mut own.ran) {
                 gang.ran += 1;
                 sum.ran += 1;
-                if own.tells {
+                if own.reports {
                     gang.known = Known::Told;
                 }
             } else if gang.state == GangState::Waits {
@@ -176,11 +177,11 @@ impl Gangs {
         }
     }
 
-    pub(crate) fn of(&self, job: JobId) -> Option<Gang> {
+    pub(crate) fn gang(&self, job: JobId) -> Option<Gang> {
         self.gangs.get(&job).filter(|_| self.are_chosen).map(|own| own.gang.clone())
     }
 
-    /// Of a unit, given the unit and its sub-units; none where it never had a gang.
+    /// The account of a unit, given the unit and its sub-units; `None` if it never had a gang.
     pub(crate) fn account(&self, family: &[UnitId]) -> Option<GangAccount> {
         let sums: Vec<&Sum> = family.iter().filter_map(|unit| self.units.get(unit)).collect();
         let gangs = self.gangs.values().filter(|own| self.are_chosen && family.contains(&own.unit));
@@ -209,8 +210,8 @@ mod tests {
     const A: UnitId = UnitId(2);
     const B: UnitId = UnitId(3);
 
-    fn facts(job: u32, unit: UnitId, tells: bool) -> JobFacts {
-        let shared = tells.then_some(SharedUse { at: 1, amount: 1 });
+    fn facts(job: u32, unit: UnitId, reports: bool) -> JobFacts {
+        let shared = reports.then_some(SharedUse { at: 1, amount: 1 });
         JobFacts { job: JobId(job), name: String::new(), unit, threads: Vec::new(), memory: None, shared }
     }
 
@@ -243,53 +244,56 @@ mod tests {
         plan
     }
 
-    /// Three jobs: in the first quantum the first runs, and the third sleeps; in the second quantum the second runs; in the
-    /// third the first again, and the second has CPUs that are left a little later.
+    /// Three jobs. In the first quantum job 1 runs and job 3 sleeps; in the second, job 2 runs; in the third,
+    /// job 1 again, with job 2 on spare CPUs a little later.
     #[test]
     fn three_quanta_by_hand() {
         let mut gangs = Gangs::default();
         gangs.observe(&[facts(1, A, true), facts(2, B, false), facts(3, B, false)]);
-        assert_eq!((gangs.of(JobId(1)), gangs.account(&[A]).map(|account| account.ran)), (None, None));
+        assert_eq!((gangs.gang(JobId(1)), gangs.account(&[A]).map(|account| account.ran)), (None, None));
         gangs.book(&plan(0, &Says { begins: true, goes_on: &[], chosen: &[1], stopped: &[2] }));
-        let of = |gangs: &Gangs, job| gangs.of(JobId(job)).unwrap();
-        assert_eq!((of(&gangs, 1).state, of(&gangs, 1).known), (GangState::Runs, Known::Taken));
+        let gang = |gangs: &Gangs, job| gangs.gang(JobId(job)).unwrap();
+        assert_eq!((gang(&gangs, 1).state, gang(&gangs, 1).known), (GangState::Runs, Known::Taken));
         assert_eq!(
-            (of(&gangs, 2).state, of(&gangs, 2).because),
+            (gang(&gangs, 2).state, gang(&gangs, 2).because),
             (GangState::Waits, Some(Reason::NotThisQuantum))
         );
-        assert_eq!((of(&gangs, 3).state, of(&gangs, 2).waits), (GangState::Sleeps, 0));
+        assert_eq!((gang(&gangs, 3).state, gang(&gangs, 2).waits), (GangState::Sleeps, 0));
         gangs.book(&plan(10, &Says { begins: true, goes_on: &[], chosen: &[2], stopped: &[1] }));
-        assert_eq!((of(&gangs, 1).state, of(&gangs, 1).known), (GangState::Waits, Known::Told));
-        assert_eq!((of(&gangs, 2).waits, of(&gangs, 2).waited, of(&gangs, 2).longest), (0, 1, 1));
+        assert_eq!((gang(&gangs, 1).state, gang(&gangs, 1).known), (GangState::Waits, Known::Told));
+        assert_eq!((gang(&gangs, 2).waits, gang(&gangs, 2).waited, gang(&gangs, 2).longest), (0, 1, 1));
         gangs.book(&plan(20, &Says { begins: true, goes_on: &[], chosen: &[1], stopped: &[2] }));
         gangs.book(&plan(25, &Says { begins: false, goes_on: &[1], chosen: &[2], stopped: &[] }));
-        assert_eq!((of(&gangs, 1).state, of(&gangs, 2).state), (GangState::Runs, GangState::Runs));
+        assert_eq!((gang(&gangs, 1).state, gang(&gangs, 2).state), (GangState::Runs, GangState::Runs));
         gangs.book(&plan(27, &Says { begins: false, goes_on: &[2], chosen: &[3], stopped: &[] }));
-        assert_eq!(of(&gangs, 1).state, GangState::Sleeps, "it goes on no more, and is not stopped");
+        assert_eq!(gang(&gangs, 1).state, GangState::Sleeps, "it no longer runs, and is not stopped");
         gangs.book(&plan(30, &Says { begins: true, goes_on: &[], chosen: &[], stopped: &[2, 3] }));
         gangs.book(&plan(40, &Says { begins: true, goes_on: &[], chosen: &[], stopped: &[] }));
         gangs.book(&plan(50, &Says { begins: true, goes_on: &[], chosen: &[2], stopped: &[] }));
-        let two = of(&gangs, 2);
+        let two = gang(&gangs, 2);
         assert_eq!((two.ran, two.waited, two.longest, two.rate), (2, 3, 2, Some(SharedRate::CacheBytes(7))));
-        assert_eq!(two.known, Known::Taken, "it tells nothing");
+        assert_eq!(two.known, Known::Taken, "it reports nothing");
         let (a, b) = (gangs.account(&[A]).unwrap(), gangs.account(&[B]).unwrap());
         assert_eq!((a.ran, a.waited, a.longest), (2, 1, 1));
         assert_eq!((b.ran, b.waited, b.longest, b.running, b.waiting), (3, 5, 2, 1, 1));
         assert_eq!(gangs.account(&[A, B]).unwrap().waited, 6);
-        let said = serde_json::to_value(&two).unwrap();
-        assert_eq!(said["cache_bytes"], 7, "{said}");
-        assert_eq!(serde_json::from_value::<Gang>(said).unwrap(), two);
-        assert_eq!(of(&gangs, 1).known, Known::Told);
+        let json = serde_json::to_value(&two).unwrap();
+        assert_eq!(json["cache_bytes"], 7, "{json}");
+        assert_eq!(serde_json::from_value::<Gang>(json).unwrap(), two);
+        assert_eq!(gang(&gangs, 1).known, Known::Told);
         let mut others = gangs.clone();
         let mut contract = Contract::default();
         contract.machine.gangs.by = By::LatestQuantum;
         contract.machine.gangs.share = GangsShare::Cores;
         others.adopt(&contract);
-        assert_eq!((of(&others, 1).known, of(&others, 1).rate, of(&others, 2).ran), (Known::Taken, None, 2));
-        // What gangs did that are gone stays in their unit's account.
+        assert_eq!(
+            (gang(&others, 1).known, gang(&others, 1).rate, gang(&others, 2).ran),
+            (Known::Taken, None, 2)
+        );
+        // Totals of gangs that ended stay in their unit's account.
         gangs.observe(&[facts(1, A, true)]);
         assert_eq!(gangs.account(&[B]).map(|account| (account.ran, account.running)), Some((3, 0)));
         gangs.adopt(&Contract::default());
-        assert_eq!((gangs.of(JobId(1)), gangs.account(&[A, B])), (None, None));
+        assert_eq!((gangs.gang(JobId(1)), gangs.account(&[A, B])), (None, None));
     }
 }

@@ -1,9 +1,9 @@
-//! A sum that does not come out.
+//! Sums of the ledger that do not balance.
 
 use commonhold_contract::UnitId;
 
-/// A sum of the ledger that is not conserved, with both sides. On a live machine it is a problem to be told; a test and
-/// a simulated machine fail by it.
+/// A sum of the ledger that is not conserved, with both sides. On a live machine it is reported as a problem;
+/// a test or a simulation fails.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Imbalance {
     /// CPU time on loan by plans, in nanoseconds.
@@ -24,10 +24,10 @@ pub enum Imbalance {
         cpu: u32,
         /// The unit that lent it.
         lender: UnitId,
-        /// The unit that owns it, if any does.
+        /// Its owner, if any.
         owner: Option<UnitId>,
     },
-    /// What disks transferred beyond and below units' parts, in bytes.
+    /// Disk transfers beyond and below units' parts, in bytes.
     #[error("the accounts of disks do not balance: {lent} bytes are lent and {borrowed} bytes borrowed")]
     Disk {
         /// Lent by all units.
@@ -35,20 +35,20 @@ pub enum Imbalance {
         /// Borrowed by all units.
         borrowed: u64,
     },
-    /// What units transferred over the memory bus beyond and below what they are entitled to, in bytes.
+    /// Memory bus transfers beyond and below units' entitlements, in bytes.
     #[error(
-        "the accounts of the memory bus do not balance: {lent} bytes are lent, {nobodys} bytes are nobody's, and {borrowed} \
-         bytes are borrowed"
+        "the accounts of the memory bus do not balance: {lent} bytes are lent, {lenderless} bytes have no lender, and \
+         {borrowed} bytes are borrowed"
     )]
     Bus {
         /// Lent by all units.
         lent: u64,
-        /// Borrowed of what no unit left.
-        nobodys: u64,
+        /// Borrowed without a lender.
+        lenderless: u64,
         /// Borrowed by all units.
         borrowed: u64,
     },
-    /// Memory on loan, in bytes: it may be borrowed of what no unit holds, and not be lent to no unit.
+    /// Memory on loan, in bytes. It may be borrowed of what no unit holds, but not lent to no unit.
     #[error(
         "the accounts of memory do not balance: {lent} bytes are lent and only {borrowed} bytes borrowed"
     )]
@@ -58,15 +58,15 @@ pub enum Imbalance {
         /// Borrowed by all units.
         borrowed: u64,
     },
-    /// Units may use more memory than there is to divide, in bytes.
+    /// Units are allowed more memory than is divided, in bytes.
     #[error("the accounts of memory do not balance: {allowed} bytes are allowed of {divided} bytes")]
     Allowed {
-        /// By all units.
+        /// Allowed to all units.
         allowed: u64,
-        /// What is divided.
+        /// Divided among units.
         divided: u64,
     },
-    /// An exchange of tickets began twice, or ended without having been in force as it was.
+    /// An exchange of tickets began twice, or ended without being in force in this form.
     #[error(
         "the accounts of exchanges do not balance: number {number} began or ended twice, or changed meanwhile"
     )]
@@ -81,7 +81,8 @@ fn owner_text(owner: Option<UnitId>) -> String {
 }
 
 impl Imbalance {
-    /// What does not balance, without the numbers: what is told once, although the numbers go on changing.
+    /// What does not balance, without numbers, so that a lasting imbalance is reported once although its
+    /// numbers change.
     pub fn kind(&self) -> &'static str {
         match self {
             Imbalance::CpuTime { .. } => "CPU time",

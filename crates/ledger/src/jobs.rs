@@ -1,7 +1,7 @@
-//! Jobs: which pools their threads are in, and for how much of their time they ran there.
+//! Jobs: the pools of their threads, and the fraction of samples in which threads were there.
 //!
-//! What is counted is what snapshots show: at each look, each thread that wants a CPU was somewhere. It was *at home* if that
-//! is the pool where its seat is. A thread without a seat is nowhere at home, and counts as well.
+//! At each snapshot, each thread that wants a CPU counts once. It is *at home* if its CPU is in the pool of
+//! its seat. A thread without a seat is never at home, and counts as well.
 
 use std::collections::BTreeMap;
 
@@ -20,27 +20,27 @@ pub struct Job {
     pub name: String,
     /// The path of its unit.
     pub unit: String,
-    /// Threads that are there.
+    /// Number of threads.
     pub threads: u32,
-    /// Pools, and how many of the threads have a seat there.
+    /// Pools, and the number of its threads with a seat there.
     pub pools: Vec<(u32, u32)>,
-    /// Threads that were moved so that jobs lie together, since the job came.
+    /// Number of times that a thread was moved to bring the job together.
     pub moved: u64,
-    /// Of the looks at threads that wanted a CPU, those in which the thread was in the pool of its seat, and all.
+    /// Samples of threads that wanted a CPU, in which the thread was in the pool of its seat.
     pub at_home: u64,
-    /// See `at_home`.
+    /// All samples of threads that wanted a CPU.
     pub looks: u64,
-    /// Nodes, and bytes of its memory there, as of the last look at that.
+    /// Its memory by node, as node number and bytes, as last sampled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<(u32, u64)>,
-    /// As a gang, where jobs are some.
+    /// As a gang, if jobs are gangs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<Gang>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Own {
-    /// `None` before it was seen.
+struct JobEntry {
+    /// `None` before the job was observed.
     unit: Option<UnitId>,
     name: String,
     threads: u32,
@@ -50,13 +50,14 @@ struct Own {
     memory: Vec<(u32, u64)>,
 }
 
-/// The jobs that are there.
+/// All existing jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Jobs {
     form: PoolForm,
-    of: Vec<Cpu>,
+    /// The CPUs from which `pool_of` was computed.
+    cpus: Vec<Cpu>,
     pool_of: BTreeMap<u32, u32>,
-    jobs: BTreeMap<JobId, Own>,
+    jobs: BTreeMap<JobId, JobEntry>,
     seats: BTreeMap<ThreadId, (JobId, u32)>,
     gangs: Gangs,
 }
@@ -64,7 +65,7 @@ pub(crate) struct Jobs {
 impl Jobs {
     pub(crate) fn adopt(&mut self, contract: &Contract) {
         if self.form != contract.machine.pools {
-            (self.form, self.of) = (contract.machine.pools, Vec::new());
+            (self.form, self.cpus) = (contract.machine.pools, Vec::new());
         }
         self.gangs.adopt(contract);
     }
@@ -76,11 +77,11 @@ impl Jobs {
             self.seats.clear();
             return;
         }
-        if self.of != machine.cpus {
+        if self.cpus != machine.cpus {
             let pools = commonhold_policy::pools(machine, self.form).by_cpu();
             let number = |pool| u32::try_from(pool).unwrap_or(u32::MAX);
             self.pool_of = pools.into_iter().map(|(cpu, pool)| (cpu, number(pool))).collect();
-            self.of.clone_from(&machine.cpus);
+            self.cpus.clone_from(&machine.cpus);
         }
         let there = |job: &JobId| snapshot.jobs.binary_search_by_key(job, |facts| facts.job).is_ok();
         self.jobs.retain(|job, _| there(job));
@@ -125,7 +126,7 @@ impl Jobs {
         for (job, pool) in self.seats.values() {
             *pools.entry(*job).or_default().entry(*pool).or_default() += 1;
         }
-        let job = |(id, own): (&JobId, &Own)| Job {
+        let job = |(id, own): (&JobId, &JobEntry)| Job {
             job: id.0,
             name: own.name.clone(),
             unit: own
@@ -138,7 +139,7 @@ impl Jobs {
             at_home: own.at_home,
             looks: own.looks,
             memory: own.memory.clone(),
-            gang: self.gangs.of(*id),
+            gang: self.gangs.gang(*id),
         };
         self.jobs.iter().map(job).collect()
     }
@@ -160,21 +161,21 @@ mod tests {
         jobs.adopt(&contract);
         let thread =
             |thread, cpu, wants| ThreadFacts { thread: ThreadId(thread), wants, cpu: Some(cpu), tied: None };
-        let look = |cpu| {
+        let sample = |cpu| {
             let threads = vec![thread(1, cpu, true), thread(2, 3, false)];
             let name = "make (12)".to_owned();
             let job =
                 JobFacts { job: JobId(7), name, unit, threads, memory: Some(vec![(1, 4096)]), shared: None };
             Snapshot { jobs: vec![job], ..Snapshot::default() }
         };
-        jobs.observe(&machine, &look(0));
+        jobs.observe(&machine, &sample(0));
         let seat = Seat { thread: ThreadId(1), job: JobId(7), unit, pool: Some(1) };
         let mut plan = Plan::default();
         plan.decisions.seats.push(Step { action: seat, reason: Reason::Together { from: 0, threads: 1 } });
         jobs.book(&plan);
-        jobs.observe(&machine, &look(2));
-        jobs.observe(&machine, &look(1));
-        let said = jobs.statement(&contract);
+        jobs.observe(&machine, &sample(2));
+        jobs.observe(&machine, &sample(1));
+        let listed = jobs.statement(&contract);
         let expected = Job {
             job: 7,
             name: "make (12)".to_owned(),
@@ -187,7 +188,7 @@ mod tests {
             memory: vec![(1, 4096)],
             gang: None,
         };
-        assert_eq!(said, [expected]);
+        assert_eq!(listed, [expected]);
         jobs.observe(&machine, &Snapshot::default());
         assert_eq!(jobs.statement(&contract), []);
     }

@@ -1,4 +1,4 @@
-//! Keeping the accounts: from plans and snapshots to each unit's entries.
+//! The ledger proper: turns plans and snapshots into entries of each unit's account.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,16 @@ use commonhold_policy::{Plan, Snapshot, SwitchLoans, Time, UnitFacts};
 use crate::bus::Bus;
 use crate::disk::Disks;
 use crate::jobs::Jobs;
+use crate::loans::Loans;
 use crate::memory::Memory;
 use crate::trade::Exchanges;
 use crate::{Account, Credits, Imbalance, Place, Statement};
 
-/// One unit's own figures, sub-units not included.
+/// A unit's running CPU account, sub-units excluded.
 #[derive(Debug, Clone, Default)]
-struct Own {
+struct CpuEntry {
     facts: UnitFacts,
-    /// Whether `facts` is a baseline to count from.
+    /// Whether `facts` is a baseline for differences.
     counted: bool,
     using_micro_cpus: u64,
     used_ns: u64,
@@ -28,11 +29,10 @@ struct Own {
     waited_on_ns: BTreeMap<UnitId, u64>,
     entitled_micro_cpus: u64,
     entitled_ns: u64,
-    /// Of loans that plans made, and beside them of those made at switches.
-    lent_ns: u64,
-    borrowed_ns: u64,
-    lent_at_switches_ns: u64,
-    borrowed_at_switches_ns: u64,
+    /// Nanoseconds on loan, by plans and, separately, at switches.
+    by_plans: Loans,
+    at_switches: Loans,
+    /// Loans made by plans.
     loans: u64,
     called_back: u64,
     call_back_max_ns: u64,
@@ -40,33 +40,31 @@ struct Own {
     credits: Credits,
 }
 
-impl Own {
-    /// Takes in what the scheduler lent and called back by itself since the facts before.
+impl CpuEntry {
+    /// Enters what the scheduler lent and called back by itself since the previous sample.
     fn charge_switch_loans(&mut self, now: SwitchLoans) {
         let before = if self.counted { self.facts.loans } else { now };
-        self.lent_at_switches_ns += now.lent_ns.saturating_sub(before.lent_ns);
-        self.borrowed_at_switches_ns += now.borrowed_ns.saturating_sub(before.borrowed_ns);
+        self.at_switches += Loans {
+            lent: now.lent_ns.saturating_sub(before.lent_ns),
+            borrowed: now.borrowed_ns.saturating_sub(before.borrowed_ns),
+        };
         self.called_back += now.called_back.saturating_sub(before.called_back);
         self.call_back_sum_ns += now.call_back_sum_ns.saturating_sub(before.call_back_sum_ns);
         if now.called_back > before.called_back {
-            // The longest since the backend began: no shorter than the longest since the ledger was opened.
+            // The maximum since the backend started bounds the one since the ledger was opened.
             self.call_back_max_ns = self.call_back_max_ns.max(now.call_back_max_ns);
         }
     }
-}
 
-impl Own {
-    /// Takes in the sums of another account; what is true at this moment alone ends with it.
-    fn inherit(&mut self, other: Own) {
+    /// Adds another account's sums; its momentary values end with it.
+    fn inherit(&mut self, other: CpuEntry) {
         self.used_ns += other.used_ns;
         self.waited_ns += other.waited_ns;
         for (unit, ns) in other.waited_on_ns {
             *self.waited_on_ns.entry(unit).or_insert(0) += ns;
         }
-        self.lent_ns += other.lent_ns;
-        self.borrowed_ns += other.borrowed_ns;
-        self.lent_at_switches_ns += other.lent_at_switches_ns;
-        self.borrowed_at_switches_ns += other.borrowed_at_switches_ns;
+        self.by_plans += other.by_plans;
+        self.at_switches += other.at_switches;
         self.loans += other.loans;
         self.called_back += other.called_back;
         self.call_back_max_ns = self.call_back_max_ns.max(other.call_back_max_ns);
@@ -74,32 +72,17 @@ impl Own {
     }
 }
 
-/// What units without a number in the present contract lent and borrowed by plans: the other side of it may stand in the
-/// accounts of units that are still there.
-#[derive(Debug, Clone, Copy, Default)]
-struct Gone {
-    lent_ns: u64,
-    borrowed_ns: u64,
-}
-
-impl Gone {
-    /// Loans at switches are not in it: their sums are not asserted here, and the scheduler's counts of the unit go with it.
-    fn add(&mut self, own: &Own) {
-        self.lent_ns += own.lent_ns;
-        self.borrowed_ns += own.borrowed_ns;
-    }
-}
-
-/// The accounts of all units, from one snapshot to the next.
+/// The accounts of all units.
 ///
-/// Conserved at every entry: CPU time used, idle and common sums to the machine's capacity; of loans that plans make, lent
-/// time equals borrowed time, that of units which a reload dropped included, and the CPUs lent are those borrowed. Loans made
-/// at switches are counted by the scheduler, CPU by CPU and without stopping it, so that one side may be read a switch later
-/// than the other.
+/// Conserved at every entry: CPU time used, idle and common sums to the machine's capacity; for loans made by
+/// plans, lent time equals borrowed time, units dropped by a reload included, and the CPUs lent are those
+/// borrowed. Loans made at switches are counted by the scheduler on each CPU without stopping it, so one side
+/// may be sampled a switch later than the other, and their sums are not checked.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    units: Vec<Own>,
-    gone: Gone,
+    units: Vec<CpuEntry>,
+    /// Loans by plans of units that left the contract: their counterparts may still be there.
+    closed: Loans,
     owner: BTreeMap<u32, UnitId>,
     /// Lender and borrower by CPU.
     loan: BTreeMap<u32, (UnitId, UnitId)>,
@@ -119,11 +102,11 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens an empty ledger; the first snapshot that it is given is what it counts from.
+    /// Opens an empty ledger. The first snapshot is its baseline.
     pub fn open(contract: &Contract, machine: &Machine) -> Ledger {
         Ledger {
-            units: vec![Own::default(); contract.units.len()],
-            gone: Gone::default(),
+            units: vec![CpuEntry::default(); contract.units.len()],
+            closed: Loans::default(),
             owner: BTreeMap::new(),
             loan: BTreeMap::new(),
             cpus: cpus(machine),
@@ -146,20 +129,20 @@ impl Ledger {
     }
 
     fn places_of(&self, contract: &Contract) -> Vec<Place> {
-        let there = self.places.iter().filter(|place| contract.has(place.unit));
-        let told = there.map(|place| Place {
+        let present = self.places.iter().filter(|place| contract.has(place.unit));
+        let listed = present.map(|place| Place {
             place: place.place.0,
             unit: contract.unit(place.unit).path.clone(),
             group: place.group.clone(),
             set: place.most.clone(),
         });
-        told.collect()
+        listed.collect()
     }
 
-    /// Enters what happened up to the snapshot, under what was in force until then. The sums that do not come out.
+    /// Enters what happened up to the snapshot, under the plans in force until then. Returns imbalances.
     #[must_use]
     pub fn observe(&mut self, machine: &Machine, snapshot: &Snapshot) -> Vec<Imbalance> {
-        self.units.resize(self.units.len().max(snapshot.units.len()), Own::default());
+        self.units.resize(self.units.len().max(snapshot.units.len()), CpuEntry::default());
         let elapsed = self.opened_at.map_or(0, |_| snapshot.at.saturating_sub(self.at));
         let idle = self.opened_at.map_or(0, |_| snapshot.idle_ns.saturating_sub(self.idle_seen_ns));
         self.opened_at.get_or_insert(snapshot.at);
@@ -167,7 +150,7 @@ impl Ledger {
         self.idle_seen_ns = snapshot.idle_ns;
         self.cpus = cpus(machine);
         self.capacity_ns += u64::from(self.cpus) * elapsed;
-        // The kernel counts idle time tick by tick on some machines: more than there was to have is not believed.
+        // Some kernels count idle time by ticks and may overshoot: clamp it to the capacity.
         self.idle_ns += idle.min(u64::from(self.cpus) * elapsed);
         self.charge_loans(elapsed);
         for index in 0..self.units.len() {
@@ -180,15 +163,15 @@ impl Ledger {
         self.imbalances()
     }
 
-    /// Enters a plan that was carried out by `applied_at`. The sums that do not come out.
+    /// Enters a plan that was carried out at `applied_at`. Returns imbalances.
     #[must_use]
     pub fn book(&mut self, plan: &Plan, applied_at: Time) -> Vec<Imbalance> {
         let entitled = &plan.decisions.cpu.entitled;
-        self.units.resize(self.units.len().max(entitled.len()), Own::default());
+        self.units.resize(self.units.len().max(entitled.len()), CpuEntry::default());
         for (own, entitled) in self.units.iter_mut().zip(entitled) {
             own.entitled_micro_cpus = *entitled;
         }
-        self.remember(plan);
+        self.note_credits(plan);
         for step in &plan.decisions.cpu.steps {
             match step.action {
                 CpuDecision::Own { cpu, unit } => drop(self.owner.insert(cpu, unit)),
@@ -220,31 +203,32 @@ impl Ledger {
         wrong
     }
 
-    /// Takes what the plan says of each unit's credits. Where memory was not looked at, it says nothing of them.
-    fn remember(&mut self, plan: &Plan) {
+    /// Takes each unit's credits from the plan. A plan without a memory decision leaves memory credits
+    /// unchanged.
+    fn note_credits(&mut self, plan: &Plan) {
         let (cpu, memory, disk) = (&plan.decisions.cpu, &plan.decisions.memory, &plan.decisions.disk);
-        let of = |credits: &[i64], n: usize| credits.get(n).copied().unwrap_or(0);
+        let credit = |credits: &[i64], n: usize| credits.get(n).copied().unwrap_or(0);
         for (n, own) in self.units.iter_mut().enumerate() {
-            own.credits.cpu_ns = of(&cpu.credits, n);
-            own.credits.disk_bytes = of(&disk.credits, n);
+            own.credits.cpu_ns = credit(&cpu.credits, n);
+            own.credits.disk_bytes = credit(&disk.credits, n);
             if let Some(memory) = memory {
-                own.credits.memory_byte_s = of(&memory.credits, n);
+                own.credits.memory_byte_s = credit(&memory.credits, n);
             }
         }
     }
 
-    /// Another contract holds from now on. The accounts of units that it has no more are closed: what they used counts as
-    /// common, and what they lent and borrowed stays in the sums.
+    /// Adopts another contract after a reload. Accounts of units that left are closed: their CPU time counts
+    /// as common, and their loans stay in the sums.
     pub fn adopt(&mut self, contract: &Contract) {
-        self.units.resize(self.units.len().max(contract.units.len()), Own::default());
+        self.units.resize(self.units.len().max(contract.units.len()), CpuEntry::default());
         for (id, own) in (0u32..).map(UnitId).zip(&mut self.units) {
             if contract.has(id) {
-                // The backend may count from anew for the new contract.
+                // The backend may restart its counters for the new contract.
                 own.counted = false;
                 own.waited_on_ns.retain(|unit, _| contract.has(*unit));
             } else {
-                self.gone.add(own);
-                *own = Own::default();
+                self.closed += own.by_plans;
+                *own = CpuEntry::default();
             }
         }
         self.disks.adopt(contract);
@@ -252,8 +236,8 @@ impl Ledger {
         self.follow(contract);
     }
 
-    /// Sub-units are over, as jobs are, that the contract has no more: what each used, lent and borrowed stays in the account of
-    /// the unit around it. The others' accounts go on.
+    /// Closes sub-units that ended, such as jobs, and moves their accounts into their enclosers'. Other
+    /// accounts continue.
     pub fn close(&mut self, gone: &[UnitId], contract: &Contract) {
         for unit in gone {
             if let Some(heir) = contract.unit(*unit).parent {
@@ -270,7 +254,7 @@ impl Ledger {
         self.follow(contract);
     }
 
-    /// What is remembered by units is remembered of those of the contract.
+    /// Drops state of units that left the contract.
     fn follow(&mut self, contract: &Contract) {
         self.bus.adopt(contract);
         self.exchanges.adopt(contract);
@@ -279,18 +263,18 @@ impl Ledger {
         self.loan.retain(|_, (lender, borrower)| contract.has(*lender) && contract.has(*borrower));
     }
 
-    fn unit(&mut self, unit: UnitId) -> &mut Own {
+    fn unit(&mut self, unit: UnitId) -> &mut CpuEntry {
         let index = unit.index();
         if index >= self.units.len() {
-            self.units.resize(index + 1, Own::default());
+            self.units.resize(index + 1, CpuEntry::default());
         }
         &mut self.units[index]
     }
 
     fn charge_loans(&mut self, elapsed: Time) {
         for (lender, borrower) in self.loan.values().copied().collect::<Vec<_>>() {
-            self.unit(lender).lent_ns += elapsed;
-            self.unit(borrower).borrowed_ns += elapsed;
+            self.unit(lender).by_plans.lent += elapsed;
+            self.unit(borrower).by_plans.borrowed += elapsed;
         }
     }
 
@@ -304,7 +288,7 @@ impl Ledger {
         own.used_ns += used;
         own.waited_ns += waited;
         own.charge_switch_loans(facts.loans);
-        // Facts of the same moment say nothing about a rate, but may say more about what was used until then.
+        // A sample of the same time gives no rate, but may add CPU time used until then.
         if fresh > 0 || !own.counted {
             own.using_micro_cpus = part_of(used, MILLIONTH, fresh.max(1));
         }
@@ -312,7 +296,7 @@ impl Ledger {
         self.blame(unit, waited);
     }
 
-    /// Puts what a lender waited down to the units that had its CPUs meanwhile, in equal parts.
+    /// Attributes a lender's waiting time to the current borrowers of its CPUs, in equal parts.
     fn blame(&mut self, lender: UnitId, waited_ns: u64) {
         if waited_ns == 0 {
             return;
@@ -329,11 +313,10 @@ impl Ledger {
         }
     }
 
-    /// The sums that do not come out.
+    /// Sums that do not balance.
     fn imbalances(&self) -> Vec<Imbalance> {
-        let lent: u64 = self.units.iter().map(|own| own.lent_ns).sum();
-        let borrowed: u64 = self.units.iter().map(|own| own.borrowed_ns).sum();
-        let (lent, borrowed) = (lent + self.gone.lent_ns, borrowed + self.gone.borrowed_ns);
+        let open: Loans = self.units.iter().map(|own| own.by_plans).sum();
+        let Loans { lent, borrowed } = open + self.closed;
         let time = (lent != borrowed).then_some(Imbalance::CpuTime { lent, borrowed });
         let stranger = |(cpu, (lender, _)): (&u32, &(UnitId, UnitId))| {
             let owner = self.owner.get(cpu).copied();
@@ -345,7 +328,7 @@ impl Ledger {
         time.into_iter().chain(strangers).chain(resources).collect()
     }
 
-    /// The accounts as they stand.
+    /// The current accounts.
     pub fn statement(&self, contract: &Contract) -> Statement {
         let (units, levels) = (contract.listed(), Levels::of(contract));
         let accounts: Vec<Account> =
@@ -372,15 +355,15 @@ impl Ledger {
 
     /// The account of a unit, given the unit and its sub-units, in the order of their numbers.
     fn account(&self, contract: &Contract, unit: UnitId, family: &[UnitId]) -> Account {
-        let owns: Vec<&Own> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
-        let sum = |figure: &dyn Fn(&Own) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
+        let owns: Vec<&CpuEntry> = family.iter().filter_map(|id| self.units.get(id.index())).collect();
+        let sum = |figure: &dyn Fn(&CpuEntry) -> u64| owns.iter().map(|own| figure(own)).sum::<u64>();
         let credit = |figure: &dyn Fn(&Credits) -> i64| {
             owns.iter().map(|own| figure(&own.credits)).fold(0, i64::saturating_add)
         };
         let credits = Credits {
-            cpu_ns: credit(&|of| of.cpu_ns),
-            memory_byte_s: credit(&|of| of.memory_byte_s),
-            disk_bytes: credit(&|of| of.disk_bytes),
+            cpu_ns: credit(&|credits| credits.cpu_ns),
+            memory_byte_s: credit(&|credits| credits.memory_byte_s),
+            disk_bytes: credit(&|credits| credits.disk_bytes),
         };
         let mine = |id: UnitId| family.binary_search(&id).is_ok();
         let own = self.units.get(unit.index());
@@ -405,8 +388,8 @@ impl Ledger {
             using_micro_cpus: sum(&|own| own.using_micro_cpus),
             entitled_ns: own.map_or(0, |own| own.entitled_ns),
             used_ns: sum(&|own| own.used_ns),
-            lent_ns: sum(&|own| own.lent_ns + own.lent_at_switches_ns),
-            borrowed_ns: sum(&|own| own.borrowed_ns + own.borrowed_at_switches_ns),
+            lent_ns: sum(&|own| own.by_plans.lent + own.at_switches.lent),
+            borrowed_ns: sum(&|own| own.by_plans.borrowed + own.at_switches.borrowed),
             loans: sum(&|own| own.loans),
             called_back: sum(&|own| own.called_back),
             call_back_max_ns: owns.iter().map(|own| own.call_back_max_ns).max().unwrap_or(0),
@@ -426,7 +409,7 @@ fn cpus(machine: &Machine) -> u32 {
     u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX)
 }
 
-/// CPU time that `micro_cpus` are worth over a time.
+/// The CPU time of `micro_cpus` over `elapsed`.
 fn scale(micro_cpus: u64, elapsed: Time) -> u64 {
     part_of(micro_cpus, elapsed, MILLIONTH)
 }
@@ -455,8 +438,8 @@ mod tests {
         Plan { decisions, ..Plan::default() }
     }
 
-    /// Two CPUs for a second: the light unit lends its CPU at once and calls it back at 600 ms, 8 ms after it was last seen
-    /// content. Used: light 300, heavy 1,500 ms of 2,000; idle 150; the rest, 50, is common.
+    /// Two CPUs for a second: the light unit lends its CPU at once and calls it back at 600 ms, 8 ms after it
+    /// was last seen idle. Used: light 300, heavy 1,500 ms of 2,000; idle 150; the rest, 50, is common.
     #[test]
     fn a_second_by_hand() {
         let mut contract = Contract::default();
@@ -474,7 +457,7 @@ mod tests {
             idle_ns: idle * MS,
             ..Snapshot::default()
         };
-        // What was there before the ledger was opened does not count.
+        // Counts from before the ledger was opened are ignored.
         assert_eq!(ledger.observe(&machine, &snapshot(5_000, (70, 7), 90, 1_000)), []);
         let steps = vec![
             because(CpuDecision::Own { cpu: 0, unit: HEAVY }),
@@ -502,8 +485,8 @@ mod tests {
         assert_eq!((ms(statement.elapsed_ns), whole), (1_000, [2_000, 150, 50]));
     }
 
-    /// A scheduler that lends at every switch: 300 ms of the light unit's CPU by the second look, of which 100 ms were before
-    /// the ledger was opened, and one call-back of 7 ms in between.
+    /// A scheduler that lends at every switch: 300 ms of the light unit's CPU by the second sample, 100 ms of
+    /// them before the ledger was opened, and one call-back of 7 ms in between.
     #[test]
     fn loans_at_switches_are_taken_from_the_snapshots() {
         let mut contract = Contract::default();
@@ -512,16 +495,16 @@ mod tests {
         let mut ledger = Ledger::open(&contract, &machine);
         for (at, lent, called_back, took) in [(1_000, 100, 2, 9), (2_000, 300, 3, 16)] {
             let mut units = vec![UnitFacts::default(); 4];
-            let of = |loans| UnitFacts { loans, ..facts(at * MS, at * MS, 0) };
+            let with = |loans| UnitFacts { loans, ..facts(at * MS, at * MS, 0) };
             let (sum, max) = (took * MS, 8 * MS);
-            units[LIGHT.index()] = of(SwitchLoans {
+            units[LIGHT.index()] = with(SwitchLoans {
                 lent_ns: lent * MS,
                 called_back,
                 call_back_sum_ns: sum,
                 call_back_max_ns: max,
                 ..SwitchLoans::default()
             });
-            units[HEAVY.index()] = of(SwitchLoans { borrowed_ns: lent * MS, ..SwitchLoans::default() });
+            units[HEAVY.index()] = with(SwitchLoans { borrowed_ns: lent * MS, ..SwitchLoans::default() });
             assert_eq!(ledger.observe(&machine, &Snapshot { at: at * MS, units, ..Snapshot::default() }), []);
         }
         let statement = ledger.statement(&contract);
@@ -530,8 +513,9 @@ mod tests {
         assert_eq!((light.called_back, light.call_back_sum_ns, light.call_back_max_ns), (1, 7 * MS, 8 * MS));
     }
 
-    /// The light unit lends its CPU to the heavy one for 100 ms; a reload drops one of the two, and a new unit has its number.
-    /// After the next 100 ms, without loans, the one that stayed lends to the new one, or borrows from it, for 100 ms more.
+    /// The light unit lends its CPU to the heavy one for 100 ms; a reload drops one of the two, and a new
+    /// unit takes its number. After 100 ms without loans, the remaining unit lends to the new one, or borrows
+    /// from it, for another 100 ms.
     #[test]
     fn what_a_dropped_unit_lent_and_borrowed_stays_in_the_sums() {
         for dropped in [LIGHT, HEAVY] {
@@ -563,22 +547,22 @@ mod tests {
             assert_eq!(ledger.observe(&machine, &snapshot(300 * MS, 30 * MS)), []);
             let statement = ledger.statement(&contract);
             let (light, heavy) = (statement.account("light").unwrap(), statement.account("heavy").unwrap());
-            // The one that stayed has both loans, the one that came in the other's place has the second.
+            // The unit that stayed has both loans, its successor only the second.
             let loans = if dropped == LIGHT { (100, 200) } else { (200, 100) };
             assert_eq!((light.lent_ns / MS, heavy.borrowed_ns / MS), loans);
             let gone = if dropped == LIGHT { (100, 0) } else { (0, 100) };
-            assert_eq!((ledger.gone.lent_ns / MS, ledger.gone.borrowed_ns / MS), gone);
-            // What the dropped unit used is common: 70 ms of one and 30 of both are accounted for.
+            assert_eq!((ledger.closed.lent / MS, ledger.closed.borrowed / MS), gone);
+            // The dropped unit's use is common: 70 ms of one unit and 30 of both are in accounts.
             let used = light.used_ns + heavy.used_ns;
             assert_eq!(used / MS, 130);
             assert_eq!(used + statement.idle_ns + statement.common_ns, statement.capacity_ns);
         }
     }
 
-    /// A loan of a CPU that nobody owns, and one whose borrower has no account of it: both are told with their numbers, and
-    /// the ledger goes on.
+    /// A loan of an unowned CPU, and one without a borrower's account: both are reported with numbers, and
+    /// the ledger continues.
     #[test]
-    fn what_does_not_come_out_is_told() {
+    fn imbalances_are_reported() {
         let mut contract = Contract::default();
         let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();
         contract.add(None, "light");
@@ -586,7 +570,7 @@ mod tests {
         let lend = because(CpuDecision::Lend { cpu: 1, lender: LIGHT, borrower: HEAVY });
         let stranger = Imbalance::Stranger { cpu: 1, lender: LIGHT, owner: None };
         assert_eq!(ledger.book(&plan(vec![lend], Vec::new()), 0), std::slice::from_ref(&stranger));
-        ledger.unit(LIGHT).lent_ns = 7;
+        ledger.unit(LIGHT).by_plans.lent = 7;
         let time = Imbalance::CpuTime { lent: 7, borrowed: 0 };
         assert_eq!(ledger.observe(&machine, &Snapshot::default()), [time.clone(), stranger.clone()]);
         assert_eq!(

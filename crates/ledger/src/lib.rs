@@ -1,6 +1,7 @@
 //! The ledger: what each unit was promised, got, lent, borrowed and waited for.
 //!
-//! It reads plans and snapshots and nothing else. Its sums are conserved; it says so whenever one is not, and goes on.
+//! Its only inputs are plans and snapshots. Its sums are conserved; an imbalance is reported, and the ledger
+//! continues.
 
 mod bus;
 mod disk;
@@ -8,6 +9,7 @@ mod gangs;
 mod imbalance;
 mod jobs;
 mod ledger;
+mod loans;
 mod memory;
 mod spread;
 mod trade;
@@ -26,14 +28,14 @@ use std::collections::BTreeMap;
 use commonhold_contract::Scheme;
 use commonhold_policy::PlaceBounds;
 
-/// The CPU account of one unit since the ledger was opened. Times are CPU time in nanoseconds.
+/// The account of one unit since the ledger was opened. Times are CPU time in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Account {
     /// The unit's path: `physics/night-batch`.
     pub unit: String,
-    /// Member processes now, sub-units not counted.
+    /// Member processes now, sub-units excluded.
     pub processes: u32,
-    /// Of these, the processes that stay in control groups of other programs, and are not held by groups.
+    /// Of these, those left in other programs' control groups, outside the unit's limits.
     #[serde(default)]
     pub outside: u32,
     /// What it is entitled to now, in millionths of a CPU, sub-units included.
@@ -44,7 +46,7 @@ pub struct Account {
     pub lending: commonhold_machine::CpuSet,
     /// CPUs of others that it borrows now.
     pub borrowing: commonhold_machine::CpuSet,
-    /// Its share over the last interval between snapshots, in millionths of a CPU.
+    /// Its CPU use over the last interval between snapshots, in millionths of a CPU.
     pub using_micro_cpus: u64,
     /// What it was entitled to, over time.
     pub entitled_ns: u64,
@@ -54,37 +56,37 @@ pub struct Account {
     pub lent_ns: u64,
     /// CPU time it held on loan.
     pub borrowed_ns: u64,
-    /// Loans it made by plans; those made at every switch are not counted one by one.
+    /// Loans made by plans; those made at switches are not counted individually.
     pub loans: u64,
     /// Loans it called back.
     pub called_back: u64,
-    /// The longest call-back, from when it was last seen not to want the CPU to the end of the loan.
+    /// The longest call-back, from the last sample at which it did not want the CPU to the end of the loan.
     pub call_back_max_ns: u64,
-    /// All call-backs together, for the mean.
+    /// The sum over all call-backs, for the mean.
     pub call_back_sum_ns: u64,
     /// Time its threads were runnable without a CPU.
     pub waited_ns: u64,
     /// The part of `waited_ns` during which a home CPU of its own was on loan, by borrower.
     pub waited_on_ns: BTreeMap<String, u64>,
-    /// Disk bandwidth, where it is held.
+    /// Disk bandwidth, if it is controlled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskAccount>,
-    /// The memory bus, of outermost units, where what they transfer is known.
+    /// The memory bus, of outermost units with known transfers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<BusAccount>,
-    /// Its gangs, if it has or had some.
+    /// Its gangs, if it has or had any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gangs: Option<GangAccount>,
-    /// Memory, where it is held.
+    /// Memory, if it is controlled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryAccount>,
-    /// What is remembered of its loans, if it lent or borrowed.
+    /// Its credits, if it lent or borrowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credits: Option<Credits>,
 }
 
-/// What a unit lent beyond what it was lent, as far as the policy remembers it ([`commonhold_policy::credits`]). What is below
-/// 0 is the other way.
+/// A unit's credits ([`commonhold_policy::credits`]): what it lent less what it borrowed, with decay.
+/// Negative for a net borrower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Credits {
     /// Nanoseconds of a CPU.
@@ -95,7 +97,7 @@ pub struct Credits {
     pub disk_bytes: i64,
 }
 
-/// Everything the ledger knows, for `status` and reports.
+/// The state of the ledger, for `status` and reports.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
     /// The scheme in force.
@@ -108,38 +110,39 @@ pub struct Statement {
     pub capacity_ns: u64,
     /// Idle CPU time.
     pub idle_ns: u64,
-    /// CPU time used by the common parts, by processes outside every unit, and by what was too short to be seen.
+    /// CPU time of the common parts, of processes outside all units, and of processes too short-lived to be
+    /// observed.
     pub common_ns: u64,
-    /// The machine's memory, where it is held.
+    /// The machine's memory, if it is controlled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryTotals>,
-    /// Units that hold tickets, in the contract's order; a unit's figures include those of its sub-units except where the
-    /// field says otherwise.
+    /// Units that hold tickets, in the contract's order. Figures include sub-units unless the field states
+    /// otherwise.
     pub accounts: Vec<Account>,
     /// Exchanges of tickets: those in force and the last hundred that ended, in the order of their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exchanges: Vec<Exchange>,
-    /// What trials of exchanges cost units that negotiate, and brought them.
+    /// Costs and gains from negotiated exchanges, by unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub negotiated: Vec<Negotiated>,
-    /// Jobs that are there, of units that have some.
+    /// Existing jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<Job>,
-    /// Control groups of other programs that units are held in.
+    /// Other programs' control groups in which units' limits apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub places: Vec<Place>,
 }
 
-/// A control group of another program that a unit is held in.
+/// Another program's control group in which a unit's limits apply.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Place {
-    /// Its number, as plans have it.
+    /// Its number in plans.
     pub place: u32,
     /// The unit.
     pub unit: String,
-    /// The control group, as /proc shows its path.
+    /// The path of the control group, as in /proc.
     pub group: String,
-    /// What its manager, or an administrator, has set there: what holds is within it.
+    /// The bounds set there by its manager or an administrator; the unit's limits apply within these.
     #[serde(default, skip_serializing_if = "PlaceBounds::is_none")]
     pub set: PlaceBounds,
 }

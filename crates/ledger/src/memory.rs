@@ -1,19 +1,20 @@
 //! The accounts of memory.
 //!
-//! Memory is held, not used up. So an account has what is so now, and its sum over time.
+//! Memory is occupied rather than consumed, so an account has current amounts and their integrals over time.
 //!
-//! A call-back is the lender's. It begins at the last look at which the lender did not want what it lent. It ends at
-//! the look at which borrowers have given back as much as was called back until then. So what is reported is an upper
-//! bound. While a lender grows, every look may call back a little more: each counts for itself. What a borrower takes
-//! beyond its bound was never lent and is not called back, though a call-back ends only with the borrower at its
-//! bound.
+//! A call-back belongs to the lender. It starts at the last sample at which the lender did not want what it
+//! lent. It ends at the sample at which borrowers have returned as much as was called back until then. So
+//! reported times are upper bounds. While a lender grows, every step may call back a little more; each is a
+//! call-back of its own. Memory that a borrower takes beyond its bound was never lent and is not called back,
+//! but a call-back ends only once the borrower is within its bound.
 //!
-//! What a lender was promised is what the plan said that it would have its memory back within, the last time that it lent. A
-//! call-back that takes longer is late.
+//! The promise to a lender is the call-back time stated by the plan when it last lent. A call-back that
+//! exceeds it is late.
 //!
-//! No page is lent to one unit in particular. What is idle is lent together, and dealt among the units that are short.
-//! So a loan that is called back is one of each lender that called, to each borrower that had to give back then. It is
-//! over when that borrower has given back its part. The lender's own call-back is over when all of them have.
+//! Pages are not lent to one unit in particular: idle memory is pooled and dealt out to units that are short.
+//! So a called-back loan is recorded for each pair of a lender that called and a borrower that had to return
+//! memory then. It ends when that borrower has returned its part. The lender's own call-back ends when all
+//! borrowers have.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,93 +25,93 @@ use commonhold_policy::{Plan, Snapshot, Time, UnitMemory};
 use crate::Imbalance;
 use crate::spread::Spread;
 
-/// The memory account of one unit since the ledger was opened. Bytes, times in nanoseconds; sub-units included.
+/// A unit's memory account since the ledger was opened, sub-units included. In bytes; times in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct MemoryAccount {
     /// What it is entitled to now.
     pub entitled: u64,
-    /// What it may use now: entitled - lent + borrowed.
+    /// Its allowance now: entitled - lent + borrowed.
     pub allowed: u64,
     /// What it uses now.
     pub used: u64,
-    /// The part of that which was not touched for long, where the machine can tell.
+    /// The part of `used` not accessed for a long time, if the machine can tell.
     pub cold: u64,
     /// What it lends now.
     pub lent: u64,
     /// What it borrows now.
     pub borrowed: u64,
-    /// What it was entitled to in the mean, and what it used, lent and borrowed.
+    /// Average entitlement over time.
     pub entitled_mean: u64,
-    /// Used in the mean.
+    /// Average use.
     pub used_mean: u64,
-    /// Lent in the mean.
+    /// Average lent.
     pub lent_mean: u64,
-    /// Borrowed in the mean.
+    /// Average borrowed.
     pub borrowed_mean: u64,
-    /// How often it called back what it lent.
+    /// Number of call-backs.
     pub called_back: u64,
-    /// Half of its call-backs took no longer.
+    /// Median call-back.
     pub call_back_p50_ns: u64,
-    /// 99 of 100 of its call-backs took no longer.
+    /// The 99th percentile of call-backs.
     pub call_back_p99_ns: u64,
     /// The longest.
     pub call_back_max_ns: u64,
-    /// Those that took longer than what was promised when they began.
+    /// Call-backs that exceeded the promise made when they began.
     #[serde(default)]
     pub call_backs_late: u64,
-    /// Within what time all that it lends now is to be back: the longest of its sub-units' and its own. Nothing where it
-    /// lends nothing.
+    /// The time within which all that it lends now can be called back: the longest over itself and its
+    /// sub-units. `None` if it lends nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within_ns: Option<u64>,
     /// Why its own processes may not use more now, if they are short.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_more: Option<NoMore>,
-    /// Time in which one of its processes at least waited for memory.
+    /// Time in which at least one of its processes was stalled for memory.
     pub waited_ns: u64,
-    /// What came back soon after it was taken from it.
+    /// Bytes refaulted soon after reclaim.
     pub refaulted: u64,
-    /// What was taken from it by order: called back, to be lent, or on trial.
+    /// Bytes reclaimed from it by order: called back, to be lent, or on trial.
     pub taken: u64,
-    /// The time in which that was at work.
+    /// Time spent on that.
     pub taking_ns: u64,
-    /// Processes that the kernel killed for want of memory.
+    /// Processes killed because memory ran out.
     pub killed: u64,
-    /// What its processes use that is charged elsewhere: they had it before they came.
+    /// Memory of its processes charged elsewhere, since they allocated it before joining.
     pub elsewhere: u64,
-    /// What it is charged for pages of files that other units map too: their part, by estimate.
+    /// File pages charged to it and attributed to other units that also map them; an estimate.
     pub for_others: u64,
-    /// What its pages take that are in compressed swap (zram): its part, by estimate; contained in `used`.
+    /// Memory taken by its pages in compressed swap (zram), by estimate; included in `used`.
     #[serde(default)]
     pub packed: u64,
-    /// Its loans that were called back, by the path of the unit that gave back.
+    /// Its called-back loans, by the path of the borrower.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub called_back_from: BTreeMap<String, CallBacks>,
-    /// Its last call-backs one by one, the latest last.
+    /// Its most recent call-backs, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_call_backs: Vec<Return>,
 }
 
-/// A call-back that is over.
+/// A completed call-back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Return {
-    /// When it was over, in nanoseconds, on the clock of the plans.
+    /// When it ended, in nanoseconds on the plans' clock.
     pub at_ns: u64,
-    /// What was called back with it from all borrowers, in bytes; other lenders may have called at the same time.
+    /// Bytes called back at that time from all borrowers; other lenders may have called at the same time.
     pub bytes: u64,
-    /// Within what time it was to be over.
+    /// The promised duration.
     pub promised_ns: u64,
-    /// What it took.
+    /// The actual duration.
     pub took_ns: u64,
 }
 
-/// The loans of one unit to another that were called back, and how long that took. Nanoseconds.
+/// Called-back loans of one unit to another, and their durations in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct CallBacks {
-    /// How many.
+    /// Number of loans.
     pub loans: u64,
-    /// Half of them took no longer.
+    /// The median.
     pub p50_ns: u64,
-    /// 99 of 100 of them took no longer.
+    /// The 99th percentile.
     pub p99_ns: u64,
     /// The longest.
     pub max_ns: u64,
@@ -127,48 +128,48 @@ impl From<&Spread> for CallBacks {
     }
 }
 
-/// The machine's memory, for the statement.
+/// The machine's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct MemoryTotals {
     /// All of it.
     pub total: u64,
-    /// What the kernel keeps for itself.
+    /// Kernel memory charged to no unit.
     pub kernel: u64,
-    /// What the processes in no unit hold.
+    /// Memory of processes in no unit.
     pub shared: u64,
-    /// What is divided among the units.
+    /// Memory divided among units.
     pub divided: u64,
 }
 
-/// One unit's own figures.
+/// A unit's running account, sub-units excluded.
 #[derive(Debug, Clone, Default)]
-struct Own {
-    /// Counters at the opening, and now.
+struct MemoryEntry {
+    /// Counters at the first sample and now.
     first: Option<UnitMemory>,
     facts: UnitMemory,
     share: Share,
-    /// Byte-nanoseconds.
+    /// Integrals over time, in byte-nanoseconds.
     entitled: u128,
     used: u128,
     lent: u128,
     borrowed: u128,
-    /// What it has still to give back of what was called back from it.
+    /// As a borrower: called-back bytes that it has not returned.
     owed: u64,
-    /// Its debts.
+    /// As a borrower: call-backs from it in progress.
     from_it: Calls,
-    /// What it lent and called back, and of that what each borrower had to give back.
+    /// As a lender: durations of call-backs; `by_borrower` has them by borrower.
     call_backs: Spread,
     late: u64,
     returns: VecDeque<Return>,
     by_borrower: BTreeMap<UnitId, Spread>,
 }
 
-/// Call-backs of a unit that are remembered one by one.
+/// Number of call-backs kept individually per unit.
 const RETURNS_MAX: usize = 16;
 
-impl Own {
-    /// A call-back is over.
-    fn is_back(&mut self, back: Return) {
+impl MemoryEntry {
+    /// Records a completed call-back.
+    fn record(&mut self, back: Return) {
         self.call_backs.add(back.took_ns);
         self.late += u64::from(back.took_ns > back.promised_ns);
         if self.returns.len() == RETURNS_MAX {
@@ -177,8 +178,8 @@ impl Own {
         self.returns.push_back(back);
     }
 
-    /// What of its use was within its allowance so far, and is not from now on: what it had taken beyond that, or takes from
-    /// now on, was never lent.
+    /// The use that was within its old allowance and is not within the new one. Use beyond the old allowance
+    /// was never lent.
     fn newly_called(&self, share: &Share) -> Option<u64> {
         let within = self.facts.used.min(self.share.allowed);
         share.called_back.then(|| within.saturating_sub(share.allowed))
@@ -188,33 +189,33 @@ impl Own {
 /// The accounts of all units.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory {
-    units: Vec<Own>,
+    units: Vec<MemoryEntry>,
     totals: MemoryTotals,
     opened_at: Option<Time>,
     at: Time,
-    /// The latest look but one: when lenders were last seen not to want what they lent.
+    /// The sample before the latest: the last at which lenders were seen not to want what they lent.
     content_at: Time,
     calls: Calls,
-    /// What units that are gone borrowed by the last decision: it is lent as long as no other was made.
+    /// Borrowings of units that left since the last decision, which still counts them as lent.
     gone_borrowed: u64,
 }
 
-/// Call-backs that go on, from one unit or from all, in the order in which they began.
+/// Call-backs in progress, from one borrower or from all, in order of their start.
 #[derive(Debug, Clone, Default)]
 struct Calls {
-    /// All that was called back so far, in bytes.
+    /// Bytes called back so far.
     called: u64,
-    going_on: VecDeque<Call>,
+    in_progress: VecDeque<Call>,
 }
 
-/// A call-back that goes on.
+/// A call-back in progress.
 #[derive(Debug, Clone)]
 struct Call {
     since: Time,
-    /// What had been called back by then, with this.
+    /// The value of `Calls::called` including this one: it ends once this much was returned.
     until: u64,
     bytes: u64,
-    /// And what each was promised.
+    /// Indices of lenders, and what each was promised.
     lenders: Vec<(usize, Time)>,
 }
 
@@ -222,23 +223,23 @@ impl Calls {
     fn begin(&mut self, since: Time, bytes: u64, lenders: &[(usize, Time)]) {
         if bytes > 0 {
             self.called += bytes;
-            self.going_on.push_back(Call { since, until: self.called, bytes, lenders: lenders.to_vec() });
+            self.in_progress.push_back(Call { since, until: self.called, bytes, lenders: lenders.to_vec() });
         }
     }
 
-    /// Takes out those that are over when only so much is owed.
-    fn over(&mut self, owed: u64) -> Vec<Call> {
+    /// Removes and returns those that are complete when `owed` bytes are outstanding.
+    fn take_completed(&mut self, owed: u64) -> Vec<Call> {
         let back = self.called.saturating_sub(owed);
-        let done = self.going_on.iter().take_while(|call| call.until <= back).count();
-        self.going_on.drain(..done).collect()
+        let done = self.in_progress.iter().take_while(|call| call.until <= back).count();
+        self.in_progress.drain(..done).collect()
     }
 }
 
 impl Memory {
-    /// Enters what was so up to the snapshot.
+    /// Integrates the previous amounts up to the snapshot, and enters its sample.
     pub(crate) fn observe(&mut self, snapshot: &Snapshot) {
         let Some(facts) = &snapshot.memory else { return };
-        self.units.resize(self.units.len().max(facts.units.len()), Own::default());
+        self.units.resize(self.units.len().max(facts.units.len()), MemoryEntry::default());
         let elapsed = u128::from(self.opened_at.map_or(0, |_| snapshot.at.saturating_sub(self.at)));
         self.opened_at.get_or_insert(snapshot.at);
         for (own, facts) in self.units.iter_mut().zip(&facts.units) {
@@ -254,10 +255,10 @@ impl Memory {
             MemoryTotals { total: facts.total, kernel: facts.kernel, shared: facts.shared, ..self.totals };
     }
 
-    /// Enters what was decided.
+    /// Enters a plan's decision.
     pub(crate) fn book(&mut self, plan: &Plan) {
         let Some(memory) = &plan.decisions.memory else { return };
-        self.units.resize(self.units.len().max(memory.units.len()), Own::default());
+        self.units.resize(self.units.len().max(memory.units.len()), MemoryEntry::default());
         self.totals.divided = memory.divided;
         self.gone_borrowed = 0;
         self.book_call_backs(plan.at, memory);
@@ -267,11 +268,11 @@ impl Memory {
     }
 
     fn book_call_backs(&mut self, at: Time, memory: &MemoryPlan) {
-        let sank = |(own, share): (&Own, &Share)| share.lent < own.share.lent;
+        let lends_less = |(own, share): (&MemoryEntry, &Share)| share.lent < own.share.lent;
         let both = self.units.iter().zip(&memory.units);
         let lenders: Vec<(usize, Time)> = (0..)
             .zip(both)
-            .filter(|(_, pair)| sank(*pair))
+            .filter(|(_, pair)| lends_less(*pair))
             .map(|(i, (own, _))| (i, own.share.within_ns.unwrap_or(0)))
             .collect();
         let mut called = 0;
@@ -281,7 +282,7 @@ impl Memory {
             let beyond = if share.called_back { own.facts.used.saturating_sub(share.allowed) } else { 0 };
             own.owed = own.owed.saturating_add(more).min(beyond);
             own.from_it.begin(self.content_at, more, &lenders);
-            back.extend(own.from_it.over(own.owed).into_iter().map(|call| (unit, call)));
+            back.extend(own.from_it.take_completed(own.owed).into_iter().map(|call| (unit, call)));
             called += more;
         }
         for (borrower, call) in back {
@@ -291,16 +292,16 @@ impl Memory {
             }
         }
         self.calls.begin(self.content_at, called, &lenders);
-        for call in self.calls.over(self.units.iter().map(|own| own.owed).sum()) {
+        for call in self.calls.take_completed(self.units.iter().map(|own| own.owed).sum()) {
             for (lender, promised_ns) in call.lenders {
                 let (bytes, took_ns) = (call.bytes, at.saturating_sub(call.since));
-                self.units[lender].is_back(Return { at_ns: at, bytes, promised_ns, took_ns });
+                self.units[lender].record(Return { at_ns: at, bytes, promised_ns, took_ns });
             }
         }
     }
 
-    /// What a unit that is over had of memory, lent and borrowed stays in another's account. What it has borrowed by the last
-    /// decision stays lent until the next one.
+    /// Moves the account of a unit that ended into its heir's. What it borrowed by the last decision stays
+    /// lent until the next.
     pub(crate) fn bequeath(&mut self, unit: UnitId, heir: UnitId) {
         let Some(own) = self.units.get_mut(unit.index()).map(std::mem::take) else { return };
         self.gone_borrowed += own.share.borrowed;
@@ -313,28 +314,28 @@ impl Memory {
         heir.late += own.late;
     }
 
-    /// Another contract holds from now on. The accounts of units that it has no more are closed, and so are call-backs
-    /// that go on.
+    /// Adopts another contract. Accounts of units that left are closed, and call-backs in progress are
+    /// dropped.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
-        self.units.resize(self.units.len().max(contract.units.len()), Own::default());
+        self.units.resize(self.units.len().max(contract.units.len()), MemoryEntry::default());
         for (id, own) in (0u32..).map(UnitId).zip(&mut self.units) {
             if contract.has(id) {
                 (own.owed, own.from_it) = (0, Calls::default());
                 own.by_borrower.retain(|unit, _| contract.has(*unit));
             } else {
                 self.gone_borrowed += own.share.borrowed;
-                *own = Own::default();
+                *own = MemoryEntry::default();
             }
         }
         self.calls = Calls::default();
         if contract.machine.scheme == Scheme::Smp {
-            // No plan says anything of memory from now on.
+            // Under `smp` plans contain no decision on memory.
             self.units.iter_mut().for_each(|own| own.share = Share::default());
             (self.totals.divided, self.gone_borrowed) = (0, 0);
         }
     }
 
-    /// What does not come out of what was decided last.
+    /// Sums of the last decision that do not balance.
     pub(crate) fn imbalances(&self) -> Vec<Imbalance> {
         let sum =
             |part: fn(&Share) -> u64| self.units.iter().skip(2).map(|own| part(&own.share)).sum::<u64>();
@@ -345,17 +346,17 @@ impl Memory {
         loans.into_iter().chain(all).collect()
     }
 
-    /// The machine's memory, if it was ever seen.
+    /// The machine's memory, if it was ever sampled.
     pub(crate) fn totals(&self) -> Option<MemoryTotals> {
         self.opened_at.map(|_| self.totals)
     }
 
-    /// The account of some units together, the first of which is the one that encloses the others.
+    /// The account of a unit, given the unit and its sub-units, the unit first.
     pub(crate) fn account(&self, contract: &Contract, family: &[UnitId]) -> Option<MemoryAccount> {
         let elapsed = u128::from(self.at.saturating_sub(self.opened_at?)).max(1);
         let own = || family.iter().filter_map(|id| self.units.get(id.index()));
-        let sum = |part: fn(&Own) -> u64| own().map(part).sum::<u64>();
-        let mean = |part: fn(&Own) -> u128| {
+        let sum = |part: fn(&MemoryEntry) -> u64| own().map(part).sum::<u64>();
+        let mean = |part: fn(&MemoryEntry) -> u128| {
             u64::try_from(own().map(part).sum::<u128>() / elapsed).unwrap_or(u64::MAX)
         };
         let mut call_backs = Spread::default();
@@ -369,7 +370,7 @@ impl Memory {
             let path = contract.units.get(id.index()).map_or("?", |unit| unit.path.as_str());
             by_borrower.entry(path).or_default().merge(spread);
         }
-        let since = |own: &Own, part: fn(&UnitMemory) -> u64| {
+        let since = |own: &MemoryEntry, part: fn(&UnitMemory) -> u64| {
             part(&own.facts).saturating_sub(own.first.as_ref().map_or(0, part))
         };
         Some(MemoryAccount {
@@ -457,8 +458,8 @@ mod tests {
         Plan { at: at * MS, decisions, ..Plan::default() }
     }
 
-    /// A second at which 200 MiB are lent, then a call-back: wanted at some time after the look at 1,000 ms, seen at 1,010,
-    /// over at the look at 1,070.
+    /// 200 MiB are lent for a second, then called back: wanted after the sample at 1,000 ms, noticed at
+    /// 1,010, complete at 1,070.
     #[test]
     fn a_loan_and_its_call_back_by_hand() {
         let units = [UnitId(2), UnitId(3)];
@@ -476,7 +477,7 @@ mod tests {
         let lender = memory.account(&contract(), &units[..1]).unwrap();
         assert_eq!((lender.used, lender.lent, lender.called_back), (400 * MIB, 0, 1));
         assert_eq!(lender.call_back_max_ns, 70 * MS);
-        // It was to be over within 50 ms.
+        // The promise was 50 ms.
         let back = Return { at_ns: 1_070 * MS, bytes: 200 * MIB, promised_ns: 50 * MS, took_ns: 70 * MS };
         assert_eq!((lender.call_backs_late, &lender.last_call_backs[..]), (1, &[back][..]));
         assert_eq!(lender.within_ns, None, "nothing is lent now");
@@ -488,14 +489,14 @@ mod tests {
         let both = memory.account(&contract(), &units).unwrap();
         assert_eq!((both.entitled, both.used, both.called_back), (1_000 * MIB, 900 * MIB, 1));
         assert_eq!((both.elsewhere, both.for_others, both.packed), (6 * MIB, 4 * MIB, 2 * MIB));
-        // Counted from the first look on.
+        // Counted from the first sample.
         assert_eq!((lender.taken, lender.taking_ns), (300 * MIB, MS));
         // 500 MiB used for the first second and 700 for 10 ms, then 700 for 60.
         let borrower = memory.account(&contract(), &units[1..]).unwrap();
         assert_eq!(borrower.used_mean, MIB * (500 * 1_000 + 700 * 70) / 1_070);
     }
 
-    /// A reload while a call-back goes on: the accounts go on, and the call-back counts for nobody.
+    /// A reload during a call-back: accounts continue, and the call-back is dropped.
     #[test]
     fn accounts_stay_with_their_units() {
         let (units, a, b) = (contract(), UnitId(2), UnitId(3));
@@ -513,8 +514,8 @@ mod tests {
         assert_eq!(memory.imbalances(), []);
     }
 
-    /// A reload drops the lender or the borrower of 200 MiB: until memory is decided on again, what the other one lends or
-    /// borrows still stands against it.
+    /// A reload drops the lender or the borrower of 200 MiB: until the next decision on memory, the other
+    /// side still balances it.
     #[test]
     fn a_dropped_unit_leaves_the_sums_in_balance() {
         for dropped in [UnitId(2), UnitId(3)] {
@@ -531,11 +532,15 @@ mod tests {
             let Some(decided) = &mut wanted.decisions.memory else { return };
             decided.units[dropped.index()] = Share::default();
             memory.book(&wanted);
-            assert_eq!(memory.imbalances().is_empty(), dropped == UnitId(2), "a loan to nobody is told");
+            assert_eq!(
+                memory.imbalances().is_empty(),
+                dropped == UnitId(2),
+                "a loan without a borrower is reported"
+            );
         }
     }
 
-    /// 200 MiB are lent for a second, then the scheme is `smp`: nobody holds memory from then on.
+    /// 200 MiB are lent for a second, then the scheme is `smp`: memory is no longer controlled.
     #[test]
     fn under_smp_nobody_lends() {
         let mut memory = Memory::default();
@@ -552,8 +557,9 @@ mod tests {
         assert_eq!((memory.totals().unwrap().divided, memory.imbalances()), (0, vec![]));
     }
 
-    /// `a` and `b` lend 100 MiB each, `c` and `d` borrow as much; both lenders want theirs at 100 ms. `c` has given back at
-    /// 200, `d` at 400: so each of the four loans has its own time, and each lender's call-back lasts until 400.
+    /// `a` and `b` lend 100 MiB each, `c` and `d` borrow as much; both lenders call back at 100 ms. `c` has
+    /// returned its part at 200, `d` at 400: each of the four loans has its own duration, and each lender's
+    /// call-back lasts until 400.
     #[test]
     fn a_loan_is_over_when_its_borrower_has_given_back() {
         let mut contract = contract();
@@ -585,7 +591,7 @@ mod tests {
             };
             assert_eq!((took("c"), took("d")), ((1, 200 * MS), (1, 400 * MS)));
         }
-        // Of both together.
+        // Both lenders together.
         assert_eq!(memory.account(&contract, &all).unwrap().called_back_from["d"].loans, 2);
         // A reload in which `c` goes.
         contract.vacant.insert(UnitId(4));
@@ -595,7 +601,7 @@ mod tests {
         assert_eq!(lender.called_back_from["d"].max_ns, 400 * MS);
     }
 
-    /// Two lenders want 100 MiB each, one after the other: the first call-back is over while the second goes on.
+    /// Two call-backs of 100 MiB, one after the other: the first ends while the second is in progress.
     #[test]
     fn call_backs_end_in_the_order_in_which_they_began() {
         let mut memory = Memory::default();
@@ -610,7 +616,7 @@ mod tests {
             memory.book(&plan(at, lent, owes));
         }
         let lender = memory.account(&contract(), &[UnitId(2)]).unwrap();
-        // From the look before each: 0 to 300 ms, and 100 to 400.
+        // From the sample before each: 0 to 300 ms, and 100 to 400.
         assert_eq!((lender.called_back, lender.call_back_max_ns), (2, 300 * MS));
         assert_eq!(
             lender.call_back_p50_ns,
@@ -619,8 +625,9 @@ mod tests {
         );
     }
 
-    /// A borrower that has 50 MiB more than it may when 200 are called back, and grows by 30 while one more is called: 201 are
-    /// owed, and what it took beyond that is no debt of a loan; all is back when it is at its bound.
+    /// A borrower exceeds its allowance by 50 MiB when 200 are called back, and grows by 30 while one more is
+    /// called. 201 are owed: growth beyond the bound is not part of a loan. The call-backs end when it is
+    /// within its bound.
     #[test]
     fn growth_beyond_a_bound_is_not_called_back() {
         let mut memory = Memory::default();
@@ -642,8 +649,8 @@ mod tests {
         assert_eq!((lender.called_back, lender.call_back_max_ns), (2, 500 * MS));
     }
 
-    /// Who uses more than it is allowed is not called back from unless somebody wants it: neither where its allowance did
-    /// not sink for that, nor where no lender lends less; and a call-back of nobody's holds up no other.
+    /// Use beyond the allowance is no call-back unless a lender wants memory: neither if the allowance did
+    /// not sink for that, nor if no lender lends less. And it delays no real call-back.
     #[test]
     fn without_a_lender_there_is_no_call_back() {
         for (lent, owes) in [(0, false), (200, true)] {
@@ -656,7 +663,7 @@ mod tests {
                 memory.units[3].called_back = owes;
             }
             memory.book(&wanted);
-            assert_eq!((memory.calls.going_on.len(), memory.calls.called), (0, 0), "{lent} {owes}");
+            assert_eq!((memory.calls.in_progress.len(), memory.calls.called), (0, 0), "{lent} {owes}");
             memory.observe(&snapshot(200, [100, 500], 0));
             memory.book(&plan(200, lent, false));
             assert_eq!(memory.account(&contract(), &[UnitId(2)]).unwrap().called_back, 0, "{lent} {owes}");

@@ -1,35 +1,36 @@
-//! How times are spread, in little room: counts of ranges, each at most an eighth wider than the one before.
+//! A log-linear histogram of times in constant space: each bucket is at most an eighth wider than the one
+//! before.
 
-/// Ranges to each doubling.
+/// Buckets per power of two.
 const PARTS: u64 = 8;
 const PARTS_BITS: u32 = PARTS.ilog2();
 
-/// How many times fell into each range, and the longest.
+/// Counts by bucket, and the longest time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Spread {
     counts: Vec<u64>,
     longest: u64,
 }
 
-/// The range of a time.
-fn range(time: u64) -> usize {
+/// The bucket of a time.
+fn bucket(time: u64) -> usize {
     let doublings = u64::from((time | 1).ilog2().saturating_sub(PARTS_BITS));
     usize::try_from(doublings * PARTS + (time >> doublings)).unwrap_or(usize::MAX)
 }
 
-/// The longest time of a range.
-fn end(range: usize) -> u64 {
-    let range = range as u64;
-    let doublings = (range / PARTS).saturating_sub(1);
-    let part = u128::from(range - doublings * PARTS);
+/// The longest time in a bucket.
+fn end(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    let doublings = (bucket / PARTS).saturating_sub(1);
+    let part = u128::from(bucket - doublings * PARTS);
     u64::try_from(((part + 1) << doublings) - 1).unwrap_or(u64::MAX)
 }
 
 impl Spread {
     pub(crate) fn add(&mut self, time: u64) {
-        let range = range(time);
-        self.counts.resize(self.counts.len().max(range + 1), 0);
-        self.counts[range] += 1;
+        let bucket = bucket(time);
+        self.counts.resize(self.counts.len().max(bucket + 1), 0);
+        self.counts[bucket] += 1;
         self.longest = self.longest.max(time);
     }
 
@@ -45,7 +46,7 @@ impl Spread {
         self.counts.iter().sum()
     }
 
-    /// A time that so many millionths of them do not exceed: at most an eighth above the true one. 0 without any.
+    /// The quantile at `millionths`, overestimated by at most an eighth. 0 without any times.
     pub(crate) fn within(&self, millionths: u64) -> u64 {
         let rank = (u128::from(self.count()) * u128::from(millionths)).div_ceil(1_000_000);
         let mut below = 0;
@@ -53,7 +54,7 @@ impl Spread {
             below += u128::from(*count);
             below >= rank
         });
-        found.filter(|_| rank > 0).map_or(0, |range| end(range).min(self.longest))
+        found.filter(|_| rank > 0).map_or(0, |bucket| end(bucket).min(self.longest))
     }
 }
 
@@ -63,10 +64,10 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn ranges_follow_each_other() {
+    fn buckets_follow_each_other() {
         for time in (0..5_000).chain([1 << 40, u64::MAX - 1, u64::MAX]) {
-            assert!(end(range(time)) >= time, "{time}");
-            assert!(range(time) == 0 || end(range(time) - 1) < time, "{time}");
+            assert!(end(bucket(time)) >= time, "{time}");
+            assert!(bucket(time) == 0 || end(bucket(time) - 1) < time, "{time}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Exchanges of tickets: which are in force, which were, and between whom.
+//! Exchanges of tickets: those in force, those that ended, and their parties.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,114 +9,113 @@ use commonhold_policy::{Plan, Time};
 
 use crate::Imbalance;
 
-/// So many exchanges that ended are remembered; the oldest are forgotten.
+/// The number of ended exchanges kept; the oldest are dropped first.
 const ENDED_MAX: usize = 100;
 
 /// An exchange of tickets. Times are in nanoseconds since the ledger was opened.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Exchange {
-    /// Its number, by which it is ended.
+    /// Its number.
     pub number: u64,
-    /// What each of its units lends.
+    /// What each unit lends.
     pub lent: Vec<Lent>,
     /// When it began.
     pub began_ns: u64,
-    /// When it ends by itself, or would have.
+    /// When it expires, or would have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ns: Option<u64>,
-    /// When it ended; nothing: it is in force.
+    /// When it ended; `None` while in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_ns: Option<u64>,
     /// Why it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Ending>,
-    /// What the negotiator found, where it made it.
+    /// The negotiator's findings, if it made the exchange.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
 }
 
-/// What the negotiator found of an exchange that it tried.
+/// The negotiator's findings on an exchange.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Trial {
-    /// The trial's number: one trial makes an exchange for each amount.
+    /// The trial's number; one trial makes an exchange for each level.
     pub number: u64,
-    /// How much is exchanged, in thousandths of the smaller holdings.
+    /// The amount exchanged, in thousandths of the smaller holdings.
     pub level: u64,
-    /// What was done last.
+    /// The last move.
     pub done: Done,
-    /// Why it is undone, or less is exchanged.
+    /// Why it was undone, or less is exchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Cause>,
-    /// The path of the unit that lost by it.
+    /// The path of the unit that lost progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
     /// Both sides.
     pub sides: Vec<Side>,
 }
 
-/// What was done with an exchange that is tried.
+/// A move of the negotiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Done {
-    /// It is being measured.
+    /// It is on trial.
     Tried,
-    /// It was good for both, and more was tried.
+    /// It was good for both; a larger amount was tried.
     Good,
-    /// It was left for another amount.
+    /// Another amount was tried instead.
     Left,
     /// It is kept.
     Kept,
-    /// It was suspended, to see what both do without it.
+    /// It was suspended to measure a new baseline.
     Suspended,
     /// It was undone.
     Undone,
 }
 
-/// Why an exchange that was tried is not kept.
+/// Why an exchange was not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// A unit lost by it.
+    /// A unit lost progress.
     Lost,
-    /// No gain of both could be told from the noise.
+    /// There was no significant gain for both.
     NoGain,
-    /// Units came or went while it was measured.
+    /// Units came or went during the measurement.
     Changed,
-    /// The tickets could not be exchanged.
+    /// The exchange of tickets was refused.
     Refused,
-    /// Somebody else ended it.
+    /// It was ended from outside the negotiator.
     Ended,
-    /// A unit negotiates no more.
+    /// A unit no longer negotiates.
     Withdrawn,
 }
 
-/// One side of an exchange that is tried. Progress is in millionths of a CPU.
+/// One side of an exchange on trial. Progress is in millionths of a CPU.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Side {
     /// The unit's path.
     pub unit: String,
     /// Its progress without the exchange.
     pub without: u64,
-    /// Its progress with it, as it was measured last.
+    /// Its latest measured progress with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<u64>,
-    /// By how much the two must differ to be told apart.
+    /// The smallest significant difference between the two.
     pub noise: u64,
 }
 
-/// What trials and exchanges came to for a unit that negotiates, so far, in ns of its CPU time. All is 0 before its first
-/// trial.
+/// Cumulative costs and gains of a unit that negotiates, in ns of its CPU time. All 0 before its first trial.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Negotiated {
     /// The unit's path.
     pub unit: String,
-    /// What trials may have cost it at most.
+    /// Upper bound of what trials cost it.
     pub risked_ns: u64,
-    /// What they were measured to have cost it.
+    /// Measured loss in trials.
     pub lost_ns: u64,
-    /// What exchanges were measured to have brought it.
+    /// Measured gain from exchanges.
     pub gained_ns: u64,
-    /// Trials that it took part in, the one under way included.
+    /// Number of its trials, the one in progress included.
     #[serde(default)]
     pub trials: u64,
 }
@@ -124,14 +123,14 @@ pub struct Negotiated {
 /// What a unit lends to another.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Lent {
-    /// The path of the unit whose tickets they are; `?` of one that is gone.
+    /// The lender's path; `?` if it left the contract.
     pub from: String,
-    /// The path of the unit that has them meanwhile.
+    /// The borrower's path.
     pub to: String,
-    /// What it lends.
+    /// The amount.
     pub what: Offer,
-    /// The path of the unit whose currency that is, where the other unit is in another one; nothing: the base currency, or the
-    /// one that both are in.
+    /// The path of the unit whose currency it is, if the borrower is in another currency; `None`: the base
+    /// currency, or both are in the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
 }
@@ -140,10 +139,10 @@ pub struct Lent {
 pub(crate) struct Exchanges {
     in_force: BTreeMap<u64, Deal>,
     ended: VecDeque<(u64, Deal, Time, Ending)>,
-    /// What the negotiator said last of an exchange that is remembered.
+    /// The negotiator's last entry on each exchange kept here.
     tried: BTreeMap<u64, Negotiation>,
-    /// And of a unit.
-    sides: BTreeMap<UnitId, Tally>,
+    /// The latest figures of each unit.
+    tallies: BTreeMap<UnitId, Tally>,
 }
 
 /// A unit's trials.
@@ -153,12 +152,13 @@ struct Tally {
     side: negotiate::Side,
     /// The last one's number.
     trial: u64,
-    /// How many there were.
+    /// Their number.
     trials: u64,
 }
 
 impl Exchanges {
-    /// Enters what came of offers. An exchange that ends and was not in force, or begins twice, does not come out.
+    /// Enters the plan's events of the market. An exchange that begins twice, or ends without having been in
+    /// force, is an imbalance.
     pub(crate) fn book(&mut self, plan: &Plan) -> Vec<Imbalance> {
         let mut wrong = Vec::new();
         for trade in &plan.decisions.trade {
@@ -180,16 +180,16 @@ impl Exchanges {
                 Trade::Offered { .. } | Trade::Withdrawn { .. } => {}
             }
         }
-        for said in &plan.decisions.negotiated {
-            for side in &said.sides {
-                self.tally(said.trial, side);
+        for entry in &plan.decisions.negotiated {
+            for side in &entry.sides {
+                self.tally(entry.trial, side);
             }
-            let Some(deal) = said.deal else { continue };
-            let mut said = *said;
-            if said.done == Move::Watched {
-                said.done = Move::Kept;
+            let Some(deal) = entry.deal else { continue };
+            let mut entry = *entry;
+            if entry.done == Move::Watched {
+                entry.done = Move::Kept;
             }
-            self.tried.insert(deal, said);
+            self.tried.insert(deal, entry);
         }
         if self.tried.len() > 2 * ENDED_MAX + self.in_force.len() {
             let ended: BTreeSet<u64> = self.ended.iter().map(|(number, ..)| *number).collect();
@@ -198,9 +198,10 @@ impl Exchanges {
         wrong
     }
 
-    /// Enters what a trial says of a unit. A unit is in one trial at a time, so another number is another trial.
+    /// Enters a unit's figures from a trial. A unit is in one trial at a time, so a new number means a new
+    /// trial.
     fn tally(&mut self, trial: u64, side: &negotiate::Side) {
-        let tally = self.sides.entry(side.unit).or_insert(Tally { side: *side, trial, trials: 1 });
+        let tally = self.tallies.entry(side.unit).or_insert(Tally { side: *side, trial, trials: 1 });
         tally.side = *side;
         if tally.trial != trial {
             tally.trial = trial;
@@ -208,21 +209,21 @@ impl Exchanges {
         }
     }
 
-    /// The same units under another contract.
+    /// Drops units that left the contract.
     pub(crate) fn adopt(&mut self, contract: &Contract) {
-        self.sides.retain(|unit, _| contract.has(*unit));
+        self.tallies.retain(|unit, _| contract.has(*unit));
     }
 
-    /// What negotiating came to for each unit, in the order of their numbers. A unit that negotiates has a row from the
-    /// start: its owner could not tell otherwise whether the negotiator is on.
+    /// Results of negotiation by unit, in the order of unit numbers. A unit that negotiates has a row from
+    /// the start, so that its owner can tell that the negotiator is on.
     pub(crate) fn negotiated(&self, contract: &Contract) -> Vec<Negotiated> {
         let is_on = contract.machine.scheme != Scheme::Smp;
         let negotiates = |unit: &UnitId| is_on && contract.unit(*unit).negotiate;
         let units: BTreeSet<UnitId> =
-            self.sides.keys().copied().chain(contract.held().filter(negotiates)).collect();
+            self.tallies.keys().copied().chain(contract.held().filter(negotiates)).collect();
         let row = |unit: UnitId| {
             let untried = Negotiated { unit: name(contract, unit), ..Negotiated::default() };
-            let Some(Tally { side, trials, .. }) = self.sides.get(&unit) else { return untried };
+            let Some(Tally { side, trials, .. }) = self.tallies.get(&unit) else { return untried };
             Negotiated {
                 risked_ns: side.risked_ns,
                 lost_ns: side.lost_ns,
@@ -234,7 +235,7 @@ impl Exchanges {
         units.into_iter().map(row).collect()
     }
 
-    /// All that are remembered, in the order of their numbers; times since the ledger was opened.
+    /// All exchanges kept, in the order of their numbers; times since the ledger was opened.
     pub(crate) fn statement(&self, contract: &Contract, opened: Time) -> Vec<Exchange> {
         let name = |unit: UnitId| name(contract, unit);
         let lent = |leg: &Leg| Lent {
@@ -251,25 +252,25 @@ impl Exchanges {
             until_ns: deal.until.map(since),
             ended_ns: ended.map(|(at, _)| since(at)),
             why: ended.map(|(_, why)| why),
-            trial: self.tried.get(&number).map(|said| trial(contract, said)),
+            trial: self.tried.get(&number).map(|entry| trial(contract, entry)),
         };
-        let over =
+        let ended =
             self.ended.iter().map(|(number, deal, at, why)| exchange(*number, deal, Some((*at, *why))));
         let mut all: Vec<Exchange> =
-            over.chain(self.in_force.iter().map(|(number, deal)| exchange(*number, deal, None))).collect();
+            ended.chain(self.in_force.iter().map(|(number, deal)| exchange(*number, deal, None))).collect();
         all.sort_by_key(|exchange| exchange.number);
         all
     }
 }
 
-/// A unit's path; `?` of one that is gone.
+/// A unit's path; `?` if it left the contract.
 fn name(contract: &Contract, unit: UnitId) -> String {
     let known = contract.units.get(unit.index()).filter(|_| contract.has(unit));
     known.map_or_else(|| "?".to_owned(), |unit| unit.path.clone())
 }
 
-fn trial(contract: &Contract, said: &Negotiation) -> Trial {
-    let (done, why) = match said.done {
+fn trial(contract: &Contract, entry: &Negotiation) -> Trial {
+    let (done, why) = match entry.done {
         Move::Tried => (Done::Tried, None),
         Move::Good => (Done::Good, None),
         Move::Kept | Move::Watched => (Done::Kept, None),
@@ -293,12 +294,12 @@ fn trial(contract: &Contract, said: &Negotiation) -> Trial {
         noise: side.noise,
     };
     Trial {
-        number: said.trial,
-        level: said.level,
+        number: entry.trial,
+        level: entry.level,
         done,
         why: why.map(cause),
         lost: lost.map(|unit| name(contract, unit)),
-        sides: said.sides.iter().map(side).collect(),
+        sides: entry.sides.iter().map(side).collect(),
     }
 }
 
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_is_told_with_its_exchange_and_its_units() {
+    fn a_trial_is_listed_with_its_exchange_and_its_units() {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
         let leg =
@@ -334,7 +335,7 @@ mod tests {
             lost_ns,
             gained_ns: 0,
         };
-        let said = |done| Negotiation {
+        let entry = |done| Negotiation {
             trial: 1,
             deal: Some(3),
             level: 100,
@@ -343,14 +344,14 @@ mod tests {
         };
         let mut exchanges = Exchanges::default();
         let mut made = plan(0, Trade::Made { deal: 3, offers: Vec::new(), what });
-        made.decisions.negotiated = vec![said(Move::Tried)];
+        made.decisions.negotiated = vec![entry(Move::Tried)];
         assert_eq!(exchanges.book(&made), []);
-        let told = |exchanges: &Exchanges| exchanges.statement(&contract, 0)[0].trial.clone().unwrap();
-        assert_eq!((told(&exchanges).done, told(&exchanges).why), (Done::Tried, None));
+        let listed = |exchanges: &Exchanges| exchanges.statement(&contract, 0)[0].trial.clone().unwrap();
+        assert_eq!((listed(&exchanges).done, listed(&exchanges).why), (Done::Tried, None));
         let mut lost = Plan::default();
-        lost.decisions.negotiated = vec![said(Move::Undone { why: Why::Lost { unit: a } })];
+        lost.decisions.negotiated = vec![entry(Move::Undone { why: Why::Lost { unit: a } })];
         assert_eq!(exchanges.book(&lost), []);
-        let trial = told(&exchanges);
+        let trial = listed(&exchanges);
         assert_eq!(
             (trial.done, trial.why, trial.lost.as_deref()),
             (Done::Undone, Some(Cause::Lost), Some("a"))
@@ -375,11 +376,11 @@ mod tests {
         let untried = Negotiated { unit: "a".to_owned(), ..Negotiated::default() };
         assert_eq!(exchanges.negotiated(&contract), [untried]);
         contract.machine.scheme = Scheme::Smp;
-        assert_eq!(exchanges.negotiated(&contract), [], "nothing is held, so nobody negotiates");
+        assert_eq!(exchanges.negotiated(&contract), [], "nothing is held, so no unit negotiates");
     }
 
     #[test]
-    fn an_exchange_is_told_from_its_begin_to_its_end() {
+    fn an_exchange_is_listed_from_begin_to_end() {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
         let leg = |from, to, resource, tickets| Leg {
@@ -396,13 +397,16 @@ mod tests {
         let mut exchanges = Exchanges::default();
         assert_eq!(exchanges.book(&plan(1_000, made())), []);
         assert_eq!(exchanges.book(&plan(1_000, made())), [Imbalance::Exchange { number: 3 }]);
-        let told = &exchanges.statement(&contract, 400)[0];
-        assert_eq!((told.began_ns, told.ended_ns, told.lent.len()), (600, None, 2));
-        assert_eq!((&*told.lent[0].from, &*told.lent[0].to, told.lent[0].what), ("a", "b", legs[0].what));
+        let listed = &exchanges.statement(&contract, 400)[0];
+        assert_eq!((listed.began_ns, listed.ended_ns, listed.lent.len()), (600, None, 2));
+        assert_eq!(
+            (&*listed.lent[0].from, &*listed.lent[0].to, listed.lent[0].what),
+            ("a", "b", legs[0].what)
+        );
         assert_eq!(exchanges.book(&plan(5_000, undone())), []);
         assert_eq!(exchanges.book(&plan(6_000, undone())), [Imbalance::Exchange { number: 3 }]);
-        let told = exchanges.statement(&contract, 400);
-        assert_eq!((told.len(), told[0].ended_ns, told[0].why), (2, Some(4_600), Some(Ending::Ended)));
+        let listed = exchanges.statement(&contract, 400);
+        assert_eq!((listed.len(), listed[0].ended_ns, listed[0].why), (2, Some(4_600), Some(Ending::Ended)));
     }
 
     #[test]
@@ -413,7 +417,7 @@ mod tests {
             let _ = exchanges.book(&plan(0, Trade::Made { deal, offers: Vec::new(), what: what.clone() }));
             let _ = exchanges.book(&plan(0, Trade::Undone { deal, why: Ending::Over, what }));
         }
-        let told = exchanges.statement(&Contract::default(), 0);
-        assert_eq!((told.len(), told[0].number), (100, 50));
+        let listed = exchanges.statement(&Contract::default(), 0);
+        assert_eq!((listed.len(), listed[0].number), (100, 50));
     }
 }

@@ -1,30 +1,30 @@
-//! What units lent and borrowed before, and how long that counts.
+//! Credits: a decaying memory of what units lent and borrowed.
 //!
-//! Problem: who is lent to next should not depend on wants alone. A unit that lent for long, and is short now, should
-//! come before one that only ever borrowed.
+//! Problem: the choice of the next borrower should not depend on current wants alone. A unit that lent for a
+//! long time and is short now should come before one that only ever borrowed.
 //!
-//! Terms: a unit's *credit* is what it lent, less what it was lent, of one resource, in amount times time. What is lent
-//! counts for as long as it is lent, used or not. A credit *decays*: after a half-life, half of it counts. Credits
-//! below 0 do as well.
+//! Terms: a unit's *credit* is what it lent of one resource, less what it was lent, in amount times time. A
+//! loan counts while it lasts, whether used or not. A credit, positive or negative, *decays* exponentially
+//! with a half-life.
 //!
-//! Algorithm: a credit goes on by what is on loan. At the end of each *grain*, a 64th of a half-life on the backend's
-//! clock, all credits are multiplied by the 64th root of a half. What the rounding takes, and what no unit holds and is
-//! lent, is on the account of the `shared` unit, which is never lent anything.
+//! Algorithm: add what is on loan. At the end of each *grain*, a 64th of a half-life on the backend's clock,
+//! multiply all credits by the 64th root of a half. The `shared` unit balances the books: it takes rounding
+//! errors and the other side of loans that have none, and is never lent anything.
 //!
 //! Properties (tested):
-//! - Credits sum to 0 at every moment.
-//! - An interval is charged once. Two looks at the same time charge nothing.
-//! - How often it is looked does not matter at all: grains end when they end.
-//! - Entitlements never depend on a credit.
+//! - Credits sum to 0 at all times.
+//! - Each interval is charged once. Two samples at the same time charge nothing.
+//! - The result does not depend on the sampling rate, since grains end at fixed times.
+//! - Entitlements do not depend on credits.
 //!
 //! Limits:
-//! - A scheduler that lends at every switch tells what was used of loans, and is told credits in steps, at the next look
-//!   (`dispatch/src/choice.h`). So an idle CPU that nobody borrows earns nothing there.
-//! - A daemon that starts anew remembers nothing.
-//! - A gap of more than [`HALF_LIVES_MAX`] half-lives counts as so many.
+//! - A scheduler that lends at every switch reports used loans only, and gets credits at the next sample
+//!   (`dispatch/src/choice.h`). So an idle CPU that no unit borrows earns nothing there.
+//! - Credits do not survive a restart of the daemon.
+//! - A gap of more than [`HALF_LIVES_MAX`] half-lives counts as that many.
 //!
-//! Source: Vuppalapati and others: Karma, OSDI 2023 (credits for what is donated, the pool to those with most). The
-//! decay is ours. There, a user's credits last for ever.
+//! Source: Vuppalapati and others: Karma, OSDI 2023 (credits for what is donated; the pool goes to those with
+//! most). Decay is our addition: Karma's credits last for ever.
 
 use alloc::vec::Vec;
 
@@ -32,11 +32,11 @@ use commonhold_contract::{Contract, UnitId};
 
 use crate::time::{MS, Time};
 
-/// Grains of a half-life.
+/// Grains per half-life.
 const GRAINS: u64 = 64;
-/// No grain is shorter: a half-life of less than 64 ms is no memory worth its time.
+/// The shortest grain; half-lives below 64 ms decay as one of 64 ms.
 const GRAIN_NS_MIN: Time = MS;
-/// After so many half-lives nothing is left of any credit.
+/// After this many half-lives a credit is negligible.
 pub const HALF_LIVES_MAX: u64 = 32;
 /// The 64th root of a half, times 2^32.
 const KEEPS: i128 = 4_248_701_965;
@@ -44,34 +44,34 @@ const KEEPS: i128 = 4_248_701_965;
 /// The credits of all units of one resource, in amount times nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Credits {
-    /// Up to when was charged.
+    /// The end of the last charged interval.
     at: Option<Time>,
-    /// By the unit's index; none where nothing was lent yet.
-    of: Vec<i128>,
+    /// Indexed by unit; units beyond its end have 0.
+    by_unit: Vec<i128>,
 }
 
 impl Credits {
-    /// What a unit lent beyond what it was lent; below 0: the other way.
+    /// A unit's credit; negative for a net borrower.
     pub fn of(&self, unit: UnitId) -> i128 {
-        self.of.get(unit.index()).copied().unwrap_or(0)
+        self.by_unit.get(unit.index()).copied().unwrap_or(0)
     }
 
-    /// All of them, by the unit's index: in amount times seconds for a resource that is held, rounded to 0.
+    /// All credits by unit index, divided by `per` towards 0, and saturating.
     pub fn listed(&self, per: i128) -> Vec<i64> {
         let clamp = |credit: i128| {
             i64::try_from(credit / per).unwrap_or(if credit < 0 { i64::MIN } else { i64::MAX })
         };
-        self.of.iter().map(|credit| clamp(*credit)).collect()
+        self.by_unit.iter().map(|credit| clamp(*credit)).collect()
     }
 
-    /// Charges what is on loan since the last charge: of each unit, what it lends less what it borrows. A half-life of 0
-    /// remembers nothing.
+    /// Charges the time since the last charge with `on_loan`: what each unit lends less what it borrows. A
+    /// half-life of 0 disables credits.
     pub fn charge(&mut self, now: Time, half_life_ns: Time, on_loan: impl Fn(UnitId) -> i128) {
         let Some(from) = self.begin(now, half_life_ns) else { return };
         let grain = grain(half_life_ns);
         let earliest = now.saturating_sub(grain.saturating_mul(GRAINS * HALF_LIVES_MAX));
         if from < earliest {
-            self.of.fill(0);
+            self.by_unit.fill(0);
         }
         let mut at = from.max(earliest);
         while let Some(end) = (at / grain + 1).checked_mul(grain).filter(|end| *end <= now) {
@@ -82,34 +82,34 @@ impl Credits {
         self.add(now - at, &on_loan);
     }
 
-    /// Forgets the unit of a number that the contract has no more. Its credit is the common parts' from then on.
+    /// Moves credits of units that left the contract to `shared`: their numbers may be reassigned.
     pub fn forget_gone(&mut self, contract: &Contract) {
         for unit in &contract.vacant {
-            let left = self.of.get_mut(unit.index()).map_or(0, core::mem::take);
+            let left = self.by_unit.get_mut(unit.index()).map_or(0, core::mem::take);
             if left != 0 {
-                self.of[UnitId::SHARED.index()] += left;
+                self.by_unit[UnitId::SHARED.index()] += left;
             }
         }
     }
 
-    /// Enters what a unit lent, less what it borrowed, where that is known as a sum only: at the moment of the last charge.
+    /// Adds to a unit's credit an amount that is known as a sum only, as of the last charge.
     pub fn enter(&mut self, unit: UnitId, amount: i128) {
         if amount == 0 || unit == UnitId::SHARED {
             return;
         }
         self.have(unit);
-        self.of[unit.index()] += amount;
-        self.of[UnitId::SHARED.index()] -= amount;
+        self.by_unit[unit.index()] += amount;
+        self.by_unit[UnitId::SHARED.index()] -= amount;
     }
 
-    /// Units that may have a credit: as many as this.
+    /// Ensures room for this many units.
     pub fn resize(&mut self, units: usize) {
-        if self.of.len() < units {
-            self.of.resize(units, 0);
+        if self.by_unit.len() < units {
+            self.by_unit.resize(units, 0);
         }
     }
 
-    /// From when on is to be charged, if anything is.
+    /// The start of the interval to charge; `None` if there is none.
     fn begin(&mut self, now: Time, half_life_ns: Time) -> Option<Time> {
         if half_life_ns == 0 {
             *self = Credits::default();
@@ -126,25 +126,25 @@ impl Credits {
 
     fn add(&mut self, ns: Time, on_loan: &impl Fn(UnitId) -> i128) {
         let mut sum = 0;
-        for (n, credit) in (0u32..).zip(&mut self.of) {
+        for (n, credit) in (0u32..).zip(&mut self.by_unit) {
             let more = if UnitId(n) == UnitId::SHARED { 0 } else { on_loan(UnitId(n)) * i128::from(ns) };
             *credit += more;
             sum += more;
         }
         if sum != 0 {
-            self.of[UnitId::SHARED.index()] -= sum;
+            self.by_unit[UnitId::SHARED.index()] -= sum;
         }
     }
 
     fn decay(&mut self) {
         let mut sum = 0;
-        for (n, credit) in (0u32..).zip(&mut self.of) {
+        for (n, credit) in (0u32..).zip(&mut self.by_unit) {
             if UnitId(n) != UnitId::SHARED {
                 *credit = (*credit * KEEPS) / (1 << 32);
                 sum += *credit;
             }
         }
-        if let Some(shared) = self.of.get_mut(UnitId::SHARED.index()) {
+        if let Some(shared) = self.by_unit.get_mut(UnitId::SHARED.index()) {
             *shared = -sum;
         }
     }
@@ -154,8 +154,8 @@ fn grain(half_life_ns: Time) -> Time {
     (half_life_ns / GRAINS).max(GRAIN_NS_MIN)
 }
 
-/// How much of a resource a credit pays for: a unit that is lent so much has spent most of its credit after a sixteenth
-/// of a half-life. So what it may have before others shrinks with its credit, and never ends at once.
+/// How much of a resource a credit pays for: the amount that would use up the credit in a sixteenth of a
+/// half-life. So a unit's priority fades out with its credit instead of ending at once.
 pub fn pays_for(credit: i128, half_life_ns: Time) -> u64 {
     let time = i128::from((half_life_ns / 16).max(1));
     u64::try_from(credit.max(0) / time).unwrap_or(u64::MAX)

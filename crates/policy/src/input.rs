@@ -1,4 +1,4 @@
-//! Everything that a step reads.
+//! The inputs of a step.
 
 use commonhold_contract::Contract;
 use commonhold_machine::Machine;
@@ -6,17 +6,17 @@ use commonhold_machine::Machine;
 use crate::rights::Change;
 use crate::snapshot::{Means, Snapshot};
 
-/// Everything that a step reads.
+/// The inputs of a step.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     /// The contract.
     pub contract: &'a Contract,
-    /// The machine as it is now.
+    /// The machine's present topology.
     pub machine: &'a Machine,
     /// What the backend can enforce.
     pub means: Means,
-    /// What the backend saw.
+    /// What the backend observed.
     pub snapshot: &'a Snapshot,
-    /// Changes of rights since the step before, in order.
+    /// Queued changes of rights, in order ([`rights::Change`](crate::rights::Change)).
     pub changes: &'a [Change],
 }

@@ -2,17 +2,18 @@
 //!
 //! Problem: several rules of a contract may match one process.
 //!
-//! Terms: a rule's *specificity* is, from most to least: entered by `exec`, `pid`, `cgroup`, `command`, `user`,
-//! `group`, default.
+//! Terms: a rule's *specificity* is, from most to least: entered by `exec`, `pid`, `cgroup`, `command`,
+//! `user`, `group`, default.
 //!
-//! Algorithm: among the units of the top level, the most specific match wins. Then the same is done among that unit's
-//! sub-units, and so on down. So a sub-unit selects among its encloser's members, never from outside. Of two `cgroup`
-//! rules the longest path wins. Of two `command` rules, the one with more literal characters wins, then the one that is
-//! restricted to a user or a group. Otherwise the unit that stands first wins. What a process matched by `exec`, `pid` or `command` starts belongs where its parent does,
-//! unless a rule at least as specific says otherwise: a build's compilers belong to the build.
+//! Algorithm: among the units of the top level, the most specific match wins. This repeats among that unit's
+//! sub-units, and so on down. So a sub-unit selects among its encloser's members only. Ties: of `cgroup`
+//! rules, the longest path wins. Of `command` rules, the one with more literal characters wins, then one
+//! restricted to a user or group. Otherwise the unit that comes first in the contract wins. A child of a
+//! process matched by `exec`, `pid` or `command` inherits its parent's unit, unless a rule at least as
+//! specific matches the child: a build's compilers belong to the build.
 //!
-//! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit never
-//! moves a process out of another.
+//! Properties: total (every process is in exactly one unit), deterministic, and local: a rule inside one unit
+//! never moves a process out of another.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -20,29 +21,30 @@ use core::fmt;
 
 use commonhold_contract::{Contract, Member, MemberKind, Principal, UnitId, Whose};
 
-/// What membership is decided on. Names of users and groups are numbers here.
+/// The facts about a process that decide its unit. Users and groups are numeric.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProcessFacts {
-    /// The process.
+    /// Process ID.
     pub pid: u32,
-    /// A thread of the kernel's own.
+    /// Whether it is a kernel thread.
     pub kernel_thread: bool,
     /// Effective user.
     pub uid: u32,
     /// Primary and supplementary groups.
     pub gids: Vec<u32>,
-    /// The base name by which it was executed: of a script, or of a symbolic link to its program. Cut to 15 bytes where the
-    /// rest is unknown.
+    /// The base name under which it was executed: of a script, or of a symbolic link to its program.
+    /// Truncated to 15 bytes if the rest is unknown.
     pub comm: String,
-    /// Base name of the file that it executes: of a script, the interpreter's. Empty if unknown.
+    /// Base name of its executable (a script's interpreter). Empty if unknown.
     pub program: String,
     /// Its cgroup v2 path (`/user.slice/...`), or the v1 systemd hierarchy's; empty if unknown.
     pub cgroup: String,
-    /// A service manager of systemd's (`systemd --user`) or its helper `(sd-pam)`, whatever control group it is in.
+    /// Whether it is a systemd user manager (`systemd --user`) or its helper `(sd-pam)`, whatever its control
+    /// group.
     pub manager: bool,
-    /// The unit it entered by `exec`.
+    /// The unit that it entered by `exec`.
     pub entered: Option<UnitId>,
-    /// Where its parent process was placed.
+    /// Its parent's placement.
     pub parent: Option<Placement>,
 }
 
@@ -87,38 +89,39 @@ impl fmt::Display for Rule {
 pub struct Placement {
     /// The unit.
     pub unit: UnitId,
-    /// What put it there.
+    /// The rule.
     pub rule: Rule,
     /// Whether the rule matched an ancestor of the process rather than the process itself.
     pub inherited: bool,
-    /// Where `members` says so: unit and position in its list. None for default, exec and kernel.
+    /// The unit and the index in its `members` of the rule; `None` for default, exec and kernel.
     pub member: Option<(UnitId, u16)>,
-    /// Whether a rule that names the process itself led to the unit or to one around it: `exec`, `pid`, `cgroup`, `command`.
+    /// Whether a rule that names the process itself (`exec`, `pid`, `cgroup`, `command`) led to the unit or
+    /// to one around it.
     pub named: bool,
 }
 
 impl Placement {
-    /// In a unit that no rule of the contract led to.
+    /// A placement in a unit that no rule of the contract led to.
     pub fn by_default(unit: UnitId) -> Placement {
         Placement { unit, rule: Rule::Default, inherited: false, member: None, named: false }
     }
 }
 
-/// Why a member stays in the control group that another program put it into.
+/// Why a member stays in another program's control group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stays {
-    /// A user's service manager, or a process below `user@UID.service`, which that manager keeps.
+    /// A systemd user manager, or a process below `user@UID.service`, which it manages.
     UserManager,
-    /// A process of a system service, or in a container, that no rule names.
+    /// A process of a system service or a container that no rule names.
     Service,
-    /// Its unit is held in this control group: see [`crate::places`].
+    /// Its unit's limits apply in this control group: see [`crate::foreign_groups`].
     InPlace,
-    /// Its control group has processes of other units, too, so that no unit can be held there.
+    /// Its control group also has processes of other units, so no unit's limits can apply there.
     Mixed,
 }
 
 impl Stays {
-    /// Whether nothing of the unit's control groups holds such a process.
+    /// Whether no control group of the unit limits the process.
     pub fn is_outside(self) -> bool {
         self != Stays::InPlace
     }
@@ -137,11 +140,11 @@ impl fmt::Display for Stays {
     }
 }
 
-/// Numbers behind the names of users and groups that a contract uses, as the machine at hand knows them.
+/// Resolves the users and groups that a contract names, on this machine.
 pub trait Names {
-    /// The number of a user.
+    /// The ID of a user.
     fn uid(&self, name: &str) -> Option<u32>;
-    /// The number of a group.
+    /// The ID of a group.
     fn gid(&self, name: &str) -> Option<u32>;
 }
 
@@ -152,19 +155,20 @@ pub fn place(contract: &Contract, names: &impl Names, process: &ProcessFacts) ->
     }
     let default = Placement::by_default(contract.default_unit);
     let mut found = descend(contract, names, process, None).unwrap_or(default);
-    // Even the default unit may have sub-units that select among what fell into it.
+    // Even the default unit may have sub-units that select among its members.
     while let Some(deeper) = descend(contract, names, process, Some(found.unit)) {
         found = Placement { named: found.named || deeper.named, ..deeper };
     }
     found
 }
 
-/// Whether a process may not be moved out of the control group that it is in, and why. systemd loses a service, a session's
-/// user manager loses its right to start anything, when a process is moved out of the group that it was given.
+/// Why a process must stay in its control group, if it must. systemd loses track of a service, and a user
+/// manager its right to start anything, if a process leaves the group that it was given.
 ///
-/// A user's manager and everything below `user@UID.service` stay. A process of a system service stays unless a rule names
-/// it. `delegated` is the control group that was given to this program, if one was: what is in it may be moved; and for a
-/// daemon that a user started below `user@UID.service`, that user's other processes count as those of a system do.
+/// User managers and everything below `user@UID.service` stay. A process of a system service stays unless a
+/// rule names it. `delegated` is the control group delegated to this program, if any: what is in it may be
+/// moved. For a daemon that a user started below `user@UID.service`, that user's other processes are treated
+/// like a system's.
 pub fn stays(process: &ProcessFacts, placement: &Placement, delegated: Option<&str>) -> Option<Stays> {
     if process.manager {
         return Some(Stays::UserManager);
@@ -190,10 +194,10 @@ pub fn stays(process: &ProcessFacts, placement: &Placement, delegated: Option<&s
     (of_service && !placement.named).then_some(Stays::Service)
 }
 
-/// What the names of control groups begin with that runtimes make for containers.
+/// Prefixes of the control groups that container runtimes create.
 const CONTAINERS: [&str; 7] = ["docker", "kubepods", "libpod", "crio", "cri-containerd", "containerd", "lxc"];
 
-/// A path up to the first `user@UID.service` in it, and what comes after it.
+/// Splits a path after its first `user@UID.service`.
 fn below_user_manager(group: &str) -> Option<(&str, &str)> {
     let is_manager = |name: &str| name.starts_with("user@") && name.ends_with(".service");
     let mut end = 0;
@@ -207,7 +211,7 @@ fn below_user_manager(group: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Whether a control group is another one, or below it.
+/// Whether a control group equals another one or is below it.
 fn is_below(group: &str, other: &str) -> bool {
     group
         .strip_prefix(other.trim_end_matches('/'))
@@ -224,7 +228,8 @@ fn descend(
     let mut best: Option<(Rule, bool, usize, Placement)> = None;
     for unit in contract.children(level) {
         for (rank, placement) in matches(contract, names, process, unit) {
-            // A process's own match beats an inherited one of the same specificity; the first in the file wins ties.
+            // Among equally specific matches, a process's own beats an inherited one; ties go to the first in
+            // the contract.
             let key = (placement.rule, !placement.inherited, rank);
             if best.as_ref().is_none_or(|(rule, own, rank, _)| key > (*rule, *own, *rank)) {
                 best = Some((key.0, key.1, key.2, placement));
@@ -234,7 +239,8 @@ fn descend(
     best.map(|(_, _, _, placement)| placement)
 }
 
-/// Every way in which a process belongs to a unit or to one of its sub-units by `exec`, with a rank among equal rules.
+/// All matches of a process with a unit, entering its sub-units by `exec` included, each with a rank among
+/// equal rules.
 fn matches(
     contract: &Contract,
     names: &impl Names,
@@ -261,14 +267,14 @@ fn matches(
     found
 }
 
-/// What can be tested of a process at the moment when it executes a program.
+/// A test that is possible when a process executes a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
     /// A `command:` pattern.
     Command(String),
-    /// A `command:` pattern, of an effective user's processes.
+    /// A `command:` pattern restricted to an effective user.
     CommandOfUser(String, u32),
-    /// A `command:` pattern, of the processes in a group.
+    /// A `command:` pattern restricted to a group.
     CommandOfGroup(String, u32),
     /// Whether a `command:` rule put its parent into the unit, or into one below it.
     Inherited,
@@ -276,23 +282,23 @@ pub enum Test {
     User(u32),
     /// One of its groups.
     Group(u32),
-    /// Processes that nothing else matched.
+    /// Matches every remaining process.
     Otherwise,
 }
 
-/// A test, and the unit of a process that passes it.
+/// A test, and the unit of processes that pass it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
     /// The test.
     pub test: Test,
-    /// The unit; of [`Test::Inherited`] any of the level's.
+    /// The unit; `None` for [`Test::Inherited`], which may mean any unit of the level.
     pub unit: Option<UnitId>,
 }
 
-/// The decision of [`place`] as lists, for code that decides without this function: the test that is passed first among
-/// the units directly below `level` says the unit, and that unit's list goes on; a process that passes none stays. It
-/// decides for processes that no `cgroup` and no `pid` rule matches, and neither they nor their parents entered by
-/// `exec`.
+/// The decision of [`place`] as lists of tests, for code that cannot call it. At each level, the first test
+/// passed selects the unit among those directly below `level`, and that unit's list is next; a process that
+/// passes none stays. Valid for processes that no `cgroup` and no `pid` rule matches, if neither they nor
+/// their parents entered by `exec`.
 pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>) -> Vec<Selector> {
     let mut ranked: Vec<(Rule, usize, Selector)> = Vec::new();
     for unit in contract.children(level) {
@@ -312,7 +318,7 @@ pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>)
             ranked.extend(test.map(|test| (rule, rank, Selector { test, unit: Some(unit) })));
         }
     }
-    // Stable: of equal ones the first in the file stays first.
+    // Stable: ties keep the order of the contract.
     ranked.sort_by_key(|(rule, rank, _)| core::cmp::Reverse((*rule, *rank)));
     let commands = ranked.iter().take_while(|(rule, _, _)| *rule == Rule::Command).count();
     let mut selectors: Vec<Selector> = ranked.into_iter().map(|(_, _, selector)| selector).collect();
@@ -325,7 +331,7 @@ pub fn selectors(contract: &Contract, names: &impl Names, level: Option<UnitId>)
     selectors
 }
 
-/// Whether `unit` is `encloser` or lies somewhere below it.
+/// Whether `unit` is `encloser` or inside it.
 pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> bool {
     loop {
         if unit == encloser {
@@ -338,9 +344,9 @@ pub fn is_within(contract: &Contract, mut unit: UnitId, encloser: UnitId) -> boo
     }
 }
 
-/// Whether a process may enter a unit by `exec`: whether every unit from the top level down to it either names its user
-/// or one of its groups among its members, or, below the top level, names no user and no group at all. The user that
-/// runs the daemon, and root, need not ask.
+/// Whether a process may enter a unit by `exec`. Every unit from the top level down to it must name the
+/// process's user or one of its groups as a member; below the top level, units that name no user and no group
+/// are open. Root and the daemon's own user are exempt; callers check that.
 pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts, unit: UnitId) -> bool {
     let principal = |member: &&Member| matches!(member.kind, MemberKind::User(_) | MemberKind::Group(_));
     let mut level = Some(unit).filter(|unit| !unit.is_common());
@@ -356,8 +362,7 @@ pub fn may_enter(contract: &Contract, names: &impl Names, process: &ProcessFacts
     allowed
 }
 
-/// The owner of a unit's currency: the unit's own `owner`; where it names none, that of the nearest unit around it that names
-/// one. So a unit in another inherits an owner, unless it has its own.
+/// The owner of a unit's currency: its own `owner`, else that of the nearest enclosing unit that has one.
 pub fn owner_of(contract: &Contract, unit: UnitId) -> Option<&Member> {
     let mut level = Some(unit).filter(|unit| contract.has(*unit));
     while let Some(id) = level {
@@ -370,7 +375,7 @@ pub fn owner_of(contract: &Contract, unit: UnitId) -> Option<&Member> {
     None
 }
 
-/// Whether a process is one of an owner's: of that user, or of a user of that group.
+/// Whether a process belongs to an owner: runs as that user, or in that group.
 pub fn is_owners(names: &impl Names, process: &ProcessFacts, owner: &Member) -> bool {
     let is_principal = matches!(owner.kind, MemberKind::User(_) | MemberKind::Group(_));
     is_principal && matches_member(names, process, owner).is_some()
@@ -397,7 +402,7 @@ fn command_of(names: &impl Names, glob: &str, whose: &Whose) -> Option<Test> {
     })
 }
 
-/// Among `command` rules: literal characters first, then a restriction.
+/// Ranks `command` rules: by literal characters, then by restriction.
 fn command_rank(glob: &str, restricted: bool) -> usize {
     literal(glob) * 2 + usize::from(restricted)
 }
@@ -406,7 +411,7 @@ fn executes(process: &ProcessFacts, glob: &str) -> bool {
     glob_matches(glob, &process.program) || glob_matches(glob, &process.comm)
 }
 
-/// The characters of a pattern that stand for themselves.
+/// The number of literal characters of a pattern.
 fn literal(glob: &str) -> usize {
     glob.chars().filter(|c| !matches!(c, '*' | '?')).count()
 }
@@ -433,14 +438,14 @@ fn matches_member(names: &impl Names, process: &ProcessFacts, member: &Member) -
     }
 }
 
-/// Whether a shell-like pattern (`*` any run, `?` any one character) matches the whole text.
+/// Whether a glob (`*` any sequence, `?` any one character) matches the whole text. Empty text never matches.
 pub fn glob_matches(glob: &str, text: &str) -> bool {
     if text.is_empty() {
         return false;
     }
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut g, mut t) = (0, 0);
-    // The last `*` seen and how much text it has swallowed: on a mismatch it swallows one more.
+    // The last `*` and how much text it matched so far: a mismatch backtracks to match one more.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match glob.get(g) {
@@ -535,7 +540,7 @@ mod tests {
     #[test]
     fn the_most_specific_rule_wins() {
         check(&process(5, &[501], "bash"), "students", Rule::Group);
-        // ana is in both groups; her user rule is more specific than the students' group rule.
+        // Ana is in both groups; her user rule is more specific than the students' group rule.
         check(&process(1000, &[500, 501], "bash"), "physics", Rule::User);
         check(&process(1000, &[500], "make"), "solo", Rule::Command);
         check(
@@ -573,7 +578,8 @@ mod tests {
         let own =
             ProcessFacts { parent: Some(make), cgroup: "/lab".to_owned(), ..process(1001, &[501], "cc1") };
         check(&own, "students", Rule::Cgroup);
-        // A group rule is not inherited: a daemon that a student starts for bo by su is bo's.
+        // A group rule is not inherited: a daemon that a student starts for another user by `su` belongs to
+        // that user.
         let student = place(&contract, &Book, &process(5, &[501], "bash"));
         check(&ProcessFacts { parent: Some(student), ..process(9, &[9], "sh") }, "shared", Rule::Default);
     }
@@ -591,7 +597,7 @@ mod tests {
         );
     }
 
-    /// A unit without an owner inherits that of the nearest unit around it; one with its own is that one's alone.
+    /// A unit inherits the owner of the nearest unit around it, unless it has its own.
     #[test]
     fn an_owner_owns_what_is_in_its_unit_and_has_no_owner() {
         let mut contract = contract();
@@ -610,7 +616,7 @@ mod tests {
         };
         assert_eq!(owns(&ana), [true, true, false, false, false]);
         assert_eq!(owns(&bo), [false, false, true, false, false]);
-        // A name that this machine does not know is nobody's, and what is no user and no group owns nothing.
+        // An unknown name matches no process, and a rule that is no user or group owns nothing.
         let nobody = Member { kind: K::User(named("nobody")), span: 0..0 };
         let command = Member { kind: K::Command("*".to_owned()), span: 0..0 };
         assert!(![nobody, command].iter().any(|owner| is_owners(&Book, &ana, owner)));
@@ -622,15 +628,16 @@ mod tests {
         let may = |process: &ProcessFacts, path: &str| {
             may_enter(&contract, &Book, process, contract.find(path).unwrap())
         };
-        // Of the physics group: physics, and night-batch, which names nobody of its own. Not the students'.
+        // A physicist may enter physics and night-batch, which names no users; not students.
         let physicist = process(9, &[500], "sh");
         assert!(may(&physicist, "physics") && may(&physicist, "physics/night-batch"));
         assert!(!may(&physicist, "students"));
-        // solo names no user and no group: only root and whoever runs the daemon enter it. The common parts: nobody.
+        // Solo names no user and no group: only root and the daemon's user may enter. The common parts are
+        // closed to all.
         assert!(!may(&physicist, "solo") && !may(&physicist, "kernel") && !may(&physicist, "shared"));
     }
 
-    /// Where a process of user 1000 that this rule put into a unit stays.
+    /// Whether a process of user 1000 stays, if placed by a rule that names it or not.
     fn stay(cgroup: &str, named: bool, delegated: Option<&str>) -> Option<Stays> {
         let process = ProcessFacts { cgroup: cgroup.to_owned(), ..process(1000, &[], "sleep") };
         stays(&process, &Placement { named, ..Placement::by_default(UnitId(2)) }, delegated)
@@ -690,7 +697,8 @@ mod tests {
         );
     }
 
-    /// A rule around the unit counts as well: of each user of a service, all are named who are.
+    /// A rule of an enclosing unit counts: if it names a service's processes, so are those in its users'
+    /// sub-units.
     #[test]
     fn a_process_is_named_by_the_rules_of_every_level() {
         let mut contract = contract();

@@ -26,7 +26,7 @@ pub struct State {
     bus: Arc<bus::State>,
     memory: Arc<memory::State>,
     pub(crate) disks: disk::State,
-    negotiator: Arc<negotiate::State>,
+    negotiator: Arc<negotiate::Negotiator>,
     places: Arc<foreign_groups::State>,
 }
 
@@ -42,9 +42,9 @@ pub fn step(mut state: State, now: Time, input: Input<'_>) -> (State, Plan) {
     let mut plan = Plan { at: now, ..Plan::default() };
     look_at_use(&mut state.in_use, input);
     let rights = &mut state.rights;
-    bring_up_to_date(rights, now, input, state.in_use.as_deref(), &mut plan.decisions);
+    update_rights(rights, now, input, state.in_use.as_deref(), &mut plan.decisions);
     let looked = negotiate::step(&mut state.negotiator, now, input, rights);
-    plan.decisions.negotiated = looked.said;
+    plan.decisions.negotiated = looked.moves;
     plan.decisions.trade.extend(looked.traded);
     let ends = rights.next();
     let (cpu, attention) = cpu::step(&mut state.cpu, now, input, rights, &mut plan.orders.cpu);
@@ -116,9 +116,10 @@ fn look_at_use(in_use: &mut Option<Arc<InUse>>, input: Input<'_>) {
     }
 }
 
-/// Takes into the rights what changed since the step before. Where nothing did, they stay the same ones: what is worked out
-/// from them is remembered by that.
-fn bring_up_to_date(
+/// Applies to the rights everything that changed since the previous step: queued changes, presence,
+/// capacities and the contract. If nothing did, the same `Arc` stays, which identifies values derived from it
+/// as current.
+fn update_rights(
     rights: &mut Arc<Rights>,
     now: Time,
     input: Input<'_>,

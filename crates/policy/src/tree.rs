@@ -1,7 +1,7 @@
-//! The tree of a contract's units, asked for all of it at once.
+//! Whole-tree queries on a contract's units.
 //!
-//! A contract knows each unit's encloser. To look for what is in a unit means to look at all units. Who wants to know it of
-//! many units asks here, once.
+//! A contract stores each unit's encloser only, so finding a unit's sub-units scans all units. Callers that
+//! need them for many units index them here once.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Contract, UnitId};
 
-/// A unit and those around it, from within.
+/// A unit and its enclosers, from the inside out.
 pub fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
     core::iter::successors(Some(unit), |unit| contract.unit(*unit).parent)
 }
@@ -19,10 +19,10 @@ pub fn outermost(contract: &Contract, unit: UnitId) -> UnitId {
     lineage(contract, unit).last().unwrap_or(unit)
 }
 
-/// What each unit has together with all that is in it, by index.
+/// For each unit by index, the sum of `own` over itself and all units inside it.
 pub fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
     let mut sums = vec![0u64; contract.units.len()];
-    // A parent stands before its children: going backwards carries sums all the way up.
+    // Parents precede their children, so one backward pass carries sums all the way up.
     for id in contract.held().rev() {
         let sum = sums[id.index()].saturating_add(own(id));
         sums[id.index()] = sum;
@@ -33,12 +33,12 @@ pub fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
     sums
 }
 
-/// The units directly in each unit that encloses any, and at the top (`None`), in the order of their places.
+/// The units directly in each enclosing unit, and at the top (`None`), in the order of their numbers.
 #[derive(Debug, Clone, Default)]
 pub struct Levels(BTreeMap<Option<UnitId>, Vec<UnitId>>);
 
 impl Levels {
-    /// Those of a contract.
+    /// Indexes a contract.
     pub fn of(contract: &Contract) -> Levels {
         let mut levels: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
         for unit in contract.held() {
@@ -52,12 +52,13 @@ impl Levels {
         self.0.get(&level).map_or(&[], Vec::as_slice)
     }
 
-    /// All levels that have units.
+    /// All non-empty levels.
     pub fn all(&self) -> impl Iterator<Item = &[UnitId]> {
         self.0.values().map(Vec::as_slice)
     }
 
-    /// A unit and all that is in it, in the order of their places. Costs as much as there are.
+    /// A unit and all units inside it, in the order of their numbers. Takes time in proportion to their
+    /// number.
     pub fn within(&self, unit: UnitId) -> Vec<UnitId> {
         let mut found = vec![unit];
         let mut looked = 0;
@@ -77,7 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What a search through all units finds, with units that are vacant.
+        /// Compares with a scan of all units, some of them vacant.
         #[test]
         fn the_tree_is_that_of_the_contract(
             parents in proptest::collection::vec((0usize..20, any::<bool>()), 1..20),

@@ -14,4 +14,4 @@ mod switches;
 
 pub use backend::Backend;
 pub use steward::{ALARM_NS, Changed, Steward, Turn, Wrong};
-pub use switches::{Rules, Switches, Told, disciplined, seated};
+pub use switches::{Rules, SwitchUpdate, Switches, disciplined, seated};

@@ -26,7 +26,7 @@ pub struct Steward {
     books: Books,
     ledger: Ledger,
     watch: Vec<UnitId>,
-    /// Changes of rights that no plan that was carried out has made or refused yet, in order.
+    /// Queued changes of rights: no plan that was carried out has made or refused them yet. In order.
     changes: Vec<Change>,
     /// What is divided of memory, in bytes, by the last plan that said so.
     memory_divided: Option<u64>,
@@ -155,23 +155,24 @@ impl Steward {
         self.changes.retain(|change| change.about().into_iter().all(|(unit, _)| contract.has(unit)));
     }
 
-    /// Queues a change of rights. The next turn whose plan is carried out makes it or refuses it, after those that were
-    /// queued before; `plan.decisions.rights` has the outcome. Nothing is known of it before.
-    pub fn change(&mut self, change: Change) {
+    /// Queues a change of rights. The next turn whose plan is carried out makes or refuses all queued
+    /// changes, in order; `plan.decisions.rights` has the outcomes. The stages before and after are listed in
+    /// `policy/rights/change.rs`.
+    pub fn queue_change(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// Takes back the change that was queued last, if no turn has made it.
-    pub fn withdraw(&mut self) {
+    /// Removes the change queued last, if no turn has made it.
+    pub fn withdraw_last_change(&mut self) {
         self.changes.pop();
     }
 
-    /// The rights under the contract in force, as they will be once the queued changes are made. Tickets alone are
-    /// foreseen: which units are there, a turn sees.
+    /// The rights under the contract in force, as they will be once the queued changes are made. Only tickets
+    /// are predicted; which units are present is known at the next turn.
     pub fn foreseen(&self) -> Rights {
         let mut rights = self.rights();
         for change in &self.changes {
-            // What is refused changes nothing, and the turn says why.
+            // A refused change has no effect; the turn reports the reason.
             let _ = rights.apply(*change);
         }
         rights

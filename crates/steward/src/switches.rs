@@ -1,8 +1,8 @@
-//! What a scheduler that decides at every switch is told: of each unit, and of each CPU.
+//! The parameters of a scheduler that decides at every switch: for each unit and each CPU.
 //!
-//! A plan says which unit owns which CPU, what weights units have, and what they lent before. The contract says who is within whom, and who
-//! lends and borrows. Both machines tell their scheduler what follows from that, and nothing else; how units are numbered
-//! there is the machine's own business.
+//! A plan determines the owner of each CPU, and units' weights and credits. The contract determines the tree
+//! of units, and which of them lend and borrow. Both machines give their scheduler what is derived here; how
+//! it numbers units is its own business.
 
 use std::collections::BTreeMap;
 
@@ -12,33 +12,33 @@ use commonhold_policy::Plan;
 use commonhold_policy::cpu::{borrows, first_weight, lends};
 use commonhold_policy::plan::{CpuDecision, CpuOrder};
 
-/// What a unit is to the scheduler.
+/// A unit's parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// The unit around it.
+    /// The enclosing unit.
     pub parent: Option<UnitId>,
-    /// Its part among its siblings, 1 to 10,000; the parent's own tasks together have 100.
+    /// Its weight among its siblings, 1 to 10,000; the parent's own tasks together have 100.
     pub weight: u32,
-    /// [`LENDS`], [`BORROWS`], [`ANYWHERE`] and [`SEATS`].
+    /// Flags: [`LENDS`], [`BORROWS`], [`ANYWHERE`] and [`SEATS`].
     pub flags: u32,
-    /// Of an outermost unit: milliseconds of a CPU that it lent beyond what it was lent.
+    /// An outermost unit's credit: milliseconds of a CPU that it lent beyond what it borrowed.
     pub credit_ms: i32,
-    /// Of its own tasks and its sub-units.
+    /// The order of its own tasks and its sub-units.
     pub discipline: Discipline,
-    /// What it wants where its encloser's discipline is [`Discipline::Dwcs`].
+    /// Its deadline, used if its encloser's discipline is [`Discipline::Dwcs`].
     pub deadline: Deadline,
 }
 
-/// One thing that the scheduler is told.
+/// An update for the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
-    /// A unit is this from now on.
+pub enum SwitchUpdate {
+    /// A unit's new parameters.
     Unit(UnitId, Rules),
-    /// A CPU is this unit's from now on, or nobody's.
+    /// A CPU's new owner; `None`: unowned.
     Own(u32, Option<UnitId>),
 }
 
-/// All that a scheduler must know; one that is loaded anew is told all of it.
+/// The complete state that a scheduler needs. A newly loaded one is given all of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Switches {
     units: BTreeMap<UnitId, Rules>,
@@ -46,14 +46,15 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// For a contract under which nothing was planned yet.
+    /// The initial state for a contract without a plan.
     pub fn new(contract: &Contract) -> Switches {
         let mut switches = Switches::default();
         switches.follow(contract);
         switches
     }
 
-    /// Follows another contract. Units that stay keep their weights, credits and CPUs; those that are gone own nothing any more.
+    /// Adopts another contract. Units that stay keep their weights, credits and CPUs; CPUs of units that left
+    /// become unowned.
     pub fn follow(&mut self, contract: &Contract) {
         let planned = |unit: UnitId| {
             let before = self.units.get(&unit);
@@ -63,9 +64,10 @@ impl Switches {
         self.owners.retain(|_, unit| contract.has(*unit));
     }
 
-    /// What a plan changes: weights and credits, then owners. A CPU that changes hands goes straight from one to the other.
-    pub fn plan(&mut self, plan: &Plan) -> Vec<Told> {
-        let mut told = Vec::new();
+    /// Applies a plan. Returns the updates: weights and credits, then owners. A CPU passes directly from one
+    /// owner to the next.
+    pub fn apply(&mut self, plan: &Plan) -> Vec<SwitchUpdate> {
+        let mut updates = Vec::new();
         for step in &plan.orders.cpu {
             let Some(rules) = self.units.get_mut(&step.action.unit()) else { continue };
             match step.action {
@@ -73,7 +75,7 @@ impl Switches {
                 CpuOrder::Credit { credit_ms, .. } => rules.credit_ms = credit_ms,
                 CpuOrder::Confine { .. } | CpuOrder::Cap { .. } | CpuOrder::Gate { .. } => continue,
             }
-            told.push(Told::Unit(step.action.unit(), *rules));
+            updates.push(SwitchUpdate::Unit(step.action.unit(), *rules));
         }
         let mut owners: BTreeMap<u32, Option<UnitId>> = BTreeMap::new();
         for step in &plan.decisions.cpu.steps {
@@ -88,30 +90,30 @@ impl Switches {
                 Some(unit) => drop(self.owners.insert(cpu, unit)),
                 None => drop(self.owners.remove(&cpu)),
             }
-            told.push(Told::Own(cpu, unit));
+            updates.push(SwitchUpdate::Own(cpu, unit));
         }
-        told
+        updates
     }
 
-    /// What each unit is; enclosers before their sub-units.
+    /// Every unit's parameters, enclosers before their sub-units.
     pub fn units(&self) -> impl Iterator<Item = (UnitId, Rules)> + '_ {
         self.units.iter().map(|(unit, rules)| (*unit, *rules))
     }
 
-    /// The unit that owns each CPU that is owned.
+    /// The owner of each owned CPU.
     pub fn owners(&self) -> impl Iterator<Item = (u32, UnitId)> + '_ {
         self.owners.iter().map(|(cpu, unit)| (*cpu, *unit))
     }
 }
 
-/// What the scheduler may do with a unit's CPUs and tasks. A task in no unit is kept out of nowhere: whatever the contract
-/// says of others, it must not wait for ever.
+/// Derives a unit's parameters from the contract. Tasks in no unit may run anywhere ([`ANYWHERE`]): otherwise
+/// they could starve, whatever the contract grants to others.
 fn rules(contract: &Contract, unit: UnitId, (weight, credit_ms): (u32, i32)) -> Rules {
     let lends = if lends(contract, unit) { LENDS } else { 0 };
     let borrows = if unit.is_common() || borrows(contract, unit) { BORROWS } else { 0 };
     let isolated = contract.machine.scheme != Scheme::Smp;
     let anywhere = if unit == UnitId::SHARED && isolated { ANYWHERE } else { 0 };
-    // Without isolation, all units lie within the one that has none to isolate, and all tasks are in its order.
+    // Without isolation, all units are below `shared`, so all tasks are in its order.
     let has_seats =
         contract.unit(unit).job.is_some() || !isolated && unit == UnitId::SHARED && seated(contract);
     let seats = if has_seats { SEATS } else { 0 };
@@ -153,12 +155,12 @@ fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
     }
 }
 
-/// Whether a scheduler must know of seats for this contract.
+/// Whether a scheduler needs seats for this contract.
 pub fn seated(contract: &Contract) -> bool {
     contract.present().any(|unit| contract.unit(unit).job.is_some())
 }
 
-/// Whether a scheduler must know of disciplines other than stride for this contract.
+/// Whether a scheduler needs disciplines other than stride for this contract.
 pub fn disciplined(contract: &Contract) -> bool {
     contract.present().any(|unit| discipline(contract, unit) != Discipline::Stride)
 }
@@ -190,16 +192,22 @@ mod tests {
     fn a_cpu_goes_straight_from_one_to_the_other() {
         let mut switches = Switches::new(&contract());
         let first = [CpuDecision::Own { cpu: 0, unit: A }, CpuDecision::Own { cpu: 1, unit: A }];
-        assert_eq!(switches.plan(&plan(&first, &[])), [Told::Own(0, Some(A)), Told::Own(1, Some(A))]);
+        assert_eq!(
+            switches.apply(&plan(&first, &[])),
+            [SwitchUpdate::Own(0, Some(A)), SwitchUpdate::Own(1, Some(A))]
+        );
         let next = [
             CpuDecision::Disown { cpu: 0, unit: A },
             CpuDecision::Disown { cpu: 1, unit: A },
             CpuDecision::Own { cpu: 1, unit: B },
         ];
         let weights = [CpuOrder::Weigh { unit: B, weight: 7 }, CpuOrder::Gate { unit: B, open: true }];
-        let told = switches.plan(&plan(&next, &weights));
-        assert!(matches!(told[0], Told::Unit(B, Rules { parent: Some(A), weight: 7, .. })), "{told:?}");
-        assert_eq!(told[1..], [Told::Own(0, None), Told::Own(1, Some(B))]);
+        let updates = switches.apply(&plan(&next, &weights));
+        assert!(
+            matches!(updates[0], SwitchUpdate::Unit(B, Rules { parent: Some(A), weight: 7, .. })),
+            "{updates:?}"
+        );
+        assert_eq!(updates[1..], [SwitchUpdate::Own(0, None), SwitchUpdate::Own(1, Some(B))]);
         assert_eq!(switches.owners().collect::<Vec<_>>(), [(1, B)]);
     }
 
@@ -208,7 +216,7 @@ mod tests {
         let before = contract();
         let mut switches = Switches::new(&before);
         let own = [CpuDecision::Own { cpu: 0, unit: A }, CpuDecision::Own { cpu: 1, unit: B }];
-        switches.plan(&plan(&own, &[CpuOrder::Weigh { unit: A, weight: 9 }]));
+        switches.apply(&plan(&own, &[CpuOrder::Weigh { unit: A, weight: 9 }]));
         let mut after = Contract::default();
         after.add(None, "c");
         after.add(None, "a");

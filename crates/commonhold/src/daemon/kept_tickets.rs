@@ -334,7 +334,7 @@ mod tests {
         };
         assert_eq!(deal(&now), deal(&rights));
         assert_eq!(now.next(), Some(33 * S), "of 60 s, 50 were left");
-        assert_eq!(now.lent_and_got(a, Resource::Disk), (30, 0));
+        assert_eq!(now.lent_and_borrowed(a, Resource::Disk), (30, 0));
         assert_eq!(now.offers().keys().collect::<Vec<_>>(), [&3]);
         assert_eq!(now.funded(Resource::Cpu).collect::<Vec<_>>(), [(sub, None, 7)]);
         let (now, notes) = again(&contract, 55_000);

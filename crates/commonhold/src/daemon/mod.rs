@@ -415,7 +415,7 @@ impl Daemon<'_> {
             return;
         }
         let changes: Vec<Change> = orphans.iter().map(|number| Change::Cancel { number: *number }).collect();
-        if self.session.change_all(&changes).is_ok() {
+        if self.session.queue_changes(&changes).is_ok() {
             for number in orphans {
                 self.held.taken_back(number);
                 output::say(&format!("tickets the program that held {number} is gone"));
@@ -669,7 +669,7 @@ impl Daemon<'_> {
             return Ok(Some(self.shared_answer(caller, &call, key)));
         }
         let answer = match &call {
-            Call::Change(asked) => self.change(id, caller, asked)?,
+            Call::Change(asked) => self.change_rights(id, caller, asked)?,
             Call::Await { number, at_most_ns } => match self.found(id, *number, *at_most_ns) {
                 Ok(None) => return Ok(None),
                 Ok(Some(state)) => Answer::of(requests::reply(&AwaitReply { number: *number, state })),
@@ -707,11 +707,12 @@ impl Daemon<'_> {
         answer
     }
 
-    /// Makes a change of rights, which takes a turn; the answer.
-    fn change(&mut self, id: u64, caller: &Caller, asked: &Asked) -> Result<Answer, Failure> {
+    /// Handles a request to change rights: queues the change, forces a turn of the loop that makes or refuses
+    /// it, and answers. The stages are listed in `policy/rights/change.rs`.
+    fn change_rights(&mut self, id: u64, caller: &Caller, asked: &Asked) -> Result<Answer, Failure> {
         let holds = matches!(asked, Asked::Offer { while_connected: true, .. });
-        let taken = self.may_be_kept(id, holds).and_then(|()| self.take(caller, asked));
-        match taken {
+        let queued = self.may_be_kept(id, holds).and_then(|()| self.queue_change(caller, asked));
+        match queued {
             Ok(Change::Offer { bid }) => self.held.take(bid, holds.then_some(id)),
             Ok(_) => {}
             Err(refusal) => return Ok(Answer::of(Err(refusal))),
@@ -720,15 +721,15 @@ impl Daemon<'_> {
         Ok(Answer::of(tickets::outcome(&mut self.session, asked)))
     }
 
-    /// Takes a change, which writes it to a disk. The loop waits for that, so the caller is charged for the wait beside the CPU
-    /// time: otherwise a user could keep the loop waiting for a slow disk at next to no cost.
-    fn take(&mut self, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
+    /// Queues a change, which writes it to disk. The loop waits for that, so the caller is charged for the
+    /// wait beside the CPU time: otherwise a user could cheaply keep the loop waiting for a slow disk.
+    fn queue_change(&mut self, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
         let (begun, cpu_begun) = (clock::now(), clock::thread_cpu_ns());
-        let taken = tickets::take(&mut self.session, caller, asked);
+        let queued = tickets::queue(&mut self.session, caller, asked);
         let now = clock::now();
         let waited_ns = now.saturating_sub(begun).saturating_sub(used_since(cpu_begun));
         self.queue.charge(caller.party, waited_ns, now);
-        taken
+        queued
     }
 
     /// What became of an offer or an exchange; `None`: it is not known yet, and the client waits.

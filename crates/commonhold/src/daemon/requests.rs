@@ -86,7 +86,7 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
         Call::Currency { unit } => tickets::currency(session, unit),
         Call::AsContract {} => as_contract::answer(session, about),
         Call::Offers {} => tickets::offers(session),
-        // Made before: the turn that answers it comes first.
+        // The daemon has made the change before it calls this ([`tickets::queue`], then a turn).
         Call::Change(asked) => tickets::outcome(session, asked),
         // What is known now: a client that waits is answered later.
         Call::Await { number, .. } => {

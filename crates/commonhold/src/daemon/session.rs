@@ -131,7 +131,7 @@ impl Session {
     fn follow_rights(&mut self, plan: &Plan) {
         self.decided.clone_from(&plan.decisions.rights);
         self.traded.clone_from(&plan.decisions.trade);
-        self.expect_newcomers();
+        self.queue_kept_changes();
         let is_due = self.unkept.as_ref().is_none_or(|(_, again)| clock::now() >= *again);
         if !self.decided.is_empty() || !self.traded.is_empty() || (self.keep_again && is_due) {
             // What was refused was not foreseen, so that there is little to write. A failure is noted there.
@@ -139,10 +139,10 @@ impl Session {
         }
     }
 
-    /// Queues the changes that waited for units that are there now.
-    fn expect_newcomers(&mut self) {
+    /// Queues the kept changes that waited for units that exist now.
+    fn queue_kept_changes(&mut self) {
         for change in self.keeper.of_newcomers(self.steward.contract(), clock::now(), clock::wall_ms()) {
-            self.steward.change(change);
+            self.steward.queue_change(change);
         }
     }
 
@@ -179,7 +179,7 @@ impl Session {
             notes.push("tickets that were changed before this daemon began are changed again:".to_owned());
         }
         for change in changes {
-            self.steward.change(change);
+            self.steward.queue_change(change);
         }
         self.keep_again = true;
         notes
@@ -190,23 +190,23 @@ impl Session {
         self.keeper.restore(self.steward.contract(), clock::now(), clock::wall_ms()).1
     }
 
-    /// Keeps a change of rights for later daemons, and queues it for the next turn. An error: it is not queued, and the file
-    /// is written again until it does not have it.
-    pub(super) fn change(&mut self, change: Change) -> Result<(), LiveError> {
-        self.change_all(&[change])
+    /// Persists a change of rights for later daemons and queues it for the next turn. On an error it is not
+    /// queued, and the file is rewritten until it no longer contains it.
+    pub(super) fn queue_change(&mut self, change: Change) -> Result<(), LiveError> {
+        self.queue_changes(&[change])
     }
 
-    /// The same of several changes: all of them, or none.
-    pub(super) fn change_all(&mut self, changes: &[Change]) -> Result<(), LiveError> {
-        // What waited is older, and comes before them.
-        self.expect_newcomers();
+    /// As [`Session::queue_change`], of several changes atomically.
+    pub(super) fn queue_changes(&mut self, changes: &[Change]) -> Result<(), LiveError> {
+        // Kept changes are older, so they come first.
+        self.queue_kept_changes();
         for change in changes {
-            self.steward.change(*change);
+            self.steward.queue_change(*change);
         }
         let kept = self.keep_foreseen();
         if kept.is_err() {
             for _ in changes {
-                self.steward.withdraw();
+                self.steward.withdraw_last_change();
             }
         }
         kept
@@ -217,7 +217,7 @@ impl Session {
         std::mem::take(&mut self.news)
     }
 
-    /// The changes of rights that the last turn made or refused; none where its plan was not carried out.
+    /// The changes of rights that the last turn made or refused; empty if its plan was not carried out.
     pub(super) fn decided(&self) -> &[RightsChange] {
         &self.decided
     }
@@ -535,7 +535,7 @@ mod tests {
             at_least: None,
             bound: false,
         };
-        assert!(session.change(Change::Offer { bid }).is_err());
+        assert!(session.queue_change(Change::Offer { bid }).is_err());
         // However long this machine takes to get there, the next attempt is not due.
         session.unkept.as_mut().unwrap().1 = Time::MAX;
         let failed = session.step().unwrap();

@@ -1,20 +1,23 @@
-//! Changes of rights that clients ask for: which units they name, who may make them, and what came of them.
+//! Changes of rights requested by clients: resolving units, authorisation, and answers.
 //!
-//! A change is kept in the daemon's directory, then made by a turn of the loop, then answered.
+//! A change is resolved, authorised and queued by [`queue`], which also persists it. A turn of the loop makes
+//! or refuses it, and [`outcome`] answers. The later stages are listed in `policy/rights/change.rs`.
 //!
 //! Authority. Every unit is a currency: its tickets divide what it is worth among the units directly in it.
 //!
-//! - Root and the daemon's own user may change everything. Nobody else may change the tickets of units at the top level
-//!   but by giving and offering: the machine's own currency is root's.
-//! - A user *governs* a unit who may change the tickets of the units directly in it, in any way. The unit's *owner*
-//!   governs it, and nobody else: the unit's own `owner`, or, where it names none, that of the nearest unit around it
-//!   that names one. So a unit in another inherits its owner. A unit with its own owner is not the outer one's: the
-//!   outer one decides how much it is worth, and not how it divides that.
-//! - Where no such unit names an owner, those govern a unit who may enter it and every unit directly in it. To be a member
-//!   of the encloser is not enough: others' sub-units may be in it. And where `each` makes the sub-units, nobody governs
-//!   it then: a user who came first could take what those are to have who come later.
-//! - A unit's tickets may be given to a unit beside it, and offered, by the unit's own `owner`. Where the unit itself names
-//!   none, its members may: an inherited owner takes nothing from them. Who governs the unit around it may in any case.
+//! - Root and the daemon's own user may change everything. For units at the top level, other users can only
+//!   give and offer tickets: the machine's own currency is root's.
+//! - A user who *governs* a unit may change the tickets of the units directly in it, in any way. A unit is
+//!   governed by its *owner* alone: its own `owner`, or that of the nearest enclosing unit that has one. So
+//!   sub-units inherit an owner. If a unit has its own, the outer owner decides how much the unit is worth,
+//!   but not how it is divided.
+//! - A unit without any owner is governed by the users who may enter it and every unit directly in it.
+//!   Membership of the encloser alone does not suffice, since others' sub-units may be in it. If `each` makes
+//!   the sub-units, only root and the daemon's user govern it: otherwise the first user could decide for
+//!   those who come later.
+//! - A unit's tickets may be given to a sibling, or offered, by its own `owner`. If the unit itself names
+//!   none, its members may: an inherited owner takes nothing from them. Those who govern the enclosing unit
+//!   always may.
 
 use commonhold_client::Why;
 use commonhold_client::wire::{Asked, Refusal};
@@ -131,7 +134,7 @@ pub(super) fn offers(session: &Session) -> Answered {
 
 fn row(session: &Session, rights: &Rights, unit: UnitId, resource: Resource) -> Tickets {
     let asked = session.contract().unit(unit);
-    let (lent, got) = rights.lent_and_got(unit, resource);
+    let (lent, got) = rights.lent_and_borrowed(unit, resource);
     Tickets {
         unit: asked.path.clone(),
         resource,
@@ -144,11 +147,12 @@ fn row(session: &Session, rights: &Rights, unit: UnitId, resource: Resource) -> 
     }
 }
 
-/// Takes a change that a client asks for, if it may: it is kept by then, and the next turn makes it or refuses it.
-pub(super) fn take(session: &mut Session, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
-    let change = change(session, asked)?;
+/// Resolves a client's change, authorises it and queues it. It is persisted then, and the next turn makes or
+/// refuses it.
+pub(super) fn queue(session: &mut Session, caller: &Caller, asked: &Asked) -> Result<Change, Refusal> {
+    let change = resolve(session, asked)?;
     authorise(session, caller, &change)?;
-    session.change(change).map_err(|e| refuse(&Why::Failed, format!("nothing was changed: {e}")))?;
+    session.queue_change(change).map_err(|e| refuse(&Why::Failed, format!("nothing was changed: {e}")))?;
     Ok(change)
 }
 
@@ -164,9 +168,9 @@ pub(super) fn now(session: &Session, number: u64) -> Result<Awaited, Refusal> {
     Err(refuse(&Why::NoSuchOffer, words::refused(session.contract(), Refused::NoOffer { number })))
 }
 
-/// What the last turn made of a change that was taken.
+/// Answers a queued change with what the last turn made of it.
 pub(super) fn outcome(session: &mut Session, asked: &Asked) -> Answered {
-    let change = change(session, asked)?;
+    let change = resolve(session, asked)?;
     let Some(decided) = session.decided().iter().rev().find(|decided| decided.change == change) else {
         let message = "not made yet: the last turn of the daemon failed. It is kept, and the next turn that does not fail \
                        makes it; `commonhold status` says what failed, and `commonhold tickets` whether it was made";
@@ -202,8 +206,8 @@ pub(super) fn outcome(session: &mut Session, asked: &Asked) -> Answered {
     reply(&TicketsReply { offer, exchange, tickets, expected: Vec::new(), lots, not_held })
 }
 
-/// With the numbers of the units that are named.
-fn change(session: &Session, asked: &Asked) -> Result<Change, Refusal> {
+/// Resolves unit paths to numbers and parses amounts.
+fn resolve(session: &Session, asked: &Asked) -> Result<Change, Refusal> {
     let unit = |path: &str| unit_of(session, path, "given tickets");
     let amount = |text: &str| {
         let invalid = |e| refuse(&Why::InvalidParameter, format!("`{text}` is no offer: {e}"));

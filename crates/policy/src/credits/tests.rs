@@ -11,7 +11,7 @@ fn of_two() -> Credits {
     credits
 }
 
-/// A lends 2 to B for a second, and then nothing for a half-life: 2 s, then 1 s, within a part in a million.
+/// A lends 2 to B for a second, and nothing for a half-life: 2 s, then 1 s, within a millionth.
 #[test]
 fn a_half_life_halves() {
     let mut credits = of_two();
@@ -36,7 +36,7 @@ fn nothing_is_remembered_for_no_time() {
     assert_eq!(credits, Credits::default());
 }
 
-/// What a unit that is gone lent is no credit of whoever has its number next, and no sum changes.
+/// A new unit with a reassigned number does not inherit the credit, and sums stay 0.
 #[test]
 fn who_is_gone_has_no_credit() {
     let mut contract = Contract::default();
@@ -59,7 +59,7 @@ fn a_clock_that_stands_or_goes_back_charges_nothing() {
     assert_eq!(credits.of(A), 0);
 }
 
-/// A machine that slept for a hundred years is looked at in no time, and its units begin anew.
+/// A machine that was suspended for a hundred years catches up at once, and its units start from 0.
 #[test]
 fn a_long_gap_is_short_work() {
     let mut credits = of_two();
@@ -71,7 +71,7 @@ fn a_long_gap_is_short_work() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
-    /// Whatever is on loan and however often it is looked: the same credits to the last digit, and in sum nothing.
+    /// Credits do not depend on the sampling rate, to the last digit, and sum to 0.
     #[test]
     fn looks_in_between_change_nothing(
         stretches in proptest::collection::vec((1u64..3_000, -5i128..6, -5i128..6, 1usize..6), 1..12),
@@ -92,11 +92,11 @@ proptest! {
                 often.charge(from + ns * look / looks as u64, half_life_ms * MS, flow);
             }
             prop_assert_eq!(&once, &often);
-            prop_assert_eq!(once.of.iter().sum::<i128>(), 0);
+            prop_assert_eq!(once.by_unit.iter().sum::<i128>(), 0);
         }
     }
 
-    /// After any gap, a credit is what an exponential says, within a part in a million and a grain.
+    /// After any gap, a credit follows the exponential within a millionth and a grain.
     #[test]
     fn decay_is_by_half_lives(credit in 1i128 << 40..1 << 70, half_lives in 0u32..9) {
         let mut credits = of_two();

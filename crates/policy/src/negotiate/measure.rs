@@ -1,17 +1,17 @@
-//! Progress over several windows, and whether two such measures differ.
+//! Samples of progress over several windows, and a significance test for their difference.
 
-/// How one measure stands to another.
+/// The significant difference between two samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sign {
-    /// Less, by more than noise.
+    /// Less, beyond noise.
     Less,
-    /// No difference can be told.
+    /// No significant difference.
     Same,
-    /// More, by more than noise.
+    /// More, beyond noise.
     More,
 }
 
-/// Values that were measured, as sums.
+/// The moments of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Sample {
     n: u32,
@@ -36,26 +36,27 @@ impl Sample {
         u64::try_from(mean).unwrap_or(u64::MAX)
     }
 
-    /// The variance of one value; 0 of fewer than two.
+    /// Sample variance; 0 for fewer than two values.
     fn variance(&self) -> u128 {
         let n = u128::from(self.n);
         let of_mean = self.sum.saturating_mul(self.sum).checked_div(n).unwrap_or(0);
         self.squares.saturating_sub(of_mean).checked_div(n.saturating_sub(1)).unwrap_or(0)
     }
 
-    /// The standard deviation of one value.
+    /// Sample standard deviation.
     pub(super) fn spread(&self) -> u64 {
         u64::try_from(self.variance().isqrt()).unwrap_or(u64::MAX)
     }
 
-    /// By how much another sample's mean must differ from this one's: a two-hundredth of it, or three standard errors.
+    /// The smallest significant difference between the means of two samples: the larger of 0.5 % of this
+    /// one's and three standard errors.
     pub(super) fn noise(&self, other: &Sample) -> u64 {
         let of_mean = |sample: &Sample| sample.variance().checked_div(u128::from(sample.n)).unwrap_or(0);
         let error = of_mean(self).saturating_add(of_mean(other)).isqrt();
         u64::try_from(error).unwrap_or(u64::MAX).saturating_mul(3).max(self.mean() / 200)
     }
 
-    /// How a later sample stands to this one.
+    /// Compares a later sample with this one.
     pub(super) fn sign(&self, later: &Sample) -> Sign {
         let (before, after, noise) = (self.mean(), later.mean(), self.noise(later));
         if after > before.saturating_add(noise) {
@@ -85,7 +86,7 @@ mod tests {
         // Mean 5, variance (9 + 1 + 1 + 9) / 3 = 6.
         let one = sample(&[2, 4, 6, 8]);
         assert_eq!((one.mean(), one.variance(), one.spread()), (5, 6, 2));
-        // Errors: 6/4 + 6/4, whose root is 1; three of them.
+        // Standard error: sqrt(6/4 + 6/4), rounded down to 1; three of them.
         assert_eq!(one.noise(&one), 3);
         assert_eq!(sample(&[]).mean(), 0);
     }

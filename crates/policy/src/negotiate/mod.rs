@@ -1,48 +1,53 @@
-//! The negotiator: exchanges that units did not ask for one by one, proposed, tried, measured, and kept or undone.
+//! The negotiator: exchanges proposed on behalf of units, tried, measured, and kept or undone.
 //!
-//! Problem: what a ticket of a resource is worth to a unit depends on what it does, and on everybody else. A unit cannot name
-//! a ratio beforehand (seed 004, section 5.6). So an exchange is tried for a while, and both sides are measured.
+//! Problem: what a ticket is worth to a unit depends on its own load and on everyone else's. A unit cannot
+//! name a ratio beforehand (seed 004, section 5.6). So an exchange is tried for a while, and both sides are
+//! measured.
 //!
 //! Terms:
-//! - A *window* is [`WINDOW_NS`] long. All that is measured is measured of whole windows.
-//! - *Progress* of a unit is the time in which its tasks, and those of its sub-units, waited for nothing: their CPU time. It is
-//!   told in millionths of a CPU. Every backend tells it.
-//! - A *want* of a resource is the part of a window in which the unit's tasks waited for it: ready without a CPU, stalled for a
-//!   disk, stalled for memory. The part of the stalls for disks that reads pages back counts for memory as well.
-//! - The *baseline* of a unit is its progress without the exchange, in the windows just before.
-//! - A *level* is how much is exchanged: so many thousandths of the smaller of both holdings, for each of the two resources.
-//! - *Noise* is the larger of a two-hundredth of the baseline and three standard errors of the difference. Two measures differ if
-//!   they differ by more.
+//! - A *window* is [`WINDOW_NS`] long. All measurements are of whole windows.
+//! - A unit's *progress* is the time in which its tasks, and those of its sub-units, waited for nothing:
+//!   their CPU time, in millionths of a CPU. Every backend reports it.
+//! - A *want* of a resource is the fraction of a window in which the unit's tasks waited for it: runnable
+//!   without a CPU, stalled for a disk, or stalled for memory. Disk stalls while refaulting count as memory
+//!   as well.
+//! - A unit's *baseline* is its progress without the exchange, in the windows just before.
+//! - A *level* is the amount exchanged, in thousandths of the smaller of both sides' holdings of each
+//!   resource.
+//! - *Noise* is the larger of 0.5 % of the baseline and three standard errors of the difference. Two
+//!   measurements differ if their difference exceeds it.
 //!
 //! Algorithm: one *trial* at a time.
-//! 1. Of two siblings that negotiate, one waits more for the one resource than for another, and the other the other way around.
-//!    The pair is taken whose waits differ most. Each gives what it waits for less.
+//! 1. Find two siblings that negotiate, one of which waits more for one resource than for another, while the
+//!    other does the opposite. Choose the pair whose wants differ most. Each gives what it waits for less.
 //! 2. The first level is a tenth. After [`SETTLE`] windows, [`MEASURE`] to [`MEASURE_MAX`] are measured.
-//! 3. If both sides' progress grew, the level is good, and one twice as large is tried. If one lost, the level is undone.
-//!    If nothing can be told, larger levels are tried, up to [`BLIND_MAX`].
-//! 4. A larger level is good if nobody has less than at the one before, and somebody more. If not, the one before is taken again,
-//!    and the next step is half as large. What is left when steps are smaller than a tenth is *kept*.
-//! 5. A kept exchange is watched. A side that falls below its baseline ends it. From time to time, and when other units come or
-//!    go, it is suspended, a new baseline is measured, and it is tried again. The time between doubles, up to [`CHECK_MAX_NS`].
-//! 6. A pair that failed rests, twice as long after each failure, up to [`REST_MAX_NS`].
+//! 3. If both sides' progress grew, the level is good, and twice the amount is tried. If one lost, the level
+//!    is undone. If there is no significant difference, larger levels are tried, up to [`BLIND_MAX`].
+//! 4. A larger level is good if neither side has less than at the previous one, and one has more. If not, the
+//!    previous level is restored, and the next step is half as large. The result is *kept* once steps fall
+//!    below a tenth.
+//! 5. A kept exchange is watched. A side that falls below its baseline ends it. From time to time, and when
+//!    other units come or go, it is suspended, a new baseline is measured, and it is tried again. The
+//!    interval doubles, up to [`CHECK_MAX_NS`].
+//! 6. A pair whose trial failed backs off exponentially, up to [`REST_MAX_NS`].
 //!
-//! What it may cost: a unit that gives a part of what it holds loses at most that part of its progress, as long as progress is
-//! concave in what it holds. It loses never more than all, and what it loses is no more than what the machine has beside its
-//! progress. So a trial *risks*, of a unit, that part of its progress while it
-//! lasts; a kept exchange, since it was found good last. A unit whose undone trials risked more than [`ALLOWANCE_NS`] and a
-//! hundredth of the time is left alone.
+//! Cost of a trial: a unit that gives away a fraction of a resource loses at most that fraction of its
+//! progress, as long as progress is concave in what it holds. It cannot lose more than all of it, nor more
+//! than the machine has beyond its present progress. This bound is what a trial *risks* of a unit while it
+//! lasts; a kept exchange risks it from the last time it was found good. A unit whose undone trials risked
+//! more than [`ALLOWANCE_NS`] plus 1 % of elapsed time is left alone.
 //!
-//! Properties (tested): tickets are conserved. A kept exchange is in both sides' favour. No unit falls behind what it would have
-//! without trade by more than was risked.
+//! Properties (tested): tickets are conserved. A kept exchange benefits both sides. No unit falls behind its
+//! progress without trade by more than was risked.
 //!
-//! Limits: a unit is in one negotiated exchange at a time. A loss that began after a check and is over before the next one,
-//! while the unit has no less than its old baseline, is not seen. CPU time that is spent in vain (spinning, the kernel's own work at page
-//! faults) counts as progress. What a unit would do without an exchange is known as of the last check. The memory bus is not
-//! held, and so not exchanged.
+//! Limits: a unit takes part in one negotiated exchange at a time. A loss that begins after a check and ends
+//! before the next, while the unit stays above its old baseline, goes unnoticed. Wasted CPU time (spinning,
+//! page faults) counts as progress. What a unit would do without an exchange is known as of the last check
+//! only. The memory bus is not controlled, and so not exchanged.
 //!
-//! Cost: O(n log n) for n units once a window, nothing where no unit negotiates.
+//! Cost: O(n log n) for n units once a window; nothing if no unit negotiates.
 //!
-//! Source: seed 004, sections 5.5, 5.6 and 7 (negotiators are named there, and none is given).
+//! Source: seed 004, sections 5.5, 5.6 and 7, which call for negotiators and describe none.
 
 mod measure;
 mod seen;
@@ -63,35 +68,35 @@ use crate::time::Time;
 use measure::{Sample, Sign};
 pub(crate) use seen::{Facts, Seen};
 
-/// How long a window is, at least.
+/// Minimum length of a window.
 pub const WINDOW_NS: Time = 4_000_000_000;
-/// Windows after a change of tickets that are not measured.
+/// Windows skipped after a change of tickets.
 pub const SETTLE: u32 = 1;
-/// Windows that are measured before anything is said.
+/// Windows measured before the first verdict.
 pub const MEASURE: u32 = 4;
-/// Windows after which nothing more is waited for.
+/// Windows after which a verdict is forced.
 pub const MEASURE_MAX: u32 = 8;
-/// The first level, and the smallest step between two, in thousandths.
+/// The first level, and the smallest step between levels, in thousandths.
 pub const FIRST: u64 = 100;
 /// The largest level.
 pub const LARGEST: u64 = 900;
-/// The largest level that is tried while no smaller one was found good.
+/// The largest level tried before any smaller one was found good.
 pub const BLIND_MAX: u64 = 400;
-/// How long a kept exchange goes on before it is tried again, at first.
+/// How long a kept exchange runs before its first retrial.
 pub const CHECK_NS: Time = 240_000_000_000;
-/// How long at most.
+/// The longest interval between retrials.
 pub const CHECK_MAX_NS: Time = 3_600_000_000_000;
-/// How long a pair rests after its first failure.
+/// Back-off of a pair after its first failure.
 pub const REST_NS: Time = 60_000_000_000;
-/// How long at most.
+/// The longest back-off of a pair.
 pub const REST_MAX_NS: Time = 61_440_000_000_000;
-/// What undone trials may risk of a unit beyond a hundredth of the time.
+/// What undone trials may risk of a unit beyond 1 % of elapsed time.
 pub const ALLOWANCE_NS: Time = 20_000_000_000;
-/// A unit that waits for less than this part of a window does not want the resource, in millionths.
+/// A unit that waits for a smaller part of a window does not want the resource; in millionths.
 const WANT_MIN: u64 = 50_000;
-/// So many units are looked at on each side of a pair.
+/// Candidates considered on each side of a pair.
 const LOOKED_AT: usize = 8;
-/// Resources that are exchanged.
+/// The resources that are exchanged.
 const TRADED: [Resource; 3] = [Resource::Cpu, Resource::Memory, Resource::Disk];
 
 const MILLION: u64 = 1_000_000;
@@ -107,38 +112,38 @@ pub struct Side {
     pub without: u64,
     /// Its progress with it, in millionths of a CPU; `None`: not measured.
     pub with: Option<u64>,
-    /// By how much these two must differ to be told apart.
+    /// The smallest significant difference between the two.
     pub noise: u64,
-    /// What trials have risked of it so far, in ns of its CPU time: it lost no more.
+    /// Upper bound of what trials cost it so far, in ns of CPU time.
     pub risked_ns: u64,
-    /// What it was measured to have lost in them, in ns of CPU time.
+    /// Measured loss in trials, in ns of CPU time.
     pub lost_ns: u64,
-    /// What it was measured to have gained by exchanges, in ns of CPU time.
+    /// Measured gain from exchanges, in ns of CPU time.
     pub gained_ns: u64,
 }
 
-/// What the negotiator did.
+/// A move of the negotiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Move {
     /// An exchange is tried.
     Tried,
-    /// It is good for both, and a larger one is tried next.
+    /// It is good for both; a larger one is tried next.
     Good,
-    /// It was not good, and less is exchanged next; or more, where nothing could be told.
+    /// It was not good, and less is exchanged next; or more, if there was no significant difference.
     Left {
-        /// Why.
+        /// The reason.
         why: Why,
     },
     /// It is kept.
     Kept,
-    /// It goes on, and was measured again.
+    /// It was measured again and continues.
     Watched,
-    /// It is suspended, to see what both sides do without it.
+    /// It is suspended to measure a new baseline.
     Suspended,
     /// It is undone.
     Undone {
-        /// Why.
+        /// The reason.
         why: Why,
     },
 }
@@ -147,23 +152,23 @@ pub enum Move {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Why {
-    /// The unit lost by it.
+    /// A unit lost progress.
     Lost {
         /// The unit.
         unit: UnitId,
     },
-    /// Nothing can be told from the noise, or somebody gained nothing.
+    /// There is no significant difference, or one side gained nothing.
     NoGain,
-    /// Units came or went while it was measured.
+    /// Units came or went during the measurement.
     Changed,
-    /// The tickets could not be exchanged.
+    /// The exchange of tickets was refused.
     Refused {
-        /// Why.
+        /// The reason.
         refused: Refused,
     },
-    /// Somebody else ended it.
+    /// It was ended from outside the negotiator.
     Ended,
-    /// A unit negotiates no more, or is gone.
+    /// A unit no longer negotiates, or is gone.
     Withdrawn,
 }
 
@@ -172,86 +177,87 @@ pub enum Why {
 pub struct Negotiation {
     /// The trial's number.
     pub trial: u64,
-    /// The exchange that is meant; `None`: none was made.
+    /// The exchange; `None`: none was made.
     pub deal: Option<u64>,
-    /// How much, in thousandths of the smaller holdings.
+    /// The amount, in thousandths of the smaller holdings.
     pub level: u64,
-    /// What was done.
+    /// The move.
     pub done: Move,
     /// Both sides.
     pub sides: [Side; 2],
 }
 
-/// Two siblings, and what each of them gets.
+/// Two siblings, and the resource that each of them gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Pair {
     units: [UnitId; 2],
     gets: [Resource; 2],
 }
 
-/// What a unit did in a window.
+/// A unit's progress and wants in a window, in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Did {
+struct Activity {
     progress: u64,
     wants: [u64; TRADED.len()],
 }
 
-/// A level that was found good, and both sides' progress there.
+/// A level that was found good, with both sides' progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Good {
     level: u64,
     with: [Sample; 2],
 }
 
-/// An exchange that is tried, or kept.
+/// An exchange on trial, or kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Trial {
     number: u64,
     pair: Pair,
-    /// The exchange in force; `None`: the baseline is measured.
+    /// The exchange in force; `None` while the baseline is measured.
     deal: Option<u64>,
     offers: [Offer; 2],
     level: u64,
-    /// The smallest level that was not good since this trial began.
+    /// The smallest level found not good in this trial.
     ceiling: Option<u64>,
     good: Option<Good>,
-    /// It is no first trial: it was kept before.
+    /// Whether this is a retrial of a kept exchange.
     again: bool,
     without: [Sample; 2],
     with: [Sample; 2],
-    /// Windows still to be left out.
+    /// Windows still to be skipped.
     settle: u32,
-    /// Of what each side holds, the part that it gives, in millionths.
-    parts: [u64; 2],
-    /// What each side may have lost since the exchange was found good last, or began: as time, and in ns of its CPU time.
+    /// The fraction of its holdings that each side gives, in millionths.
+    fractions: [u64; 2],
+    /// What each side may have lost since the exchange began or was last found good: as weighted time, and in
+    /// ns of CPU time.
     unsure: [(Time, u64); 2],
-    /// The same, of the time for which it was kept before this trial.
+    /// The same for the time for which it was kept before this retrial.
     doubt: [(Time, u64); 2],
-    /// The time that `with` is of.
+    /// The time covered by `with`.
     block_ns: Time,
-    /// When it is to be suspended; and the time between.
+    /// When it is to be suspended next (0 for a trial), and the interval.
     check_at: Time,
     check_ns: Time,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Rest {
+struct BackOff {
     failures: u32,
     until: Time,
 }
 
-/// What trials cost a unit, and brought it, in ns of its CPU time.
+/// Costs and gains of a unit's trials, in ns of its CPU time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Account {
     since: Option<Time>,
     risked_ns: u64,
-    /// Of undone trials, as time: the part given, times how long.
+    /// Sum over undone trials of the fraction given times duration.
     spent_ns: u64,
     lost_ns: u64,
     gained_ns: u64,
 }
 
-/// What must not change while something is measured: who is busy, tickets, others' exchanges.
+/// What must stay constant during a measurement: the busy units, tickets, and exchanges of others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Conditions {
     busy: Vec<UnitId>,
@@ -259,53 +265,59 @@ struct Conditions {
     deals: Vec<u64>,
 }
 
-/// What is remembered between looks.
+/// The negotiator's memory between steps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct State {
-    seen: seen::Memory,
-    /// The window that is open: when it began, and the counts then.
+pub(crate) struct Negotiator {
+    stalls: seen::LastStalls,
+    /// The open window: when it began, and the counters then.
     open: Option<(Time, Vec<Facts>)>,
     conditions: Conditions,
-    /// Since the conditions are what they are: what each unit did, by window, the newest last. No more than [`MEASURE`].
-    history: Vec<BTreeMap<UnitId, Did>>,
+    /// Activity of each unit by window, under the present conditions, the newest last; at most [`MEASURE`]
+    /// windows.
+    history: Vec<BTreeMap<UnitId, Activity>>,
     last: u64,
-    /// What the machine has, in millionths of a CPU.
+    /// The machine's capacity in millionths of a CPU.
     cpus: u64,
     trial: Option<Trial>,
     kept: Vec<Trial>,
-    rests: BTreeMap<Pair, Rest>,
+    rests: BTreeMap<Pair, BackOff>,
     accounts: BTreeMap<UnitId, Account>,
 }
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Debug, Default)]
-pub(crate) struct Looked {
-    /// What was tried, kept and undone.
-    pub(crate) said: Vec<Negotiation>,
-    /// The exchanges that this made and ended.
+pub(crate) struct NegotiationStep {
+    /// Moves for the ledger.
+    pub(crate) moves: Vec<Negotiation>,
+    /// The exchanges made and ended by these.
     pub(crate) traded: Vec<Trade>,
-    /// When the negotiator is to look again.
+    /// When the negotiator needs the next step.
     pub(crate) next: Option<Time>,
 }
 
-/// One step: what the negotiator decides now.
-pub(crate) fn step(state: &mut Arc<State>, now: Time, input: Input<'_>, rights: &mut Arc<Rights>) -> Looked {
+/// One step of the negotiator.
+pub(crate) fn step(
+    negotiator: &mut Arc<Negotiator>,
+    now: Time,
+    input: Input<'_>,
+    rights: &mut Arc<Rights>,
+) -> NegotiationStep {
     let negotiates = input.contract.held().any(|unit| input.contract.unit(unit).negotiate);
-    if !negotiates && !state.is_at_work() {
-        return Looked::default();
+    if !negotiates && !negotiator.is_at_work() {
+        return NegotiationStep::default();
     }
-    let state = Arc::make_mut(state);
-    state.seen.note(input.snapshot);
-    if let Some(next) = state.next().filter(|next| *next > now) {
-        return Looked { next: Some(next), ..Looked::default() };
+    let negotiator = Arc::make_mut(negotiator);
+    negotiator.stalls.note(input.snapshot);
+    if let Some(next) = negotiator.next().filter(|next| *next > now) {
+        return NegotiationStep { next: Some(next), ..NegotiationStep::default() };
     }
-    let seen = state.seen.units(input);
+    let seen = negotiator.stalls.units(input);
     let rights = Arc::make_mut(rights);
-    let said = state.look(now, &seen, rights);
-    Looked { said, traded: rights.settle(now), next: state.next() }
+    let moves = negotiator.observe(now, &seen, rights);
+    NegotiationStep { moves, traded: rights.settle(now), next: negotiator.next() }
 }
 
-/// The offers of both sides: the one place that makes any.
+/// The offers of both sides of a pair.
 fn bids(pair: Pair, offers: [Offer; 2]) -> [Bid; 2] {
     let bid = |of: usize, by: usize| Bid {
         by: pair.units[of],
@@ -319,37 +331,37 @@ fn bids(pair: Pair, offers: [Offer; 2]) -> [Bid; 2] {
     [bid(0, 1), bid(1, 0)]
 }
 
-impl State {
+impl Negotiator {
     fn is_at_work(&self) -> bool {
         self.trial.is_some() || !self.kept.is_empty()
     }
 
-    /// When the window that is open ends.
+    /// When the open window ends.
     pub(crate) fn next(&self) -> Option<Time> {
         self.open.as_ref().map(|(began, _)| began.saturating_add(WINDOW_NS))
     }
 
-    /// A look. Only one at the end of a window does anything.
-    pub(crate) fn look(&mut self, now: Time, seen: &Seen, rights: &mut Rights) -> Vec<Negotiation> {
-        let mut said = Vec::new();
+    /// Takes a sample. Only one at the end of a window has an effect.
+    pub(crate) fn observe(&mut self, now: Time, seen: &Seen, rights: &mut Rights) -> Vec<Negotiation> {
+        let mut moves = Vec::new();
         let before = match self.open.take() {
             Some((began, before)) if now < began.saturating_add(WINDOW_NS) => {
                 self.open = Some((began, before));
-                return said;
+                return moves;
             }
             before => before,
         };
         self.open = Some((now, seen.units.clone()));
         self.cpus = seen.cpus;
-        self.forget(now, seen, rights, &mut said);
-        let Some((began, before)) = before else { return said };
-        // After a pause, such as a machine's sleep, a window says nothing.
+        self.forget(now, seen, rights, &mut moves);
+        let Some((began, before)) = before else { return moves };
+        // After a pause, such as suspend to RAM, the window is void.
         if now - began > 3 * WINDOW_NS {
             self.history.clear();
-            return said;
+            return moves;
         }
-        let (did, busy) = did(&before, &seen.units);
-        for unit in did.keys() {
+        let (activity, busy) = activities(&before, &seen.units);
+        for unit in activity.keys() {
             self.accounts.entry(*unit).or_default().since.get_or_insert(began);
         }
         let conditions = self.conditions(busy, seen, rights);
@@ -358,24 +370,25 @@ impl State {
         if !same {
             self.history.clear();
         }
-        self.history.push(did.clone());
+        self.history.push(activity.clone());
         if self.history.len() > MEASURE as usize {
             self.history.remove(0);
         }
-        self.watch(now, now - began, &did, same, rights, &mut said);
+        self.watch(now, now - began, &activity, same, rights, &mut moves);
         match self.trial.take() {
-            Some(trial) => self.go_on(trial, now, now - began, &did, same, rights, &mut said),
-            None => self.begin(now, seen, rights, &mut said),
+            Some(trial) => self.go_on(trial, now, now - began, &activity, same, rights, &mut moves),
+            None => self.begin(now, seen, rights, &mut moves),
         }
-        // What the negotiator itself changed is no change of conditions, but what was measured before it is over.
-        if said.iter().any(|said| said.done != Move::Watched) {
+        // The negotiator's own changes are not changes of conditions, but they invalidate earlier
+        // measurements.
+        if moves.iter().any(|entry| entry.done != Move::Watched) {
             self.conditions.deals = self.others_deals(rights);
             self.history.clear();
         }
-        said
+        moves
     }
 
-    /// Deals that are not of the trial under way.
+    /// Deals other than that of the trial in progress.
     fn others_deals(&self, rights: &Rights) -> Vec<u64> {
         let own = self.trial.as_ref().and_then(|trial| trial.deal);
         rights.deals().keys().copied().filter(|deal| Some(*deal) != own).collect()
@@ -390,8 +403,8 @@ impl State {
         }
     }
 
-    /// Exchanges that somebody ended, and units that negotiate no more.
-    fn forget(&mut self, now: Time, seen: &Seen, rights: &mut Rights, said: &mut Vec<Negotiation>) {
+    /// Drops exchanges that a unit ended, and those of units that no longer negotiate.
+    fn forget(&mut self, now: Time, seen: &Seen, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
         let all: Vec<Trial> = self.trial.take().into_iter().chain(core::mem::take(&mut self.kept)).collect();
         for mut trial in all {
             let in_force = trial.deal.is_none_or(|deal| rights.deals().contains_key(&deal));
@@ -402,32 +415,32 @@ impl State {
                 (true, true) => self.trial = Some(trial),
                 (false, _) => {
                     self.risk(&mut trial);
-                    self.fail(&trial, now, Why::Ended, said);
+                    self.fail(&trial, now, Why::Ended, moves);
                 }
-                (true, false) => self.undo(trial, now, Why::Withdrawn, rights, said),
+                (true, false) => self.undo(trial, now, Why::Withdrawn, rights, moves),
             }
         }
         self.rests.retain(|pair, _| pair.units.iter().all(|unit| seen.negotiates(*unit)));
         self.accounts.retain(|unit, _| seen.negotiates(*unit));
     }
 
-    /// What kept exchanges do.
+    /// Measures kept exchanges, and undoes those by which a side loses.
     fn watch(
         &mut self,
         now: Time,
         elapsed: Time,
-        did: &BTreeMap<UnitId, Did>,
+        activity: &BTreeMap<UnitId, Activity>,
         same: bool,
         rights: &mut Rights,
-        said: &mut Vec<Negotiation>,
+        moves: &mut Vec<Negotiation>,
     ) {
         for mut trial in core::mem::take(&mut self.kept) {
             if !same {
-                // Not at once: who comes and goes all the time would end all exchanges.
+                // Not at once: otherwise a unit that comes and goes would end all exchanges.
                 trial.check_at =
                     trial.check_at.min(now.max(trial.check_at.saturating_sub(trial.check_ns - CHECK_NS / 4)));
             }
-            let progress = progress(&trial, did);
+            let progress = progress(&trial, activity);
             trial.passed(elapsed, progress, self.cpus);
             add(&mut trial.with, progress);
             let lost = (0..2).find(|side| {
@@ -437,36 +450,36 @@ impl State {
             });
             if let Some(side) = lost {
                 let why = Why::Lost { unit: trial.pair.units[side] };
-                self.undo(trial, now, why, rights, said);
+                self.undo(trial, now, why, rights, moves);
                 continue;
             }
             if trial.with[0].n() >= MEASURE {
                 self.account(&mut trial);
-                said.push(self.entry(&trial, Move::Watched));
+                moves.push(self.entry(&trial, Move::Watched));
                 trial.with = [Sample::default(); 2];
             }
             self.kept.push(trial);
         }
     }
 
-    /// The trial under way, after a window.
-    #[expect(clippy::too_many_arguments, reason = "one look's facts, and what is done about them")]
+    /// Continues the trial in progress after a window.
+    #[expect(clippy::too_many_arguments, reason = "one window's measurements, and where results go")]
     fn go_on(
         &mut self,
         mut trial: Trial,
         now: Time,
         elapsed: Time,
-        did: &BTreeMap<UnitId, Did>,
+        activity: &BTreeMap<UnitId, Activity>,
         same: bool,
         rights: &mut Rights,
-        said: &mut Vec<Negotiation>,
+        moves: &mut Vec<Negotiation>,
     ) {
-        let progress = progress(&trial, did);
+        let progress = progress(&trial, activity);
         if trial.deal.is_some() {
             trial.passed(elapsed, progress, self.cpus);
         }
         if !same {
-            return self.undo(trial, now, Why::Changed, rights, said);
+            return self.undo(trial, now, Why::Changed, rights, moves);
         }
         if trial.settle > 0 {
             trial.settle -= 1;
@@ -480,43 +493,43 @@ impl State {
                 return;
             }
             let level = trial.level;
-            return self.strike(trial, level, now, rights, said);
+            return self.strike(trial, level, now, rights, moves);
         };
         add(&mut trial.with, progress);
         if let Some(side) = (0..2).find(|side| trial.far_below(*side, progress[*side])) {
             let unit = trial.pair.units[side];
-            return self.smaller(trial, now, Why::Lost { unit }, rights, said);
+            return self.smaller(trial, now, Why::Lost { unit }, rights, moves);
         }
         if trial.with[0].n() < MEASURE {
             self.trial = Some(trial);
             return;
         }
-        self.judge(trial, now, rights, said);
+        self.judge(trial, now, rights, moves);
     }
 
-    /// Whether a level is good.
-    fn judge(&mut self, mut trial: Trial, now: Time, rights: &mut Rights, said: &mut Vec<Negotiation>) {
+    /// Decides whether a level is good.
+    fn judge(&mut self, mut trial: Trial, now: Time, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
         let signs = |before: &[Sample; 2]| [0, 1].map(|side| before[side].sign(&trial.with[side]));
         let from_none = signs(&trial.without);
         let from_good = trial.good.map(|good| signs(&good.with));
         let lost = |signs: [Sign; 2]| (0..2).find(|side| signs[*side] == Sign::Less);
         if let Some(side) = lost(from_none).or(from_good.and_then(lost)) {
             let unit = trial.pair.units[side];
-            return self.smaller(trial, now, Why::Lost { unit }, rights, said);
+            return self.smaller(trial, now, Why::Lost { unit }, rights, moves);
         }
         let both = from_none == [Sign::More; 2];
         if both && from_good.is_none_or(|signs| signs.contains(&Sign::More)) {
             self.account(&mut trial);
-            // What was measured is known; what a trial might have cost counts all the same.
+            // The measured part of the doubt is settled; what the trial might have cost still counts.
             for (unit, (_, ns)) in trial.pair.units.into_iter().zip(core::mem::take(&mut trial.unsure)) {
                 self.accounts.entry(unit).or_default().risked_ns += ns;
             }
             trial.doubt = Default::default();
             trial.good = Some(Good { level: trial.level, with: trial.with });
-            said.push(self.entry(&trial, Move::Good));
+            moves.push(self.entry(&trial, Move::Good));
             return match trial.next() {
-                Some(next) => self.strike(trial, next, now, rights, said),
-                None => self.keep(trial, now, said),
+                Some(next) => self.strike(trial, next, now, rights, moves),
+                None => self.keep(trial, now, moves),
             };
         }
         if trial.with[0].n() < MEASURE_MAX {
@@ -526,48 +539,49 @@ impl State {
         if trial.good.is_none() && !trial.again && trial.level < BLIND_MAX {
             self.account(&mut trial);
             self.risk(&mut trial);
-            said.push(self.entry(&trial, Move::Left { why: Why::NoGain }));
+            moves.push(self.entry(&trial, Move::Left { why: Why::NoGain }));
             let next = trial.level * 2;
-            return self.strike(trial, next, now, rights, said);
+            return self.strike(trial, next, now, rights, moves);
         }
-        self.smaller(trial, now, Why::NoGain, rights, said);
+        self.smaller(trial, now, Why::NoGain, rights, moves);
     }
 
-    /// A level was not good: back to the one that was, or to half of what was kept; else it is over.
+    /// Retreats from a level that was not good: to the last good one, or to half of what was kept. Otherwise
+    /// ends the trial.
     fn smaller(
         &mut self,
         mut trial: Trial,
         now: Time,
         why: Why,
         rights: &mut Rights,
-        said: &mut Vec<Negotiation>,
+        moves: &mut Vec<Negotiation>,
     ) {
         if let Some(good) = trial.good {
             self.account(&mut trial);
             self.risk(&mut trial);
-            said.push(self.entry(&trial, Move::Left { why }));
+            moves.push(self.entry(&trial, Move::Left { why }));
             trial.ceiling = Some(trial.level);
             let next = trial.next().unwrap_or(good.level);
-            return self.strike(trial, next, now, rights, said);
+            return self.strike(trial, next, now, rights, moves);
         }
         if trial.again && trial.level / 2 >= FIRST {
             self.account(&mut trial);
             self.risk(&mut trial);
-            said.push(self.entry(&trial, Move::Left { why }));
+            moves.push(self.entry(&trial, Move::Left { why }));
             let next = trial.level / 2;
-            return self.strike(trial, next, now, rights, said);
+            return self.strike(trial, next, now, rights, moves);
         }
-        self.undo(trial, now, why, rights, said);
+        self.undo(trial, now, why, rights, moves);
     }
 
-    /// Another level is in force from now on.
+    /// Puts another level into force.
     fn strike(
         &mut self,
         mut trial: Trial,
         level: u64,
         now: Time,
         rights: &mut Rights,
-        said: &mut Vec<Negotiation>,
+        moves: &mut Vec<Negotiation>,
     ) {
         if let Some(deal) = trial.deal.take() {
             rights.end(deal);
@@ -575,34 +589,34 @@ impl State {
         trial.block_ns = 0;
         let pair = trial.pair;
         let has = |unit: UnitId, resource: Resource| {
-            let (lent, _) = rights.lent_and_got(unit, resource);
+            let (lent, _) = rights.lent_and_borrowed(unit, resource);
             rights.tickets(unit, resource).saturating_sub(lent)
         };
         let smaller = |resource: Resource| has(pair.units[0], resource).min(has(pair.units[1], resource));
-        // A level is in thousandths. What the one gets, the other gives.
+        // A level is in thousandths. What one side gets, the other gives.
         let given = [pair.gets[1], pair.gets[0]]
             .map(|resource| (resource, times(level * 1_000, smaller(resource)).max(1)));
         trial.offers = given.map(|(resource, tickets)| Offer::tickets(resource, tickets));
-        trial.parts = [0, 1].map(|side| {
+        trial.fractions = [0, 1].map(|side| {
             let (resource, tickets) = given[side];
-            part(tickets, has(pair.units[side], resource))
+            millionths(tickets, has(pair.units[side], resource))
         });
         (trial.level, trial.settle) = (level, SETTLE);
         match rights.strike(now, bids(pair, trial.offers)) {
             Ok(deal) => trial.deal = Some(deal),
-            Err(refused) => return self.fail(&trial, now, Why::Refused { refused }, said),
+            Err(refused) => return self.fail(&trial, now, Why::Refused { refused }, moves),
         }
         if let Some(good) = trial.good.filter(|good| good.level == level) {
             trial.with = good.with;
-            return self.keep(trial, now, said);
+            return self.keep(trial, now, moves);
         }
         trial.with = [Sample::default(); 2];
-        said.push(self.entry(&trial, Move::Tried));
+        moves.push(self.entry(&trial, Move::Tried));
         self.trial = Some(trial);
     }
 
-    fn keep(&mut self, mut trial: Trial, now: Time, said: &mut Vec<Negotiation>) {
-        said.push(self.entry(&trial, Move::Kept));
+    fn keep(&mut self, mut trial: Trial, now: Time, moves: &mut Vec<Negotiation>) {
+        moves.push(self.entry(&trial, Move::Kept));
         trial.check_ns = if trial.again { (trial.check_ns * 2).min(CHECK_MAX_NS) } else { CHECK_NS };
         trial.check_at = now.saturating_add(trial.check_ns);
         trial.with = [Sample::default(); 2];
@@ -616,18 +630,18 @@ impl State {
         now: Time,
         why: Why,
         rights: &mut Rights,
-        said: &mut Vec<Negotiation>,
+        moves: &mut Vec<Negotiation>,
     ) {
         self.account(&mut trial);
         self.risk(&mut trial);
         if let Some(deal) = trial.deal {
             rights.end(deal);
         }
-        self.fail(&trial, now, why, said);
+        self.fail(&trial, now, why, moves);
     }
 
-    /// A pair rests after a failure.
-    fn fail(&mut self, trial: &Trial, now: Time, why: Why, said: &mut Vec<Negotiation>) {
+    /// Ends a failed trial and has the pair back off.
+    fn fail(&mut self, trial: &Trial, now: Time, why: Why, moves: &mut Vec<Negotiation>) {
         let rest = self.rests.entry(trial.pair).or_default();
         if !matches!(why, Why::Changed) {
             rest.failures += 1;
@@ -635,10 +649,10 @@ impl State {
         let longer = rest.failures.saturating_sub(1).min(10);
         rest.until = now.saturating_add((REST_NS << longer).min(REST_MAX_NS));
         self.history.clear();
-        said.push(self.entry(trial, Move::Undone { why }));
+        moves.push(self.entry(trial, Move::Undone { why }));
     }
 
-    /// The exchange was not found good: what may have been lost since it was, or began, counts.
+    /// Charges what may have been lost since the exchange began or was last found good.
     fn risk(&mut self, trial: &mut Trial) {
         let (unsure, doubt) = (core::mem::take(&mut trial.unsure), core::mem::take(&mut trial.doubt));
         let units = trial.pair.units;
@@ -649,7 +663,7 @@ impl State {
         }
     }
 
-    /// What was measured to have been gained or lost.
+    /// Books measured gains and losses.
     fn account(&mut self, trial: &mut Trial) {
         let time = core::mem::take(&mut trial.block_ns);
         for side in 0..2 {
@@ -686,16 +700,16 @@ impl State {
         }
     }
 
-    /// What is tried next: an exchange that is due to be tried again, else a new one.
-    fn begin(&mut self, now: Time, seen: &Seen, rights: &mut Rights, said: &mut Vec<Negotiation>) {
+    /// Starts the next trial: of a kept exchange that is due, else of a new pair.
+    fn begin(&mut self, now: Time, seen: &Seen, rights: &mut Rights, moves: &mut Vec<Negotiation>) {
         if let Some(at) = self.kept.iter().position(|trial| trial.check_at <= now) {
             let mut trial = self.kept.remove(at);
-            said.push(self.entry(&trial, Move::Suspended));
+            moves.push(self.entry(&trial, Move::Suspended));
             if let Some(deal) = trial.deal.take() {
                 rights.end(deal);
             }
             self.account(&mut trial);
-            // Whether it was good until now is what is asked.
+            // The retrial decides whether it was good until now.
             let doubt = core::mem::take(&mut trial.unsure);
             self.trial = Some(Trial {
                 doubt,
@@ -716,7 +730,8 @@ impl State {
         let Some(pair) = self.proposal(now, seen) else { return };
         let without = pair.units.map(|unit| {
             let mut sample = Sample::default();
-            self.history.iter().filter_map(|did| did.get(&unit)).for_each(|did| sample.add(did.progress));
+            let windows = self.history.iter().filter_map(|window| window.get(&unit));
+            windows.for_each(|activity| sample.add(activity.progress));
             sample
         });
         self.last += 1;
@@ -732,27 +747,28 @@ impl State {
             without,
             with: [Sample::default(); 2],
             settle: 0,
-            parts: [0; 2],
+            fractions: [0; 2],
             unsure: Default::default(),
             doubt: Default::default(),
             block_ns: 0,
             check_at: 0,
             check_ns: 0,
         };
-        self.strike(trial, FIRST, now, rights, said);
+        self.strike(trial, FIRST, now, rights, moves);
     }
 
-    /// The pair whose wants differ most.
+    /// The pair whose wants differ most, if any.
     fn proposal(&self, now: Time, seen: &Seen) -> Option<Pair> {
         let mut levels: BTreeMap<Option<UnitId>, Vec<(UnitId, [u64; TRADED.len()])>> = BTreeMap::new();
         for unit in seen.units.iter().filter(|unit| self.may_try(unit, now)) {
-            let did: Vec<&Did> = self.history.iter().filter_map(|did| did.get(&unit.unit)).collect();
-            if did.len() < MEASURE as usize || did.iter().all(|did| did.progress == 0) {
+            let windows: Vec<&Activity> =
+                self.history.iter().filter_map(|window| window.get(&unit.unit)).collect();
+            if windows.len() < MEASURE as usize || windows.iter().all(|activity| activity.progress == 0) {
                 continue;
             }
             let mut wants = [0; TRADED.len()];
             for (at, want) in wants.iter_mut().enumerate() {
-                *want = did.iter().map(|did| did.wants[at]).sum::<u64>() / did.len() as u64;
+                *want = windows.iter().map(|activity| activity.wants[at]).sum::<u64>() / windows.len() as u64;
             }
             levels.entry(unit.parent).or_default().push((unit.unit, wants));
         }
@@ -789,7 +805,7 @@ impl State {
 }
 
 impl Trial {
-    /// The level that is tried after a good one: twice as large, or half-way to one that was not good.
+    /// The level to try after a good one: twice as large, or half-way to one that was not good.
     fn next(&self) -> Option<u64> {
         let good = self.good?.level;
         let next = match self.ceiling {
@@ -801,28 +817,31 @@ impl Trial {
         Some(next.min(LARGEST)).filter(|next| *next >= good + FIRST)
     }
 
-    /// So much time passed with the exchange. Who holds a part less, and has so much progress, would have no more than that over
-    /// the rest without it, as long as progress is concave. Nor would it have more than `cpus`, in millionths of one.
+    /// Accounts for time with the exchange. A unit that holds the fraction p less and makes some progress
+    /// would, without the exchange, make at most progress / (1 - p), as long as progress is concave; and at
+    /// most `cpus`, in millionths of a CPU.
     fn passed(&mut self, elapsed: Time, progress: [u64; 2], cpus: u64) {
         self.block_ns += elapsed;
         for (side, progress) in progress.into_iter().enumerate() {
-            let time = times(self.parts[side], elapsed);
-            let would = part(progress, MILLION.saturating_sub(self.parts[side]).max(1));
+            let time = times(self.fractions[side], elapsed);
+            let would = millionths(progress, MILLION.saturating_sub(self.fractions[side]).max(1));
             self.unsure[side].0 += time;
             let less = times(would.max(self.without[side].mean()), time);
             self.unsure[side].1 += less.min(times(cpus.saturating_sub(progress), elapsed));
         }
     }
 
-    /// Whether a side's progress in a window is so far below what it could at least have that nothing more need be measured.
+    /// Whether a side's progress in a window is so far below the least that it could have that measuring on
+    /// is pointless.
     fn far_below(&self, side: usize, progress: u64) -> bool {
         let (mean, spread) = (self.without[side].mean(), self.without[side].spread());
-        let left = times(mean, MILLION - self.parts[side]);
+        let left = times(mean, MILLION - self.fractions[side]);
         progress.saturating_add(3 * spread).saturating_add(mean / 200) < left
     }
 }
 
-/// The units that wait more for the one resource than for the other, and want it; those that differ most.
+/// The units that want resource `x` and wait more for it than for `y`, by how much, the largest differences
+/// first.
 fn most(units: &[(UnitId, [u64; TRADED.len()])], x: usize, y: usize) -> Vec<(UnitId, u64)> {
     let more = |(unit, wants): &(UnitId, [u64; TRADED.len()])| {
         let by = wants[x].checked_sub(wants[y]).filter(|by| *by > 0 && wants[x] >= WANT_MIN)?;
@@ -834,21 +853,22 @@ fn most(units: &[(UnitId, [u64; TRADED.len()])], x: usize, y: usize) -> Vec<(Uni
     all
 }
 
-/// What each unit that negotiates did between two looks, and who was busy at all.
-fn did(before: &[Facts], now: &[Facts]) -> (BTreeMap<UnitId, Did>, Vec<UnitId>) {
+/// The activity of each negotiating unit between two samples, and all busy units.
+fn activities(before: &[Facts], now: &[Facts]) -> (BTreeMap<UnitId, Activity>, Vec<UnitId>) {
     let earlier: BTreeMap<UnitId, &Facts> = before.iter().map(|facts| (facts.unit, facts)).collect();
     let (mut all, mut busy) = (BTreeMap::new(), vec![]);
     for facts in now {
         let Some(before) = earlier.get(&facts.unit) else { continue };
         let elapsed = facts.at.saturating_sub(before.at);
-        let progress = part(facts.used_ns.saturating_sub(before.used_ns), elapsed);
-        let wants = [0, 1, 2]
-            .map(|at| part(facts.waited_ns[at].saturating_sub(before.waited_ns[at]), elapsed).min(MILLION));
+        let progress = millionths(facts.used_ns.saturating_sub(before.used_ns), elapsed);
+        let wants = [0, 1, 2].map(|at| {
+            millionths(facts.waited_ns[at].saturating_sub(before.waited_ns[at]), elapsed).min(MILLION)
+        });
         if progress + wants.iter().sum::<u64>() >= MILLION / 100 {
             busy.push(facts.unit);
         }
         if facts.negotiates && elapsed > 0 {
-            all.insert(facts.unit, Did { progress, wants });
+            all.insert(facts.unit, Activity { progress, wants });
         }
     }
     (all, busy)
@@ -860,17 +880,17 @@ fn add(samples: &mut [Sample; 2], progress: [u64; 2]) {
     }
 }
 
-fn progress(trial: &Trial, did: &BTreeMap<UnitId, Did>) -> [u64; 2] {
-    trial.pair.units.map(|unit| did.get(&unit).map_or(0, |did| did.progress))
+fn progress(trial: &Trial, activity: &BTreeMap<UnitId, Activity>) -> [u64; 2] {
+    trial.pair.units.map(|unit| activity.get(&unit).map_or(0, |activity| activity.progress))
 }
 
-/// A part of a whole, in millionths; 0 of nothing.
-fn part(of: u64, whole: u64) -> u64 {
-    let part = (u128::from(of) * u128::from(MILLION)).checked_div(u128::from(whole)).unwrap_or(0);
+/// `amount / whole` in millionths; 0 if `whole` is 0.
+fn millionths(amount: u64, whole: u64) -> u64 {
+    let part = (u128::from(amount) * u128::from(MILLION)).checked_div(u128::from(whole)).unwrap_or(0);
     u64::try_from(part).unwrap_or(u64::MAX)
 }
 
-/// So many millionths of something.
+/// `of` times `millionths`.
 fn times(millionths: u64, of: u64) -> u64 {
     part_of(of, millionths, MILLION)
 }

@@ -5,26 +5,26 @@ use proptest::prelude::*;
 
 const WINDOW: u64 = WINDOW_NS;
 
-/// How a unit gets on with the parts that it holds. All are concave, and nothing of nothing.
+/// How a unit's progress depends on its parts. All are concave, and 0 at 0.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// One thing after the other: so much time at each resource.
+    /// Sequential: time at each resource in turn.
     InTurn,
-    /// All at once: as fast as the slowest.
+    /// Parallel: as fast as the slowest resource.
     AtOnce,
-    /// Each helps by itself.
+    /// Additive.
     Apart,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Nature {
     kind: Kind,
-    /// What a unit of work needs of each resource.
+    /// The cost of a unit of work at each resource.
     needs: [u64; 3],
 }
 
 impl Nature {
-    /// Millionths of a CPU, of parts in millionths.
+    /// Progress in millionths of a CPU, given parts in millionths.
     fn progress(self, parts: [u64; 3]) -> u64 {
         let time = |at: usize| self.needs[at] * MILLION * 1_000 / parts[at].max(1);
         match self.kind {
@@ -34,7 +34,7 @@ impl Nature {
         }
     }
 
-    /// Millionths of a window.
+    /// Wants in millionths of a window.
     fn wants(self, parts: [u64; 3]) -> [u64; 3] {
         let time = |at: usize| self.needs[at] * MILLION / parts[at].max(1);
         let all = 100 + time(0) + time(1) + time(2);
@@ -42,11 +42,11 @@ impl Nature {
     }
 }
 
-/// Units with tickets, and their counts.
+/// Simulated units with tickets and counters.
 struct World {
     rights: Rights,
     natures: Vec<Nature>,
-    /// Each window's progress is off by up to so many thousandths.
+    /// Amplitude of the noise of a window's progress, in thousandths.
     noise: u64,
     seed: u64,
     facts: Vec<Facts>,
@@ -85,9 +85,9 @@ impl World {
     fn counting(&self, unit: usize, traded: bool) -> [u64; 3] {
         let id = self.facts[unit].unit;
         TRADED.map(|resource| {
-            let (lent, got) = self.rights.lent_and_got(id, resource);
+            let (lent, borrowed) = self.rights.lent_and_borrowed(id, resource);
             let own = self.rights.tickets(id, resource);
-            if traded { own + got - lent } else { own }
+            if traded { own + borrowed - lent } else { own }
         })
     }
 
@@ -96,17 +96,17 @@ impl World {
         [0, 1, 2].map(|at| all.iter().map(|tickets| tickets[at]).sum())
     }
 
-    /// What a unit does with the tickets that it has, or would with its own.
+    /// A unit's progress with the tickets that it has, or with its own only.
     fn progress(&self, unit: usize, traded: bool) -> u64 {
         self.natures[unit].progress(self.parts(unit, traded))
     }
 
     fn parts(&self, unit: usize, traded: bool) -> [u64; 3] {
         let (all, has) = (self.all, self.counting(unit, traded));
-        [0, 1, 2].map(|at| part(has[at], all[at]))
+        [0, 1, 2].map(|at| millionths(has[at], all[at]))
     }
 
-    /// A window passes.
+    /// Advances by a window.
     fn pass(&mut self) {
         self.now += WINDOW;
         for unit in 0..self.facts.len() {
@@ -121,24 +121,24 @@ impl World {
         }
     }
 
-    fn look(&mut self, state: &mut State) -> Vec<Negotiation> {
-        // Nobody does more than one CPU can, and is measured so to what noise adds.
+    fn observe(&mut self, negotiator: &mut Negotiator) -> Vec<Negotiation> {
+        // No unit exceeds one CPU, apart from noise.
         let cpus = MILLION * (1_000 + self.noise) / 1_000;
         let seen = Seen { units: self.facts.clone(), held: [true; 3], cpus };
-        let said = state.look(self.now, &seen, &mut self.rights);
+        let moves = negotiator.observe(self.now, &seen, &mut self.rights);
         let _ = self.rights.settle(self.now);
-        said
+        moves
     }
 }
 
-/// What may have been lost of a unit and was not counted yet.
-fn open_risk(state: &State, unit: UnitId) -> u64 {
-    let all = state.trial.iter().chain(&state.kept);
-    let of = |trial: &Trial| {
+/// A unit's open risk, not yet charged to its account.
+fn open_risk(negotiator: &Negotiator, unit: UnitId) -> u64 {
+    let all = negotiator.trial.iter().chain(&negotiator.kept);
+    let risk_in = |trial: &Trial| {
         let at = trial.pair.units.iter().position(|other| *other == unit);
         at.map_or(0, |at| trial.unsure[at].1 + trial.doubt[at].1)
     };
-    all.map(of).sum()
+    all.map(risk_in).sum()
 }
 
 fn nature() -> impl Strategy<Value = Nature> {
@@ -147,7 +147,8 @@ fn nature() -> impl Strategy<Value = Nature> {
     (kind, [need.clone(), need.clone(), need]).prop_map(|(kind, needs)| Nature { kind, needs })
 }
 
-/// One market, whose units may change once: what is promised holds at every window. How many exchanges were kept.
+/// A market whose units may change once: checks the promises at every window. Returns the number of kept
+/// exchanges.
 fn market(
     natures: Vec<Nature>,
     tickets: &[[u64; 3]],
@@ -157,13 +158,13 @@ fn market(
     windows: usize,
 ) -> usize {
     let mut world = World::new(natures, tickets, noise, seed);
-    let mut state = State::default();
+    let mut negotiator = Negotiator::default();
     let mut kept = 0;
     let mut short = vec![0u64; world.facts.len()];
-    // A loss within what a window's measure is off by cannot be told from none.
+    // A loss within the noise of a window cannot be detected.
     let mut hidden = vec![0u64; world.facts.len()];
     let mut changed = 0;
-    let _ = world.look(&mut state);
+    let _ = world.observe(&mut negotiator);
     for window in 1..windows {
         for (_, unit, nature) in changes.iter().filter(|(at, ..)| *at == window) {
             let unit = unit % world.facts.len();
@@ -176,25 +177,25 @@ fn market(
             *hidden += times(without, WINDOW) * noise / 1_000;
         }
         world.pass();
-        let said = world.look(&mut state);
+        let moves = world.observe(&mut negotiator);
         assert_eq!(world.totals(), world.all, "tickets are conserved");
-        for said in said.iter().filter(|said| said.done == Move::Kept) {
+        for entry in moves.iter().filter(|entry| entry.done == Move::Kept) {
             kept += 1;
-            for side in said.sides {
+            for side in entry.sides {
                 let at = world.facts.iter().position(|facts| facts.unit == side.unit).unwrap();
                 let (with, without) = (world.progress(at, true), world.progress(at, false));
-                // What changed while it was tried, the next check finds.
+                // A change during a trial is found by the next check only.
                 let long_ago = changed == 0 || window - changed > 100;
                 let margin = without * noise / 1_000;
-                assert!(!long_ago || with + margin >= without, "{with} of {without}: {said:?}");
+                assert!(!long_ago || with + margin >= without, "{with} of {without}: {entry:?}");
             }
         }
         for (unit, (short, hidden)) in short.iter().zip(&hidden).enumerate() {
             let id = world.facts[unit].unit;
             assert!((0..3).all(|at| world.counting(unit, true)[at] >= 1));
-            let account = state.accounts.get(&id).copied().unwrap_or_default();
-            let risked = account.risked_ns + open_risk(&state, id);
-            // Of each window a unit of the last place.
+            let account = negotiator.accounts.get(&id).copied().unwrap_or_default();
+            let risked = account.risked_ns + open_risk(&negotiator, id);
+            // One unit of rounding per window.
             let rounding = window as u64 * WINDOW / MILLION * 8;
             assert!(
                 *short <= risked + rounding + hidden,
@@ -208,8 +209,8 @@ fn market(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
-    /// Nobody has less than it would have without trade by more than was risked; tickets are conserved; what is kept is in
-    /// both sides' favour.
+    /// No unit falls behind its progress without trade by more than was risked; tickets are conserved; kept
+    /// exchanges benefit both sides.
     #[test]
     fn nobody_loses_more_than_was_risked(
         natures in proptest::collection::vec(nature(), 2..5),
@@ -225,7 +226,7 @@ proptest! {
     }
 }
 
-/// One computes and one reads, as in section 5.5, beside one of each.
+/// Two units that compute and two that read, as in section 5.5.
 fn two_and_two(noise: u64) -> World {
     let computes = Nature { kind: Kind::InTurn, needs: [100, 0, 0] };
     let reads = Nature { kind: Kind::InTurn, needs: [5, 0, 100] };
@@ -234,76 +235,77 @@ fn two_and_two(noise: u64) -> World {
 
 #[test]
 fn the_one_that_computes_and_the_one_that_reads_find_each_other() {
-    let (mut world, mut state) = (two_and_two(0), State::default());
+    let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     let before: Vec<u64> = (0..4).map(|unit| world.progress(unit, false)).collect();
-    let _ = world.look(&mut state);
-    let mut said = Vec::new();
+    let _ = world.observe(&mut negotiator);
+    let mut moves = Vec::new();
     for _ in 0..100 {
         world.pass();
-        said.extend(world.look(&mut state));
+        moves.extend(world.observe(&mut negotiator));
     }
-    let kept: Vec<_> = said.iter().filter(|said| said.done == Move::Kept).collect();
-    assert_eq!(kept.len(), 2, "two pairs: {said:?}");
+    let kept: Vec<_> = moves.iter().filter(|entry| entry.done == Move::Kept).collect();
+    assert_eq!(kept.len(), 2, "two pairs: {moves:?}");
     for (unit, before) in before.into_iter().enumerate() {
         assert!(world.progress(unit, true) > before * 11 / 10, "unit {unit} gains a tenth at least");
     }
-    // Tried from small to large.
+    // Levels grow.
     let levels: Vec<u64> =
-        said.iter().filter(|said| said.done == Move::Tried).map(|said| said.level).collect();
+        moves.iter().filter(|entry| entry.done == Move::Tried).map(|entry| entry.level).collect();
     assert_eq!(levels[..2], [100, 200]);
 }
 
-/// In 100 windows the side that computes uses nine tenths of a CPU with the exchange, and gives four fifths of its disk tickets. If it
-/// lived by the disk, it would have 4.5 CPUs without: the machine has one, so it would have a tenth of one more at most.
+/// In 100 windows the computing side uses 0.9 of a CPU with the exchange, and gives 4/5 of its disk tickets.
+/// If it depended on the disk alone, it would use 4.5 CPUs without: the machine has one, so it could gain at
+/// most another 0.1.
 #[test]
 fn what_a_trial_may_cost_is_no_more_than_the_machine_has() {
-    let (mut world, mut state) = (two_and_two(0), State::default());
-    let _ = world.look(&mut state);
+    let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
+    let _ = world.observe(&mut negotiator);
     for _ in 0..6 {
         world.pass();
-        let _ = world.look(&mut state);
+        let _ = world.observe(&mut negotiator);
     }
-    let mut trial = state.trial.unwrap();
-    (trial.parts, trial.unsure) = ([800_000, 0], Default::default());
+    let mut trial = negotiator.trial.unwrap();
+    (trial.fractions, trial.unsure) = ([800_000, 0], Default::default());
     trial.passed(100 * WINDOW, [900_000, 500_000], MILLION);
     assert_eq!(trial.unsure, [(80 * WINDOW, 10 * WINDOW), (0, 0)]);
-    // On eight CPUs it could have that, and four fifths of it are at stake.
+    // On eight CPUs that would be possible, and 4/5 of it are at risk.
     trial.unsure = Default::default();
     trial.passed(100 * WINDOW, [900_000, 500_000], 8 * MILLION);
     assert_eq!(trial.unsure[0], (80 * WINDOW, 360 * WINDOW));
 }
 
-/// The exchange ends when one side wants no more what it got.
+/// The exchange ends when a side no longer benefits.
 #[test]
 fn a_side_that_loses_ends_it_and_the_pair_rests_longer_each_time() {
-    let (mut world, mut state) = (two_and_two(0), State::default());
+    let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     world.facts[2].negotiates = false;
     world.facts[3].negotiates = false;
-    let _ = world.look(&mut state);
-    let pass = |world: &mut World, state: &mut State, windows: usize| {
-        let mut said = Vec::new();
+    let _ = world.observe(&mut negotiator);
+    let pass = |world: &mut World, negotiator: &mut Negotiator, windows: usize| {
+        let mut moves = Vec::new();
         for _ in 0..windows {
             world.pass();
-            said.extend(world.look(state));
+            moves.extend(world.observe(negotiator));
         }
-        said
+        moves
     };
-    let said = pass(&mut world, &mut state, 60);
-    assert!(said.iter().any(|said| said.done == Move::Kept));
+    let moves = pass(&mut world, &mut negotiator, 60);
+    assert!(moves.iter().any(|entry| entry.done == Move::Kept));
     assert_eq!(world.rights.deals().len(), 1);
-    // The one that computed reads from now on.
+    // The computing unit reads from now on.
     world.natures[0] = Nature { kind: Kind::InTurn, needs: [5, 0, 100] };
-    let said = pass(&mut world, &mut state, 8);
+    let moves = pass(&mut world, &mut negotiator, 8);
     let lost = Why::Lost { unit: world.facts[0].unit };
-    assert!(said.iter().any(|said| said.done == Move::Undone { why: lost }), "{said:?}");
+    assert!(moves.iter().any(|entry| entry.done == Move::Undone { why: lost }), "{moves:?}");
     assert!(world.rights.deals().is_empty());
-    assert_eq!(state.rests.values().map(|rest| rest.failures).collect::<Vec<_>>(), [1]);
+    assert_eq!(negotiator.rests.values().map(|rest| rest.failures).collect::<Vec<_>>(), [1]);
 }
 
-/// What units offered themselves stays as it is, and is not served by what the negotiator offers.
+/// Units' own offers stay as they are, and the negotiator's offers do not serve them.
 #[test]
 fn offers_of_units_are_left_alone() {
-    let (mut world, mut state) = (two_and_two(0), State::default());
+    let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     let [one, other] = [world.facts[1].unit, world.facts[0].unit];
     let bid = Bid {
         by: one,
@@ -315,37 +317,37 @@ fn offers_of_units_are_left_alone() {
         bound: false,
     };
     world.rights.apply(Change::Offer { bid }).unwrap();
-    let _ = world.look(&mut state);
+    let _ = world.observe(&mut negotiator);
     for _ in 0..60 {
         world.pass();
-        let _ = world.look(&mut state);
+        let _ = world.observe(&mut negotiator);
         assert_eq!(world.rights.offers().values().copied().collect::<Vec<_>>(), [bid]);
     }
-    assert!(!state.kept.is_empty());
+    assert!(!negotiator.kept.is_empty());
 }
 
-/// Somebody who ends an exchange, or says that a unit negotiates no more, is heard.
+/// An exchange ended by a unit is not made again at once, and a unit that stops negotiating is left alone.
 #[test]
 fn an_exchange_that_somebody_ended_is_not_made_again_at_once() {
-    let (mut world, mut state) = (two_and_two(0), State::default());
-    let _ = world.look(&mut state);
+    let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
+    let _ = world.observe(&mut negotiator);
     for _ in 0..6 {
         world.pass();
-        let _ = world.look(&mut state);
+        let _ = world.observe(&mut negotiator);
     }
     let number = *world.rights.deals().keys().next().unwrap();
-    let pair = state.trial.as_ref().unwrap().pair;
+    let pair = negotiator.trial.as_ref().unwrap().pair;
     world.rights.apply(Change::Cancel { number }).unwrap();
     world.pass();
-    let said = world.look(&mut state);
-    assert_eq!(said[0].done, Move::Undone { why: Why::Ended });
-    assert!(state.rests[&pair].until > world.now);
+    let moves = world.observe(&mut negotiator);
+    assert_eq!(moves[0].done, Move::Undone { why: Why::Ended });
+    assert!(negotiator.rests[&pair].until > world.now);
     for facts in &mut world.facts {
         facts.negotiates = false;
     }
     for _ in 0..20 {
         world.pass();
-        let _ = world.look(&mut state);
+        let _ = world.observe(&mut negotiator);
     }
-    assert!(world.rights.deals().is_empty() && !state.is_at_work());
+    assert!(world.rights.deals().is_empty() && !negotiator.is_at_work());
 }

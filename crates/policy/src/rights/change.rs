@@ -1,4 +1,21 @@
-//! What may be changed while a contract is in force, and why a change is refused.
+//! The changes of rights that may be made while a contract is in force, and the reasons for refusing one.
+//!
+//! The way of a change, from a client to the plan that makes it:
+//!
+//! 1. The daemon reads a request (`Call::Change`) from the socket: `commonhold/src/daemon/mod.rs`,
+//!    `Daemon::change_rights`.
+//! 2. `tickets::queue` (`daemon/tickets.rs`) resolves unit names and checks whether the caller may make the
+//!    change.
+//! 3. `Session::queue_change` (`daemon/session.rs`) appends it to the queue by `Steward::queue_change`, and
+//!    writes the rights as they will be to the daemon's directory. If the write fails, it removes the change
+//!    and the request fails.
+//! 4. The daemon forces a turn of the loop. `Steward::turn` passes the queue to the policy as
+//!    [`Input::changes`](crate::Input::changes).
+//! 5. `policy::step` calls [`Rights::apply`](super::Rights::apply) for each change, in order, and records it
+//!    in `plan.decisions.rights`, with the reason if it is refused. If the checker rejects the plan, the
+//!    queue stays as it was.
+//! 6. `tickets::outcome` finds the change in the last turn's decisions and answers the client.
+//
 
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -13,103 +30,105 @@ use super::trade::{OFFERS_MAX, OFFERS_OF_UNIT_MAX};
 use super::{Bid, Resumed, TICKETS_MAX};
 use crate::time::Time;
 
-/// A change of soft tickets. They are counted in the currency of the encloser, for one resource.
+/// A change of rights. Soft tickets are of one resource, in the currency of the unit's encloser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// A unit has so many from now on: 1 to [`TICKETS_MAX`].
+    /// Set the number of tickets that a unit has: 1 to [`TICKETS_MAX`].
     Set {
         /// The unit.
         unit: UnitId,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// All that it has then.
+        /// The new number.
         tickets: u64,
     },
-    /// The encloser issues more to a unit. Each of the siblings' tickets is worth less then.
+    /// The encloser issues more tickets to a unit, which devalues those of its siblings (inflation).
     Issue {
         /// The unit.
         unit: UnitId,
-        /// Of what.
+        /// The resource.
         resource: Resource,
         /// How many more.
         tickets: u64,
     },
-    /// The encloser takes some back from a unit.
+    /// The encloser revokes some of a unit's tickets (deflation).
     TakeBack {
         /// The unit.
         unit: UnitId,
-        /// Of what.
+        /// The resource.
         resource: Resource,
         /// How many fewer.
         tickets: u64,
     },
-    /// A unit's tickets of several resources at once: all or none.
+    /// Change a unit's tickets of several resources atomically.
     Several {
         /// The unit.
         unit: UnitId,
-        /// What the numbers mean.
+        /// How the numbers are meant.
         how: How,
-        /// The numbers; nothing of a resource whose tickets stay what they are.
+        /// The numbers; `None` for a resource that does not change.
         tickets: PerResource<Option<u64>>,
     },
-    /// A unit gives some to a sibling.
+    /// A unit gives tickets to a sibling.
     Transfer {
         /// The unit that gives.
         from: UnitId,
-        /// The unit that is given.
+        /// The unit that receives them.
         to: UnitId,
-        /// Of what.
+        /// The resource.
         resource: Resource,
         /// How many.
         tickets: u64,
     },
-    /// Two siblings give each other some, usually of different resources: both or neither (seed 004, section 5.5).
+    /// Two siblings give each other tickets, usually of different resources, atomically (seed 004, section
+    /// 5.5).
     Exchange {
         /// One of them.
         one: UnitId,
         /// The other.
         other: UnitId,
-        /// What the one gives.
+        /// What `one` gives.
         gives: Offer,
-        /// What the other gives for it.
+        /// What `other` gives in return.
         gets: Offer,
     },
-    /// A unit holds so many tickets of another currency than its encloser's, beside its own: 0 to [`TICKETS_MAX`], for each
-    /// resource that is named; all are changed or none. The currency issues them, so all others of it are worth less; nothing
-    /// outside it changes but what the unit has. Of its encloser's currency: as [`Change::Several`] with [`How::Set`].
+    /// Set how many tickets a unit holds of a currency other than its encloser's, beside its own tickets: 0
+    /// to [`TICKETS_MAX`] for each resource named, atomically. The currency issues them, which devalues its
+    /// other tickets; units outside it, the holder excepted, are unaffected. If `of` is the unit's encloser,
+    /// this equals [`Change::Several`] with [`How::Set`].
     Fund {
         /// The unit.
         unit: UnitId,
-        /// The unit whose currency it is; `None`: the base currency.
+        /// The unit that issues the tickets; `None`: the base currency.
         of: Option<UnitId>,
-        /// All that it has of it then by this.
+        /// The number held by this kind of change from now on; exchanges may add to it.
         tickets: PerResource<Option<u64>>,
     },
-    /// A unit offers tickets for those of others. It is served as soon as offers of others fit it ([`super::Trade`]).
+    /// A unit offers an exchange. It is served as soon as offers of other units match ([`super::Trade`]).
     Offer {
-        /// What it offers.
+        /// The offer.
         bid: Bid,
     },
-    /// An offer is taken back, or an exchange ended.
+    /// Withdraw an offer, or end an exchange.
     Cancel {
         /// Its number.
         number: u64,
     },
-    /// An offer stands again, or an exchange is in force again, that an earlier daemon had.
+    /// Restore an offer or an exchange of an earlier daemon.
     Resume {
-        /// The number that it had.
+        /// Its number then.
         number: u64,
-        /// What it is.
+        /// The offer or exchange.
         what: Resumed,
-        /// When.
+        /// The time now.
         at: Time,
     },
 }
 
 impl Change {
-    /// Whose tickets it changes, of what: each once, in the order in which it names them. None of an offer: it changes nothing
-    /// until it is served.
+    /// The units and resources whose tickets change, without duplicates, in the order in which the change
+    /// names them. Empty for an offer, which changes nothing before it is served.
     pub fn about(&self) -> Vec<(UnitId, Resource)> {
         match *self {
             Change::Set { unit, resource, .. }
@@ -123,72 +142,72 @@ impl Change {
             Change::Exchange { one, other, gives, gets } => {
                 let mut resources = vec![gives.resource, gets.resource];
                 resources.dedup();
-                let of = |unit| resources.iter().map(move |resource| (unit, *resource));
-                of(one).chain(of(other)).collect()
+                let each = |unit| resources.iter().map(move |resource| (unit, *resource));
+                each(one).chain(each(other)).collect()
             }
             Change::Offer { .. } | Change::Cancel { .. } | Change::Resume { .. } => Vec::new(),
         }
     }
 }
 
-/// What the numbers of a [`Change::Several`] mean.
+/// How the numbers of a [`Change::Several`] are meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum How {
-    /// All that the unit has then, as in [`Change::Set`].
+    /// The new number, as in [`Change::Set`].
     Set,
-    /// How many more, as in [`Change::Issue`].
+    /// Tickets to add, as in [`Change::Issue`].
     Issue,
-    /// How many fewer, as in [`Change::TakeBack`].
+    /// Tickets to remove, as in [`Change::TakeBack`].
     TakeBack,
 }
 
-/// So much of a resource. As text, in messages too: `disk:300` is 300 soft tickets, `memory:2GiB` and `cpu:25%` are of a
-/// reservation, and so is `cpu:1.5cpus`.
+/// An amount of a resource that is offered or wanted. Its text form, which is also its JSON form: `disk:300`
+/// is 300 soft tickets; `memory:2GiB`, `cpu:25%` and `cpu:1.5cpus` are parts of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Offer {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// How much.
+    /// The amount.
     pub stake: Stake,
 }
 
-/// What is given or wanted of a resource.
+/// Soft tickets, or a part of a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stake {
-    /// So many soft tickets, in the currency of the unit's encloser.
+    /// A number of soft tickets, in the currency of the unit's encloser.
     Tickets(u64),
-    /// So much of what is reserved (hard): in the resource's own measure, or a part of what the unit's encloser is worth.
+    /// A part of a hard reservation: in the resource's own measure, or as a fraction of the encloser's value.
     Hard(Amount),
 }
 
 impl Offer {
-    /// Whether it is nothing.
+    /// Whether the amount is zero.
     pub const fn is_nothing(self) -> bool {
         matches!(self.stake, Stake::Tickets(0) | Stake::Hard(Amount::Part(0) | Amount::Absolute(0)))
     }
 
-    /// So many soft tickets.
+    /// A number of soft tickets.
     pub const fn tickets(resource: Resource, tickets: u64) -> Offer {
         Offer { resource, stake: Stake::Tickets(tickets) }
     }
 
-    /// So much of a reservation.
+    /// A part of a reservation.
     pub const fn hard(resource: Resource, amount: Amount) -> Offer {
         Offer { resource, stake: Stake::Hard(amount) }
     }
 }
 
-/// A text is no amount of a resource that can be offered.
+/// A text does not parse as an [`Offer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "write cpu, memory, disk or bus, a colon, and 1 to {TICKETS_MAX} tickets, such as disk:300, or an amount of what is \
-     reserved, such as memory:2GiB, cpu:1.5cpus or disk:10%"
+    "write cpu, memory, disk or bus, a colon, and 1 to {TICKETS_MAX} tickets, such as disk:300, or a part of a \
+     reservation, such as memory:2GiB, cpu:1.5cpus or disk:10%"
 )]
 pub struct NoOffer;
 
-/// The word that tells CPUs from tickets: in a contract a number without a unit is CPUs.
+/// Distinguishes an amount of CPUs from tickets: in a contract, a bare number means CPUs.
 const CPUS: &str = "cpus";
 
 impl fmt::Display for Offer {
@@ -209,19 +228,19 @@ impl FromStr for Offer {
     type Err = NoOffer;
 
     fn from_str(text: &str) -> Result<Offer, NoOffer> {
-        let (word, much) = text.split_once(':').ok_or(NoOffer)?;
+        let (word, quantity) = text.split_once(':').ok_or(NoOffer)?;
         let resource = Resource::ALL.into_iter().find(|resource| resource.name() == word).ok_or(NoOffer)?;
-        if !much.is_empty() && much.bytes().all(|byte| byte.is_ascii_digit()) {
-            let tickets = much.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets));
+        if !quantity.is_empty() && quantity.bytes().all(|byte| byte.is_ascii_digit()) {
+            let tickets = quantity.parse().ok().filter(|tickets| (1..=TICKETS_MAX).contains(tickets));
             return Ok(Offer::tickets(resource, tickets.ok_or(NoOffer)?));
         }
-        let cpus = much.strip_suffix(CPUS).or_else(|| much.strip_suffix("cpu"));
-        let much = match (resource, cpus) {
+        let cpus = quantity.strip_suffix(CPUS).or_else(|| quantity.strip_suffix("cpu"));
+        let number = match (resource, cpus) {
             (Resource::Cpu, Some(cpus)) => cpus,
-            (Resource::Cpu, None) if !much.ends_with('%') => return Err(NoOffer),
-            _ => much,
+            (Resource::Cpu, None) if !quantity.ends_with('%') => return Err(NoOffer),
+            _ => quantity,
         };
-        match amount(much, resource) {
+        match amount(number, resource) {
             Ok(amount) if amount.of(MILLIONTH) > 0 => Ok(Offer::hard(resource, amount)),
             _ => Err(NoOffer),
         }
@@ -242,122 +261,122 @@ impl From<Offer> for String {
     }
 }
 
-/// Why a change was refused. Nothing is changed then.
+/// Why a change was refused. A refused change has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Refused {
-    /// The contract has no unit of that number that holds tickets: `kernel` and `shared` hold none.
+    /// The contract has no such unit, or it holds no tickets (`kernel` and `shared`).
     #[error("unit {} holds no tickets", .unit.0)]
     Unknown {
-        /// The unit that was named.
+        /// The unit.
         unit: UnitId,
     },
-    /// At least one ticket must be left.
+    /// A unit must keep at least one ticket.
     #[error("unit {} has {has} {resource} tickets: {fewer} fewer would leave it none", .unit.0)]
     TooFew {
-        /// The unit that would have too few.
+        /// The unit.
         unit: UnitId,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// What it has.
+        /// The tickets that it has.
         has: u64,
-        /// How many fewer were asked for.
+        /// The number to be removed.
         fewer: u64,
     },
-    /// No unit has more than [`TICKETS_MAX`].
+    /// A unit would have more than [`TICKETS_MAX`] tickets.
     #[error("unit {} has {has} {resource} tickets: {more} more would exceed {TICKETS_MAX}", .unit.0)]
     TooMany {
-        /// The unit that would have too many.
+        /// The unit.
         unit: UnitId,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// What it has.
+        /// The tickets that it has.
         has: u64,
-        /// How many more were asked for.
+        /// The number to be added.
         more: u64,
     },
-    /// Tickets of different currencies are worth different amounts. What one unit gave up could only be given to the
-    /// other by a change in the value of all units on the way.
-    #[error("units {} and {} have different enclosers, whose tickets are no common measure", .from.0, .to.0)]
+    /// The units are in different enclosers. Their tickets are of different currencies, with no fixed
+    /// exchange rate: a transfer would change the value of every unit on the way between the two.
+    #[error("units {} and {} are in different enclosers, whose tickets are not comparable", .from.0, .to.0)]
     Enclosers {
-        /// The unit that would give.
+        /// The giver.
         from: UnitId,
-        /// The unit that would be given.
+        /// The receiver.
         to: UnitId,
     },
-    /// Of a unit's tickets so many are lent: it has to keep one more.
-    #[error("unit {} has {has} {resource} tickets, of which {lent} are lent in exchanges: they cannot be fewer than one more", .unit.0)]
+    /// The unit must keep more tickets than it has lent in exchanges.
+    #[error("unit {} has {has} {resource} tickets, {lent} of them lent in exchanges: it must keep one more than it lent", .unit.0)]
     Lent {
         /// The unit.
         unit: UnitId,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// What it has.
+        /// The tickets that it has.
         has: u64,
-        /// What it lent.
+        /// Of these, the tickets that it lent.
         lent: u64,
     },
-    /// An offer gives and wants tickets of different resources, one of each at least. The least that it takes is of what it
-    /// wants, and no more.
+    /// An invalid offer: it must give and want a positive amount of different resources, and its minimum must
+    /// be at most what it wants, of the same resource.
     #[error(
-        "unit {} offers no exchange: it gives and wants tickets of different resources, one of each at least, and the least \
-         that it takes is of what it wants, and no more", .unit.0
+        "unit {} makes an invalid offer: it must give and want at least one ticket each of different resources, and its \
+         minimum must be of the wanted resource and no more than wanted", .unit.0
     )]
     NoExchange {
         /// The unit.
         unit: UnitId,
     },
-    /// A unit lends no more of a reservation than it has.
+    /// The unit would lend more than it has reserved.
     #[error("unit {} has less of {resource} reserved than it would lend", .unit.0)]
     NotReserved {
         /// The unit.
         unit: UnitId,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// What it could lend, by the contract and what it lent before.
+        /// What remains of its reservation after earlier loans; `None` if nothing does.
         left: Option<Offer>,
     },
-    /// A unit gives no reserved memory away that it uses, and none that is used in a unit around it.
+    /// Giving away this reserved memory would leave the unit, or one around it, with less than it uses.
     #[error("unit {} uses {used} bytes of memory, and {reserved} are reserved for it: it can give {most} at most", .unit.0)]
     InUse {
         /// The unit.
         unit: UnitId,
-        /// What it uses with its sub-units and cannot drop at once, in bytes.
+        /// Memory in use by the unit and its sub-units that cannot be dropped at once, in bytes.
         used: u64,
-        /// What is reserved for it now.
+        /// Bytes reserved for it now.
         reserved: u64,
-        /// What of that it can give now.
+        /// Bytes that it can give now.
         most: u64,
     },
-    /// What a unit is worth would follow from itself: it would hold tickets of its own currency, or of one that is worth
-    /// something by its tickets.
-    #[error("unit {} would be worth something by its own tickets", .unit.0)]
+    /// Currencies would form a cycle: the unit would hold tickets of its own currency, or of one whose value
+    /// depends on the unit's tickets.
+    #[error("the value of unit {} would depend on its own tickets", .unit.0)]
     Loop {
         /// The unit.
         unit: UnitId,
     },
-    /// As many offers stand as may at one time.
-    #[error("{OFFERS_MAX} offers stand already")]
+    /// The limit on open offers is reached.
+    #[error("the limit of {OFFERS_MAX} open offers is reached")]
     TooManyOffers,
-    /// As many offers of a unit stand as may at one time.
-    #[error("{OFFERS_OF_UNIT_MAX} offers of unit {} stand already", .unit.0)]
+    /// The limit on a unit's open offers is reached.
+    #[error("unit {} has the maximum of {OFFERS_OF_UNIT_MAX} open offers", .unit.0)]
     TooManyOffersOfUnit {
         /// The unit.
         unit: UnitId,
     },
-    /// No offer that stands has that number, and no exchange in force.
-    #[error("there is no offer and no exchange of number {number}")]
+    /// No open offer and no exchange in force has this number.
+    #[error("no offer or exchange has number {number}")]
     NoOffer {
         /// The number.
         number: u64,
     },
-    /// An offer or an exchange has that number already.
+    /// Another offer or exchange has this number.
     #[error("number {number} is taken")]
     NumberTaken {
         /// The number.
         number: u64,
     },
-    /// A unit cannot give to itself.
+    /// Giver and receiver are the same unit.
     #[error("unit {} cannot give tickets to itself", .unit.0)]
     Itself {
         /// The unit.

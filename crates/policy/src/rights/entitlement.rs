@@ -1,6 +1,7 @@
-//! What each unit's tickets are worth, at one moment and without a history: whether a contract fits a machine.
+//! What each unit's tickets are worth at one moment, computed from scratch: used to check whether a contract
+//! fits a machine.
 //!
-//! The rules are those of [`Rights`], which keeps them up as they change.
+//! The rules are those of [`Rights`], which updates them incrementally.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -16,15 +17,14 @@ use super::Rights;
 pub enum Capacity {
     /// In the resource's own measure: millionths of a CPU, bytes, bytes per second.
     Known(u64),
-    /// Of memory, so many pieces of so many bytes: entitlements are in whole pieces. Reservations are rounded up, and
-    /// limits down.
+    /// Memory in page frames: entitlements are whole frames. Reservations are rounded up, limits down.
     Pieces {
-        /// How many there are.
+        /// Number of frames.
         total: u64,
-        /// The size of one, in bytes; at least 1.
+        /// Size of a frame in bytes, at least 1.
         bytes: u64,
     },
-    /// Not known in absolute terms: entitlements are millionths of the whole, and absolute amounts cannot be weighed.
+    /// Unknown: entitlements are millionths of the whole, and absolute amounts do not count.
     Parts,
 }
 
@@ -37,7 +37,8 @@ impl Capacity {
         }
     }
 
-    /// An amount in the measure of this capacity, where `whole` is what the encloser holds. `None`: cannot be weighed.
+    /// Converts an amount to the measure of this capacity, rounding down; a percentage is of `whole`, the
+    /// encloser's value. `None` if there is no amount, or it is absolute and the capacity unknown.
     pub(crate) fn weigh(self, amount: Option<Amount>, whole: u64) -> Option<u64> {
         match (self, amount?) {
             (Capacity::Parts, Amount::Absolute(_)) => None,
@@ -46,7 +47,7 @@ impl Capacity {
         }
     }
 
-    /// The same, rounded up.
+    /// As [`Capacity::weigh`], rounding up.
     pub(crate) fn weigh_up(self, amount: Option<Amount>, whole: u64) -> Option<u64> {
         match (self, amount) {
             (Capacity::Pieces { bytes, .. }, Some(Amount::Absolute(amount))) => {
@@ -57,7 +58,8 @@ impl Capacity {
     }
 }
 
-/// What a machine has of a resource to divide. Memory: less the reserve that makes call-backs quick.
+/// The capacity of a machine's resource that units divide. Of memory, the reserve that keeps call-backs quick
+/// is left out.
 pub fn capacity(contract: &Contract, machine: &Machine, resource: Resource) -> Capacity {
     let known = |bytes: Option<u64>| bytes.map_or(Capacity::Parts, Capacity::Known);
     match resource {
@@ -66,43 +68,43 @@ pub fn capacity(contract: &Contract, machine: &Machine, resource: Resource) -> C
             let total = machine.memory_bytes();
             Capacity::Known(total.saturating_sub(contract.machine.reserve.of(total)))
         }
-        // Entitlements are per disk: of several disks, the slowest known one is what an absolute amount is weighed against.
+        // Entitlements are per disk. Absolute amounts are taken relative to the slowest disk of known rate.
         Resource::Disk => known(machine.disks.iter().filter_map(|disk| disk.bytes_per_s).min()),
         Resource::Bus => known(machine.bus_bytes_per_s),
     }
 }
 
-/// What units are entitled to of one resource. Vectors have one element per unit of the contract.
+/// What units are entitled to of one resource. Vectors are indexed by unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entitlement {
     /// Each unit's value, sub-units included.
     pub value: Vec<u64>,
-    /// What a unit's own processes hold. These sum to the capacity less `unheld`.
+    /// The part of each unit's own processes. These sum to the capacity less `unheld`.
     pub own: Vec<u64>,
-    /// What of a unit's value is reserved (hard), sub-units' lots included.
+    /// The reserved (hard) part of each unit's value, lots of its sub-units included.
     pub hard: Vec<u64>,
-    /// What no unit may take.
+    /// What no unit may take because of limits.
     pub unheld: u64,
 }
 
 impl Entitlement {
-    /// A unit's value; 0 for a unit that it does not know.
+    /// A unit's value; 0 for an unknown unit.
     pub fn value(&self, unit: UnitId) -> u64 {
         self.value.get(unit.index()).copied().unwrap_or(0)
     }
 
-    /// What is reserved of a unit's value; 0 for a unit that it does not know.
+    /// The reserved part of a unit's value; 0 for an unknown unit.
     pub fn hard(&self, unit: UnitId) -> u64 {
         self.hard.get(unit.index()).copied().unwrap_or(0)
     }
 
-    /// A unit's own part; 0 for a unit that it does not know.
+    /// A unit's own part; 0 for an unknown unit.
     pub fn own(&self, unit: UnitId) -> u64 {
         self.own.get(unit.index()).copied().unwrap_or(0)
     }
 }
 
-/// What every unit is entitled to, of `capacity`, while the units in `present` (one element per unit) have processes of
+/// What every unit is entitled to of `capacity` if the units in `present` (indexed by unit) have processes of
 /// their own.
 pub fn entitle(contract: &Contract, resource: Resource, capacity: Capacity, present: &[bool]) -> Entitlement {
     let mut rights = Rights::new(contract);
@@ -113,45 +115,45 @@ pub fn entitle(contract: &Contract, resource: Resource, capacity: Capacity, pres
     rights.to_part(resource, capacity).all()
 }
 
-/// The same of every resource, of what a machine has of it.
+/// As [`entitle`], for every resource, with the machine's capacities.
 pub fn entitle_all(contract: &Contract, machine: &Machine, present: &[bool]) -> PerResource<Entitlement> {
     let mut rights = Rights::new(contract);
     for (id, present) in contract.ids().zip(present) {
         let _ = rights.set_present(id, *present);
     }
-    let of = |resource| rights.to_part(resource, capacity(contract, machine, resource)).all();
+    let entitled = |resource| rights.to_part(resource, capacity(contract, machine, resource)).all();
     PerResource {
-        cpu: of(Resource::Cpu),
-        memory: of(Resource::Memory),
-        disk: of(Resource::Disk),
-        bus: of(Resource::Bus),
+        cpu: entitled(Resource::Cpu),
+        memory: entitled(Resource::Memory),
+        disk: entitled(Resource::Disk),
+        bus: entitled(Resource::Bus),
     }
 }
 
 /// Why a contract does not fit a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// Where the contract says it.
+    /// Where the contract asks for it.
     pub span: Span,
-    /// What is asked for too much.
+    /// The demand that cannot be met.
     pub what: Ask,
 }
 
-/// What is asked for too much.
+/// A demand that cannot be met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// The hard reservations of a level sum to more than it has, even at the least it is promised.
+    /// The hard reservations of a level sum to more than the level is guaranteed.
     Hard {
         /// The enclosing unit; `None`: the machine.
         level: Option<UnitId>,
-        /// Of what.
+        /// The resource.
         resource: Resource,
-        /// All of them together.
+        /// The sum of the reservations.
         asked: u64,
-        /// What there is.
+        /// The guaranteed value of the level.
         available: u64,
     },
-    /// Partition mode was asked for with more top-level units than CPUs.
+    /// Partition mode with more top-level units than CPUs.
     Partition {
         /// Top-level units.
         units: u64,
@@ -160,7 +162,8 @@ pub enum Ask {
     },
 }
 
-/// Whether the machine can give what the contract promises when every unit is active: an empty list if so.
+/// The demands of a contract that the machine cannot meet while every unit is active; empty if it can meet
+/// all.
 pub fn conflicts(contract: &Contract, machine: &Machine) -> Vec<Conflict> {
     let least = entitle_all(contract, machine, &vec![true; contract.units.len()]);
     let hard = |resource: &Resource| hard_conflicts(contract, machine, *resource, &least[*resource]);
@@ -173,7 +176,7 @@ pub fn conflicts(contract: &Contract, machine: &Machine) -> Vec<Conflict> {
     found
 }
 
-/// Given what each unit has at the least.
+/// `least` is what each unit is guaranteed.
 fn hard_conflicts(
     contract: &Contract,
     machine: &Machine,

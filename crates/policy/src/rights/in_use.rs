@@ -1,21 +1,23 @@
-//! What of reserved memory is in use, so that no exchange gives it away.
+//! Reserved memory that is in use, which no exchange may give away.
 //!
-//! Example: 2 GiB are reserved for `ana`, who has 1.6 GiB that cannot be dropped at once. She may give 0.4 GiB of her reservation.
-//! If she gave more, the guarantee would sink under pages that stay, and others would be promised memory that is not there.
+//! Example: 2 GiB are reserved for `ana`, who uses 1.6 GiB that cannot be dropped at once. She may give away
+//! 0.4 GiB. If she gave more, the guarantee would sink below what she uses, and others would be promised
+//! memory that is not free.
 //!
-//! Terms: memory is *in use* that a unit and its sub-units have and that cannot be dropped at once. Clean pages of files can,
-//! where the machine tells them apart. It counts against what is reserved for the unit first, and against its tickets' part only
-//! then.
+//! Terms: memory is *in use* if a unit or its sub-units have it and it cannot be dropped at once. Clean page
+//! cache can be dropped, if the machine reports it separately. Use counts against the unit's reservation
+//! first, and only then against what its tickets are worth.
 //!
-//! Algorithm: a unit may lend so much of a reservation that what is left for it is no less than what it uses. That is asked when
-//! an offer is made, and again when it is to be served: use may have grown, and then the offer waits. When it is served, the same
-//! is asked of the units around the one that lends, as far as what is lent leaves them.
+//! Algorithm: a unit may lend a part of its reservation if the rest covers its use. This is checked when the
+//! offer is made and again when it is served; if use has grown meanwhile, the offer waits. When it is served,
+//! the units around the lender are checked likewise, net of what moves within them.
 //!
-//! Properties (tested): no exchange that is made takes a reservation below what its unit uses of it, nor one around it.
+//! Properties (tested): no exchange takes a reservation below its unit's use of it, nor that of an enclosing
+//! unit.
 //!
-//! Limits: use is as of the last look at memory, and nobody knows it before the first. The end of an exchange asks nothing: what
-//! was lent was lent for a time. A percentage that is reserved in a sub-unit follows what the unit around it is worth, whatever
-//! that one exchanges.
+//! Limits: use is as of the last sample of memory, and unknown before the first. Ending an exchange checks
+//! nothing, since the loan was temporary. A percentage reserved in a sub-unit follows the value of its
+//! encloser, whatever that exchanges.
 
 use alloc::vec::Vec;
 
@@ -29,21 +31,21 @@ use crate::tree;
 /// Memory in use, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct InUse {
-    /// What units divide.
+    /// The memory that units divide.
     divided: u64,
-    /// Of each unit with its sub-units, by index.
+    /// Indexed by unit, sub-units included.
     used: Vec<u64>,
 }
 
 impl InUse {
-    /// As a backend observed it.
+    /// From a backend's sample.
     pub fn new(contract: &Contract, facts: &MemoryFacts) -> InUse {
         let own = |id: UnitId| facts.units.get(id.index()).map_or(0, |unit| unit.used - unit.clean());
         let divided = facts.total.saturating_sub(facts.kernel).saturating_sub(facts.shared);
         InUse { divided, used: tree::sums(contract, own) }
     }
 
-    /// The same without the units that the contract has no more: their numbers are free for others.
+    /// Clears the use of units that left the contract: their numbers may be reassigned.
     #[must_use]
     pub fn without_gone(mut self, contract: &Contract) -> InUse {
         for id in &contract.vacant {
@@ -54,18 +56,18 @@ impl InUse {
         self
     }
 
-    fn of(&self, unit: UnitId) -> u64 {
+    fn used_by(&self, unit: UnitId) -> u64 {
         self.used.get(unit.index()).copied().unwrap_or(0)
     }
 }
 
-/// Whether it is of reserved memory.
+/// Whether the amount is of reserved memory.
 pub(super) fn is_reserved_memory(what: Offer) -> bool {
     what.resource == Resource::Memory && matches!(what.stake, Stake::Hard(_))
 }
 
 impl Rights {
-    /// Says what is in use of memory. Offers of what is reserved are looked at again.
+    /// Sets the memory in use, and has offers of reserved memory reconsidered.
     pub fn set_in_use(&mut self, in_use: &InUse) {
         if self.in_use.as_ref() != Some(in_use) {
             self.in_use = Some(in_use.clone());
@@ -73,26 +75,27 @@ impl Rights {
         }
     }
 
-    /// Whether an offer stands that waits for what is in use, so that it has to be known.
+    /// Whether an open offer gives reserved memory, so that its use matters.
     pub(crate) fn asks_for_use(&self) -> bool {
         self.market.offers().values().any(|bid| is_reserved_memory(bid.gives))
     }
 
-    /// Whether this is what is known to be in use.
+    /// Whether `in_use` is the value set last.
     pub(crate) fn knows_in_use(&self, in_use: &InUse) -> bool {
         self.in_use.as_ref() == Some(in_use)
     }
 
-    /// Whether a unit can do without so much of its reservation of memory. Of other resources all can be done without.
+    /// Refuses if the unit uses the reserved memory that it would lend. Amounts of other resources are never
+    /// in use.
     pub(super) fn can_spare(&self, unit: UnitId, what: Offer) -> Result<(), Refused> {
         if !is_reserved_memory(what) {
             return Ok(());
         }
-        let of = self.unit(unit)?.parent;
-        self.keeps_what_it_uses(unit, self.in_bytes(what, of))
+        let currency = self.unit(unit)?.parent;
+        self.keeps_what_it_uses(unit, self.in_bytes(what, currency))
     }
 
-    /// Whether the units that lend memory can do without it, and those around them, if all of this is moved.
+    /// Refuses if moving all these legs would take reserved memory in use from a lender or a unit around it.
     pub(super) fn can_move(&self, legs: &[Leg]) -> Result<(), Refused> {
         let moved: Vec<&Leg> = legs.iter().filter(|leg| is_reserved_memory(leg.what)).collect();
         for unit in moved.iter().flat_map(|leg| self.lineage(Some(leg.from))) {
@@ -105,11 +108,11 @@ impl Rights {
         Ok(())
     }
 
-    /// What a reservation of a currency is worth.
-    fn in_bytes(&self, what: Offer, of: Option<UnitId>) -> u64 {
+    /// The value in bytes of a reservation in a currency.
+    fn in_bytes(&self, what: Offer, currency: Option<UnitId>) -> u64 {
         match what.stake {
             Stake::Hard(Amount::Absolute(bytes)) => bytes,
-            Stake::Hard(part) => part.of(self.memory_divided().map_or(0, |values| values.currency(of))),
+            Stake::Hard(part) => part.of(self.memory_divided().map_or(0, |values| values.currency(currency))),
             Stake::Tickets(_) => 0,
         }
     }
@@ -119,14 +122,14 @@ impl Rights {
         Some(self.to_part(Resource::Memory, Capacity::Known(in_use.divided)))
     }
 
-    /// Whether what is reserved for a unit is no less than what it uses of it, when so many bytes are gone.
+    /// Refuses if a unit's reservation, `gone` bytes smaller, would not cover what it uses of it.
     fn keeps_what_it_uses(&self, unit: UnitId, gone: u64) -> Result<(), Refused> {
         let (Some(in_use), Some(values)) = (&self.in_use, self.memory_divided()) else { return Ok(()) };
-        // Nothing is reserved for a unit that is not there.
+        // An inactive unit has no reservation.
         if gone == 0 || !self.is_active(unit, Resource::Memory) {
             return Ok(());
         }
-        let (used, reserved) = (in_use.of(unit), values.hard(unit));
+        let (used, reserved) = (in_use.used_by(unit), values.hard(unit));
         let kept = used.min(reserved);
         match reserved.saturating_sub(gone) >= kept {
             true => Ok(()),

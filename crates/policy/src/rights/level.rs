@@ -1,44 +1,44 @@
-//! Dividing what one unit is worth, or the machine, among the units directly in it.
+//! Dividing the worth of a unit, or of the machine, among the units directly in it.
 //!
-//! Problem: each change of a unit asks for values of a few units only, and a level may have thousands. Values may not
-//! depend on the way by which the present state was reached.
+//! Problem: a change affects the values of a few units only, while a level may have thousands. And values
+//! must not depend on how the present state was reached.
 //!
-//! Terms: siblings of one *class* have the same reservation and the same limit in the contract. The *room* of a unit
-//! is what it may have beyond its reservation. A unit is *full* if its soft part would exceed its room. `rest` is
-//! what all reservations leave, `left` what the full ones leave of that, and `open` the tickets of those that are not
-//! full.
+//! Terms: siblings of one *class* have the same reservation and the same limit in the contract. A unit's
+//! *room* is what it may have beyond its reservation. A unit is *full* if its soft part would exceed its
+//! room. `rest` is what remains after all reservations, `left` what the full units leave of that, and `open`
+//! the number of tickets of units that are not full.
 //!
 //! Algorithm:
-//! 1. Reservations are added up by class. If they exceed the value, each has its part of the value, and that is all.
-//! 2. All begin as open. Those that are full at `left` by `open` have their room, and are taken out of both. This is
-//!    done again until no more are full. In a class the full ones are those with the most tickets, which a tree in
-//!    the order of tickets adds up.
-//! 3. The others have `left` by their tickets. Parts are rounded by sums: a unit has what is rounded down for all up
-//!    to it less the same for all before it. Their order is by class, then as in the class's tree; the encloser's own
-//!    processes come last.
+//! 1. Sum the reservations by class. If they exceed the value, scale them down in proportion, and stop.
+//! 2. Start with every unit open. Units that are full at a price of `left` per `open` get their room, and are
+//!    taken out of both. Repeat until no more are full. Within a class, the full units are those with the
+//!    most tickets, summed by a tree in the order of tickets.
+//! 3. The others share `left` by their tickets. Rounding is by prefix sums: a unit gets the rounded-down sum
+//!    up to and including it, less the rounded-down sum before it. Units are ordered by class, then as in the
+//!    class's tree; the encloser's own processes come last.
 //!
-//! Properties (tested): parts sum to the value, exactly. Each is off its exact value by less than 1. No unit exceeds
+//! Properties (tested): parts sum to the value exactly. Each is within 1 of its exact value. No unit exceeds
 //! its limit.
 //!
-//! Limits: one value takes as many look-ups in trees as the level has classes, times the rounds of step 2. It is
-//! Newton's method on a concave function, from below: what is still to be divided, times the open tickets, falls to a
-//! quarter with every round at the latest.
+//! Cost: one value takes one tree lookup per class and per round of step 2. Step 2 is Newton's method on a
+//! concave function, from below: the product of what is still to be divided and the open tickets falls to a
+//! quarter or less each round.
 
 use alloc::collections::BTreeMap;
 
-use commonhold_contract::{Amount, PerResource};
+use commonhold_contract::{Amount, PerResource, Resource};
 
 use super::entitlement::Capacity;
 use super::ordered::{Entry, Forest, Sums, Tree};
 
-/// The active ones of a level, for one resource: those with one reservation and one limit are in one tree, and none is
-/// empty.
+/// The active units of a level for one resource, by class. No tree is empty.
 pub(super) type Classes = BTreeMap<Terms, Tree>;
 
 /// One class.
 type Class<'a> = (&'a Terms, &'a Tree);
 
-/// What a unit has beside its tickets, for one resource. Ordered, for the classes of a level to be.
+/// A unit's reservation and limit for one resource. Ordered, so that classes have a defined order of
+/// rounding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Terms {
     limit: Option<Ordered>,
@@ -72,14 +72,14 @@ impl Terms {
         Terms { hard: hard.map(Ordered::new), limit: limit.map(Ordered::new) }
     }
 
-    /// The first that have a limit.
+    /// The first class with a limit.
     const LIMITED: Terms = Terms { limit: Some(Ordered::Part(0)), hard: None };
 
     pub(super) fn hard(self) -> Option<Amount> {
         self.hard.map(Ordered::amount)
     }
 
-    /// With so much less reserved, in the measure of the reservation: never less than nothing.
+    /// The reservation reduced by `lent`, in its own measure; at least 0.
     pub(super) fn less(self, lent: u64) -> Terms {
         let hard = self.hard.map(|hard| match hard {
             Ordered::Part(part) => Ordered::Part(part.saturating_sub(lent)),
@@ -88,13 +88,14 @@ impl Terms {
         Terms { hard, ..self }
     }
 
-    /// Where a limit may hold, the order is by tickets: the full ones are then the last.
+    /// Classes with a limit are ordered by tickets, so that the full units come last.
     pub(super) fn by_tickets(self) -> bool {
         self.limit.is_some()
     }
 
-    /// The reservation, and the room beyond it, where so much is divided; no limit is the largest number.
-    fn of(self, value: u64, capacity: Capacity) -> (u64, u64) {
+    /// The reservation and the room beyond it when `value` is divided. No limit counts as a limit of
+    /// `u64::MAX`.
+    fn hard_and_room(self, value: u64, capacity: Capacity) -> (u64, u64) {
         let weigh = |amount: Option<Ordered>| capacity.weigh(amount.map(Ordered::amount), value);
         let limit = weigh(self.limit).unwrap_or(u64::MAX);
         let hard = capacity.weigh_up(self.hard.map(Ordered::amount), value).unwrap_or(0).min(limit);
@@ -102,26 +103,20 @@ impl Terms {
     }
 }
 
-/// What is known of those that hold tickets in a unit, or at the top.
+/// Sums over the holders of tickets in a unit, or at the top.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Level {
-    /// How many are active.
+    /// The number of active holders.
     pub(super) active: PerResource<u32>,
-    /// These, by class.
+    /// The active holders by class.
     pub(super) classes: PerResource<Classes>,
 }
 
-/// Which units are in a class follows from what is known of these.
+/// Compares counts and class keys only: the members of a class follow from the units themselves.
 impl PartialEq for Level {
     fn eq(&self, other: &Level) -> bool {
-        let same = |of: fn(&PerResource<Classes>) -> &Classes| {
-            of(&self.classes).keys().eq(of(&other.classes).keys())
-        };
-        self.active == other.active
-            && same(|all| &all.cpu)
-            && same(|all| &all.memory)
-            && same(|all| &all.disk)
-            && same(|all| &all.bus)
+        let same = |resource| self.classes[resource].keys().eq(other.classes[resource].keys());
+        self.active == other.active && Resource::ALL.into_iter().all(same)
     }
 }
 
@@ -134,13 +129,13 @@ pub(super) struct Division<'a> {
     classes: &'a Classes,
     capacity: Capacity,
     value: u64,
-    /// The tickets of the encloser's own processes; 0 if it has none.
+    /// Tickets of the encloser's own processes; 0 if it has none.
     own: u64,
-    /// All reservations.
+    /// The sum of all reservations.
     hard: u128,
-    /// What the full ones leave of what reservations leave.
+    /// What reservations and full units leave.
     left: u64,
-    /// The tickets of those that are not full.
+    /// The tickets of units that are not full, own processes included.
     open: u64,
 }
 
@@ -156,12 +151,12 @@ impl<'a> Division<'a> {
             Division { forest, classes, capacity, value, own, hard: 0, left: value, open: own };
         for (terms, tree) in classes {
             let sums = forest.total(*tree);
-            let (hard, _) = terms.of(value, capacity);
+            let (hard, _) = terms.hard_and_room(value, capacity);
             division.hard += u128::from(hard) * u128::from(sums.units);
             division.open += sums.tickets;
         }
-        // Only a nested unit whose encloser is worth less than was promised at the least can get there: all shrink
-        // alike.
+        // Reservations of the machine fit by contract. A nested unit's may not, if its encloser is worth less
+        // than it is guaranteed.
         division.left = match u64::try_from(division.hard) {
             Ok(hard) => value.saturating_sub(hard),
             Err(_) => 0,
@@ -177,7 +172,7 @@ impl<'a> Division<'a> {
         self.hard > u128::from(self.value)
     }
 
-    /// Step 2. How many rounds it took.
+    /// Step 2. Returns the number of rounds.
     fn fill(&mut self) -> u32 {
         let (rest, all) = (self.left, self.open);
         for round in 1.. {
@@ -185,8 +180,8 @@ impl<'a> Division<'a> {
             for class in self.classes.range(Terms::LIMITED..) {
                 let sums = self.full(class);
                 if sums.units > 0 {
-                    let (_, room) = class.0.of(self.value, self.capacity);
-                    // No more than is left: each would have had more.
+                    let (_, room) = class.0.hard_and_room(self.value, self.capacity);
+                    // At most `rest`: each full unit's soft part would have exceeded its room.
                     taken += room * sums.units;
                     full += sums.tickets;
                 }
@@ -200,7 +195,7 @@ impl<'a> Division<'a> {
         0
     }
 
-    /// The full ones of a class.
+    /// Sums over the full units of a class.
     fn full(&self, (terms, tree): Class<'_>) -> Sums {
         let total = self.forest.total(*tree);
         if !terms.by_tickets() {
@@ -209,15 +204,15 @@ impl<'a> Division<'a> {
         if self.open == 0 {
             return total;
         }
-        let (_, room) = terms.of(self.value, self.capacity);
+        let (_, room) = terms.hard_and_room(self.value, self.capacity);
         match (u128::from(room) * u128::from(self.open)).checked_div(u128::from(self.left)) {
             Some(most) => total.less(self.forest.up_to(*tree, most)),
-            // Nothing is left, so nobody has too much of it.
+            // Nothing is left to divide, so no unit exceeds its room.
             None => Sums::default(),
         }
     }
 
-    /// What stays with the encloser: its own processes', and what nobody may take.
+    /// What stays with the encloser: its own processes' part, and what limits leave over.
     pub(super) fn own(&self) -> u64 {
         if self.shrinks() {
             0
@@ -226,12 +221,12 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// What one ticket is worth that is not full: what is left, by the tickets. `None`: nobody has any.
+    /// The price of a ticket as a ratio: what is left, and the open tickets. `None` if no holder is open.
     pub(super) fn per_ticket(&self) -> Option<(u64, u64)> {
         (self.open > 0).then_some((self.left, self.open))
     }
 
-    /// What one has that is active, and in the class of those terms.
+    /// The part of an active unit in the class of `terms`.
     pub(super) fn part(&self, terms: Terms, unit: Entry) -> Part {
         let mut before = Before::default();
         for class in self.classes.range(..terms) {
@@ -239,12 +234,12 @@ impl<'a> Division<'a> {
         }
         let Some(tree) = self.classes.get(&terms) else { return Part::default() };
         let here = self.forest.before(*tree, unit);
-        before.hard += u128::from(terms.of(self.value, self.capacity).0) * u128::from(here.units);
+        before.hard += u128::from(terms.hard_and_room(self.value, self.capacity).0) * u128::from(here.units);
         before.open += here.tickets;
         self.next(&mut before, terms, unit)
     }
 
-    /// Calls `each` with the number and the part of every active one.
+    /// Calls `each` with the number and part of every active unit.
     pub(super) fn each(&self, each: &mut dyn FnMut(u64, Part)) {
         let mut before = Before::default();
         for (terms, tree) in self.classes {
@@ -252,17 +247,17 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// Goes past all units of a class.
+    /// Advances past all units of a class.
     fn pass(&self, before: &mut Before, class: Class<'_>) {
         let all = self.forest.total(*class.1);
-        let (hard, _) = class.0.of(self.value, self.capacity);
+        let (hard, _) = class.0.hard_and_room(self.value, self.capacity);
         before.hard += u128::from(hard) * u128::from(all.units);
         before.open += all.less(self.full(class)).tickets;
     }
 
-    /// The part of the unit that comes next after those before it.
+    /// The part of the next unit in order, and advances past it.
     fn next(&self, before: &mut Before, terms: Terms, unit: Entry) -> Part {
-        let (hard, room) = terms.of(self.value, self.capacity);
+        let (hard, room) = terms.hard_and_room(self.value, self.capacity);
         if self.shrinks() {
             let from = before.hard;
             before.hard += u128::from(hard);
@@ -283,25 +278,26 @@ impl<'a> Division<'a> {
     }
 }
 
-/// What one has of a division.
+/// A unit's part of a division.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Part {
-    /// What is reserved for it.
+    /// The reserved part.
     pub(super) hard: u64,
-    /// All of it.
+    /// The whole part.
     pub(super) all: u64,
 }
 
-/// What comes before a unit in the order of rounding.
+/// Prefix sums over the units before one, in the order of rounding.
 #[derive(Default)]
 struct Before {
-    /// Reservations.
+    /// Their reservations.
     hard: u128,
-    /// Tickets of those that are not full.
+    /// Tickets of those among them that are not full.
     open: u64,
 }
 
-/// `total` by `part` of `whole`, rounded down; 0 of nothing. `part` is at most `whole`, and `whole` below 2^126.
+/// `total * part / whole`, rounded down; 0 if `whole` is 0. `part` is at most `whole`, and `whole` below
+/// 2^126.
 fn portion(total: u64, part: u128, whole: u128) -> u64 {
     if whole == 0 {
         return 0;
@@ -338,7 +334,7 @@ mod tests {
     }
 
     proptest! {
-        /// Both ways of dividing: a fraction that is not reduced needs the long one.
+        /// Compares both ways of dividing: an unreduced fraction overflows and needs long division.
         #[test]
         fn a_portion_is_that_of_the_reduced_fraction(
             total: u64, part in 0u64..1 << 40, more in 1u64..1 << 40, by in 64u32..80,
@@ -348,9 +344,9 @@ mod tests {
         }
     }
 
-    /// Limits of which each is met only once those before it are, as far as 64 bits can say it: each is as little
-    /// below the mean of what is left as the last one's difference, divided among those that remain, allows. By the
-    /// bound above, there are no more than (64 + 2 log n) / 2 rounds and one; for 18 units, 37.
+    /// Limits each of which is met only after those before it, to the resolution of 64 bits: each lies as
+    /// little below the mean of what is left as the last difference, divided among the remaining units,
+    /// allows. By the bound above there are at most (64 + 2 log n) / 2 + 1 rounds; for 18 units, 37.
     #[test]
     fn rounds_are_few() {
         let mut forest = Forest::default();

@@ -1,13 +1,13 @@
-//! Limits within limits: what a unit may have at most.
+//! Nested limits: the most that a unit may have.
 //!
-//! A percentage is of what the enclosing unit may have. That is the enclosing unit's limit, or that of the next unit
-//! further out that has one, or else the whole. No unit exceeds the limit of a unit around it.
+//! A percentage is of what the enclosing unit may have: the limit of the nearest enclosing unit that has one,
+//! or else the whole. No unit exceeds the limit of a unit around it.
 
 use commonhold_contract::{Amount, Contract, Resource, UnitId};
 
 use crate::tree::lineage;
 
-/// A unit's own limit; none without one, or while it is not known what it is a part of (`whole` is 0).
+/// A unit's own limit. `None` if it has none, or if it is a percentage of an unknown `whole` (0).
 pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).limit[resource]? {
         Amount::Absolute(amount) => Some(amount),
@@ -15,7 +15,7 @@ pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: 
     }
 }
 
-/// What a percentage in a unit's limit is of; none while that is not known (`whole` is 0).
+/// The amount that a unit's percentage limit refers to. `None` if `whole` is unknown (0).
 pub(crate) fn around(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     let mut enclosers = lineage(contract, unit).skip(1);
     match enclosers.find(|id| contract.unit(*id).limit[resource].is_some()) {
@@ -24,8 +24,8 @@ pub(crate) fn around(contract: &Contract, resource: Resource, unit: UnitId, whol
     }
 }
 
-/// The most that a unit may borrow: a percentage is of what one in its limit would be of. None where the contract names
-/// no amount, or while it is not known what it is a part of.
+/// The most that a unit may borrow. A percentage refers to the same amount as one of a limit. `None` if the
+/// contract sets no amount, or that amount is unknown.
 pub(crate) fn borrows(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).borrow[resource].amount()? {
         Amount::Absolute(amount) => Some(amount),
@@ -61,7 +61,7 @@ mod tests {
             (tightest(one, 0), tightest(ana, 0), tightest(UnitId::SHARED, 800)),
             (None, Some(3), None)
         );
-        // What may be borrowed is a part of the same: a quarter of the 400 that lab may have, and of the machine's 800.
+        // Percentages of borrowing refer to the same: a quarter of lab's 400, and of the machine's 800.
         for unit in [one, ana] {
             contract.units[unit.index()].borrow.cpu = Permission::AtMost(Amount::Part(250_000));
         }

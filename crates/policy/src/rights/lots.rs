@@ -1,11 +1,11 @@
-//! Lots: what a unit holds of a currency that is not issued in its own name.
+//! Lots: holdings in a currency beyond the tickets that it issues in the holder's own name.
 //!
-//! Example: `ana` is in `lab`, `bo` in `works`. `ana` lends 30 of her tickets, which are of `lab`, to `bo`. They stay tickets of
-//! `lab`, and `bo` holds them: a lot. So `bo` has its part of `works`, and its part of `lab` beside. Nobody else in `lab` or
-//! `works` has more or less than before.
+//! Example: `ana` is in `lab`, `bo` in `works`. `ana` lends 30 of her tickets of `lab` to `bo`. They remain
+//! tickets of `lab`, held by `bo` as a lot. So `bo` has its part of `works`, and a part of `lab` as well. The
+//! value of every other unit in `lab` and `works` is unchanged.
 //!
-//! A part of a reservation that is lent is a lot too, whoever holds it. Soft tickets that a sibling got are none: they are of the
-//! same currency as its own, and counted with these.
+//! A lent part of a reservation is always a lot. Soft tickets lent to a sibling are not: they are of the same
+//! currency as its own, and counted with these.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -15,70 +15,70 @@ use commonhold_contract::{Amount, PerResource, Resource, UnitId};
 use super::level::Terms;
 use super::ordered::Entry;
 
-/// What a lot is of.
+/// The kind of amount in a lot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// Soft tickets.
     Soft,
-    /// A part of what the currency is worth, in millionths, reserved.
+    /// Reserved: a fraction of the currency's worth, in millionths.
     Part,
-    /// An amount in the resource's measure, reserved.
+    /// Reserved: an amount in the resource's measure.
     Absolute,
 }
 
 impl Kind {
     const ALL: [Kind; 3] = [Kind::Soft, Kind::Part, Kind::Absolute];
 
-    /// Of a reservation.
+    /// The kind of a reservation, and its number.
     pub(super) fn of(amount: Amount) -> (Kind, u64) {
         match amount {
-            Amount::Part(much) => (Kind::Part, much),
-            Amount::Absolute(much) => (Kind::Absolute, much),
+            Amount::Part(quantity) => (Kind::Part, quantity),
+            Amount::Absolute(quantity) => (Kind::Absolute, quantity),
         }
     }
 
-    /// So much of it, as a reservation; `None` of tickets.
-    pub(super) fn amount(self, much: u64) -> Option<Amount> {
+    /// `quantity` of this kind as a reservation; `None` for tickets.
+    pub(super) fn amount(self, quantity: u64) -> Option<Amount> {
         match self {
             Kind::Soft => None,
-            Kind::Part => Some(Amount::Part(much)),
-            Kind::Absolute => Some(Amount::Absolute(much)),
+            Kind::Part => Some(Amount::Part(quantity)),
+            Kind::Absolute => Some(Amount::Absolute(quantity)),
         }
     }
 }
 
-/// Which lot of a unit, for one resource.
+/// Identifies a lot of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lot {
     /// The unit that holds it.
     pub(super) holder: UnitId,
-    /// The unit whose currency it is of; `None`: the base currency, at the top.
-    pub(super) of: Option<UnitId>,
+    /// The unit whose currency it is; `None`: the base currency of the top level.
+    pub(super) currency: Option<UnitId>,
     pub(super) kind: Kind,
 }
 
 impl Lot {
-    /// How it stands in its currency's level, if it has so much in it.
-    pub(super) fn entry(self, much: u64) -> (Terms, Entry) {
+    /// Its class and entry in the level of its currency, holding `quantity`.
+    pub(super) fn entry(self, quantity: u64) -> (Terms, Entry) {
         let kind = Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u64 + 1;
-        let tickets = if self.kind == Kind::Soft { much } else { 0 };
-        let terms = Terms::new(self.kind.amount(much), None);
+        let tickets = if self.kind == Kind::Soft { quantity } else { 0 };
+        let terms = Terms::new(self.kind.amount(quantity), None);
         (terms, Entry { id: kind << u32::BITS | u64::from(self.holder.0), tickets })
     }
 
-    /// The unit that has the entry of that number: itself, or the holder of a lot.
+    /// The unit behind an entry's number: the unit itself, or the holder of a lot.
     pub(super) fn holder(id: u64) -> UnitId {
         UnitId(u32::try_from(id & u64::from(u32::MAX)).unwrap_or(u32::MAX))
     }
 
-    /// What the entry of that number is of, if it is a lot.
+    /// The kind of the lot behind an entry's number; `None` for a unit's own entry.
     pub(super) fn kind(id: u64) -> Option<Kind> {
         let nth = usize::try_from(id >> u32::BITS).ok()?.checked_sub(1)?;
         Kind::ALL.get(nth).copied()
     }
 }
 
-/// All lots, with what is in them; none is empty.
+/// All lots with their amounts; empty lots are not stored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Lots(PerResource<BTreeMap<Lot, u64>>);
 
@@ -87,45 +87,45 @@ impl Lots {
         self.0[resource].is_empty()
     }
 
-    /// What is in a lot; 0 if there is none.
-    pub(super) fn much(&self, resource: Resource, lot: Lot) -> u64 {
+    /// The amount in a lot; 0 if there is no such lot.
+    pub(super) fn quantity(&self, resource: Resource, lot: Lot) -> u64 {
         self.0[resource].get(&lot).copied().unwrap_or(0)
     }
 
-    /// What a unit holds.
+    /// The lots of a unit.
     pub(super) fn held_by(
         &self,
         resource: Resource,
         holder: UnitId,
     ) -> impl Iterator<Item = (Lot, u64)> + '_ {
-        let first = Lot { holder, of: None, kind: Kind::Soft };
-        let all = self.0[resource].range(first..).map(|(lot, much)| (*lot, *much));
+        let first = Lot { holder, currency: None, kind: Kind::Soft };
+        let all = self.0[resource].range(first..).map(|(lot, quantity)| (*lot, *quantity));
         all.take_while(move |(lot, _)| lot.holder == holder)
     }
 
-    /// All of a resource.
+    /// All lots of a resource.
     pub(super) fn all(&self, resource: Resource) -> impl Iterator<Item = (Lot, u64)> + '_ {
-        self.0[resource].iter().map(|(lot, much)| (*lot, *much))
+        self.0[resource].iter().map(|(lot, quantity)| (*lot, *quantity))
     }
 
-    pub(super) fn set(&mut self, resource: Resource, lot: Lot, much: u64) {
-        match much {
+    pub(super) fn set(&mut self, resource: Resource, lot: Lot, quantity: u64) {
+        match quantity {
             0 => drop(self.0[resource].remove(&lot)),
-            _ => drop(self.0[resource].insert(lot, much)),
+            _ => drop(self.0[resource].insert(lot, quantity)),
         }
     }
 
-    /// Keeps those alone of which the holder is there, and the currency.
+    /// Drops lots whose holder or currency is not there.
     pub(super) fn retain(&mut self, is_there: impl Fn(UnitId) -> bool) {
         for resource in Resource::ALL {
-            let stays = |lot: &Lot| is_there(lot.holder) && lot.of.is_none_or(&is_there);
+            let stays = |lot: &Lot| is_there(lot.holder) && lot.currency.is_none_or(&is_there);
             self.0[resource].retain(|lot, _| stays(lot));
         }
     }
 
-    /// Whether what a unit is worth would follow from itself, if the holders held lots of the currencies.
+    /// Whether currencies would form a cycle if each holder in `more` also held a lot of the given currency.
     ///
-    /// What a unit is worth follows from its encloser, and from the currencies of which it holds lots.
+    /// A unit's worth depends on its encloser and on the currencies of its lots.
     pub(super) fn would_loop(
         &self,
         resource: Resource,
@@ -133,7 +133,7 @@ impl Lots {
         encloser: impl Fn(UnitId) -> Option<UnitId>,
     ) -> bool {
         let follows = |unit: UnitId| -> Vec<UnitId> {
-            let lots = self.held_by(resource, unit).filter_map(|(lot, _)| lot.of);
+            let lots = self.held_by(resource, unit).filter_map(|(lot, _)| lot.currency);
             let more = more.iter().filter(|(holder, _)| *holder == unit).filter_map(|(_, of)| *of);
             encloser(unit).into_iter().chain(lots).chain(more).collect()
         };

@@ -1,56 +1,57 @@
-//! One tree of rights, kept up as it changes: which units are active, which tickets they have, what these are worth.
+//! The tree of rights, updated incrementally: which units are active, how many tickets they have, and what
+//! these are worth.
 //!
-//! Problem: values were worked out anew for the whole tree whenever somebody asked. A process that comes or goes, or
-//! a few tickets that change hands, may only cost as much as the tree is deep, and little more for many siblings.
+//! Problem: the arrival or exit of a process, or a transfer of tickets, must not cost a recomputation of the
+//! whole tree. It should cost time in proportion to the tree's depth, and little more for many siblings.
 //!
-//! Terms: a unit is *active*, for a resource, if it or one of its sub-units counts as *present*. A unit's *value* is
-//! what it and its sub-units hold. Its *own part* is what its own processes hold, beside its sub-units. A unit is a
-//! *currency*: its tickets divide what it is worth, and are no measure outside it. What it is *worth* and its value are
-//! the same, but where its sub-units hold tickets of other currencies, or units outside it tickets of its own ([`lots`]).
+//! Terms: a unit is *active*, for a resource, if it or one of its sub-units is *present*. A unit's *value* is
+//! what it and its sub-units hold. Its *own part* is what its own processes hold, beside its sub-units. A
+//! unit is a *currency*: its tickets divide its *worth*, and have no meaning outside it. Worth equals value
+//! unless its sub-units hold tickets of other currencies, or units outside it hold tickets of its own
+//! ([`lots`]).
 //!
-//! Algorithm, at each level of the tree, for the value V to be divided among the active units there:
-//! 1. Each unit gets its reservation, but no more than its limit. A percentage is of V. If these exceed V, all shrink
-//!    alike.
-//! 2. The rest is divided by soft tickets. No unit gets more than its limit.
+//! Algorithm, for each level of the tree, dividing the value V among the active units there:
+//! 1. Each unit gets its reservation, capped at its limit. A percentage is of V. If the reservations exceed
+//!    V, all are scaled down in proportion.
+//! 2. The rest is divided by soft tickets. No unit exceeds its limit.
 //!
-//! The processes of a unit that are in none of its sub-units count as one more sub-unit, with [`DEFAULT_TICKETS`] and
-//! no reservation. What nobody may take stays with the enclosing unit; at the top level it is *unheld*. Under
-//! `quota`, every unit without sub-units counts as present: a fixed quota waits for its owner. An absolute amount
-//! counts for nothing where the capacity is not known ([`Capacity::Parts`]).
+//! A unit's own processes, those in none of its sub-units, count as one more sub-unit with
+//! [`DEFAULT_TICKETS`] and no reservation. What limits leave over stays with the enclosing unit; at the top
+//! level it is *unheld*. Under `quota`, every unit without sub-units counts as present, since a fixed quota
+//! waits for its owner. An absolute amount is ignored if the capacity is unknown ([`Capacity::Parts`]).
 //!
-//! A unit that holds lots has a part at each level where it holds one, and at its own. What it is worth is the sum. So
-//! currencies may not go around in circles: what would close a loop is refused.
+//! A unit that holds lots has a part at the level of each lot's currency and at its own level; its worth is
+//! their sum. So currencies must not form a cycle: a change that would close one is refused.
 //!
-//! No value is kept. Each level keeps sums over its active units (`level` says which), and a value is worked out on
-//! the way from the top down to its unit.
+//! Values are not stored. Each level keeps sums over its active units (`level` defines them), and a value is
+//! computed on the way from the root down to the unit.
 //!
 //! Properties (tested):
-//! - *Exact*: the own parts and what is unheld sum to the capacity. Each level's part is off its exact value by less
-//!   than 1.
-//! - *No history*: values are those of a full recomputation, whatever happened before.
-//! - *Local*: what happens inside a unit changes no value outside it, as long as the unit stays active, or inactive.
-//! - *Monotone*: more tickets are never worth less. A unit that becomes active makes nobody richer who was active,
-//!   whatever limits and reservations there are. Both hold within 1 for siblings, by rounding; further in, within 1
-//!   more for each level and each percentage.
-//! - *Transfers* between two active siblings without limits change nobody else's value by more than 1 at their level,
-//!   by rounding, and nothing outside it. A limited unit may give away tickets that were worth nothing to it, which
-//!   then are worth something; and tickets of a unit that is not active count as soon as an active one has them.
-//!   Others then have less than before, but never less than if all were active and none limited (seed 004, section
-//!   5.5).
+//! - *Exact*: the own parts and the unheld part sum to the capacity. Each part is within 1 of its exact value
+//!   at its level.
+//! - *No history*: values equal those of a full recomputation, whatever happened before.
+//! - *Local*: what happens inside a unit changes no value outside it, as long as the unit's activity does not
+//!   change.
+//! - *Monotone*: more tickets are never worth less. A unit that becomes active makes no active unit richer,
+//!   whatever the limits and reservations. Both hold within 1 for siblings because of rounding; deeper,
+//!   within 1 more for each level and each percentage.
+//! - *Transfers* between two active siblings without limits change no other value at their level by more than
+//!   1 (rounding), and nothing outside it. Two cases differ: a limited unit may give away tickets that its
+//!   limit made worthless, and an inactive unit may give tickets to an active one. Such tickets become
+//!   effective, so others have less than before, but never less than if all units were active and none
+//!   limited (seed 004, section 5.5).
 //!
-//! Costs, for a tree of depth D and levels of S siblings with C different pairs of reservation and limit: a change
-//! takes D log S. A value takes D C log S, times a few rounds where limits are met (`level` has the bound). All
-//! values at once take as many steps as there are units, and the levels' C log S. [`Rights::adopt`] takes N log N for
-//! N units.
+//! Costs, for a tree of depth D and levels of S siblings with C distinct pairs of reservation and limit: a
+//! change takes D log S. A value takes D C log S, times a few rounds if limits are met (bounded in `level`).
+//! All values together take one step per unit plus C log S per level. [`Rights::adopt`] takes N log N for N
+//! units. With lots, a value takes C log S for each level on every path to its unit, and a change log S for
+//! each lot of a unit whose activity changes.
 //!
-//! With lots, a value takes so much for each level on each way to its unit, and a change for each lot of the units that
-//! it makes active or inactive.
+//! Limits: gifts pass between siblings only. The contract's limits apply to a unit's part at its own level,
+//! not to its lots; the enforcing side caps both.
 //!
-//! Limits: gifts pass between siblings only. Limits of the contract hold for what a unit has at its own level, not for
-//! its lots; whoever enforces them caps both.
-//!
-//! Source: seed 004, sections 5.2 to 5.5 (currencies, hard and soft tickets, inactive tickets, exchanges); seed 000,
-//! section 2.1 (only units with active processes need be allocated resources).
+//! Source: seed 004, sections 5.2 to 5.5 (currencies, hard and soft tickets, inactive tickets, exchanges);
+//! seed 000, section 2.1 (only units with active processes need be allocated resources).
 
 mod change;
 pub mod entitlement;
@@ -80,7 +81,7 @@ pub use change::{Change, How, NoOffer, Offer, Refused, Stake};
 use trade::Market;
 pub use trade::{Bid, Deal, Ending, Leg, RING_MAX, Resumed, Trade, Waits};
 
-/// The most tickets that a unit may have of a resource, as in a contract. The least is 1.
+/// The most tickets of a resource that a unit may have, in a contract as well. The least is 1.
 pub const TICKETS_MAX: u64 = 1_000_000;
 
 /// The tickets that the contract gives a unit.
@@ -96,35 +97,36 @@ struct Unit {
     encloses: bool,
     /// The tickets that the contract gives it.
     asked: PerResource<u64>,
-    /// Those that are its own now.
+    /// Its own tickets now, those included that it lent.
     tickets: PerResource<u64>,
-    /// Of these, those that exchanges have lent to siblings.
+    /// The part of `tickets` lent to others in exchanges.
     lent: PerResource<u64>,
-    /// Siblings' that exchanges have lent to it.
-    got: PerResource<u64>,
-    /// What exchanges have lent of its reservation, in the measure that the contract gives it.
+    /// Tickets of siblings lent to it in exchanges.
+    borrowed: PerResource<u64>,
+    /// The part of its reservation lent in exchanges, in the measure used by the contract.
     hard_lent: PerResource<u64>,
-    /// Whether it was said to be present.
+    /// Set by [`Rights::set_present_for`].
     present: PerResource<bool>,
     active: PerResource<bool>,
-    /// What the contract reserves for it, and limits it to.
+    /// Its reservation and limit by the contract.
     terms: PerResource<Terms>,
     inside: Level,
 }
 
 impl Unit {
-    /// Whether its own processes count, beside its sub-units.
+    /// Whether its own part counts, beside its sub-units.
     fn is_present(&self, resource: Resource, quota: bool) -> bool {
         self.present[resource] || quota && !self.encloses
     }
 
-    /// The tickets that count: where the contract gave it fewer than it lent, one until its exchanges are undone.
+    /// The effective tickets. After a reload that gives it fewer than it lent, 1 until its exchanges are
+    /// undone.
     fn counting(&self, resource: Resource) -> u64 {
-        let (all, lent) = (self.tickets[resource] + self.got[resource], self.lent[resource]);
+        let (all, lent) = (self.tickets[resource] + self.borrowed[resource], self.lent[resource]);
         if lent == 0 { all } else { all.saturating_sub(lent).max(1) }
     }
 
-    /// How it stands in its encloser's level.
+    /// Its class and entry in its encloser's level.
     fn entry(&self, unit: UnitId, resource: Resource) -> (Terms, Entry) {
         let entry = Entry { id: unit.0.into(), tickets: self.counting(resource) };
         (self.terms[resource].less(self.hard_lent[resource]), entry)
@@ -134,25 +136,25 @@ impl Unit {
 /// The rights of all units under one contract. See the [module](self).
 #[derive(Debug, Clone, Default)]
 pub struct Rights {
-    /// By the unit's number; `None`: not in the contract, or a common part.
+    /// Indexed by unit; `None`: not in the contract, or a common part.
     units: Vec<Option<Unit>>,
     top: Level,
     forest: Forest,
     quota: bool,
     capacity: PerResource<Option<Capacity>>,
-    /// What units hold of currencies beside what these issue in their own names: by exchanges, and as said by
+    /// Holdings in currencies other than by tickets issued in the holder's own name: from exchanges and
     /// [`Change::Fund`].
     lots: Lots,
-    /// The part of that which is by [`Change::Fund`].
+    /// The part of `lots` that stems from [`Change::Fund`].
     funded: Lots,
     market: Market,
-    /// What units use of memory, as far as an offer ever asked for it.
+    /// Memory in use; `None` until an offer depends on it.
     in_use: Option<InUse>,
-    /// What came of offers since [`Rights::settle`] was called last.
+    /// Outcomes of offers since the last [`Rights::settle`].
     traded: Vec<Trade>,
 }
 
-/// Equal rights have equal values. Their sums may have come about in another order.
+/// Compares what determines values. The trees of equal rights may have been built in another order.
 impl PartialEq for Rights {
     fn eq(&self, other: &Rights) -> bool {
         let capacities = |rights: &Rights| Resource::ALL.map(|resource| rights.capacity(resource));
@@ -166,19 +168,24 @@ impl PartialEq for Rights {
 impl Eq for Rights {}
 
 impl Rights {
-    /// Those of a contract, with nobody present, and every capacity [`Capacity::Parts`].
+    /// The rights of a contract, with no unit present and every capacity [`Capacity::Parts`].
     pub fn new(contract: &Contract) -> Rights {
         let mut rights = Rights::default();
         rights.adopt(contract);
         rights
     }
 
-    /// The same under another contract: after a reload. A unit is known by its number. One that stays is present as
-    /// before. It keeps the tickets that it has of a resource as long as the contract gives it as many as before; where
-    /// the contract gives it others, it has those: the newer word counts. But a sub-unit that `each` made of a control group
-    /// has its tickets by what the group's manager sets, who knows of no change: what was changed stays, and the rest follows.
-    /// One that moved into another encloser has what the contract gives it. What was given to a unit that goes, goes with it.
-    /// Exchanges of units that stay where they are go on; [`Rights::settle`] undoes the others.
+    /// Carries the rights over to another contract, after a reload. Units are identified by their numbers.
+    ///
+    /// - A unit that stays keeps its presence.
+    /// - It keeps its tickets of a resource if the contract gives it the same number as before; otherwise the
+    ///   contract's new number holds.
+    /// - A sub-unit that `each` made of a control group has tickets derived from settings of the group's
+    ///   manager, which knows nothing of changes. Its changed tickets stay; unchanged ones follow the
+    ///   manager.
+    /// - A unit that moved to another encloser has what the contract gives it.
+    /// - What was given to a unit that left the contract is lost with it.
+    /// - Exchanges of units that stay in place continue; [`Rights::settle`] undoes the others.
     pub fn adopt(&mut self, contract: &Contract) {
         let (mut market, traded) = (core::mem::take(&mut self.market), core::mem::take(&mut self.traded));
         let (lots, funded) = (core::mem::take(&mut self.lots), core::mem::take(&mut self.funded));
@@ -219,7 +226,7 @@ impl Rights {
             }
             unit.present = old.map(|old| old.present).unwrap_or_default();
             if let Some(old) = old.filter(|old| old.parent == asked.parent) {
-                (unit.lent, unit.got, unit.hard_lent) = (old.lent, old.got, old.hard_lent);
+                (unit.lent, unit.borrowed, unit.hard_lent) = (old.lent, old.borrowed, old.hard_lent);
             }
             self.units[id.index()] = Some(unit);
         }
@@ -240,14 +247,15 @@ impl Rights {
         }
     }
 
-    /// The same, unless they are those of that contract already.
+    /// As [`Rights::adopt`], unless the rights match the contract already.
     pub fn follow(&mut self, contract: &Contract) {
         if !self.are_of(contract) {
             self.adopt(contract);
         }
     }
 
-    /// Whether they are those of that contract already.
+    /// Whether the rights match the contract: same units, enclosers, tickets, reservations, limits and
+    /// scheme.
     pub(crate) fn are_of(&self, contract: &Contract) -> bool {
         let same = |id: UnitId| {
             let asked = contract.unit(id);
@@ -284,8 +292,8 @@ impl Rights {
         }
     }
 
-    /// Makes a unit active or inactive, as what is in it says, and those around it and those whose currency it holds lots of, as
-    /// far as that changes them.
+    /// Recomputes whether a unit is active. On a change, propagates to its enclosers and to the units whose
+    /// currency it holds.
     fn refresh(&mut self, unit: UnitId, resource: Resource) {
         let (quota, mut next, mut others) = (self.quota, Some(unit), Vec::new());
         while let Some(id) = next.take().or_else(|| others.pop()) {
@@ -301,17 +309,17 @@ impl Rights {
             next = parent;
             if !self.lots.is_empty(resource) {
                 let lots: Vec<(Lot, u64)> = self.lots.held_by(resource, id).collect();
-                for (lot, much) in lots {
-                    let (terms, entry) = lot.entry(much);
-                    self.enter(lot.of, resource, terms, entry, active);
-                    others.extend(lot.of);
+                for (lot, quantity) in lots {
+                    let (terms, entry) = lot.entry(quantity);
+                    self.enter(lot.currency, resource, terms, entry, active);
+                    others.extend(lot.currency);
                 }
             }
             self.market.stir_if_offered();
         }
     }
 
-    /// Puts an entry into its class's tree, or takes it out.
+    /// Inserts an entry into its class's tree, or removes it.
     fn enter(&mut self, level: Option<UnitId>, resource: Resource, terms: Terms, entry: Entry, is_in: bool) {
         let inside = self.level_mut(level);
         let count = &mut inside.active[resource];
@@ -330,27 +338,24 @@ impl Rights {
         }
     }
 
-    /// Says whether a unit has processes of its own, for every resource. In a new contract nobody has.
-    ///
-    /// Refused: an unknown unit.
+    /// Sets whether a unit has processes of its own, for every resource. In a new contract no unit has.
     pub fn set_present(&mut self, unit: UnitId, present: bool) -> Result<(), Refused> {
         Resource::ALL.iter().try_for_each(|resource| self.set_present_for(unit, *resource, present))
     }
 
-    /// Whether this was said of a unit, for every resource.
+    /// Whether [`Rights::set_present`] has this value already.
     pub(crate) fn is_present(&self, unit: UnitId, present: bool) -> bool {
-        let said = |unit: &Unit| Resource::ALL.iter().all(|resource| unit.present[*resource] == present);
-        self.unit(unit).is_ok_and(said)
+        let is_set = |unit: &Unit| Resource::ALL.iter().all(|resource| unit.present[*resource] == present);
+        self.unit(unit).is_ok_and(is_set)
     }
 
-    /// Whether this was said of a unit, for one resource.
+    /// Whether [`Rights::set_present_for`] has this value already.
     pub(crate) fn is_present_for(&self, unit: UnitId, resource: Resource, present: bool) -> bool {
         self.unit(unit).is_ok_and(|unit| unit.present[resource] == present)
     }
 
-    /// Says whether a unit's own part counts, for one resource: a unit that has no process may still be using a disk.
-    ///
-    /// Refused: an unknown unit.
+    /// Sets whether a unit's own part counts for one resource: a unit without processes may still be using a
+    /// disk.
     pub fn set_present_for(
         &mut self,
         unit: UnitId,
@@ -362,22 +367,22 @@ impl Rights {
         Ok(())
     }
 
-    /// Whether a unit is active; an unknown one is not.
+    /// Whether a unit is active; `false` for an unknown one.
     pub fn is_active(&self, unit: UnitId, resource: Resource) -> bool {
         self.unit(unit).is_ok_and(|unit| unit.active[resource])
     }
 
-    /// The tickets that are a unit's own now, those included that it lent; 0 for an unknown one.
+    /// A unit's own tickets, those included that it lent; 0 for an unknown unit.
     pub fn tickets(&self, unit: UnitId, resource: Resource) -> u64 {
         self.unit(unit).map_or(0, |unit| unit.tickets[resource])
     }
 
-    /// What exchanges have taken from a unit's tickets, and added to them.
-    pub fn lent_and_got(&self, unit: UnitId, resource: Resource) -> (u64, u64) {
-        self.unit(unit).map_or((0, 0), |unit| (unit.lent[resource], unit.got[resource]))
+    /// Tickets that a unit lent and that were lent to it in exchanges, as `(lent, borrowed)`.
+    pub fn lent_and_borrowed(&self, unit: UnitId, resource: Resource) -> (u64, u64) {
+        self.unit(unit).map_or((0, 0), |unit| (unit.lent[resource], unit.borrowed[resource]))
     }
 
-    /// Offers that stand, by number, the oldest first.
+    /// Open offers by number, the oldest first.
     pub fn offers(&self) -> &BTreeMap<u64, Bid> {
         self.market.offers()
     }
@@ -387,34 +392,35 @@ impl Rights {
         self.market.deals()
     }
 
-    /// Ends what is over, and serves the offers that can be served. What came of offers since it was called last.
+    /// Ends expired and invalid exchanges and serves the offers that can be served. Returns all outcomes
+    /// since the last call.
     pub fn settle(&mut self, now: Time) -> Vec<Trade> {
         let mut market = core::mem::take(&mut self.market);
-        let came = market.settle(now, self);
+        let events = market.settle(now, self);
         self.market = market;
-        self.traded.extend(came);
+        self.traded.extend(events);
         core::mem::take(&mut self.traded)
     }
 
-    /// Whether [`Rights::settle`] would change nothing now, and has nothing to tell.
+    /// Whether [`Rights::settle`] would change and report nothing now.
     pub(crate) fn is_settled(&self, now: Time) -> bool {
         self.traded.is_empty() && self.market.is_settled(now)
     }
 
-    /// When [`Rights::settle`] has something to do next, if nothing else happens.
+    /// When [`Rights::settle`] must be called next, if nothing else happens.
     pub fn next(&self) -> Option<Time> {
         self.market.next()
     }
 
-    /// The tickets that its encloser has issued to the active units directly in it, those of its own processes
-    /// included; `None`: to those at the top level.
+    /// Tickets that an encloser has issued to the active units directly in it, its own processes' included;
+    /// `None`: at the top level.
     pub fn issued(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
         let classes = &self.level(encloser).classes[resource];
         let units: u64 = classes.values().map(|tree| self.forest.total(*tree).tickets).sum();
         units + self.own_tickets(encloser, resource)
     }
 
-    /// Those of its own processes, while it has any; `None`: at the top level there are none.
+    /// The tickets of an encloser's own processes, while it has any; 0 at the top level (`None`).
     pub fn own_tickets(&self, encloser: Option<UnitId>, resource: Resource) -> u64 {
         let unit = encloser.and_then(|id| self.unit(id).ok());
         match unit.is_some_and(|unit| unit.is_present(resource, self.quota)) {
@@ -423,10 +429,12 @@ impl Rights {
         }
     }
 
-    /// Makes a change.
+    /// Makes a change: the end of the way described in `change`. Callers queue changes and let `policy::step`
+    /// call this.
     ///
-    /// Refused, and nothing changed: an unknown unit; less than 1 ticket or more than [`TICKETS_MAX`] for one, those that it
-    /// lent not counted; a transfer between units that are no siblings, or from one to itself; an offer that is none.
+    /// Refused, with no effect: unknown units; ticket counts outside 1 to [`TICKETS_MAX`] or not above those
+    /// lent; transfers between units that are not siblings, or to itself; cycles of currencies; invalid
+    /// offers. See [`Refused`].
     pub fn apply(&mut self, change: Change) -> Result<(), Refused> {
         match change {
             Change::Offer { bid } => self.trade(|market, rights| market.offer(rights, bid)),
@@ -449,39 +457,40 @@ impl Rights {
         change: impl FnOnce(&mut Market, &mut Rights) -> Result<Trade, Refused>,
     ) -> Result<(), Refused> {
         let mut market = core::mem::take(&mut self.market);
-        let came = change(&mut market, self);
+        let event = change(&mut market, self);
         self.market = market;
-        self.traded.push(came?);
+        self.traded.push(event?);
         Ok(())
     }
 
-    /// Makes an exchange of two offers that fit each other, whatever else is offered. Its number; [`Rights::settle`] tells of it.
+    /// Concludes an exchange of two matching offers, whatever else is offered. Returns its number;
+    /// [`Rights::settle`] reports it.
     ///
-    /// Refused, and nothing changed: as for offers, and where they do not fit.
+    /// Refused, with no effect: as for an offer, and if the two do not match.
     pub(crate) fn strike(&mut self, now: Time, bids: [Bid; 2]) -> Result<u64, Refused> {
         let mut market = core::mem::take(&mut self.market);
-        let came = market.strike(self, now, bids);
+        let event = market.strike(self, now, bids);
         self.market = market;
-        self.traded.push(came?);
-        // The exchange that was made last has the largest number.
+        self.traded.push(event?);
+        // The newest exchange has the largest number.
         Ok(self.market.deals().keys().next_back().copied().unwrap_or_default())
     }
 
-    /// Ends an exchange that [`Rights::strike`] made, if it is in force.
+    /// Ends an exchange made by [`Rights::strike`], if it is still in force.
     pub(crate) fn end(&mut self, number: u64) {
         let mut market = core::mem::take(&mut self.market);
-        let came = market.undo(self, number, Ending::Negotiated);
+        let event = market.undo(self, number, Ending::Negotiated);
         self.market = market;
-        self.traded.extend(came);
+        self.traded.extend(event);
     }
 
     /// As [`Change::Set`].
     pub fn set_tickets(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         let now = self.with_just(unit, resource, tickets)?;
-        self.put(unit, resource, now)
+        self.store_tickets(unit, resource, now)
     }
 
-    /// As [`Change::Several`]. What one resource has says nothing of another's, so that all are asked before one is changed.
+    /// As [`Change::Several`]. Resources are independent, so all are validated before any is changed.
     fn change_several(
         &mut self,
         unit: UnitId,
@@ -499,19 +508,19 @@ impl Rights {
             };
             now.push((resource, then));
         }
-        now.into_iter().try_for_each(|(resource, tickets)| self.put(unit, resource, tickets))
+        now.into_iter().try_for_each(|(resource, tickets)| self.store_tickets(unit, resource, tickets))
     }
 
     /// As [`Change::Issue`].
     pub fn issue(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         let now = self.with_more(unit, resource, tickets)?;
-        self.put(unit, resource, now)
+        self.store_tickets(unit, resource, now)
     }
 
     /// As [`Change::TakeBack`].
     pub fn take_back(&mut self, unit: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         let now = self.with_fewer(unit, resource, tickets)?;
-        self.put(unit, resource, now)
+        self.store_tickets(unit, resource, now)
     }
 
     /// As [`Change::Transfer`].
@@ -524,8 +533,8 @@ impl Rights {
     ) -> Result<(), Refused> {
         self.siblings(from, to)?;
         let (left, got) = (self.with_fewer(from, resource, tickets)?, self.with_more(to, resource, tickets)?);
-        self.put(from, resource, left)?;
-        self.put(to, resource, got)
+        self.store_tickets(from, resource, left)?;
+        self.store_tickets(to, resource, got)
     }
 
     /// As [`Change::Exchange`].
@@ -545,14 +554,14 @@ impl Rights {
     pub fn fund(
         &mut self,
         unit: UnitId,
-        of: Option<UnitId>,
+        currency: Option<UnitId>,
         tickets: PerResource<Option<u64>>,
     ) -> Result<(), Refused> {
         let parent = self.unit(unit)?.parent;
-        if let Some(of) = of {
-            self.unit(of)?;
+        if let Some(issuer) = currency {
+            self.unit(issuer)?;
         }
-        if parent == of {
+        if parent == currency {
             return self.change_several(unit, How::Set, tickets);
         }
         let named = || Resource::ALL.into_iter().filter_map(|resource| Some((resource, tickets[resource]?)));
@@ -560,13 +569,13 @@ impl Rights {
             if tickets > TICKETS_MAX {
                 return Err(Refused::TooMany { unit, resource, has: 0, more: tickets });
             }
-            if tickets > 0 && self.would_loop(resource, &[(unit, of)]) {
+            if tickets > 0 && self.would_loop(resource, &[(unit, currency)]) {
                 return Err(Refused::Loop { unit });
             }
         }
         for (resource, tickets) in named() {
-            let lot = Lot { holder: unit, of, kind: Kind::Soft };
-            let (before, all) = (self.funded.much(resource, lot), self.lots.much(resource, lot));
+            let lot = Lot { holder: unit, currency, kind: Kind::Soft };
+            let (before, all) = (self.funded.quantity(resource, lot), self.lots.quantity(resource, lot));
             self.funded.set(resource, lot, tickets);
             self.set_lot(resource, lot, all.saturating_sub(before).saturating_add(tickets));
         }
@@ -574,18 +583,18 @@ impl Rights {
         Ok(())
     }
 
-    /// What units hold of other currencies than their encloser's by [`Change::Fund`]: the unit, the currency (`None`: the base
-    /// currency), and how many tickets.
+    /// Holdings from [`Change::Fund`]: the holder, the currency (`None`: the base currency), and the number
+    /// of tickets.
     pub fn funded(&self, resource: Resource) -> impl Iterator<Item = (UnitId, Option<UnitId>, u64)> + '_ {
-        self.funded.all(resource).map(|(lot, tickets)| (lot.holder, lot.of, tickets))
+        self.funded.all(resource).map(|(lot, tickets)| (lot.holder, lot.currency, tickets))
     }
 
-    /// What units hold of currencies beside what these issue in their names, by [`Change::Fund`] and by exchanges: the unit, the
-    /// currency (`None`: the base currency), and what it is.
+    /// All lots, from [`Change::Fund`] and exchanges: the holder, the currency (`None`: the base currency),
+    /// and the amount.
     pub fn lots(&self, resource: Resource) -> impl Iterator<Item = (UnitId, Option<UnitId>, Offer)> + '_ {
-        self.lots.all(resource).map(move |(lot, much)| {
-            let stake = lot.kind.amount(much).map_or(Stake::Tickets(much), Stake::Hard);
-            (lot.holder, lot.of, Offer { resource, stake })
+        self.lots.all(resource).map(move |(lot, quantity)| {
+            let stake = lot.kind.amount(quantity).map_or(Stake::Tickets(quantity), Stake::Hard);
+            (lot.holder, lot.currency, Offer { resource, stake })
         })
     }
 
@@ -593,23 +602,24 @@ impl Rights {
         self.lots.would_loop(resource, more, |unit| self.unit(unit).ok().and_then(|unit| unit.parent))
     }
 
-    fn set_lot(&mut self, resource: Resource, lot: Lot, much: u64) {
-        let before = self.lots.much(resource, lot);
-        self.lots.set(resource, lot, much);
+    fn set_lot(&mut self, resource: Resource, lot: Lot, quantity: u64) {
+        let before = self.lots.quantity(resource, lot);
+        self.lots.set(resource, lot, quantity);
         if !self.is_active(lot.holder, resource) {
             return;
         }
-        for (much, is_in) in [(before, false), (much, true)] {
-            if much > 0 {
-                let (terms, entry) = lot.entry(much);
-                self.enter(lot.of, resource, terms, entry, is_in);
+        for (quantity, is_in) in [(before, false), (quantity, true)] {
+            if quantity > 0 {
+                let (terms, entry) = lot.entry(quantity);
+                self.enter(lot.currency, resource, terms, entry, is_in);
             }
         }
-        if let Some(of) = lot.of {
-            self.refresh(of, resource);
+        if let Some(issuer) = lot.currency {
+            self.refresh(issuer, resource);
         }
     }
 
+    /// The unit's new number of tickets if it is to have `tickets`.
     fn with_just(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<u64, Refused> {
         let has = self.unit(unit)?.tickets[resource];
         match tickets.checked_sub(has) {
@@ -618,12 +628,15 @@ impl Rights {
         }
     }
 
+    /// The unit's new number of tickets if it gets `more`.
     fn with_more(&self, unit: UnitId, resource: Resource, more: u64) -> Result<u64, Refused> {
-        let (it, has) = (self.unit(unit)?, self.tickets(unit, resource));
-        let now = has.checked_add(more).filter(|now| now.saturating_add(it.got[resource]) <= TICKETS_MAX);
+        let (known, has) = (self.unit(unit)?, self.tickets(unit, resource));
+        let now =
+            has.checked_add(more).filter(|now| now.saturating_add(known.borrowed[resource]) <= TICKETS_MAX);
         now.ok_or(Refused::TooMany { unit, resource, has, more })
     }
 
+    /// The unit's new number of tickets if it gives up `fewer`: it must own more than it lent.
     fn with_fewer(&self, unit: UnitId, resource: Resource, fewer: u64) -> Result<u64, Refused> {
         let (lent, has) = (self.unit(unit)?.lent[resource], self.tickets(unit, resource));
         match has.checked_sub(fewer) {
@@ -633,22 +646,22 @@ impl Rights {
         }
     }
 
-    /// A unit, its encloser, and so on.
+    /// A unit and its enclosers, from the inside out.
     fn lineage(&self, unit: Option<UnitId>) -> impl Iterator<Item = UnitId> + '_ {
         core::iter::successors(unit, |unit| self.unit(*unit).ok().and_then(|unit| unit.parent))
     }
 
-    /// Whether the inner one is in the outer one, and not the same.
+    /// Whether `inner` is strictly inside `outer`.
     fn encloses(&self, outer: UnitId, inner: UnitId) -> bool {
         self.lineage(Some(inner)).skip(1).any(|unit| unit == outer)
     }
 
-    /// Whether it is the unit, or in it.
-    fn is_in(&self, unit: UnitId, it: Option<UnitId>) -> bool {
-        self.lineage(it).any(|around| around == unit)
+    /// Whether `inner` is `unit` or inside it.
+    fn is_in(&self, unit: UnitId, inner: Option<UnitId>) -> bool {
+        self.lineage(inner).any(|around| around == unit)
     }
 
-    /// Whether two units are known, different, and in the same encloser.
+    /// Refuses unless the two units are distinct siblings.
     fn siblings(&self, from: UnitId, to: UnitId) -> Result<(), Refused> {
         if self.unit(from)?.parent != self.unit(to)?.parent {
             return Err(Refused::Enclosers { from, to });
@@ -656,13 +669,13 @@ impl Rights {
         if from == to { Err(Refused::Itself { unit: from }) } else { Ok(()) }
     }
 
-    /// Whether a unit has so much of its own to lend, and can do without it.
+    /// Refuses unless a unit owns this amount and can do without it.
     fn may_lend(&self, unit: UnitId, what: Offer) -> Result<(), Refused> {
         self.has(unit, what)?;
         self.can_spare(unit, what)
     }
 
-    /// Whether a unit has so much of its own: of tickets, one more.
+    /// Refuses unless a unit owns this amount; of tickets, one more.
     fn has(&self, unit: UnitId, what: Offer) -> Result<(), Refused> {
         let resource = what.resource;
         match what.stake {
@@ -682,21 +695,21 @@ impl Rights {
         }
     }
 
-    /// What an offer of a unit gives, in the measure in which its legs are: tickets, or the measure of its reservation. `None`: it
-    /// has none, or it cannot be weighed.
+    /// An amount that a unit offers, in the measure in which it lends: tickets, or the measure of its
+    /// reservation. `None` if it has no reservation, or the amount cannot be converted.
     fn in_own_measure(&self, unit: UnitId, what: Offer, up: bool) -> Option<u64> {
         let known = self.unit(unit).ok()?;
         match what.stake {
             Stake::Tickets(tickets) => Some(tickets),
             Stake::Hard(amount) => {
-                let (kind, much) = Kind::of(amount);
+                let (kind, quantity) = Kind::of(amount);
                 let (own, _) = Kind::of(known.terms[what.resource].hard()?);
-                self.convert(what.resource, much, (kind, known.parent), (own, known.parent), up)
+                self.convert(what.resource, quantity, (kind, known.parent), (own, known.parent), up)
             }
         }
     }
 
-    /// The measure of what a unit gives or wants, and the currency that it is of.
+    /// The kind of an amount that a unit gives or wants, and its currency.
     fn measure(&self, unit: UnitId, what: Offer) -> Option<(Kind, Option<UnitId>)> {
         let kind = match what.stake {
             Stake::Tickets(_) => Kind::Soft,
@@ -705,30 +718,31 @@ impl Rights {
         Some((kind, self.unit(unit).ok()?.parent))
     }
 
-    /// So much of one currency in the measure of another: what is worth the same now. Tickets are rounded to the nearest, since
-    /// what they are worth is rounded; reservations up or down. `None`: they have no common measure now, since nobody is active, or nobody knows how much there is of the resource.
+    /// Converts an amount between currencies and kinds at current values. Tickets are rounded to the nearest,
+    /// since their value is rounded itself; reservations as `up` says. `None` if the two are not comparable
+    /// now: no unit is active, or the capacity is unknown.
     fn convert(
         &self,
         resource: Resource,
-        much: u64,
-        (kind, of): (Kind, Option<UnitId>),
-        (other_kind, other): (Kind, Option<UnitId>),
+        quantity: u64,
+        (kind, from): (Kind, Option<UnitId>),
+        (other_kind, to): (Kind, Option<UnitId>),
         up: bool,
     ) -> Option<u64> {
-        if kind == other_kind && (of == other || kind == Kind::Absolute) {
-            return Some(much);
+        if kind == other_kind && (from == to || kind == Kind::Absolute) {
+            return Some(quantity);
         }
         let values = self.to(resource);
-        let worth = |of: Option<UnitId>| values.currency(of);
+        let worth = |currency: Option<UnitId>| values.currency(currency);
         let divide = |product: Option<u128>, by: u128| {
             let product = product.filter(|_| by > 0)?;
             u64::try_from(if up { product.div_ceil(by) } else { product / by }).ok()
         };
         let times = |a: u128, b: u64| a.checked_mul(u128::from(b));
         if kind == Kind::Soft || other_kind == Kind::Soft {
-            let per_ticket = |of: Option<UnitId>| values.division(of, worth(of)).per_ticket();
-            let ((left, open), (other_left, other_open)) = (per_ticket(of)?, per_ticket(other)?);
-            let product = times(times(much.into(), left)?, other_open)?;
+            let per_ticket = |currency| values.division(currency, worth(currency)).per_ticket();
+            let ((left, open), (other_left, other_open)) = (per_ticket(from)?, per_ticket(to)?);
+            let product = times(times(quantity.into(), left)?, other_open)?;
             let by = u128::from(open).checked_mul(other_left.into()).filter(|by| *by > 0)?;
             let nearest = product.checked_add(by / 2)? / by;
             return u64::try_from(nearest.max(1)).ok().filter(|_| kind == other_kind);
@@ -738,22 +752,23 @@ impl Rights {
             return None;
         }
         let value = match kind {
-            Kind::Part => divide(times(much.into(), worth(of)), MILLIONTH.into())?,
-            _ => much,
+            Kind::Part => divide(times(quantity.into(), worth(from)), MILLIONTH.into())?,
+            _ => quantity,
         };
         match other_kind {
-            Kind::Part => divide(times(value.into(), MILLIONTH), worth(other).into()),
+            Kind::Part => divide(times(value.into(), MILLIONTH), worth(to).into()),
             _ => Some(value),
         }
     }
 
-    /// Whether a ticket of that currency is worth nothing that could be compared: nobody who is active has any.
-    fn is_worth_nothing(&self, resource: Resource, of: Option<UnitId>) -> bool {
+    /// Whether a currency's tickets have no value to compare: none of its holders is active, or nothing is
+    /// left for tickets.
+    fn is_worth_nothing(&self, resource: Resource, currency: Option<UnitId>) -> bool {
         let values = self.to(resource);
-        values.division(of, values.currency(of)).per_ticket().is_none_or(|(left, _)| left == 0)
+        values.division(currency, values.currency(currency)).per_ticket().is_none_or(|(left, _)| left == 0)
     }
 
-    /// Whether a unit lent more than it has by now.
+    /// Whether a unit has lent all that it has, or more, after a reload.
     fn lent_too_many(&self, unit: UnitId, what: Offer) -> bool {
         let (resource, Ok(unit)) = (what.resource, self.unit(unit)) else { return false };
         match what.stake {
@@ -766,14 +781,14 @@ impl Rights {
         }
     }
 
-    /// Whether the unit that a leg leads to may have so many more.
+    /// Whether the receiver of a leg stays within [`TICKETS_MAX`].
     fn has_room(&self, leg: &Leg) -> bool {
         let resource = leg.what.resource;
         match leg.what.stake {
             Stake::Tickets(tickets) => {
                 let all = |unit: &Unit| match leg.is_lot() {
-                    true => self.lots.much(resource, leg.lot()).saturating_add(tickets),
-                    false => (unit.tickets[resource] + unit.got[resource]).saturating_add(tickets),
+                    true => self.lots.quantity(resource, leg.lot()).saturating_add(tickets),
+                    false => (unit.tickets[resource] + unit.borrowed[resource]).saturating_add(tickets),
                 };
                 self.unit(leg.to).is_ok_and(|unit| all(unit) <= TICKETS_MAX)
             }
@@ -785,37 +800,39 @@ impl Rights {
         self.move_leg(leg, u64::saturating_add);
     }
 
-    /// What was lent is not; of a unit that is not there any more, nothing is.
+    /// Reverses [`Rights::lend`]. Units that left the contract are skipped.
     fn give_back(&mut self, leg: &Leg) {
         self.move_leg(leg, u64::saturating_sub);
     }
 
-    fn move_leg(&mut self, leg: &Leg, to: impl Fn(u64, u64) -> u64) {
-        let (resource, much) = (leg.what.resource, leg.much());
+    fn move_leg(&mut self, leg: &Leg, change: impl Fn(u64, u64) -> u64) {
+        let (resource, quantity) = (leg.what.resource, leg.quantity());
         self.count(leg.from, resource, |unit| {
             let lent = match leg.what.stake {
                 Stake::Tickets(_) => &mut unit.lent,
                 Stake::Hard(_) => &mut unit.hard_lent,
             };
-            lent[resource] = to(lent[resource], much);
+            lent[resource] = change(lent[resource], quantity);
         });
         match leg.is_lot() {
             true => {
-                let held = self.lots.much(resource, leg.lot());
-                self.set_lot(resource, leg.lot(), to(held, much));
+                let held = self.lots.quantity(resource, leg.lot());
+                self.set_lot(resource, leg.lot(), change(held, quantity));
             }
-            false => self.count(leg.to, resource, |unit| unit.got[resource] = to(unit.got[resource], much)),
+            false => self.count(leg.to, resource, |unit| {
+                unit.borrowed[resource] = change(unit.borrowed[resource], quantity)
+            }),
         }
     }
 
-    fn put(&mut self, id: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
+    fn store_tickets(&mut self, id: UnitId, resource: Resource, tickets: u64) -> Result<(), Refused> {
         self.unit(id)?;
         self.count(id, resource, |unit| unit.tickets[resource] = tickets);
         self.market.stir();
         Ok(())
     }
 
-    /// Changes what counts of a unit's tickets.
+    /// Applies `change` to a unit's tickets or loans, and updates its entry in its encloser's level.
     fn count(&mut self, id: UnitId, resource: Resource, change: impl FnOnce(&mut Unit)) {
         let Ok(unit) = self.unit_mut(id) else { return };
         let (active, parent, before) = (unit.active[resource], unit.parent, unit.entry(id, resource));
@@ -827,48 +844,48 @@ impl Rights {
         }
     }
 
-    /// Says how much there is of a resource: CPUs came or went, memory was put in.
+    /// Sets the capacity of a resource: CPUs came or went, memory was added.
     pub fn set_capacity(&mut self, resource: Resource, capacity: Capacity) {
         self.capacity[resource] = Some(capacity);
     }
 
-    /// How much there is of a resource.
+    /// The capacity of a resource.
     pub fn capacity(&self, resource: Resource) -> Capacity {
         self.capacity[resource].unwrap_or(Capacity::Parts)
     }
 
-    /// The rights to a resource, of its capacity.
+    /// The rights to a resource at its capacity.
     pub fn to(&self, resource: Resource) -> Values<'_> {
         self.to_part(resource, self.capacity(resource))
     }
 
-    /// The rights to a resource, of another capacity: that of one disk of several.
+    /// The rights to a resource at another capacity, such as that of one of several disks.
     pub fn to_part(&self, resource: Resource, capacity: Capacity) -> Values<'_> {
         Values { rights: self, resource, capacity }
     }
 
-    /// As [`Values::value`], of the resource's capacity.
+    /// As [`Values::value`], at the resource's capacity.
     pub fn value(&self, unit: UnitId, resource: Resource) -> u64 {
         self.to(resource).value(unit)
     }
 
-    /// As [`Values::own`], of the resource's capacity.
+    /// As [`Values::own`], at the resource's capacity.
     pub fn own(&self, unit: UnitId, resource: Resource) -> u64 {
         self.to(resource).own(unit)
     }
 
-    /// As [`Values::unheld`], of the resource's capacity.
+    /// As [`Values::unheld`], at the resource's capacity.
     pub fn unheld(&self, resource: Resource) -> u64 {
         self.to(resource).unheld()
     }
 
-    /// As [`Values::all`], of the resource's capacity.
+    /// As [`Values::all`], at the resource's capacity.
     pub fn entitlement(&self, resource: Resource) -> Entitlement {
         self.to(resource).all()
     }
 }
 
-/// What the rights to one resource are worth, of so much of it. Amounts are in the measure of the capacity.
+/// What the rights to one resource are worth at a given capacity. Amounts are in that capacity's measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Values<'a> {
     rights: &'a Rights,
@@ -883,36 +900,36 @@ impl<'a> Values<'a> {
         Division::new(&rights.forest, classes, self.capacity, value, rights.own_tickets(level, self.resource))
     }
 
-    /// What a unit and its sub-units hold; 0 for one that is not active, or unknown.
+    /// What a unit and its sub-units hold; 0 for an inactive or unknown one.
     pub fn value(self, unit: UnitId) -> u64 {
         let (rights, resource) = (self.rights, self.resource);
         let mut value = self.worth(unit);
-        for (lot, much) in rights.lots.all(resource) {
-            let (in_it, of_it) = (rights.encloses(unit, lot.holder), rights.is_in(unit, lot.of));
+        for (lot, quantity) in rights.lots.all(resource) {
+            let (in_it, of_it) = (rights.encloses(unit, lot.holder), rights.is_in(unit, lot.currency));
             if in_it != of_it && rights.is_active(lot.holder, resource) {
-                let part = self.part_of(lot, much, &mut BTreeMap::new()).all;
-                // The sum is never below nothing; what is added so far may be.
+                let part = self.part_of(lot, quantity, &mut BTreeMap::new()).all;
+                // The total is never negative, but a partial sum may be.
                 value = if in_it { value.wrapping_add(part) } else { value.wrapping_sub(part) };
             }
         }
         value
     }
 
-    /// What is reserved of what a unit and its sub-units hold, as [`Values::all`] has it.
+    /// The reserved part of [`Values::value`], as in [`Values::all`].
     pub fn hard(self, unit: UnitId) -> u64 {
         let (rights, resource) = (self.rights, self.resource);
-        let Ok(it) = rights.unit(unit) else { return 0 };
-        if !it.active[resource] {
+        let Ok(known) = rights.unit(unit) else { return 0 };
+        if !known.active[resource] {
             return 0;
         }
-        let (terms, entry) = it.entry(unit, resource);
-        let whole = self.currency(it.parent);
-        let mut hard = self.division(it.parent, whole).part(terms, entry).hard;
+        let (terms, entry) = known.entry(unit, resource);
+        let whole = self.currency(known.parent);
+        let mut hard = self.division(known.parent, whole).part(terms, entry).hard;
         let mut lent = 0u64;
-        for (lot, much) in rights.lots.all(resource) {
-            let (in_it, of_it) = (rights.is_in(unit, Some(lot.holder)), rights.is_in(unit, lot.of));
+        for (lot, quantity) in rights.lots.all(resource) {
+            let (in_it, of_it) = (rights.is_in(unit, Some(lot.holder)), rights.is_in(unit, lot.currency));
             if rights.is_active(lot.holder, resource) && (in_it || of_it) {
-                let part = self.part_of(lot, much, &mut BTreeMap::new()).hard;
+                let part = self.part_of(lot, quantity, &mut BTreeMap::new()).hard;
                 hard = hard.saturating_add(if in_it { part } else { 0 });
                 lent = lent.saturating_add(if of_it { part } else { 0 });
             }
@@ -920,17 +937,19 @@ impl<'a> Values<'a> {
         hard.saturating_sub(lent).min(self.value(unit))
     }
 
-    /// What a currency is worth; `None`: the base currency, which is all there is.
-    fn currency(self, of: Option<UnitId>) -> u64 {
-        of.map_or(self.capacity.total(), |of| self.worth(of))
+    /// The worth of a currency; `None`: the base currency, which is worth the capacity.
+    fn currency(self, unit: Option<UnitId>) -> u64 {
+        unit.map_or(self.capacity.total(), |unit| self.worth(unit))
     }
 
-    /// What a unit is worth as a currency: what is divided among its own processes, its sub-units, and those who hold lots of it.
+    /// The worth of a unit as a currency: the amount divided among its own processes, its sub-units, and
+    /// holders of its lots.
     fn worth(self, unit: UnitId) -> u64 {
         self.worth_knowing(unit, &mut BTreeMap::new())
     }
 
-    /// The same, where some are known. Without lots nothing is asked for twice.
+    /// As [`Values::worth`], memoised in `known`. Without lots no unit is visited twice, so nothing is
+    /// stored.
     fn worth_knowing(self, id: UnitId, known: &mut BTreeMap<UnitId, u64>) -> u64 {
         let (rights, resource) = (self.rights, self.resource);
         let Ok(unit) = rights.unit(id) else { return 0 };
@@ -944,22 +963,22 @@ impl<'a> Values<'a> {
         let (terms, entry) = unit.entry(id, resource);
         let mut worth = self.division(unit.parent, whole).part(terms, entry).all;
         if !rights.lots.is_empty(resource) {
-            for (lot, much) in rights.lots.held_by(resource, id) {
-                worth = worth.saturating_add(self.part_of(lot, much, known).all);
+            for (lot, quantity) in rights.lots.held_by(resource, id) {
+                worth = worth.saturating_add(self.part_of(lot, quantity, known).all);
             }
             known.insert(id, worth);
         }
         worth
     }
 
-    fn part_of(self, lot: Lot, much: u64, known: &mut BTreeMap<UnitId, u64>) -> Part {
-        let whole = lot.of.map_or(self.capacity.total(), |of| self.worth_knowing(of, known));
-        let (terms, entry) = lot.entry(much);
-        self.division(lot.of, whole).part(terms, entry)
+    fn part_of(self, lot: Lot, quantity: u64, known: &mut BTreeMap<UnitId, u64>) -> Part {
+        let whole = lot.currency.map_or(self.capacity.total(), |unit| self.worth_knowing(unit, known));
+        let (terms, entry) = lot.entry(quantity);
+        self.division(lot.currency, whole).part(terms, entry)
     }
 
-    /// What a unit's own processes hold, and what its sub-units may not take; 0 for one that is not active, or
-    /// unknown.
+    /// What a unit's own processes hold, with what limits deny its sub-units; 0 for an inactive or unknown
+    /// one.
     pub fn own(self, unit: UnitId) -> u64 {
         match self.rights.is_active(unit, self.resource) {
             true => self.division(Some(unit), self.worth(unit)).own(),
@@ -967,21 +986,22 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// What no unit may take.
+    /// What no top-level unit may take because of limits.
     pub fn unheld(self) -> u64 {
         self.division(None, self.capacity.total()).own()
     }
 
-    /// All of it at once.
+    /// All units' values at once.
     pub fn all(self) -> Entitlement {
         let (rights, resource) = (self.rights, self.resource);
         let n = rights.units.len();
         let top = self.division(None, self.capacity.total());
         let mut all = Entitlement { value: vec![0; n], own: vec![0; n], hard: vec![0; n], unheld: top.own() };
-        // What each unit is still to be told of: its own tickets' part, and that of each of its lots.
-        let mut untold: BTreeMap<UnitId, usize> = BTreeMap::new();
+        // How many parts of each unit that holds lots are still missing: one for its own tickets and one for
+        // each lot.
+        let mut missing: BTreeMap<UnitId, usize> = BTreeMap::new();
         for (lot, _) in rights.lots.all(resource) {
-            *untold.entry(lot.holder).or_insert(1) += 1;
+            *missing.entry(lot.holder).or_insert(1) += 1;
         }
         let mut lots: Vec<(Lot, Part)> = Vec::new();
         let mut divisions = vec![(None, top)];
@@ -991,16 +1011,16 @@ impl<'a> Values<'a> {
                 all.value[unit.index()] += part.all;
                 all.hard[unit.index()] += part.hard;
                 if let Some(kind) = Lot::kind(id) {
-                    lots.push((Lot { holder: unit, of: level, kind }, part));
+                    lots.push((Lot { holder: unit, currency: level, kind }, part));
                 }
-                if let Some(left) = untold.get_mut(&unit) {
+                if let Some(left) = missing.get_mut(&unit) {
                     *left -= 1;
                     if *left > 0 {
                         return;
                     }
                 }
                 let worth = all.value[unit.index()];
-                // Where no sub-unit is active, all of it is the unit's own.
+                // With no active sub-unit, all of its worth is its own.
                 all.own[unit.index()] = worth;
                 if rights.level(Some(unit)).active[resource] > 0 {
                     let inside = self.division(Some(unit), worth);
@@ -1009,7 +1029,7 @@ impl<'a> Values<'a> {
                 }
             });
         }
-        // What a lot moves is held where its holder is, and not where its currency is.
+        // A lot counts in the value of its holder's enclosers, not of its currency's.
         for (lot, part) in &lots {
             for unit in rights.lineage(rights.unit(lot.holder).ok().and_then(|unit| unit.parent)) {
                 all.value[unit.index()] += part.all;
@@ -1017,7 +1037,7 @@ impl<'a> Values<'a> {
             }
         }
         for (lot, part) in &lots {
-            for unit in rights.lineage(lot.of) {
+            for unit in rights.lineage(lot.currency) {
                 all.value[unit.index()] -= part.all;
                 all.hard[unit.index()] = all.hard[unit.index()].saturating_sub(part.hard);
             }

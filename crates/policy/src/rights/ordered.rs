@@ -1,16 +1,17 @@
-//! Units in an order, with sums: how many stand before one of them, and with how many tickets.
+//! Order-statistic trees of units: how many units precede a given one, and with how many tickets.
 //!
-//! Problem: what a unit's tickets are worth follows from the tickets of its siblings. Adding them up anew for each
-//! change costs as much as there are siblings.
+//! Problem: the value of a unit's tickets depends on its siblings' tickets. Summing these for each change
+//! would take time in proportion to the number of siblings.
 //!
-//! Terms: a *tree* has its units in the order of their numbers, or of their tickets (and of equal tickets, of their
-//! numbers). A *forest* has the nodes of many trees, so that a unit that comes or goes allocates nothing as a rule.
+//! Terms: a *tree* has its units ordered by number, or by tickets and then number. A *forest* stores the
+//! nodes of many trees, so that inserting a unit rarely allocates.
 //!
-//! Algorithm: weight-balanced binary trees. Each node counts what is below it. A side that outweighs the other more
-//! than three times is rotated, once, or twice where its inner half is twice the outer one.
+//! Algorithm: weight-balanced binary trees. Each node counts its subtree. If one side outweighs the other
+//! more than three times, the node is rotated: once, or twice if the heavy side's inner half is at least
+//! twice its outer one.
 //!
-//! Properties (tested): every operation takes time in proportion to the logarithm of the units in the tree. Sums are
-//! those of a sorted list.
+//! Properties (tested): every operation takes time logarithmic in the units of the tree. Sums equal those of
+//! a sorted list.
 //!
 //! Source: Y. Hirai, K. Yamamoto: Balancing weight-balanced trees (2011), whose factors these are.
 
@@ -18,21 +19,21 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
-/// How often one side's weight may exceed the other's. The weight of a side is its nodes and one.
+/// The largest ratio of the weights of the two sides. A side's weight is its number of nodes plus one.
 const LOPSIDED: u64 = 3;
 
-/// How often the inner half of a heavy side may exceed the outer one for one rotation to do.
+/// The ratio of inner to outer half of a heavy side from which a double rotation is needed.
 const INNER: u64 = 2;
 
-/// No node: the one at this place stands for an empty tree, and counts nothing.
-const NOBODY: u32 = 0;
+/// Index of the sentinel node for an empty tree, which counts nothing.
+const NIL: u32 = 0;
 
-/// Units, counted, and their tickets.
+/// A count of units and the sum of their tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Sums {
-    /// How many units.
+    /// The number of units.
     pub(super) units: u64,
-    /// Their tickets together.
+    /// The sum of their tickets.
     pub(super) tickets: u64,
 }
 
@@ -42,7 +43,7 @@ impl Sums {
         self.tickets += other.tickets;
     }
 
-    /// Without some of them.
+    /// Minus the sums of a subset.
     pub(super) fn less(self, some: Sums) -> Sums {
         Sums { units: self.units - some.units, tickets: self.tickets - some.tickets }
     }
@@ -62,16 +63,12 @@ struct Node {
     entry: Entry,
     left: u32,
     right: u32,
-    /// It and all below it.
+    /// Sums over the node's subtree.
     sums: Sums,
 }
 
-const EMPTY: Node = Node {
-    entry: Entry { id: 0, tickets: 0 },
-    left: NOBODY,
-    right: NOBODY,
-    sums: Sums { units: 0, tickets: 0 },
-};
+const EMPTY: Node =
+    Node { entry: Entry { id: 0, tickets: 0 }, left: NIL, right: NIL, sums: Sums { units: 0, tickets: 0 } };
 
 /// One tree of a forest.
 #[derive(Debug, Clone, Copy, Default)]
@@ -81,9 +78,9 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// An empty one, in the order of tickets or of numbers.
+    /// An empty tree, ordered by tickets or by number.
     pub(super) fn new(by_tickets: bool) -> Tree {
-        Tree { root: NOBODY, by_tickets }
+        Tree { root: NIL, by_tickets }
     }
 
     fn order(self, a: Entry, b: Entry) -> Ordering {
@@ -96,7 +93,7 @@ impl Tree {
 #[derive(Debug, Clone)]
 pub(super) struct Forest {
     nodes: Vec<Node>,
-    /// Places that nobody has.
+    /// Indices of free nodes.
     free: Vec<u32>,
 }
 
@@ -115,26 +112,26 @@ impl Forest {
         &mut self.nodes[at as usize]
     }
 
-    /// All units of a tree.
+    /// Sums over a tree.
     pub(super) fn total(&self, tree: Tree) -> Sums {
         self.node(tree.root).sums
     }
 
-    /// Those that stand before `entry`, which need not be there.
+    /// Sums over the units before `entry`, which need not be in the tree.
     pub(super) fn before(&self, tree: Tree, entry: Entry) -> Sums {
         self.sum_while(tree, |other| tree.order(other, entry) == Ordering::Less)
     }
 
-    /// Those with at most so many tickets, of a tree in the order of tickets.
+    /// Sums over the units with at most `tickets`, in a tree ordered by tickets.
     pub(super) fn up_to(&self, tree: Tree, tickets: u128) -> Sums {
-        debug_assert!(tree.by_tickets, "the others are in no such order");
+        debug_assert!(tree.by_tickets, "the tree is ordered by number");
         self.sum_while(tree, |other| u128::from(other.tickets) <= tickets)
     }
 
-    /// Those from the first one on for which it holds. It must hold for none after one for which it does not.
+    /// Sums over the prefix of units for which `holds`; it must be monotone.
     fn sum_while(&self, tree: Tree, holds: impl Fn(Entry) -> bool) -> Sums {
         let (mut sums, mut at) = (Sums::default(), tree.root);
-        while at != NOBODY {
+        while at != NIL {
             let node = self.node(at);
             if holds(node.entry) {
                 sums.add(self.node(node.left).sums);
@@ -153,7 +150,7 @@ impl Forest {
     }
 
     fn each_below(&self, at: u32, each: &mut dyn FnMut(Entry)) {
-        if at != NOBODY {
+        if at != NIL {
             let node = self.node(at);
             self.each_below(node.left, each);
             each(node.entry);
@@ -161,7 +158,7 @@ impl Forest {
         }
     }
 
-    /// Adds a unit that is not there.
+    /// Inserts a unit that is not in the tree.
     pub(super) fn insert(&mut self, tree: &mut Tree, entry: Entry) {
         let node = Node { entry, sums: Sums { units: 1, tickets: entry.tickets }, ..EMPTY };
         let at = if let Some(at) = self.free.pop() {
@@ -175,7 +172,7 @@ impl Forest {
     }
 
     fn insert_below(&mut self, tree: Tree, at: u32, new: u32) -> u32 {
-        if at == NOBODY {
+        if at == NIL {
             return new;
         }
         let here = *self.node(at);
@@ -187,15 +184,15 @@ impl Forest {
         self.balanced(at)
     }
 
-    /// Takes out a unit. One that is not there leaves all as it was.
+    /// Removes a unit; no effect if it is not in the tree.
     pub(super) fn remove(&mut self, tree: &mut Tree, entry: Entry) {
         tree.root = self.remove_below(*tree, tree.root, entry);
     }
 
     fn remove_below(&mut self, tree: Tree, at: u32, entry: Entry) -> u32 {
-        if at == NOBODY {
+        if at == NIL {
             debug_assert!(false, "unit {} is not there", entry.id);
-            return NOBODY;
+            return NIL;
         }
         let here = *self.node(at);
         match tree.order(entry, here.entry) {
@@ -203,7 +200,7 @@ impl Forest {
             Ordering::Greater => self.change(at).right = self.remove_below(tree, here.right, entry),
             Ordering::Equal => {
                 self.free.push(at);
-                if here.right == NOBODY {
+                if here.right == NIL {
                     return here.left;
                 }
                 let (first, rest) = self.without_first(here.right);
@@ -215,10 +212,10 @@ impl Forest {
         self.balanced(at)
     }
 
-    /// The first node below `at`, itself included, and what is left without it.
+    /// Splits off the first node of the subtree at `at`. Returns it, and the rest of the subtree.
     fn without_first(&mut self, at: u32) -> (u32, u32) {
         let here = *self.node(at);
-        if here.left == NOBODY {
+        if here.left == NIL {
             return (at, here.right);
         }
         let (first, left) = self.without_first(here.left);
@@ -238,30 +235,30 @@ impl Forest {
         self.change(at).sums = sums;
     }
 
-    /// What stands in the place of `at`, one of whose sides gained or lost a node.
+    /// Rebalances the subtree at `at`, one side of which gained or lost a node. Returns its new root.
     fn balanced(&mut self, at: u32) -> u32 {
         let here = *self.node(at);
         let (left, right) = (self.weight(here.left), self.weight(here.right));
         if right > LOPSIDED * left {
             let side = *self.node(here.right);
             if self.weight(side.left) >= INNER * self.weight(side.right) {
-                self.change(at).right = self.right_turn(here.right);
+                self.change(at).right = self.rotate_right(here.right);
             }
-            return self.left_turn(at);
+            return self.rotate_left(at);
         }
         if left > LOPSIDED * right {
             let side = *self.node(here.left);
             if self.weight(side.right) >= INNER * self.weight(side.left) {
-                self.change(at).left = self.left_turn(here.left);
+                self.change(at).left = self.rotate_left(here.left);
             }
-            return self.right_turn(at);
+            return self.rotate_right(at);
         }
         self.count(at);
         at
     }
 
-    /// The right side goes up.
-    fn left_turn(&mut self, at: u32) -> u32 {
+    /// Left rotation: the right child becomes the root.
+    fn rotate_left(&mut self, at: u32) -> u32 {
         let up = self.node(at).right;
         self.change(at).right = self.node(up).left;
         self.change(up).left = at;
@@ -270,8 +267,8 @@ impl Forest {
         up
     }
 
-    /// The left side goes up.
-    fn right_turn(&mut self, at: u32) -> u32 {
+    /// Right rotation: the left child becomes the root.
+    fn rotate_right(&mut self, at: u32) -> u32 {
         let up = self.node(at).left;
         self.change(at).left = self.node(up).right;
         self.change(up).right = at;
@@ -288,9 +285,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     impl Forest {
-        /// How deep a tree is; every node's sums and balance are looked at.
+        /// The depth of a tree; checks every node's sums and balance.
         fn depth(&self, at: u32) -> u32 {
-            if at == NOBODY {
+            if at == NIL {
                 return 0;
             }
             let here = self.node(at);
@@ -317,7 +314,7 @@ mod tests {
     }
 
     proptest! {
-        /// Two trees in one forest, held against sorted sets.
+        /// Compares two trees in one forest with sorted sets.
         #[test]
         fn any_history_has_the_sums_of_a_sorted_list(
             history in proptest::collection::vec((0usize..2, 0u64..60, 0u64..12), 1..300),
@@ -327,8 +324,7 @@ mod tests {
             let mut lists: [BTreeSet<(u64, u64)>; 2] = Default::default();
             for (which, id, tickets) in history {
                 let (tree, list) = (&mut trees[which], &mut lists[which]);
-                // The key that the list has it under, if it is there: of a tree by numbers, the tickets are the first
-                // asked for.
+                // The key under which the list has it: tickets may differ from those of this operation.
                 let there = list.iter().copied().find(|(_, other)| *other == id);
                 if let Some((tickets, id)) = there {
                     forest.remove(tree, Entry { id, tickets });

@@ -1,4 +1,4 @@
-//! The definition of what rights are worth, worked out anew and slowly: what `Rights` is held against.
+//! The reference model for tests of `Rights`: a slow computation of values from scratch, by definition.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use commonhold_contract::{Amount, Contract, DEFAULT_TICKETS, Resource, Scheme, U
 
 use super::entitlement::{Capacity, Entitlement};
 
-/// All that was said so far, kept as it was said.
+/// Everything set so far.
 #[derive(Debug, Clone)]
 pub(super) struct Plain {
     pub(super) contract: Contract,
@@ -31,7 +31,8 @@ impl Plain {
         plain
     }
 
-    /// What a reload keeps: who is present, and tickets of which the contract says the same as before.
+    /// What a reload keeps: presence, and tickets of units for which the contract gives the same number as
+    /// before.
     pub(super) fn adopted(&self, contract: &Contract) -> Plain {
         let mut new = Plain::new(contract);
         new.capacity.clone_from(&self.capacity);
@@ -43,12 +44,12 @@ impl Plain {
             if self.contract.unit(*id).parent == contract.unit(*id).parent && asked == *now {
                 *now = self.tickets[&(*id, *resource)];
             }
-            new.present.insert((*id, *resource), self.is_said(*id, *resource));
+            new.present.insert((*id, *resource), self.is_set_present(*id, *resource));
         }
         new
     }
 
-    pub(super) fn is_said(&self, unit: UnitId, resource: Resource) -> bool {
+    pub(super) fn is_set_present(&self, unit: UnitId, resource: Resource) -> bool {
         self.present.get(&(unit, resource)).copied().unwrap_or(false)
     }
 
@@ -58,7 +59,7 @@ impl Plain {
 
     pub(super) fn is_present(&self, unit: UnitId, resource: Resource) -> bool {
         let fixed = self.contract.machine.scheme == Scheme::Quota;
-        self.is_said(unit, resource) || (fixed && self.contract.children(Some(unit)).next().is_none())
+        self.is_set_present(unit, resource) || (fixed && self.contract.children(Some(unit)).next().is_none())
     }
 
     pub(super) fn is_active(&self, unit: UnitId, resource: Resource) -> bool {
@@ -80,7 +81,7 @@ impl Plain {
         }
     }
 
-    /// One level, and those below it; what is returned stays with the encloser.
+    /// Divides one level and those below it; returns what stays with the encloser.
     fn divide(
         &self,
         resource: Resource,
@@ -133,7 +134,7 @@ impl Plain {
             values.extend(rounded(total, &parts.iter().map(|part| part.hard).collect::<Vec<_>>()));
             0
         } else {
-            // The limited ones, the one that is full first of all first; how many of them are full follows.
+            // Limited units in the order in which they become full; this decides how many are full.
             let mut limited: Vec<&Part> = parts.iter().filter(|part| part.is_limited).collect();
             limited.sort_by(|a, b| (a.room * b.tickets).cmp(&(b.room * a.tickets)));
             let own_tickets = if own { u128::from(DEFAULT_TICKETS) } else { 0 };
@@ -141,7 +142,7 @@ impl Plain {
                 (total - hard, parts.iter().map(|part| part.tickets).sum::<u128>() + own_tickets);
             let mut full = Vec::new();
             for part in limited {
-                // All of the others are less full. So if this one is not, none is.
+                // Sorted: if this one is not full, none of the rest is.
                 if part.tickets * left <= part.room * open {
                     break;
                 }
@@ -169,7 +170,7 @@ impl Plain {
     }
 }
 
-/// Parts of `total` by weights, each what is rounded down up to it less what is rounded down before it.
+/// Divides `total` by weights, with rounding by prefix sums.
 fn rounded(total: u128, weights: &[u128]) -> Vec<u128> {
     let sum: u128 = weights.iter().sum();
     let up_to = |n: usize| match sum {

@@ -1,18 +1,18 @@
-//! Dividing a whole number among weights so that the parts sum exactly.
+//! Dividing an integer by weights so that the parts sum exactly.
 //!
-//! Algorithm: largest remainder (Hamilton). Each gets the rounded-down part. What is left goes, one each, to the
-//! largest remainders; of equal remainders, the earlier one comes first.
+//! Algorithm: largest remainder (Hamilton). Each gets its exact part rounded down. What is left goes, one
+//! each, to the largest remainders; ties go to the earlier one.
 //!
-//! Properties: the parts sum to the total (if any weight is positive). Each is within 1 of its exact value. Equal
-//! weights differ by at most 1.
+//! Properties: the parts sum to the total if any weight is positive. Each is within 1 of its exact value.
+//! Equal weights differ by at most 1.
 //!
-//! Limit: a part may shrink by 1 when another's weight grows and its own does not change, as with every quota method.
-//! At millionths of a CPU that does not matter.
+//! Limit: as with every quota method, a part may shrink by 1 when another's weight grows and its own does not
+//! change. At the resolution of a millionth of a CPU that is harmless.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Parts of `total` in proportion to `weights`. All zero weights: nobody gets anything.
+/// Divides `total` in proportion to `weights`. If all weights are zero, all parts are.
 pub fn split(total: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|w| u128::from(*w)).sum();
     if sum == 0 || total == 0 {
@@ -33,8 +33,8 @@ pub fn split(total: u64, weights: &[u64]) -> Vec<u64> {
     parts
 }
 
-/// The same where nobody gets more than its cap: what a capped one cannot take goes to the others. The second value is
-/// what nobody may take.
+/// As [`split`], with no part above its cap: the excess of capped parts goes to the others. Also returns what
+/// all caps together leave over.
 pub fn split_capped(total: u64, weights: &[u64], caps: &[u64]) -> (Vec<u64>, u64) {
     let mut parts = vec![0; weights.len()];
     let mut open: Vec<usize> = (0..weights.len()).filter(|i| weights[*i] > 0).collect();
@@ -63,12 +63,13 @@ pub fn split_capped(total: u64, weights: &[u64], caps: &[u64]) -> (Vec<u64>, u64
     }
 }
 
-/// So many of `of`, rounded down; what no 64 bits hold is the most they hold. `of` nothing is taken as 1.
+/// `whole * part / of`, rounded down and saturating at `u64::MAX`. A zero `of` counts as 1.
 pub fn part_of(whole: u64, part: u64, of: u64) -> u64 {
     narrow(u128::from(whole) * u128::from(part) / u128::from(of.max(1)))
 }
 
-/// Products of `split` are of two 64-bit numbers divided by a sum at least as large as one of them.
+/// Saturating conversion. Quotients of `split` always fit: they are products of two 64-bit numbers over a sum
+/// at least as large as one of them.
 fn narrow(n: u128) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn by_hand() {
-        // 8 by 1:2:3:2 is exact. 100 by 1:1:1 leaves 1 for the first. 10 by 6:3:1 is 6,3,1.
+        // 8 by 1:2:3:2 is exact. 100 by 1:1:1 leaves 1 for the first. 10 by 6:3:1 is 6, 3, 1.
         assert_eq!(split(8, &[1, 2, 3, 2]), [1, 2, 3, 2]);
         assert_eq!(split(100, &[1, 1, 1]), [34, 33, 33]);
         assert_eq!(split(10, &[6, 3, 1]), [6, 3, 1]);
@@ -93,7 +94,7 @@ mod tests {
         );
         assert_eq!((part_of(10, 2, 3), part_of(10, 0, 3), part_of(10, 2, 0)), (6, 0, 20));
         assert_eq!((part_of(u64::MAX, 3, 4), part_of(u64::MAX, 2, 1)), (u64::MAX / 4 * 3 + 2, u64::MAX));
-        // 100 by 1:1 where the first may have 10: the second gets 90. Where both may have 10: 80 are left.
+        // 100 by 1:1, the first capped at 10: the second gets 90. Both capped at 10: 80 are left.
         assert_eq!(split_capped(100, &[1, 1], &[10, 200]), (vec![10, 90], 0));
         assert_eq!(split_capped(100, &[1, 1], &[10, 10]), (vec![10, 10], 80));
     }
@@ -113,17 +114,24 @@ mod tests {
         }
 
         #[test]
-        fn caps_hold_and_nothing_is_lost(total in 0u64..1 << 40, both in proptest::collection::vec((1u64..1_000, 0u64..1 << 38), 1..30)) {
+         fn caps_hold_and_nothing_is_lost(
+            total in 0u64..1 << 40,
+            both in proptest::collection::vec((1u64..1_000, 0u64..1 << 38), 1..30),
+        ) {
             let (weights, caps): (Vec<u64>, Vec<u64>) = both.into_iter().unzip();
             let (parts, left) = split_capped(total, &weights, &caps);
             prop_assert_eq!(parts.iter().sum::<u64>() + left, total);
             prop_assert!(parts.iter().zip(&caps).all(|(part, cap)| part <= cap));
-            // Something is left only when everybody is at the cap.
+            // Something is left over only if every part is at its cap.
             prop_assert!(left == 0 || parts == caps);
         }
 
         #[test]
-        fn a_larger_weight_never_gets_less(total in 0u64..1 << 40, weights in proptest::collection::vec(1u64..1_000, 2..20), more in 1u64..1_000) {
+         fn a_larger_weight_never_gets_less(
+            total in 0u64..1 << 40,
+            weights in proptest::collection::vec(1u64..1_000, 2..20),
+            more in 1u64..1_000,
+        ) {
             let before = split(total, &weights)[0];
             let mut raised = weights;
             raised[0] += more;

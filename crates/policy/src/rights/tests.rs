@@ -18,8 +18,8 @@ fn rights(contract: &Contract, cpus: u64, present: &[UnitId]) -> Rights {
     rights
 }
 
-/// Seed 004, section 5.2: with B3 asleep A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3 1/4, and
-/// A1 and A2 keep theirs.
+/// Seed 004, section 5.2: with B3 asleep, A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3
+/// 1/4, and A1 and A2 keep theirs.
 #[test]
 fn currencies_insulate() {
     let mut c = Contract::default();
@@ -34,11 +34,12 @@ fn currencies_insulate() {
     r.set_present(ids[4], true).unwrap();
     assert_eq!(ids.map(|id| r.own(id, Cpu) / CPU), [2, 4, 1, 2, 3]);
     assert_eq!((r.value(a, Cpu), r.value(b, Cpu), r.issued(Some(b), Cpu)), (6 * CPU, 6 * CPU, 6));
-    // Of memory nobody said how much there is, and of it b3 has the usual tickets: 1/3 of a half of all.
+    // The capacity of memory is unknown, and b3 has the default tickets: 1/3 of a half.
     assert_eq!(r.value(ids[4], Memory), 166_667);
 }
 
-/// 8 CPUs: 2 hard for p, the other 6 by 200:100: p 2 + 4, s 2. With s gone p has all 8; limited to 5, 3 are unheld.
+/// 8 CPUs: 2 hard for p, the other 6 by 200:100: p 2 + 4, s 2. Without s, p has all 8; with a limit of 5, 3
+/// are unheld.
 #[test]
 fn hard_first_then_soft_then_limits() {
     let mut c = Contract::default();
@@ -54,10 +55,10 @@ fn hard_first_then_soft_then_limits() {
     assert_eq!((r.own(p, Cpu), r.unheld(Cpu), r.tickets(p, Cpu)), (5 * CPU, 3 * CPU, 200));
 }
 
-/// Five limits of 1, 2, 3, 4 and 5 CPUs, and two units without: of 14 CPUs by equal tickets 2 each; the first cannot
-/// have more than 1, so 13/6 each; then the second is full as well: 11/5 for each of the others.
+/// Five limits of 1, 2, 3, 4 and 5 CPUs, and two units without: 14 CPUs by equal tickets are 2 each; the
+/// first is limited to 1, so 13/6 each; then the second is full as well: 11/5 for each of the others.
 #[test]
-fn what_full_ones_leave_goes_to_the_others() {
+fn what_full_units_leave_goes_to_the_others() {
     let mut c = Contract::default();
     let ids: Vec<UnitId> = (0..7).map(|n| c.add(None, &format!("u{n}"))).collect();
     for (id, cpus) in ids[2..].iter().zip(1..) {
@@ -79,7 +80,7 @@ fn own_processes_are_one_more_sub_unit() {
     assert_eq!((r.value(p, Cpu), r.own(p, Cpu), r.own(sub, Cpu)), (4 * CPU, CPU, 3 * CPU));
     r.set_present(p, false).unwrap();
     assert_eq!((r.own(p, Cpu), r.own(sub, Cpu)), (0, 4 * CPU));
-    // A sub-unit that may not have all of it leaves the rest to its encloser, whose own processes are not there.
+    // A limited sub-unit leaves the rest to its encloser, which has no processes of its own.
     c.units[sub.index()].limit.cpu = Some(Amount::Part(MILLIONTH / 4));
     r.adopt(&c);
     assert_eq!((r.own(p, Cpu), r.own(sub, Cpu), r.unheld(Cpu)), (3 * CPU, CPU, 0));
@@ -96,8 +97,8 @@ fn parts_are_rounded_by_sums() {
     assert_eq!(r.to_part(Cpu, Capacity::Known(10)).all().value[2..], [3, 3, 4]);
 }
 
-/// Under quota all parts wait for their owners: who is there changes nothing, and a unit with sub-units has a part of
-/// its own while its own processes are there.
+/// Under `quota` all parts wait for their owners: presence changes nothing, except that a unit with sub-units
+/// has an own part while it has processes of its own.
 #[test]
 fn a_quota_waits_for_its_owner() {
     let mut c = Contract::default();
@@ -113,7 +114,8 @@ fn a_quota_waits_for_its_owner() {
     assert_eq!(r.own(s, Cpu), 2 * CPU);
 }
 
-/// A prolog of Slurm's sets a job's memory tickets before Slurm sets its CPUs: those stay, and the others follow the CPUs.
+/// A Slurm prolog sets a job's memory tickets before Slurm sets its CPUs: the former stay, other resources
+/// follow the CPUs.
 #[test]
 fn what_was_set_of_a_job_stays_when_its_cpus_come() {
     let mut c = Contract::default();
@@ -148,7 +150,7 @@ fn an_exchange_changes_nobody_else() {
     r.apply(change).unwrap();
     assert_eq!(ids.map(|id| r.value(id, Cpu) / 1000), [1800, 200, 1000, 1000, 1000, 1000, 1000]);
     assert_eq!(ids.map(|id| r.value(id, Disk)), [200, 1800, 1000, 1000, 1000, 1000, 1000]);
-    // The one has 200 disk tickets left: the same again is refused, and neither half of it is done.
+    // It has 200 disk tickets left, so the same again is refused, and neither half takes effect.
     let refused = r.apply(change);
     assert_eq!(refused, Err(Refused::TooFew { unit: ids[0], resource: Disk, has: 200, fewer: 800 }));
     let other_way = Change::Exchange { one: ids[0], other: ids[1], gives: offer(Cpu), gets: offer(Memory) };
@@ -222,7 +224,7 @@ fn a_change_is_about_every_unit_and_resource_once() {
     assert_eq!(several.about(), [(one, Cpu), (one, Disk)]);
 }
 
-/// Of several numbers one is too many, too few or lent: nothing is changed, whichever it is.
+/// One of several numbers is too large, too small, or below what is lent: nothing changes.
 #[test]
 fn several_are_changed_or_none() {
     let mut c = Contract::default();
@@ -260,7 +262,7 @@ fn several_are_changed_or_none() {
     assert_eq!(serde_json::from_str::<Change>(&text).unwrap(), several(How::TakeBack, 1, 2));
 }
 
-/// A reload: units that stay keep what was changed, but for resources of which the contract gives them others now.
+/// A reload: units that stay keep changes, except of resources for which the contract gives a new number.
 #[test]
 fn a_reload_keeps_what_was_changed_where_the_contract_was_not() {
     let mut c = Contract::default();
@@ -285,11 +287,11 @@ fn a_reload_keeps_what_was_changed_where_the_contract_was_not() {
     assert_eq!(r.capacity(Cpu), Capacity::Known(4 * CPU));
 }
 
-/// What a contract says of one unit: a seed of its encloser, its tickets, reservation and limit.
-type Said = (usize, u64, Option<Amount>, Option<Amount>);
+/// A unit of a contract: a random number for its encloser, its tickets, reservation and limit.
+type UnitSpec = (usize, u64, Option<Amount>, Option<Amount>);
 
 fn any_amount(most: u64) -> impl Strategy<Value = Option<Amount>> {
-    // Few different ones, so that some units share a class.
+    // Few distinct values, so that some units share a class.
     let part = (0u64..=8).prop_map(move |eighths| Amount::Part(most * eighths / 8));
     let absolute = prop_oneof![
         (0u64..40).prop_map(Amount::Absolute),
@@ -299,15 +301,15 @@ fn any_amount(most: u64) -> impl Strategy<Value = Option<Amount>> {
     prop_oneof![3 => Just(None), 1 => part.prop_map(Some), 1 => absolute.prop_map(Some)]
 }
 
-fn any_said() -> impl Strategy<Value = Said> {
+fn any_unit() -> impl Strategy<Value = UnitSpec> {
     let tickets = prop_oneof![1u64..4, 1u64..500, 1u64..=TICKETS_MAX];
     (0usize..1000, tickets, any_amount(MILLIONTH / 4), any_amount(MILLIONTH))
 }
 
-fn contract(said: &[Said], scheme: Scheme) -> Contract {
+fn contract(units: &[UnitSpec], scheme: Scheme) -> Contract {
     let mut c = Contract::default();
     c.machine.scheme = scheme;
-    for (n, (seed, tickets, hard, limit)) in said.iter().enumerate() {
+    for (n, (seed, tickets, hard, limit)) in units.iter().enumerate() {
         // Half of the units are at the top; some of the earlier ones enclose others.
         let parent = (seed % 2 == 1 && n > 0).then(|| UnitId(u32::try_from(2 + seed / 2 % n).unwrap()));
         let id = c.add(parent, &format!("u{n}"));
@@ -322,8 +324,8 @@ fn contract(said: &[Said], scheme: Scheme) -> Contract {
 
 fn any_contract(units: usize) -> impl Strategy<Value = Contract> {
     let scheme = prop_oneof![4 => Just(Scheme::Isolate), 1 => Just(Scheme::Quota)];
-    (proptest::collection::vec(any_said(), 1..units), scheme)
-        .prop_map(|(said, scheme)| contract(&said, scheme))
+    (proptest::collection::vec(any_unit(), 1..units), scheme)
+        .prop_map(|(units, scheme)| contract(&units, scheme))
 }
 
 fn any_capacity() -> impl Strategy<Value = Capacity> {
@@ -336,7 +338,7 @@ fn any_capacity() -> impl Strategy<Value = Capacity> {
     ]
 }
 
-/// Something that happens. Units are meant as the so-manieth one of those that are there.
+/// A random event. Units are given as indices among those that exist.
 #[derive(Debug, Clone)]
 enum Event {
     Present(usize, bool),
@@ -362,7 +364,7 @@ fn any_event(units: usize) -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Both, and what became of them by the same events.
+/// The implementation and the reference model, after the same events.
 struct Both {
     rights: Rights,
     plain: Plain,
@@ -377,7 +379,7 @@ impl Both {
         UnitId(u32::try_from(2 + n % (self.plain.contract.units.len() - 2)).unwrap())
     }
 
-    /// A sibling of a unit, itself if it has none: so that most transfers are between siblings.
+    /// A sibling of a unit, or itself if it has none, so that most transfers are between siblings.
     fn sibling(&self, unit: UnitId, n: usize) -> UnitId {
         let siblings: Vec<UnitId> =
             self.plain.contract.children(self.plain.contract.unit(unit).parent).collect();
@@ -410,7 +412,7 @@ impl Both {
         }
     }
 
-    /// Changes tickets by the plain rule: what comes out must be within bounds.
+    /// Changes tickets by the simple rule: the result must be within bounds.
     fn change(&mut self, kind: usize, a: usize, b: usize, resource: Resource, tickets: u64) {
         let unit = self.unit(a);
         let other = if b.is_multiple_of(8) { self.unit(b) } else { self.sibling(unit, b) };
@@ -429,7 +431,7 @@ impl Both {
                 (Change::Transfer { from: unit, to: other, resource, tickets }, moves)
             }
             5.. => {
-                // Of two resources at once: where one number is refused, neither is changed.
+                // Two resources at once: if one number is refused, neither changes.
                 let how = [How::Set, How::Issue, How::TakeBack][kind - 5];
                 let mut several = PerResource::default();
                 (several[resource], several[Memory]) = (Some(tickets), Some(back));
@@ -472,7 +474,7 @@ impl Both {
         }
     }
 
-    /// Every value, in every way of asking.
+    /// Compares every value through every accessor.
     fn check(&self) {
         for resource in [Cpu, Disk, Memory] {
             let capacity = self.plain.capacity(resource);
@@ -503,12 +505,12 @@ impl Both {
         assert_eq!(other.all(), self.plain.all(Cpu, Capacity::Known(12_345)));
     }
 
-    /// The same rights, come to in one go.
+    /// The same rights, built directly.
     fn in_one_go(&self) -> Rights {
         let mut rights = Rights::new(&self.plain.contract);
         for ((unit, resource), tickets) in &self.plain.tickets {
             rights.set_tickets(*unit, *resource, *tickets).unwrap();
-            rights.set_present_for(*unit, *resource, self.plain.is_said(*unit, *resource)).unwrap();
+            rights.set_present_for(*unit, *resource, self.plain.is_set_present(*unit, *resource)).unwrap();
         }
         for (resource, capacity) in &self.plain.capacity {
             rights.set_capacity(*resource, *capacity);
@@ -516,7 +518,7 @@ impl Both {
         rights
     }
 
-    /// A unit's value is its own part and its sub-units' values, and no more than its limit.
+    /// A unit's value equals its own part plus its sub-units' values, and is within its limit.
     fn check_level(&self, id: UnitId, resource: Resource, due: &Entitlement) {
         let contract = &self.plain.contract;
         let below: u64 = contract.children(Some(id)).map(|sub| due.value(sub)).sum();
@@ -529,7 +531,7 @@ impl Both {
     }
 }
 
-/// A state that some history led to.
+/// The state after a random history.
 fn any_both(units: usize, events: usize) -> impl Strategy<Value = Both> {
     let history = proptest::collection::vec(any_event(units), 0..events);
     (any_contract(units), any_capacity(), history).prop_map(|(contract, capacity, history)| {
@@ -560,7 +562,7 @@ fn is_within(contract: &Contract, unit: UnitId, encloser: UnitId) -> bool {
 }
 
 proptest! {
-    /// After every event, everything is as if worked out anew.
+    /// After every event, all values equal those of a full recomputation.
     #[test]
     fn any_history_comes_to_a_full_recomputation(
         contract in any_contract(14),
@@ -574,7 +576,7 @@ proptest! {
         }
     }
 
-    /// Whatever changes inside a unit that stays active, or inactive, changes nothing outside it.
+    /// A change inside a unit whose activity does not change has no effect outside it.
     #[test]
     fn rights_are_local(
         mut both in any_both(14, 30), n in 0usize..14, a in 0usize..14, b in 0usize..14, event in any_event(14),
@@ -582,7 +584,7 @@ proptest! {
         let contract = both.plain.contract.clone();
         let unit = both.unit(n);
         let inside: Vec<UnitId> = contract.held().filter(|id| is_within(&contract, *id, unit)).collect();
-        // Presence of the unit's own processes is inside, its tickets are not.
+        // The unit's own presence is inside, its tickets are not.
         let number = |id: UnitId| id.index() - 2;
         let present = number(inside[a % inside.len()]);
         let subs: Vec<UnitId> = inside.iter().copied().filter(|id| *id != unit).collect();
@@ -605,7 +607,7 @@ proptest! {
         }
     }
 
-    /// Rights are equal however they came about, and differ where one thing does.
+    /// Equality of rights does not depend on history, and one difference breaks it.
     #[test]
     fn equal_rights(mut both in any_both(14, 30), n in 0usize..14) {
         prop_assert!(both.rights == both.in_one_go());
@@ -615,7 +617,7 @@ proptest! {
         prop_assert!(both.rights != before);
     }
 
-    /// By tickets alone, a part is off its exact value by less than 1.
+    /// With tickets alone, a part is within 1 of its exact value.
     #[test]
     fn parts_are_near_their_exact_value(
         tickets in proptest::collection::vec(1u64..=TICKETS_MAX, 1..40), total in 0u64..1 << 50,
@@ -634,8 +636,8 @@ proptest! {
         }
     }
 
-    /// A unit that becomes active makes nobody richer who was active, anywhere: a unit that holds less divides less.
-    /// Each level, and each percentage in it, is rounded.
+    /// A unit that becomes active makes no active unit richer anywhere, within rounding at each level and for
+    /// each percentage.
     #[test]
     fn who_comes_makes_nobody_richer(mut both in any_both(14, 30), n in 0usize..14) {
         let contract = both.plain.contract.clone();
@@ -650,7 +652,7 @@ proptest! {
         }
     }
 
-    /// More tickets are never worth less, by more than rounding.
+    /// More tickets are never worth less, within rounding.
     #[test]
     fn more_tickets_are_never_worth_less(mut both in any_both(14, 30), n in 0usize..14, more in 1u64..10_000) {
         let unit = both.unit(n);
@@ -661,8 +663,8 @@ proptest! {
         prop_assert!(both.rights.value(unit, Cpu) + 1 >= before);
     }
 
-    /// A unit that becomes active makes no sibling richer, by more than rounding, whatever limits and reservations
-    /// there are.
+    /// A unit that becomes active makes no active sibling richer, within rounding, whatever limits and
+    /// reservations there are.
     #[test]
     fn who_comes_makes_no_sibling_richer(mut both in any_both(14, 30), n in 0usize..14) {
         let contract = both.plain.contract.clone();
@@ -679,14 +681,14 @@ proptest! {
         for id in contract.children(parent).filter(|id| *id != unit) {
             prop_assert!(both.rights.value(id, Cpu) <= before.value(id, Cpu) + 1);
         }
-        // Nor those who were there in the encloser itself.
+        // Nor the encloser's own processes.
         if let Some(parent) = parent {
             prop_assert!(both.rights.value(parent, Cpu) == before.value(parent, Cpu));
         }
     }
 
-    /// A transfer between two active siblings without limits is felt by nobody else but by rounding, and outside
-    /// their encloser not at all.
+    /// A transfer between two active siblings without limits changes siblings within rounding only, and
+    /// nothing outside their encloser.
     #[test]
     fn a_transfer_changes_nobody_else(mut both in any_both(14, 30), a in 0usize..100, b in 0usize..100, tickets: u64) {
         let contract = both.plain.contract.clone();
@@ -717,9 +719,9 @@ proptest! {
         prop_assert!(value(&both.rights, from) <= value(&before, from) + 1);
     }
 
-    /// What a unit would have if all its siblings were active and none limited, no exchange among others takes from
-    /// it (seed 004, section 5.5). Only tickets are in play here: with reservations, as far as tickets divide what
-    /// they leave.
+    /// An exchange among others never takes from a unit what it would have with all siblings active and none
+    /// limited (seed 004, section 5.5). Only tickets are tested; with reservations, this holds for what they
+    /// leave.
     #[test]
     fn an_exchange_leaves_others_their_right(
         tickets in proptest::collection::vec((1u64..1000, any::<bool>(), proptest::option::of(0u64..4 * CPU)), 3..10),
@@ -733,11 +735,11 @@ proptest! {
             c.units[id.index()].limit.cpu = limit.map(Amount::Absolute);
         }
         let ids: Vec<UnitId> = c.held().collect();
-        let there: Vec<UnitId> = ids.iter().zip(&tickets).filter(|(_, said)| said.1).map(|(id, _)| *id).collect();
+        let there: Vec<UnitId> = ids.iter().zip(&tickets).filter(|(_, (_, present, _))| *present).map(|(id, _)| *id).collect();
         let mut r = rights(&c, 8, &there);
         let (from, to) = (from % n, if from % n == to % n { (to + 1) % n } else { to % n });
         r.transfer(ids[from], ids[to], Cpu, many % tickets[from].0).unwrap();
-        let all: u64 = tickets.iter().map(|said| said.0).sum();
+        let all: u64 = tickets.iter().map(|(tickets, ..)| tickets).sum();
         for (i, id) in ids.iter().enumerate().filter(|(i, id)| ![from, to].contains(i) && there.contains(id)) {
             let right = 8 * CPU * tickets[i].0 / all;
             let right = tickets[i].2.map_or(right, |limit| right.min(limit));
@@ -750,7 +752,7 @@ proptest! {
     // The full recomputation is slow.
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Many siblings come to a full recomputation, too.
+    /// As above, with many siblings.
     #[test]
     fn many_siblings_come_to_a_full_recomputation(both in any_both(120, 250)) {
         both.check();

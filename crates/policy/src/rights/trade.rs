@@ -1,32 +1,39 @@
-//! Exchanges: offers of tickets of one resource for tickets of another, and what came of them.
+//! Exchanges: offers of tickets of one resource for tickets of another, and their outcomes.
 //!
-//! Example: `a` computes and hardly reads, `b` reads and hardly computes. `a` offers 300 disk tickets for 200 CPU tickets, `b`
-//! offers 200 CPU tickets for 300 disk tickets. Both are served at one moment, and others' rights stay what they are.
+//! Example: `a` computes and hardly reads, `b` reads and hardly computes. `a` offers 300 disk tickets for 200
+//! CPU tickets, `b` offers 200 CPU tickets for 300 disk tickets. Both are served at the same time, and all
+//! other rights are unchanged.
 //!
 //! Terms:
-//! - An *offer* names what a unit gives, what it wants for it, for how long, and with whom if that matters to it. It is of soft
-//!   tickets or of a part of a reservation.
-//! - A *deal* is an exchange in force. Each of its *legs* moves tickets or a reservation from one unit to another.
-//! - What is moved is *lent*: each unit keeps its own. It has what it did not lend, and what it got.
+//! - An *offer* names what a unit gives, what it wants in return, for how long, and optionally with whom. It
+//!   is of soft tickets or of a part of a reservation.
+//! - A *deal* is an exchange in force. Each of its *legs* moves tickets or a reservation from one unit to
+//!   another.
+//! - What is moved is *lent*: ownership does not change. A unit has what it did not lend, plus what was lent
+//!   to it.
 //!
-//! Algorithm: the oldest offer that can be served is served first. It is served by a ring of two to [`RING_MAX`] offers, each of
-//! which gives what the next one wants: the same resource, soft or reserved as that, and worth no less. The shortest ring is
-//! taken, and of these the one with the oldest offers. Each unit gives what is worth as much as the next one wants, so no unit
-//! gives more than it said. Within one encloser tickets are compared by their number. Otherwise they are compared by what they
-//! are worth now, and the unit that gets them holds them as a [lot](super::lots) of the other currency.
+//! Algorithm: serve the oldest offer that can be served. An offer is served by a ring of two to [`RING_MAX`]
+//! offers, each of which gives what the next one wants: the same resource, both soft or both reserved, and
+//! worth at least as much. Prefer the shortest ring; ties go to the one with the oldest offers. Each unit
+//! gives what is worth as much as the next one wants, so none gives more than it offered. Within one encloser
+//! tickets are compared by number. Otherwise they are compared by their current value, and the receiver holds
+//! them as a [lot](super::lots) of the other currency.
 //!
-//! An offer is served whole, unless it says the least that it takes. Then it may be served in part, in the same ratio. The most
-//! is found from above: each wants all; then, around the ring, each gets what the one before it can give for what that one gets,
-//! until nothing changes.
+//! An offer is served in full unless it names a minimum. With one, it may be served in part, in the same
+//! ratio. The largest part is a fixed point, found from above: each starts with all that it wants; then,
+//! around the ring, each is reduced to what the one before it can give for what that one gets, until nothing
+//! changes.
 //!
-//! A deal ends when the shortest time of its offers is over, when one of its units ends it, or when one of them leaves the
-//! contract, moves to another encloser, or is given less by the contract than it lent. Every leg is undone then.
+//! A deal ends when the shortest duration of its offers has passed, when one of its units ends it, or when
+//! one of them leaves the contract, moves to another encloser, or is given less by the contract than it lent.
+//! Ending reverses every leg.
 //!
-//! Properties (tested): tickets and reservations are conserved, whatever happens. Ending a deal undoes it exactly. No unit is left
-//! without a ticket. What was got is not lent on. No unit is worth something by its own tickets.
+//! Properties (tested): tickets and reservations are conserved in any history. Ending a deal reverses it
+//! exactly. Every unit keeps at least one ticket. What was lent to a unit is not lent on. Currencies form no
+//! cycle.
 //!
-//! Limits: what is left of an offer that was served in part stands no more. Cost: O(n^2) for n offers of which none fits
-//! another, when an offer, a deal or tickets have changed, or which units are active; nothing at all other times.
+//! Limits: the unserved rest of a partly served offer is dropped. Cost: O(n^2) for n offers of which no two
+//! match, whenever an offer, a deal, tickets or the set of active units changed; nothing otherwise.
 //!
 //! Source: seed 004, sections 5.5 and 5.6 (exchanges, `exch_offer()`, base values).
 
@@ -46,61 +53,62 @@ pub use waits::Waits;
 
 /// The most units in one exchange.
 pub const RING_MAX: usize = 4;
-/// The most offers that stand at one time.
+/// The most open offers.
 pub(super) const OFFERS_MAX: usize = 1_000;
-/// Offers of one unit that stand at one time, so that no unit takes the others' room.
+/// The most open offers of one unit, so that no unit crowds out the others.
 pub(super) const OFFERS_OF_UNIT_MAX: usize = 50;
-/// The part of [`OFFERS_MAX`] for units that have no offer yet: otherwise twenty units could keep all others out.
+/// The part of [`OFFERS_MAX`] kept for units without an open offer. Otherwise twenty units could take all of
+/// it.
 const OFFERS_FOR_NEWCOMERS: usize = 100;
 
-/// What a unit offers.
+/// An offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Bid {
-    /// The unit.
+    /// The unit that makes it.
     pub by: UnitId,
     /// What it gives.
     pub gives: Offer,
-    /// What it wants for that.
+    /// What it wants in return.
     pub wants: Offer,
-    /// Only with this unit.
+    /// The only unit that may be the partner; `None`: any.
     pub with: Option<UnitId>,
-    /// How long an exchange lasts, in ns; `None`: until it is ended.
+    /// Duration of the exchange in nanoseconds; `None`: until one side ends it.
     pub for_ns: Option<Time>,
-    /// The least of what it wants that it takes, for as much less of what it gives; `None`: all.
+    /// The minimum of what it wants that it accepts, giving proportionally less; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<Offer>,
-    /// Whether it ends with the program that makes it, so that no later daemon is to know it.
+    /// Whether it ends with the program that makes it, so that it is not kept for a later daemon.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub bound: bool,
 }
 
-/// What a deal moves.
+/// One transfer of a deal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Leg {
-    /// The unit that lends it.
+    /// The lender.
     pub from: UnitId,
-    /// The unit that has it meanwhile.
+    /// The borrower.
     pub to: UnitId,
-    /// Of what, and how much, in the measure of the unit that lends it.
+    /// The resource and amount, in the lender's measure.
     pub what: Offer,
-    /// The encloser of the unit that lends it, whose currency it is.
+    /// The lender's encloser, which issued the tickets.
     pub of: Option<UnitId>,
-    /// The encloser of the unit that has it.
+    /// The borrower's encloser.
     pub into: Option<UnitId>,
 }
 
 impl Leg {
-    /// Whether the unit that has it holds it as a lot, and not among its own tickets.
+    /// Whether the borrower holds it as a lot rather than among its own tickets.
     pub(super) fn is_lot(&self) -> bool {
         self.of != self.into || matches!(self.what.stake, Stake::Hard(_))
     }
 
-    /// That lot.
+    /// The lot in which the borrower holds it.
     pub(super) fn lot(&self) -> Lot {
-        Lot { holder: self.to, of: self.of, kind: self.measured().0 }
+        Lot { holder: self.to, currency: self.of, kind: self.measured().0 }
     }
 
-    pub(super) fn much(&self) -> u64 {
+    pub(super) fn quantity(&self) -> u64 {
         self.measured().1
     }
 
@@ -119,37 +127,37 @@ fn measured(what: Offer) -> (Kind, u64) {
 /// An exchange in force.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Deal {
-    /// What it moves: one leg from each unit.
+    /// One leg from each unit.
     pub legs: Vec<Leg>,
-    /// Since when.
+    /// When it began.
     pub since: Time,
-    /// When it ends by itself.
+    /// When it expires; `None`: never.
     pub until: Option<Time>,
     /// Whether one of its offers was bound to a program.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub bound: bool,
 }
 
-/// What an earlier daemon had.
+/// An offer or exchange of an earlier daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resumed {
-    /// An offer that stood.
+    /// An open offer.
     Offer {
-        /// What it says.
+        /// The offer.
         bid: Bid,
     },
     /// An exchange that was in force.
     Deal {
-        /// What it moved.
+        /// Its legs.
         legs: [Option<Leg>; RING_MAX],
-        /// When it ends by itself.
+        /// When it expires; `None`: never.
         until: Option<Time>,
     },
 }
 
 impl Resumed {
-    /// Of a deal.
+    /// Describes a deal.
     pub fn deal(legs: &[Leg], until: Option<Time>) -> Resumed {
         let mut all = [None; RING_MAX];
         for (place, leg) in all.iter_mut().zip(legs) {
@@ -158,7 +166,7 @@ impl Resumed {
         Resumed::Deal { legs: all, until }
     }
 
-    /// The units that it is about.
+    /// The units that it names.
     pub fn units(&self) -> impl Iterator<Item = UnitId> {
         let (bid, legs) = match *self {
             Resumed::Offer { bid } => (Some(bid), [None; RING_MAX]),
@@ -173,67 +181,67 @@ impl Resumed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// Its time was over.
+    /// It expired.
     Over,
     /// One of its units ended it.
     Ended,
-    /// A unit left the contract, or has another encloser.
+    /// A unit left the contract, or moved to another encloser.
     Gone,
-    /// The contract gives a unit no more tickets than it lent, or reserves less for it.
+    /// The contract gives a unit too few tickets, or too small a reservation, for what it lent.
     TooFew,
-    /// The negotiator made it, and ended it.
+    /// The negotiator, which made it, ended it.
     Negotiated,
 }
 
-/// What came of offers in a step.
+/// An event of the market in a step.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trade {
-    /// An offer stands from now on.
+    /// An offer was accepted.
     Offered {
         /// Its number.
         offer: u64,
-        /// What it says.
+        /// The offer.
         bid: Bid,
     },
-    /// An offer stands no more, without having been served: it was taken back, or its unit is gone.
+    /// An offer was removed without having been served: it was withdrawn, or its unit left the contract.
     Withdrawn {
         /// Its number.
         offer: u64,
     },
-    /// An exchange is in force from now on.
+    /// An exchange came into force.
     Made {
         /// Its number.
         deal: u64,
-        /// The offers that it served, in the order of the legs.
+        /// The offers that it serves, in the order of the legs.
         offers: Vec<u64>,
-        /// What it is.
+        /// The exchange.
         what: Deal,
     },
-    /// An exchange is in force no more.
+    /// An exchange ended.
     Undone {
         /// Its number.
         deal: u64,
-        /// Why.
+        /// The reason.
         why: Ending,
-        /// What it moved.
+        /// The exchange.
         what: Deal,
     },
 }
 
-/// Offers that stand, and deals in force.
+/// Open offers, and deals in force.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Market {
-    /// The last number of an offer or a deal; they are numbered together.
+    /// The last number given to an offer or a deal; they share one sequence.
     last: u64,
     offers: BTreeMap<u64, Bid>,
     deals: BTreeMap<u64, Deal>,
-    /// Whether an offer may be served that could not be at the last look: an offer came, or tickets changed.
+    /// Whether an offer may have become servable since the last attempt: an offer came, or rights changed.
     stirred: bool,
 }
 
 impl Market {
-    /// Offers that stand, by number, the oldest first.
+    /// Open offers by number, the oldest first.
     pub(super) fn offers(&self) -> &BTreeMap<u64, Bid> {
         &self.offers
     }
@@ -243,29 +251,30 @@ impl Market {
         &self.deals
     }
 
-    /// Units' tickets changed, or which units there are.
+    /// Tickets or the set of units changed: reconsider all offers.
     pub(super) fn stir(&mut self) {
         self.stirred = true;
     }
 
-    /// Units became active or inactive: what currencies are worth changed.
+    /// Units became active or inactive, so the values of currencies changed: reconsider offers if there are
+    /// any.
     pub(super) fn stir_if_offered(&mut self) {
         self.stirred |= !self.offers.is_empty();
     }
 
-    /// Whether nothing came, and no deal is over.
+    /// Whether nothing changed and no deal has expired.
     pub(super) fn is_settled(&self, now: Time) -> bool {
         !self.stirred && self.next().is_none_or(|next| next > now)
     }
 
-    /// When a deal ends next by itself.
+    /// When the next deal expires.
     pub(super) fn next(&self) -> Option<Time> {
         self.deals.values().filter_map(|deal| deal.until).min()
     }
 
-    /// Makes an exchange of two offers that fit each other, whatever else is offered: both, or nothing.
+    /// Concludes an exchange of two matching offers, whatever else is offered, or does nothing.
     ///
-    /// Refused: as for an offer; and where they do not fit, as where a unit would have too many tickets.
+    /// Refused: as for an offer; if the two do not match; if a unit would have too many tickets.
     pub(super) fn strike(
         &mut self,
         rights: &mut Rights,
@@ -295,19 +304,22 @@ impl Market {
 
     /// Adds an offer.
     ///
-    /// Refused: of or with an unknown unit or itself; of no tickets, of all that the unit has or more, of more than is reserved for
-    /// it, of memory that it uses, or of tickets for tickets of the same resource; where the least that it takes is not of what it wants, or more; with a
-    /// unit that would then be worth something by its own tickets; where [`OFFERS_MAX`] stand already, or [`OFFERS_OF_UNIT_MAX`] of the unit; where only the room for units without an offer is
-    /// left, and the unit has one.
+    /// Refused if one of these holds:
+    /// - a unit is unknown, or the unit offers to itself;
+    /// - it gives nothing, more than the unit has, all of its tickets, or reserved memory in use;
+    /// - it gives and wants the same resource, or its minimum is invalid ([`Refused::NoExchange`]);
+    /// - an exchange with the named partner would close a cycle of currencies;
+    /// - [`OFFERS_MAX`] or, of this unit, [`OFFERS_OF_UNIT_MAX`] are open, or only the room for units without
+    ///   an offer is left.
     pub(super) fn offer(&mut self, rights: &Rights, bid: Bid) -> Result<Trade, Refused> {
         let Bid { by, gives, wants, with, at_least, .. } = bid;
         rights.may_lend(by, gives)?;
-        let is_bound = |least: Offer| {
-            let ((kind, least_of), (wanted_kind, all)) = (measured(least), measured(wants));
-            least.resource == wants.resource && kind == wanted_kind && (1..=all).contains(&least_of)
+        let is_minimum = |least: Offer| {
+            let ((kind, least_quantity), (wanted_kind, all)) = (measured(least), measured(wants));
+            least.resource == wants.resource && kind == wanted_kind && (1..=all).contains(&least_quantity)
         };
-        let is_none = gives.is_nothing() || wants.is_nothing();
-        if gives.resource == wants.resource || is_none || !at_least.is_none_or(is_bound) {
+        let is_empty = gives.is_nothing() || wants.is_nothing();
+        if gives.resource == wants.resource || is_empty || !at_least.is_none_or(is_minimum) {
             return Err(Refused::NoExchange { unit: by });
         }
         if let Some(with) = with {
@@ -337,9 +349,10 @@ impl Market {
         Ok(Trade::Offered { offer: self.last, bid })
     }
 
-    /// Has an offer stand again, or an exchange in force, under the number that it had.
+    /// Restores an offer or an exchange under its former number.
     ///
-    /// Refused: the number is taken; a unit is unknown, has another encloser by now, or has not got what it lends.
+    /// Refused: the number is taken; a unit is unknown, moved to another encloser, or no longer has what it
+    /// lends.
     pub(super) fn resume(
         &mut self,
         rights: &mut Rights,
@@ -350,7 +363,7 @@ impl Market {
         if self.offers.contains_key(&number) || self.deals.contains_key(&number) {
             return Err(Refused::NumberTaken { number });
         }
-        let came = match what {
+        let event = match what {
             Resumed::Offer { bid } => {
                 for unit in what.units() {
                     rights.unit(unit)?;
@@ -364,11 +377,16 @@ impl Market {
                     if (rights.unit(leg.from)?.parent, rights.unit(leg.to)?.parent) != (leg.of, leg.into) {
                         return Err(Refused::Enclosers { from: leg.from, to: leg.to });
                     }
-                    // It was lent before: what is in use by now is not asked.
+                    // It was lent before, so memory in use is not checked.
                     rights.has(leg.from, leg.what)?;
                     if !rights.has_room(leg) {
                         let (unit, resource) = (leg.to, leg.what.resource);
-                        return Err(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.much() });
+                        return Err(Refused::TooMany {
+                            unit,
+                            resource,
+                            has: TICKETS_MAX,
+                            more: leg.quantity(),
+                        });
                     }
                     if leg.is_lot() && rights.would_loop(leg.what.resource, &[(leg.to, leg.of)]) {
                         return Err(Refused::Loop { unit: leg.to });
@@ -384,12 +402,12 @@ impl Market {
         };
         self.last = self.last.max(number);
         self.stirred = true;
-        Ok(came)
+        Ok(event)
     }
 
-    /// Takes an offer back, or ends a deal: whichever has this number.
+    /// Withdraws the offer, or ends the deal, of this number.
     ///
-    /// Refused: neither has it.
+    /// Refused: there is no such number.
     pub(super) fn cancel(&mut self, rights: &mut Rights, number: u64) -> Result<Trade, Refused> {
         if self.offers.remove(&number).is_some() {
             return Ok(Trade::Withdrawn { offer: number });
@@ -406,17 +424,17 @@ impl Market {
         Some(Trade::Undone { deal: number, why, what: deal })
     }
 
-    /// What time and the contract bring: ends deals, forgets offers of units that are gone, and serves offers.
+    /// Ends expired and invalid deals, drops offers of units that left, and serves offers.
     pub(super) fn settle(&mut self, now: Time, rights: &mut Rights) -> Vec<Trade> {
-        let mut came = Vec::new();
+        let mut events = Vec::new();
         if self.is_settled(now) {
-            return came;
+            return events;
         }
         let numbers: Vec<u64> = self.deals.keys().copied().collect();
-        // The newest first: where a unit has lent too many, the older exchanges go on.
+        // The newest first: if a unit has lent too much, its older exchanges continue.
         for number in numbers.into_iter().rev() {
             let deal = &self.deals[&number];
-            // Each of its units lends.
+            // Every unit of a deal is a lender, so the borrowers need no check.
             let stays = |leg: &Leg| rights.unit(leg.from).is_ok_and(|unit| unit.parent == leg.of);
             let gone = !deal.legs.iter().all(stays);
             let why = match deal.until {
@@ -425,7 +443,7 @@ impl Market {
                 _ if deal.legs.iter().any(|leg| rights.lent_too_many(leg.from, leg.what)) => Ending::TooFew,
                 _ => continue,
             };
-            came.extend(self.undo(rights, number, why));
+            events.extend(self.undo(rights, number, why));
         }
         let is_gone = |unit: UnitId| rights.unit(unit).is_err();
         let gone = |bid: &Bid| is_gone(bid.by) || bid.with.is_some_and(is_gone);
@@ -433,19 +451,19 @@ impl Market {
             self.offers.iter().filter(|(_, bid)| gone(bid)).map(|(number, _)| *number).collect();
         for offer in withdrawn {
             self.offers.remove(&offer);
-            came.push(Trade::Withdrawn { offer });
+            events.push(Trade::Withdrawn { offer });
         }
         while core::mem::take(&mut self.stirred) {
             if let Some((ring, legs)) = self.ring(rights) {
-                came.push(self.serve(now, rights, ring, legs));
+                events.push(self.serve(now, rights, ring, legs));
                 self.stirred = true;
             }
         }
-        came
+        events
     }
 
-    /// The ring that is served next: numbers of offers, each of which gives what the next one wants, and the last one what the
-    /// first wants; and what is moved then.
+    /// The ring to serve next: the numbers of its offers, each of which gives what the next one wants (the
+    /// last one gives what the first wants), and its legs.
     fn ring(&self, rights: &Rights) -> Option<(Vec<u64>, Vec<Leg>)> {
         let able: Vec<(u64, Bid)> = self
             .offers
@@ -476,7 +494,7 @@ impl Market {
     }
 }
 
-/// Closes the ring at that length, if that can be: what it moves then.
+/// Extends `ring` to `length` offers and closes it, by depth-first search. Returns its legs.
 fn close(
     able: &[(u64, Bid)],
     ring: &mut Vec<(u64, Bid)>,
@@ -501,17 +519,17 @@ fn close(
     None
 }
 
-/// What a ring moves. `None`: it cannot be: there is too little of something, or no room, or a unit would be worth something by
-/// its own tickets, or memory would be moved that is in use.
+/// The legs of a ring. `None` if it cannot be served: an amount is too small, a receiver has no room,
+/// currencies would form a cycle, or reserved memory in use would move.
 fn legs(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     shares(ring, rights).filter(|legs| obstacle(legs, rights).is_none())
 }
 
-/// Why what a ring would move cannot be moved.
+/// Why the legs of a ring cannot be carried out.
 fn obstacle(legs: &[Leg], rights: &Rights) -> Option<Refused> {
     if let Some(leg) = legs.iter().find(|leg| !rights.has_room(leg)) {
         let (unit, resource) = (leg.to, leg.what.resource);
-        return Some(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.much() });
+        return Some(Refused::TooMany { unit, resource, has: TICKETS_MAX, more: leg.quantity() });
     }
     let loops = |resource: Resource| {
         let lots = legs.iter().filter(|leg| leg.what.resource == resource && leg.of != leg.into);
@@ -524,12 +542,13 @@ fn obstacle(legs: &[Leg], rights: &Rights) -> Option<Refused> {
     }
 }
 
-/// What each gives in a ring, so that each gets what it gives for. `None`: one would get less than the least that it takes.
+/// What each unit gives so that each gets what it gives for. `None` if one would get less than its minimum.
 fn shares(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     let n = ring.len();
     let link = |at: usize| (&ring[at], &ring[(at + 1) % n]);
     let mut gets: Vec<u64> = ring.iter().map(|bid| measured(bid.wants).1).collect();
-    // Each round but the last lets somebody have less: by rounding, too, so there may be many, and then it is not worth it.
+    // Each round but the last reduces an amount. Rounding can make that slow, so the number of rounds is
+    // bounded; a ring that exceeds it is not served.
     for round in 0.. {
         let mut changed = false;
         for at in 0..n {
@@ -553,17 +572,17 @@ fn shares(ring: &[Bid], rights: &Rights) -> Option<Vec<Leg>> {
     }
     let leg = |at: usize| {
         let (one, next) = link(at);
-        let much = cost(next, gets[(at + 1) % n], one, rights)?;
+        let quantity = cost(next, gets[(at + 1) % n], one, rights)?;
         let (kind, of) = lends_in(one, rights)?;
-        let stake = kind.amount(much).map_or(Stake::Tickets(much), Stake::Hard);
+        let stake = kind.amount(quantity).map_or(Stake::Tickets(quantity), Stake::Hard);
         let what = Offer { resource: one.gives.resource, stake };
         let leg = Leg { from: one.by, to: next.by, what, of, into: rights.unit(next.by).ok()?.parent };
-        (much > 0).then_some(leg)
+        (quantity > 0).then_some(leg)
     };
     (0..n).map(leg).collect()
 }
 
-/// The measure in which a unit lends, and the currency that it is of.
+/// The kind and currency in which the maker of an offer lends.
 fn lends_in(bid: &Bid, rights: &Rights) -> Option<(Kind, Option<UnitId>)> {
     let unit = rights.unit(bid.by).ok()?;
     let kind = match bid.gives.stake {
@@ -573,31 +592,32 @@ fn lends_in(bid: &Bid, rights: &Rights) -> Option<(Kind, Option<UnitId>)> {
     Some((kind, unit.parent))
 }
 
-/// The least of what it wants that a unit takes.
+/// The minimum of what it wants that an offer accepts.
 fn least(bid: &Bid) -> u64 {
     measured(bid.at_least.unwrap_or(bid.wants)).1
 }
 
-/// The most that a unit gives for so much of what it wants, in the measure in which it lends.
+/// The most that the maker of an offer gives for getting `gets`, in the measure in which it lends.
 fn may_give(bid: &Bid, gets: u64, rights: &Rights) -> Option<u64> {
     let all = rights.in_own_measure(bid.by, bid.gives, false)?;
     let part = u128::from(all) * u128::from(gets) / u128::from(measured(bid.wants).1.max(1));
     u64::try_from(part).ok()
 }
 
-/// What so much of what one wants is in the measure of the one that gives it.
-fn cost(bid: &Bid, much: u64, giver: &Bid, rights: &Rights) -> Option<u64> {
+/// Converts `quantity` of what `bid` wants to the giver's measure, rounding up.
+fn cost(bid: &Bid, quantity: u64, giver: &Bid, rights: &Rights) -> Option<u64> {
     let (from, to) = (rights.measure(bid.by, bid.wants)?, lends_in(giver, rights)?);
-    rights.convert(bid.wants.resource, much, from, to, true)
+    rights.convert(bid.wants.resource, quantity, from, to, true)
 }
 
-/// What so much of what is given is in the measure of the one that wants it.
-fn affords(giver: &Bid, much: u64, bid: &Bid, rights: &Rights) -> Option<u64> {
+/// Converts `quantity` of what `giver` gives to the measure in which `bid` wants it, rounding down.
+fn affords(giver: &Bid, quantity: u64, bid: &Bid, rights: &Rights) -> Option<u64> {
     let (from, to) = (lends_in(giver, rights)?, rights.measure(bid.by, bid.wants)?);
-    rights.convert(bid.wants.resource, much, from, to, false)
+    rights.convert(bid.wants.resource, quantity, from, to, false)
 }
 
-/// Whether the one gives what the next one in a ring wants. An offer to one unit has that unit on both sides: in a pair alone.
+/// Whether `one` gives what `next` wants, at least its minimum. An offer restricted to a partner has that
+/// partner on both sides, so it fits into pairs only.
 fn fits(one: &Bid, next: &Bid, rights: &Rights) -> bool {
     let agreed = |bid: &Bid, with: UnitId| bid.with.is_none_or(|only| only == with);
     let is_soft = |offer: Offer| matches!(offer.stake, Stake::Tickets(_));

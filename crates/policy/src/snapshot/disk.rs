@@ -7,46 +7,47 @@ use commonhold_contract::UnitId;
 
 use crate::time::Time;
 
-/// What a backend can order for disks. By default nothing, as in the simulator, whose disks schedule by themselves.
+/// What a backend can order for disks. The default is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskMeans {
-    /// Units can be held to rates (io.max).
+    /// Units can be limited to rates (io.max).
     pub caps: bool,
-    /// Units can be given weights, on disks that heed them ([`DiskFacts::weighs`]).
+    /// Units can be weighted, on disks that honour weights ([`DiskFacts::weighs`]).
     pub weights: bool,
-    /// The machine schedules its disks by units' shares itself, as the kernel of seed 000 does (section 3.3): it is told
-    /// the shares, and holds units to nothing else.
+    /// The machine schedules its disks by units' shares, like the kernel of seed 000 (section 3.3): it gets
+    /// the shares and needs no other order.
     pub shares: bool,
-    /// Rates are held by stopping all of a unit: so they are for limits alone, and for ceilings where it is known what
-    /// the disk carries; no unit is held to a share by them.
+    /// A rate is enforced by stopping the whole unit. So rates are used only for limits, and for ceilings on
+    /// disks of known rate, and not to enforce shares.
     pub limits_only: bool,
 }
 
 impl DiskMeans {
-    /// Nothing can be ordered.
+    /// No means.
     pub const NONE: DiskMeans = DiskMeans { caps: false, weights: false, shares: false, limits_only: false };
 }
 
-/// What a unit's own processes did to one disk since the backend began. Never goes back.
+/// Transfers of a unit's own processes on one disk since the backend started. Monotone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskUse {
     /// Bytes read.
     pub read_bytes: u64,
-    /// Bytes written, write-back of what it wrote to files included where the file system says whose it was.
+    /// Bytes written, including write-back that the file system attributes to it.
     pub written_bytes: u64,
     /// Requests, reading and writing.
     pub requests: u64,
-    /// Time in which some task of it was stalled for a disk, whichever, in nanoseconds; `None` where the kernel does not tell.
+    /// Time in which any of its tasks was stalled for any disk, in nanoseconds; `None` if the kernel does not
+    /// report it.
     pub stalled_ns: Option<u64>,
 }
 
 impl DiskUse {
-    /// Bytes both ways.
+    /// Bytes read and written.
     pub fn bytes(self) -> u64 {
         self.read_bytes.saturating_add(self.written_bytes)
     }
 
-    /// What happened since `before`.
+    /// The difference to an earlier sample.
     #[must_use]
     pub fn since(self, before: DiskUse) -> DiskUse {
         DiskUse {
@@ -61,40 +62,40 @@ impl DiskUse {
     }
 }
 
-/// What a device did in all, for all users, since it is there.
+/// A device's counters over all users since it appeared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceUse {
-    /// Requests that ended. Never goes back.
+    /// Completed requests. Monotone.
     pub requests: u64,
-    /// What these transferred. Never goes back.
+    /// Bytes that they transferred. Monotone.
     pub bytes: u64,
-    /// How long these took in the device, all together, in nanoseconds. Never goes back.
+    /// The sum of their service times, in nanoseconds. Monotone.
     pub taken_ns: u64,
-    /// Time in which at least one request was in it, in nanoseconds. Never goes back.
+    /// Time with at least one request in flight, in nanoseconds. Monotone.
     pub busy_ns: u64,
-    /// Requests that are in it now.
+    /// Requests in flight.
     pub under_way: u64,
 }
 
-/// One disk at one moment.
+/// A disk at one sample.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DiskFacts {
     /// The kernel's name for it: `sda`.
     pub name: String,
-    /// When these facts were read, on the backend's clock.
+    /// When it was sampled, on the backend's clock.
     pub at: Time,
-    /// Whether it heeds weights: io.cost is on, or BFQ schedules it.
+    /// Whether it honours weights: io.cost is on, or BFQ schedules it.
     pub weighs: bool,
-    /// What it can transfer, in bytes per second, where that was measured.
+    /// Measured capacity in bytes per second, if known.
     pub bytes_per_s: Option<u64>,
-    /// What the device did; `None` where the kernel does not tell.
+    /// The device's counters; `None` if the kernel does not report them.
     pub device: Option<DeviceUse>,
-    /// What units did to it, by [`UnitId::index`]; units beyond its end did nothing.
+    /// Transfers indexed by [`UnitId::index`]; units beyond its end had none.
     pub units: Vec<DiskUse>,
 }
 
 impl DiskFacts {
-    /// What a unit did.
+    /// A unit's transfers.
     pub fn unit(&self, unit: UnitId) -> DiskUse {
         self.units.get(unit.index()).copied().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Jobs as a backend sees them: threads that belong together, and where they and their memory are.
+//! Jobs as a backend observes them: threads that belong together, and where they and their memory are.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -9,74 +9,74 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// A job's number. The backend gives it, and gives it to no other job while this one is there.
+/// A job's number, assigned by the backend and unique while the job exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(pub u32);
 
-/// A thread's number, likewise. Of two threads of a job, the one that came first has the lower number.
+/// A thread's number, likewise. Within a job, older threads have lower numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ThreadId(pub u64);
 
-/// What a backend can do about where threads run.
+/// How a backend can place threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Seats {
-    /// Nothing: there are no jobs for it.
+    /// Not at all: it has no jobs.
     #[default]
     None,
-    /// A thread can be told the CPUs that it is to run on, at any time.
+    /// A thread's CPUs can be set at any time.
     Cpus,
-    /// The same, and each thread has a CPU of its own: one without a seat does not begin (seed 001, section 3).
+    /// As `Cpus`, with a dedicated CPU for each thread: one without a seat does not start (seed 001, section
+    /// 3).
     Fixed,
 }
 
 /// A job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobFacts {
-    /// Which.
+    /// Its number.
     pub job: JobId,
-    /// What people may know it by: a program's name, and the number of its first process.
+    /// A label for users: a program's name and the number of its first process.
     pub name: String,
-    /// The unit that its threads are in.
+    /// The unit of its threads.
     pub unit: UnitId,
-    /// By ascending number.
+    /// Its threads by ascending number.
     pub threads: Vec<ThreadFacts>,
-    /// Numbers of nodes, and bytes of its memory there; `None` where nobody looked.
+    /// Its memory by node, as node number and bytes; `None` if not sampled.
     pub memory: Option<Vec<(u32, u64)>>,
-    /// What it had of what gangs share; `None` where nobody can tell, or nobody did yet.
+    /// Its use of the resource that gangs share; `None` if unknown.
     pub shared: Option<SharedUse>,
 }
 
-/// What a job had of what gangs share, by the contract's `gangs-share`.
+/// A job's use of the resource that gangs share, chosen by the contract's `gangs-share`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SharedUse {
-    /// When this was so, on the backend's clock: older than the snapshot where a program tells it itself.
+    /// Time of the sample, on the backend's clock; older than the snapshot if the program reports it itself.
     pub at: Time,
-    /// Since some moment before the job was seen first, all its threads together. Bytes that it transferred over the memory
-    /// bus; or bytes that it held of the last-level caches, times the seconds for which it did; or instructions. Never goes
-    /// back.
+    /// Sum over its threads since some moment before the job was first observed. Bytes transferred over the
+    /// memory bus, bytes held in the last-level caches times seconds, or instructions. Monotone.
     pub amount: u64,
 }
 
-/// What a unit transferred over the memory bus.
+/// A unit's memory bus transfers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BusUse {
-    /// When this was so, on the backend's clock: older than the snapshot where a program tells it itself.
+    /// Time of the sample, on the backend's clock; older than the snapshot if a program reports it itself.
     pub at: Time,
-    /// Bytes since some moment before the job was seen first. Never goes back.
+    /// Bytes since some moment before the job was first observed. Monotone.
     pub bytes: u64,
 }
 
 /// A thread of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadFacts {
-    /// Which.
+    /// Its number.
     pub thread: ThreadId,
-    /// Whether it wants a CPU now, or had one since the look before.
+    /// Whether it wants a CPU now, or ran since the previous sample.
     pub wants: bool,
-    /// The CPU that it ran on last; where it never ran, its creator's.
+    /// The CPU that it ran on last; its creator's if it never ran.
     pub cpu: Option<u32>,
-    /// The CPUs that its owner ties it to; `None`: all, or nobody can tell.
+    /// Its affinity as set by its owner; `None`: all CPUs, or unknown.
     pub tied: Option<CpuSet>,
 }

@@ -7,36 +7,37 @@ use crate::time::Time;
 /// What a backend can enforce for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryMeans {
-    /// A unit's memory can be bounded: beyond that its own pages are taken, and it waits (memory.high); or they are taken at the
-    /// next look.
+    /// A unit's memory can be bounded. Beyond the bound, its own pages are reclaimed and it stalls
+    /// (memory.high); or they are reclaimed at the next sample.
     pub bounds: bool,
-    /// What a unit is entitled to can be kept from others' wants (memory.min, memory.low).
+    /// A unit's memory can be protected from reclaim for others (memory.min, memory.low).
     pub guarantees: bool,
-    /// Pages can be taken from a unit at once (memory.reclaim).
+    /// Pages can be reclaimed from a unit immediately (memory.reclaim).
     pub reclaim: bool,
-    /// A unit that meets its bound is seen at once, whenever a look is due (memory.events).
+    /// A unit that reaches its bound triggers a turn immediately (memory.events).
     pub alarms: bool,
-    /// Units can be told from each other when a kernel that is out of memory kills (`oom_score_adj`).
+    /// The out-of-memory killer can be told units apart (`oom_score_adj`).
     pub kill_order: bool,
-    /// The machine hands memory out itself, frame by frame.
+    /// The machine allocates memory frame by frame itself.
     pub frames: Option<Frames>,
 }
 
-/// Memory that a machine hands out itself, as the kernel of seed 000 does (section 3.2): it refuses what is beyond a
-/// unit's bound at the request itself, and knows exactly what each unit has. So nothing has to be taken by order, and
-/// nothing is guessed.
+/// Memory that a machine allocates itself, like the kernel of seed 000 (section 3.2): it refuses requests
+/// beyond a unit's bound, and knows exactly what each unit has. So no pages need to be reclaimed by order,
+/// and nothing is estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frames {
     /// The size of a frame, in bytes.
     pub bytes: u64,
-    /// How often loans may grow, in nanoseconds.
+    /// The shortest interval between increases of loans, in nanoseconds.
     pub period_ns: Time,
-    /// Loans are to be no larger than what comes back in time; else everything idle may be lent, as in the source.
+    /// Whether loans are limited to what can be called back in time; otherwise all idle memory may be lent,
+    /// as in the source.
     pub in_time: bool,
 }
 
 impl MemoryMeans {
-    /// Nothing can be held.
+    /// No means.
     pub const NONE: MemoryMeans = MemoryMeans {
         bounds: false,
         guarantees: false,
@@ -47,86 +48,86 @@ impl MemoryMeans {
     };
 }
 
-/// The machine's memory at one moment, in bytes.
+/// The machine's memory at one sample, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryFacts {
-    /// All that the kernel manages.
+    /// All memory that the kernel manages.
     pub total: u64,
-    /// What the kernel keeps for itself, charged to no unit.
+    /// Kernel memory charged to no unit.
     pub kernel: u64,
-    /// What others than units hold and would not give up without paging, charged to no unit.
+    /// Memory of processes outside all units that only paging could free.
     pub shared: u64,
-    /// Swap space that is free.
+    /// Free swap space.
     pub swap_free: u64,
-    /// The swap area that is filled next, by any number that it keeps; 0 where nobody can tell.
+    /// An identifier of the swap area that is filled next; 0 if unknown.
     pub swap_next: u64,
-    /// What a byte that is swapped out takes of the memory all the same, in thousandths: 0 unless swap is memory itself, and
-    /// compressed (zram, zswap).
+    /// Memory that a swapped-out byte still takes, in thousandths: 0 unless swap is compressed memory (zram,
+    /// zswap).
     pub packed_permille: u64,
-    /// One per unit of the contract; units that the list has not are taken as empty.
+    /// Indexed by unit; units beyond its end count as empty.
     pub units: Vec<UnitMemory>,
 }
 
-/// One unit's memory: of its own processes, sub-units left out. Bytes, unless said otherwise.
+/// A unit's memory, sub-units excluded. In bytes unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnitMemory {
-    /// Charged to it, and what is `packed`.
+    /// What is charged to it, plus `packed`.
     pub used: u64,
-    /// What its pages take that were swapped out to memory (zram): charged to no unit, so that no bound counts it.
+    /// Memory taken by its compressed swap (zram), which is charged to no unit, so that no bound counts it.
     pub packed: u64,
-    /// The part of it that belongs to no file: only swap could take it.
+    /// The part of `used` without a file: only swapping could free it.
     pub anonymous: u64,
-    /// The part of `anonymous` that is in swap as well: it only has to be dropped.
+    /// The part of `anonymous` with a valid copy in swap: it can be dropped.
     pub swap_cached: u64,
-    /// What it has in swap, in memory as well or not; 0 where the machine does not tell.
+    /// Its pages in swap, whether also in memory or not; 0 if the machine does not report it.
     pub swapped: u64,
-    /// The part that belongs to files and must be written before it can be given up.
+    /// File pages that must be written before they can be freed.
     pub dirty: u64,
-    /// The part that the kernel keeps for it, and would not give up.
+    /// Unreclaimable kernel memory on its behalf.
     pub kernel: u64,
-    /// The part that came since the others were counted: it may be of any kind.
+    /// Growth of `used` since the other parts were sampled, of unknown kind.
     pub uncounted: u64,
-    /// The part that was not touched for long, if the machine can tell.
+    /// The part not accessed for a long time, if the machine can tell.
     pub cold: u64,
-    /// The part of `cold` that belongs to no file: only swap could take it.
+    /// The part of `cold` without a file.
     pub cold_anonymous: u64,
-    /// How often it was held at its bound since it was made.
+    /// How often it was stopped at its bound, since its creation.
     pub refused: u64,
-    /// What came back soon after it was taken, summed since it was made.
+    /// Bytes refaulted soon after reclaim, since its creation.
     pub refaulted: u64,
-    /// Time in which one of its processes at least waited for memory, in nanoseconds since it was made; 0 where the
-    /// kernel does not tell.
+    /// Time in which at least one of its processes was stalled for memory, in nanoseconds since its creation;
+    /// 0 if the kernel does not report it.
     pub stalled_ns: u64,
-    /// Processes that the kernel killed for want of memory, since it was made.
+    /// Processes killed because memory ran out, since its creation.
     pub killed: u64,
-    /// What was taken from it by anybody, for its own bound or others' need, since it was made; 0 where nobody counts.
+    /// Bytes reclaimed from it for any reason, since its creation; 0 if not counted.
     pub reclaimed: u64,
-    /// What was taken from it by order, since it was made.
+    /// Bytes reclaimed from it by order, since its creation.
     pub taken: u64,
-    /// The time in which that was at work, in nanoseconds.
+    /// Time spent on that, in nanoseconds.
     pub taking_ns: u64,
-    /// Whether more is being taken now; where the machine hands out frames itself.
+    /// Whether reclaim is in progress, on a machine that allocates frames itself.
     pub taking: bool,
-    /// What its processes use without a file and is charged elsewhere: they had it before they came to the unit.
+    /// Anonymous memory of its processes that is charged elsewhere, since they allocated it before joining
+    /// the unit.
     pub elsewhere: u64,
-    /// The part of `used` that is others': pages of files that their processes map too, in equal parts. An estimate; 0 where
-    /// the machine does not tell.
+    /// The part of `used` attributed to other units: file pages that their processes also map, in equal
+    /// parts. An estimate; 0 if the machine does not report sharing.
     pub for_others: u64,
 }
 
 impl UnitMemory {
-    /// The part that only has to be dropped, in files or not.
+    /// What can be freed without writing: clean file pages, and anonymous pages with a copy in swap.
     pub fn droppable(&self) -> u64 {
         self.clean().saturating_add(self.swap_cached.min(self.anonymous))
     }
 
-    /// Whether so much can be taken of clean pages of files, and is no more than half of these.
+    /// Whether at most half of its clean file pages cover `bytes`.
     pub(crate) fn has_to_drop(&self, bytes: u64) -> bool {
         self.clean() / 2 >= bytes
     }
 
-    /// The part in files that only has to be dropped: pages of files that are as they are on disk. 0 where the machine does not tell these
-    /// apart.
+    /// Clean file pages. 0 if the machine does not report them separately.
     pub fn clean(&self) -> u64 {
         self.used
             .saturating_sub(self.packed)

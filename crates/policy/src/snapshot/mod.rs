@@ -16,39 +16,39 @@ pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
 
 use crate::time::Time;
 
-/// What a backend can enforce. The policy plans only what the backend can do.
+/// What a backend can enforce. The policy issues no other orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Means {
     /// Units can be confined to sets of CPUs.
     pub cpu_sets: bool,
-    /// Units that share CPUs can be given weights (a proportional-share scheduler underneath).
+    /// Units that share CPUs can be weighted (by proportional-share scheduling).
     pub weights: bool,
     /// A unit's CPU use can be capped below what its CPU set allows.
     pub caps: bool,
     /// A unit can be stopped and continued as a whole.
     pub gates: bool,
-    /// The project's own scheduler decides at every switch, unit by unit: it keeps units to the CPUs that they own,
-    /// lends idle ones and calls them back by itself, and time-shares CPUs that no unit owns by weight. The policy then
-    /// says which unit owns what, and plans neither loans nor CPU sets.
+    /// The project's own scheduler decides at every switch: it keeps units on the CPUs that they own, lends
+    /// idle CPUs and calls them back by itself, and time-shares unowned CPUs by weight. The policy then plans
+    /// ownership, but no loans or CPU sets.
     pub switches: bool,
-    /// What can be ordered of where the threads of jobs run.
+    /// How the threads of jobs can be placed.
     pub seats: Seats,
-    /// The threads of a job can be stopped and continued, all at once.
+    /// All threads of a job can be stopped and continued together.
     pub gangs: bool,
-    /// How the processor slows down what a unit transfers over the memory bus; `None`: it cannot.
+    /// The processor's throttling of a unit's memory bandwidth; `None`: not supported.
     pub throttle: Option<Throttle>,
-    /// A job's pages can be moved from node to node.
+    /// A job's pages can be migrated between nodes.
     pub brings: bool,
-    /// Units can be held in control groups of other programs, where their processes are.
+    /// Units' limits can be applied in the control groups of other programs, where their processes are.
     pub places: bool,
-    /// What can be ordered for disks.
+    /// Orders for disks.
     pub disk: DiskMeans,
-    /// What it can enforce for memory.
+    /// Orders for memory.
     pub memory: MemoryMeans,
 }
 
 impl Means {
-    /// Nothing can be held: what others' means are made from that have only some.
+    /// No means at all; a base for others.
     pub const NONE: Means = Means {
         cpu_sets: false,
         weights: false,
@@ -65,77 +65,77 @@ impl Means {
     };
 }
 
-/// How a processor slows down what a unit transfers over the memory bus.
+/// A processor's throttling of a unit's memory bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Throttle {
-    /// The least that it gives, in percent: 1 to 100.
+    /// The smallest setting, in percent: 1 to 100.
     pub least: u32,
-    /// The percentages in between are so far apart: 1 to 100.
+    /// The step between settings, in percentage points: 1 to 100.
     pub step: u32,
 }
 
-/// One unit at one moment. Processes of sub-units are counted in the sub-unit alone.
+/// A unit at one sample, sub-units excluded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UnitFacts {
-    /// When these facts were read, on the backend's clock: older than the snapshot for units that were not watched.
+    /// When it was sampled, on the backend's clock; older than the snapshot for units that are not watched.
     pub at: Time,
-    /// Member processes that exist.
+    /// Number of member processes.
     pub processes: u32,
-    /// Of these, the processes that stay in the control groups of other programs: what holds the unit does not hold them.
+    /// Of these, those left in other programs' control groups, outside the unit's limits.
     pub outside: u32,
-    /// Threads that want a CPU now: running, runnable, or stopped by a gate while they were.
+    /// Threads that want a CPU now: running, runnable, or stopped by a gate while runnable.
     pub runnable: u32,
-    /// CPU time its members used since the backend began, in nanoseconds. Never goes back.
+    /// CPU time of its members since the backend started, in nanoseconds. Monotone.
     pub used_ns: u64,
-    /// Time its members' threads spent runnable without a CPU since the backend began, in nanoseconds, where the kernel
-    /// tells. Never goes back.
+    /// Time that its threads were runnable without a CPU since the backend started, in nanoseconds; 0 if the
+    /// kernel does not report it. Monotone.
     pub waited_ns: u64,
-    /// Loans that no plan knows of, because they are made at every switch.
+    /// Loans made at switches, which no plan contains.
     pub loans: SwitchLoans,
-    /// What it transferred over the memory bus, where the machine tells it unit by unit.
+    /// Its memory bus transfers, if the machine reports them by unit.
     pub bus: Option<BusUse>,
 }
 
-/// What a unit lent and borrowed by itself where the scheduler underneath lends at every switch ([`Means::switches`]), since
-/// the backend began. All nothing where plans make the loans. Never goes back.
+/// A unit's loans made at switches by a scheduler that lends by itself ([`Means::switches`]), since the
+/// backend started. All 0 if plans make the loans. Monotone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SwitchLoans {
-    /// CPU time of others on its home CPUs, in nanoseconds.
+    /// CPU time of other units on its home CPUs, in nanoseconds.
     pub lent_ns: u64,
-    /// CPU time of its own on others' home CPUs, in nanoseconds.
+    /// Its own CPU time on others' home CPUs, in nanoseconds.
     pub borrowed_ns: u64,
-    /// CPUs that it called back.
+    /// The number of call-backs.
     pub called_back: u64,
-    /// The times that this took, summed, in nanoseconds.
+    /// The sum of their durations, in nanoseconds.
     pub call_back_sum_ns: u64,
-    /// The longest of them.
+    /// The longest, in nanoseconds.
     pub call_back_max_ns: u64,
 }
 
 /// What the backend observed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// When, on the backend's clock.
+    /// When it was taken, on the backend's clock.
     pub at: Time,
-    /// One per unit of the contract, by [`UnitId::index`](commonhold_contract::UnitId::index). Units that the contract
-    /// has and this list has not are taken as empty.
+    /// Indexed by [`UnitId::index`](commonhold_contract::UnitId::index); units of the contract beyond its end
+    /// count as empty.
     pub units: Vec<UnitFacts>,
-    /// Idle CPU time since the backend began, summed over the machine's CPUs, in nanoseconds.
+    /// Idle CPU time of all CPUs since the backend started, in nanoseconds.
     pub idle_ns: u64,
-    /// The disks that were observed, in any order; none where nothing of them can be ordered.
+    /// Disks sampled, in any order; empty if nothing can be ordered for disks.
     pub disks: Vec<DiskFacts>,
-    /// The jobs of units that have some, where their threads can be placed; by ascending number.
+    /// Jobs, if their threads can be placed; by ascending number.
     pub jobs: Vec<JobFacts>,
-    /// The places of units, by ascending number.
+    /// Places of units, by ascending number.
     pub places: Vec<PlaceFacts>,
-    /// Memory, where it was looked at; `None` where it was not, or is not held.
+    /// Memory; `None` if it was not sampled this time, or is not controlled.
     pub memory: Option<MemoryFacts>,
-    /// CPU time that a look takes, with all that follows from it, in nanoseconds; 0 where it takes none.
+    /// CPU time of a turn of the loop, in nanoseconds; 0 in a simulation.
     pub look_ns: u64,
 }
 
 impl Snapshot {
-    /// The facts of a unit; nothing at all if the backend does not know it.
+    /// The facts of a unit; all 0 for one that the backend does not know.
     pub fn unit(&self, unit: UnitId) -> UnitFacts {
         self.units.get(unit.index()).copied().unwrap_or_default()
     }

@@ -53,7 +53,7 @@ fn the_next_turn_makes_a_change_and_says_so() {
     let (mut steward, mut still, [a, b]) = steward();
     let turn = steward.turn(&mut still, 0).unwrap();
     assert_eq!(turn.plan.decisions.cpu.entitled[a.index()], 2 * CPU);
-    steward.change(set(a, 300));
+    steward.queue_change(set(a, 300));
     assert_eq!(
         steward.worth(&steward.rights(), a, Resource::Cpu),
         2 * CPU,
@@ -69,16 +69,16 @@ fn the_next_turn_makes_a_change_and_says_so() {
     let changed = Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets: 300 };
     assert_eq!(steward.changed(&rights), [changed]);
     assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, [], "it is made once");
-    steward.change(set(a, 100));
+    steward.queue_change(set(a, 100));
     assert_eq!(steward.changed(&steward.foreseen()), [], "it is taken back");
 }
 
 #[test]
 fn what_is_refused_is_said_once_and_what_was_withdrawn_never() {
     let (mut steward, mut still, [a, b]) = steward();
-    steward.change(set(a, 0));
-    steward.change(set(b, 7));
-    steward.withdraw();
+    steward.queue_change(set(a, 0));
+    steward.queue_change(set(b, 7));
+    steward.withdraw_last_change();
     let turn = steward.turn(&mut still, 0).unwrap();
     let refused = Refused::TooFew { unit: a, resource: Resource::Cpu, has: 100, fewer: 100 };
     let decided: Vec<_> = turn.plan.decisions.rights.iter().map(|it| (it.change, it.refused)).collect();
@@ -93,7 +93,7 @@ fn a_plan_that_is_not_carried_out_changes_no_rights() {
     let (mut steward, mut still, [a, _]) = steward();
     steward.turn(&mut still, 0).unwrap();
     let remembered = std::mem::take(&mut steward.state);
-    steward.change(set(a, 300));
+    steward.queue_change(set(a, 300));
     let turn = steward.turn(&mut still, 0).unwrap();
     assert!(!turn.is_carried_out(), "{:?}", turn.wrong);
     assert_eq!(steward.changed(&steward.rights()), []);
@@ -110,7 +110,7 @@ fn a_plan_that_is_not_carried_out_changes_no_rights() {
 fn a_reload_keeps_changes_until_the_file_says_otherwise() {
     let (mut steward, mut still, [a, b]) = steward();
     for resource in [Resource::Cpu, Resource::Disk] {
-        steward.change(Change::Transfer { from: a, to: b, resource, tickets: 40 });
+        steward.queue_change(Change::Transfer { from: a, to: b, resource, tickets: 40 });
     }
     steward.turn(&mut still, 0).unwrap();
     let mut contract = Contract::default();
@@ -136,7 +136,7 @@ fn a_reload_ends_queued_changes_of_what_the_file_says_anew() {
     steward.turn(&mut still, 0).unwrap();
     let give = |resource| Change::Transfer { from: a, to: b, resource, tickets: 40 };
     for resource in [Resource::Cpu, Resource::Disk] {
-        steward.change(give(resource));
+        steward.queue_change(give(resource));
     }
     let mut contract = Contract::default();
     let again = ["b", "a"].map(|name| contract.add(None, name));
@@ -146,7 +146,7 @@ fn a_reload_ends_queued_changes_of_what_the_file_says_anew() {
     let turn = steward.turn(&mut still, 0).unwrap();
     let made: Vec<Change> = turn.plan.decisions.rights.iter().map(|it| it.change).collect();
     assert_eq!(made, [give(Resource::Cpu)]);
-    steward.change(set(b, 7));
+    steward.queue_change(set(b, 7));
     let mut contract = Contract::default();
     contract.add(None, "a");
     let machine = steward.machine().clone();
@@ -170,9 +170,9 @@ fn a_reload_ends_no_change_of_a_job() {
     let job = contract.find("slurm/job_17").unwrap();
     let mut still = Still { now: 1, units: contract.units.len() };
     let mut steward = Steward::new(contract, Machine::synthetic("cpus:4").unwrap());
-    steward.change(set(job, 300));
+    steward.queue_change(set(job, 300));
     steward.turn(&mut still, 0).unwrap();
-    steward.change(Change::Set { unit: job, resource: Resource::Memory, tickets: 400 });
+    steward.queue_change(Change::Set { unit: job, resource: Resource::Memory, tickets: 400 });
     let machine = steward.machine().clone();
     steward.reload(written(Weighed::Weight).0, machine);
     steward.turn(&mut still, 0).unwrap();

@@ -23,7 +23,7 @@ use commonhold_policy::{
     DiskFacts, DiskMeans, DiskUse, Frames, Means, MemoryFacts, MemoryMeans, Plan, Snapshot, SwitchLoans,
     Time, UnitFacts, UnitMemory,
 };
-use commonhold_steward::{ALARM_NS, Backend, Rules, Steward, Switches, Told};
+use commonhold_steward::{ALARM_NS, Backend, Rules, Steward, SwitchUpdate, Switches};
 
 use super::Engine;
 use crate::scenario::{Enforces, MemoryLoans, Scenario};
@@ -131,8 +131,8 @@ impl Backend for Engine<'_> {
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<Infallible> {
-        for told in self.held.switches.plan(plan) {
-            self.tell(told);
+        for update in self.held.switches.apply(plan) {
+            self.tell(update);
         }
         if let Some(memory) = &plan.decisions.memory {
             self.held.memory_due = memory.next;
@@ -196,13 +196,13 @@ impl Engine<'_> {
     /// Whether units lend and borrow CPUs.
     pub(super) fn prepare_units(&mut self) {
         for (unit, rules) in self.held.switches.units().collect::<Vec<_>>() {
-            self.tell(Told::Unit(unit, rules));
+            self.tell(SwitchUpdate::Unit(unit, rules));
         }
     }
 
-    fn tell(&mut self, told: Told) {
-        match told {
-            Told::Unit(unit, Rules { parent, weight, flags, credit_ms, discipline, deadline }) => {
+    fn tell(&mut self, update: SwitchUpdate) {
+        match update {
+            SwitchUpdate::Unit(unit, Rules { parent, weight, flags, credit_ms, discipline, deadline }) => {
                 let parent = parent.map_or(NOBODY, |parent| parent.0);
                 let rules = UnitRules { parent, weight, flags, credit_ms, discipline, deadline };
                 let taken = self.kernel.set_unit(self.now, unit.0, rules);
@@ -210,7 +210,9 @@ impl Engine<'_> {
                     format!("the scheduler refused a weight of {weight} for unit number {}", unit.0)
                 });
             }
-            Told::Own(cpu, unit) => self.kernel.own(self.now, cpu, unit.map_or(NOBODY, |unit| unit.0)),
+            SwitchUpdate::Own(cpu, unit) => {
+                self.kernel.own(self.now, cpu, unit.map_or(NOBODY, |unit| unit.0))
+            }
         }
     }
 
@@ -357,8 +359,8 @@ impl Engine<'_> {
         let changes = &self.scenario.workload.changes[self.changed..];
         let due = changes.iter().take_while(|change| change.at_ns <= self.now).count();
         if let Some(steward) = &mut self.steward {
-            changes[..due].iter().for_each(|change| steward.change(change.change));
-            self.rounds.due.drain(..).for_each(|change| steward.change(change));
+            changes[..due].iter().for_each(|change| steward.queue_change(change.change));
+            self.rounds.due.drain(..).for_each(|change| steward.queue_change(change));
         }
         self.changed += due;
         self.await_change();

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use commonhold_contract::{Contract, Scheme, UnitId};
 use commonhold_dispatch::{Account, COMMON, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
 use commonhold_policy::{Plan, Time};
-use commonhold_steward::{Rules, Switches, Told, disciplined, seated};
+use commonhold_steward::{Rules, SwitchUpdate, Switches, disciplined, seated};
 
 use super::cannot_hold;
 use super::gangs::{Gangs, Member, fits};
@@ -286,14 +286,14 @@ impl Reign {
 
     /// Carries out what a plan says to a scheduler. What else it orders is for control groups.
     pub(super) fn apply(&mut self, plan: &Plan) {
-        let told = self.switches.plan(plan);
+        let updates = self.switches.apply(plan);
         self.tell(|reign, scheduler| {
-            told.iter().try_for_each(|told| match *told {
-                Told::Unit(unit, rules) => match reign.slot(unit) {
+            updates.iter().try_for_each(|update| match *update {
+                SwitchUpdate::Unit(unit, rules) => match reign.slot(unit) {
                     Some(slot) => scheduler.set_unit(slot, reign.in_slots(rules)),
                     None => Ok(()),
                 },
-                Told::Own(cpu, unit) => {
+                SwitchUpdate::Own(cpu, unit) => {
                     scheduler.own(cpu, unit.and_then(|unit| reign.slot(unit)).unwrap_or(NOBODY))
                 }
             })

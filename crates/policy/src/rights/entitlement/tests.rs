@@ -28,8 +28,8 @@ fn cpu(contract: &Contract, cpus: u64, ids: &[UnitId]) -> Entitlement {
     entitle(contract, Resource::Cpu, Capacity::Known(cpus * CPU), &present(contract, ids))
 }
 
-/// Seed 004, section 5.2: with B3 asleep A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3 1/4, and A1
-/// and A2 keep theirs.
+/// Seed 004, section 5.2: with B3 asleep, A1 1/6, A2 1/3, B1 1/6, B2 1/3; when it wakes, B1 1/12, B2 1/6, B3
+/// 1/4, and A1 and A2 keep theirs.
 #[test]
 fn currencies_insulate() {
     let (c, [a1, a2, b1, b2, b3]) = figure_5();
@@ -39,7 +39,8 @@ fn currencies_insulate() {
     assert_eq!([a1, a2, b1, b2, b3].map(|id| second.own(id) / CPU), [2, 4, 1, 2, 3]);
 }
 
-/// 8 CPUs: 2 hard for p, the other 6 by 200:100: p 2 + 4, s 2. With s gone p has all 8; limited to 5, 3 are unheld.
+/// 8 CPUs: 2 hard for p, the other 6 by 200:100: p 2 + 4, s 2. Without s, p has all 8; with a limit of 5, 3
+/// are unheld.
 #[test]
 fn hard_first_then_soft_then_limits() {
     let mut c = Contract::default();
@@ -93,7 +94,8 @@ fn what_no_machine_of_that_size_can_give() {
     let asks: Vec<Ask> = conflicts(&c, &machine).into_iter().map(|c| c.what).collect();
     let hard = |level, asked, available| Ask::Hard { level, resource: Resource::Cpu, asked, available };
     assert_eq!(asks, [hard(None, 5 * CPU, 4 * CPU)]);
-    // p 3 of 4 hard, the last one by tickets in halves: s is worth half a CPU at the least, its sub-unit asks for 1.
+    // p has 3 of 4 hard, and the last is halved by tickets: s is guaranteed half a CPU, but its sub-unit asks
+    // for 1.
     c.units[s.index()].hard.cpu = None;
     c.units[sub.index()].hard.cpu = Some(Amount::Absolute(CPU));
     let asks: Vec<Ask> = conflicts(&c, &machine).into_iter().map(|c| c.what).collect();
@@ -142,7 +144,7 @@ proptest! {
         }
     }
 
-    /// Rights are local: whatever tickets a unit's sub-units get, nothing outside the unit changes.
+    /// Rights are local: tickets of a unit's sub-units change nothing outside the unit.
     #[test]
     fn inflation_stays_inside((c, present) in any_contract(), who in 0usize..12, more in 1u64..10_000) {
         let id = UnitId(2 + (who % (c.units.len() - 2)) as u32);
@@ -157,7 +159,7 @@ proptest! {
         }
     }
 
-    /// Tickets of one resource are nothing to the others.
+    /// Tickets of one resource do not affect the others.
     #[test]
     fn tickets_of_a_resource_are_its_own((c, present) in any_contract(), who in 0usize..12, more in 1u64..10_000) {
         let id = UnitId(2 + (who % (c.units.len() - 2)) as u32);
@@ -180,11 +182,11 @@ proptest! {
         let before = entitle(&c, Resource::Cpu, capacity, &present).value(id);
         let mut raised = c.clone();
         raised.units[id.index()].tickets.cpu += more;
-        // Within 1 millionth per level, by largest remainder.
+        // Within 1 millionth per level, because of rounding.
         prop_assert!(entitle(&raised, Resource::Cpu, capacity, &present).value(id) + 16 >= before);
     }
 
-    /// A unit that leaves never makes another poorer: its part goes to the others.
+    /// A unit that leaves makes no other poorer: its part goes to the others.
     #[test]
     fn who_leaves_makes_nobody_poorer((c, present) in any_contract(), who in 0usize..12) {
         let gone = UnitId(2 + (who % (c.units.len() - 2)) as u32);
@@ -195,7 +197,8 @@ proptest! {
             without[id.index()] = false;
         }
         let after = entitle(&c, Resource::Cpu, capacity, &without);
-        // Siblings of the one that left; deeper down, percentages of a larger whole may move rights between neighbours.
+        // Checked for its siblings; deeper, percentages of a larger whole may shift rights between
+        // neighbours.
         for id in c.children(c.unit(gone).parent).filter(|id| *id != gone && without[id.index()]) {
             prop_assert!(after.value(id) + 1 >= before.value(id));
         }

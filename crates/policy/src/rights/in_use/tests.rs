@@ -5,16 +5,16 @@ use commonhold_contract::Resource::{Disk, Memory};
 use commonhold_contract::{MILLIONTH, PerResource};
 use proptest::prelude::*;
 
-/// What units divide.
+/// The memory that units divide.
 const DIVIDED: u64 = 10_000;
 
-/// `lab`, with `ana` and `al` in it, and `works`. 4,000 of 10,000 are reserved for `lab`, 2,000 of them for `ana`; a quarter of
-/// all for `works`.
+/// `lab`, with `ana` and `al` in it, and `works`. 4,000 of 10,000 are reserved for `lab`, 2,000 of them for
+/// `ana`; a quarter of all for `works`.
 fn units() -> (Contract, [UnitId; 4], Rights) {
     with_reserved(4_000)
 }
 
-/// With so much reserved for `lab`.
+/// The same with `for_lab` reserved for `lab`.
 fn with_reserved(for_lab: u64) -> (Contract, [UnitId; 4], Rights) {
     let mut contract = Contract::default();
     let lab = contract.add(None, "lab");
@@ -38,7 +38,7 @@ fn with_reserved(for_lab: u64) -> (Contract, [UnitId; 4], Rights) {
     (contract, [lab, ana, al, works], rights)
 }
 
-/// As a machine tells it: each unit's own use, and what of it are clean pages of files.
+/// From each unit's own use, and the part of it that is clean page cache.
 fn in_use(contract: &Contract, own: &[(UnitId, u64, u64)]) -> InUse {
     let mut units = vec![UnitMemory::default(); contract.units.len()];
     for (id, used, clean) in own {
@@ -62,7 +62,7 @@ fn offer(rights: &mut Rights, by: UnitId, gives: Offer, wants: Offer) -> Result<
     rights.apply(Change::Offer { bid: bid(by, gives, wants) })
 }
 
-/// 1,600 of the 2,000 that are reserved for `ana` are in use: she may give 400. Clean pages of files are not counted.
+/// 1,600 of the 2,000 reserved for `ana` are in use: she may give 400. Clean page cache does not count.
 #[test]
 fn what_is_in_use_is_not_offered() {
     let (contract, [_, ana, ..], mut r) = units();
@@ -73,11 +73,11 @@ fn what_is_in_use_is_not_offered() {
     assert_eq!(offer(&mut r, ana, memory(401), disk), Err(refused));
     assert_eq!(r, before);
     offer(&mut r, ana, memory(400), disk).unwrap();
-    // More than is reserved is no reason to have less.
+    // Use beyond the reservation does not allow less.
     r.set_in_use(&in_use(&contract, &[(ana, 5_000, 0)]));
     let refused = Refused::InUse { unit: ana, used: 5_000, reserved: 2_000, most: 0 };
     assert_eq!(offer(&mut r, ana, memory(1), disk), Err(refused));
-    // A unit that is not there has nothing reserved.
+    // An inactive unit has no reservation.
     r.set_present(ana, false).unwrap();
     offer(&mut r, ana, memory(2_000), disk).unwrap();
 }
@@ -94,7 +94,7 @@ fn a_part_is_weighed_by_what_is_divided() {
     offer(&mut r, works, memory(500), Offer::tickets(Disk, 10)).unwrap();
 }
 
-/// Use grew after the offer was made: nothing is exchanged until it sinks again.
+/// Use grew after the offer was made: nothing is exchanged until it shrinks again.
 #[test]
 fn an_offer_waits_while_what_it_gives_is_in_use() {
     let (contract, [lab, ana, al, works], mut r) = units();
@@ -114,7 +114,7 @@ fn an_offer_waits_while_what_it_gives_is_in_use() {
     assert_eq!(hard(&r), [4_000, 1_000, 1_000, 2_500]);
 }
 
-/// `ana` uses nothing, but `al` uses 3,500 of the 4,000 that are reserved for `lab`: 500 may leave it.
+/// `ana` uses nothing, but `al` uses 3,500 of the 4,000 reserved for `lab`: 500 may leave it.
 #[test]
 fn what_is_used_beside_a_unit_does_not_leave_the_unit_around() {
     let (contract, [lab, ana, al, works], mut r) = units();
@@ -125,11 +125,11 @@ fn what_is_used_beside_a_unit_does_not_leave_the_unit_around() {
     assert_eq!(r.deals().len(), 0);
     let why = Refused::InUse { unit: lab, used: 3_500, reserved: 4_000, most: 500 };
     assert_eq!(r.waits(1), Some(Waits::Moves { offer: 2, why }));
-    // Within `lab` it goes nowhere.
+    // An exchange within `lab` moves nothing out of it.
     offer(&mut r, al, Offer::tickets(Disk, 10), memory(501)).unwrap();
     r.settle(1);
     assert_eq!(r.deals().len(), 1);
-    // A unit around it for which nothing is reserved loses nothing.
+    // An enclosing unit without a reservation loses nothing.
     let (contract, [_, ana, al, works], mut r) = with_reserved(0);
     r.set_in_use(&in_use(&contract, &[(al, 3_500, 0)]));
     offer(&mut r, ana, memory(501), Offer::tickets(Disk, 10)).unwrap();
@@ -138,7 +138,7 @@ fn what_is_used_beside_a_unit_does_not_leave_the_unit_around() {
     assert_eq!(r.deals().len(), 1);
 }
 
-/// What happens to units, by their places.
+/// A random event; units are given by index.
 #[derive(Debug, Clone, Copy)]
 enum Happens {
     Uses { unit: usize, used: u64, clean: u64 },
@@ -158,8 +158,8 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 proptest! {
-    /// Whatever is offered: what an exchange leaves reserved for the unit that lends, and for those around it, is no less than
-    /// what they use, unless it was less before.
+    /// Whatever is offered, an exchange leaves the lender and its enclosers reservations that cover their
+    /// use, unless they did not before.
     #[test]
     fn no_exchange_takes_what_is_in_use(
         for_lab in prop_oneof![Just(0), Just(1_000), Just(4_000)],
@@ -198,8 +198,8 @@ proptest! {
                 // Percentages are rounded, once for each exchange.
                 let kept = after[at] + made;
                 prop_assert!(
-                    kept >= before[at] || kept >= in_use.of(id),
-                    "{id:?} had {} reserved, has {}, and uses {}", before[at], after[at], in_use.of(id)
+                    kept >= before[at] || kept >= in_use.used_by(id),
+                    "{id:?} had {} reserved, has {}, and uses {}", before[at], after[at], in_use.used_by(id)
                 );
             }
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use Resource::{Cpu, Disk, Memory};
 
-fn so_many(tickets: u64, resource: Resource) -> Offer {
+fn soft(tickets: u64, resource: Resource) -> Offer {
     Offer::tickets(resource, tickets)
 }
 
@@ -25,7 +25,7 @@ fn units(n: usize) -> (Contract, Vec<UnitId>, Rights) {
     (contract, ids, rights)
 }
 
-/// So many of one resource.
+/// Tickets of one resource.
 fn just(resource: Resource, tickets: u64) -> PerResource<Option<u64>> {
     let mut all = PerResource::default();
     all[resource] = Some(tickets);
@@ -36,29 +36,29 @@ fn offer(rights: &mut Rights, bid: Bid) -> Result<(), Refused> {
     rights.apply(Change::Offer { bid })
 }
 
-/// What counts of a unit's tickets: CPU and disk.
+/// A unit's effective tickets of CPU and disk.
 fn counts(rights: &Rights, unit: UnitId) -> (u64, u64) {
     let of = |resource| {
-        let (lent, got) = rights.lent_and_got(unit, resource);
-        rights.tickets(unit, resource) + got - lent
+        let (lent, borrowed) = rights.lent_and_borrowed(unit, resource);
+        rights.tickets(unit, resource) + borrowed - lent
     };
     (of(Cpu), of(Disk))
 }
 
-/// `a` gives 300 disk for 200 CPU, `b` gives 250 CPU for 300 disk: each gives what the other wants, for the shorter of both
-/// times.
+/// `a` gives 300 disk for 200 CPU, `b` gives 250 CPU for 300 disk: each gives what the other wants, for the
+/// shorter duration.
 #[test]
 fn two_that_fit_are_served_for_their_time() {
     let (_, ids, mut r) = units(3);
     let [a, b] = [ids[0], ids[1]];
-    offer(&mut r, Bid { for_ns: Some(500), ..bid(a, so_many(300, Disk), so_many(200, Cpu)) }).unwrap();
+    offer(&mut r, Bid { for_ns: Some(500), ..bid(a, soft(300, Disk), soft(200, Cpu)) }).unwrap();
     assert!(matches!(r.settle(10)[..], [Trade::Offered { offer: 1, .. }]));
     assert_eq!((r.next(), counts(&r, a)), (None, (1_000, 1_000)));
-    offer(&mut r, Bid { for_ns: Some(800), ..bid(b, so_many(250, Cpu), so_many(300, Disk)) }).unwrap();
+    offer(&mut r, Bid { for_ns: Some(800), ..bid(b, soft(250, Cpu), soft(300, Disk)) }).unwrap();
     let came = r.settle(20);
     let legs = vec![
-        Leg { from: a, to: b, what: so_many(300, Disk), of: None, into: None },
-        Leg { from: b, to: a, what: so_many(200, Cpu), of: None, into: None },
+        Leg { from: a, to: b, what: soft(300, Disk), of: None, into: None },
+        Leg { from: b, to: a, what: soft(200, Cpu), of: None, into: None },
     ];
     let what = Deal { legs, since: 20, until: Some(520), bound: false };
     assert_eq!(came[1], Trade::Made { deal: 3, offers: vec![1, 2], what: what.clone() });
@@ -72,7 +72,7 @@ fn two_that_fit_are_served_for_their_time() {
     assert_eq!(r.tickets(a, Cpu), 1_000);
 }
 
-/// What is worth something changes with the deal: of 10 CPUs among two, 6 and 4 while 200 of 1,000 tickets are lent.
+/// Values follow the deal: of 10 CPUs between two, 6 and 4 while 200 of 1,000 tickets are lent.
 #[test]
 fn what_is_lent_counts_where_it_is() {
     let (_, ids, mut r) = units(2);
@@ -80,8 +80,8 @@ fn what_is_lent_counts_where_it_is() {
     for id in &ids {
         r.set_present(*id, true).unwrap();
     }
-    offer(&mut r, bid(ids[0], so_many(1, Memory), so_many(200, Cpu))).unwrap();
-    offer(&mut r, bid(ids[1], so_many(200, Cpu), so_many(1, Memory))).unwrap();
+    offer(&mut r, bid(ids[0], soft(1, Memory), soft(200, Cpu))).unwrap();
+    offer(&mut r, bid(ids[1], soft(200, Cpu), soft(1, Memory))).unwrap();
     r.settle(0);
     assert_eq!((r.value(ids[0], Cpu), r.value(ids[1], Cpu)), (6, 4));
     let deal = *r.deals().keys().next().unwrap();
@@ -90,33 +90,34 @@ fn what_is_lent_counts_where_it_is() {
     assert!(matches!(r.settle(1)[..], [Trade::Undone { why: Ending::Ended, .. }]));
 }
 
-/// CPU for disk, disk for memory, memory for CPU: three are served together, and an offer to one unit is not.
+/// CPU for disk, disk for memory, memory for CPU: three are served together, and an offer restricted to one
+/// partner is not.
 #[test]
 fn a_ring_of_three_is_served() {
     let (_, ids, mut r) = units(4);
     let [one, two, three, four] = [ids[0], ids[1], ids[2], ids[3]];
-    offer(&mut r, Bid { with: Some(four), ..bid(one, so_many(10, Cpu), so_many(10, Disk)) }).unwrap();
-    offer(&mut r, bid(two, so_many(20, Disk), so_many(20, Memory))).unwrap();
-    offer(&mut r, bid(three, so_many(20, Memory), so_many(10, Cpu))).unwrap();
+    offer(&mut r, Bid { with: Some(four), ..bid(one, soft(10, Cpu), soft(10, Disk)) }).unwrap();
+    offer(&mut r, bid(two, soft(20, Disk), soft(20, Memory))).unwrap();
+    offer(&mut r, bid(three, soft(20, Memory), soft(10, Cpu))).unwrap();
     r.settle(0);
     assert_eq!((r.offers().len(), r.deals().len()), (3, 0));
-    offer(&mut r, bid(one, so_many(10, Cpu), so_many(20, Disk))).unwrap();
+    offer(&mut r, bid(one, soft(10, Cpu), soft(20, Disk))).unwrap();
     assert!(matches!(&r.settle(0)[1], Trade::Made { offers, .. } if *offers == [2, 4, 3]));
     assert_eq!(
         (counts(&r, one), counts(&r, two), counts(&r, three)),
         ((990, 1_020), (1_000, 980), (1_010, 1_000))
     );
-    assert_eq!((r.lent_and_got(two, Memory), r.lent_and_got(three, Memory)), ((0, 20), (20, 0)));
-    // The offer to one unit is left: that unit alone can take it.
-    offer(&mut r, bid(two, so_many(10, Disk), so_many(10, Cpu))).unwrap();
+    assert_eq!((r.lent_and_borrowed(two, Memory), r.lent_and_borrowed(three, Memory)), ((0, 20), (20, 0)));
+    // The restricted offer remains: only its partner can match it.
+    offer(&mut r, bid(two, soft(10, Disk), soft(10, Cpu))).unwrap();
     assert_eq!(r.settle(0).len(), 1);
-    offer(&mut r, bid(four, so_many(10, Disk), so_many(10, Cpu))).unwrap();
+    offer(&mut r, bid(four, soft(10, Disk), soft(10, Cpu))).unwrap();
     assert!(matches!(&r.settle(0)[1], Trade::Made { offers, .. } if *offers == [1, 7]));
 }
 
 #[test]
 fn tickets_are_read_from_words() {
-    assert_eq!("disk:300".parse(), Ok(so_many(300, Disk)));
+    assert_eq!("disk:300".parse(), Ok(soft(300, Disk)));
     for text in
         ["disk", "disk:", "disk:0", "disk:1000001", "disk:-1", "disks:3", ":3", "", "disk:3:4", "Disk:3"]
     {
@@ -131,20 +132,18 @@ fn what_is_no_offer_is_refused() {
     let mut r = Rights::new(&contract);
     let [a, b] = [ids[0], ids[1]];
     let mut try_it = |bid| offer(&mut r, bid);
-    let (gives, wants) = (so_many(10, Cpu), so_many(10, Disk));
+    let (gives, wants) = (soft(10, Cpu), soft(10, Disk));
     let too_few = Refused::TooFew { unit: a, resource: Cpu, has: 1_000, fewer: 1_000 };
-    assert_eq!(try_it(bid(a, so_many(1_000, Cpu), wants)), Err(too_few));
-    assert_eq!(try_it(bid(a, so_many(0, Cpu), wants)), Err(Refused::NoExchange { unit: a }));
-    assert_eq!(try_it(bid(a, gives, so_many(0, Disk))), Err(Refused::NoExchange { unit: a }));
+    assert_eq!(try_it(bid(a, soft(1_000, Cpu), wants)), Err(too_few));
+    assert_eq!(try_it(bid(a, soft(0, Cpu), wants)), Err(Refused::NoExchange { unit: a }));
+    assert_eq!(try_it(bid(a, gives, soft(0, Disk))), Err(Refused::NoExchange { unit: a }));
     assert_eq!(try_it(bid(a, gives, gives)), Err(Refused::NoExchange { unit: a }));
     assert_eq!(try_it(Bid { with: Some(a), ..bid(a, gives, wants) }), Err(Refused::Itself { unit: a }));
     let own = Err(Refused::Loop { unit: a });
     assert_eq!(try_it(Bid { with: Some(inside), ..bid(a, gives, wants) }), own);
     assert_eq!(try_it(Bid { with: Some(a), ..bid(inside, gives, wants) }), own);
     let least = |at_least| Bid { at_least: Some(at_least), ..bid(a, gives, wants) };
-    for no_bound in
-        [so_many(11, Disk), so_many(0, Disk), so_many(1, Cpu), Offer::hard(Disk, Amount::Absolute(1))]
-    {
+    for no_bound in [soft(11, Disk), soft(0, Disk), soft(1, Cpu), Offer::hard(Disk, Amount::Absolute(1))] {
         assert_eq!(try_it(least(no_bound)), Err(Refused::NoExchange { unit: a }), "{no_bound}");
     }
     let reserved = Offer::hard(Memory, Amount::Absolute(1 << 20));
@@ -160,12 +159,12 @@ fn what_is_no_offer_is_refused() {
     offer(&mut r, bid(a, gives, wants)).unwrap();
 }
 
-/// However many units offer as much as they may, one that has no offer yet still finds room.
+/// However many units use up their allowance of offers, a unit without an open offer finds room.
 #[test]
 fn no_units_take_the_room_of_all_others() {
     let (_, units, mut r) = units(200);
-    let (gives, wants) = (so_many(1, Disk), so_many(999, Cpu));
-    // 18 of 50 are 900, and the last 100 are for units without an offer.
+    let (gives, wants) = (soft(1, Disk), soft(999, Cpu));
+    // 18 times 50 are 900, and the last 100 are for units without an offer.
     for unit in &units[..18] {
         for _ in 0..OFFERS_OF_UNIT_MAX {
             offer(&mut r, bid(*unit, gives, wants)).unwrap();
@@ -178,15 +177,15 @@ fn no_units_take_the_room_of_all_others() {
     assert_eq!(offer(&mut r, bid(units[199], gives, wants)), Err(Refused::TooManyOffers));
 }
 
-/// Two offers of the same 600 of 1,000 tickets: the second waits until the first exchange is over. Meanwhile the contract's
-/// own numbers cannot go below what is lent.
+/// Two offers of the same 600 of 1,000 tickets: the second waits until the first exchange ends. Meanwhile the
+/// unit's own tickets cannot fall to what is lent.
 #[test]
 fn what_is_lent_is_not_lent_again() {
     let (_, ids, mut r) = units(2);
     let [a, b] = [ids[0], ids[1]];
     for _ in 0..2 {
-        offer(&mut r, Bid { for_ns: Some(100), ..bid(a, so_many(600, Disk), so_many(10, Cpu)) }).unwrap();
-        offer(&mut r, bid(b, so_many(10, Cpu), so_many(600, Disk))).unwrap();
+        offer(&mut r, Bid { for_ns: Some(100), ..bid(a, soft(600, Disk), soft(10, Cpu)) }).unwrap();
+        offer(&mut r, bid(b, soft(10, Cpu), soft(600, Disk))).unwrap();
     }
     r.settle(0);
     assert_eq!((r.deals().len(), r.offers().len()), (1, 2));
@@ -198,33 +197,33 @@ fn what_is_lent_is_not_lent_again() {
     r.set_tickets(a, Disk, 601).unwrap();
     assert_eq!(counts(&r, a).1, 1);
     r.set_tickets(a, Disk, 1_000).unwrap();
-    // The first ends and the second begins at one moment.
+    // The first ends and the second begins at the same time.
     let came = r.settle(100);
     assert!(matches!(came[..], [Trade::Undone { .. }, Trade::Made { .. }]), "{came:?}");
     assert_eq!((r.next(), counts(&r, b)), (Some(200), (990, 1_600)));
 }
 
-/// A unit goes: its exchanges are undone, and its offers forgotten. A unit that gets fewer tickets by the contract than it
-/// lent: the exchange is undone.
+/// A unit leaves: its exchanges are undone and its offers dropped. A unit gets fewer tickets by the contract
+/// than it lent: the exchange is undone.
 #[test]
 fn a_reload_undoes_what_cannot_go_on() {
     let (mut contract, ids, mut r) = units(3);
     let pair = |r: &mut Rights, one: UnitId, other: UnitId| {
-        offer(r, bid(one, so_many(400, Disk), so_many(300, Cpu))).unwrap();
-        offer(r, bid(other, so_many(300, Cpu), so_many(400, Disk))).unwrap();
+        offer(r, bid(one, soft(400, Disk), soft(300, Cpu))).unwrap();
+        offer(r, bid(other, soft(300, Cpu), soft(400, Disk))).unwrap();
         r.settle(0);
     };
     pair(&mut r, ids[0], ids[1]);
     pair(&mut r, ids[0], ids[2]);
-    offer(&mut r, bid(ids[1], so_many(5, Cpu), so_many(5, Memory))).unwrap();
+    offer(&mut r, bid(ids[1], soft(5, Cpu), soft(5, Memory))).unwrap();
     r.settle(0);
     assert_eq!(counts(&r, ids[0]), (1_600, 200));
-    // 700 disk tickets are not enough for both: the newer exchange ends.
+    // 700 disk tickets do not cover both: the newer exchange ends.
     contract.units[ids[0].index()].tickets[Disk] = 700;
     r.adopt(&contract);
     assert!(matches!(r.settle(1)[..], [Trade::Undone { deal: 6, why: Ending::TooFew, .. }]));
     assert_eq!((counts(&r, ids[0]), counts(&r, ids[2])), ((1_300, 300), (1_000, 1_000)));
-    // u1 goes.
+    // u1 leaves.
     let mut fewer = Contract::default();
     fewer.add(None, "u0");
     fewer.add(None, "u2");
@@ -240,13 +239,13 @@ fn a_reload_undoes_what_cannot_go_on() {
     assert_eq!((counts(&r, ids[0]), r.deals().len(), r.offers().len()), ((1_000, 700), 0, 0));
 }
 
-/// A unit that has nearly all tickets that one may have gets no more than that: the offers stand until there is room.
+/// A unit close to the maximum of tickets does not exceed it: the offers wait until there is room.
 #[test]
 fn no_exchange_gives_more_than_a_unit_may_have() {
     let (_, ids, mut r) = units(2);
     r.set_tickets(ids[0], Cpu, TICKETS_MAX - 5).unwrap();
-    offer(&mut r, bid(ids[0], so_many(10, Disk), so_many(10, Cpu))).unwrap();
-    offer(&mut r, bid(ids[1], so_many(10, Cpu), so_many(10, Disk))).unwrap();
+    offer(&mut r, bid(ids[0], soft(10, Disk), soft(10, Cpu))).unwrap();
+    offer(&mut r, bid(ids[1], soft(10, Cpu), soft(10, Disk))).unwrap();
     r.settle(0);
     assert_eq!((r.deals().len(), r.offers().len()), (0, 2));
     r.set_tickets(ids[0], Cpu, TICKETS_MAX - 10).unwrap();
@@ -258,19 +257,20 @@ fn no_exchange_gives_more_than_a_unit_may_have() {
     );
 }
 
-/// An offer to one unit is no part of a ring of three, though that unit would be the next in it.
+/// An offer restricted to one partner is not part of a ring of three, even with that partner next to it.
 #[test]
 fn an_offer_to_one_unit_is_served_by_that_unit_alone() {
     let (_, ids, mut r) = units(3);
-    offer(&mut r, Bid { with: Some(ids[1]), ..bid(ids[0], so_many(10, Cpu), so_many(10, Disk)) }).unwrap();
-    offer(&mut r, bid(ids[1], so_many(10, Memory), so_many(10, Cpu))).unwrap();
-    offer(&mut r, Bid { with: Some(ids[0]), ..bid(ids[2], so_many(10, Disk), so_many(10, Memory)) }).unwrap();
+    offer(&mut r, Bid { with: Some(ids[1]), ..bid(ids[0], soft(10, Cpu), soft(10, Disk)) }).unwrap();
+    offer(&mut r, bid(ids[1], soft(10, Memory), soft(10, Cpu))).unwrap();
+    offer(&mut r, Bid { with: Some(ids[0]), ..bid(ids[2], soft(10, Disk), soft(10, Memory)) }).unwrap();
     r.settle(0);
     assert_eq!((r.deals().len(), r.offers().len()), (0, 3));
 }
 
-/// `ana` of `lab` lends 30 of her 100 CPU tickets to `bo` of `works`, who has 600 tickets there beside another 600. With 12 CPUs
-/// for both, a ticket of `lab` is worth 6/200 of a CPU, and one of `works` 6/1200. So `bo` gives 6 disk tickets for each of hers.
+/// `ana` of `lab` lends 30 of her 100 CPU tickets to `bo` of `works`, who has 600 tickets there beside
+/// another 600. With 12 CPUs in all, a ticket of `lab` is worth 6/200 of a CPU, and one of `works` 6/1200. So
+/// `bo` gives 6 disk tickets for each of hers.
 fn apart() -> (Contract, [UnitId; 6], Rights) {
     let mut contract = Contract::default();
     let (lab, works) = (contract.add(None, "lab"), contract.add(None, "works"));
@@ -301,17 +301,18 @@ fn units_of_different_enclosers_exchange_what_is_worth_the_same() {
     };
     let before = all(&r, Cpu);
     assert_eq!(before, [6_000, 6_000, 3_000, 3_000, 3_000, 3_000]);
-    offer(&mut r, bid(ana, so_many(30, Cpu), so_many(20, Disk))).unwrap();
-    // 119 of his disk tickets are worth less than 20 of hers, and 184 of his CPU tickets more than 30 of hers.
-    offer(&mut r, bid(bo, so_many(119, Disk), so_many(180, Cpu))).unwrap();
-    offer(&mut r, bid(bo, so_many(120, Disk), so_many(184, Cpu))).unwrap();
+    offer(&mut r, bid(ana, soft(30, Cpu), soft(20, Disk))).unwrap();
+    // 119 of his disk tickets are worth less than 20 of hers, and 184 of his CPU tickets more than 30 of
+    // hers.
+    offer(&mut r, bid(bo, soft(119, Disk), soft(180, Cpu))).unwrap();
+    offer(&mut r, bid(bo, soft(120, Disk), soft(184, Cpu))).unwrap();
     r.settle(0);
     assert_eq!(r.deals().len(), 0);
-    offer(&mut r, bid(bo, so_many(200, Disk), so_many(180, Cpu))).unwrap();
+    offer(&mut r, bid(bo, soft(200, Disk), soft(180, Cpu))).unwrap();
     r.settle(0);
     let deal = r.deals().values().next().unwrap();
     let what: Vec<Offer> = deal.legs.iter().map(|leg| leg.what).collect();
-    assert_eq!(what, [so_many(30, Cpu), so_many(120, Disk)]);
+    assert_eq!(what, [soft(30, Cpu), soft(120, Disk)]);
     // Within `lab`: 70 for her, 30 for him, 100 for al.
     assert_eq!(all(&r, Cpu), [5_100, 6_900, 2_100, 3_000, 3_900, 3_000]);
     assert_eq!(all(&r, Disk), [6_600, 5_400, 3_600, 3_000, 2_400, 3_000]);
@@ -325,8 +326,8 @@ fn units_of_different_enclosers_exchange_what_is_worth_the_same() {
     assert_eq!((all(&r, Cpu), all(&r, Disk)), (before, before));
 }
 
-/// Offers that say the same across enclosers fit, though what tickets are worth is rounded: 10,000 by two and by three. They fit
-/// once their currencies have a common measure: as soon as somebody is active.
+/// Equal offers across enclosers match although values are rounded (10,000 by two and by three), once their
+/// currencies are comparable: as soon as a unit in each is active.
 #[test]
 fn equal_offers_across_enclosers_fit_once_they_are_worth_something() {
     let mut contract = Contract::default();
@@ -338,8 +339,8 @@ fn equal_offers_across_enclosers_fit_once_they_are_worth_something() {
     for resource in [Cpu, Disk] {
         r.set_capacity(resource, Capacity::Known(10_000));
     }
-    offer(&mut r, bid(ana, so_many(50, Cpu), so_many(50, Disk))).unwrap();
-    offer(&mut r, bid(bo, so_many(50, Disk), so_many(50, Cpu))).unwrap();
+    offer(&mut r, bid(ana, soft(50, Cpu), soft(50, Disk))).unwrap();
+    offer(&mut r, bid(bo, soft(50, Disk), soft(50, Cpu))).unwrap();
     r.settle(0);
     assert_eq!((r.deals().len(), r.offers().len()), (0, 2));
     for id in [ana, bo, third] {
@@ -347,67 +348,58 @@ fn equal_offers_across_enclosers_fit_once_they_are_worth_something() {
     }
     r.settle(1);
     let what: Vec<Offer> = r.deals().values().flat_map(|deal| &deal.legs).map(|leg| leg.what).collect();
-    assert_eq!(what, [so_many(50, Cpu), so_many(50, Disk)]);
-    // Who has it moves to another encloser: it is over.
+    assert_eq!(what, [soft(50, Cpu), soft(50, Disk)]);
+    // The borrower moves to another encloser: the exchange ends.
     contract.units[bo.index()].parent = Some(lab);
     r.adopt(&contract);
     assert!(matches!(r.settle(2)[..], [Trade::Undone { why: Ending::Gone, .. }]));
-    assert!(r.lots(Cpu).next().is_none() && r.lent_and_got(ana, Cpu) == (0, 0));
+    assert!(r.lots(Cpu).next().is_none() && r.lent_and_borrowed(ana, Cpu) == (0, 0));
 }
 
-/// No unit holds more tickets of another currency than it may have of its own: the exchange would move 833.
+/// A lot is subject to the maximum of tickets as well: the exchange would move 833.
 #[test]
 fn lots_have_a_most() {
     for (room, deals) in [(5, 0), (2_000, 1)] {
         let (_, [lab, _, ana, _, bo, _], mut r) = apart();
         r.fund(bo, Some(lab), just(Cpu, TICKETS_MAX - room)).unwrap();
         r.set_tickets(ana, Cpu, 5_000).unwrap();
-        offer(&mut r, bid(ana, so_many(2_000, Cpu), so_many(1, Disk))).unwrap();
-        offer(&mut r, bid(bo, so_many(500, Disk), so_many(1, Cpu))).unwrap();
+        offer(&mut r, bid(ana, soft(2_000, Cpu), soft(1, Disk))).unwrap();
+        offer(&mut r, bid(bo, soft(500, Disk), soft(1, Cpu))).unwrap();
         r.settle(0);
         assert_eq!(r.deals().len(), deals, "{room}");
     }
 }
 
-/// In a ring, what one can have less of makes the next one have less: below its least that is no exchange.
+/// In a ring, a reduction propagates to the next unit; below a minimum there is no exchange.
 #[test]
 fn a_ring_is_served_in_part_down_to_the_least_of_each() {
     for (least, served) in [(60, true), (61, false)] {
         let (_, ids, mut r) = units(3);
-        let part = |much, resource| Some(so_many(much, resource));
-        offer(
-            &mut r,
-            Bid { at_least: part(least, Cpu), ..bid(ids[0], so_many(100, Disk), so_many(100, Cpu)) },
-        )
-        .unwrap();
-        offer(
-            &mut r,
-            Bid { at_least: part(50, Memory), ..bid(ids[1], so_many(100, Cpu), so_many(100, Memory)) },
-        )
-        .unwrap();
-        offer(
-            &mut r,
-            Bid { at_least: part(10, Disk), ..bid(ids[2], so_many(60, Memory), so_many(60, Disk)) },
-        )
-        .unwrap();
+        let part = |quantity, resource| Some(soft(quantity, resource));
+        offer(&mut r, Bid { at_least: part(least, Cpu), ..bid(ids[0], soft(100, Disk), soft(100, Cpu)) })
+            .unwrap();
+        offer(&mut r, Bid { at_least: part(50, Memory), ..bid(ids[1], soft(100, Cpu), soft(100, Memory)) })
+            .unwrap();
+        offer(&mut r, Bid { at_least: part(10, Disk), ..bid(ids[2], soft(60, Memory), soft(60, Disk)) })
+            .unwrap();
         r.settle(0);
         assert_eq!(r.deals().len(), usize::from(served), "{least}");
-        let much = r.deals().values().flat_map(|deal| &deal.legs).all(|leg| leg.much() == 60);
-        assert!(much);
+        let quantity = r.deals().values().flat_map(|deal| &deal.legs).all(|leg| leg.quantity() == 60);
+        assert!(quantity);
     }
 }
 
-/// What a unit is worth may not follow from itself: neither by one exchange nor by two.
+/// Currencies must not form a cycle, by one exchange or by two.
 #[test]
 fn no_exchange_closes_a_loop() {
     let (_, [lab, works, ana, _, bo, _], mut r) = apart();
-    offer(&mut r, Bid { with: Some(works), ..bid(ana, so_many(10, Cpu), so_many(5, Disk)) }).unwrap();
-    offer(&mut r, bid(works, so_many(50, Disk), so_many(1, Cpu))).unwrap();
+    offer(&mut r, Bid { with: Some(works), ..bid(ana, soft(10, Cpu), soft(5, Disk)) }).unwrap();
+    offer(&mut r, bid(works, soft(50, Disk), soft(1, Cpu))).unwrap();
     r.settle(0);
     assert_eq!(r.deals().len(), 1, "`works` is worth something by tickets of `lab`");
-    // `lab` would be worth something by tickets of `works`: of CPU that is a loop. Of memory it is none.
-    offer(&mut r, bid(bo, so_many(10, Cpu), so_many(1, Memory))).unwrap();
-    offer(&mut r, bid(lab, so_many(50, Memory), so_many(1, Cpu))).unwrap();
+    // `lab` would depend on tickets of `works`: a cycle for CPU, but not for memory.
+    offer(&mut r, bid(bo, soft(10, Cpu), soft(1, Memory))).unwrap();
+    offer(&mut r, bid(lab, soft(50, Memory), soft(1, Cpu))).unwrap();
     r.settle(0);
     assert_eq!((r.deals().len(), r.offers().len()), (1, 2));
     assert_eq!(r.fund(lab, Some(works), just(Cpu, 5)), Err(Refused::Loop { unit: lab }));
@@ -415,7 +407,7 @@ fn no_exchange_closes_a_loop() {
     r.fund(lab, Some(works), just(Memory, 5)).unwrap();
 }
 
-/// What funds a unit beside its encloser: `lab` issues 200 CPU tickets more, to a unit of `works`.
+/// Funding from a second currency: `lab` issues 200 CPU tickets to a unit of `works`.
 #[test]
 fn a_unit_is_funded_by_another_currency() {
     let (_, [lab, works, ana, al, bo, ben], mut r) = apart();
@@ -437,8 +429,8 @@ fn a_unit_is_funded_by_another_currency() {
     assert_eq!(r, apart().2);
 }
 
-/// 4,000 of 12,000 are reserved for `ana` in `lab`, a quarter of the machine for `works`: she gives 1,000 of hers for disk
-/// tickets.
+/// 4,000 of 12,000 are reserved for `ana` in `lab`, a quarter of the machine for `works`: she gives 1,000 of
+/// hers for disk tickets.
 #[test]
 fn what_is_reserved_is_exchanged() {
     let (mut contract, [lab, works, ana, al, bo, _], _) = apart();
@@ -452,26 +444,26 @@ fn what_is_reserved_is_exchanged() {
     assert_eq!(values(&r), [4_500, 7_500, 4_250, 250, 3_750]);
     let memory = |amount| Offer::hard(Memory, Amount::Absolute(amount));
     let left = Some(memory(4_000));
-    let refused = offer(&mut r, bid(ana, memory(4_001), so_many(10, Disk)));
+    let refused = offer(&mut r, bid(ana, memory(4_001), soft(10, Disk)));
     assert_eq!(refused, Err(Refused::NotReserved { unit: ana, resource: Memory, left }));
-    offer(&mut r, bid(ana, memory(1_000), so_many(10, Disk))).unwrap();
-    offer(&mut r, bid(bo, so_many(60, Disk), so_many(1, Memory))).unwrap();
+    offer(&mut r, bid(ana, memory(1_000), soft(10, Disk))).unwrap();
+    offer(&mut r, bid(bo, soft(60, Disk), soft(1, Memory))).unwrap();
     r.settle(0);
     assert_eq!(r.deals().len(), 0, "tickets are wanted, and a reservation is given");
-    offer(&mut r, bid(bo, so_many(60, Disk), memory(900))).unwrap();
+    offer(&mut r, bid(bo, soft(60, Disk), memory(900))).unwrap();
     r.settle(0);
     assert_eq!((r.deals().len(), values(&r)), (1, [3_600, 8_400, 3_350, 250, 4_650]));
     assert_eq!(hard(&r), [0, 3_900, 3_100, 900]);
-    // The contract reserves less for her than she lent.
+    // A reload reserves less for her than she lent.
     contract.units[ana.index()].hard.memory = Some(Amount::Absolute(800));
     r.adopt(&contract);
     assert!(matches!(r.settle(1)[..], [Trade::Undone { why: Ending::TooFew, .. }]));
     contract.units[ana.index()].hard.memory = Some(Amount::Absolute(4_000));
     r.adopt(&contract);
     assert_eq!((values(&r), hard(&r)), (values(&before), hard(&before)));
-    // A part of the machine is worth 12,000 by it: of a quarter, 1,200 are a tenth of the machine.
-    offer(&mut r, bid(works, memory(1_300), so_many(10, Disk))).unwrap();
-    offer(&mut r, bid(lab, so_many(10, Disk), Offer::hard(Memory, Amount::Absolute(1_200)))).unwrap();
+    // The machine has 12,000: of a quarter, 1,200 are a tenth of the machine.
+    offer(&mut r, bid(works, memory(1_300), soft(10, Disk))).unwrap();
+    offer(&mut r, bid(lab, soft(10, Disk), Offer::hard(Memory, Amount::Absolute(1_200)))).unwrap();
     r.settle(2);
     let what: Vec<Offer> = r.deals().values().flat_map(|deal| &deal.legs).map(|leg| leg.what).collect();
     assert!(what.contains(&Offer::hard(Memory, Amount::Part(100_000))), "{what:?}");
@@ -482,37 +474,32 @@ fn what_is_reserved_is_exchanged() {
 fn an_offer_may_be_served_in_part() {
     let (_, ids, mut r) = units(3);
     let [a, b, c] = [ids[0], ids[1], ids[2]];
-    let bounded =
-        Bid { at_least: Some(so_many(300, Memory)), ..bid(a, so_many(800, Disk), so_many(400, Memory)) };
+    let bounded = Bid { at_least: Some(soft(300, Memory)), ..bid(a, soft(800, Disk), soft(400, Memory)) };
     offer(&mut r, bounded).unwrap();
-    offer(&mut r, bid(b, so_many(100, Memory), so_many(200, Disk))).unwrap();
-    // The ratio is the other's: 601 disk are more than a gives for 300.
-    offer(&mut r, bid(c, so_many(300, Memory), so_many(601, Disk))).unwrap();
+    offer(&mut r, bid(b, soft(100, Memory), soft(200, Disk))).unwrap();
+    // The ratio is the other's: 601 disk are more than `a` gives for 300.
+    offer(&mut r, bid(c, soft(300, Memory), soft(601, Disk))).unwrap();
     r.settle(0);
     assert_eq!((r.deals().len(), r.offers().len()), (0, 3));
-    offer(&mut r, bid(b, so_many(350, Memory), so_many(650, Disk))).unwrap();
+    offer(&mut r, bid(b, soft(350, Memory), soft(650, Disk))).unwrap();
     r.settle(0);
     let what: Vec<Offer> = r.deals().values().flat_map(|deal| &deal.legs).map(|leg| leg.what).collect();
-    assert_eq!(what, [so_many(650, Disk), so_many(350, Memory)]);
+    assert_eq!(what, [soft(650, Disk), soft(350, Memory)]);
     assert_eq!(r.offers().len(), 2, "what is left of it stands no more");
-    // Both may be served in part: 200 CPU for 100 memory at most, and 150 for 90.
-    offer(
-        &mut r,
-        Bid { at_least: Some(so_many(50, Memory)), ..bid(c, so_many(200, Cpu), so_many(100, Memory)) },
-    )
-    .unwrap();
-    offer(&mut r, Bid { at_least: Some(so_many(10, Cpu)), ..bid(b, so_many(90, Memory), so_many(150, Cpu)) })
+    // Both have a minimum: 200 CPU for 100 memory at most, and 150 for 90.
+    offer(&mut r, Bid { at_least: Some(soft(50, Memory)), ..bid(c, soft(200, Cpu), soft(100, Memory)) })
         .unwrap();
+    offer(&mut r, Bid { at_least: Some(soft(10, Cpu)), ..bid(b, soft(90, Memory), soft(150, Cpu)) }).unwrap();
     r.settle(0);
     let what: Vec<Offer> = r.deals().values().flat_map(|deal| &deal.legs).map(|leg| leg.what).collect();
-    assert_eq!(what[2..], [so_many(150, Cpu), so_many(90, Memory)]);
+    assert_eq!(what[2..], [soft(150, Cpu), soft(90, Memory)]);
 }
 
 #[test]
 fn offers_are_read_and_written_as_text() {
     let hard = Offer::hard;
     for (text, offer) in [
-        ("disk:300", so_many(300, Disk)),
+        ("disk:300", soft(300, Disk)),
         ("memory:2GiB", hard(Memory, Amount::Absolute(2 << 30))),
         ("memory:25%", hard(Memory, Amount::Part(250_000))),
         ("cpu:1.5cpus", hard(Cpu, Amount::Absolute(1_500_000))),
@@ -560,15 +547,15 @@ enum Happens {
     },
 }
 
-/// A resource, how much, and what of: tickets, a part, an amount.
+/// A resource, an amount and its kind: tickets, a percentage, an absolute amount.
 type Side = (usize, u64, usize);
 
-fn offered((resource, much, kind): Side) -> Offer {
+fn offered((resource, quantity, kind): Side) -> Offer {
     let resource = Resource::ALL[resource];
     match kind {
-        0 => so_many(much, resource),
-        1 => Offer::hard(resource, Amount::Part(much * 20_000)),
-        _ => Offer::hard(resource, Amount::Absolute(much << 13)),
+        0 => soft(quantity, resource),
+        1 => Offer::hard(resource, Amount::Part(quantity * 20_000)),
+        _ => Offer::hard(resource, Amount::Absolute(quantity << 13)),
     }
 }
 
@@ -588,7 +575,7 @@ fn any_happening() -> impl Strategy<Value = Happens> {
     ]
 }
 
-/// Four units side by side, two in the first, and one in the second. Three have something reserved.
+/// Four siblings, two sub-units in the first and one in the second. Three have reservations.
 fn nested() -> (Contract, Vec<UnitId>) {
     let mut contract = Contract::default();
     let mut ids: Vec<UnitId> = (0..4).map(|n| contract.add(None, &format!("u{n}"))).collect();
@@ -605,9 +592,10 @@ fn nested() -> (Contract, Vec<UnitId>) {
 }
 
 proptest! {
-    /// Whatever is offered, taken back and ended: every currency has the tickets that it issued, and no more is lent of a
-    /// reservation than there is; each unit keeps a ticket; no event is told twice; own tickets change by being set alone; all
-    /// values sum up; and when all deals are ended, all is as if none had been.
+    /// In any history of offers, withdrawals and ends: every currency has the tickets that it issued; no more
+    /// is lent of a reservation than there is; each unit keeps a ticket; each event is reported once; own
+    /// tickets change only when set; values sum to the capacity; and after all deals ended, all is as if none
+    /// had been.
     #[test]
     fn tickets_are_conserved(happenings in proptest::collection::vec(any_happening(), 1..80)) {
         let (contract, ids) = nested();
@@ -621,7 +609,7 @@ proptest! {
             match it {
                 Happens::Offer { by, gives, wants, bound, with, for_ns } => {
                     let with = with.map(|with| ids[with]);
-                    let at_least = bound.map(|much| offered((wants.0, much, wants.2)));
+                    let at_least = bound.map(|quantity| offered((wants.0, quantity, wants.2)));
                     let bid = Bid { with, for_ns, at_least, ..bid(ids[by], offered(gives), offered(wants)) };
                     let _ = offer(&mut r, bid);
                 }
@@ -664,13 +652,13 @@ proptest! {
                 for of in [None, Some(ids[0]), Some(ids[1])] {
                     let level = || ids.iter().filter(|id| contract.unit(**id).parent == of);
                     let issued = |r: &Rights| level().map(|id| r.tickets(*id, resource)).sum::<u64>()
-                        + r.funded(resource).filter(|(_, funded, _)| *funded == of).map(|(_, _, much)| much).sum::<u64>();
+                        + r.funded(resource).filter(|(_, funded, _)| *funded == of).map(|(_, _, quantity)| quantity).sum::<u64>();
                     let own = level().map(|id| {
-                        let (lent, got) = r.lent_and_got(*id, resource);
-                        r.tickets(*id, resource) + got - lent
+                        let (lent, borrowed) = r.lent_and_borrowed(*id, resource);
+                        r.tickets(*id, resource) + borrowed - lent
                     });
-                    let lots = |kind| r.lots.all(resource).filter(move |(lot, _)| lot.of == of && lot.kind == kind);
-                    let lots = |kind| lots(kind).map(|(_, much)| much).sum::<u64>();
+                    let lots = |kind| r.lots.all(resource).filter(move |(lot, _)| lot.currency == of && lot.kind == kind);
+                    let lots = |kind| lots(kind).map(|(_, quantity)| quantity).sum::<u64>();
                     prop_assert_eq!(own.sum::<u64>() + lots(Kind::Soft), issued(&r), "{} is not conserved", resource);
                     prop_assert_eq!(issued(&r), issued(&plain));
                     for (kind, lent) in [Kind::Part, Kind::Absolute].map(|kind| (kind, lots(kind))) {
@@ -683,8 +671,8 @@ proptest! {
                 }
                 let all = r.entitlement(resource);
                 for id in &ids {
-                    let (lent, got) = r.lent_and_got(*id, resource);
-                    prop_assert!(lent < r.tickets(*id, resource) && got <= TICKETS_MAX);
+                    let (lent, borrowed) = r.lent_and_borrowed(*id, resource);
+                    prop_assert!(lent < r.tickets(*id, resource) && borrowed <= TICKETS_MAX);
                     prop_assert_eq!(r.tickets(*id, resource), plain.tickets(*id, resource));
                     let hard = contract.unit(*id).hard[resource].map_or(0, |hard| Kind::of(hard).1);
                     prop_assert!(r.unit(*id).unwrap().hard_lent[resource] <= hard);
@@ -699,14 +687,15 @@ proptest! {
             r.apply(Change::Cancel { number }).unwrap();
         }
         for resource in Resource::ALL {
-            let nothing = ids.iter().all(|id| r.lent_and_got(*id, resource) == (0, 0));
+            let nothing = ids.iter().all(|id| r.lent_and_borrowed(*id, resource) == (0, 0));
             prop_assert!(nothing);
             prop_assert_eq!(r.entitlement(resource), plain.entitlement(resource));
         }
     }
 
-    /// Where all units are present, who is in no deal and in no unit that is has what it would have without: exchanges between
-    /// different enclosers and of reservations, too. Off by rounding: 1 at each level.
+    /// With all units present, a unit that neither trades nor encloses a trader has what it would have
+    /// without trade, including exchanges between enclosers and of reservations. Within rounding: 1 at each
+    /// level.
     #[test]
     fn who_does_not_trade_keeps_what_it_has(happenings in proptest::collection::vec(any_happening(), 1..60)) {
         let (contract, ids) = nested();
@@ -722,7 +711,7 @@ proptest! {
             match it {
                 Happens::Offer { by, gives, wants, bound, with, for_ns } => {
                     let with = with.map(|with| ids[with]);
-                    let at_least = bound.map(|much| offered((wants.0, much, wants.2)));
+                    let at_least = bound.map(|quantity| offered((wants.0, quantity, wants.2)));
                     let bid = Bid { with, for_ns, at_least, ..bid(ids[by], offered(gives), offered(wants)) };
                     let _ = offer(&mut r, bid);
                 }
@@ -741,8 +730,8 @@ proptest! {
         }
     }
 
-    /// Seed 004, section 5.5: where all units are present and none is limited, a deal leaves everybody else's value what it
-    /// was, within 1 by rounding; and a ring that can be closed is closed, whoever comes first.
+    /// Seed 004, section 5.5: with all units present and none limited, a deal leaves other values unchanged
+    /// within 1; and a ring that can be closed is closed, whatever the order of offers.
     #[test]
     fn others_keep_their_rights(tickets in proptest::collection::vec(2u64..1_000, 3..8), part in 1u64..100) {
         let (mut contract, ids, _) = units(tickets.len());
@@ -757,7 +746,7 @@ proptest! {
             r.set_present(*id, true).unwrap();
         }
         let before = r.clone();
-        let amount = |n: usize, resource| so_many((tickets[n] * part / 100).clamp(1, tickets[n] - 1), resource);
+        let amount = |n: usize, resource| soft((tickets[n] * part / 100).clamp(1, tickets[n] - 1), resource);
         let (gives, wants) = (amount(0, Cpu), amount(1, Disk));
         offer(&mut r, bid(ids[0], gives, wants)).unwrap();
         offer(&mut r, bid(ids[1], wants, gives)).unwrap();

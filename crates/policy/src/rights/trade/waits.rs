@@ -1,18 +1,20 @@
-//! Why an offer waits: one reason, the first that is found.
+//! Why an offer waits: the first reason found.
 //!
-//! Example: `ana` gives 30 disk tickets for 20 CPU tickets. Nobody gives CPU tickets: that is the reason, whatever else there is.
-//! Where somebody gives 15, that these are too few is.
+//! Example: `ana` gives 30 disk tickets for 20 CPU tickets. If no unit gives CPU tickets, that is the reason,
+//! whatever else is offered. If one gives 15, the reason is that these are too few.
 //!
-//! Algorithm: an offer is served in a ring, where one gives what it wants, and one wants what it gives. The reason is the first
-//! of these that holds:
-//! 1. Its own unit has not got what it gives, or uses it.
-//! 2. No offer gives what it wants, or none that may be served by it: the one asks for another unit, or waits by its own fault.
-//! 3. What that gives cannot be compared with what is wanted now, or is worth less.
-//! 4. The same of what it gives, and who wants that.
-//! 5. Two fit, and not as much of each: in the ratio of the one the other has too little. Or what they would move cannot be moved.
-//! 6. Nobody closes the ring.
+//! Algorithm: an offer is served in a ring between an offer that gives what it wants and one that wants what
+//! it gives. The reason is the first of these that holds:
+//! 1. Its own unit no longer has what it gives, or uses it.
+//! 2. No offer gives what it wants, or none that it may be matched with: one asks for another partner, or
+//!    waits because of its own unit.
+//! 3. What the other gives is not comparable with what is wanted now, or is worth less.
+//! 4. The same for what it gives, and the offers that want that.
+//! 5. Two offers match, but not in the amounts: at one's ratio the other falls below its minimum. Or the
+//!    transfer itself is not possible.
+//! 6. No offer closes the ring.
 //!
-//! Cost: O(n) for n offers. For all offers that is what looking for a ring costs.
+//! Cost: O(n) for n offers, so O(n^2) for explaining all, as for finding a ring.
 
 use alloc::vec::Vec;
 
@@ -25,72 +27,73 @@ use crate::rights::{Capacity, Offer, Refused, Rights, Stake};
 /// Why an offer waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
-    /// Its unit has not got what it gives, or uses it.
+    /// Its unit no longer has what it gives, or uses it.
     Lacks(Refused),
-    /// No other unit's offer gives that.
+    /// No offer of another unit gives this.
     NobodyGives(Offer),
-    /// No other unit's offer wants that.
+    /// No offer of another unit wants this.
     NobodyWants(Offer),
-    /// Of the offers that give what it wants, or want what it gives, each is for another unit than its own, or of another than it
-    /// is for: this one first.
+    /// Every offer that gives what it wants, or wants what it gives, is restricted to another partner, or
+    /// excluded by this offer's own restriction. This is the first.
     ForOthers {
         /// Its number.
         offer: u64,
     },
-    /// An offer gives what it wants, or wants what it gives, and waits since its own unit has not got what it gives.
+    /// A candidate waits itself, since its unit no longer has what it gives.
     WaitsToo {
         /// Its number.
         offer: u64,
     },
-    /// Tickets have no measure in common with another offer's: nobody is active in this unit, so that they are worth nothing.
+    /// Tickets cannot be compared with another offer's: no unit is active in `within`, so its tickets have no
+    /// value.
     NobodyActive {
         /// The other offer.
         offer: u64,
-        /// The unit whose tickets they are; `None`: at the top level.
+        /// The currency without value; `None`: the base currency.
         within: Option<UnitId>,
     },
-    /// An amount has no measure in common with another offer's: nobody knows how much there is.
+    /// An absolute amount cannot be compared with another offer's: the capacity is unknown.
     NotWeighed {
         /// The other offer.
         offer: u64,
-        /// Of what.
+        /// The absolute amount.
         what: Offer,
     },
-    /// The other offer gives less than it wants.
+    /// The other offer gives less than this one wants.
     GivesLess {
         /// The other offer.
         offer: u64,
-        /// What that gives.
+        /// What the other gives.
         gives: Offer,
-        /// What of that it would have to give; `None`: more than there can be.
+        /// What the other would have to give; `None`: more than can be represented.
         needs: Option<Offer>,
     },
-    /// The other offer wants more than it gives.
+    /// The other offer wants more than this one gives.
     WantsMore {
         /// The other offer.
         offer: u64,
-        /// What that wants at least.
+        /// The minimum that the other wants.
         wants: Offer,
-        /// What it would have to give for that; `None`: more than there can be.
+        /// What this one would have to give for it; `None`: more than can be represented.
         needs: Option<Offer>,
     },
-    /// They fit, but in the ratio of the one the other would have less than the least that it takes.
+    /// The two match, but at one's ratio the other falls below its minimum.
     Ratio {
         /// The other offer.
         offer: u64,
     },
-    /// They fit, but what would be moved cannot be.
+    /// The two match, but the transfer is not possible.
     Moves {
         /// The other offer.
         offer: u64,
-        /// Why.
+        /// The reason.
         why: Refused,
     },
-    /// Some give what it wants, and some want what it gives. They are not the same, and no others close a ring with them.
+    /// Some offers give what it wants and others want what it gives, but no ring connects them.
     NoRing,
 }
 
-/// Whether an offer fits beside another, as far as kind and units go.
+/// How an offer relates to a neighbour in a ring, by kind and partner.
 enum Beside {
     Not,
     ForOthers,
@@ -99,7 +102,7 @@ enum Beside {
 }
 
 impl Rights {
-    /// Why an offer is not served; `None`: none stands of that number, or it will be served when [`Rights::settle`] is called.
+    /// Why an offer is not served. `None` if it is not open, or [`Rights::settle`] will serve it.
     pub fn waits(&self, number: u64) -> Option<Waits> {
         let bid = self.offers().get(&number)?;
         if let Err(why) = self.may_lend(bid.by, bid.gives) {
@@ -130,7 +133,8 @@ impl Rights {
         found.or(Some(Waits::NoRing))
     }
 
-    /// The offers beside one in a ring, on one side of it, or why there are none.
+    /// The possible neighbours of an offer on one side of a ring, or why there are none. The inner `None`
+    /// means that no other offer is of the right kind.
     fn beside(
         &self,
         bid: &Bid,
@@ -143,7 +147,7 @@ impl Rights {
             () if self.may_lend(other.by, other.gives).is_err() => Beside::WaitsToo,
             () => Beside::Able,
         };
-        // Of several reasons the nearest to being served, and of these that of the oldest.
+        // Of several reasons, report the one closest to being served; ties go to the oldest offer.
         let (mut found, mut why) = (Vec::new(), (0, None));
         for (number, other) in self.offers() {
             let offer = *number;
@@ -173,7 +177,7 @@ impl Rights {
         if found.is_empty() { Err(why.1) } else { Ok(found) }
     }
 
-    /// Whether the one gives the least that the next one takes.
+    /// Whether `one` gives at least the minimum of `next`.
     fn enough(&self, one: &Bid, next: &Bid) -> Result<(), Short> {
         let needs = cost(next, least(next), one, self);
         let gives = self.in_own_measure(one.by, one.gives, false);
@@ -187,7 +191,7 @@ impl Rights {
         Err(Short::Less { giver: one.by, needs })
     }
 
-    /// Why what the one gives has no measure in common with what the next one wants.
+    /// Why what `one` gives cannot be compared with what `next` wants.
     fn not_compared(&self, one: &Bid, next: &Bid) -> Short {
         let resource = one.gives.resource;
         let around = [next, one].map(|bid| self.unit(bid.by).ok().and_then(|unit| unit.parent));
@@ -197,30 +201,30 @@ impl Rights {
         if !is_soft && !is_known && (is_absolute(next.wants) || is_absolute(one.gives)) {
             return Short::NotWeighed { what: if is_absolute(next.wants) { next.wants } else { one.gives } };
         }
-        // What makes one ticket worth nothing; of reservations, what makes all worth nothing.
-        let is_empty = |of: Option<UnitId>| match measured(next.wants).0 {
-            Kind::Soft => self.is_worth_nothing(resource, of),
-            _ => of.is_some_and(|of| self.value(of, resource) == 0),
+        // For tickets, a currency without value per ticket; for reservations, one without any value.
+        let is_empty = |currency: Option<UnitId>| match measured(next.wants).0 {
+            Kind::Soft => self.is_worth_nothing(resource, currency),
+            _ => currency.is_some_and(|unit| self.value(unit, resource) == 0),
         };
-        let within = around.into_iter().find(|of| is_empty(*of)).unwrap_or(around[0]);
+        let within = around.into_iter().find(|currency| is_empty(*currency)).unwrap_or(around[0]);
         Short::NobodyActive { within }
     }
 }
 
-/// Why what one gives is not enough for the next one.
+/// Why one offer's amount does not suffice for the next.
 enum Short {
     NobodyActive { within: Option<UnitId> },
     NotWeighed { what: Offer },
     Less { giver: UnitId, needs: Option<Offer> },
 }
 
-/// Whether both are of the same resource, and tickets or reserved.
+/// Whether both are of the same resource, and both soft or both reserved.
 fn is_alike(gives: Offer, wants: Offer) -> bool {
     let is_soft = |offer: Offer| matches!(offer.stake, Stake::Tickets(_));
     gives.resource == wants.resource && is_soft(gives) == is_soft(wants)
 }
 
-/// Whether an offer is for whoever makes the other, too.
+/// Whether an offer admits the maker of the other as partner.
 fn agree(bid: &Bid, other: &Bid) -> bool {
     bid.with.is_none_or(|only| only == other.by)
 }

@@ -3,7 +3,7 @@ use crate::rights::Change;
 use commonhold_contract::Resource::{Cpu, Disk, Memory};
 use commonhold_contract::{Contract, PerResource, Resource};
 
-fn so_many(tickets: u64, resource: Resource) -> Offer {
+fn soft(tickets: u64, resource: Resource) -> Offer {
     Offer::tickets(resource, tickets)
 }
 
@@ -43,7 +43,7 @@ fn waits(rights: &mut Rights, bids: &[Bid]) -> Vec<Option<Waits>> {
 #[test]
 fn nobody_gives_or_wants_it() {
     let ([_, ana, al, _], mut r) = units(true);
-    let (disk, cpu, memory) = (so_many(30, Disk), so_many(20, Cpu), so_many(10, Memory));
+    let (disk, cpu, memory) = (soft(30, Disk), soft(20, Cpu), soft(10, Memory));
     let [first, own, last] =
         waits(&mut r, &[bid(ana, disk, cpu), bid(ana, cpu, disk), bid(al, cpu, memory)])[..]
     else {
@@ -55,21 +55,21 @@ fn nobody_gives_or_wants_it() {
     assert_eq!(r.waits(99), None);
 }
 
-/// What is reserved is none of the tickets.
+/// Reservations and tickets do not match.
 #[test]
 fn tickets_are_not_what_is_reserved() {
     let ([_, ana, al, _], mut r) = units(true);
     let hard = Offer::hard(Memory, Amount::Absolute(500));
-    let soft = so_many(10, Memory);
-    let came = waits(&mut r, &[bid(ana, hard, so_many(3, Cpu)), bid(al, so_many(3, Cpu), soft)]);
-    assert_eq!(came, [Some(Waits::NobodyWants(hard)), Some(Waits::NobodyGives(soft))]);
+    let unreserved = soft(10, Memory);
+    let came = waits(&mut r, &[bid(ana, hard, soft(3, Cpu)), bid(al, soft(3, Cpu), unreserved)]);
+    assert_eq!(came, [Some(Waits::NobodyWants(hard)), Some(Waits::NobodyGives(unreserved))]);
 }
 
 #[test]
 fn an_offer_is_for_another_unit() {
     let ([_, ana, al, bo], mut r) = units(true);
-    let only = Bid { with: Some(bo), ..bid(ana, so_many(30, Disk), so_many(20, Cpu)) };
-    let came = waits(&mut r, &[only, bid(al, so_many(20, Cpu), so_many(30, Disk))]);
+    let only = Bid { with: Some(bo), ..bid(ana, soft(30, Disk), soft(20, Cpu)) };
+    let came = waits(&mut r, &[only, bid(al, soft(20, Cpu), soft(30, Disk))]);
     assert_eq!(came, [Some(Waits::ForOthers { offer: 2 }), Some(Waits::ForOthers { offer: 1 })]);
 }
 
@@ -77,36 +77,32 @@ fn an_offer_is_for_another_unit() {
 #[test]
 fn too_little_is_given_or_too_much_wanted() {
     let ([_, ana, al, _], mut r) = units(true);
-    let came = waits(
-        &mut r,
-        &[bid(ana, so_many(30, Disk), so_many(20, Cpu)), bid(al, so_many(15, Cpu), so_many(30, Disk))],
-    );
+    let came =
+        waits(&mut r, &[bid(ana, soft(30, Disk), soft(20, Cpu)), bid(al, soft(15, Cpu), soft(30, Disk))]);
     assert_eq!(
         came,
         [
-            Some(Waits::GivesLess { offer: 2, gives: so_many(15, Cpu), needs: Some(so_many(20, Cpu)) }),
-            Some(Waits::WantsMore { offer: 1, wants: so_many(20, Cpu), needs: Some(so_many(20, Cpu)) }),
+            Some(Waits::GivesLess { offer: 2, gives: soft(15, Cpu), needs: Some(soft(20, Cpu)) }),
+            Some(Waits::WantsMore { offer: 1, wants: soft(20, Cpu), needs: Some(soft(20, Cpu)) }),
         ]
     );
 }
 
-/// From 10 on, for three disk tickets for two of CPU; the other wants two for one.
+/// From 10 up, three disk tickets for two of CPU; the other wants two for one.
 #[test]
 fn the_ratios_do_not_meet() {
     let ([_, ana, al, _], mut r) = units(true);
-    let part = Bid { at_least: Some(so_many(10, Cpu)), ..bid(ana, so_many(30, Disk), so_many(20, Cpu)) };
-    let came = waits(&mut r, &[part, bid(al, so_many(12, Cpu), so_many(24, Disk))]);
+    let part = Bid { at_least: Some(soft(10, Cpu)), ..bid(ana, soft(30, Disk), soft(20, Cpu)) };
+    let came = waits(&mut r, &[part, bid(al, soft(12, Cpu), soft(24, Disk))]);
     assert_eq!(came, [Some(Waits::Ratio { offer: 2 }), Some(Waits::Ratio { offer: 1 })]);
 }
 
-/// Nobody in `lab` is active, nor in `works`: its tickets are worth nothing. As soon as somebody is, they are compared.
+/// No unit in `lab` or `works` is active: their tickets have no value. As soon as one is, they are compared.
 #[test]
 fn what_is_worth_nothing_is_not_compared() {
     let ([lab, ana, _, bo], mut r) = units(false);
-    let came = waits(
-        &mut r,
-        &[bid(ana, so_many(30, Disk), so_many(20, Cpu)), bid(bo, so_many(20, Cpu), so_many(30, Disk))],
-    );
+    let came =
+        waits(&mut r, &[bid(ana, soft(30, Disk), soft(20, Cpu)), bid(bo, soft(20, Cpu), soft(30, Disk))]);
     assert_eq!(came[0], Some(Waits::NobodyActive { offer: 2, within: Some(lab) }));
     r.set_present(ana, true).unwrap();
     r.settle(1);
@@ -116,13 +112,13 @@ fn what_is_worth_nothing_is_not_compared() {
     assert_eq!((r.waits(1), r.deals().len()), (None, 1));
 }
 
-/// Nobody said how much memory there is: bytes are no part of it.
+/// The capacity of memory is unknown, so bytes cannot be converted.
 #[test]
 fn what_is_not_known_is_not_weighed() {
     let ([_, ana, _, bo], mut r) = units(true);
     let bytes = Offer::hard(Memory, Amount::Absolute(500));
     let part = Offer::hard(Memory, Amount::Part(100_000));
-    let came = waits(&mut r, &[bid(ana, so_many(3, Cpu), bytes), bid(bo, part, so_many(1, Cpu))]);
+    let came = waits(&mut r, &[bid(ana, soft(3, Cpu), bytes), bid(bo, part, soft(1, Cpu))]);
     assert_eq!(
         came,
         [
@@ -132,22 +128,18 @@ fn what_is_not_known_is_not_weighed() {
     );
 }
 
-/// What would close a loop cannot be moved; and where one gives and another one wants, there is no ring.
+/// A transfer that would close a cycle is not possible; and if one gives and another wants, there is no ring.
 #[test]
 fn two_fit_and_cannot_be_served() {
     let ([lab, ana, al, bo], mut r) = units(true);
-    let came = waits(
-        &mut r,
-        &[bid(ana, so_many(30, Disk), so_many(1, Cpu)), bid(lab, so_many(900, Cpu), so_many(1, Disk))],
-    );
+    let came =
+        waits(&mut r, &[bid(ana, soft(30, Disk), soft(1, Cpu)), bid(lab, soft(900, Cpu), soft(1, Disk))]);
     assert!(matches!(came[0], Some(Waits::Moves { offer: 2, why: Refused::Loop { .. } })), "{came:?}");
     let (_, mut r) = units(true);
-    let came = waits(
-        &mut r,
-        &[bid(ana, so_many(30, Disk), so_many(20, Cpu)), bid(al, so_many(20, Cpu), so_many(9, Memory))],
-    );
-    assert_eq!(came[0], Some(Waits::NobodyWants(so_many(30, Disk))));
-    r.apply(Change::Offer { bid: bid(bo, so_many(900, Resource::Bus), so_many(1, Disk)) }).unwrap();
+    let came =
+        waits(&mut r, &[bid(ana, soft(30, Disk), soft(20, Cpu)), bid(al, soft(20, Cpu), soft(9, Memory))]);
+    assert_eq!(came[0], Some(Waits::NobodyWants(soft(30, Disk))));
+    r.apply(Change::Offer { bid: bid(bo, soft(900, Resource::Bus), soft(1, Disk)) }).unwrap();
     r.settle(1);
     assert_eq!((r.waits(1), r.deals().len()), (Some(Waits::NoRing), 0));
 }
