@@ -35,9 +35,9 @@ mod exact;
 #[cfg(test)]
 pub(super) use doubt::{DOUBT_NS, DOUBT_NS_MAX};
 
-/// Memory outside all units counts as unchanged while it moves by no more than this fraction of the machine.
+/// Memory outside all units counts as unchanged while it moves by no more than 1/256 of the machine.
 const COMMON_PART: u64 = 256;
-/// A unit that stalled on memory for more than this fraction of the time is under pressure.
+/// A unit that stalled on memory for more than 1/20 of the time is under pressure.
 const STALL_PART: u64 = 20;
 
 impl MemoryState {

@@ -29,7 +29,7 @@ use super::frames::{CALM_SAMPLES, Division, in_whole_frames};
 use crate::time::Time;
 use crate::tree::lineage;
 
-/// Needs are rounded up to multiples of this fraction of the divided memory.
+/// Needs are rounded up to multiples of 1/256 of the divided memory.
 const GRAINS: u64 = 256;
 
 /// What a unit needed, and when it last needed that.

@@ -16,8 +16,8 @@ use commonhold_contract::{DEFAULT_TICKETS, Permission, Resource, UnitId};
 use super::frames::{Division, Trigger, in_whole_frames};
 use crate::rights::share::split_capped;
 
-/// At one sample a loan grows by at most this fraction of the frames that units divide: a lender that comes back soon
-/// finds most of its frames clean and free.
+/// At one sample a loan grows by at most 1/16 of the divided frames: a lender that comes back soon finds most of its
+/// frames clean and free.
 const GROWTH_PART: u64 = 16;
 
 impl Division<'_> {

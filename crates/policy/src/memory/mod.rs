@@ -156,10 +156,13 @@ pub(crate) fn step(
 
     state.charge_loans(now, input.contract);
     state.units.resize(input.contract.units.len(), UnitRecord::default());
+    // Facts.
     let trigger = state.trigger(sample);
     let units = state.observe(sample);
+    // Idleness, loans, call-backs.
     let shares = state.divide(sample, trigger, &units);
     state.record(sample, &shares);
+    // Orders.
     state.order_bounds(sample, &shares.allowances, steps);
     let beyond = state.order_kills(sample, steps);
     let mut lender_waits = false;
@@ -170,6 +173,7 @@ pub(crate) fn step(
             steps.extend(state.begin_trial(sample));
         }
     }
+    // The next sample.
     let (next, watch) = state.next_sample(sample, &units, lender_waits);
     state.next_sample_at = Some(next);
     Some(MemoryPlan {

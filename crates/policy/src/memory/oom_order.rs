@@ -38,9 +38,9 @@ use crate::snapshot::UnitMemory;
 use crate::time::{MS, Time};
 use crate::tree::{self, lineage};
 
-/// The least reserve, as a fraction of the machine, however small the contract's reserve.
+/// The reserve is at least 1/64 of the machine, however small the contract's.
 const RESERVE_PART_MIN: u64 = 64;
-/// This fraction of the machine may be free and yet unavailable: CPUs keep pages on their own lists since Linux 6.7
+/// 1/8 of the machine may be free and yet unavailable: CPUs keep pages on their own lists since Linux 6.7
 /// (`mm/page_alloc.c`, `zone_highsize`).
 const LISTS_PART: u64 = 8;
 /// A unit stays exposed for this time after it was last beyond its entitlement. The pages of a killed process lie on

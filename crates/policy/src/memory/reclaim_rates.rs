@@ -45,10 +45,10 @@ const BYTES_MIN: u64 = 8 << 20;
 /// The time from one trial to the next: after the first trial, and at most.
 const TRIAL_REST_NS: Time = 500 * MS;
 const TRIAL_REST_NS_MAX: Time = 64_000 * MS;
-/// What a trial reclaims: this fraction of the machine, within bounds.
+/// What a trial reclaims: 1/64 of the machine, within bounds.
 const TRIAL_PART: u64 = 64;
 const TRIAL_BYTES_MAX: u64 = 64 << 20;
-/// All but this fraction counts as all.
+/// If all but 1/16 of the anonymous pages are in swap already, all count as in swap.
 const NEARLY_ALL_PART: u64 = 16;
 /// Swap areas whose rates are kept: as many as a kernel can use at once.
 const AREAS_MAX: usize = 32;

@@ -23,7 +23,7 @@ const PERIOD_PER_UNIT_NS: Time = 2 * MS;
 pub const EARLY_NS: Time = 25 * MS;
 /// Periods between two samples at rest.
 const REST_PERIODS: Time = 5;
-/// While a unit lends, samples are at most this fraction of the promised call-back time apart.
+/// While a unit lends, samples are at most 1/4 of the promised call-back time apart.
 const LOAN_SAMPLE_PART: u64 = 4;
 /// The interval between samples while a unit owes.
 pub(super) const DEBT_SAMPLE_NS: Time = 20 * MS;
