@@ -10,7 +10,7 @@
 //! - The *crowd* is the units that were active in the last five seconds.
 //! - A disk's *capacity* is what it carries with the present mix of requests, in bytes per second.
 //! - A unit's *part* is its part of the capacity, by share among the crowd.
-//! - The *queue* is the queue in the device. It is long when requests take longer there than they need ([`queue`]).
+//! - The *queue* is the requests in the device. It is long when they take longer there than they need ([`queue`]).
 //!
 //! Why the queue is controlled: a unit with one request at a time is held up by the requests that are in the device
 //! before its own, not by how much others transfer. And what a unit transfers does not show what it would transfer: a
@@ -30,8 +30,8 @@
 //!    - With a queue, it is reduced so that the queue drains within 300 ms.
 //!    - Held units may transfer what the free units leave of it. A free unit counts with the most that it lately
 //!      transferred, since a unit that pauses comes back.
-//!    - Held units keep at least five eighths of their parts, or seven eighths if no active unit is free: fairness and
-//!      isolation take precedence there.
+//!    - Held units keep at least five eighths of their parts, or seven eighths if no active unit is free. They keep that
+//!      even if a queue remains, so fairness and isolation end there.
 //!    - Held units divide this by share. What one does not take, the others get. A unit with credit
 //!      ([`crate::credits`]) gets more than its part before others do.
 //! 5. A unit that had the disk to itself has a backlog in the device when another unit comes. It transfers next to
