@@ -24,8 +24,8 @@ pub struct State {
     pub(crate) cpu: cpu::State,
     gangs: Arc<gangs::State>,
     bus: Arc<bus::State>,
-    memory: Arc<memory::State>,
-    pub(crate) disks: disk::State,
+    memory: Arc<memory::MemoryState>,
+    pub(crate) disks: disk::DiskState,
     negotiator: Arc<negotiate::Negotiator>,
     places: Arc<foreign_groups::State>,
 }

@@ -1,22 +1,22 @@
-//! Rates that are held by stopping: when a unit has used up what its rate earned, and until when it stands still.
+//! Token buckets for rates that are enforced by stopping: when a unit is stopped, and for how long.
 //!
-//! Problem: where nothing holds a process to a rate, what it transferred is only counted afterwards. But its unit can be
+//! Problem: where nothing throttles a process, what it transferred can only be counted afterwards. But its unit can be
 //! stopped.
 //!
-//! Algorithm: a token bucket for each way, of each unit with a rate, at each disk. It has credit for [`BURST_NS`] of
-//! the rate at most. What the unit transfers, sub-units included, is taken off. Once the credit at some disk is used
-//! up, the unit is stopped. It goes on once it owes at no disk that is there. A disk that is there no more is owed
-//! nothing.
+//! Algorithm: a token bucket for each way, of each unit with a cap, on each disk. Its depth is [`BURST_NS`] of the
+//! rate. What the unit and its sub-units transfer is taken off. A unit is stopped once a bucket is overdrawn, and
+//! continued once it owes nothing on any disk. A disk that is gone is owed nothing.
 //!
-//! Time is that of the facts: a rate earns from one reading of the counts to the next.
+//! Time is that of the facts: a rate earns credit from one reading of the counters to the next.
 //!
-//! Properties (tested): over any time, a unit transfers no more than its rate times that time, a burst, and what it did
-//! between two looks. A unit that takes what it may gets its rate, however low it is and however often it is looked at.
-//! A debt is at most [`DEBT_NS`] of a rate, and the rest is forgiven. So no unit stands still for longer. Only a unit
-//! with a rate and with processes is stopped. What was done before the first look is no debt, and the time before it
-//! earns nothing.
+//! Properties (tested):
+//! - Over any time, a unit transfers at most its rate times that time, a burst, and what it did between two samples.
+//! - A unit that takes what it may gets its rate, however low that is and however often it is sampled.
+//! - A debt is at most [`DEBT_NS`] of the rate; the rest is forgiven. So no unit is stopped for longer.
+//! - Only a unit with a cap and with processes is stopped. Transfers before the first sample are no debt, and the time
+//!   before it earns nothing.
 //!
-//! Limits: a unit that is stopped does not compute either. So such rates are for limits alone.
+//! Limits: a stopped unit does not compute either. So such rates are for limits alone.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -31,33 +31,34 @@ use crate::snapshot::{DiskFacts, DiskUse};
 use crate::time::{MS, Time};
 use crate::tree::lineage;
 
-/// How much of its rate a unit may be ahead, and behind.
+/// The most credit, and the most debt, as time at the rate.
 const BURST_NS: Time = 100 * MS;
 const DEBT_NS: Time = 2_000 * MS;
-/// How often a unit with a rate is looked at while it has processes and is not stopped.
+/// The sampling interval while a unit with a cap has processes and is not stopped.
 const WATCH_NS: Time = 50 * MS;
 
-/// What a rate of 1 byte per second earns of a byte in a nanosecond is the measure of credit: so none of it is lost.
+/// A byte in the measure of credit, which is what a rate of 1 byte per second earns in a nanosecond. So no fraction is
+/// lost.
 const BYTE: i128 = 1_000_000_000;
 
-/// A rate one way, in bytes per second, and what is left of it; less than nothing is a debt.
+/// A token bucket for one way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bucket {
-    /// [`u64::MAX`] is no bound.
+    /// Bytes per second; [`u64::MAX`] is unlimited.
     rate: u64,
-    /// In [`BYTE`]ths.
+    /// In [`BYTE`]ths; negative is debt.
     credit: i128,
 }
 
 impl Bucket {
+    /// A full bucket.
     fn new(rate: u64) -> Bucket {
         let mut bucket = Bucket { rate, credit: 0 };
         bucket.credit = bucket.earned(BURST_NS);
         bucket
     }
 
-    /// The same under another rate. What is left, or owed, stays as far as the new rate lets it; where one of the two is no
-    /// bound, all begins anew.
+    /// Changes the bucket's rate. Clamps credit and debt; a bucket that is or was unlimited begins full.
     fn with_rate(self, rate: u64) -> Bucket {
         let mut new = Bucket::new(rate);
         if self.rate != u64::MAX && rate != u64::MAX {
@@ -70,8 +71,8 @@ impl Bucket {
         i128::from(self.rate).saturating_mul(i128::from(elapsed))
     }
 
-    /// Time passes, and bytes.
-    fn pass(&mut self, elapsed: Time, bytes: u64) {
+    /// Adds what `elapsed` earns, and takes off the bytes that were transferred in it.
+    fn charge(&mut self, elapsed: Time, bytes: u64) {
         if self.rate == u64::MAX {
             return;
         }
@@ -79,90 +80,95 @@ impl Bucket {
         self.credit = credit.clamp(-self.earned(DEBT_NS), self.earned(BURST_NS));
     }
 
-    /// What is owed, in bytes, and how long it takes until nothing is; both are rounded up.
-    fn owes(self) -> Option<(Time, u64)> {
-        let up = |by: i128| u64::try_from((-self.credit + by - 1) / by).unwrap_or(u64::MAX);
-        (self.credit < 0).then(|| (up(i128::from(self.rate).max(1)), up(BYTE)))
+    /// How long it takes to pay the debt, and the debt in bytes, both rounded up; `None` if there is no debt.
+    fn debt(self) -> Option<(Time, u64)> {
+        let divided_up = |by: i128| u64::try_from((-self.credit + by - 1) / by).unwrap_or(u64::MAX);
+        (self.credit < 0).then(|| (divided_up(i128::from(self.rate).max(1)), divided_up(BYTE)))
     }
 }
 
-/// What units with rates have at one disk.
+/// The buckets of units with caps on one disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Accounts {
+    /// Reading and writing.
     buckets: BTreeMap<UnitId, [Bucket; 2]>,
-    /// What units had transferred at the last look, and when that was.
-    seen: BTreeMap<UnitId, DiskUse>,
-    at: Option<Time>,
+    /// What units had transferred at the last sample, and when its facts were read.
+    used: BTreeMap<UnitId, DiskUse>,
+    facts_at: Option<Time>,
 }
 
 impl Accounts {
+    /// Charges what was transferred since the last sample.
     fn charge(&mut self, contract: &Contract, facts: &DiskFacts) {
-        if self.at.is_some_and(|at| facts.at <= at) {
+        if self.facts_at.is_some_and(|at| facts.at <= at) {
             return;
         }
-        let elapsed = self.at.map_or(0, |at| facts.at - at);
-        let mut moved: BTreeMap<UnitId, [u64; 2]> = BTreeMap::new();
+        let elapsed = self.facts_at.map_or(0, |at| facts.at - at);
+        let mut transferred: BTreeMap<UnitId, [u64; 2]> = BTreeMap::new();
         for unit in contract.held() {
-            let used = facts.unit(unit);
-            let Some(before) = self.seen.insert(unit, used) else { continue };
-            let new = used.since(before);
+            let total = facts.unit(unit);
+            let Some(before) = self.used.insert(unit, total) else { continue };
+            let new = total.since(before);
             if new.bytes() == 0 {
                 continue;
             }
-            for unit in lineage(contract, unit).filter(|unit| self.buckets.contains_key(unit)) {
-                let [read, written] = moved.entry(unit).or_default();
+            for payer in lineage(contract, unit).filter(|payer| self.buckets.contains_key(payer)) {
+                let [read, written] = transferred.entry(payer).or_default();
                 *read = read.saturating_add(new.read_bytes);
                 *written = written.saturating_add(new.written_bytes);
             }
         }
         for (unit, ways) in &mut self.buckets {
-            let bytes = moved.get(unit).copied().unwrap_or_default();
-            for (way, bytes) in ways.iter_mut().zip(bytes) {
-                way.pass(elapsed, bytes);
+            let bytes = transferred.get(unit).copied().unwrap_or_default();
+            for (bucket, bytes) in ways.iter_mut().zip(bytes) {
+                bucket.charge(elapsed, bytes);
             }
         }
-        self.at = Some(facts.at);
+        self.facts_at = Some(facts.at);
     }
 
+    /// Follows the caps in force.
     fn follow(&mut self, caps: &BTreeMap<UnitId, Order<DiskCap>>) {
         self.buckets.retain(|unit, _| caps.contains_key(unit));
         for (unit, cap) in caps {
             let (read, write) = (cap.value.read, cap.value.write);
             let ways = self.buckets.entry(*unit).or_insert_with(|| [read, write].map(Bucket::new));
-            for (way, rate) in ways.iter_mut().zip([read, write]).filter(|(way, rate)| way.rate != *rate) {
-                *way = way.with_rate(rate);
+            for (bucket, rate) in ways.iter_mut().zip([read, write]) {
+                if bucket.rate != rate {
+                    *bucket = bucket.with_rate(rate);
+                }
             }
         }
     }
 
     fn forget_gone(&mut self, contract: &Contract) {
         self.buckets.retain(|unit, _| contract.has(*unit));
-        self.seen.retain(|unit, _| contract.has(*unit));
+        self.used.retain(|unit, _| contract.has(*unit));
     }
 }
 
-/// What a unit owes at the disk where that takes longest.
+/// What a unit owes on the disk where paying takes longest.
 #[derive(Debug, Clone, Copy)]
 struct Debt<'a> {
     disk: &'a str,
     bytes: u64,
-    /// When its rate will have earned that, on the clock of the facts.
-    until: Time,
-    /// When those were read.
-    at: Time,
+    /// When it will be paid, on the clock of the facts.
+    paid_at: Time,
+    /// When the facts were read.
+    facts_at: Time,
 }
 
-/// What is known of units with rates.
+/// The buckets of all disks, and the units that are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Debts {
     disks: BTreeMap<String, Accounts>,
-    /// The units that stand still, each with the disk that it was stopped for.
+    /// Each with the disk that it was stopped for.
     stopped: BTreeMap<UnitId, String>,
 }
 
 impl Debts {
-    /// Charges what was transferred since the last look, follows the rates in force on each disk, and stops or continues
-    /// units. When to look again, if a unit with a rate has processes.
+    /// Charges what was transferred since the last sample, follows the caps in force on each disk, and stops or continues
+    /// units. Returns when to sample next, if a unit with a cap has processes.
     pub(super) fn settle<'a>(
         &mut self,
         now: Time,
@@ -171,39 +177,39 @@ impl Debts {
         steps: &mut Vec<Step<DiskOrder>>,
     ) -> Option<Time> {
         let contract = input.contract;
-        let there = if input.means.disk.limits_only { input.snapshot.disks.as_slice() } else { &[] };
-        if there.is_empty() && self.stopped.is_empty() {
+        let disks = if input.means.disk.limits_only { input.snapshot.disks.as_slice() } else { &[] };
+        if disks.is_empty() && self.stopped.is_empty() {
             self.disks.clear();
             return None;
         }
-        self.disks.retain(|name, _| there.iter().any(|facts| facts.name == *name));
+        self.disks.retain(|name, _| disks.iter().any(|facts| facts.name == *name));
         if !contract.vacant.is_empty() {
             self.disks.values_mut().for_each(|accounts| accounts.forget_gone(contract));
             // What stopped a unit went with it.
             self.stopped.retain(|unit, _| contract.has(*unit));
         }
-        for (facts, caps) in there.iter().filter_map(|facts| Some((facts, caps(facts)?))) {
+        for (facts, caps) in disks.iter().filter_map(|facts| Some((facts, caps(facts)?))) {
             let accounts = self.disks.entry(facts.name.clone()).or_default();
             accounts.charge(contract, facts);
             accounts.follow(caps);
         }
         let debts = debts(&self.disks);
-        let has_rates = self.disks.values().any(|accounts| !accounts.buckets.is_empty());
-        let present = if has_rates { present(input) } else { BTreeSet::new() };
-        let next = next(now, &self.disks, &debts, &present);
-        let stands = |unit: &UnitId| debts.contains_key(unit) && present.contains(unit);
+        let has_caps = self.disks.values().any(|accounts| !accounts.buckets.is_empty());
+        let present = if has_caps { present(input) } else { BTreeSet::new() };
+        let next = next_sample(now, &self.disks, &debts, &present);
+        let must_stop = |unit: &UnitId| debts.contains_key(unit) && present.contains(unit);
         let order = |unit, disk: String, stopped, reason| Step {
             action: DiskOrder::Stop { unit, disk, stopped },
             reason,
         };
         for (unit, disk) in core::mem::take(&mut self.stopped) {
-            if stands(&unit) {
+            if must_stop(&unit) {
                 self.stopped.insert(unit, disk);
             } else {
                 steps.push(order(unit, disk, false, Reason::DiskDebtPaid));
             }
         }
-        for (unit, debt) in debts.iter().filter(|(unit, _)| stands(unit)) {
+        for (unit, debt) in debts.iter().filter(|(unit, _)| must_stop(unit)) {
             if !self.stopped.contains_key(unit) {
                 self.stopped.insert(*unit, String::from(debt.disk));
                 let reason = Reason::DiskDebt { bytes: debt.bytes };
@@ -214,16 +220,16 @@ impl Debts {
     }
 }
 
-/// What each unit owes that owes anything.
+/// The longest debt of each unit that has any.
 fn debts(disks: &BTreeMap<String, Accounts>) -> BTreeMap<UnitId, Debt<'_>> {
     let mut debts: BTreeMap<UnitId, Debt<'_>> = BTreeMap::new();
     for (disk, accounts) in disks {
-        let at = accounts.at.unwrap_or(0);
+        let facts_at = accounts.facts_at.unwrap_or(0);
         for (unit, ways) in &accounts.buckets {
-            let Some((wait, bytes)) = ways.iter().filter_map(|way| way.owes()).max() else { continue };
-            let debt = Debt { disk, bytes, until: at.saturating_add(wait), at };
+            let Some((wait, bytes)) = ways.iter().filter_map(|bucket| bucket.debt()).max() else { continue };
+            let debt = Debt { disk, bytes, paid_at: facts_at.saturating_add(wait), facts_at };
             let longest = debts.entry(*unit).or_insert(debt);
-            if longest.until < debt.until {
+            if longest.paid_at < debt.paid_at {
                 *longest = debt;
             }
         }
@@ -231,8 +237,8 @@ fn debts(disks: &BTreeMap<String, Accounts>) -> BTreeMap<UnitId, Debt<'_>> {
     debts
 }
 
-/// When to look again: at a unit that owes, once it will have paid.
-fn next(
+/// When to sample next: a unit in debt, once it will have paid.
+fn next_sample(
     now: Time,
     disks: &BTreeMap<String, Accounts>,
     debts: &BTreeMap<UnitId, Debt<'_>>,
@@ -240,8 +246,8 @@ fn next(
 ) -> Option<Time> {
     let units = disks.values().flat_map(|accounts| accounts.buckets.keys());
     let units = units.filter(|unit| present.contains(unit));
-    // The next facts may be as old as these: they are not asked for at every look.
-    let paid = |debt: &Debt<'_>| debt.until.max(now + now.saturating_sub(debt.at).max(MS));
+    // The next facts may be as old as these, since not every sample reads the counters.
+    let paid = |debt: &Debt<'_>| debt.paid_at.max(now + now.saturating_sub(debt.facts_at).max(MS));
     units.map(|unit| debts.get(unit).map_or(now + WATCH_NS, paid)).min()
 }
 
@@ -264,61 +270,61 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn debt_ns(bucket: Bucket) -> Time {
-        bucket.owes().map_or(0, |(wait, _)| wait)
+        bucket.debt().map_or(0, |(wait, _)| wait)
     }
 
-    /// 10 MiB/s: of 5 MiB at once, all but the first is owed, and stands against time; more than two seconds' are not.
+    /// 10 MiB/s. Of 5 MiB at once, 4 are owed, for 400 ms. At most two seconds' worth is owed.
     #[test]
-    fn what_is_too_much_is_waited_for() {
+    fn transfers_beyond_a_burst_are_owed() {
         let mut bucket = Bucket::new(10 * MIB);
-        bucket.pass(0, MIB);
+        bucket.charge(0, MIB);
         assert_eq!(debt_ns(bucket), 0, "a burst is free");
-        bucket.pass(0, 4 * MIB);
+        bucket.charge(0, 4 * MIB);
         assert_eq!(debt_ns(bucket), 400 * MS);
-        bucket.pass(300 * MS, 0);
+        bucket.charge(300 * MS, 0);
         assert_eq!(debt_ns(bucket), 100 * MS);
-        bucket.pass(0, 1_000 * MIB);
+        bucket.charge(0, 1_000 * MIB);
         assert_eq!(debt_ns(bucket), DEBT_NS);
         let mut free = Bucket::new(u64::MAX);
-        free.pass(0, 1_000 * MIB);
+        free.charge(0, 1_000 * MIB);
         assert_eq!(debt_ns(free), 0);
         let mut most = Bucket::new(u64::MAX - 1);
-        most.pass(Time::MAX, 0);
+        most.charge(Time::MAX, 0);
         assert_eq!(debt_ns(most), 0);
-        most.pass(0, u64::MAX);
-        assert!((899 * MS..=901 * MS).contains(&debt_ns(most)), "a second's, less a burst");
+        most.charge(0, u64::MAX);
+        assert!((899 * MS..=901 * MS).contains(&debt_ns(most)), "a second's worth, less a burst");
     }
 
-    /// 400 ms are owed at 10 MiB/s. A tenth of the rate would take 4 s, of which two are forgiven. No bound is owed
-    /// nothing, and one that comes begins with a burst.
+    /// 400 ms are owed at 10 MiB/s. A tenth of the rate would take 4 s, of which two are forgiven. An unlimited bucket is
+    /// owed nothing, and begins full when it gets a rate.
     #[test]
-    fn another_rate_takes_over_what_it_can() {
+    fn a_new_rate_clamps_credit_and_debt() {
         let mut bucket = Bucket::new(10 * MIB);
-        bucket.pass(0, 5 * MIB);
+        bucket.charge(0, 5 * MIB);
         assert_eq!(debt_ns(bucket.with_rate(20 * MIB)), 200 * MS);
         assert_eq!(debt_ns(bucket.with_rate(MIB)), DEBT_NS);
         assert_eq!(debt_ns(bucket.with_rate(u64::MAX)), 0);
         assert_eq!(bucket.with_rate(u64::MAX).with_rate(MIB), Bucket::new(MIB));
-        assert_eq!(Bucket::new(10 * MIB).with_rate(MIB), Bucket::new(MIB), "a burst is the new rate's");
+        assert_eq!(Bucket::new(10 * MIB).with_rate(MIB), Bucket::new(MIB), "the burst is at the new rate");
         assert_eq!(Bucket::new(MIB).with_rate(10 * MIB).credit, Bucket::new(MIB).credit);
     }
 
-    /// 999 bytes per second, of which a look each millisecond earns 0.999: a second of them earns 999.
+    /// 999 bytes per second earn 0.999 in a millisecond: a second of samples each millisecond earns 999.
     #[test]
     fn fractions_of_a_byte_are_kept() {
         let mut bucket = Bucket::new(999);
-        bucket.pass(0, 99);
-        bucket.pass(0, 999);
+        bucket.charge(0, 99);
+        bucket.charge(0, 999);
         for _ in 0..999 {
-            bucket.pass(MS, 0);
-            assert!(bucket.owes().is_some());
+            bucket.charge(MS, 0);
+            assert!(bucket.debt().is_some());
         }
-        bucket.pass(MS, 0);
-        assert_eq!(bucket.owes(), None);
+        bucket.charge(MS, 0);
+        assert_eq!(bucket.debt(), None);
     }
 
-    /// Looks at some disks: when the facts were read, which disks, and what the sub-unit had written to each by then.
-    struct Looks {
+    /// Samples of some disks, each with what the sub-unit had written by then.
+    struct Bench {
         contract: Contract,
         unit: UnitId,
         sub: UnitId,
@@ -328,9 +334,9 @@ mod tests {
         debts: Debts,
     }
 
-    impl Looks {
+    impl Bench {
         /// A unit that may write 10 MiB/s to each disk, and its sub-unit with one process.
-        fn new() -> Looks {
+        fn new() -> Bench {
             let mut contract = Contract::default();
             let unit = contract.add(None, "a");
             let sub = contract.add(Some(unit), "b");
@@ -338,15 +344,16 @@ mod tests {
             let cap = DiskCap { read: u64::MAX, write: 10 * MIB };
             let caps = BTreeMap::from([(unit, Order { value: cap, because: Reason::DiskFree })]);
             let means = Means { disk, ..Means::NONE };
-            Looks { contract, unit, sub, means, caps, processes: 1, debts: Debts::default() }
+            Bench { contract, unit, sub, means, caps, processes: 1, debts: Debts::default() }
         }
 
-        /// A look at so many milliseconds after facts were read first; when the next is due after that.
+        /// Samples `ms` after the first reading. Returns who is stopped or continued, and after how many milliseconds the next
+        /// sample is due.
         fn at(&mut self, ms: u64, disks: &[(&str, u64)]) -> (Vec<(UnitId, bool)>, Option<u64>) {
             self.late(ms, ms, disks)
         }
 
-        /// The same, with facts of another moment than now.
+        /// The same at `now`, with facts that were read at `at`.
         fn late(&mut self, now: u64, at: u64, disks: &[(&str, u64)]) -> (Vec<(UnitId, bool)>, Option<u64>) {
             let ns = |ms: u64| (1_000 + ms) * MS;
             let facts = |(name, mib): &(&str, u64)| {
@@ -373,116 +380,120 @@ mod tests {
     }
 
     /// 10 MiB/s, and a sub-unit transfers 5 MiB in 100 ms: 1 MiB was a burst and 1 MiB is earned, so 3 MiB are owed, for
-    /// 300 ms. A unit whose last process has gone is not stopped, nor one without a rate.
+    /// 300 ms. A unit without processes is not stopped, nor one without a cap.
     #[test]
-    fn a_unit_stands_still_until_its_rate_has_earned_it() {
-        let mut looks = Looks::new();
-        let unit = looks.unit;
-        assert_eq!(looks.at(0, &[("all", 7)]), (vec![], Some(50)), "what was before is no debt");
-        assert_eq!(looks.at(100, &[("all", 12)]), (vec![(unit, true)], Some(300)));
-        assert_eq!(looks.at(200, &[("all", 12)]), (vec![], Some(200)));
-        assert_eq!(looks.at(400, &[("all", 12)]), (vec![(unit, false)], Some(50)));
-        assert_eq!(looks.at(500, &[("all", 22)]), (vec![(unit, true)], Some(900)));
-        looks.processes = 0;
+    fn a_unit_is_stopped_until_its_debt_is_paid() {
+        let mut bench = Bench::new();
+        let unit = bench.unit;
         assert_eq!(
-            looks.at(600, &[("all", 22)]),
+            bench.at(0, &[("all", 7)]),
+            (vec![], Some(50)),
+            "transfers before the first sample are no debt"
+        );
+        assert_eq!(bench.at(100, &[("all", 12)]), (vec![(unit, true)], Some(300)));
+        assert_eq!(bench.at(200, &[("all", 12)]), (vec![], Some(200)));
+        assert_eq!(bench.at(400, &[("all", 12)]), (vec![(unit, false)], Some(50)));
+        assert_eq!(bench.at(500, &[("all", 22)]), (vec![(unit, true)], Some(900)));
+        bench.processes = 0;
+        assert_eq!(
+            bench.at(600, &[("all", 22)]),
             (vec![(unit, false)], None),
-            "nobody is there, nor looked at"
+            "without processes it is not sampled"
         );
-        looks.processes = 1;
-        assert_eq!(looks.at(700, &[("all", 22)]).0, [(unit, true)]);
-        looks.caps.clear();
-        assert_eq!(looks.at(800, &[("all", 22)]), (vec![(unit, false)], None));
+        bench.processes = 1;
+        assert_eq!(bench.at(700, &[("all", 22)]).0, [(unit, true)]);
+        bench.caps.clear();
+        assert_eq!(bench.at(800, &[("all", 22)]), (vec![(unit, false)], None));
     }
 
-    /// Whatever a disk's facts do, nobody stands still for one that is not there.
+    /// Whatever happens to a disk, no unit is stopped for one that is gone.
     #[test]
-    fn a_disk_that_goes_is_owed_nothing() {
+    fn a_disk_that_is_gone_is_owed_nothing() {
         let stopped = || {
-            let mut looks = Looks::new();
-            looks.at(0, &[("sda", 0)]);
-            assert_eq!(looks.at(100, &[("sda", 12)]).0, [(looks.unit, true)]);
-            looks
+            let mut bench = Bench::new();
+            bench.at(0, &[("sda", 0)]);
+            assert_eq!(bench.at(100, &[("sda", 12)]).0, [(bench.unit, true)]);
+            bench
         };
-        let mut looks = stopped();
-        assert_eq!(looks.at(200, &[]), (vec![(looks.unit, false)], None), "it is gone");
-        assert_eq!(looks.at(300, &[]), (vec![], None), "once");
-        assert_eq!(looks.at(400, &[("sda", 12)]), (vec![], Some(50)), "it is back, and begins anew");
-        let mut looks = stopped();
+        let mut bench = stopped();
+        assert_eq!(bench.at(200, &[]), (vec![(bench.unit, false)], None), "it is gone");
+        assert_eq!(bench.at(300, &[]), (vec![], None), "once");
+        assert_eq!(bench.at(400, &[("sda", 12)]), (vec![], Some(50)), "it is back, and its buckets are full");
+        let mut bench = stopped();
         assert_eq!(
-            looks.at(200, &[("all", 12)]),
-            (vec![(looks.unit, false)], Some(50)),
-            "its name is another"
+            bench.at(200, &[("all", 12)]),
+            (vec![(bench.unit, false)], Some(50)),
+            "it has another name"
         );
-        let mut looks = stopped();
-        looks.caps.clear();
-        assert_eq!(looks.at(200, &[]), (vec![(looks.unit, false)], None), "and the rate goes with it");
-        let mut looks = stopped();
-        looks.means.disk.limits_only = false;
+        let mut bench = stopped();
+        bench.caps.clear();
+        assert_eq!(bench.at(200, &[]), (vec![(bench.unit, false)], None), "and the cap goes with it");
+        let mut bench = stopped();
+        bench.means.disk.limits_only = false;
         assert_eq!(
-            looks.at(200, &[("sda", 12)]),
-            (vec![(looks.unit, false)], None),
-            "it holds rates itself now"
+            bench.at(200, &[("sda", 12)]),
+            (vec![(bench.unit, false)], None),
+            "the disk throttles by itself now"
         );
-        // The unit goes: no order is about it, and another that has its place later owes nothing.
-        let mut looks = stopped();
-        looks.contract.vacant.extend([looks.unit, looks.sub]);
-        looks.caps.clear();
-        assert_eq!(looks.at(200, &[("sda", 12)]), (vec![], None));
-        assert_eq!(looks.debts.stopped, BTreeMap::new());
+        // The unit is gone: no order names it, and the next unit with its number owes nothing.
+        let mut bench = stopped();
+        bench.contract.vacant.extend([bench.unit, bench.sub]);
+        bench.caps.clear();
+        assert_eq!(bench.at(200, &[("sda", 12)]), (vec![], None));
+        assert_eq!(bench.debts.stopped, BTreeMap::new());
     }
 
-    /// 2 MiB more than a burst and what is earned are owed at one disk, and 5 at another: 200 ms and 500. The unit goes on
-    /// when the last is paid; that the longer debt goes with its disk is not a reason to go on, while the other is owed.
+    /// Beyond a burst and what is earned, 2 MiB are owed on one disk and 5 on another: 200 ms and 500. The unit continues
+    /// when the last debt is paid. If the disk with the longer debt goes, the other debt still stops the unit.
     #[test]
-    fn a_unit_goes_on_when_it_owes_at_no_disk() {
-        let mut looks = Looks::new();
-        let unit = looks.unit;
-        looks.at(0, &[("sda", 0), ("sdb", 0)]);
-        assert_eq!(looks.at(100, &[("sda", 4), ("sdb", 7)]), (vec![(unit, true)], Some(500)));
-        assert_eq!(looks.at(350, &[("sda", 4), ("sdb", 7)]), (vec![], Some(250)), "sda is paid");
-        assert_eq!(looks.at(600, &[("sda", 4), ("sdb", 7)]), (vec![(unit, false)], Some(50)));
-        assert_eq!(looks.at(700, &[("sda", 8), ("sdb", 11)]).0, [(unit, true)]);
-        assert_eq!(looks.at(800, &[("sda", 8)]), (vec![], Some(100)), "sdb is gone");
-        assert_eq!(looks.at(900, &[("sda", 8)]).0, [(unit, false)]);
+    fn a_unit_continues_when_it_owes_on_no_disk() {
+        let mut bench = Bench::new();
+        let unit = bench.unit;
+        bench.at(0, &[("sda", 0), ("sdb", 0)]);
+        assert_eq!(bench.at(100, &[("sda", 4), ("sdb", 7)]), (vec![(unit, true)], Some(500)));
+        assert_eq!(bench.at(350, &[("sda", 4), ("sdb", 7)]), (vec![], Some(250)), "sda is paid");
+        assert_eq!(bench.at(600, &[("sda", 4), ("sdb", 7)]), (vec![(unit, false)], Some(50)));
+        assert_eq!(bench.at(700, &[("sda", 8), ("sdb", 11)]).0, [(unit, true)]);
+        assert_eq!(bench.at(800, &[("sda", 8)]), (vec![], Some(100)), "sdb is gone");
+        assert_eq!(bench.at(900, &[("sda", 8)]).0, [(unit, false)]);
     }
 
-    /// 3 MiB are owed, for 300 ms since the facts were read, 80 ms ago. Facts that are no newer earn nothing: they are
-    /// waited for, for as long as they are old.
+    /// 3 MiB are owed, for 300 ms since the facts were read, 80 ms ago. Facts that are not newer earn nothing. The next
+    /// sample is due after as long as the facts are old.
     #[test]
     fn time_is_that_of_the_facts() {
-        let mut looks = Looks::new();
-        let unit = looks.unit;
-        looks.at(0, &[("all", 0)]);
-        assert_eq!(looks.late(180, 100, &[("all", 5)]), (vec![(unit, true)], Some(220)));
-        assert_eq!(looks.late(420, 100, &[("all", 5)]), (vec![], Some(320)));
-        assert_eq!(looks.late(430, 400, &[("all", 5)]), (vec![(unit, false)], Some(50)));
+        let mut bench = Bench::new();
+        let unit = bench.unit;
+        bench.at(0, &[("all", 0)]);
+        assert_eq!(bench.late(180, 100, &[("all", 5)]), (vec![(unit, true)], Some(220)));
+        assert_eq!(bench.late(420, 100, &[("all", 5)]), (vec![], Some(320)));
+        assert_eq!(bench.late(430, 400, &[("all", 5)]), (vec![(unit, false)], Some(50)));
     }
 
     proptest! {
-        /// Whatever a unit would transfer at each look, if it transfers nothing while it owes: no more than its rate times
-        /// the time, a burst, and the last of its transfers. If it always takes more than is left: no less than its rate.
+        /// A unit that transfers nothing while it owes gets at most its rate times the time, a burst, and its last transfer.
+        /// One that always takes more than is left gets at least its rate.
         #[test]
         fn a_rate_is_neither_exceeded_nor_withheld(
             rate in 1u64..1 << 30,
-            looks in proptest::collection::vec((1u64..100 * MS, 0u64..1 << 26), 1..100),
+            samples in proptest::collection::vec((1u64..100 * MS, 0u64..1 << 26), 1..100),
         ) {
-            let (mut some, mut greedy) = (Bucket::new(rate), Bucket::new(rate));
-            let (mut moved, mut last, mut most, mut passed) = (0u64, 0, 0u64, 0);
-            for (ns, bytes) in looks {
-                // What would be forgiven is left out: no unit gets so far that is looked at often.
-                let bytes = if some.credit < 0 { 0 } else { bytes.min(rate) };
-                some.pass(ns, bytes);
-                (moved, passed) = (moved + bytes, passed + ns);
+            let (mut modest, mut greedy) = (Bucket::new(rate), Bucket::new(rate));
+            let (mut modest_bytes, mut last, mut greedy_bytes, mut passed) = (0u64, 0, 0u64, 0);
+            for (ns, bytes) in samples {
+                // A debt that would be forgiven is left out: with frequent samples no unit comes to it.
+                let bytes = if modest.credit < 0 { 0 } else { bytes.min(rate) };
+                modest.charge(ns, bytes);
+                (modest_bytes, passed) = (modest_bytes + bytes, passed + ns);
                 last = if bytes > 0 { bytes } else { last };
                 let earned = |passed: Time| u128::from(rate) * u128::from(passed) / 1_000_000_000;
                 let earned_all = earned(passed + BURST_NS);
-                prop_assert!(u128::from(moved) <= earned_all + u128::from(last), "{moved} of {earned_all}");
-                prop_assert!(debt_ns(some) <= DEBT_NS);
+                prop_assert!(u128::from(modest_bytes) <= earned_all + u128::from(last), "{modest_bytes} of {earned_all}");
+                prop_assert!(debt_ns(modest) <= DEBT_NS);
                 let left = u64::try_from(greedy.credit / BYTE + 1).unwrap_or(0);
-                greedy.pass(ns, left);
-                most += left;
-                prop_assert!(u128::from(most) + 2 >= earned(passed - ns + BURST_NS), "{most} after {passed}");
+                greedy.charge(ns, left);
+                greedy_bytes += left;
+                prop_assert!(u128::from(greedy_bytes) + 2 >= earned(passed - ns + BURST_NS), "{greedy_bytes} after {passed}");
             }
         }
     }

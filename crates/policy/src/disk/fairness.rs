@@ -1,16 +1,16 @@
-//! The fairness criterion: which unit has had more of a device's bandwidth than its share.
+//! The fairness criterion: which unit has used more of a disk's bandwidth than its share.
 //!
-//! Problem: a disk serves units by head position. A unit that transfers a large file in one piece then keeps the head
-//! to itself. So the disk may prefer nearby requests only as long as no unit runs far ahead of the others.
+//! Problem: a disk serves requests by head position. A unit that transfers a large contiguous file then keeps the head
+//! to itself. So a disk may prefer nearby requests only while no unit runs far ahead of the others.
 //!
 //! Terms:
 //! - A unit's *count* is the number of sectors that it transferred, halved at every multiple of the half-life. It
-//!   stands for a rate, since bandwidth cannot be read off at an instant.
+//!   measures a rate, since bandwidth cannot be read at an instant.
 //! - A unit is *active* if it has a request queued or in service.
 //! - The *threshold* is in sectors.
 //!
-//! Algorithm: a unit fails if its count exceeds its part of the active units' counts by more than the threshold. Its
-//! part is by share; with equal shares it is the average. In whole numbers, with shares s and counts c, and sums S and
+//! Algorithm: a unit fails if its count exceeds its part of the active units' counts by more than the threshold. Parts
+//! are by share; with equal shares, each part is the average. In integers, with shares s and counts c, and sums S and
 //! C over the active units: c(i) * S > C * s(i) + threshold * S. The criterion is evaluated for a unit after each of
 //! its own requests. A unit that failed is *denied*, and evaluated again at every decision until it passes.
 //!
@@ -21,15 +21,15 @@
 //!
 //! Properties:
 //! - The parts sum to the counts, so not all active units fail.
-//! - A threshold of 0 alternates units as round-robin does. One of `u64::MAX` denies no unit.
-//! - Halving is applied when a count is read. It equals halving on a timer exactly: rounding down twice by half is
+//! - A threshold of 0 alternates units as round robin does. One of `u64::MAX` denies no unit.
+//! - Counts are halved when they are read, which equals halving on a timer exactly: rounding down twice by half is
 //!   rounding down once by a quarter.
 //!
 //! Unequal shares: the source would let a count decay at a rate proportional to the share. A constant rate r then
-//! settles at a count proportional to r / s. Here the count settles at 2 * r * half-life, and is divided by s when
-//! compared. Both order the units by r / s in the steady state. Here all units' memory is equally long.
+//! settles at a count proportional to r / s. Here a count settles at 2 * r * half-life, and is divided by s when it is
+//! compared. Both order the units by r / s in the steady state. Here, all counts have the same memory.
 //!
-//! Limits: from rounding, the count just before a halving lies at most 2 below twice the transfer per half-life. The
+//! Limits: by rounding, the count just before a halving lies at most 2 below twice the transfer per half-life. The
 //! measure is sectors, so no unit is charged for seeks.
 //!
 //! Source: seed 000, section 3.3.
@@ -42,24 +42,24 @@ use commonhold_contract::UnitId;
 
 use crate::time::Time;
 
-/// An amount that is halved at every multiple of a half-life. The half-life is an argument; one of 0 never halves.
+/// A count that is halved at every multiple of a half-life. The half-life is an argument; 0 never halves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Fading {
-    amount: u64,
-    /// Half-lives that had passed when `amount` was right.
+pub struct DecayingCount {
+    count: u64,
+    /// Half-lives that had passed when `count` was updated.
     period: u64,
 }
 
-impl Fading {
-    /// What is left of it at `now`.
+impl DecayingCount {
+    /// The count at `now`.
     pub fn at(self, now: Time, half_life_ns: Time) -> u64 {
         let halvings = period(now, half_life_ns).saturating_sub(self.period);
-        if halvings < u64::from(u64::BITS) { self.amount >> halvings } else { 0 }
+        if halvings < u64::from(u64::BITS) { self.count >> halvings } else { 0 }
     }
 
-    /// Adds to it at `now`.
+    /// Adds to the count at `now`.
     pub fn add(&mut self, now: Time, half_life_ns: Time, amount: u64) {
-        self.amount = self.at(now, half_life_ns).saturating_add(amount);
+        self.count = self.at(now, half_life_ns).saturating_add(amount);
         self.period = self.period.max(period(now, half_life_ns));
     }
 }
@@ -68,7 +68,7 @@ fn period(now: Time, half_life_ns: Time) -> u64 {
     now.checked_div(half_life_ns).unwrap_or(0)
 }
 
-/// Where a unit stands: what it used, and the share that it holds.
+/// A unit's use and its share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// What it used, in sectors or any other measure.
@@ -78,7 +78,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Orders by use per share, the lightest user first. A unit that holds nothing comes last.
+    /// Orders by use per share, the lightest user first. A unit without a share comes last.
     pub fn compare(self, other: Standing) -> Ordering {
         if self.share == 0 || other.share == 0 {
             return (self.share == 0).cmp(&(other.share == 0));
@@ -88,7 +88,7 @@ impl Standing {
     }
 }
 
-/// What all active units used and hold together.
+/// The sums of use and shares over all active units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Total {
     used: u128,
@@ -96,14 +96,14 @@ pub struct Total {
 }
 
 impl Total {
-    /// With one more unit in it.
+    /// The total with one more unit.
     #[must_use]
     pub fn and(self, unit: Standing) -> Total {
         Total { used: self.used + u128::from(unit.used), share: self.share + u128::from(unit.share) }
     }
 
-    /// Whether a unit of these is ahead of its part by more than the threshold. Products that overflow are cut off at
-    /// the largest number on both sides, where no unit exceeds.
+    /// Whether one of these units exceeds its part by more than the threshold. Products saturate on both sides, where no
+    /// unit exceeds.
     pub fn is_exceeded_by(self, unit: Standing, threshold: u64) -> bool {
         let part = self.used.saturating_mul(u128::from(unit.share));
         let margin = u128::from(threshold).saturating_mul(self.share);
@@ -111,48 +111,49 @@ impl Total {
     }
 }
 
-/// Relative shares for the arithmetic here, from those of the contract, where 0 means none. A unit that holds none
-/// competes with a thousandth of the smallest share that anyone holds: next to nothing, but it is not starved.
+/// Relative shares for the arithmetic here, from the contract's, where 0 is no share. A unit without a share competes
+/// with a thousandth of the smallest share: next to nothing, but it is not starved.
 pub fn weights(shares: &[u64]) -> Vec<u64> {
     let least = shares.iter().copied().filter(|s| *s > 0).min().unwrap_or(1);
     shares.iter().map(|s| if *s > 0 { s.saturating_mul(1_000) } else { least }).collect()
 }
 
-/// Each unit's count.
+/// The counts of all units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meter {
     half_life_ns: Time,
-    units: Vec<Use>,
+    units: Vec<UnitCount>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Use {
+struct UnitCount {
     weight: u64,
-    transferred: Fading,
-    /// Transfers that have begun: they count from then on, lest a device with many channels give all to one unit.
+    transferred: DecayingCount,
+    /// Transfers in flight. They count from their start, or a device with many channels would give all to one unit.
     under_way: u64,
 }
 
 impl Meter {
-    /// One with nothing counted. Shares are by [`UnitId::index`], 0 for none.
+    /// A meter with all counts at 0. Shares are by [`UnitId::index`]; 0 is no share.
     pub fn new(shares: &[u64], half_life_ns: Time) -> Meter {
-        let units = weights(shares).into_iter().map(|weight| Use { weight, ..Use::default() }).collect();
+        let units =
+            weights(shares).into_iter().map(|weight| UnitCount { weight, ..UnitCount::default() }).collect();
         Meter { half_life_ns, units }
     }
 
-    /// Other shares from now on; counts stay. Units beyond the end of `shares` keep theirs.
+    /// Changes the shares; counts stay. Units beyond the end of `shares` keep theirs.
     pub fn set_shares(&mut self, shares: &[u64]) {
         for (index, weight) in weights(shares).into_iter().enumerate() {
             self.entry_at(index).weight = weight;
         }
     }
 
-    /// A transfer for `unit` has begun.
+    /// Notes that a transfer for `unit` has begun.
     pub fn begin(&mut self, unit: UnitId, sectors: u64) {
         self.entry(unit).under_way += sectors;
     }
 
-    /// A transfer that began for `unit` has ended; [`Meter::charge`] says which unit pays for it.
+    /// Notes that a transfer that began for `unit` has ended. [`Meter::charge`] then charges it, perhaps to another unit.
     pub fn end(&mut self, unit: UnitId, sectors: u64) {
         let entry = self.entry(unit);
         entry.under_way = entry.under_way.saturating_sub(sectors);
@@ -164,7 +165,7 @@ impl Meter {
         self.entry(unit).transferred.add(now, half_life_ns, sectors);
     }
 
-    /// Where `unit` stands at `now`, with transfers that are under way.
+    /// The use and share of `unit` at `now`, transfers in flight included.
     pub fn standing(&self, now: Time, unit: UnitId) -> Standing {
         self.units.get(unit.index()).map_or(Standing { used: 0, share: 1 }, |entry| Standing {
             used: entry.transferred.at(now, self.half_life_ns).saturating_add(entry.under_way),
@@ -172,26 +173,26 @@ impl Meter {
         })
     }
 
-    /// The standings of `active` units together. The kernel and what is shared hold nothing and are left out.
+    /// The total of the `active` units. The common parts, `kernel` and `shared`, have no share and are left out.
     pub fn total(&self, now: Time, active: impl Iterator<Item = UnitId>) -> Total {
         active
             .filter(|unit| !unit.is_common())
             .fold(Total::default(), |total, unit| total.and(self.standing(now, unit)))
     }
 
-    fn entry(&mut self, unit: UnitId) -> &mut Use {
+    fn entry(&mut self, unit: UnitId) -> &mut UnitCount {
         self.entry_at(unit.index())
     }
 
-    fn entry_at(&mut self, index: usize) -> &mut Use {
+    fn entry_at(&mut self, index: usize) -> &mut UnitCount {
         if index >= self.units.len() {
-            self.units.resize(index + 1, Use { weight: 1, ..Use::default() });
+            self.units.resize(index + 1, UnitCount { weight: 1, ..UnitCount::default() });
         }
         &mut self.units[index]
     }
 }
 
-/// The fairness criterion, with the units that are denied at the moment.
+/// The fairness criterion, and the units that are denied now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Criterion {
     /// The counts.
@@ -201,27 +202,27 @@ pub struct Criterion {
 }
 
 impl Criterion {
-    /// One that denies no unit yet. `threshold` is in sectors.
+    /// A criterion that denies no unit yet. `threshold` is in sectors.
     pub fn new(shares: &[u64], half_life_ns: Time, threshold: u64) -> Criterion {
         Criterion { meter: Meter::new(shares, half_life_ns), threshold, denied: vec![false; shares.len()] }
     }
 
-    /// Another threshold from now on, in sectors: on a live machine it follows what the disk carries.
+    /// Changes the threshold, in sectors: on a live machine it follows the disk's capacity.
     pub fn set_threshold(&mut self, threshold: u64) {
         self.threshold = threshold;
     }
 
-    /// Nothing is counted for a unit, nor is it denied: it is gone, and another may come to have its number.
+    /// Forgets a unit that is gone: another may get its number.
     pub(super) fn forget(&mut self, unit: UnitId) {
         if let Some(counted) = self.meter.units.get_mut(unit.index()) {
-            *counted = Use { weight: 1, ..Use::default() };
+            *counted = UnitCount { weight: 1, ..UnitCount::default() };
         }
         if let Some(denied) = self.denied.get_mut(unit.index()) {
             *denied = false;
         }
     }
 
-    /// Evaluates the criterion for the unit whose request has just ended. `active` has that unit in it.
+    /// Evaluates the criterion for the unit whose request has just ended. `active` includes that unit.
     pub fn check(&mut self, now: Time, unit: UnitId, active: Total) {
         if unit.index() >= self.denied.len() {
             self.denied.resize(unit.index() + 1, false);
@@ -229,7 +230,7 @@ impl Criterion {
         self.denied[unit.index()] = self.fails(now, unit, active);
     }
 
-    /// Whether `unit` may use the disk while others wait; one that was denied and passes again is no longer denied.
+    /// Whether `unit` may use the disk while others wait. A denied unit that passes again is no longer denied.
     pub fn passes(&mut self, now: Time, unit: UnitId, active: Total) -> bool {
         let denied =
             self.denied.get(unit.index()).is_some_and(|denied| *denied) && self.fails(now, unit, active);
@@ -239,7 +240,7 @@ impl Criterion {
         !denied
     }
 
-    /// The kernel is never restricted (seed 000, section 2.2), and what is shared has its own place, the last.
+    /// The kernel is never restricted (seed 000, section 2.2), and `shared` always comes last.
     fn fails(&self, now: Time, unit: UnitId, active: Total) -> bool {
         !unit.is_common() && active.is_exceeded_by(self.meter.standing(now, unit), self.threshold)
     }
@@ -263,7 +264,7 @@ mod tests {
     #[test]
     fn a_steady_rate_settles_at_twice_the_transfer_per_half_life() {
         // 1,024 sectors in each period. Just before each halving: 1024, 512 + 1024 = 1536, 1792, 1920, ... 2047.
-        let mut count = Fading::default();
+        let mut count = DecayingCount::default();
         let mut seen = Vec::new();
         for period in 0..20 {
             count.add(period * HALF_LIFE, HALF_LIFE, 1_024);
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!(count.at(20 * HALF_LIFE, HALF_LIFE), 1_023);
         assert_eq!(count.at(u64::MAX, HALF_LIFE), 0);
         // Without a half-life nothing is lost.
-        let mut kept = Fading::default();
+        let mut kept = DecayingCount::default();
         kept.add(0, 0, 5);
         assert_eq!(kept.at(u64::MAX, 0), 5);
     }
@@ -295,8 +296,8 @@ mod tests {
     }
 
     #[test]
-    fn the_lightest_by_share() {
-        // 90/3 = 30 is lighter than 31/1; 30/1 is as heavy as 90/3; no share comes last.
+    fn the_lightest_user_by_share_comes_first() {
+        // 90/3 = 30 is lighter than 31/1; 30/1 is as heavy as 90/3; a unit without a share comes last.
         assert_eq!(standing(90, 3).compare(standing(31, 1)), Ordering::Less);
         assert_eq!(standing(90, 3).compare(standing(30, 1)), Ordering::Equal);
         assert_eq!(standing(u64::MAX, 1).compare(standing(0, 0)), Ordering::Less);
@@ -323,7 +324,7 @@ mod tests {
         criterion.meter.charge(0, C, 44);
         let active = total(&criterion, 0, &[A, C]);
         assert!(criterion.passes(0, A, active));
-        // From now on it is not denied, though beside an idle newcomer it would fail, until a request of its own ends.
+        // From now on it is not denied, though beside an idle newcomer it would fail, until one of its requests ends.
         let active = total(&criterion, 0, &[A, UnitId(5)]);
         assert!(criterion.passes(0, A, active));
         criterion.check(0, A, active);
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_a_unit_that_is_forgotten() {
+    fn a_forgotten_unit_leaves_no_count() {
         let mut criterion = Criterion::new(&[0, 0, 1, 1], HALF_LIFE, 10);
         criterion.meter.charge(0, A, 64);
         let active = criterion.meter.total(0, [A, B].into_iter());
@@ -350,7 +351,7 @@ mod tests {
         meter.end(A, 8);
         meter.charge(0, A, 8);
         assert_eq!(meter.standing(0, A).used, 8);
-        // A unit that the shares do not name is metered all the same.
+        // A unit without a known share is metered, too.
         meter.charge(0, UnitId(9), 3);
         assert_eq!(meter.standing(0, UnitId(9)).used, 3);
     }
@@ -370,7 +371,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn somebody_passes(units in proptest::collection::vec((0u64.., 0u64..), 1..20), threshold in 0u64..1_000) {
+        fn at_least_one_unit_passes(units in proptest::collection::vec((0u64.., 0u64..), 1..20), threshold in 0u64..1_000) {
             let units: Vec<Standing> = units.into_iter().map(|(used, share)| standing(used, share)).collect();
             let total = units.iter().fold(Total::default(), |total, unit| total.and(*unit));
             prop_assert!(units.iter().any(|unit| !total.is_exceeded_by(*unit, threshold)));
@@ -379,7 +380,7 @@ mod tests {
 
         #[test]
         fn lazy_halving_is_halving_on_a_timer(adds in proptest::collection::vec((0u64..3_000, 0u64..1 << 40), 1..60)) {
-            let mut lazy = Fading::default();
+            let mut lazy = DecayingCount::default();
             let (mut now, mut timer, mut ticks) = (0, 0u64, 0);
             for (gap_ms, amount) in adds {
                 now += gap_ms * MS;

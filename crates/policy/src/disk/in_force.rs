@@ -1,8 +1,8 @@
-//! What is in force for one unit on one disk.
+//! Orders in force for one unit on one disk.
 
 use crate::plan::Reason;
 
-/// The lowest rate that any unit is held to, in bytes per second: a few small requests.
+/// The lowest rate to which any unit is held, in bytes per second: a few small requests.
 pub const RATE_MIN: u64 = 64 << 10;
 
 /// The most that a unit may transfer each way, in bytes per second.
@@ -14,7 +14,7 @@ pub struct DiskCap {
     pub write: u64,
 }
 
-/// What is in force for one unit on one disk, with the reason.
+/// A cap or a weight in force, with its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Order<T> {
     pub(super) value: T,

@@ -1,72 +1,74 @@
-//! How much of a disk each unit may use: from the counts of this moment to orders on control groups.
+//! How much of a disk each unit may use: from its counters to orders on control groups.
 //!
-//! Problem: a unit with more requests under way gets more of a disk, and others wait behind them. Linux lets no program
-//! plug in a scheduler. It offers weights, where the device has a scheduler that heeds them, and rates (io.max),
-//! everywhere. A fixed rate wastes what the other units leave, so rates follow what is wanted.
+//! Problem: a unit with more requests in flight gets more of a disk, and others wait behind them. Linux lets no program
+//! plug in a disk scheduler. It offers weights, if the device has a scheduler that honours them, and caps (io.max)
+//! everywhere. A fixed cap wastes what other units leave, so caps follow demand.
 //!
 //! Terms:
-//! - A unit is *active* if it transferred or waited since the last look. It *waits* if some task of it was stalled for
-//!   a disk for a quarter of that time.
-//! - The *crowd* are the units that were active in the last five seconds.
-//! - A disk's *capacity* is what it carries at the moment with this mix of requests, in bytes per second.
-//! - A unit's *part* is the capacity by share among the crowd.
-//! - The *queue* is in the device. It is long when requests take longer there than they need ([`queue`]).
+//! - A unit is *active* if it transferred or waited since the last sample. It *waits* if some of its tasks stalled on a
+//!   disk for a quarter of that time.
+//! - The *crowd* is the units that were active in the last five seconds.
+//! - A disk's *capacity* is what it carries with the present mix of requests, in bytes per second.
+//! - A unit's *part* is its part of the capacity, by share among the crowd.
+//! - The *queue* is the requests in the device. It is long when they take longer there than they need ([`queue`]).
 //!
-//! Why the queue is controlled: think of a unit that has one request at a time. How much others transfer does not hold
-//! it back; how much of theirs is in the device before its request does. How much the unit transfers does not tell what
-//! it would transfer. A unit that always waits and moves little may want no more, or may be kept from its part. So
-//! others are lent not what it leaves, but what leaves no queue.
+//! Why the queue is controlled: a unit with one request at a time is held up by the requests that are in the device
+//! before its own, not by how much others transfer. And what a unit transfers does not show what it would transfer: a
+//! unit that always waits and moves little may want no more, or may be kept from its part. So what is lent to others is
+//! not what a unit leaves, but what leaves no queue.
 //!
-//! Algorithm, for each disk at each look, where weights are not heeded:
-//! 1. What units transferred since is charged to [`bandwidth`]. Its criterion says which unit is too
-//!    far ahead.
-//! 2. The capacity follows what is transferred. With a queue that is never empty, it is that; otherwise it is at least
-//!    that.
-//! 3. A unit that is ahead and has seven eighths of its part is *held*. So is, beside it, every unit that has so much.
-//!    It stays held until it takes less than half of its part for a second although it may more, or until it is alone
-//!    in the crowd. All other units are free: they have not got their parts.
-//! 4. What *all* transfer together is controlled. It grows as long as there is no queue and the held units take what
-//!    they may. It grows by at least a sixteenth of the capacity at each look, and by as little as a 256th where a
-//!    queue began the last time. With a queue it is reduced, by so much that the queue goes within 300 ms. The held
-//!    units may transfer what the free ones leave of it, counted by the most that these did lately, since a unit that
-//!    pauses comes back. The held units have at least five eighths of their parts, and seven eighths where no unit is
-//!    free: fairness ends there, and isolation too. They divide it by share. What one does not take, the others have. What a unit lent before, less
-//!    what it was lent ([`crate::credits`]), pays for more than its part before others have more than theirs.
-//! 5. A unit that had the disk to itself has a queue there when another comes. It transfers next to nothing until that
-//!    queue is done.
+//! Algorithm ([`rates`]), for each disk at each sample, where weights are not honoured:
+//! 1. What units transferred is charged to the [`fairness`] criterion, which finds the units that are too far ahead.
+//! 2. The capacity follows what is transferred: it equals that while the queue is never empty, and is at least that
+//!    otherwise.
+//! 3. A unit that is ahead and has seven eighths of its part is *held* to a rate. Beside it, so is every unit that has
+//!    that much. A unit is released when it takes less than half of its part for a second although it may take more, or
+//!    when it is alone in the crowd. All other units are free: they do not have their parts.
+//! 4. What *all* units transfer together is controlled.
+//!    - It grows while there is no queue and the held units take what they may: by at least a sixteenth of the capacity
+//!      at each sample, but by as little as a 256th near the last congestion.
+//!    - With a queue, it is reduced so that the queue drains within 300 ms.
+//!    - Held units may transfer what the free units leave of it. A free unit counts with the most that it lately
+//!      transferred, since a unit that pauses comes back.
+//!    - Held units keep at least five eighths of their parts, or seven eighths if no active unit is free. They keep that
+//!      even if a queue remains, so fairness and isolation end there.
+//!    - Held units divide this by share. What one does not take, the others get. A unit with credit
+//!      ([`crate::credits`]) gets more than its part before others do.
+//! 5. A unit that had the disk to itself has a backlog in the device when another unit comes. It transfers next to
+//!    nothing until that is done.
 //!
-//! Where a rate is held by stopping a unit, rates are for limits alone, and steps 2 to 5 order nothing. When a unit stands
-//! still for its rate says [`debt`].
+//! Where rates are enforced by stopping a unit, they serve limits alone, and steps 2 to 5 order nothing. [`debt`] decides
+//! when a unit is stopped.
 //!
-//! Where weights are heeded, units get the weights of their entitlements, corrected by what came out (`weigh`). In both
-//! cases, rates hold limits, and the ceilings of units that may not borrow.
+//! Where weights are honoured, units get weights by entitlement, corrected by what they actually get ([`weights`]). In
+//! both cases, caps enforce limits, and ceilings for units that may not borrow ([`caps`]).
 //!
 //! Properties (tested):
-//! - No unit is held while only one unit is in the crowd, or none is ahead.
-//! - A unit that waits is given its part at the look that sees it.
+//! - No unit is held while the crowd is one unit, or no unit is ahead.
+//! - A unit that waits is given its part at the sample that finds it waiting.
 //! - A unit within its part is not delayed by more than what others may send at once.
 //! - No unit is held to nothing.
 //!
 //! Limits:
 //! - The measure is bytes, so no unit is charged for seeks.
-//! - A rate is the kernel's. At the begin of each 100 ms, the kernel lets pass what may pass in them. A device without
-//!   a cache has a queue then, whatever is ordered. So beside a unit in the crowd, others are held to their parts
-//!   although they could have more.
-//! - Requests that are with the disk already must end first. That is the price of a call-back.
-//! - Where weights are heeded, what is lent is divided by these alone. Loans are remembered there, and nothing follows.
-//! - Processes that stand in a unit beside its sub-units are held together with these.
-//! - A capacity is learned from use. So reservations and ceilings of a disk that was never busy begin too low, unless
-//!   it was measured.
+//! - The kernel enforces a cap in slices: at the start of each 100 ms it admits all that may pass in them. A device
+//!   without a cache then has a queue, whatever is ordered. So beside a free unit, others are held to their parts although
+//!   they could have more.
+//! - Requests that are in the device complete first. That is the price of a call-back.
+//! - Where weights are honoured, they alone divide what is lent. Loans are remembered there, without effect.
+//! - Processes beside a unit's sub-units share one cap with these.
+//! - A capacity is learnt from use. So reservations and ceilings on a disk that was never busy begin too low, unless
+//!   the disk was measured.
 //!
 //! Source: seed 000, section 3.3 (counts, threshold, half-life); seed 004, sections 3.3 and 5.4 (hard and soft shares).
 
-mod capacity;
+mod caps;
 mod debt;
 pub mod fairness;
 mod in_force;
 mod queue;
 mod rates;
-mod weigh;
+mod weights;
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -84,44 +86,45 @@ use crate::time::{MS, Time};
 use debt::Debts;
 use in_force::Order;
 pub use in_force::{DiskCap, RATE_MIN};
-use rates::Rates;
+use rates::RateControl;
+use weights::Weights;
 
-/// How soon to look again while a unit uses a disk that rates hold.
+/// The sampling interval while a unit uses a disk that is controlled by rates.
 const BUSY_NS: Time = 100 * MS;
-/// The same where weights do: the disk's scheduler sees to what comes in between. A unit that only waited for a second
-/// shows in four looks.
-const WEIGHED_NS: Time = 250 * MS;
+/// The same with weights: the disk's scheduler acts in between. Whether a unit only waited for a second shows in four
+/// samples.
+const WEIGHTED_NS: Time = 250 * MS;
 
-/// How old facts of disks may be: a look that is made sooner for other reasons has those of the look before. A few
+/// The oldest that facts of disks may be: a sample taken sooner for another reason repeats the last ones. A few
 /// milliseconds of a disk say little.
 pub const FRESH_NS: Time = 80 * MS;
 
-/// One disk, as it was at the last look.
+/// One disk, as of the last sample.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Disk {
-    rates: Rates,
-    weights: weigh::Weights,
-    /// Shares in force, and the rights that they are worked out from, where the disk schedules by them.
-    shares: BTreeMap<UnitId, u64>,
-    shared_by: Option<(Arc<Rights>, Capacity)>,
+struct DiskRecord {
+    control: RateControl,
+    weights: Weights,
     caps: BTreeMap<UnitId, Order<DiskCap>>,
+    /// Shares in force, if the disk schedules by shares itself, and the rights and capacity that they follow from.
+    shares: BTreeMap<UnitId, u64>,
+    shares_from: Option<(Arc<Rights>, Capacity)>,
 }
 
-/// What is remembered of disks between steps. Shared with the state before, as far as a step changes nothing.
+/// What is remembered of disks between steps. What a step does not change is shared with the state before it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct State {
-    disks: BTreeMap<String, Arc<Disk>>,
+pub struct DiskState {
+    disks: BTreeMap<String, Arc<DiskRecord>>,
     debts: Debts,
-    /// What each unit is entitled to of a disk, and the rights that this is worked out from.
+    /// Each unit's entitlement to a disk, and the rights that it follows from.
     entitled: Arc<(Arc<Rights>, Vec<u64>)>,
 }
 
-impl State {
-    fn disk(&mut self, facts: &DiskFacts) -> &mut Arc<Disk> {
+impl DiskState {
+    fn disk(&mut self, facts: &DiskFacts) -> &mut Arc<DiskRecord> {
         self.disks.entry(facts.name.clone()).or_default()
     }
 
-    /// What each unit is entitled to of a disk, in millionths.
+    /// Each unit's entitlement to a disk, in millionths.
     fn entitled(&mut self, rights: &Arc<Rights>) -> Vec<u64> {
         if !Arc::ptr_eq(&self.entitled.0, rights) {
             let parts = rights.to_part(Resource::Disk, Capacity::Parts).all();
@@ -131,21 +134,42 @@ impl State {
         }
         self.entitled.1.clone()
     }
+
+    /// Counts the users of disks as present: units with processes, and units that lately used a disk. The last process of
+    /// the latter may be gone, but its write-back or the unit's next job is on its way. Without tickets, it would be held
+    /// to next to nothing.
+    fn mark_present(&self, input: Input<'_>, rights: &mut Arc<Rights>) {
+        for unit in input.contract.held() {
+            let used = self.disks.values().any(|disk| disk.control.was_used_by(unit));
+            let present = used || input.snapshot.unit(unit).processes > 0;
+            if !rights.is_present_for(unit, Resource::Disk, present) {
+                let _ = Arc::make_mut(rights).set_present_for(unit, Resource::Disk, present);
+            }
+        }
+    }
+
+    /// Forgets units that the contract no longer has, and disks that are gone.
+    fn forget_gone(&mut self, input: Input<'_>) {
+        if !input.contract.vacant.is_empty() {
+            self.disks.values_mut().for_each(|disk| Arc::make_mut(disk).forget_gone(input.contract));
+        }
+        self.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
+    }
 }
 
-impl Disk {
-    /// Forgets the units that the contract has no more: what held them went with them.
+impl DiskRecord {
+    /// Forgets the units that the contract no longer has. What was in force for them went with them.
     fn forget_gone(&mut self, contract: &Contract) {
-        self.rates.forget_gone(contract);
+        self.control.forget_gone(contract);
         self.weights.forget_gone(contract);
         self.caps.retain(|unit, _| contract.has(*unit));
         self.shares.retain(|unit, _| contract.has(*unit));
     }
 }
 
-/// Decides what is to be done about disks now, and when to look again while one is busy. Costs nothing where no disk was observed.
+/// Decides about disks now, and when to sample next while one is busy. Costs nothing if no disk was observed.
 pub(crate) fn step(
-    state: &mut State,
+    state: &mut DiskState,
     now: Time,
     input: Input<'_>,
     rights: &mut Arc<Rights>,
@@ -158,39 +182,28 @@ pub(crate) fn step(
         return (plan, state.debts.settle(now, input, |_| None, orders));
     }
     plan.disks = input.snapshot.disks.iter().map(|facts| facts.name.clone()).collect();
-    // A unit that used a disk lately counts too: its last process may be gone, and what that wrote, or its next job, is on
-    // its way. Without tickets it would be ahead of nothing, and held to next to that.
-    for unit in input.contract.held() {
-        let used = state.disks.values().any(|disk| disk.rates.was_used_by(unit));
-        let there = used || input.snapshot.unit(unit).processes > 0;
-        if !rights.is_present_for(unit, Resource::Disk, there) {
-            let _ = Arc::make_mut(rights).set_present_for(unit, Resource::Disk, there);
-        }
-    }
+    state.mark_present(input, rights);
     let rights = &*rights;
     plan.entitled = state.entitled(rights);
-    if !input.contract.vacant.is_empty() {
-        state.disks.values_mut().for_each(|disk| Arc::make_mut(disk).forget_gone(input.contract));
-    }
-    state.disks.retain(|name, _| input.snapshot.disks.iter().any(|facts| facts.name == *name));
+    state.forget_gone(input);
     if input.means.disk.shares {
         for facts in &input.snapshot.disks {
-            share_out(state.disk(facts), input, facts, rights, orders);
+            order_shares(state.disk(facts), input, facts, rights, orders);
         }
         return (plan, next);
     }
-    // No unit is told a weight where none is heeded.
-    let weighs = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
-    let everybodys_rights = weighs.then(|| with_everybody(input, rights));
-    let everybodys =
-        everybodys_rights.as_ref().unwrap_or(rights).to_part(Resource::Disk, Capacity::Parts).all();
+    // If no disk honours weights, none are ordered, and everyone's rights are not needed.
+    let weighted = input.means.disk.weights && input.snapshot.disks.iter().any(|facts| facts.weighs);
+    let everyones_rights = weighted.then(|| with_everyone(input, rights));
+    let everyones =
+        everyones_rights.as_ref().unwrap_or(rights).to_part(Resource::Disk, Capacity::Parts).all();
     for facts in &input.snapshot.disks {
         let disk = Arc::make_mut(state.disk(facts));
         let entitlement = rights.to_part(Resource::Disk, capacity_of(facts)).all();
-        let weighs = decide(disk, now, input, facts, (&entitlement, &everybodys), orders);
-        sum_up(&mut plan.credits, disk.rates.credits());
-        if disk.rates.is_busy() {
-            let at = now + if weighs { WEIGHED_NS } else { BUSY_NS };
+        let weighted = decide(disk, now, input, facts, (&entitlement, &everyones), orders);
+        add_credits(&mut plan.credits, disk.control.credits());
+        if disk.control.is_busy() {
+            let at = now + if weighted { WEIGHTED_NS } else { BUSY_NS };
             next = Some(next.map_or(at, |next: Time| next.min(at)));
         }
     }
@@ -200,7 +213,7 @@ pub(crate) fn step(
 }
 
 /// Adds the credits of one disk to those of the others.
-fn sum_up(sums: &mut Vec<i64>, credits: Vec<i64>) {
+fn add_credits(sums: &mut Vec<i64>, credits: Vec<i64>) {
     sums.resize(sums.len().max(credits.len()), 0);
     sums.iter_mut().zip(credits).for_each(|(sum, credit)| *sum = sum.saturating_add(credit));
 }
@@ -209,35 +222,37 @@ fn capacity_of(facts: &DiskFacts) -> Capacity {
     facts.bytes_per_s.map_or(Capacity::Parts, Capacity::Known)
 }
 
-/// The same rights if every unit had processes. Those that stand in a unit beside its sub-units count where they do.
-fn with_everybody(input: Input<'_>, rights: &Rights) -> Rights {
-    let mut everybodys = rights.clone();
+/// The rights as if every unit without sub-units had processes. A unit with sub-units is present only if processes stand
+/// beside these.
+fn with_everyone(input: Input<'_>, rights: &Rights) -> Rights {
+    let mut everyones = rights.clone();
     let mut encloses: Vec<bool> = input.contract.ids().map(|_| false).collect();
     for parent in input.contract.held().filter_map(|id| input.contract.unit(id).parent) {
         encloses[parent.index()] = true;
     }
     for unit in input.contract.held().filter(|unit| !encloses[unit.index()]) {
-        let _ = everybodys.set_present_for(unit, Resource::Disk, true);
+        let _ = everyones.set_present_for(unit, Resource::Disk, true);
     }
-    everybodys
+    everyones
 }
 
-/// A disk that schedules by shares itself has those of all units, there or not: it divides among those that have requests.
-fn share_out(
-    disk: &mut Arc<Disk>,
+/// Orders the shares of all units, present or not, on a disk that schedules by shares itself: it divides among those that
+/// have requests.
+fn order_shares(
+    disk: &mut Arc<DiskRecord>,
     input: Input<'_>,
     facts: &DiskFacts,
     rights: &Arc<Rights>,
     orders: &mut Vec<Step<DiskOrder>>,
 ) {
     let capacity = capacity_of(facts);
-    let same = |(by, of): &(Arc<Rights>, Capacity)| Arc::ptr_eq(by, rights) && *of == capacity;
-    if disk.shared_by.as_ref().is_some_and(same) {
+    let is_current = |(source, at): &(Arc<Rights>, Capacity)| Arc::ptr_eq(source, rights) && *at == capacity;
+    if disk.shares_from.as_ref().is_some_and(is_current) {
         return;
     }
     let disk = Arc::make_mut(disk);
-    disk.shared_by = Some((rights.clone(), capacity));
-    let entitlement = with_everybody(input, rights).to_part(Resource::Disk, capacity).all();
+    disk.shares_from = Some((rights.clone(), capacity));
+    let entitlement = with_everyone(input, rights).to_part(Resource::Disk, capacity).all();
     for unit in input.contract.held() {
         let share = entitlement.own(unit);
         if disk.shares.insert(unit, share).unwrap_or(0) != share {
@@ -248,21 +263,21 @@ fn share_out(
     }
 }
 
-/// One disk: counts, then orders as differences to those in force, by what units are entitled to, and would be if all were there.
-/// Returns whether weights hold it.
+/// Takes in one disk's sample, and orders the differences to what is in force there. Entitlements are those now, and those
+/// if all units were present. Returns whether the disk is controlled by weights.
 fn decide(
-    disk: &mut Disk,
+    disk: &mut DiskRecord,
     now: Time,
     input: Input<'_>,
     facts: &DiskFacts,
-    (entitlement, everybodys): (&Entitlement, &Entitlement),
+    (entitlement, everyones): (&Entitlement, &Entitlement),
     steps: &mut Vec<Step<DiskOrder>>,
 ) -> bool {
-    let held = input.contract.machine.scheme != Scheme::Smp;
-    disk.rates.observe(now, input, facts, entitlement);
-    let weighs = held && facts.weighs && input.means.disk.weights && disk.weights.are_heeded(now);
-    let weights = if weighs {
-        disk.weights.wanted(now, input, entitlement, everybodys, &disk.rates)
+    let isolates = input.contract.machine.scheme != Scheme::Smp;
+    disk.control.observe(now, input, facts, entitlement);
+    let weighted = isolates && facts.weighs && input.means.disk.weights && disk.weights.are_honoured(now);
+    let weights = if weighted {
+        disk.weights.wanted(now, input, entitlement, everyones, &disk.control)
     } else {
         BTreeMap::new()
     };
@@ -271,19 +286,19 @@ fn decide(
         steps.push(Step { action, reason: order.because });
     }
     let mut caps = BTreeMap::new();
-    if held && input.means.disk.caps {
-        let shares_by_rates = !weighs && !input.means.disk.limits_only;
-        let shared = if shares_by_rates { disk.rates.hold(now) } else { BTreeMap::new() };
-        caps = capacity::capped(input, entitlement, facts, &disk.rates, &shared);
+    if isolates && input.means.disk.caps {
+        let by_rates = !weighted && !input.means.disk.limits_only;
+        let rates = if by_rates { disk.control.decide(now) } else { BTreeMap::new() };
+        caps = caps::wanted(input, entitlement, facts, &disk.control, &rates);
     }
     replace_caps(disk, caps, facts, steps);
-    weighs
+    weighted
 }
 
-/// Orders the differences to the rates in force. Less than a part in 64 is none, since the kernel takes a while to follow;
-/// unless a rate in force is above the unit's limit, which sank.
+/// Orders the differences to the caps in force. A change of at most 1/64 is not ordered, since the kernel takes a while to
+/// follow; but a cap above the unit's limit, which sank, always is.
 fn replace_caps(
-    disk: &mut Disk,
+    disk: &mut DiskRecord,
     wanted: BTreeMap<UnitId, Order<DiskCap>>,
     facts: &DiskFacts,
     steps: &mut Vec<Step<DiskOrder>>,
@@ -298,21 +313,17 @@ fn replace_caps(
     }
     disk.caps.retain(|unit, _| wanted.contains_key(unit));
     for (unit, new) in wanted {
-        let most = match new.because {
+        let limit = match new.because {
             Reason::DiskLimit { bytes_per_s } => bytes_per_s,
             _ => u64::MAX,
         };
-        let changes = |old: u64, new: u64| differs(old, new) || old > most;
+        let changes = |old: u64, new: u64| old.abs_diff(new) > old / 64 || old > limit;
         let old = disk.caps.get(&unit).map(|order| order.value);
         if old.is_none_or(|old| changes(old.read, new.value.read) || changes(old.write, new.value.write)) {
             order(unit, Some(new.value), new.because);
             disk.caps.insert(unit, new);
         }
     }
-}
-
-fn differs(old: u64, new: u64) -> bool {
-    old.abs_diff(new) > old / 64
 }
 
 #[cfg(test)]

@@ -1,54 +1,54 @@
-//! Whether requests queue in a device, by how long they take there.
+//! Whether requests queue in a device, judged by how long they take there.
 //!
-//! Problem: a unit that has one request at a time waits for all that others have in the device. No count of bytes tells
-//! how long that is. A device that carries all that is asked of it answers at once. A device that is asked for a little
-//! more has, after a while, all that its users may have under way.
+//! Problem: a unit with one request at a time waits for all requests that others have in the device. No count of bytes
+//! shows how long that takes. A device that can carry all that it is asked for answers at once. Asked for a little
+//! more, it soon holds all requests that its users may have in flight.
 //!
 //! Algorithm:
-//! - The kernel tells how many requests a device ended, and how long these took in all. This gives the mean time of a
-//!   request since the last look. It also gives how many were in the device on the mean: their time over the time that
-//!   passed.
-//! - The least mean time seen is what requests *need*. It is forgotten by a part in 512 at a look, since other requests
-//!   need another time. Requests count as needing at least a quarter of what their transfer takes at what the device
-//!   carries: so little harms no unit.
-//! - A queue is *long* when a quarter of a request waits on the mean. The time beyond five quarters of what requests
-//!   need then comes to a quarter of the time that passed. A device that does many requests at once is not full as long
-//!   as they take no longer.
+//! - The kernel counts the requests that a device completed and their total service time. This gives the mean time of
+//!   a request since the last sample, and the mean number in flight: total service time over elapsed time.
+//! - The shortest mean time seen is what requests *need*. It is forgotten by 1/512 at a sample, since other requests
+//!   need other times. Requests count as needing at least a quarter of the time that their transfer takes
+//!   at the device's capacity: delays below that harm no unit.
+//! - A queue is *long* when a quarter of a request waits on average: the time that requests take beyond five quarters of
+//!   their need comes to a quarter of the elapsed time. A device that serves many requests at once is not full
+//!   while they take no longer.
 //!
-//! Why the number of requests is not the measure: take a job with one request at a time, beside another whose requests
-//! come in bursts. Hardly one request is there on the mean, and it may be one that waits.
+//! Why the number of requests in flight is not the measure: beside a job whose requests come in bursts, a job with one
+//! request at a time may wait although there is hardly one request in the device on average.
 //!
-//! Limits: it is the mean of all requests. So large requests of one unit are the measure for small ones of another.
+//! Limits: the measure is the mean over all requests, so large requests of one unit set the standard for small ones of
+//! another.
 
 use super::rates::{averaged, per_second};
 use crate::rights::share::part_of;
 use crate::snapshot::DeviceUse;
 use crate::time::{MS, Time};
 
-/// How long a mean time must take at least to say something: less is the clock's grain.
+/// The shortest meaningful mean time: less is within the clock's resolution.
 const GRAIN_NS: Time = MS / 20;
 
 /// How long requests take in one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Queue {
-    seen: Option<DeviceUse>,
-    /// What a request needs, and took on the mean in the last interval.
+    last: Option<DeviceUse>,
+    /// What a request needs, and what it took on average in the last interval.
     needed_ns: Time,
     took_ns: Time,
-    /// A quarter of what the transfer of a mean request takes.
+    /// A quarter of the time that the transfer of a mean request takes.
     grain_ns: Time,
     is_crowded: bool,
     is_long: bool,
     is_busy: bool,
-    /// What the device did, in bytes per second, averaged.
+    /// What the device transferred, in bytes per second, averaged.
     carried: Option<u64>,
 }
 
 impl Queue {
-    /// Takes in what the device did in the last `elapsed` nanoseconds, which carries so many bytes per second as far as is
+    /// Takes in what the device did in the last `elapsed` nanoseconds. `capacity` is in bytes per second; 0 if it is not
     /// known.
     pub(super) fn observe(&mut self, elapsed: Time, device: Option<DeviceUse>, capacity: u64) {
-        let before = core::mem::replace(&mut self.seen, device);
+        let before = core::mem::replace(&mut self.last, device);
         let (Some(now), Some(before)) = (device, before) else { return };
         if elapsed == 0 {
             return;
@@ -60,7 +60,7 @@ impl Queue {
         self.is_busy = now.busy_ns.saturating_sub(before.busy_ns) >= elapsed - elapsed / 16;
         self.carried = Some(averaged(self.carried.unwrap_or(0), bytes_per_s, elapsed));
         if requests == 0 {
-            // Nothing ends, and something is there: it takes longer all the time.
+            // Nothing completes. If requests are in flight, they take longer all the time.
             self.took_ns = if now.under_way > 0 { self.took_ns.saturating_add(elapsed) } else { 0 };
             self.is_long = now.under_way > 1 && self.excess_of(self.took_ns) > 0;
             return;
@@ -70,10 +70,10 @@ impl Queue {
             0 => GRAIN_NS,
             capacity => part_of(bytes / requests, 1_000 * MS, capacity) / 4,
         };
-        // What waits tells nothing of what it needs.
+        // Requests that waited say nothing about what they need.
         let forgotten = if self.is_crowded { 0 } else { self.needed_ns / 512 };
         self.needed_ns = match self.needed_ns {
-            // At first, as if the device did one at a time.
+            // At first, as if the device served one request at a time.
             0 => (elapsed / requests).min(self.took_ns),
             needed => needed.saturating_add(forgotten).min(self.took_ns),
         }
@@ -83,44 +83,44 @@ impl Queue {
         self.is_long = waited_ns > elapsed / 4;
     }
 
-    /// By how much requests take longer than five quarters of what they need; 0 where the queue is short, or not known.
+    /// By how much requests take longer than five quarters of their need; 0 if the queue is short or not known.
     pub(super) fn excess_ns(&self) -> Time {
         if self.is_long { self.excess_of(self.took_ns) } else { 0 }
     }
 
-    /// Whether the queue is long and never empty: what the device does then is what it carries.
+    /// Whether the queue is long and never empty: then the device carries exactly what it transfers.
     pub(super) fn is_full(&self) -> bool {
         self.is_busy && self.excess_ns() > 0
     }
 
-    /// Whether more than one request and a quarter were there on the mean.
+    /// Whether more than 1.25 requests were in flight on average.
     pub(super) fn is_crowded(&self) -> bool {
         self.is_crowded
     }
 
-    /// What the device did, in bytes per second, averaged; what was sent to it and waits there is not in that.
+    /// What the device transferred, in bytes per second, averaged. Requests that still wait there are not included.
     pub(super) fn carried(&self) -> Option<u64> {
         self.carried
     }
 
-    /// How long what is in the device takes until it is done, where that is more than one request: as long as the last ones
-    /// took.
+    /// How long the requests in the device will take to complete, judged by the last ones; 0 if there is hardly more than
+    /// one.
     pub(super) fn backlog_ns(&self) -> Time {
         if self.is_crowded { self.took_ns } else { 0 }
     }
 
-    /// Nothing more can be done about a queue that is long: perhaps requests need more than was thought.
+    /// Raises what requests are assumed to need: the queue is long although nothing more can be done about it.
     pub(super) fn relent(&mut self) {
         self.needed_ns = self.needed_ns.saturating_add(self.needed_ns / 32);
     }
 
-    /// What is left of `rate` if what is queued is to go within that time, where a queue is long: at least so much less, and
-    /// at most by half.
-    pub(super) fn drained(&self, rate: u64, within_ns: Time, least: u64) -> u64 {
+    /// `rate`, reduced so that a long queue drains within `within_ns`: by at least `cut_min`, and at most by half.
+    pub(super) fn drained(&self, rate: u64, within_ns: Time, cut_min: u64) -> u64 {
         match self.excess_ns() {
             0 => rate,
             excess => {
-                rate - part_of(rate, excess.min(within_ns), within_ns).clamp(least.min(rate / 2), rate / 2)
+                let cut = part_of(rate, excess.min(within_ns), within_ns);
+                rate - cut.clamp(cut_min.min(rate / 2), rate / 2)
             }
         }
     }
@@ -135,11 +135,11 @@ impl Queue {
 mod tests {
     use super::*;
 
-    /// A queue after looks every 100 ms, of each of which: requests that ended, what each took in microseconds.
-    fn seen(looks: &[(u64, u64)]) -> Queue {
+    /// A queue after samples every 100 ms, each with the requests that completed and the microseconds that each took.
+    fn after(samples: &[(u64, u64)]) -> Queue {
         let (mut queue, mut device) = (Queue::default(), DeviceUse::default());
         queue.observe(0, Some(device), 0);
-        for (requests, took_us) in looks {
+        for (requests, took_us) in samples {
             device.requests += requests;
             device.taken_ns += requests * took_us * 1_000;
             device.under_way = 2;
@@ -150,41 +150,44 @@ mod tests {
 
     #[test]
     fn a_queue_is_long_when_requests_wait_for_each_other() {
-        assert_eq!(seen(&[(10, 4_000)]).excess_ns(), 0, "nothing to compare with");
-        // 10 of 4 ms each in 100 ms: one is there for 40 % of the time. Then 25 of 40 ms: ten are there.
-        let long = seen(&[(10, 4_000), (25, 40_000)]).excess_ns();
+        assert_eq!(after(&[(10, 4_000)]).excess_ns(), 0, "there is nothing to compare with");
+        // 10 of 4 ms each in 100 ms: one is in flight for 40 % of the time. Then 25 of 40 ms: ten are in flight.
+        let long = after(&[(10, 4_000), (25, 40_000)]).excess_ns();
         assert!((34 * MS..=35 * MS).contains(&long), "{long}");
-        assert_eq!(seen(&[(10, 4_000), (1, 20_000)]).excess_ns(), 0, "slow, and nothing else is there");
-        // Five of 12 ms each: 7 ms of each are more than five quarters of what it needs, 35 ms of 100 together.
+        assert_eq!(after(&[(10, 4_000), (1, 20_000)]).excess_ns(), 0, "slow, but alone");
+        // Five of 12 ms each: 7 ms of each are more than five quarters of its need, 35 ms of 100 together.
         assert!(
-            seen(&[(10, 4_000), (5, 12_000)]).excess_ns() > 0,
-            "somebody waits, though hardly one is there"
+            after(&[(10, 4_000), (5, 12_000)]).excess_ns() > 0,
+            "a request waits, though hardly one is in flight"
         );
-        assert_eq!(seen(&[(1_000, 100), (20_000, 120)]).excess_ns(), 0, "twenty at once, as quick as one");
-        assert!(seen(&[(10, 4_000), (25, 20_000), (0, 0), (0, 0)]).excess_ns() > 200 * MS, "nothing ends");
-        // 25 of 40 ms, first of all: one at a time would be 4 ms each.
-        assert_eq!(seen(&[(25, 40_000)]).excess_ns(), 35 * MS);
+        assert_eq!(after(&[(1_000, 100), (20_000, 120)]).excess_ns(), 0, "twenty at once, as fast as one");
+        assert!(
+            after(&[(10, 4_000), (25, 20_000), (0, 0), (0, 0)]).excess_ns() > 200 * MS,
+            "nothing completes"
+        );
+        // 25 of 40 ms at the first sample: one at a time, they would take 4 ms each.
+        assert_eq!(after(&[(25, 40_000)]).excess_ns(), 35 * MS);
     }
 
     #[test]
     fn what_requests_need_is_forgotten_slowly() {
-        // One at a time, which need four milliseconds, and then ten.
+        // One at a time: they first need four milliseconds, then ten.
         let large = alloc::vec![(9, 10_000); 2_000];
-        let looks: alloc::vec::Vec<_> =
+        let samples: alloc::vec::Vec<_> =
             [(10, 4_000)].into_iter().chain(large).chain([(20, 10_000)]).collect();
-        assert_eq!(seen(&looks).excess_ns(), 0, "larger requests need longer");
-        assert!(seen(&[looks[0], looks[1], (20, 10_000)]).excess_ns() > 0);
-        let mut stubborn = seen(&[(10, 4_000), (25, 40_000)]);
+        assert_eq!(after(&samples).excess_ns(), 0, "larger requests need longer");
+        assert!(after(&[samples[0], samples[1], (20, 10_000)]).excess_ns() > 0);
+        let mut stubborn = after(&[(10, 4_000), (25, 40_000)]);
         let before = stubborn.excess_ns();
         (0..100).for_each(|_| stubborn.relent());
-        assert!(before > 0 && stubborn.excess_ns() == 0, "nothing can be done about it");
+        assert!(before > 0 && stubborn.excess_ns() == 0, "nothing more can be done");
     }
 
     #[test]
-    fn what_is_queued_is_drained_in_time() {
-        let long = seen(&[(10, 4_000), (25, 65_000)]);
+    fn a_queue_is_drained_in_time() {
+        let long = after(&[(10, 4_000), (25, 65_000)]);
         assert!((798..=802).contains(&long.drained(1_000, 300 * MS, 10)), "60 ms of 300 are a fifth");
-        assert_eq!(seen(&[(10, 4_000), (25, 900_000)]).drained(1_000, 300 * MS, 10), 500);
-        assert_eq!(seen(&[]).drained(1_000, 300 * MS, 10), 1_000);
+        assert_eq!(after(&[(10, 4_000), (25, 900_000)]).drained(1_000, 300 * MS, 10), 500);
+        assert_eq!(after(&[]).drained(1_000, 300 * MS, 10), 1_000);
     }
 }

@@ -1,4 +1,8 @@
-//! How much units transfer and want, and to what rate each is held so that all get their parts.
+//! A unit's disk rate: how much each unit transfers and wants, and the rates that keep all units at their parts.
+//!
+//! [`RateControl::observe`] takes in a sample: rates of transfer, the disk's capacity, which units wait, which are ahead.
+//! [`RateControl::decide`] then decides which units are held to a rate, what all may transfer together, and how the
+//! held units divide what is left to them. The algorithm is described in [`super`].
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -18,146 +22,145 @@ use crate::rights::share::{part_of, split, split_capped};
 use crate::snapshot::{DiskFacts, DiskUse};
 use crate::time::{MS, Time};
 
-/// How long a count of transfers remembers (seed 000, section 3.3).
+/// The half-life of the counts of transferred sectors (seed 000, section 3.3).
 const HALF_LIFE_NS: Time = 500 * MS;
 /// The measure of the counts, as in the source.
 const SECTOR_BYTES: u64 = 512;
-/// Rates are averaged over about this long.
+/// The time constant of the moving averages of rates.
 const AVERAGE_NS: Time = 300 * MS;
-/// A unit that used the disk so lately still counts: longer than most pauses in which a job computes, so that what it
-/// finds in the device when it comes back is little.
+/// A unit stays in the crowd for this time after it used the disk: longer than most pauses in which a job computes, so
+/// that it finds little in the device when it comes back.
 const CROWD_NS: Time = 5_000 * MS;
-/// A unit that takes less than half of its part for so long is not held any more.
+/// A held unit is released after it took less than half of its part for this time.
 const LIGHT_NS: Time = 1_000 * MS;
-/// How long what is queued in the device may take to go, beside what comes.
+/// The time within which the queue in the device is to drain while requests keep coming.
 const DRAIN_NS: Time = 300 * MS;
-/// The longest for which the units that had the disk to themselves are kept from it, until what they have there is
-/// done.
+/// The longest time for which units that had the disk to themselves are kept from it until their backlog is done.
 const CLEAR_NS_MAX: Time = 2_000 * MS;
 
-/// What a unit does, one way.
+/// Bytes per second that a unit transfers each way, averaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Rate {
-    /// Bytes per second, averaged.
+pub(super) struct TransferRate {
     pub(super) read: u64,
-    /// The same, written.
     pub(super) write: u64,
 }
 
-impl Rate {
+impl TransferRate {
     pub(super) fn total(self) -> u64 {
         self.read.saturating_add(self.write)
     }
 }
 
-/// Why a unit is held at the moment: the unit that waits, and since when it did not.
+/// The rate to which a unit is held, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Held {
-    /// Bytes per second, both ways.
+pub(super) struct RateInForce {
+    /// Bytes per second, both ways together.
     pub(super) rate: u64,
     pub(super) because: Reason,
 }
 
-/// What is known of one disk's use.
+/// The rates of one disk, and what they are decided from. All rates are in bytes per second.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Rates {
-    at: Time,
-    seen: BTreeMap<UnitId, DiskUse>,
-    rates: BTreeMap<UnitId, Rate>,
-    /// What each unit transferred since the last look, in bytes per second.
+pub(super) struct RateControl {
+    /// When the facts of the last sample were read, and what units had transferred by then.
+    facts_at: Time,
+    used: BTreeMap<UnitId, DiskUse>,
+    /// The time between the last two readings; 0 at a sample whose facts are not new.
+    elapsed: Time,
+    /// What each unit transfers, averaged; between the last two readings; and the most it lately transferred.
+    averages: BTreeMap<UnitId, TransferRate>,
     latest: BTreeMap<UnitId, u64>,
+    recent_peaks: BTreeMap<UnitId, u64>,
     shares: BTreeMap<UnitId, u64>,
     criterion: Option<Criterion>,
+    /// Units that transferred or waited between the last two readings.
     active: BTreeSet<UnitId>,
+    /// Units that waited for a quarter of that time, and those that waited for seven eighths of it.
     waiting: BTreeSet<UnitId>,
-    /// Those of them that waited for seven eighths of the time.
     only_waiting: BTreeSet<UnitId>,
-    /// When each unit was active last.
+    /// When each unit was last active.
     used_at: BTreeMap<UnitId, Time>,
     /// The units that used the disk lately, and the sum of their shares.
     crowd: BTreeSet<UnitId>,
     crowd_share: u64,
-    /// Units that the criterion denies.
+    /// Units that the fairness criterion denies.
     ahead: BTreeSet<UnitId>,
-    /// What no unit may exceed, by its own limit or those around it.
+    /// The most that each unit may transfer, by its own limit and those around it.
     limits: BTreeMap<UnitId, u64>,
-    /// Units that do not lend what they do not use, or only so much of their part, while they hold a share.
+    /// Units that keep their part, or all of it but an amount, while they hold a share.
     reserving: BTreeMap<UnitId, Permission>,
-    /// The last look at which each unit did not wait, or had its part.
-    content: BTreeMap<UnitId, Time>,
-    /// The last look at which each unit took half of its part.
+    /// The last sample at which each unit did not wait, or had its part.
+    content_at: BTreeMap<UnitId, Time>,
+    /// The last sample at which each unit took half of its part.
     heavy_at: BTreeMap<UnitId, Time>,
-    held: BTreeMap<UnitId, Held>,
-    /// The most that each unit transferred lately, in bytes per second.
-    usual: BTreeMap<UnitId, u64>,
-    /// What all may transfer together, the units that are held what the others leave of it; and what that was when the
-    /// queue was long last, in bytes per second.
-    together: u64,
-    brink: u64,
-    /// Until when the units that are held transfer next to nothing.
+    in_force: BTreeMap<UnitId, RateInForce>,
+    /// What all units may transfer together: held units get what the others leave of it.
+    allowed_together: u64,
+    /// What that was when the queue was last long.
+    congested_at: u64,
+    /// Until then, held units transfer next to nothing, so that their backlog drains.
     clear_until: Time,
     queue: Queue,
-    /// What the disk carries with the present mix of requests, and the most it ever carried, in bytes per second.
+    /// What the disk carries with the present mix of requests, and the most it ever carried.
     capacity: u64,
     peak: u64,
-    /// How long the last interval was; 0 at a look at facts that are not new.
-    elapsed: Time,
-    /// What units left of their parts to others, less what they had of others', in bytes.
+    /// What units left of their parts to others, less what they got of others' parts, in bytes.
     credits: Credits,
-    /// How long that is remembered.
-    half_life_ns: Time,
+    /// The half-life of the credits.
+    credit_half_life_ns: Time,
 }
 
-impl Rates {
-    /// Forgets the units that the contract has no more.
+impl RateControl {
+    /// Forgets the units that the contract no longer has.
     pub(super) fn forget_gone(&mut self, contract: &Contract) {
-        let gone = |unit: &UnitId| !contract.has(*unit);
-        self.seen.retain(|unit, _| !gone(unit));
-        self.rates.retain(|unit, _| !gone(unit));
-        self.latest.retain(|unit, _| !gone(unit));
-        self.used_at.retain(|unit, _| !gone(unit));
-        self.content.retain(|unit, _| !gone(unit));
-        self.heavy_at.retain(|unit, _| !gone(unit));
-        self.held.retain(|unit, _| !gone(unit));
-        self.usual.retain(|unit, _| !gone(unit));
+        let stays = |unit: &UnitId| contract.has(*unit);
+        self.used.retain(|unit, _| stays(unit));
+        self.averages.retain(|unit, _| stays(unit));
+        self.latest.retain(|unit, _| stays(unit));
+        self.used_at.retain(|unit, _| stays(unit));
+        self.content_at.retain(|unit, _| stays(unit));
+        self.heavy_at.retain(|unit, _| stays(unit));
+        self.in_force.retain(|unit, _| stays(unit));
+        self.recent_peaks.retain(|unit, _| stays(unit));
         self.credits.forget_gone(contract);
-        self.ahead.retain(|unit| !gone(unit));
+        self.ahead.retain(stays);
         if let Some(criterion) = &mut self.criterion {
             contract.vacant.iter().for_each(|unit| criterion.forget(*unit));
         }
     }
 
-    /// Whether a unit used the disk lately.
+    /// Whether any unit used the disk between the last two readings.
     pub(super) fn is_busy(&self) -> bool {
         !self.active.is_empty()
     }
 
-    /// Whether a unit used the disk lately.
+    /// Whether a unit lately used the disk.
     pub(super) fn was_used_by(&self, unit: UnitId) -> bool {
         self.used_at.contains_key(&unit)
     }
 
     /// What a unit's own processes transfer.
-    pub(super) fn rate(&self, unit: UnitId) -> Rate {
-        self.rates.get(&unit).copied().unwrap_or_default()
+    pub(super) fn rate(&self, unit: UnitId) -> TransferRate {
+        self.averages.get(&unit).copied().unwrap_or_default()
     }
 
-    /// What a unit's own processes transferred so far, in bytes.
+    /// Bytes that a unit's own processes have transferred so far.
     pub(super) fn transferred(&self, unit: UnitId) -> u64 {
-        self.seen.get(&unit).map_or(0, |used| used.bytes())
+        self.used.get(&unit).map_or(0, |used| used.bytes())
     }
 
-    /// Whether a unit did nothing since the last look but wait for a disk: more is what it would take, and not only sooner.
+    /// Whether a unit did nothing but wait for a disk since the last sample: then it would transfer more, not the same
+    /// sooner.
     pub(super) fn only_waits(&self, unit: UnitId) -> bool {
         self.only_waiting.contains(&unit)
     }
 
-    /// The most that the disk is known to carry.
+    /// The most that the disk ever carried.
     pub(super) fn peak(&self) -> u64 {
         self.peak
     }
 
-    /// Takes in what happened since the last look.
+    /// Takes in a sample.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -165,131 +168,134 @@ impl Rates {
         facts: &DiskFacts,
         entitlement: &Entitlement,
     ) {
-        self.elapsed = if self.at == 0 { 0 } else { facts.at.saturating_sub(self.at) };
-        if self.at != 0 && self.elapsed == 0 {
+        self.elapsed = if self.facts_at == 0 { 0 } else { facts.at.saturating_sub(self.facts_at) };
+        if self.facts_at != 0 && self.elapsed == 0 {
             return;
         }
-        self.at = facts.at;
+        self.facts_at = facts.at;
         self.queue.observe(self.elapsed, facts.device, self.capacity);
         let mut shares: Vec<u64> = input.contract.ids().map(|id| entitlement.own(id)).collect();
         shares[..2].fill(0);
         self.shares = input.contract.held().map(|unit| (unit, shares[unit.index()])).collect();
         let criterion = self.criterion.get_or_insert_with(|| Criterion::new(&shares, HALF_LIFE_NS, 0));
         criterion.meter.set_shares(&shares);
-        let whole = facts.bytes_per_s.unwrap_or(self.peak);
+        let capacity = facts.bytes_per_s.unwrap_or(self.peak);
         let limit =
-            |unit: UnitId| Some((unit, limits::tightest(input.contract, Resource::Disk, unit, whole)?));
+            |unit: UnitId| Some((unit, limits::tightest(input.contract, Resource::Disk, unit, capacity)?));
         self.limits = input.contract.held().filter_map(limit).collect();
         self.active.clear();
         self.waiting.clear();
         self.only_waiting.clear();
-        let before = self.seen.clone();
+        let before = self.used.clone();
         for unit in input.contract.held() {
-            self.take_in(now, unit, facts.unit(unit));
+            self.observe_unit(now, unit, facts.unit(unit));
         }
-        self.charge(input, &before);
-        let lately = |at: &Time| now.saturating_sub(*at) < CROWD_NS;
-        self.used_at.retain(|_, at| lately(at));
+        self.charge_loans(input, &before);
+        self.used_at.retain(|_, at| now.saturating_sub(*at) < CROWD_NS);
         self.follow_capacity();
-        let users: BTreeSet<UnitId> = self.used_at.keys().copied().collect();
-        let lend = |unit: UnitId| (unit, input.contract.unit(unit).lend.disk);
-        let keeps = |(unit, lend): &(UnitId, Permission)| {
-            shares[unit.index()] > 0 && (lend.amount().is_some() || !lend.allows())
-        };
-        self.reserving = input.contract.held().map(lend).filter(keeps).collect();
-        self.gather(&users);
-        // An amount that is all of a unit's part reserves nothing of it. Without these units, the parts of the others
-        // are no smaller.
-        let keeps =
-            |unit: UnitId, lend: Permission| !lend.allows() || self.part(unit) > lend.most(self.part(unit));
-        let reserving = self.reserving.iter().filter(|(unit, lend)| keeps(**unit, **lend));
-        self.reserving = reserving.map(|(unit, lend)| (*unit, *lend)).collect();
-        self.gather(&users);
-        // No room is kept for who has no process to come back.
-        let comes_back = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
-        self.usual.retain(|unit, _| self.crowd.contains(unit) && comes_back(*unit));
-        self.evaluate(now);
+        self.find_crowd(input);
+        // No room is kept for a unit without processes: none of them will come back.
+        let has_processes = |unit: UnitId| input.snapshot.unit(unit).processes > 0;
+        self.recent_peaks.retain(|unit, _| self.crowd.contains(unit) && has_processes(*unit));
+        self.evaluate_fairness(now);
     }
 
-    /// What was transferred since the last look is charged: of its part of it, a unit lent what others had, and was lent what
-    /// it had beyond.
-    fn charge(&mut self, input: Input<'_>, before: &BTreeMap<UnitId, DiskUse>) {
-        self.half_life_ns = input.contract.machine.loans_remembered_ns;
-        self.credits.charge(self.at, self.half_life_ns, |_| 0);
-        if self.half_life_ns == 0 {
+    /// Charges what was transferred since the last sample. Of its part of that, a unit lent what others transferred; what
+    /// it transferred beyond its part it borrowed.
+    fn charge_loans(&mut self, input: Input<'_>, before: &BTreeMap<UnitId, DiskUse>) {
+        self.credit_half_life_ns = input.contract.machine.loans_remembered_ns;
+        self.credits.charge(self.facts_at, self.credit_half_life_ns, |_| 0);
+        if self.credit_half_life_ns == 0 {
             return;
         }
-        let moved = |unit: UnitId| {
-            let used = self.seen.get(&unit).zip(before.get(&unit)).map(|(now, before)| now.since(*before));
+        let since_before = |unit: &UnitId| {
+            let used = self.used.get(unit).zip(before.get(unit)).map(|(now, before)| now.since(*before));
             used.map_or(0, DiskUse::bytes)
         };
         let units: Vec<UnitId> = input.contract.held().collect();
-        let used: Vec<u64> = units.iter().map(|unit| moved(*unit)).collect();
+        let transferred: Vec<u64> = units.iter().map(since_before).collect();
         let shares: Vec<u64> = units.iter().map(|unit| self.shares.get(unit).copied().unwrap_or(0)).collect();
-        let due = split(used.iter().sum(), &shares);
-        for ((unit, due), used) in units.into_iter().zip(due).zip(used) {
-            self.credits.enter(unit, i128::from(due) - i128::from(used));
+        let parts = split(transferred.iter().sum(), &shares);
+        for ((unit, part), transferred) in units.into_iter().zip(parts).zip(transferred) {
+            self.credits.enter(unit, i128::from(part) - i128::from(transferred));
         }
     }
 
-    /// What each unit lent beyond what it was lent, in bytes.
+    /// What each unit lent less what it borrowed, in bytes.
     pub(super) fn credits(&self) -> Vec<i64> {
         self.credits.listed(1)
     }
 
-    /// What a unit may transfer beyond its part before others, in bytes per second, since it lent before.
+    /// What a unit may transfer beyond its part before others, by its credit.
     fn first(&self, unit: UnitId) -> u64 {
-        pays_for(self.credits.of(unit).saturating_mul(1_000 * i128::from(MS)), self.half_life_ns)
+        pays_for(self.credits.of(unit).saturating_mul(1_000 * i128::from(MS)), self.credit_half_life_ns)
     }
 
-    /// Deals what units may transfer by their shares. Where one lent before, each has its own part first. Of the rest, those
-    /// that lent have what their credits pay for before others.
+    /// Deals `allowed` among units by their shares, none more than it wants. If a unit has credit, each unit gets its own
+    /// part first, then units with credit get what that pays for, then all divide the rest.
     fn deal(&self, allowed: u64, units: &[UnitId], wants: &[u64]) -> Vec<u64> {
-        let of =
+        let per_unit =
             |figure: &dyn Fn(UnitId) -> u64| units.iter().map(|unit| figure(*unit)).collect::<Vec<u64>>();
-        let (shares, first) = (of(&|unit| self.share(unit)), of(&|unit| self.first(unit)));
+        let (shares, first) = (per_unit(&|unit| self.share(unit)), per_unit(&|unit| self.first(unit)));
         if first.iter().all(|first| *first == 0) {
             return split_capped(allowed, &shares, wants).0;
         }
-        let (parts, mut gets, mut left) = (of(&|unit| self.due(unit)), vec![0; units.len()], allowed);
-        let all = vec![u64::MAX; units.len()];
-        for (weights, most) in [(&shares, &parts), (&first, &first), (&shares, &all)] {
-            let room = |(n, want): (usize, &u64)| (want - gets[n]).min(most[n]);
+        let (parts, unlimited) =
+            (per_unit(&|unit| self.part_within_limit(unit)), vec![u64::MAX; units.len()]);
+        let (mut dealt, mut left) = (vec![0; units.len()], allowed);
+        for (weights, caps) in [(&shares, &parts), (&first, &first), (&shares, &unlimited)] {
+            let room = |(n, want): (usize, &u64)| (want - dealt[n]).min(caps[n]);
             let rooms: Vec<u64> = wants.iter().enumerate().map(room).collect();
             let (more, rest) = split_capped(left, weights, &rooms);
-            gets.iter_mut().zip(more).for_each(|(gets, more)| *gets += more);
+            dealt.iter_mut().zip(more).for_each(|(dealt, more)| *dealt += more);
             left = rest;
         }
-        gets
+        dealt
     }
 
-    /// The crowd are those units, and those that reserve their parts.
-    fn gather(&mut self, users: &BTreeSet<UnitId>) {
-        self.crowd = users.iter().chain(self.reserving.keys()).copied().collect();
+    /// The units that lately used the disk, and those that reserve their parts.
+    fn find_crowd(&mut self, input: Input<'_>) {
+        let permission = |unit: UnitId| (unit, input.contract.unit(unit).lend.disk);
+        let may_reserve = |(unit, lend): &(UnitId, Permission)| {
+            let has_share = self.shares.get(unit).is_some_and(|share| *share > 0);
+            has_share && (lend.amount().is_some() || !lend.allows())
+        };
+        self.reserving = input.contract.held().map(permission).filter(may_reserve).collect();
+        self.gather();
+        // A unit whose amount covers its whole part reserves nothing. Without these units, the other parts are no smaller.
+        let reserves =
+            |unit: UnitId, lend: Permission| !lend.allows() || self.part(unit) > lend.most(self.part(unit));
+        let reserving = self.reserving.iter().filter(|(unit, lend)| reserves(**unit, **lend));
+        self.reserving = reserving.map(|(unit, lend)| (*unit, *lend)).collect();
+        self.gather();
+    }
+
+    fn gather(&mut self) {
+        self.crowd = self.used_at.keys().chain(self.reserving.keys()).copied().collect();
         self.crowd_share = self.crowd.iter().map(|unit| self.share(*unit)).sum();
     }
 
-    /// One unit's transfers since the last look.
-    fn take_in(&mut self, now: Time, unit: UnitId, now_used: DiskUse) {
-        let Some(before) = self.seen.insert(unit, now_used) else { return };
-        let used = now_used.since(before);
+    /// Takes in one unit's transfers since the last sample.
+    fn observe_unit(&mut self, now: Time, unit: UnitId, total: DiskUse) {
+        let Some(before) = self.used.insert(unit, total) else { return };
+        let used = total.since(before);
         if self.elapsed == 0 {
             return;
         }
         if let Some(criterion) = &mut self.criterion {
-            criterion.meter.charge(self.at, unit, used.bytes().div_ceil(SECTOR_BYTES));
+            criterion.meter.charge(self.facts_at, unit, used.bytes().div_ceil(SECTOR_BYTES));
         }
-        let rate = self.rates.entry(unit).or_default();
-        rate.read = averaged(rate.read, per_second(used.read_bytes, self.elapsed), self.elapsed);
-        rate.write = averaged(rate.write, per_second(used.written_bytes, self.elapsed), self.elapsed);
-        let total = rate.total();
+        let average = self.averages.entry(unit).or_default();
+        average.read = averaged(average.read, per_second(used.read_bytes, self.elapsed), self.elapsed);
+        average.write = averaged(average.write, per_second(used.written_bytes, self.elapsed), self.elapsed);
+        let rate = average.total();
         self.latest.insert(unit, per_second(used.bytes(), self.elapsed));
-        let usual = self.usual.entry(unit).or_default();
-        *usual = total.max(*usual - *usual / 64);
-        // Without the kernel's account of stalls, a unit that transfers is taken to wait.
+        let peak = self.recent_peaks.entry(unit).or_default();
+        *peak = rate.max(*peak - *peak / 64);
+        // If the kernel does not account stalls, a unit that transfers counts as waiting.
         let stalled = used.stalled_ns.map_or(used.bytes() > 0, |ns| ns >= self.elapsed / 4);
-        // A stall does not say for which disk; one that this unit has not used for a while is not meant.
-        if used.bytes() > 0 || (stalled && total > 0) {
+        // The kernel does not say for which disk a task stalled: not for this one if the unit has not used it for a while.
+        if used.bytes() > 0 || (stalled && rate > 0) {
             self.active.insert(unit);
             self.used_at.insert(unit, now);
             if stalled {
@@ -300,19 +306,19 @@ impl Rates {
                 return;
             }
         }
-        self.content.insert(unit, now);
+        self.content_at.insert(unit, now);
     }
 
-    /// With a queue in the device that is never empty, what is transferred now is what it carries, unless all that use
-    /// it are held and take what they may; otherwise it carries that at least. (Units that are held send what they may
-    /// in bursts, which wait for each other in a device that idles between them.)
+    /// Follows what the disk carries. While the queue in the device is long and never empty, that is what is transferred;
+    /// otherwise it is at least that. If all active units are held and take what they may, a long queue proves nothing:
+    /// held units send in bursts, whose requests wait for each other in a device that is otherwise idle.
     fn follow_capacity(&mut self) {
         let total = self.total();
         self.peak = self.peak.max(total);
-        let kept = |unit: &UnitId| self.held.contains_key(unit) && self.takes_all(*unit);
-        let full = self.queue.is_full() && !self.active.iter().all(kept);
-        let carried = if full { total } else { total.max(self.capacity) };
-        // One interval may show more than the disk carries for long: a device that bursts, requests that end together.
+        let is_kept_down = |unit: &UnitId| self.in_force.contains_key(unit) && self.takes_all(*unit);
+        let saturated = self.queue.is_full() && !self.active.iter().all(is_kept_down);
+        let carried = if saturated { total } else { total.max(self.capacity) };
+        // One interval may show more than the disk carries for long, if a device bursts or requests end together.
         let elapsed = self.elapsed.min(HALF_LIFE_NS);
         let step = part_of(carried.abs_diff(self.capacity), elapsed, HALF_LIFE_NS);
         self.capacity = match self.capacity {
@@ -322,44 +328,45 @@ impl Rates {
         };
     }
 
-    /// Which units are ahead of their parts of the counts of the active ones. The threshold is a 64th of what the disk
-    /// carries in a half-life; the counts together come to one or two of these.
-    fn evaluate(&mut self, now: Time) {
+    /// Which units are ahead of their parts of the active units' counts. The threshold is 1/64 of the disk's transfer in a
+    /// half-life at capacity; the sum of the counts is one to two such transfers.
+    fn evaluate_fairness(&mut self, now: Time) {
         let threshold = part_of(self.capacity, HALF_LIFE_NS, 1_000 * MS) / SECTOR_BYTES / 64;
         self.ahead.clear();
         let Some(criterion) = &mut self.criterion else { return };
         criterion.set_threshold(threshold);
-        let total = criterion.meter.total(self.at, self.crowd.iter().copied());
+        let total = criterion.meter.total(self.facts_at, self.crowd.iter().copied());
         for unit in &self.active {
-            criterion.check(self.at, *unit, total);
-            if !criterion.passes(self.at, *unit, total) {
+            criterion.check(self.facts_at, *unit, total);
+            if !criterion.passes(self.facts_at, *unit, total) {
                 self.ahead.insert(*unit);
             }
         }
         for unit in &self.active {
-            let (rate, part) = (self.rate(*unit).total(), self.due(*unit));
+            let (rate, part) = (self.rate(*unit).total(), self.part_within_limit(*unit));
             if rate >= part / 4 * 3 {
-                self.content.insert(*unit, now);
+                self.content_at.insert(*unit, now);
             }
-            // A unit that is held to less takes little, and would not.
-            if rate >= part / 2 || (self.held.contains_key(unit) && self.wants_all(*unit)) {
+            // A unit that is held to less takes little against its will.
+            if rate >= part / 2 || (self.in_force.contains_key(unit) && self.wants_more(*unit)) {
                 self.heavy_at.insert(*unit, now);
             }
         }
     }
 
-    /// What all transfer: what the device does, or else what units send there.
+    /// What all units transfer: what the device did, or else what units sent to it.
     fn total(&self) -> u64 {
-        self.queue.carried().unwrap_or_else(|| self.rates.values().map(|rate| rate.total()).sum())
+        let sent = || self.averages.values().map(|rate| rate.total()).sum();
+        self.queue.carried().unwrap_or_else(sent)
     }
 
-    /// A unit's part of the capacity among the units that used the disk lately.
+    /// A unit's part of the capacity, by share among the crowd.
     fn part(&self, unit: UnitId) -> u64 {
         part_of(self.capacity, self.share(unit), self.crowd_share.max(1))
     }
 
-    /// What a unit that waits should come to have, as far as the contract lets it.
-    fn due(&self, unit: UnitId) -> u64 {
+    /// What a unit that waits should come to have.
+    fn part_within_limit(&self, unit: UnitId) -> u64 {
         self.part(unit).min(self.limit(unit))
     }
 
@@ -367,163 +374,164 @@ impl Rates {
         self.limits.get(&unit).copied().unwrap_or(u64::MAX)
     }
 
-    /// A unit's share; a unit that holds none has next to nothing.
+    /// A unit's share; next to nothing for a unit that holds none.
     fn share(&self, unit: UnitId) -> u64 {
         self.shares.get(&unit).copied().unwrap_or(0).max(1)
     }
 
-    /// Which unit is held to what rate from now on. As before at facts that are not new: looks are more frequent than these, and
-    /// what was done for them is not done again.
-    pub(super) fn hold(&mut self, now: Time) -> BTreeMap<UnitId, Held> {
+    /// Decides which units are held to what rates from now on. If the facts are not new, nothing changes: samples are
+    /// more frequent than facts, and control must act once on each.
+    pub(super) fn decide(&mut self, now: Time) -> BTreeMap<UnitId, RateInForce> {
         if self.elapsed == 0 {
-            return self.held.clone();
+            return self.in_force.clone();
         }
         if self.crowd.len() < 2 && self.reserving.is_empty() {
-            self.held.clear();
+            self.in_force.clear();
             return BTreeMap::new();
         }
-        self.choose_held(now);
+        self.choose_held_units(now);
         let allowed = self.allow();
-        let units: Vec<UnitId> = self.held.keys().copied().collect();
-        let wants: Vec<u64> = units.iter().map(|unit| self.wanted(*unit)).collect();
-        let clears = now < self.clear_until;
-        let allowed = if clears { self.capacity / 64 } else { allowed };
-        let gets = self.deal(allowed, &units, &wants);
-        for (unit, gets) in units.iter().zip(gets) {
-            let least = if clears { RATE_MIN } else { RATE_MIN.max(self.capacity / 256) };
-            self.held.entry(*unit).and_modify(|held| held.rate = gets.max(least));
+        let units: Vec<UnitId> = self.in_force.keys().copied().collect();
+        let wants: Vec<u64> = units.iter().map(|unit| self.want(*unit)).collect();
+        let clearing = now < self.clear_until;
+        let allowed = if clearing { self.capacity / 64 } else { allowed };
+        let least = if clearing { RATE_MIN } else { RATE_MIN.max(self.capacity / 256) };
+        for (unit, dealt) in units.iter().zip(self.deal(allowed, &units, &wants)) {
+            self.in_force.entry(*unit).and_modify(|in_force| in_force.rate = dealt.max(least));
         }
-        self.held.clone()
+        self.in_force.clone()
     }
 
-    /// A unit that is ahead is held, until it takes much less than its part, or all others have left. What is allowed
-    /// together comes and goes with it.
-    fn choose_held(&mut self, now: Time) {
-        let (at, begins) = (self.at, self.held.is_empty());
-        let whole = self.crowd_share;
+    /// Holds units that are ahead and have seven eighths of their parts, and releases those that take much less than
+    /// their parts. Control of the total begins with the first held unit.
+    fn choose_held_units(&mut self, now: Time) {
+        let (at, begins) = (self.facts_at, self.in_force.is_empty());
         let is_light =
             |unit: &UnitId| self.heavy_at.get(unit).is_none_or(|since| at.saturating_sub(*since) >= LIGHT_NS);
-        let light: Vec<UnitId> = self.held.keys().filter(|unit| is_light(unit)).copied().collect();
-        for unit in light {
-            self.held.remove(&unit);
-        }
-        let keeps_free = |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains_key(unit);
-        // Beside one that is held, so is a unit that has its part: what all have together is then known, and leaves no
-        // queue.
-        let has_part = |unit: &UnitId| !begins && self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
-        // Beside the units that pause, and the units that are kept from it, a unit that moves anything is ahead.
-        let is_ahead =
-            |unit: &UnitId| self.ahead.contains(unit) && self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
-        let clears = now < self.clear_until;
-        let heavy = |unit: &UnitId| !clears && (is_ahead(unit) || keeps_free(unit) || has_part(unit));
-        let new = self.active.iter().filter(|unit| heavy(unit) && !self.held.contains_key(unit));
+        self.in_force.retain(|unit, _| !is_light(unit));
+        let keeps_reserved_free =
+            |unit: &UnitId| !self.reserving.is_empty() && !self.reserving.contains_key(unit);
+        let has_part = |unit: &UnitId| self.rate(*unit).total() >= self.part(*unit) / 8 * 7;
+        // Beside a held unit, every unit that has its part is held: then what all transfer together is known, and leaves
+        // no queue. Without the condition on its part, a unit beside others that pause or are kept down would be ahead as
+        // soon as it transferred anything.
+        let is_ahead = |unit: &UnitId| (self.ahead.contains(unit) || !begins) && has_part(unit);
+        let clearing = now < self.clear_until;
+        let is_heavy = |unit: &UnitId| !clearing && (is_ahead(unit) || keeps_reserved_free(unit));
+        let new = self.active.iter().filter(|unit| is_heavy(unit) && !self.in_force.contains_key(unit));
         let new: Vec<UnitId> = new.copied().collect();
         if new.is_empty() {
             return;
         }
         for unit in new {
-            let part = part_of(self.share(unit), MILLIONTH, whole);
-            self.held.insert(unit, Held { rate: 0, because: self.because(now, unit, part) });
+            let part = part_of(self.share(unit), MILLIONTH, self.crowd_share);
+            let in_force = RateInForce { rate: 0, because: self.because(now, unit, part) };
+            self.in_force.insert(unit, in_force);
         }
         if begins {
-            self.together = 0;
-            self.brink = if self.queue.excess_ns() > 0 { self.capacity } else { 0 };
+            self.allowed_together = 0;
+            self.congested_at = if self.queue.excess_ns() > 0 { self.capacity } else { 0 };
             self.clear_until = now.saturating_add(self.queue.backlog_ns().min(CLEAR_NS_MAX));
         }
     }
 
-    /// What the units that are held may transfer together: what the others leave of what leaves the queue in the device
-    /// short, and seven eighths of their parts at least. What one does not take, another one has.
+    /// What the held units may transfer together: what the free units leave of a total that keeps the queue short, and at
+    /// least five eighths of their parts, or seven eighths if no active unit is free.
     fn allow(&mut self) -> u64 {
-        let parts: u64 = self.held.keys().map(|unit| self.due(*unit)).sum();
-        let got: u64 = self.held.keys().map(|unit| self.rate(*unit).total()).sum();
-        let is_free = |unit: &&UnitId| !self.held.contains_key(unit);
-        // A unit that pauses comes back, and is to find room for what it does then.
-        let usual = |unit: &UnitId| self.usual.get(unit).copied().unwrap_or(0).min(self.due(*unit));
-        let others: u64 = self.crowd.iter().filter(is_free).map(usual).sum();
-        let keeps = |(unit, lend): (&UnitId, &Permission)| {
+        let parts: u64 = self.in_force.keys().map(|unit| self.part_within_limit(*unit)).sum();
+        let transferred: u64 = self.in_force.keys().map(|unit| self.rate(*unit).total()).sum();
+        let is_free = |unit: &&UnitId| !self.in_force.contains_key(unit);
+        // A unit that pauses comes back, and is to find room for what it transfers then.
+        let expected = |unit: &UnitId| {
+            let peak = self.recent_peaks.get(unit).copied().unwrap_or(0);
+            peak.min(self.part_within_limit(*unit))
+        };
+        let others: u64 = self.crowd.iter().filter(is_free).map(expected).sum();
+        let kept_free = |(unit, lend): (&UnitId, &Permission)| {
             let part = self.part(*unit);
             if is_free(&unit) { part.saturating_sub(lend.most(part)) } else { 0 }
         };
-        let kept: u64 = self.reserving.iter().map(keeps).sum();
-        // A queue among the units that are held harms no unit's part; beside them it does.
-        let alone = self.active.iter().all(|unit| self.held.contains_key(unit));
-        let least = (parts / 8 * if alone { 7 } else { 5 }).saturating_add(others);
-        if self.queue.excess_ns() > 0 && (!alone || self.queue.is_crowded()) {
-            if self.together <= least {
+        let reserved: u64 = self.reserving.iter().map(kept_free).sum();
+        // A queue among held units keeps no unit from its part; beside free units it does.
+        let all_held = self.active.iter().all(|unit| self.in_force.contains_key(unit));
+        let least = (parts / 8 * if all_held { 7 } else { 5 }).saturating_add(others);
+        if self.queue.excess_ns() > 0 && (!all_held || self.queue.is_crowded()) {
+            if self.allowed_together <= least {
                 self.queue.relent();
             }
-            self.brink = self.together.min(got.saturating_add(others)).max(least);
-            self.together =
-                self.queue.drained(self.brink, DRAIN_NS, self.brink / if alone { 64 } else { 16 });
+            self.congested_at = self.allowed_together.min(transferred.saturating_add(others)).max(least);
+            let cut_min = self.congested_at / if all_held { 64 } else { 16 };
+            self.allowed_together = self.queue.drained(self.congested_at, DRAIN_NS, cut_min);
         } else {
             self.grow(others);
         }
-        let most = if self.reserving.is_empty() { u64::MAX } else { self.capacity.saturating_sub(kept) };
-        self.together = self.together.max(least);
-        self.together.saturating_sub(others).min(most)
+        let most = if self.reserving.is_empty() { u64::MAX } else { self.capacity.saturating_sub(reserved) };
+        self.allowed_together = self.allowed_together.max(least);
+        self.allowed_together.saturating_sub(others).min(most)
     }
 
-    /// More for all together while the units that want it take what they may: near what was too much the last time
-    /// slowly, and the more so beside others, which would be delayed.
+    /// Allows more together while the units that want more take what they may. Growth is slow near the last congestion,
+    /// and slower beside free units, which a queue would delay.
     fn grow(&mut self, others: u64) {
-        let hungry: Vec<UnitId> = self.held.keys().copied().filter(|unit| self.wants_all(*unit)).collect();
-        let may: u64 = hungry.iter().map(|unit| self.held[unit].rate).sum();
-        let got: u64 = hungry.iter().map(|unit| self.rate(*unit).total()).sum();
+        let hungry: Vec<UnitId> =
+            self.in_force.keys().copied().filter(|unit| self.wants_more(*unit)).collect();
+        let allowed: u64 = hungry.iter().map(|unit| self.in_force[unit].rate).sum();
+        let transferred: u64 = hungry.iter().map(|unit| self.rate(*unit).total()).sum();
         let latest: u64 = hungry.iter().filter_map(|unit| self.latest.get(unit)).sum();
-        if may == 0 {
+        if allowed == 0 {
             return;
         }
-        let distance = self.together.abs_diff(self.brink);
-        let is_near = self.brink > 0 && distance < self.capacity / 8;
-        let (least, slack) = match (is_near, others) {
-            (false, _) => ((self.capacity / 16).max(may / 8), 16),
+        let distance = self.allowed_together.abs_diff(self.congested_at);
+        let is_near = self.congested_at > 0 && distance < self.capacity / 8;
+        let (step_min, slack) = match (is_near, others) {
+            (false, _) => ((self.capacity / 16).max(allowed / 8), 16),
             (true, 0) => (self.capacity / 128, 64),
             (true, _) => (self.capacity / 256, 32),
         };
-        let step = least.max(distance.min(self.capacity / 8) / 8);
-        if got.max(latest) >= may - may / slack {
-            self.together = self.together.saturating_add(step);
+        let step = step_min.max(distance.min(self.capacity / 8) / 8);
+        if transferred.max(latest) >= allowed - allowed / slack {
+            self.allowed_together = self.allowed_together.saturating_add(step);
             return;
         }
-        // What no unit takes would be too much if a unit did.
-        let idle = self.together.saturating_sub(self.capacity.saturating_add(self.capacity / 64));
-        if idle > 0 {
-            self.together -= idle / 8;
-            self.brink = self.capacity;
+        // An unused allowance beyond the capacity would cause congestion as soon as a unit used it.
+        let unused = self.allowed_together.saturating_sub(self.capacity.saturating_add(self.capacity / 64));
+        if unused > 0 {
+            self.allowed_together -= unused / 8;
+            self.congested_at = self.capacity;
         }
     }
 
     /// Whether a unit takes what it may.
     fn takes_all(&self, unit: UnitId) -> bool {
-        let had = self.held.get(&unit).map_or(0, |held| held.rate);
-        self.rate(unit).total() >= had / 4 * 3
+        let allowed = self.in_force.get(&unit).map_or(0, |in_force| in_force.rate);
+        self.rate(unit).total() >= allowed / 4 * 3
     }
 
-    /// Whether a unit that is held would take more.
-    fn wants_all(&self, unit: UnitId) -> bool {
+    /// Whether a held unit would take more.
+    fn wants_more(&self, unit: UnitId) -> bool {
         self.waiting.contains(&unit) && self.takes_all(unit)
     }
 
-    /// What a unit that is held could take: all, unless it left some of what it had.
-    fn wanted(&self, unit: UnitId) -> u64 {
+    /// What a held unit could take: any amount up to its limit, unless it left some of its rate unused.
+    fn want(&self, unit: UnitId) -> u64 {
         let rate = self.rate(unit).total();
         let more = rate.saturating_add(rate / 4).saturating_add(self.capacity / 16);
-        self.limit(unit).min(if self.wants_all(unit) { u64::MAX } else { more.max(self.due(unit)) })
+        let want = if self.wants_more(unit) { u64::MAX } else { more.max(self.part_within_limit(unit)) };
+        self.limit(unit).min(want)
     }
 
-    /// A unit is ahead of the units that wait; the one that has waited longest is named.
+    /// Why a unit is held: it is ahead of units that wait. The reason names the one that has waited longest.
     fn because(&self, now: Time, unit: UnitId, part: u64) -> Reason {
         let others = self.waiting.iter().filter(|other| **other != unit && !self.ahead.contains(*other));
-        let since = |other: &UnitId| self.content.get(other).copied().unwrap_or(now);
+        let since = |other: &UnitId| self.content_at.get(other).copied().unwrap_or(now);
         match others.min_by_key(|other| since(other)) {
-            Some(of) => Reason::DiskWanted { part, by: *of, since: since(of) },
+            Some(other) => Reason::DiskWanted { part, by: *other, since: since(other) },
             None => Reason::DiskPart { part },
         }
     }
 }
 
-/// The average after one more sample; the first one counts as it is.
+/// The moving average after one more sample; the first sample counts unchanged.
 pub(super) fn averaged(average: u64, sample: u64, elapsed: Time) -> u64 {
     if average == 0 {
         return sample;

@@ -1,4 +1,4 @@
-//! A disk in a loop with the policy. It carries so much, divides that by requests under way, and heeds caps and
+//! A model of a disk in a closed loop with the policy. It divides its capacity by requests in flight, and honours caps and
 //! weights.
 
 mod fifo;
@@ -20,16 +20,16 @@ use crate::snapshot::{DeviceUse, DiskMeans, DiskUse, Means, Snapshot, UnitFacts}
 const MB: u64 = 1_000_000;
 const STEP: Time = 100 * MS;
 
-/// What a unit asks of the disk.
+/// A unit's demand on the disk.
 #[derive(Debug, Clone, Copy)]
 struct Load {
-    /// Requests under way: its part of the disk when no unit interferes.
+    /// Requests in flight: its part of the disk without control.
     depth: u64,
-    /// The most it takes, in bytes per second.
+    /// The most that it takes, in bytes per second.
     most: u64,
     /// Whether it writes.
     writes: bool,
-    /// Whether it waits even while it gets all that it takes: one request at a time.
+    /// Whether it waits even while it gets all that it takes, since it sends one request at a time.
     waits: bool,
 }
 
@@ -42,35 +42,38 @@ fn greedy(depth: u64) -> Load {
 struct Bench {
     contract: Contract,
     machine: Machine,
+    /// The capacity, in bytes per second.
     carries: u64,
+    /// Whether the disk honours weights, and whether it only reports that it does.
     weighs: bool,
     claims_to_weigh: bool,
-    /// Rates are held by stopping units, and these are.
+    /// Whether caps are enforced by stopping units, and the units that are stopped.
     limits_only: bool,
     stopped: BTreeSet<UnitId>,
-    /// The disk's name, while it is there.
+    /// The disk's name; `None` if it is gone.
     disk: Option<&'static str>,
-    /// What the disk makes of a weight: its square root, for a scheduler that evens out.
+    /// Whether the disk's scheduler flattens weights to their square roots.
     flattens: bool,
+    /// Whether stalls are reported.
     pressure: bool,
-    /// What is known of its bandwidth.
+    /// Its measured bandwidth.
     known: Option<u64>,
     loads: BTreeMap<UnitId, Load>,
     used: BTreeMap<UnitId, DiskUse>,
     device: DeviceUse,
-    /// A device that serves request after request, in place of the loads.
+    /// A device that serves request after request; the loads are then ignored.
     fifo: Option<fifo::Fifo>,
-    /// Units that have no process left, whatever is still on its way for them.
+    /// Units that have no processes left, whatever is still in flight for them.
     gone: BTreeSet<UnitId>,
     caps: BTreeMap<UnitId, (Option<u64>, Option<u64>)>,
     weights: BTreeMap<UnitId, u32>,
-    state: State,
+    state: DiskState,
     rights: Arc<Rights>,
     books: Books,
     now: Time,
-    /// When the next look is due.
+    /// When the next sample is due.
     next: Time,
-    /// The next look is at facts of the last one.
+    /// Whether the next sample repeats the facts of the last one.
     stale: bool,
     steps: Vec<Step<DiskOrder>>,
 }
@@ -96,7 +99,7 @@ impl Bench {
             gone: BTreeSet::new(),
             caps: BTreeMap::new(),
             weights: BTreeMap::new(),
-            state: State::default(),
+            state: DiskState::default(),
             rights: Arc::default(),
             books: Books::default(),
             now: 1_000 * MS,
@@ -124,7 +127,7 @@ impl Bench {
         self.loads.insert(Bench::unit(n), load);
     }
 
-    /// What each unit gets in one step: by depth (or weight), no unit above its cap or its most.
+    /// What each unit gets in one step, in bytes per second: by depth or weight, within its cap and its most.
     fn serve(&self) -> BTreeMap<UnitId, u64> {
         let units: Vec<UnitId> = self.loads.keys().copied().collect();
         let depth = |unit: &UnitId| if self.stopped.contains(unit) { 0 } else { self.loads[unit].depth };
@@ -149,8 +152,8 @@ impl Bench {
         units.into_iter().zip(rates).collect()
     }
 
-    /// What a device does in one step, first come first served: a request of 64 KiB takes there what it takes the units
-    /// that get less than their cap and their most, and so have all their requests there.
+    /// What a FIFO device does in one step. Units that get less than their cap and their most have all their requests in the
+    /// device, so a request of 64 KiB takes as long as these units' requests take.
     fn pour(&mut self) {
         const REQUEST: u64 = 64 << 10;
         let served = self.serve();
@@ -179,7 +182,7 @@ impl Bench {
             } else {
                 used.read_bytes += bytes;
             }
-            // A unit that takes less than it would like waits all the time.
+            // A unit that gets less than it would take waits all the time.
             let stalled = if load.depth > 0 && (load.waits || rate < load.most) { STEP } else { 0 };
             used.stalled_ns = self.pressure.then(|| used.stalled_ns.unwrap_or(0) + stalled);
         }
@@ -189,7 +192,7 @@ impl Bench {
         self.now += if self.stale { MS } else { STEP };
         let at = if self.stale { self.now / STEP * STEP } else { self.now };
         if self.stale {
-            // Nothing is known that was not before.
+            // No new facts.
         } else if let Some(fifo) = &mut self.fifo {
             fifo.run(&self.caps);
             (self.used, self.device) = (fifo.used.clone(), fifo.device);
@@ -198,8 +201,8 @@ impl Bench {
         }
         let n = self.contract.units.len();
         let has_load = |id: UnitId| self.loads.contains_key(&id) || self.fifo.is_some();
-        let there = |id: UnitId| u32::from(has_load(id) && !self.gone.contains(&id));
-        let facts = |id: UnitId| UnitFacts { at: self.now, processes: there(id), ..UnitFacts::default() };
+        let processes = |id: UnitId| u32::from(has_load(id) && !self.gone.contains(&id));
+        let facts = |id: UnitId| UnitFacts { at: self.now, processes: processes(id), ..UnitFacts::default() };
         let disk = |name: &str| DiskFacts {
             name: name.to_string(),
             at,
@@ -252,13 +255,13 @@ impl Bench {
         }
     }
 
-    /// Runs on, and returns what each unit got of the whole since, in thousandths.
+    /// Runs on, and returns what each unit got of the capacity, in thousandths.
     fn run(&mut self, seconds: u64) -> Vec<u64> {
         let before = self.used.clone();
         for _ in 0..seconds * 10 {
             self.step();
         }
-        let got: Vec<u64> = self
+        let transferred: Vec<u64> = self
             .contract
             .held()
             .map(|id| {
@@ -267,12 +270,12 @@ impl Bench {
             })
             .collect();
         let all: u64 = self.carries * seconds;
-        got.into_iter().map(|bytes| bytes * 1_000 / all).collect()
+        transferred.into_iter().map(|bytes| bytes * 1_000 / all).collect()
     }
 }
 
 #[test]
-fn who_has_more_requests_has_no_more_than_its_part() {
+fn more_requests_do_not_get_more_than_the_part() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(0, greedy(1));
     bench.load(1, greedy(31));
@@ -281,7 +284,7 @@ fn who_has_more_requests_has_no_more_than_its_part() {
     assert!((485..=515).contains(&got[0]) && got[0] + got[1] >= 980, "{got:?}");
 }
 
-/// Seed 004, section 5.4: one unit has reserved half, four share the rest: 4:1.
+/// Seed 004, section 5.4: one unit has half reserved, four share the rest: 4:1.
 #[test]
 fn a_hard_half_against_four() {
     let mut bench = Bench::tickets(&[100; 5]);
@@ -290,7 +293,7 @@ fn a_hard_half_against_four() {
     for n in 0..5 {
         bench.load(n, greedy(if n == 0 { 1 } else { 2 }));
     }
-    // Half reserved, and a fifth of the rest by tickets: 60 % against 10 % each, unless it holds no soft ones to speak of.
+    // With equal tickets it would also get a fifth of the rest: 60 % against 10 % each. So it holds hardly any tickets.
     bench.contract.units[2].tickets = PerResource::all(1);
     for n in 3..7 {
         bench.contract.units[n].tickets = PerResource::all(1_000);
@@ -302,10 +305,9 @@ fn a_hard_half_against_four() {
     assert!(got.iter().sum::<u64>() >= 980, "{got:?}");
 }
 
-/// Where a rate means to be stopped, no unit is held to a share, nor to a part of what a disk carries that was not
-/// measured.
+/// If caps are enforced by stopping units, no unit is held to a share, nor to a percentage of an unmeasured capacity.
 #[test]
-fn who_would_be_stopped_has_limits_alone() {
+fn stopping_enforces_limits_alone() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
     bench.limits_only = true;
     bench.contract.units[2].limit.disk = Some(Amount::Absolute(5 * MB));
@@ -322,9 +324,9 @@ fn who_would_be_stopped_has_limits_alone() {
     assert_eq!(bench.caps.len(), 3, "{:?}", bench.caps);
 }
 
-/// 5 MB/s of a disk that carries 100: a look each 100 ms lets 10 MB pass before the unit is stopped, for two seconds.
+/// 5 MB/s of a disk that carries 100: with a sample each 100 ms, 10 MB pass before the unit is stopped, for two seconds.
 #[test]
-fn a_limit_is_held_by_stopping() {
+fn a_limit_is_enforced_by_stopping() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.limits_only = true;
     bench.contract.units[2].limit.disk = Some(Amount::Absolute(5 * MB));
@@ -334,9 +336,9 @@ fn a_limit_is_held_by_stopping() {
     assert!((47..=52).contains(&got[0]), "{got:?}");
 }
 
-/// Wherever the disk goes, and whatever the contract says then, nobody stands still for it, nor does the checker think so.
+/// Whatever the contract becomes, no unit is stopped for a disk that is gone or has another name, and the checker agrees.
 #[test]
-fn nobody_stands_still_for_a_disk_that_has_gone() {
+fn no_unit_is_stopped_for_a_disk_that_is_gone() {
     let stopped = || {
         let mut bench = Bench::tickets(&[100, 100]);
         bench.limits_only = true;
@@ -364,7 +366,7 @@ fn nobody_stands_still_for_a_disk_that_has_gone() {
 }
 
 #[test]
-fn the_checker_knows_who_stands_still() {
+fn the_checker_knows_which_units_are_stopped() {
     let mut contract = Contract::default();
     let unit = contract.add(None, "a");
     let machine = Machine::synthetic("cpus:1 memory:1GiB disks:1").unwrap();
@@ -407,9 +409,9 @@ fn the_checker_knows_who_stands_still() {
     assert_eq!(replay(&stopped, vec![stop(unit, false)], &[]), Ok(none));
 }
 
-/// A hundredth less is nothing that a kernel need be told of, unless what is in force is more than the contract allows then.
+/// A cap is not changed by a hundredth, unless the one in force exceeds the contract's limit.
 #[test]
-fn a_limit_that_sinks_a_little_holds() {
+fn a_limit_that_sinks_a_little_is_enforced() {
     let mut bench = Bench::tickets(&[100]);
     bench.load(0, greedy(8));
     let mut cap = |limit: u64| {
@@ -420,9 +422,9 @@ fn a_limit_that_sinks_a_little_holds() {
     assert_eq!([cap(500), cap(495), cap(499)], [Some(50 * MB), Some(49_500_000), Some(49_500_000)]);
 }
 
-/// Looks that other resources ask for, at facts of the disk that are not new, change nothing.
+/// Samples taken for other resources, whose disk facts are not new, change nothing.
 #[test]
-fn facts_that_are_not_new_change_nothing() {
+fn stale_facts_change_nothing() {
     for depths in [[1, 16], [4, 32]] {
         let mut bench = Bench::tickets(&[100, 100]);
         for (n, depth) in (0..).zip(depths) {
@@ -443,13 +445,13 @@ fn facts_that_are_not_new_change_nothing() {
 }
 
 #[test]
-fn what_is_idle_is_used_and_called_back_at_once() {
+fn idle_bandwidth_is_lent_and_called_back_at_once() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(1, greedy(16));
     let got = bench.run(5);
-    assert_eq!((got[1], bench.steps.len()), (1_000, 0), "who is alone is not held: {got:?}");
+    assert_eq!((got[1], bench.steps.len()), (1_000, 0), "a unit alone is not held: {got:?}");
     bench.load(0, greedy(1));
-    // The look that sees it waiting gives it its part: the first step shows it, the second has it.
+    // The sample that finds it waiting gives it its part: it waits in the first step, and has its part in the second.
     bench.run(1);
     let got = bench.run(2);
     assert!(got[0] >= 470, "{got:?}");
@@ -462,9 +464,9 @@ fn what_is_idle_is_used_and_called_back_at_once() {
 }
 
 #[test]
-fn what_a_waiting_unit_cannot_take_is_lent() {
+fn bandwidth_that_a_waiting_unit_cannot_use_is_lent() {
     let mut bench = Bench::tickets(&[100, 100]);
-    // One small request at a time: it waits always, and gets 10 MB/s of 100 however free the disk is.
+    // One small request at a time: it always waits, and gets 10 MB/s of 100 even from an idle disk.
     bench.load(0, Load { depth: 1, most: 10 * MB, writes: false, waits: true });
     bench.load(1, greedy(31));
     bench.run(10);
@@ -473,7 +475,7 @@ fn what_a_waiting_unit_cannot_take_is_lent() {
 }
 
 #[test]
-fn a_burst_at_first_is_not_what_the_disk_carries() {
+fn an_initial_burst_is_not_the_capacity() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.carries = 1_000 * MB;
     bench.load(1, greedy(31));
@@ -486,7 +488,7 @@ fn a_burst_at_first_is_not_what_the_disk_carries() {
 }
 
 #[test]
-fn limits_hold_whatever_is_idle() {
+fn limits_hold_on_an_idle_disk() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.contract.units[2].limit.disk = Some(Amount::Absolute(20 * MB));
     bench.load(0, greedy(8));
@@ -495,10 +497,10 @@ fn limits_hold_whatever_is_idle() {
     assert!((195..=200).contains(&got[0]), "{got:?}");
     bench.contract.machine.scheme = Scheme::Smp;
     bench.run(1);
-    assert!(bench.caps.is_empty(), "no isolation was asked for");
+    assert!(bench.caps.is_empty(), "the scheme does not isolate");
 }
 
-/// A limit below a unit's part counts beside others too, and these have what it leaves; one above it changes nothing.
+/// A limit below a unit's part also holds beside others, which get the rest; one above its part changes nothing.
 #[test]
 fn a_limit_and_a_part_hold_together() {
     for (limit, own, other) in [(20, 190..=200, 730..=805), (80, 480..=520, 480..=520)] {
@@ -512,16 +514,16 @@ fn a_limit_and_a_part_hold_together() {
     }
 }
 
-/// What an encloser's limit keeps from its sub-unit is the others', all of them.
+/// What the limit of an enclosing unit keeps from its sub-unit is divided among all others.
 #[test]
-fn what_an_outer_limit_leaves_is_for_the_others() {
+fn other_units_get_what_an_outer_limit_leaves() {
     let mut contract = Contract::default();
     let outer = contract.add(None, "outer");
     let inner = contract.add(Some(outer), "inner");
     let others = [contract.add(None, "b"), contract.add(None, "c")];
     contract.units[outer.index()].limit.disk = Some(Amount::Absolute(10 * MB));
     let mut bench = Bench::new(contract);
-    // The bench holds no unit to what is ordered for an encloser: the sub-unit takes what that would leave.
+    // The model does not enforce caps of enclosing units, so the sub-unit's own demand is set to that limit.
     bench.loads.insert(inner, Load { most: 10 * MB, waits: true, ..greedy(8) });
     bench.loads.insert(others[0], greedy(31));
     bench.loads.insert(others[1], greedy(1));
@@ -530,9 +532,9 @@ fn what_an_outer_limit_leaves_is_for_the_others() {
     assert!(got[2..].iter().all(|got| (420..=470).contains(got)), "{got:?}");
 }
 
-/// However slow the disk and however small the share: a few small requests.
+/// However slow the disk and however small the share, a few small requests pass.
 #[test]
-fn nobody_is_held_to_nothing() {
+fn no_unit_is_held_to_nothing() {
     let mut bench = Bench::tickets(&[1, 10_000, 10_000]);
     bench.carries = 2 * MB;
     for n in 0..3 {
@@ -543,9 +545,9 @@ fn nobody_is_held_to_nothing() {
     assert_eq!(least, Some(RATE_MIN), "{:?}", bench.caps);
 }
 
-/// A stall does not say for which disk: a unit that never used this one does not wait for it.
+/// The kernel does not say for which disk a task stalled. A unit that never used this disk does not wait for it.
 #[test]
-fn who_waits_for_another_disk_is_no_reason_here() {
+fn a_unit_that_waits_for_another_disk_is_ignored() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
     bench.load(0, Load { depth: 1, most: 0, writes: false, waits: true });
     bench.load(1, greedy(16));
@@ -553,9 +555,9 @@ fn who_waits_for_another_disk_is_no_reason_here() {
     assert_eq!((got[1], bench.steps.len()), (1_000, 0), "{got:?} {:?}", bench.caps);
 }
 
-/// A unit that takes what it wants without waiting leaves the rest to the units that wait, in equal parts.
+/// A unit that gets what it wants without waiting leaves the rest to the units that wait, in equal parts.
 #[test]
-fn who_does_not_wait_wants_no_more() {
+fn a_unit_that_does_not_wait_gets_no_more() {
     let mut bench = Bench::tickets(&[100, 100, 100]);
     bench.load(0, Load { most: 10 * MB, ..greedy(40) });
     bench.load(1, greedy(31));
@@ -565,9 +567,9 @@ fn who_does_not_wait_wants_no_more() {
     assert!(got[0] >= 95 && got[1..].iter().all(|got| (400..=480).contains(got)), "{got:?}");
 }
 
-/// A unit that was known to take little, and comes near what it was left, has its part again.
+/// A unit that took little and now takes all that it was left gets its part again.
 #[test]
-fn who_wants_more_again_has_it() {
+fn a_unit_that_wants_more_again_gets_it() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(0, Load { depth: 1, most: 10 * MB, writes: false, waits: true });
     bench.load(1, greedy(31));
@@ -578,9 +580,9 @@ fn who_wants_more_again_has_it() {
     assert!(got[0] >= 450, "{got:?}");
 }
 
-/// A unit that was held and wants little now is free again half a second after the others left.
+/// A held unit that wants little is released once the others have left the crowd.
 #[test]
-fn nobody_stays_held_when_the_others_have_left() {
+fn no_unit_stays_held_after_the_others_have_left() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(0, greedy(2));
     bench.load(1, greedy(31));
@@ -593,7 +595,7 @@ fn nobody_stays_held_when_the_others_have_left() {
 }
 
 #[test]
-fn who_may_not_borrow_has_its_part_and_no_more() {
+fn a_unit_that_may_not_borrow_gets_its_part_and_no_more() {
     let mut bench = Bench::tickets(&[100, 300]);
     bench.contract.units[2].borrow.disk = false.into();
     bench.load(0, greedy(4));
@@ -606,7 +608,7 @@ fn who_may_not_borrow_has_its_part_and_no_more() {
 }
 
 #[test]
-fn who_does_not_lend_finds_its_part_free() {
+fn a_unit_that_does_not_lend_finds_its_part_free() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.contract.units[2].lend.disk = false.into();
     bench.load(0, greedy(4));
@@ -618,9 +620,9 @@ fn who_does_not_lend_finds_its_part_free() {
     assert!((450..=550).contains(&got[1]), "{got:?}");
 }
 
-/// A quarter of 100 MB/s is the unit's, and 15 MB/s or a tenth of the disk beyond it, of which the other takes no more than 10.
+/// A unit has a quarter of 100 MB/s, and may borrow 15 MB/s or a tenth of the disk beyond it. The other unit takes only 10.
 #[test]
-fn who_may_borrow_so_much_has_that_beyond_its_part() {
+fn a_unit_that_may_borrow_an_amount_gets_its_part_and_that() {
     let got = |borrow: Permission| {
         let mut bench = Bench::tickets(&[100, 300]);
         bench.contract.units[2].borrow.disk = borrow;
@@ -634,12 +636,16 @@ fn who_may_borrow_so_much_has_that_beyond_its_part() {
     let at_most = |amount| got(Permission::AtMost(amount));
     let (some, tenth) = (at_most(Amount::Absolute(15 * MB)).0, at_most(Amount::Part(100_000)).0);
     assert!((385..=415).contains(&some) && (335..=365).contains(&tenth), "{some} {tenth}");
-    assert_eq!(at_most(Amount::Part(750_000)), got(Permission::Yes), "all of the disk is no ceiling");
+    assert_eq!(
+        at_most(Amount::Part(750_000)),
+        got(Permission::Yes),
+        "an amount that covers the disk is no ceiling"
+    );
 }
 
-/// Half of the disk is u0's. It keeps that less 20 MB/s, or less 60 % of it, while it is idle: the other has 70 or 80 MB/s.
+/// u0 has half of the disk. While it is idle, it lends 20 MB/s of that, or 60 % of it: the other unit gets 70 or 80 MB/s.
 #[test]
-fn who_lends_so_much_finds_the_rest_of_its_part_free() {
+fn a_unit_that_lends_an_amount_finds_the_rest_of_its_part_free() {
     let got = |lend: Amount| {
         let mut bench = Bench::tickets(&[100, 100]);
         bench.contract.units[2].lend.disk = Permission::AtMost(lend);
@@ -657,7 +663,7 @@ fn who_lends_so_much_finds_the_rest_of_its_part_free() {
 }
 
 #[test]
-fn reads_and_writes_are_held_together() {
+fn reads_and_writes_count_together() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(0, greedy(1));
     bench.load(1, Load { writes: true, ..greedy(31) });
@@ -667,7 +673,7 @@ fn reads_and_writes_are_held_together() {
 }
 
 #[test]
-fn without_pressure_whoever_transfers_waits() {
+fn without_stall_accounting_units_that_transfer_count_as_waiting() {
     let mut bench = Bench::tickets(&[100, 300]);
     bench.pressure = false;
     bench.load(0, greedy(31));
@@ -678,7 +684,7 @@ fn without_pressure_whoever_transfers_waits() {
 }
 
 #[test]
-fn weights_are_corrected_by_what_comes_out() {
+fn weights_are_corrected_by_what_units_get() {
     let mut bench = Bench::tickets(&[100, 400]);
     bench.weighs = true;
     bench.load(0, greedy(8));
@@ -686,7 +692,7 @@ fn weights_are_corrected_by_what_comes_out() {
     bench.step();
     assert_eq!((bench.weights[&Bench::unit(0)], bench.weights[&Bench::unit(1)]), (125, 500));
     assert!(bench.caps.is_empty());
-    // A scheduler that makes 2 of 4: 1/3 instead of 1/5.
+    // A scheduler that flattens 4:1 to 2:1: the first unit gets 1/3 instead of 1/5.
     bench.flattens = true;
     bench.run(10);
     let got = bench.run(10);
@@ -696,7 +702,7 @@ fn weights_are_corrected_by_what_comes_out() {
 }
 
 #[test]
-fn a_disk_that_weights_hold_is_looked_at_less_often() {
+fn a_disk_with_weights_is_sampled_less_often() {
     let next = |weighs| {
         let mut bench = Bench::tickets(&[100, 100]);
         bench.weighs = weighs;
@@ -704,25 +710,25 @@ fn a_disk_that_weights_hold_is_looked_at_less_often() {
         bench.run(1);
         bench.next - bench.now
     };
-    assert_eq!((next(false), next(true)), (BUSY_NS, WEIGHED_NS));
+    assert_eq!((next(false), next(true)), (BUSY_NS, WEIGHTED_NS));
 }
 
 #[test]
-fn weights_that_nobody_heeds_give_way_to_rates() {
+fn weights_that_a_disk_ignores_give_way_to_rates() {
     let mut bench = Bench::tickets(&[100, 400]);
     bench.load(0, greedy(8));
     bench.load(1, greedy(8));
-    // The disk says that it heeds weights, and does not.
+    // The disk reports that it honours weights, and does not.
     (bench.claims_to_weigh, bench.weighs) = (true, false);
     bench.run(40);
     let got = bench.run(10);
     assert!((190..=210).contains(&got[0]), "{got:?} {:?}", bench.weights);
     assert!(!bench.caps.is_empty());
-    assert_eq!(bench.weights[&Bench::unit(1)], 100, "the usual weight");
+    assert_eq!(bench.weights[&Bench::unit(1)], 100, "the default weight");
 }
 
 #[test]
-fn sub_units_share_inside_their_encloser() {
+fn sub_units_share_what_their_parent_gets() {
     let mut contract = Contract::default();
     let outer = contract.add(None, "outer");
     let (one, two) = (contract.add(Some(outer), "one"), contract.add(Some(outer), "two"));
@@ -741,9 +747,9 @@ fn sub_units_share_inside_their_encloser() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Amounts that are more than a disk carries are a yes: order for order.
+    /// A permission for an amount that exceeds the capacity is an unlimited permission: all orders are the same.
     #[test]
-    fn boundless_amounts_change_nothing(
+    fn huge_amounts_are_unlimited_permissions(
         loads in proptest::collection::vec((0u32..4, 0u64..40, 1u64..200, any::<bool>()), 1..8),
         huge in prop_oneof![Just(Amount::Absolute(u64::MAX)), Just(Amount::Absolute(1_000 * MB)), Just(Amount::Part(1_000_000))],
         weighs in any::<bool>(),
@@ -765,9 +771,9 @@ proptest! {
         prop_assert_eq!(orders(Permission::Yes), orders(Permission::AtMost(huge)));
     }
 
-    /// Whatever comes and goes, no unit gets more than its part and what it may borrow, once what the disk carries is known.
+    /// Whatever loads come and go, no unit gets more than its part and what it may borrow, once the capacity is known.
     #[test]
-    fn no_ceiling_is_beyond_what_may_be_borrowed(
+    fn no_ceiling_exceeds_what_may_be_borrowed(
         tickets in proptest::collection::vec(1u64..1_000, 2..5),
         amount in prop_oneof![(0u64..100).prop_map(|mb| Amount::Absolute(mb * MB)), (0u64..1_000_000).prop_map(Amount::Part)],
         loads in proptest::collection::vec((0u32..5, 0u64..40, 1u64..200), 1..8),
@@ -788,9 +794,9 @@ proptest! {
         }
     }
 
-    /// Whatever comes and goes, the checker is content, no unit is starved, and the disk is in use.
+    /// Whatever loads come and go, the checker accepts all plans, no unit is starved, and the disk is in use.
     #[test]
-    fn nobody_is_starved(
+    fn no_unit_is_starved(
         tickets in proptest::collection::vec(1u64..1_000, 2..6),
         loads in proptest::collection::vec((0u32..6, 0u64..40, 1u64..200, any::<bool>()), 1..8),
     ) {
@@ -807,8 +813,8 @@ proptest! {
         for (unit, load) in &bench.loads {
             prop_assert!(load.depth == 0 || got[unit.index() - 2] > 0, "{unit:?} {got:?}");
         }
-        let asked: u64 = bench.loads.values().filter(|load| load.depth > 0).map(|load| load.most).sum();
+        let demand: u64 = bench.loads.values().filter(|load| load.depth > 0).map(|load| load.most).sum();
         let carried = got.iter().sum::<u64>();
-        prop_assert!(carried * 100 >= (asked.min(bench.carries) / MB) * 400, "{got:?} of {asked}");
+        prop_assert!(carried * 100 >= (demand.min(bench.carries) / MB) * 400, "{got:?} of {demand}");
     }
 }

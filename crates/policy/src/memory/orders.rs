@@ -1,105 +1,214 @@
-//! From what units may use to what a backend is to write, as differences to what is in force.
+//! From what units may use to orders for the backend, as differences to what is in force.
+//!
+//! A unit's *bound* is its allowance. Its *guarantees* say what no other unit's demand may take from it: `min` is its
+//! reservation less what it lends of that, `low` is its entitlement.
+//!
+//! Properties (tested):
+//! - A unit without processes has no bound, so that a process that comes finds room.
+//! - No bound is below a guarantee, at no step of a plan, for units without sub-units.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
 
+use super::frames::{Allowance, Because, Shares};
+use super::{MemoryState, Sample, UnitRecord};
 use crate::input::Input;
-use crate::plan::{MemoryOrder, Reason, Share, Step};
+use crate::plan::{MemoryOrder, NoMore, Reason, Share, Step};
 use crate::tree;
 
 /// What is in force for one unit, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Orders {
-    /// Of the unit with its sub-units: kept whatever happens, and kept as long as others have something to give.
+pub(super) struct BoundAndGuarantees {
+    /// Of the unit with its sub-units: kept unconditionally, and kept as long as other units have something to give.
     pub(super) min: u64,
     low: u64,
-    /// The part of `low` that is its own processes'.
+    /// The part of `low` that belongs to the unit's own processes.
     own: u64,
-    /// Of its own processes: `None` is no bound.
+    /// The bound of its own processes; `None` is unlimited.
     pub(super) high: Option<u64>,
 }
 
-/// What is to be in force. A unit without processes is held to nothing, so that a process that comes finds room.
+impl MemoryState {
+    /// Takes over the shares that were decided, in bytes.
+    pub(super) fn record(&mut self, sample: Sample<'_>, shares: &Shares) {
+        let frame_bytes = sample.frame_bytes;
+        for (unit, allowance) in self.units.iter_mut().zip(&shares.allowances) {
+            let before = unit.share;
+            let share = Share {
+                entitled: allowance.entitled * frame_bytes,
+                lent: allowance.lent * frame_bytes,
+                borrowed: allowance.borrowed * frame_bytes,
+                allowed: allowance.allowed * frame_bytes,
+                packed: before.packed,
+                callable: allowance.callable.map(|callable| callable.saturating_mul(frame_bytes)),
+                within_ns: allowance.within_ns,
+                no_more: if unit.short { no_more(allowance.because, shares.spent) } else { None },
+                called_back: false,
+            };
+            // A call-back lasts until the unit is within its allowance, be it because that grew again.
+            let sank = share.borrowed < before.borrowed || before.called_back;
+            let beyond = unit.facts.used > share.allowed.saturating_add(sample.slack());
+            let called_back = sank && beyond && allowance.because != Because::Common;
+            unit.share = Share { called_back, ..share };
+        }
+    }
+
+    /// Orders bounds and guarantees, as differences to those in force.
+    pub(super) fn order_bounds(
+        &mut self,
+        sample: Sample<'_>,
+        allowances: &[Allowance],
+        steps: &mut Vec<Step<MemoryOrder>>,
+    ) {
+        let reserved = |id: UnitId| allowances[id.index()].reserved * sample.frame_bytes;
+        let wanted = wanted(sample.input, &self.charged(), reserved);
+        differences(&self.in_force, &wanted, Reason::NobodyThere, steps);
+        explain(steps, allowances, sample.frame_bytes);
+        self.in_force = wanted;
+    }
+
+    /// Withdraws all bounds and guarantees.
+    pub(super) fn withdraw_bounds(&self, reason: Reason, steps: &mut Vec<Step<MemoryOrder>>) {
+        differences(&self.in_force, &BTreeMap::new(), reason, steps);
+    }
+
+    /// The shares in charged memory. Packed memory is part of a unit's share, but no bound and no guarantee of the
+    /// kernel counts it.
+    fn charged(&self) -> Vec<Share> {
+        let charged = |unit: &UnitRecord| Share {
+            entitled: unit.share.entitled.saturating_sub(unit.share.packed),
+            allowed: unit.share.allowed.saturating_sub(unit.share.packed),
+            ..unit.share
+        };
+        self.units.iter().map(charged).collect()
+    }
+}
+
+/// What is to be in force.
 ///
-/// `reserved` is what no wants of others may take from a unit and its sub-units. A unit is guaranteed what its sub-units are, too:
-/// a kernel keeps nothing for a unit that is not kept for the one around it. That is never more than the unit is entitled to, nor
-/// than it may use, since its sub-units' entitlements and allowances are parts of its own.
-pub(super) fn wanted(
+/// `reserved` is the reservation of a unit and its sub-units. A unit is guaranteed at least what its sub-units are,
+/// since a kernel protects no memory of a group that is not protected in its parent. The sum never exceeds the unit's
+/// entitlement or allowance, which include those of its sub-units.
+fn wanted(
     input: Input<'_>,
     shares: &[Share],
     reserved: impl Fn(UnitId) -> u64,
-) -> BTreeMap<UnitId, Orders> {
-    let values = tree::sums(input.contract, |unit| shares[unit.index()].entitled);
+) -> BTreeMap<UnitId, BoundAndGuarantees> {
+    let entitled = tree::sums(input.contract, |unit| shares[unit.index()].entitled);
     let allowed = tree::sums(input.contract, |unit| shares[unit.index()].allowed);
     let guarantees = input.means.memory.guarantees;
-    // What is lent of a reservation is no part of the guarantee until it is called back: a bound below a guarantee would say that
-    // the unit is to lose what nothing may take from it.
-    let of_its_own = |id: UnitId| reserved(id).min(values[id.index()]).min(allowed[id.index()]);
+    // What is lent of a reservation is not guaranteed until it is called back: a bound below a guarantee would ask for
+    // pages that nothing may take.
+    let own_min = |id: UnitId| reserved(id).min(entitled[id.index()]).min(allowed[id.index()]);
     let mut min = alloc::vec![0u64; input.contract.units.len()];
-    // A unit stands before its sub-units: going backwards, theirs are summed by then.
+    // A unit precedes its sub-units, so going backwards sums theirs first.
     for id in input.contract.held().rev() {
-        let kept = min[id.index()].max(of_its_own(id));
+        let kept = min[id.index()].max(own_min(id));
         min[id.index()] = kept;
-        if let Some(around) = input.contract.unit(id).parent {
-            min[around.index()] = min[around.index()].saturating_add(kept);
+        if let Some(parent) = input.contract.unit(id).parent {
+            min[parent.index()] = min[parent.index()].saturating_add(kept);
         }
     }
-    // A machine that hands out frames itself lets a process that comes have some, whatever its unit's bound is.
-    let all = input.means.memory.frames.is_some();
+    // A machine that hands out frames itself grants a new process some frames whatever its unit's bound.
+    let bounds_all = input.means.memory.frames.is_some();
     let order = |id: UnitId| {
-        let value = values[id.index()];
         let present = input.snapshot.unit(id).processes > 0;
         let share = shares[id.index()];
-        Orders {
+        BoundAndGuarantees {
             min: if guarantees { min[id.index()] } else { 0 },
-            low: if guarantees { value } else { 0 },
+            low: if guarantees { entitled[id.index()] } else { 0 },
             own: if guarantees { share.entitled } else { 0 },
-            high: (present || all).then_some(share.allowed),
+            high: (present || bounds_all).then_some(share.allowed),
         }
     };
     input
         .contract
         .held()
         .map(|id| (id, order(id)))
-        .filter(|(_, orders)| *orders != Orders::default())
+        .filter(|(_, order)| *order != BoundAndGuarantees::default())
         .collect()
 }
 
-/// The steps from the orders in force to those wanted: guarantees that sink, bounds that sink, bounds that grow, guarantees
-/// that grow. So at no step is the bound of a unit without sub-units below its guarantee.
-pub(super) fn differences(
-    before: &BTreeMap<UnitId, Orders>,
-    wanted: &BTreeMap<UnitId, Orders>,
+/// The steps from what is in force to what is wanted: guarantees that sink, bounds that sink, bounds that grow,
+/// guarantees that grow. In this order no bound is ever below a guarantee, for units without sub-units.
+fn differences(
+    in_force: &BTreeMap<UnitId, BoundAndGuarantees>,
+    wanted: &BTreeMap<UnitId, BoundAndGuarantees>,
     reason: Reason,
     steps: &mut Vec<Step<MemoryOrder>>,
 ) {
-    if before == wanted {
+    if in_force == wanted {
         return;
     }
-    let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
-    let of = |orders: &BTreeMap<UnitId, Orders>, unit| orders.get(&unit).copied().unwrap_or_default();
-    let pairs: Vec<(UnitId, Orders, Orders)> =
-        units.into_iter().map(|unit| (unit, of(before, unit), of(wanted, unit))).collect();
+    let units: BTreeSet<UnitId> = in_force.keys().chain(wanted.keys()).copied().collect();
+    let pair = |unit| {
+        let order = |orders: &BTreeMap<_, BoundAndGuarantees>| orders.get(&unit).copied().unwrap_or_default();
+        (unit, order(in_force), order(wanted))
+    };
+    let pairs: Vec<_> = units.into_iter().map(pair).collect();
     let bound = |high: Option<u64>| high.unwrap_or(u64::MAX);
     let allow = |sinks: bool| {
         let changed = pairs.iter().filter(|(_, old, new)| old.high != new.high);
-        let these = changed.filter(move |(_, old, new)| (bound(new.high) < bound(old.high)) == sinks);
-        these.map(|(unit, _, new)| Step {
+        let selected = changed.filter(move |(_, old, new)| (bound(new.high) < bound(old.high)) == sinks);
+        selected.map(|(unit, _, new)| Step {
             action: MemoryOrder::Allow { unit: *unit, bytes: new.high },
             reason,
         })
     };
-    let kept = |orders: &Orders| (orders.min, orders.low, orders.own);
+    let kept = |order: &BoundAndGuarantees| (order.min, order.low, order.own);
     let guarantee = |sinks: bool| {
         let changed = pairs.iter().filter(|(_, old, new)| kept(old) != kept(new));
-        let these = changed.filter(move |(_, old, new)| (new.min < old.min) == sinks);
-        these.map(|(unit, _, new)| {
+        let selected = changed.filter(move |(_, old, new)| (new.min < old.min) == sinks);
+        selected.map(|(unit, _, new)| {
             let action = MemoryOrder::Guarantee { unit: *unit, min: new.min, low: new.low, own: new.own };
             let reason = if new.low > 0 { Reason::EntitledTo { bytes: new.low } } else { reason };
             Step { action, reason }
         })
     };
     steps.extend(guarantee(true).chain(allow(true)).chain(allow(false)).chain(guarantee(false)));
+}
+
+/// Why a unit that is short may not use more; `None` if that may change by itself.
+pub(super) fn no_more(because: Because, spent: bool) -> Option<NoMore> {
+    match because {
+        Because::BorrowsInTime | Because::OnTrial => Some(NoMore::InTime),
+        Because::Borrows | Because::BorrowsFirst if spent => Some(NoMore::NothingIdle),
+        Because::NothingIdle => Some(NoMore::NothingIdle),
+        Because::Limit => Some(NoMore::Limit),
+        Because::MayNotBorrow => Some(NoMore::MayNotBorrow),
+        _ => None,
+    }
+}
+
+/// Gives the orders on bounds the reasons of the allowances.
+fn explain(steps: &mut [Step<MemoryOrder>], allowances: &[Allowance], frame_bytes: u64) {
+    for step in steps {
+        if let MemoryOrder::Allow { unit, bytes: Some(_) } = step.action
+            && let Some(allowance) = allowances.get(unit.index())
+        {
+            step.reason = reason(*allowance, frame_bytes);
+        }
+    }
+}
+
+fn reason(allowance: Allowance, frame_bytes: u64) -> Reason {
+    match allowance.because {
+        Because::Common | Because::Entitled => Reason::EntitledTo { bytes: allowance.entitled * frame_bytes },
+        Because::Scheme(scheme) => Reason::Scheme(scheme),
+        Because::Lends => {
+            let within_ns = allowance.within_ns.unwrap_or(0);
+            Reason::Lends { bytes: allowance.lent * frame_bytes, within_ns }
+        }
+        Because::CalledBack { frames } => Reason::CallsBack { bytes: frames * frame_bytes },
+        Because::BorrowsFirst => Reason::BorrowsFirst { bytes: allowance.borrowed * frame_bytes },
+        Because::BorrowsInTime => Reason::BorrowsInTime { bytes: allowance.borrowed * frame_bytes },
+        Because::OnTrial => Reason::OnTrial,
+        Because::Borrows => Reason::Borrows { bytes: allowance.borrowed * frame_bytes },
+        Because::GaveBack { frames } => Reason::GivesBack { bytes: frames * frame_bytes },
+        Because::MayNotBorrow => Reason::MayNotBorrow,
+        Because::Limit => Reason::AtLimit,
+        Because::NothingIdle => Reason::NothingIdle,
+    }
 }

@@ -4,19 +4,23 @@ use commonhold_contract::{Amount, Growth, MILLIONTH, Permission};
 use commonhold_machine::Machine;
 use proptest::prelude::*;
 
+use super::facts::{DOUBT_NS, DOUBT_NS_MAX};
+use super::frames::Because;
+use super::orders::no_more;
+use super::sampling::DEBT_SAMPLE_NS;
 use super::*;
 use crate::check::Books;
 use crate::membership::is_within;
-use crate::plan::{Beyond, CpuPlan, Decisions, Orders as PlanOrders, Plan};
+use crate::plan::{CpuPlan, Decisions, NoMore, Orders, Plan};
 use crate::snapshot::{Means, MemoryMeans, Snapshot, UnitFacts};
 
 mod guarantees;
-mod killing;
 mod loans;
-mod looks;
+mod oom_order;
+mod sampling;
 
-use killing::exposed;
 use loans::lender;
+use oom_order::exposed;
 
 const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 2_048 * MIB;
@@ -36,17 +40,17 @@ fn equals(n: usize) -> (Contract, Vec<UnitId>) {
     (contract, ids)
 }
 
-/// A machine of 2 GiB of which the kernel has 100 MiB and others 28: 1,920 MiB are divided.
+/// A machine of 2 GiB. The kernel holds 100 MiB, and processes outside all units hold 28, so 1,920 MiB are divided.
 struct World {
     contract: Contract,
     machine: Machine,
     means: MemoryMeans,
-    state: Arc<State>,
+    state: Arc<MemoryState>,
     books: Books,
     now: Time,
     facts: MemoryFacts,
     present: Vec<bool>,
-    in_force: BTreeMap<UnitId, Orders>,
+    in_force: BTreeMap<UnitId, BoundAndGuarantees>,
 }
 
 impl World {
@@ -73,13 +77,13 @@ impl World {
         }
     }
 
-    /// A look after so many milliseconds; the orders that it gave.
-    fn look(&mut self, after_ms: u64) -> (Vec<Step<MemoryOrder>>, Option<MemoryPlan>) {
+    /// Samples after `after_ms`. Returns the orders and the plan.
+    fn sample(&mut self, after_ms: u64) -> (Vec<Step<MemoryOrder>>, Option<MemoryPlan>) {
         let memory = Some(self.facts.clone());
-        self.look_at(after_ms, memory)
+        self.sample_with(after_ms, memory)
     }
 
-    fn look_at(
+    fn sample_with(
         &mut self,
         after_ms: u64,
         memory: Option<MemoryFacts>,
@@ -88,7 +92,7 @@ impl World {
         let units = self
             .present
             .iter()
-            .map(|there| UnitFacts { processes: u32::from(*there), ..UnitFacts::default() });
+            .map(|present| UnitFacts { processes: u32::from(*present), ..UnitFacts::default() });
         let snapshot = Snapshot { at: self.now, units: units.collect(), memory, ..Snapshot::default() };
         let means = Means { memory: self.means, ..Means::NONE };
         let input = Input {
@@ -108,11 +112,11 @@ impl World {
         (steps, plan)
     }
 
-    /// The plan checker agrees.
+    /// Fails unless the plan checker accepts the plan.
     fn check(&mut self, steps: &[Step<MemoryOrder>], memory: Option<&MemoryPlan>) {
         let entitled = vec![0, 2 * MILLIONTH];
         let plan = Plan {
-            orders: PlanOrders { memory: steps.to_vec(), ..PlanOrders::default() },
+            orders: Orders { memory: steps.to_vec(), ..Orders::default() },
             decisions: Decisions {
                 cpu: CpuPlan { entitled, ..CpuPlan::default() },
                 memory: memory.cloned(),
@@ -122,44 +126,44 @@ impl World {
         };
         match self.books.replay(&self.contract, &self.machine, &plan) {
             Ok(books) => self.books = books,
-            Err(wrong) => panic!("{wrong:?}: {steps:?}"),
+            Err(problems) => panic!("{problems:?}: {steps:?}"),
         }
-        self.in_force = self.state.orders.clone();
+        self.in_force = self.state.in_force.clone();
     }
 
-    fn looks(&mut self, n: u32) -> Vec<Share> {
-        (0..n).fold(Vec::new(), |_, _| self.look(250).1.map_or_else(Vec::new, |plan| plan.units))
+    fn samples(&mut self, n: u32) -> Vec<Share> {
+        (0..n).fold(Vec::new(), |_, _| self.sample(250).1.map_or_else(Vec::new, |plan| plan.units))
     }
 
-    /// What was decided last about a unit.
+    /// What was last decided about a unit.
     fn share(&self, unit: UnitId) -> Share {
         self.state.units.get(unit.index()).map(|unit| unit.share).unwrap_or_default()
     }
 
-    fn of(&mut self, unit: UnitId) -> &mut UnitMemory {
+    fn memory(&mut self, unit: UnitId) -> &mut UnitMemory {
         &mut self.facts.units[unit.index()]
     }
 
-    /// The unit has so many pages of clean files, and takes some back that it lost.
+    /// The unit has `mib` of clean file pages, is at its bound, and reads pages back.
     fn thrash(&mut self, unit: UnitId, mib: u64) {
-        let memory = self.of(unit);
+        let memory = self.memory(unit);
         memory.used = mib * MIB;
         memory.refused += 10;
         memory.refaulted += 64 * MIB;
     }
 
-    /// So much was taken from the unit by order, in so many milliseconds of work.
+    /// `mib` were reclaimed from the unit by order, in `ms` of work.
     fn took(&mut self, unit: UnitId, mib: u64, ms: u64) {
-        let memory = self.of(unit);
+        let memory = self.memory(unit);
         memory.taken += mib * MIB;
         memory.taking_ns += ms * MS;
     }
 }
 
-/// What is ordered for a unit: MiB.
+/// The bound that is ordered for a unit, in MiB.
 fn bound(steps: &[Step<MemoryOrder>], unit: UnitId) -> Option<u64> {
     steps.iter().rev().find_map(|step| match step.action {
-        MemoryOrder::Allow { unit: of, bytes } if of == unit => bytes.map(|bytes| bytes / MIB),
+        MemoryOrder::Allow { unit: bounded, bytes } if bounded == unit => bytes.map(|bytes| bytes / MIB),
         _ => None,
     })
 }
@@ -183,13 +187,26 @@ fn any_memory() -> impl Strategy<Value = UnitMemory> {
 }
 
 proptest! {
-    /// Whatever a machine says, the checker agrees with every plan; who is short of its own has it; nobody who is away is held.
+    /// Whatever a machine reports, the checker accepts every plan, no unit lends and borrows, and exactly the units with
+    /// processes have a bound. Units are exposed only while memory is tight, and soon after they were beyond.
     #[test]
-    fn promises_hold_whatever_a_machine_says(
-        history in proptest::collection::vec((proptest::collection::vec(any_memory(), 5), proptest::collection::vec(any::<bool>(), 5), 1u64..600, 0u64..2_200, 0u64..4_096), 1..40),
+    fn promises_hold_whatever_a_machine_reports(
+        history in proptest::collection::vec(
+            (
+                proptest::collection::vec(any_memory(), 5),
+                proptest::collection::vec(any::<bool>(), 5),
+                1u64..600,
+                0u64..2_200,
+                0u64..4_096,
+            ),
+            1..40,
+        ),
         nested in any::<bool>(),
         no_loans in 0usize..5,
-        amounts in proptest::collection::vec((0usize..5, any::<bool>(), proptest::option::of(0u64..1_500), 0u64..=MILLIONTH), 0..3),
+        amounts in proptest::collection::vec(
+            (0usize..5, any::<bool>(), proptest::option::of(0u64..1_500), 0u64..=MILLIONTH),
+            0..3,
+        ),
     ) {
         let mut contract = Contract::default();
         let a = contract.add(None, "a");
@@ -207,27 +224,27 @@ proptest! {
             (unit.lend.memory, unit.borrow.memory) = (false.into(), false.into());
         }
         let mut world = World::new(contract);
-        let (mut first, mut beyond_at) = (BTreeSet::new(), BTreeMap::new());
+        let (mut exposed_units, mut beyond_at) = (BTreeSet::new(), BTreeMap::new());
         for (units, present, after, kernel, swap) in history {
-            let mut seen = vec![UnitMemory::default(); 2];
-            seen.extend(units);
-            seen.truncate(6);
-            world.facts.units.clone_from(&seen);
+            let mut reported = vec![UnitMemory::default(); 2];
+            reported.extend(units);
+            reported.truncate(6);
+            world.facts.units.clone_from(&reported);
             (world.facts.kernel, world.facts.swap_free) = (kernel * MIB, swap * MIB);
             world.present = [true, true].into_iter().chain(present).take(6).collect();
-            let (steps, plan) = world.look(after);
+            let (steps, plan) = world.sample(after);
             let plan = plan.unwrap_or_default();
-            exposed(&steps, &mut first);
-            let taken = |id: UnitId| {
-                let seen = seen.get(id.index()).copied().unwrap_or_default();
-                seen.used.min(seen.anonymous + seen.kernel + seen.packed)
+            exposed(&steps, &mut exposed_units);
+            let held = |id: UnitId| {
+                let memory = reported.get(id.index()).copied().unwrap_or_default();
+                memory.used.min(memory.anonymous + memory.kernel + memory.packed)
             };
             let left = TOTAL.saturating_sub(
-                world.facts.kernel + world.facts.shared + world.contract.held().map(taken).sum::<u64>(),
+                world.facts.kernel + world.facts.shared + world.contract.held().map(held).sum::<u64>(),
             );
-            let beyond = world.contract.held().filter(|id| taken(*id) > plan.units[id.index()].entitled);
+            let beyond = world.contract.held().filter(|id| held(*id) > plan.units[id.index()].entitled);
             beyond_at.extend(beyond.map(|id| (id, world.now)));
-            for id in &first {
+            for id in &exposed_units {
                 let at = beyond_at.get(id).copied();
                 prop_assert!(at.is_some_and(|at| world.now - at < 10_000 * MS), "within its entitlement for long");
                 prop_assert!(left + world.facts.swap_free <= TOTAL * 245 / 1_000, "memory is not tight");
@@ -241,12 +258,22 @@ proptest! {
         }
     }
 
-    /// Whoever wants what, whoever comes and goes, and whatever the common parts take: no bound is ever below what is
-    /// guaranteed, at no step of a plan where a unit has no sub-units, and no page in use of a reservation is lent or called
-    /// back. (Of what is packed no bound tells.)
+    /// Whatever units demand, come and go, and whatever the common parts take: at no step of a plan is a bound below a
+    /// guarantee, for units without sub-units, and no page in use of a reservation is lent or called back. (Bounds do not
+    /// count packed memory.)
     #[test]
     fn no_bound_is_below_a_guarantee(
-        history in proptest::collection::vec((proptest::collection::vec(any_memory(), 5), proptest::collection::vec(prop::bool::weighted(0.9), 5), 1u64..600, 0u64..700, 0u64..4_096, 1u32..12), 1..8),
+        history in proptest::collection::vec(
+            (
+                proptest::collection::vec(any_memory(), 5),
+                proptest::collection::vec(prop::bool::weighted(0.9), 5),
+                1u64..600,
+                0u64..700,
+                0u64..4_096,
+                1u32..12,
+            ),
+            1..8,
+        ),
         hard in proptest::collection::vec(0u64..450_000, 5),
     ) {
         let mut contract = Contract::default();
@@ -260,15 +287,15 @@ proptest! {
         let mut world = World::new(contract);
         world.took(borrower, 64, 16);
         let mut in_force = BTreeMap::new();
-        let looks = history.into_iter().flat_map(|phase| core::iter::repeat_n(phase.clone(), phase.5 as usize));
-        for (units, present, after, shared, swap, _) in looks {
-            let borrows = *world.of(borrower);
+        let samples = history.into_iter().flat_map(|phase| core::iter::repeat_n(phase.clone(), phase.5 as usize));
+        for (units, present, after, shared, swap, _) in samples {
+            let borrows = *world.memory(borrower);
             world.facts.units = [UnitMemory::default(); 2].into_iter().chain(units).collect();
-            *world.of(borrower) = borrows;
+            *world.memory(borrower) = borrows;
             world.thrash(borrower, world.share(borrower).allowed.max(64 * MIB) / MIB);
             (world.facts.shared, world.facts.swap_free) = (shared * MIB, swap * MIB);
             world.present = [true, true].into_iter().chain(present).collect();
-            let (steps, plan) = world.look(after);
+            let (steps, plan) = world.sample(after);
             let plan = plan.unwrap_or_default();
             for step in &steps {
                 let (MemoryOrder::Guarantee { unit, .. } | MemoryOrder::Allow { unit, .. }) = step.action else { continue };
@@ -293,16 +320,16 @@ proptest! {
         }
     }
 
-    /// However often is looked: who has its pages back at less than the pace of five minutes is believed, and who has them
-    /// at twice that pace is not.
+    /// At any sampling interval: a unit that would read all it lends back in ten minutes is believed, and one that would in
+    /// two and a half is not.
     #[test]
-    fn doubt_follows_the_pace_at_which_pages_come_back(lent in 300u64..100_000, every_ms in 100u64..3_000) {
-        let paced = |percent: u64| {
-            let per_look = |n: u64| lent * percent * n * every_ms / 100 / 300_000;
-            let back: Vec<u64> = (0..100).map(|n| per_look(n + 1) - per_look(n)).collect();
+    fn doubt_follows_the_rate_of_read_backs(lent in 300u64..100_000, every_ms in 100u64..3_000) {
+        let doubted_at = |percent: u64| {
+            let by_sample = |n: u64| lent * percent * n * every_ms / 100 / 300_000;
+            let back: Vec<u64> = (0..100).map(|n| by_sample(n + 1) - by_sample(n)).collect();
             lender(lent, &back, every_ms)
         };
-        prop_assert!(paced(200 + 30_000 / lent).contains(&true));
-        prop_assert!(lent < 3_000 || !paced(50).contains(&true));
+        prop_assert!(doubted_at(200 + 30_000 / lent).contains(&true));
+        prop_assert!(lent < 3_000 || !doubted_at(50).contains(&true));
     }
 }

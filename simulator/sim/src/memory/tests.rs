@@ -1,6 +1,6 @@
 use commonhold_contract::{Amount, Scheme};
 use commonhold_machine::Machine;
-use commonhold_policy::memory::frames::{Input, Look, State, step};
+use commonhold_policy::memory::frames::{Input, LoanBook, Trigger, step};
 use commonhold_policy::rights::Rights;
 use proptest::prelude::*;
 
@@ -733,7 +733,7 @@ proptest! {
         let mut contract = contract(Scheme::Isolate);
         contract.machine.reserve = Amount::Part(reserve);
         let mut memory = Memory::new(&hardware(140), &contract).unwrap();
-        let mut state = State::default();
+        let mut loans = LoanBook::default();
         let (a, b) = (memory.open_space(A, MS), memory.open_space(B, MS));
         let mut history = Vec::new();
         for number in 0..60 {
@@ -742,11 +742,11 @@ proptest! {
             for (unit, facts) in contract.ids().zip(&units) {
                 let _ = rights.set_present(unit, facts.present);
             }
-            let (look, rights) = (Look::Period, &rights);
+            let (trigger, rights) = (Trigger::Period, &rights);
             let (contract, now) = (&contract, number * 100 * MS);
-            let input = Input { contract, rights, frames: 140, frame_bytes: 1, units: &units, now, look, delay_ns: 0, first: &[] };
-            let (next, shares) = step(state, input);
-            state = next;
+            let input = Input { contract, rights, frames: 140, frame_bytes: 1, units: &units, now, trigger, delay_ns: 0, first: &[] };
+            let (next, shares) = step(loans, input);
+            loans = next;
             let allowed: Vec<u64> = shares.allowances.iter().map(|allowance| allowance.allowed).collect();
             memory.allow(&allowed);
             for (space, unit, wanted) in [(a, A, fits), (b, B, wants)] {

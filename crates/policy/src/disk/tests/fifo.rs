@@ -1,5 +1,5 @@
-//! A device that serves one request after the other, each in a time by its size. It stands behind rates as the kernel
-//! keeps them: what may go in a slice of 100 ms goes at its begin.
+//! A device that serves one request after the other, each in a time that depends on its size. Before it stands a model of
+//! the kernel's io.max: at the start of each slice of 100 ms it admits all that may pass in the slice.
 
 use alloc::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use super::*;
 const TICK: Time = MS / 2;
 const SLICE: Time = 100 * MS;
 
-/// A job with `depth` requests of `bytes` under way; each is asked for `thinks_ns` after the one before it ended, and after every
-/// `burst` of them it does something else for `pauses_ns`.
+/// A job with `depth` requests of `bytes` in flight. Each is sent `thinks_ns` after its predecessor completed, and after every
+/// `burst` requests the job pauses for `pauses_ns`.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     unit: u32,
@@ -20,22 +20,22 @@ struct Job {
     pauses_ns: Time,
 }
 
-/// Where a request is: not yet asked for, at its rate's gate, or in the device.
+/// Where a request is: not yet sent, throttled at the gate, or in the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    Thought { until: Time },
+    Unsent { until: Time },
     Gate,
     Device { since: Time },
 }
 
-/// A unit's gate, as the kernel keeps it: in a slice goes what its rate allows until the slice's end, so all at its begin; what
-/// was allowed and not used is lost with the slice unless somebody waits.
+/// A unit's throttle, as the kernel implements it: a slice admits what the rate allows until its end, so all of it may pass at
+/// the start. An unused allowance is lost with the slice, unless a request waits.
 #[derive(Debug, Clone, Copy, Default)]
 struct Gate {
     rate: u64,
     begun: Time,
     ends: Time,
-    let_in: i64,
+    admitted: i64,
     waits: bool,
 }
 
@@ -44,31 +44,31 @@ impl Gate {
         i64::try_from(rate.min(1 << 40) / 1_000 * (elapsed / MS)).unwrap()
     }
 
-    /// Another rate: what was let in beyond the old one, or less, counts against the new one while somebody waits.
-    fn set(&mut self, now: Time, rate: u64) {
+    /// Changes the rate. What was admitted beyond or below the old rate counts against the new one while a request waits.
+    fn set_rate(&mut self, now: Time, rate: u64) {
         if self.rate != rate {
-            let ahead = self.let_in - Gate::allows(self.rate, now - self.begun);
-            let let_in = if self.waits { ahead } else { 0 };
-            *self = Gate { rate, begun: now, ends: now + SLICE, let_in, waits: self.waits };
+            let ahead = self.admitted - Gate::allows(self.rate, now - self.begun);
+            let admitted = if self.waits { ahead } else { 0 };
+            *self = Gate { rate, begun: now, ends: now + SLICE, admitted, waits: self.waits };
         }
     }
 
-    fn lets_in(&mut self, now: Time, bytes: u64) -> bool {
+    fn admits(&mut self, now: Time, bytes: u64) -> bool {
         if now >= self.ends && !self.waits {
-            (self.begun, self.let_in) = (now, 0);
+            (self.begun, self.admitted) = (now, 0);
         }
         self.ends = self.ends.max(now + SLICE);
         let bytes = i64::try_from(bytes).unwrap();
         let elapsed = (now - self.begun).max(1).next_multiple_of(SLICE);
-        if self.let_in + bytes > Gate::allows(self.rate, elapsed) {
+        if self.admitted + bytes > Gate::allows(self.rate, elapsed) {
             self.waits = true;
             return false;
         }
-        (self.waits, self.let_in) = (false, self.let_in + bytes);
+        (self.waits, self.admitted) = (false, self.admitted + bytes);
         let whole = (now - self.begun) / SLICE * SLICE;
         if whole >= 2 * SLICE {
             self.begun += whole - SLICE;
-            self.let_in = (self.let_in - Gate::allows(self.rate, whole - SLICE)).max(0);
+            self.admitted = (self.admitted - Gate::allows(self.rate, whole - SLICE)).max(0);
         }
         true
     }
@@ -77,14 +77,14 @@ impl Gate {
 #[derive(Debug, Clone)]
 pub(super) struct Fifo {
     bytes_per_s: u64,
-    /// What it takes at once although it carries less: a token bucket in front of it, or a cache inside.
+    /// What it takes at once beyond its rate: a token bucket in front of it, or a cache inside.
     burst_bytes: u64,
     jobs: Vec<Job>,
     places: Vec<(usize, Place)>,
-    /// How many requests each job had done.
+    /// How many requests of each job have completed.
     done: Vec<u64>,
     queue: VecDeque<usize>,
-    /// When all that is in the device is done.
+    /// When the request that completed last was due.
     done_at: Time,
     gates: BTreeMap<UnitId, Gate>,
     now: Time,
@@ -95,7 +95,7 @@ pub(super) struct Fifo {
 impl Fifo {
     fn new(bytes_per_s: u64, burst_bytes: u64, jobs: &[Job]) -> Fifo {
         let places = jobs.iter().enumerate();
-        let places = places.flat_map(|(n, job)| vec![(n, Place::Thought { until: 0 }); job.depth]).collect();
+        let places = places.flat_map(|(n, job)| vec![(n, Place::Unsent { until: 0 }); job.depth]).collect();
         Fifo {
             bytes_per_s,
             burst_bytes,
@@ -111,28 +111,30 @@ impl Fifo {
         }
     }
 
-    /// One step of the policy.
+    /// Runs for one step of the policy.
     pub(super) fn run(&mut self, caps: &BTreeMap<UnitId, (Option<u64>, Option<u64>)>) {
         self.gates.retain(|unit, _| caps.contains_key(unit));
         for (unit, (read, _)) in caps {
-            self.gates.entry(*unit).or_default().set(self.now, read.unwrap_or(u64::MAX));
+            self.gates.entry(*unit).or_default().set_rate(self.now, read.unwrap_or(u64::MAX));
         }
         for _ in 0..STEP / TICK {
             self.now += TICK;
             self.device.busy_ns += if self.queue.is_empty() { 0 } else { TICK };
             self.serve();
-            self.ask();
+            self.send();
         }
     }
 
-    /// Ends what is done by now.
+    /// Completes the requests that are done by now.
     fn serve(&mut self) {
         let burst = per_burst(self.burst_bytes, self.bytes_per_s);
         while let Some(at) = self.queue.front().copied() {
-            let (n, Place::Device { since }) = self.places[at] else { unreachable!("it is in the queue") };
+            let (n, Place::Device { since }) = self.places[at] else {
+                unreachable!("the queue has requests in the device")
+            };
             let job = self.jobs[n];
             let done = self.done_at.max(since) + job.bytes * 1_000_000_000 / self.bytes_per_s;
-            // A bucket lets through what comes before it is full.
+            // The bucket hides the service time until it is full.
             if done.saturating_sub(burst) > self.now {
                 return;
             }
@@ -145,34 +147,34 @@ impl Fifo {
             self.done[n] += 1;
             let pauses = job.burst > 0 && self.done[n].is_multiple_of(job.burst);
             let until = self.now + job.thinks_ns + if pauses { job.pauses_ns } else { 0 };
-            self.places[at].1 = Place::Thought { until };
+            self.places[at].1 = Place::Unsent { until };
         }
     }
 
-    /// Lets in what is wanted and may go.
-    fn ask(&mut self) {
+    /// Sends the requests that are due and that the gates admit.
+    fn send(&mut self) {
         let mut stalled = BTreeSet::new();
-        let mut kept = BTreeSet::new();
+        let mut throttled = BTreeSet::new();
         for at in 0..self.places.len() {
             let (job, place) = self.places[at];
             let (unit, bytes) = (Bench::unit(self.jobs[job].unit), self.jobs[job].bytes);
             let used = self.used.entry(unit).or_default();
             used.stalled_ns.get_or_insert(0);
-            let wants = match place {
-                Place::Thought { until } => until <= self.now,
+            let due = match place {
+                Place::Unsent { until } => until <= self.now,
                 Place::Gate => true,
                 Place::Device { .. } => {
                     stalled.insert(unit);
                     false
                 }
             };
-            if !wants {
+            if !due {
                 continue;
             }
             stalled.insert(unit);
             let gate = self.gates.get_mut(&unit);
-            if kept.contains(&unit) || gate.is_some_and(|gate| !gate.lets_in(self.now, bytes)) {
-                kept.insert(unit);
+            if throttled.contains(&unit) || gate.is_some_and(|gate| !gate.admits(self.now, bytes)) {
+                throttled.insert(unit);
                 self.places[at].1 = Place::Gate;
                 continue;
             }
@@ -194,21 +196,20 @@ fn per_burst(bytes: u64, bytes_per_s: u64) -> Time {
     bytes * 1_000_000_000 / bytes_per_s
 }
 
-/// What came out beside each other: how much longer the light job took for its requests than alone, and what the heavy one
-/// had of what the light one leaves when it is alone; in per cent.
+/// The result of two jobs side by side, in per cent: how much longer the light job's requests took than alone, and what the
+/// heavy job got of the capacity that the light job leaves when it is alone.
 #[derive(Debug)]
 struct Outcome {
     slowdown: u64,
     idle_used: u64,
-    /// The lowest rate that the light unit was held to, in per cent of its part of the device; if it was held at all.
+    /// The lowest rate to which the light unit was held, in per cent of its part of the device; `None` if it was never held.
     light_held: Option<u64>,
 }
 
 const CARRIES: u64 = 8 * MB;
 
-/// A light job that comes after 3 s, or that of another phase, beside a heavy one that was there before, for 15 s; equal shares of
-/// a device of 8 MB/s. What the heavy one has there when the light one comes is its own to wait for, as long as it is alone: a
-/// second of these requests is not counted.
+/// A light job that starts after 3 s and a phase, beside a heavy job that started before, for 15 s; equal shares of a device of
+/// 8 MB/s. Transfers before 4.5 s are not counted: the light job first waits for the heavy job's backlog.
 fn beside(burst_bytes: u64, light: Job, heavy: Job, phase_ns: Time) -> Outcome {
     const SECONDS: u64 = 15;
     let run = |jobs: &[Job]| {
@@ -216,7 +217,7 @@ fn beside(burst_bytes: u64, light: Job, heavy: Job, phase_ns: Time) -> Outcome {
         let mut fifo = Fifo::new(CARRIES, burst_bytes, jobs);
         for (job, place) in &mut fifo.places {
             if jobs[*job].unit == light.unit {
-                *place = Place::Thought { until: 3_000 * MS + phase_ns };
+                *place = Place::Unsent { until: 3_000 * MS + phase_ns };
             }
         }
         bench.fifo = Some(fifo);
@@ -236,20 +237,21 @@ fn beside(burst_bytes: u64, light: Job, heavy: Job, phase_ns: Time) -> Outcome {
         (moved, light_held)
     };
     let ([alone, _], _) = run(&[light]);
-    let ([got, had], light_held) = run(&[light, heavy]);
-    let idle_used = had * 100 / (CARRIES * SECONDS).saturating_sub(alone).max(1);
-    Outcome { slowdown: alone * 100 / got.max(1), idle_used, light_held }
+    let ([light_moved, heavy_moved], light_held) = run(&[light, heavy]);
+    let idle_used = heavy_moved * 100 / (CARRIES * SECONDS).saturating_sub(alone).max(1);
+    Outcome { slowdown: alone * 100 / light_moved.max(1), idle_used, light_held }
 }
 
-/// What a device takes at once that has a cache, or that QEMU throttles.
+/// The burst that a device with a cache takes at once, or one that QEMU throttles.
 const CACHE: u64 = 800_000;
 const COPY: Job = Job { unit: 1, bytes: 64 << 10, depth: 32, thinks_ns: 0, burst: 0, pauses_ns: 0 };
 const LARGE: Job = Job { bytes: 256 << 10, ..COPY };
-/// A quarter of the device, alone: half of its part.
+/// Alone it takes a quarter of the device, half of its part.
 const COMPILE: Job = Job { unit: 0, bytes: 32 << 10, depth: 1, thinks_ns: 12 * MS, ..COPY };
 const SERIAL: Job = Job { thinks_ns: 0, ..COMPILE };
 
-/// With fixed rates that leave the light job what it takes, it is not delayed at all on such a device, neither here nor in the lab.
+/// For comparison: fixed rates that leave the light job what it takes do not delay it at all on such a device, here and in the
+/// lab.
 #[test]
 fn a_light_job_is_not_delayed_by_a_queue_of_others() {
     let rests = Job { thinks_ns: 30 * MS, ..COMPILE };
@@ -264,13 +266,13 @@ fn a_light_job_is_not_delayed_by_a_queue_of_others() {
         (pauses, LARGE, 112, 65),
         (rare, COPY, 104, 80),
         (rare, LARGE, 106, 70),
-        // It would take all of the device: half is its part, and twice as long.
+        // It would take all of the device. Its part is half, so it takes twice as long.
         (SERIAL, COPY, 210, 0),
         (SERIAL, LARGE, 220, 0),
     ] {
         let outcome = beside(CACHE, light, heavy, 0);
-        let kept = outcome.slowdown <= slowdown_max && outcome.idle_used >= used_min;
-        assert!(kept, "{outcome:?} {light:?} {heavy:?}");
+        let is_kept = outcome.slowdown <= slowdown_max && outcome.idle_used >= used_min;
+        assert!(is_kept, "{outcome:?} {light:?} {heavy:?}");
         assert!(
             outcome.light_held.is_none() || light.thinks_ns == 0,
             "within its part: {outcome:?} {light:?}"
@@ -278,8 +280,8 @@ fn a_light_job_is_not_delayed_by_a_queue_of_others() {
     }
 }
 
-/// All that may go in a slice goes at its begin: where nothing takes that at once, it is in the way of who comes next. So much
-/// the kernel's rates cannot prevent, and others have less instead.
+/// The kernel admits all of a slice at its start. A device without a cache then delays the next request by that much. The
+/// kernel's throttling cannot prevent this, so other units get less instead.
 #[test]
 fn without_a_cache_bursts_delay_a_little() {
     for (heavy, slowdown_max) in [(COPY, 140), (LARGE, 150)] {
@@ -289,7 +291,7 @@ fn without_a_cache_bursts_delay_a_little() {
     }
 }
 
-/// Seed 004, section 5.4, from the first second on: who has half has two requests under way, the four have four each.
+/// Seed 004, section 5.4, from the first second on: the unit with half has two requests in flight, the four have four each.
 #[test]
 fn four_to_one_in_a_device() {
     for burst_bytes in [0, CACHE] {
@@ -309,9 +311,9 @@ fn four_to_one_in_a_device() {
     }
 }
 
-/// Who has no process any more has no tickets; what it wrote is on its way all the same, and its next job finds it as it was.
+/// A unit without processes has no tickets, but its write-back is still in flight, and its next job may come soon.
 #[test]
-fn who_has_just_left_is_not_held_to_nothing() {
+fn a_unit_that_has_just_left_is_not_held_to_nothing() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.fifo = Some(Fifo::new(CARRIES, CACHE, &[COMPILE, LARGE]));
     bench.run(10);
@@ -325,10 +327,10 @@ fn who_has_just_left_is_not_held_to_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// A compiler's way: some small files one after the other, and pauses, whenever it comes and whatever its rhythm. It is within
-    /// its part, so it is never held below it; not even when the heavy one was held to so little before that it seems ahead.
+    /// Like a compiler: bursts of small files, and pauses, in any rhythm. A unit within its part is never held below that,
+    /// even if the heavy unit was held to so little that the light one seems ahead.
     #[test]
-    fn who_is_within_its_part_is_not_held_below_it(
+    fn a_unit_within_its_part_is_not_held_below_it(
         phase_ms in 0u64..1_000,
         (thinks_ms, burst, pauses_ms) in (12u64..60, 10u64..80, 0u64..4_000),
         (cached, large, pauses) in (any::<bool>(), any::<bool>(), prop_oneof![Just(0), 500u64..3_000]),

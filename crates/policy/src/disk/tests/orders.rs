@@ -1,14 +1,14 @@
-//! What is ordered, beside how much each unit gets.
+//! Which orders are given, besides how much each unit gets.
 
 use super::*;
 
-/// Whether a part, in thousandths, is within 15 of what it should be.
+/// Whether a part is within 15 thousandths of what it should be.
 fn near(got: u64, due: u64) -> bool {
     got.abs_diff(due) <= 15
 }
 
 #[test]
-fn a_reservation_in_bytes_counts_where_the_disk_was_measured() {
+fn a_reservation_in_bytes_counts_on_a_measured_disk() {
     for (known, due) in [(None, 500), (Some(100 * MB), 800)] {
         let mut bench = Bench::tickets(&[100, 100]);
         bench.contract.units[2].hard.disk = Some(Amount::Absolute(60 * MB));
@@ -22,7 +22,7 @@ fn a_reservation_in_bytes_counts_where_the_disk_was_measured() {
 }
 
 #[test]
-fn a_quota_waits_for_its_owner() {
+fn a_quota_stays_free_for_its_owner() {
     let mut bench = Bench::tickets(&[100, 300]);
     bench.contract.machine.scheme = Scheme::Quota;
     bench.load(0, greedy(4));
@@ -32,7 +32,7 @@ fn a_quota_waits_for_its_owner() {
 }
 
 #[test]
-fn the_tightest_of_several_bounds_counts() {
+fn the_tightest_of_several_bounds_holds() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.contract.units[2].limit.disk = Some(Amount::Absolute(20 * MB));
     bench.load(0, greedy(31));
@@ -43,7 +43,7 @@ fn the_tightest_of_several_bounds_counts() {
 }
 
 #[test]
-fn a_limit_inside_a_limit_is_a_part_of_it() {
+fn a_limit_inside_a_limit_refers_to_the_outer_limit() {
     let mut contract = Contract::default();
     let outer = contract.add(None, "outer");
     let inner = contract.add(Some(outer), "inner");
@@ -58,7 +58,7 @@ fn a_limit_inside_a_limit_is_a_part_of_it() {
 }
 
 #[test]
-fn after_a_reload_bounds_are_those_of_the_units_that_stay() {
+fn a_reload_keeps_the_caps_of_the_units_that_stay() {
     let mut bench = Bench::tickets(&[100, 100]);
     bench.load(0, greedy(1));
     bench.load(1, greedy(31));
@@ -72,27 +72,27 @@ fn after_a_reload_bounds_are_those_of_the_units_that_stay() {
     bench.run(1);
     let disk = &bench.state.disks["sda"];
     assert!(
-        disk.caps.is_empty() && disk.rates.peak() > 0,
-        "the unit is alone, and what the disk carries stays known"
+        disk.caps.is_empty() && disk.control.peak() > 0,
+        "the unit is alone, and the capacity stays known"
     );
 }
 
 #[test]
-fn weights_that_give_what_they_should_are_written_once() {
+fn weights_that_need_no_correction_are_written_once() {
     let mut bench = Bench::tickets(&[100, 400]);
     bench.weighs = true;
     bench.load(0, greedy(8));
     bench.load(1, greedy(8));
     bench.run(10);
     assert_eq!(bench.steps.len(), 2, "{:?}", bench.steps);
-    // Who has what it wants is no measure for others.
+    // A unit that gets all it wants is not compared with others.
     bench.load(0, Load { most: 5 * MB, ..greedy(8) });
     bench.run(10);
     assert_eq!(bench.weights[&Bench::unit(0)], 125);
 }
 
 #[test]
-fn who_comes_finds_its_weight() {
+fn a_unit_that_comes_finds_its_weight_in_place() {
     let mut bench = Bench::tickets(&[100, 400, 400]);
     bench.weighs = true;
     bench.load(1, greedy(8));
@@ -103,7 +103,7 @@ fn who_comes_finds_its_weight() {
     bench.load(0, greedy(8));
     bench.run(2);
     assert_eq!(bench.steps.len(), orders, "{:?}", bench.steps);
-    // One has half in any case: so two have as much as each other, and three do not.
+    // One unit has half in any case, so its weight relative to another depends on how many are present.
     let mut bench = Bench::tickets(&[0, 100, 100]);
     bench.weighs = true;
     bench.contract.units[2].hard.disk = Some(Amount::Part(500_000));
@@ -130,7 +130,7 @@ fn weights_that_were_given_up_are_tried_again() {
     assert!(bench.caps.is_empty() && near(got[0], 200), "{got:?}");
 }
 
-/// As in the lab: who has half has two requests under way, the four have four each.
+/// As in the lab: the unit with half has two requests in flight, the four have four each.
 #[test]
 fn a_hard_half_with_few_requests_against_four() {
     let mut bench = Bench::tickets(&[1, 1_000, 1_000, 1_000, 1_000]);

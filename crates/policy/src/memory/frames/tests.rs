@@ -12,120 +12,127 @@ fn equals(n: usize, scheme: Scheme) -> (Contract, Vec<UnitId>) {
     (contract, ids)
 }
 
+/// A unit that is present.
 fn facts(used: u64, short: bool) -> Facts {
     Facts { present: true, used, short, ..Facts::default() }
 }
 
 /// The facts of `kernel`, `shared`, and these units.
-fn seen(kernel: u64, shared: u64, units: &[Facts]) -> Vec<Facts> {
+fn all_facts(kernel: u64, shared: u64, units: &[Facts]) -> Vec<Facts> {
     let common = |used| Facts { present: false, used, ..Facts::default() };
     [common(kernel), common(shared)].into_iter().chain(units.iter().copied()).collect()
 }
 
-/// So many frames could be called back from a unit within any time that is promised.
-fn within_any(frames: u64) -> Pace {
-    Pace::default().then(frames, 750, 1_000)
+/// A curve by which `frames` could be called back within any promised time.
+fn within_any(frames: u64) -> ReclaimCurve {
+    ReclaimCurve::default().then(frames, 750, 1_000)
 }
 
 thread_local! {
-    static LOOKS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+    static SAMPLES: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
 }
 
-/// The time of the next look, 200 ms after the one before.
-fn next_look() -> Time {
-    LOOKS.with(|looks| looks.replace(looks.get() + 1)) * 200 * MS
+/// The time of the next sample, 200 ms after the one before.
+fn next_sample() -> Time {
+    SAMPLES.with(|samples| samples.replace(samples.get() + 1)) * 200 * MS
 }
 
-/// A step with frames of one byte, and the rights of who is there.
+/// A step with frames of one byte, and the rights that follow from who is present.
 fn step(
-    state: State,
+    loans: LoanBook,
     contract: &Contract,
     frames: u64,
     units: &[Facts],
-    look: Look,
-) -> (State, Vec<Allowance>) {
+    trigger: Trigger,
+) -> (LoanBook, Vec<Allowance>) {
     let mut rights = Rights::new(contract);
     for (id, facts) in contract.ids().zip(units) {
         let _ = rights.set_present(id, facts.present);
     }
-    step_of(state, contract, &rights, (frames, 1), units, look)
+    step_with(loans, contract, &rights, (frames, 1), units, trigger)
 }
 
-/// The same with these rights, and frames of so many bytes.
-fn step_of(
-    state: State,
+/// The same with these rights and this size of frames.
+fn step_with(
+    loans: LoanBook,
     contract: &Contract,
     rights: &Rights,
     (frames, frame_bytes): (u64, u64),
     units: &[Facts],
-    look: Look,
-) -> (State, Vec<Allowance>) {
-    let (now, delay_ns, first) = (next_look(), 0, &[][..]);
-    let input = Input { contract, rights, frames, frame_bytes, units, now, look, delay_ns, first };
-    let (state, shares) = super::step(state, input);
+    trigger: Trigger,
+) -> (LoanBook, Vec<Allowance>) {
+    let (now, delay_ns, first) = (next_sample(), 0, &[][..]);
+    let input = Input { contract, rights, frames, frame_bytes, units, now, trigger, delay_ns, first };
+    let (loans, shares) = super::step(loans, input);
     let lent: u64 = shares.allowances.iter().map(|allowance| allowance.lent).sum();
     assert!(shares.terms.iter().map(|term| term.lent).sum::<u64>() >= lent, "{:?}", shares.terms);
-    (state, shares.allowances)
+    (loans, shares.allowances)
 }
 
-fn look(state: State, contract: &Contract, frames: u64, units: &[Facts]) -> (State, Vec<Allowance>) {
-    step(state, contract, frames, units, Look::Period)
+fn period(loans: LoanBook, contract: &Contract, frames: u64, units: &[Facts]) -> (LoanBook, Vec<Allowance>) {
+    step(loans, contract, frames, units, Trigger::Period)
 }
 
-fn looks(n: u32, state: State, contract: &Contract, frames: u64, units: &[Facts]) -> (State, Vec<Allowance>) {
-    (0..n).fold((state, Vec::new()), |(state, _), _| look(state, contract, frames, units))
+fn periods(
+    n: u32,
+    loans: LoanBook,
+    contract: &Contract,
+    frames: u64,
+    units: &[Facts],
+) -> (LoanBook, Vec<Allowance>) {
+    (0..n).fold((loans, Vec::new()), |(loans, _), _| period(loans, contract, frames, units))
 }
 
-/// Of 1,000 frames, 100 are common. The first of two units leaves 430 idle, of which 80 are the reserve, and lends 350. The
-/// contract has a third then: that changes nothing as long as it has no process. When it has, each is entitled to 300, and
-/// the first leaves 280. So 150 come back, and no more.
+/// Of 1,000 frames, 100 are common. The first of two units leaves 430 idle, of which 80 are the reserve, and lends 350. Then
+/// the contract gets a third unit. That changes nothing while it has no processes. When it has, each unit is entitled to
+/// 300, and the first leaves 280. So 150 come back, and no more.
 #[test]
-fn loans_outlast_a_unit_that_comes() {
+fn loans_survive_a_new_unit() {
     let (mut contract, _) = equals(2, Scheme::Isolate);
     let lends = [facts(20, false), facts(800, true)];
-    let (state, all) = looks(30, State::default(), &contract, 1_000, &seen(60, 40, &lends));
+    let (state, all) = periods(30, LoanBook::default(), &contract, 1_000, &all_facts(60, 40, &lends));
     assert_eq!((all[2].lent, all[3].borrowed), (350, 350));
     contract.add(None, "new");
-    let with = |new: Facts| seen(60, 40, &[lends[0], lends[1], new]);
-    let (state, all) = look(state, &contract, 1_000, &with(Facts::default()));
+    let with = |new: Facts| all_facts(60, 40, &[lends[0], lends[1], new]);
+    let (state, all) = period(state, &contract, 1_000, &with(Facts::default()));
     assert_eq!((all[2].lent, all[3].borrowed, all[4].allowed), (350, 350, 0));
-    let (_, all) = look(state, &contract, 1_000, &with(facts(10, false)));
+    let (_, all) = period(state, &contract, 1_000, &with(facts(10, false)));
     assert_eq!((all[2].lent, all[3].borrowed, all[4].allowed), (200, 200, 300));
 }
 
-/// The first of two units called its frames back, and waits for them, far from its bound. It lends nothing anew until it has had
-/// them for a second. A unit that was calm goes on lending what it does not need.
+/// The first of two units called its frames back, and waits for them, far from its bound. It lends nothing until it has had
+/// them for a second. A unit that is calm goes on lending what it does not need.
 #[test]
-fn who_waits_for_what_was_called_back_does_not_lend_it_anew() {
+fn a_unit_that_waits_for_its_frames_does_not_lend_them_again() {
     let (contract, _) = equals(2, Scheme::Isolate);
-    let with = |owner: Facts| seen(60, 40, &[owner, facts(800, true)]);
+    let with = |owner: Facts| all_facts(60, 40, &[owner, facts(800, true)]);
     let waits = Facts { waits: true, ..facts(100, false) };
-    let (state, all) = looks(30, State::default(), &contract, 1_000, &with(facts(20, false)));
+    let (state, all) = periods(30, LoanBook::default(), &contract, 1_000, &with(facts(20, false)));
     assert_eq!(all[2].lent, 350);
-    let (calm, all) = look(state.clone(), &contract, 1_000, &with(waits));
+    let (calm, all) = period(state.clone(), &contract, 1_000, &with(waits));
     assert_eq!(all[2].lent, 270);
-    assert!(calm.calm[2] >= CALM_LOOKS);
-    let (state, all) = look(state, &contract, 1_000, &with(facts(100, true)));
+    assert!(calm.calm[2] >= CALM_SAMPLES);
+    let (state, all) = period(state, &contract, 1_000, &with(facts(100, true)));
     assert_eq!(all[2].lent, 0);
-    let (state, all) = looks(2 * CALM_LOOKS, state, &contract, 1_000, &with(waits));
+    let (state, all) = periods(2 * CALM_SAMPLES, state, &contract, 1_000, &with(waits));
     assert_eq!(all[2].lent, 0);
-    let had = with(facts(100, false));
-    let (state, all) = looks(CALM_LOOKS - 1, state, &contract, 1_000, &had);
+    let has_them = with(facts(100, false));
+    let (state, all) = periods(CALM_SAMPLES - 1, state, &contract, 1_000, &has_them);
     assert_eq!(all[2].lent, 0);
-    let (_, all) = look(state, &contract, 1_000, &had);
+    let (_, all) = period(state, &contract, 1_000, &has_them);
     assert!(all[2].lent > 0);
 }
 
-/// Of 1,000 frames, 100 are common, and each of three units is entitled to 300. The first leaves 280 idle, of which 80 are the
-/// reserve. It lends at most 100, and 20 of these then; or a third of its 300, which is the same. The second borrows 50 at
-/// most; or a tenth of the 900, which are 90.
+/// Of 1,000 frames, 100 are common, and each of three units is entitled to 300. The first leaves 280 idle, and the reserve is
+/// 80. If the first may lend 100, or a third of its 300, 20 of these are beyond the reserve. The second may borrow 50, or a
+/// tenth of the 900.
 #[test]
-fn no_more_is_lent_and_borrowed_than_the_amounts() {
+fn loans_do_not_exceed_the_permitted_amounts() {
     let (mut contract, _) = equals(3, Scheme::Isolate);
-    let units = seen(60, 40, &[facts(20, false), facts(300, true), facts(300, false)]);
+    let units = all_facts(60, 40, &[facts(20, false), facts(300, true), facts(300, false)]);
     let mut loans = |lend: Permission, borrow: Permission| {
         (contract.units[2].lend.memory, contract.units[3].borrow.memory) = (lend, borrow);
-        let (_, all) = looks(20, State::default(), &contract, 1_000, &units);
+        let (_, all) = periods(20, LoanBook::default(), &contract, 1_000, &units);
         assert_eq!(all[2].lent, all[3].borrowed);
         all[2].lent
     };
@@ -138,19 +145,19 @@ fn no_more_is_lent_and_borrowed_than_the_amounts() {
     assert_eq!(loans(Permission::Yes, part(100_000)), 90);
     assert_eq!(loans(frames(0), Permission::Yes), 0);
     assert_eq!(loans(Permission::Yes, part(0)), 0);
-    // The reserve goes off first; with none, the amount is what is lent.
+    // The reserve is subtracted from the amount; without a reserve, the whole amount is lent.
     contract.machine.reserve = Amount::Part(0);
     contract.units[2].lend.memory = frames(100);
     contract.units[3].borrow.memory = Permission::Yes;
-    let (state, all) = looks(20, State::default(), &contract, 1_000, &units);
+    let (state, all) = periods(20, LoanBook::default(), &contract, 1_000, &units);
     assert_eq!((all[2].lent, all[3].borrowed), (100, 100));
-    // An amount that sinks ends what is beyond it at once.
+    // If the amount sinks, what exceeds it comes back at once.
     contract.units[3].borrow.memory = frames(30);
-    let (_, all) = look(state, &contract, 1_000, &units);
+    let (_, all) = period(state, &contract, 1_000, &units);
     assert_eq!((all[2].lent, all[3].borrowed), (30, 30));
 }
 
-/// 10,000 bytes are two frames of 4,096, and 4,095 are none; a part stays one.
+/// 10,000 bytes are two frames of 4,096, and 4,095 are no frame; a percentage stays a percentage.
 #[test]
 fn amounts_of_loans_are_in_whole_frames() {
     let absolute = |bytes| Permission::AtMost(Amount::Absolute(bytes));
@@ -160,51 +167,52 @@ fn amounts_of_loans_are_in_whole_frames() {
     assert_eq!(in_whole_frames(part, 4_096), part);
 }
 
-/// Two borrowers from whom 100 and 50 frames could be called back in all the time that there is. Alone, each borrows that; both
-/// together, half of it.
+/// 100 and 50 frames could be called back from two borrowers in the promised time. Alone, each borrows that; together, each
+/// borrows half of it.
 #[test]
 fn borrowers_share_the_time_of_a_call_back() {
     let (contract, _) = equals(3, Scheme::Isolate);
     let borrower = |short, callable| Facts { callable: Some(within_any(callable)), ..facts(300, short) };
     let borrowed = |both| {
-        let units = seen(60, 40, &[facts(20, false), borrower(true, 100), borrower(both, 50)]);
-        let (_, all) = looks(20, State::default(), &contract, 1_000, &units);
+        let units = all_facts(60, 40, &[facts(20, false), borrower(true, 100), borrower(both, 50)]);
+        let (_, all) = periods(20, LoanBook::default(), &contract, 1_000, &units);
         [all[3].borrowed, all[4].borrowed]
     };
     assert_eq!(borrowed(false), [100, 0]);
     assert_eq!(borrowed(true), [50, 25]);
 }
 
-/// Of 200 frames to lend, one unit has all, since all could be called back from it. Then another is short, from which 50 could:
-/// of 150 and 50, 75 % and all of the time, 1/1.75 fits. The first gives back 56 at a look: while it has 144, 72 % of the
-/// time, there is time for 28 % of the other's 50, rounded down.
+/// One unit borrows all 200 lendable frames, since all could be called back from it. Then another is short, from which 50
+/// could. Of 150 and 50, which take 75 % and all of the time, 1/1.75 fits. The first gives back 56 at a sample. While it has
+/// 144, which take 72 % of the time, there is time for 28 % of the other's 50, rounded down.
 #[test]
-fn a_loan_waits_until_there_is_time_for_it() {
+fn a_loan_waits_until_it_could_be_called_back_in_time() {
     let (contract, _) = equals(3, Scheme::Isolate);
     let units = |second: bool| {
         let borrower = |short, callable| Facts { callable: Some(within_any(callable)), ..facts(300, short) };
-        seen(60, 40, &[facts(20, false), borrower(true, 200), borrower(second, 50)])
+        all_facts(60, 40, &[facts(20, false), borrower(true, 200), borrower(second, 50)])
     };
     let borrowed = |all: &[Allowance]| [all[3].borrowed, all[4].borrowed];
-    let (mut state, mut all) = looks(20, State::default(), &contract, 1_000, &units(false));
+    let (mut state, mut all) = periods(20, LoanBook::default(), &contract, 1_000, &units(false));
     assert_eq!(borrowed(&all), [200, 0]);
     for expected in [[144, 13], [88, 27], [86, 28], [86, 28]] {
-        (state, all) = look(state, &contract, 1_000, &units(true));
+        (state, all) = period(state, &contract, 1_000, &units(true));
         assert_eq!(borrowed(&all), expected);
     }
 }
 
-/// 100 frames a second come back, of which 75 are relied on in the first second, and 90 in each further one. Of 1,000 frames a
-/// unit leaves 480 idle, and the reserve is 80. It lends as much as comes back within a second, at first; after 20 s within
-/// two, after a minute within six, of which the eighths of an octave are rounded down.
+/// 100 frames a second can be reclaimed; 75 are relied on in the first second, and 90 in each further one. Of 1,000 frames a
+/// unit leaves 480 idle, and the reserve is 80. At first it lends what comes back within a second; after 20 s, within two;
+/// after a minute, within six, rounded down to an eighth of an octave.
 #[test]
-fn a_loan_grows_with_the_time_for_which_its_owner_left_it_idle() {
+fn a_loan_grows_with_the_idle_time_of_its_memory() {
     let (mut contract, units) = equals(2, Scheme::Isolate);
-    let pace = Pace::default().then(10_000, 10_000, 100);
-    let seen = |owner: Facts| seen(0, 0, &[owner, Facts { callable: Some(pace), ..facts(1_000, true) }]);
-    let idle = seen(facts(20, false));
-    let lent = |contract: &Contract, looks: u32| {
-        let (_, all) = self::looks(looks, State::default(), contract, 1_000, &idle);
+    let curve = ReclaimCurve::default().then(10_000, 10_000, 100);
+    let with_owner =
+        |owner: Facts| all_facts(0, 0, &[owner, Facts { callable: Some(curve), ..facts(1_000, true) }]);
+    let idle = with_owner(facts(20, false));
+    let lent = |contract: &Contract, samples: u32| {
+        let (_, all) = periods(samples, LoanBook::default(), contract, 1_000, &idle);
         (all[2].lent, all[2].within_ns.unwrap_or(0) / MS, all[3].because)
     };
     assert_eq!(lent(&contract, 50), (75, 1_000, Because::BorrowsInTime));
@@ -213,147 +221,152 @@ fn a_loan_grows_with_the_time_for_which_its_owner_left_it_idle() {
     contract.machine.reserve = Amount::Part(0);
     let (frames, within_ms, _) = lent(&contract, 302);
     assert_eq!((frames, within_ms), (480, 5_905));
-    // A unit may say something else than the machine, and less than the first second is no bound.
+    // A unit's own bound replaces the machine's, but a bound below the first second has no effect.
     contract.units[units[0].index()].call_back_memory_grows.most_ns = Some(1_500 * MS);
     assert_eq!(lent(&contract, 302).0, 75 + 45);
     contract.units[units[0].index()].call_back_memory_grows.most_ns = Some(100 * MS);
     assert_eq!(lent(&contract, 302).0, 75);
     contract.units[units[0].index()].call_back_memory_grows = Growth { idle: Some(0), most_ns: None };
     assert_eq!(lent(&contract, 302).0, 75);
-    // An owner that comes back has all of it at once, and begins anew.
+    // An owner that is short has all of it back at once, and its idle time begins anew.
     contract.units[units[0].index()].call_back_memory_grows = Growth::default();
-    let (state, _) = self::looks(302, State::default(), &contract, 1_000, &idle);
-    let (state, all) = look(state, &contract, 1_000, &seen(facts(21, true)));
+    let (state, _) = periods(302, LoanBook::default(), &contract, 1_000, &idle);
+    let (state, all) = period(state, &contract, 1_000, &with_owner(facts(21, true)));
     assert_eq!((all[2].lent, all[3].borrowed), (0, 0));
-    let (_, all) = self::looks(30, state, &contract, 1_000, &idle);
+    let (_, all) = periods(30, state, &contract, 1_000, &idle);
     assert_eq!((all[2].lent, all[2].within_ns), (75, Some(1_000 * MS)));
 }
 
-/// One unit has slept for a minute, another needs its memory every second look but one: 75 frames of it would be back in a
-/// second, 516 of the other's in six. What both lend is to be back in their times together.
+/// One unit has slept for a minute; another needs its memory every four seconds. 75 frames would be back in a second, 516 in
+/// six. What both lend is to be back within both times.
 #[test]
-fn those_that_sleep_lend_more_than_those_that_come_back() {
+fn a_sleeping_unit_lends_more_than_one_that_wakes_often() {
     let (mut contract, _) = equals(3, Scheme::Isolate);
     contract.machine.reserve = Amount::Part(0);
-    let pace = Pace::default().then(10_000, 10_000, 100);
-    let all = |contract: &Contract, awake: u64| {
-        let mut state = State::default();
+    let curve = ReclaimCurve::default().then(10_000, 10_000, 100);
+    let loans_with = |contract: &Contract, awake: u64| {
+        let mut state = LoanBook::default();
         let mut last = Vec::new();
         for number in 0..305 {
             let used = if number % 20 == 0 { awake } else { 10 };
-            let borrower = Facts { callable: Some(pace), ..facts(900, true) };
-            let units = seen(0, 0, &[facts(13, false), facts(used, false), borrower]);
-            (state, last) = look(state, contract, 1_000, &units);
+            let borrower = Facts { callable: Some(curve), ..facts(900, true) };
+            let units = all_facts(0, 0, &[facts(13, false), facts(used, false), borrower]);
+            (state, last) = period(state, contract, 1_000, &units);
         }
         (last[2].lent, last[3].lent, last[4].borrowed)
     };
-    assert_eq!(all(&contract, 10), (257, 259, 516), "both sleep");
-    // The second needs all of its 333 frames now and then: of these, what is back within a second, less what rounding takes.
-    assert_eq!(all(&contract, 333), (318, 74, 392));
+    assert_eq!(loans_with(&contract, 10), (257, 259, 516), "both sleep");
+    // The second needs all of its 333 frames now and then: it lends what is back within a second, less rounding.
+    assert_eq!(loans_with(&contract, 333), (318, 74, 392));
 }
 
 fn allowed(allowances: &[Allowance]) -> Vec<u64> {
     allowances.iter().map(|allowance| allowance.allowed).collect()
 }
 
-/// 1,000 frames, 60 for the kernel and 40 shared: three quotas of 300, whoever is there and whatever is idle. 1,001 leave a
-/// frame over, which the first gets.
+/// 1,000 frames, 60 for the kernel and 40 shared: three quotas of 300, whoever is present and whatever is idle. Of 1,001, one
+/// unit gets the remaining frame.
 #[test]
 fn quota_divides_what_the_common_parts_leave() {
     let (contract, _) = equals(3, Scheme::Quota);
-    let units = seen(60, 40, &[facts(300, true), facts(10, false), Facts::default()]);
-    let (_, first) = looks(20, State::default(), &contract, 1_000, &units);
+    let units = all_facts(60, 40, &[facts(300, true), facts(10, false), Facts::default()]);
+    let (_, first) = periods(20, LoanBook::default(), &contract, 1_000, &units);
     assert_eq!(allowed(&first)[2..], [300, 300, 300]);
     assert!(
         first[2..].iter().all(|a| a.because == Because::Scheme(Scheme::Quota) && a.borrowed + a.lent == 0)
     );
-    let (_, second) = look(State::default(), &contract, 1_001, &units);
+    let (_, second) = period(LoanBook::default(), &contract, 1_001, &units);
     assert_eq!(allowed(&second)[2..], [300, 300, 301]);
 }
 
 #[test]
-fn smp_restricts_nobody() {
+fn smp_restricts_no_unit() {
     let (contract, _) = equals(2, Scheme::Smp);
-    let (_, all) =
-        look(State::default(), &contract, 1_000, &seen(60, 40, &[facts(900, true), facts(0, true)]));
+    let (_, all) = period(
+        LoanBook::default(),
+        &contract,
+        1_000,
+        &all_facts(60, 40, &[facts(900, true), facts(0, true)]),
+    );
     assert_eq!(allowed(&all), [1_000; 4]);
 }
 
-/// 1,000 frames, reserve 8 % = 80, two units of 500. b is short with its 500, a uses 300. a is calm after 5 looks: the
-/// excess is 200 - 80 = 120, and each look lends at most 1000/16 = 62 of it: 62, then 120, and there it stays.
+/// 1,000 frames, reserve 8 % = 80, two units of 500. b is short with its 500, a uses 300. a is calm after 5 samples: the
+/// excess is 200 - 80 = 120, and each sample lends at most 1000/16 = 62 of it: 62, then 120, where it stays.
 #[test]
 fn idle_less_the_reserve_is_lent_in_bounded_steps() {
     let (contract, _) = equals(2, Scheme::Isolate);
-    let at = |b| seen(0, 0, &[facts(300, false), facts(b, true)]);
-    let (state, before) = looks(4, State::default(), &contract, 1_000, &at(500));
+    let at = |b| all_facts(0, 0, &[facts(300, false), facts(b, true)]);
+    let (state, before) = periods(4, LoanBook::default(), &contract, 1_000, &at(500));
     assert_eq!(allowed(&before)[2..], [500, 500]);
     assert_eq!(before[3].because, Because::NothingIdle);
-    let (state, first) = look(state, &contract, 1_000, &at(500));
+    let (state, first) = period(state, &contract, 1_000, &at(500));
     assert_eq!(allowed(&first)[2..], [438, 562]);
     assert_eq!((first[2].because, first[3].because), (Because::Lends, Because::Borrows));
-    let (state, second) = look(state, &contract, 1_000, &at(562));
+    let (state, second) = period(state, &contract, 1_000, &at(562));
     assert_eq!(allowed(&second)[2..], [380, 620]);
-    let (_, last) = looks(100, state, &contract, 1_000, &at(620));
+    let (_, last) = periods(100, state, &contract, 1_000, &at(620));
     assert_eq!(allowed(&last)[2..], [380, 620]);
 }
 
-/// The same machine: a has lent 120, uses its 380, and is short: at the next look, be it between periods, it has its 500
+/// The same machine: a has lent 120, uses its 380, and is short. At the next sample, even between periods, it has its 500
 /// again and b is down to 500.
 #[test]
-fn a_lender_that_is_short_has_its_entitlement_at_the_next_look() {
+fn a_lender_that_is_short_has_its_entitlement_at_the_next_sample() {
     let (contract, _) = equals(2, Scheme::Isolate);
-    let units = seen(0, 0, &[facts(300, false), facts(620, true)]);
-    let (state, _) = looks(20, State::default(), &contract, 1_000, &units);
-    let units = seen(0, 0, &[facts(380, true), facts(620, false)]);
-    let (_, back) = step(state, &contract, 1_000, &units, Look::CallBack);
+    let units = all_facts(0, 0, &[facts(300, false), facts(620, true)]);
+    let (state, _) = periods(20, LoanBook::default(), &contract, 1_000, &units);
+    let units = all_facts(0, 0, &[facts(380, true), facts(620, false)]);
+    let (_, back) = step(state, &contract, 1_000, &units, Trigger::CallBack);
     assert_eq!(allowed(&back)[2..], [500, 500]);
     assert_eq!(back[2].because, Because::CalledBack { frames: 120 });
     assert_eq!(back[3].because, Because::GaveBack { frames: 120 });
 }
 
-/// b was short before a look between two periods, and waits for a frame since: at the period's end its loan grows all the
-/// same, by 62, and does so once.
+/// b was short at a sample between two periods, and has waited for a frame since: at the period's end its loan still grows, by
+/// 62, and only once.
 #[test]
-fn shortness_between_two_periods_counts_at_the_next() {
+fn shortness_between_two_periods_counts_at_the_periods_end() {
     let (contract, _) = equals(2, Scheme::Isolate);
-    let at = |short| seen(0, 0, &[facts(300, false), facts(500, short)]);
-    let (state, _) = looks(10, State::default(), &contract, 1_000, &at(false));
+    let at = |short| all_facts(0, 0, &[facts(300, false), facts(500, short)]);
+    let (state, _) = periods(10, LoanBook::default(), &contract, 1_000, &at(false));
     let units = at(true);
-    let (state, between) = step(state, &contract, 1_000, &units, Look::CallBack);
+    let (state, between) = step(state, &contract, 1_000, &units, Trigger::CallBack);
     assert_eq!(allowed(&between)[2..], [500, 500]);
-    let (state, period) = look(state, &contract, 1_000, &at(false));
-    assert_eq!(allowed(&period)[2..], [438, 562]);
+    let (state, at_end) = period(state, &contract, 1_000, &at(false));
+    assert_eq!(allowed(&at_end)[2..], [438, 562]);
     // Not short since, and not using it: it gives the loan back.
-    let (_, after) = look(state, &contract, 1_000, &at(false));
+    let (_, after) = period(state, &contract, 1_000, &at(false));
     assert_eq!(allowed(&after)[2..], [500, 500]);
 }
 
-/// a has all its 500 frames in use, 300 of them cold: less the reserve of 8 %, 220 of 1,000 are lent, and 280 of 1,500 where
-/// c does not use 100 of its own: those go first, and a lends the other 180.
+/// a uses all its 500 frames, 300 of them cold: less the reserve of 8 %, 220 of 1,000 are lent. Of 1,500 frames 280 are lent
+/// if c leaves 100 unused: those go first, and a lends the other 180.
 #[test]
 fn cold_frames_are_lent_after_unused_ones() {
     let (contract, _) = equals(2, Scheme::Isolate);
     let cold = Facts { cold: 300, ..facts(500, false) };
-    let (_, all) = looks(20, State::default(), &contract, 1_000, &seen(0, 0, &[cold, facts(720, true)]));
+    let (_, all) =
+        periods(20, LoanBook::default(), &contract, 1_000, &all_facts(0, 0, &[cold, facts(720, true)]));
     assert_eq!(allowed(&all)[2..], [280, 720]);
     let (contract, _) = equals(3, Scheme::Isolate);
-    let units = seen(0, 0, &[cold, facts(720, true), facts(400, false)]);
-    let (_, all) = looks(30, State::default(), &contract, 1_500, &units);
+    let units = all_facts(0, 0, &[cold, facts(720, true), facts(400, false)]);
+    let (_, all) = periods(30, LoanBook::default(), &contract, 1_500, &units);
     assert_eq!(
         all[2..].iter().map(|a| (a.lent, a.borrowed)).collect::<Vec<_>>(),
         [(180, 0), (0, 280), (100, 0)]
     );
 }
 
-/// a has its 500 frames in use and three more, which are as cold as 300 of the former: it gives up the three, and lends of the
-/// 300 what the reserve leaves. Where only 200 of 800 are cold, or nobody is short, it keeps what it borrows.
+/// a uses its 500 frames and three more, and 303 are cold: it gives up the three, and lends of the other 300 what the reserve
+/// leaves. If only 200 of 800 are cold, or no unit is short, it keeps what it borrows.
 #[test]
-fn who_is_beyond_its_own_gives_up_what_is_cold_before_it_lends() {
+fn a_unit_gives_up_cold_frames_beyond_its_entitlement_before_it_lends() {
     let (contract, _) = equals(2, Scheme::Isolate);
     let after = |used: u64, cold: u64, short: bool| {
         let owner = Facts { cold, ..facts(used, false) };
-        let units = seen(0, 0, &[owner, facts(if short { 500 } else { 100 }, short)]);
-        let (_, all) = looks(20, State::default(), &contract, 1_000, &units);
+        let units = all_facts(0, 0, &[owner, facts(if short { 500 } else { 100 }, short)]);
+        let (_, all) = periods(20, LoanBook::default(), &contract, 1_000, &units);
         assert!(all.iter().all(|a| a.lent == 0 || a.borrowed == 0), "{all:?}");
         (all[2].lent, all[2].borrowed)
     };
@@ -363,85 +376,89 @@ fn who_is_beyond_its_own_gives_up_what_is_cold_before_it_lends() {
     assert_eq!(after(800, 200, false), (0, 300));
 }
 
-/// Of three with 500 each, one borrows 100 and has 400 cold: that goes back, and then it lends as who never borrowed.
+/// Of three units with 500 each, one borrows 100 and has 400 cold. Once another unit is short, that loan goes back, and then
+/// the unit lends.
 #[test]
 fn a_cold_loan_is_given_back() {
     let (contract, _) = equals(3, Scheme::Isolate);
-    let units =
-        |short| seen(0, 0, &[Facts { cold: 400, ..facts(600, false) }, facts(500, short), facts(300, false)]);
-    let (state, all) = looks(20, State::default(), &contract, 1_500, &units(false));
+    let units = |short| {
+        all_facts(0, 0, &[Facts { cold: 400, ..facts(600, false) }, facts(500, short), facts(300, false)])
+    };
+    let (state, all) = periods(20, LoanBook::default(), &contract, 1_500, &units(false));
     assert_eq!([all[2].borrowed, all[4].lent], [80, 80]);
-    let (_, all) = looks(20, state, &contract, 1_500, &units(true));
+    let (_, all) = periods(20, state, &contract, 1_500, &units(true));
     assert_eq!(
         all[2..].iter().map(|a| (a.lent, a.borrowed)).collect::<Vec<_>>(),
         [(180, 0), (0, 380), (200, 0)]
     );
 }
 
-/// Who is short is lent 62 of 1,000; between two periods it keeps them, used or not, unless their owner wants them or they could
-/// not be called back; at the period's end it gives back what it did not use.
+/// A unit that is short is lent 62 of 1,000. Between two periods it keeps them, used or not, unless their owner is short or
+/// they could not be called back in time. At the period's end it gives back what it did not use.
 #[test]
-fn who_was_just_lent_something_is_given_a_period_to_use_it() {
+fn a_new_loan_is_kept_for_a_period() {
     let (contract, _) = equals(2, Scheme::Isolate);
-    let units = |owner, borrower| seen(0, 0, &[owner, borrower]);
+    let units = |owner, borrower| all_facts(0, 0, &[owner, borrower]);
     let rests = facts(100, false);
-    let (state, _) = looks(CALM_LOOKS, State::default(), &contract, 1_000, &units(rests, facts(500, false)));
-    let (state, all) = look(state, &contract, 1_000, &units(rests, facts(500, true)));
+    let (state, _) =
+        periods(CALM_SAMPLES, LoanBook::default(), &contract, 1_000, &units(rests, facts(500, false)));
+    let (state, all) = period(state, &contract, 1_000, &units(rests, facts(500, true)));
     assert_eq!(allowed(&all)[2..], [438, 562]);
-    let after = |owner, borrower, look| {
+    let after = |owner, borrower, trigger| {
         let units = units(owner, borrower);
-        allowed(&step(state.clone(), &contract, 1_000, &units, look).1)[3]
+        allowed(&step(state.clone(), &contract, 1_000, &units, trigger).1)[3]
     };
-    assert_eq!(after(rests, facts(500, false), Look::CallBack), 562);
-    assert_eq!(after(facts(438, true), facts(500, false), Look::CallBack), 500);
+    assert_eq!(after(rests, facts(500, false), Trigger::CallBack), 562);
+    assert_eq!(after(facts(438, true), facts(500, false), Trigger::CallBack), 500);
     assert_eq!(
-        after(rests, Facts { callable: Some(within_any(20)), ..facts(500, false) }, Look::CallBack),
+        after(rests, Facts { callable: Some(within_any(20)), ..facts(500, false) }, Trigger::CallBack),
         520
     );
-    assert_eq!(after(rests, facts(510, false), Look::Period), 510);
+    assert_eq!(after(rests, facts(510, false), Trigger::Period), 510);
 }
 
-/// Of 500 idle frames, less 80, a borrower has 420; if only 100 could be called back in time, it has 100, and gives the rest
-/// back as soon as that is known, by 62 at a look.
+/// Of 500 idle frames less 80, a borrower has 420. If only 100 could be called back in time, it gets 100, and gives back the
+/// rest as soon as that is known, by 62 at a sample.
 #[test]
 fn a_loan_is_no_larger_than_can_be_called_back() {
     let (contract, _) = equals(2, Scheme::Isolate);
     let at = |b, callable: Option<u64>| {
         let callable = callable.map(within_any);
-        seen(0, 0, &[facts(0, false), Facts { callable, ..facts(b, true) }])
+        all_facts(0, 0, &[facts(0, false), Facts { callable, ..facts(b, true) }])
     };
-    let (state, all) = looks(20, State::default(), &contract, 1_000, &at(500, None));
+    let (state, all) = periods(20, LoanBook::default(), &contract, 1_000, &at(500, None));
     assert_eq!(all[3].borrowed, 420);
-    let (state, all) = look(state, &contract, 1_000, &at(920, Some(100)));
+    let (state, all) = period(state, &contract, 1_000, &at(920, Some(100)));
     assert_eq!(all[3].borrowed, 358);
-    let (_, all) = looks(20, state, &contract, 1_000, &at(600, Some(100)));
+    let (_, all) = periods(20, state, &contract, 1_000, &at(600, Some(100)));
     assert_eq!((all[3].borrowed, all[2].lent), (100, 100));
-    let (_, all) = looks(20, State::default(), &contract, 1_000, &at(500, Some(100)));
+    let (_, all) = periods(20, LoanBook::default(), &contract, 1_000, &at(500, Some(100)));
     assert_eq!(all[3].borrowed, 100);
 }
 
 /// Four units of 250, no reserve: d lends 200. a has all of it, then b and c become short too: 200/3 is 67, 67 and 66, and
 /// a gives up one step of 1000/16 = 62 after the other until it is down to 67.
 #[test]
-fn borrowers_are_levelled() {
+fn borrowers_converge_to_equal_loans() {
     let (mut contract, _) = equals(4, Scheme::Isolate);
     contract.machine.reserve = Amount::Part(0);
-    let units =
-        |a, b, c| seen(0, 0, &[facts(a, true), facts(b, b >= 250), facts(c, c >= 250), facts(50, false)]);
-    // While b and c are not short, they have lent too: 250 - 200 each.
-    let (state, first) = looks(30, State::default(), &contract, 1_000, &units(550, 200, 200));
+    let units = |a, b, c| {
+        all_facts(0, 0, &[facts(a, true), facts(b, b >= 250), facts(c, c >= 250), facts(50, false)])
+    };
+    // While b and c are not short, they lend too: 250 - 200 each.
+    let (state, first) = periods(30, LoanBook::default(), &contract, 1_000, &units(550, 200, 200));
     assert_eq!(allowed(&first)[2], 550);
     // Called back at once: 100 frames of b and c. d's 200 stay lent.
-    let (state, second) = look(state, &contract, 1_000, &units(550, 250, 250));
+    let (state, second) = period(state, &contract, 1_000, &units(550, 250, 250));
     assert_eq!(allowed(&second)[2..], [450, 250, 250, 50]);
-    let (state, third) = look(state, &contract, 1_000, &units(450, 250, 250));
+    let (state, third) = period(state, &contract, 1_000, &units(450, 250, 250));
     assert_eq!(allowed(&third)[2..], [450 - 124, 312, 312, 50]);
-    let (_, last) = looks(20, state, &contract, 1_000, &units(326, 312, 312));
+    let (_, last) = periods(20, state, &contract, 1_000, &units(326, 312, 312));
     assert_eq!(allowed(&last)[2..], [317, 317, 316, 50]);
 }
 
-/// Of frames of 4,096 bytes, b is limited to 600 and a part of one: beyond its 499 it gets 101. The 4,097 bytes that a
-/// reserves are two frames, of which the others divide the rest alike; a reserve of 4,097 bytes is two frames too.
+/// In frames of 4,096 bytes, b is limited to 600 and a fraction: beyond its 499 it gets 101. The 4,097 bytes that a reserves
+/// are two frames; the rest is divided equally. The machine's reserve is rounded up as well.
 #[test]
 fn limits_bound_loans_in_frames() {
     let (mut contract, ids) = equals(2, Scheme::Isolate);
@@ -454,10 +471,9 @@ fn limits_bound_loans_in_frames() {
     }
     let mut lent = |reserve: Amount| {
         contract.machine.reserve = reserve;
-        let units = seen(0, 0, &[facts(100, false), facts(600, true)]);
-        let last = (0..30).fold((State::default(), Vec::new()), |(state, _), _| {
-            let (look, units, contract) = (Look::Period, &units[..], &contract);
-            step_of(state, contract, &rights, (1_000, 4_096), units, look)
+        let units = all_facts(0, 0, &[facts(100, false), facts(600, true)]);
+        let last = (0..30).fold((LoanBook::default(), Vec::new()), |(state, _), _| {
+            step_with(state, &contract, &rights, (1_000, 4_096), &units, Trigger::Period)
         });
         (allowed(&last.1)[3], last.1[3].entitled)
     };
@@ -466,17 +482,17 @@ fn limits_bound_loans_in_frames() {
     assert_eq!(lent(Amount::Absolute(399 * 4096 + 1)), (500, 499));
 }
 
-/// a's job has ended and left 400 frames of page cache. b alone is entitled to everything then, but as long as it is not
-/// short a's pages may stay.
+/// a's job has ended and left 400 frames of page cache. b alone is then entitled to everything, but while it is not short a's
+/// pages may stay.
 #[test]
-fn what_an_absent_unit_left_stays_until_somebody_is_short() {
+fn page_cache_of_an_absent_unit_stays_until_another_unit_is_short() {
     let (contract, _) = equals(2, Scheme::Isolate);
-    let both = seen(0, 0, &[facts(400, false), facts(300, false)]);
-    let (state, _) = looks(10, State::default(), &contract, 1_000, &both);
-    let left = |b, short| seen(0, 0, &[Facts { used: 400, ..Facts::default() }, facts(b, short)]);
-    let (state, calm) = looks(10, state, &contract, 1_000, &left(300, false));
+    let both = all_facts(0, 0, &[facts(400, false), facts(300, false)]);
+    let (state, _) = periods(10, LoanBook::default(), &contract, 1_000, &both);
+    let left = |b, short| all_facts(0, 0, &[Facts { used: 400, ..Facts::default() }, facts(b, short)]);
+    let (state, calm) = periods(10, state, &contract, 1_000, &left(300, false));
     assert_eq!(allowed(&calm)[2..], [400, 600]);
-    let (_, pressed) = look(state, &contract, 1_000, &left(600, true));
+    let (_, pressed) = period(state, &contract, 1_000, &left(600, true));
     assert_eq!(allowed(&pressed)[2..], [0, 1_000]);
 }
 
@@ -529,13 +545,13 @@ fn sum(allowances: &[Allowance]) -> u64 {
     allowances[2..].iter().map(|allowance| allowance.allowed).sum()
 }
 
-/// Units that want so many frames, no more and no less, and use what they may.
+/// The facts of units that want exactly these numbers of frames, and use what they may.
 fn demand(wanted: &[u64], allowances: &[Allowance], present: &[bool]) -> Vec<Facts> {
     let used = |(i, wanted): (usize, &u64)| {
         let used = (*wanted).min(allowances[i + 2].allowed);
         Facts { present: present[i], used, short: present[i] && *wanted > used, ..Facts::default() }
     };
-    seen(30, 20, &wanted.iter().enumerate().map(used).collect::<Vec<_>>())
+    all_facts(30, 20, &wanted.iter().enumerate().map(used).collect::<Vec<_>>())
 }
 
 proptest! {
@@ -545,18 +561,18 @@ proptest! {
         history in proptest::collection::vec((any_facts(), any::<bool>(), 1u32..9), 1..20),
     ) {
         let frames = 2_000;
-        let mut state = State::default();
-        // Each state of affairs lasts for some looks, so that units become calm, and lend.
+        let mut state = LoanBook::default();
+        // Each set of facts lasts for some samples, so that units become calm, and lend.
         let lasting = history.iter().flat_map(|(units, periodic, n)| {
-            (0..*n).map(move |i| (units, if *periodic || i + 1 < *n { Look::Period } else { Look::CallBack }))
+            (0..*n).map(move |i| (units, if *periodic || i + 1 < *n { Trigger::Period } else { Trigger::CallBack }))
         });
-        for (units, look) in lasting {
+        for (units, trigger) in lasting {
             let before = state.allowed.clone();
-            let (next, all) = step(state, &contract, frames, units, look);
+            let (next, all) = step(state, &contract, frames, units, trigger);
             state = next;
             prop_assert!(sum(&all) + units[0].used + units[1].used <= frames);
-            let of = |part: fn(&Allowance) -> u64| all.iter().map(part).sum::<u64>();
-            prop_assert!(of(|a| a.lent) <= of(|a| a.borrowed), "what is lent has a borrower");
+            let total = |figure: fn(&Allowance) -> u64| all.iter().map(figure).sum::<u64>();
+            prop_assert!(total(|a| a.lent) <= total(|a| a.borrowed), "all that is lent has a borrower");
             for id in contract.held() {
                 let (a, facts) = (all[id.index()], units[id.index()]);
                 prop_assert_eq!(a.allowed, a.entitled - a.lent + a.borrowed);
@@ -571,8 +587,8 @@ proptest! {
                 if !contract.unit(id).lend.memory.allows() {
                     prop_assert!(a.allowed >= a.entitled);
                 }
-                let asked = &contract;
-                let inside = |unit: UnitId| asked.held().filter(move |sub| is_within(asked, *sub, unit));
+                let contract = &contract;
+                let inside = |unit: UnitId| contract.held().filter(move |sub| is_within(contract, *sub, unit));
                 let around = match contract.unit(id).parent {
                     Some(parent) => inside(parent).map(|sub| all[sub.index()].entitled).sum(),
                     None => frames - units[0].used - units[1].used,
@@ -582,21 +598,21 @@ proptest! {
                 if let Some(Amount::Absolute(limit)) = contract.unit(id).limit.memory {
                     let within: u64 = contract
                         .held()
-                        .filter(|sub| is_within(&contract, *sub, id))
+                        .filter(|sub| is_within(contract, *sub, id))
                         .map(|sub| all[sub.index()].allowed)
                         .sum();
                     prop_assert!(within <= limit, "{} of {}", within, limit);
                 }
-                if let (Look::CallBack, Some(before)) = (look, before.get(id.index())) {
+                if let (Trigger::CallBack, Some(before)) = (trigger, before.get(id.index())) {
                     prop_assert!(a.allowed <= (*before).max(a.entitled));
                 }
             }
         }
     }
 
-    /// Amounts that are more than there is are a yes.
+    /// A permission for an amount that exceeds the machine is an unlimited permission.
     #[test]
-    fn boundless_amounts_change_nothing(
+    fn huge_amounts_are_unlimited_permissions(
         contract in contracts(),
         history in proptest::collection::vec((any_facts(), any::<bool>(), 1u32..9), 1..20),
         huge in prop_oneof![Just(Amount::Absolute(u64::MAX)), Just(Amount::Absolute(2_000)), Just(Amount::Part(MILLIONTH))],
@@ -607,7 +623,7 @@ proptest! {
                 for permission in [&mut unit.lend.memory, &mut unit.borrow.memory] {
                     *permission = if permission.allows() { yes } else { Permission::No };
                 }
-                // What a unit around one is entitled to may be less than what is lent from outside.
+                // A parent's entitlement may be less than what is lent from outside.
                 if huge == Amount::Part(MILLIONTH) && unit.parent.is_some() {
                     unit.borrow.memory = Permission::Yes;
                 }
@@ -615,22 +631,22 @@ proptest! {
             contract
         };
         let both = [with(Permission::Yes), with(Permission::AtMost(huge))];
-        let mut states = [State::default(), State::default()];
+        let mut states = [LoanBook::default(), LoanBook::default()];
         for (units, periodic, n) in &history {
             for i in 0..*n {
-                let look = if *periodic || i + 1 < *n { Look::Period } else { Look::CallBack };
-                let mut made = Vec::new();
+                let trigger = if *periodic || i + 1 < *n { Trigger::Period } else { Trigger::CallBack };
+                let mut results = Vec::new();
                 for (contract, state) in both.iter().zip(&mut states) {
-                    let (next, all) = step(core::mem::take(state), contract, 2_000, units, look);
+                    let (next, all) = step(core::mem::take(state), contract, 2_000, units, trigger);
                     *state = next;
-                    made.push(all);
+                    results.push(all);
                 }
-                prop_assert_eq!(&made[0], &made[1]);
+                prop_assert_eq!(&results[0], &results[1]);
             }
         }
     }
 
-    /// As soon as no time grows any more: until then, lenders take each other's place.
+    /// Call-back times are constant here. While they grow, lenders replace each other.
     #[test]
     fn constant_demands_come_to_rest(
         mut contract in contracts(),
@@ -639,23 +655,23 @@ proptest! {
         start in any_facts(),
     ) {
         contract.machine.call_back_memory_grows = Growth::default();
-        let (mut state, mut all) = looks(7, State::default(), &contract, 2_000, &start);
+        let (mut state, mut all) = periods(7, LoanBook::default(), &contract, 2_000, &start);
         let n = contract.units.len() - 2;
         let mut settled = Vec::new();
         for i in 0..120 {
             let units = demand(&wanted[..n], &all, &present);
-            (state, all) = look(state, &contract, 2_000, &units);
+            (state, all) = period(state, &contract, 2_000, &units);
             if i == 60 {
                 settled.clone_from(&all);
             }
             if i > 60 {
-                prop_assert_eq!(allowed(&all), allowed(&settled), "at look {}", i);
+                prop_assert_eq!(allowed(&all), allowed(&settled), "at sample {}", i);
             }
         }
     }
 
-    /// Borrowers that are called on at once share the time: what all have on loan comes back within it, at rest, and no loan
-    /// grows while that is not so.
+    /// Borrowers that are called on at once share the time. At rest, all loans would come back within it; until then no loan
+    /// grows.
     #[test]
     fn all_that_is_lent_comes_back_in_time(
         contract in contracts(),
@@ -664,20 +680,20 @@ proptest! {
         start in any_facts(),
     ) {
         let n = contract.units.len() - 2;
-        let (mut state, mut all) = looks(7, State::default(), &contract, 2_000, &start);
+        let (mut state, mut all) = periods(7, LoanBook::default(), &contract, 2_000, &start);
         let (mut before, mut millionths) = (allowed(&all), 0);
         for _ in 0..60 {
             let mut units = demand(&wanted[..n], &all, &[true; 6]);
             units[2..].iter_mut().zip(&callable).for_each(|(unit, callable)| unit.callable = callable.map(within_any));
-            (state, all) = look(state, &contract, 2_000, &units);
+            (state, all) = period(state, &contract, 2_000, &units);
             let loans = all[2..].iter().zip(&callable).filter(|(a, _)| a.borrowed > 0);
-            // A loan where nothing could be called back takes all the time, and more.
+            // A loan of which nothing could be called back takes more than all the time.
             let part = |(a, callable): (&Allowance, &Option<u64>)| {
                 callable.map_or(0, |all| (a.borrowed * 1_000_000).checked_div(all).unwrap_or(2_000_000))
             };
             millionths = loans.map(part).sum::<u64>();
             for ((a, before), callable) in all[2..].iter().zip(&before[2..]).zip(&callable) {
-                // What is there at once takes no time.
+                // Frames that come back at once take no time.
                 let grew = callable.is_some() && a.allowed > a.entitled.max(*before);
                 prop_assert!(millionths <= 1_000_000 || !grew, "{} millionths", millionths);
             }
@@ -686,7 +702,7 @@ proptest! {
         prop_assert!(millionths <= 1_000_000, "{} millionths", millionths);
     }
 
-    /// What a unit may have, at rest, that wants more than there is, whatever others want: to within a frame per unit and level.
+    /// At rest, a unit that wants more than there is gets no less with more tickets, to within a frame per unit and level.
     #[test]
     fn more_tickets_are_never_less(
         contract in contracts(),
@@ -696,18 +712,18 @@ proptest! {
         let n = contract.units.len() - 2;
         let others = lender[..n - 1].iter().map(|lends| if *lends { 20 } else { 3_000 });
         let wanted: Vec<u64> = core::iter::once(3_000).chain(others).collect();
-        let rest = |contract: &Contract| {
-            let (mut state, mut all) = looks(1, State::default(), contract, 2_000, &seen(30, 20, &[]));
+        let at_rest = |contract: &Contract| {
+            let (mut state, mut all) = periods(1, LoanBook::default(), contract, 2_000, &all_facts(30, 20, &[]));
             for _ in 0..60 {
                 let units = demand(&wanted, &all, &[true; 6]);
-                (state, all) = look(state, contract, 2_000, &units);
+                (state, all) = period(state, contract, 2_000, &units);
             }
             all[2].allowed
         };
         let mut raised = contract.clone();
         raised.units[2].tickets.memory += more;
-        // Others' limits make what a share is worth depend on more than tickets.
-        let free = |contract: &Contract| {
+        // With limits or without permission to lend, shares depend on more than tickets.
+        let without_limits = |contract: &Contract| {
             let mut contract = contract.clone();
             contract.units.iter_mut().for_each(|unit| {
                 unit.limit.memory = None;
@@ -716,6 +732,6 @@ proptest! {
             });
             contract
         };
-        prop_assert!(rest(&free(&raised)) + 2 * n as u64 >= rest(&free(&contract)));
+        prop_assert!(at_rest(&without_limits(&raised)) + 2 * n as u64 >= at_rest(&without_limits(&contract)));
     }
 }

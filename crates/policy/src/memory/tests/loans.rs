@@ -1,30 +1,30 @@
 use super::*;
 
-/// Of 1,920 MiB, u0 uses 60 of its 960; u1 thrashes with clean files. Less the reserve of 8 % of 2,048 there are 736 to lend,
-/// 120 at a look. Then u0 wants more: it has its own at once, and u1 owes.
+/// Of 1,920 MiB, u0 uses 60 of its 960; u1 thrashes with clean file pages. Less the reserve of 8 % of 2,048, 736 may be lent,
+/// 120 at a sample. Then u0 is short: it has its entitlement at once, and u1 owes.
 #[test]
 fn a_loan_grows_and_is_called_back_at_once() {
     let (contract, units) = equals(2);
     let mut world = World::new(contract);
-    world.of(units[0]).used = 60 * MIB;
+    world.memory(units[0]).used = 60 * MIB;
     world.thrash(units[1], 960);
     world.took(units[1], 64, 16);
     let mut shares = Vec::new();
     for _ in 0..20 {
         let allowed = shares.get(3).map_or(960, |share: &Share| share.allowed / MIB);
         world.thrash(units[1], allowed);
-        shares = world.looks(1);
+        shares = world.samples(1);
     }
-    // What u0 uses is taken a little higher than it is.
+    // u0's use counts as a little more than it is.
     let (lent, borrowed) = (shares[2].lent / MIB, shares[3].borrowed / MIB);
     assert!(lent == borrowed && (728..=736).contains(&lent), "{lent} and {borrowed}");
-    let (_, plan) = world.look(250);
+    let (_, plan) = world.sample(250);
     assert_eq!(plan.map(|plan| plan.watch), Some(vec![units[0]]));
 
     let all = shares[2].allowed;
-    let memory = world.of(units[0]);
+    let memory = world.memory(units[0]);
     (memory.used, memory.anonymous, memory.refused) = (all, all, 1);
-    let (steps, plan) = world.look(10);
+    let (steps, plan) = world.sample(10);
     assert_eq!((bound(&steps, units[0]), bound(&steps, units[1])), (Some(960), Some(960)));
     let reclaim = steps.iter().find(|step| matches!(step.action, MemoryOrder::Reclaim { .. }));
     let owed = lent - 8;
@@ -33,67 +33,67 @@ fn a_loan_grows_and_is_called_back_at_once() {
             if *unit == units[1] && *bytes >= owed * MIB),
         "{steps:?}"
     );
-    // It is looked at soon whether that is there.
-    assert!(plan.is_some_and(|plan| plan.next == world.now + DEBT_LOOK_NS && plan.units[3].called_back));
-    // It is told again if it has not given up all after a while, not at every look.
+    // The next sample comes soon, to see whether that was reclaimed.
+    assert!(plan.is_some_and(|plan| plan.next == world.now + DEBT_SAMPLE_NS && plan.units[3].called_back));
+    // The order is repeated after a while if the unit still owes, not at every sample.
     let reclaims = |steps: &[Step<MemoryOrder>]| {
         steps.iter().filter(|s| matches!(s.action, MemoryOrder::Reclaim { .. })).count()
     };
-    let (steps, plan) = world.look(20);
-    assert_eq!((reclaims(&steps), plan.map(|plan| plan.next)), (0, Some(world.now + DEBT_LOOK_NS)));
-    assert_eq!(reclaims(&world.look(240).0), 1);
-    world.of(units[1]).used = 960 * MIB;
-    let (steps, plan) = world.look(20);
+    let (steps, plan) = world.sample(20);
+    assert_eq!((reclaims(&steps), plan.map(|plan| plan.next)), (0, Some(world.now + DEBT_SAMPLE_NS)));
+    assert_eq!(reclaims(&world.sample(240).0), 1);
+    world.memory(units[1]).used = 960 * MIB;
+    let (steps, plan) = world.sample(20);
     assert!(!steps.iter().any(|step| matches!(step.action, MemoryOrder::Reclaim { .. })), "{steps:?}");
     assert!(plan.is_some_and(|plan| !plan.units[3].called_back));
 }
 
-/// Without swap, nobody is lent memory for what only swap could take back; with it, as much as can be written in time.
+/// Without swap, nothing is lent against anonymous pages; with swap, as much as can be written in time.
 #[test]
-fn what_could_not_be_called_back_in_time_is_not_lent() {
+fn memory_that_could_not_be_called_back_in_time_is_not_lent() {
     for (swap, at_most) in [(0, 0), (4_096, 32)] {
         let (contract, units) = equals(2);
         let mut world = World::new(contract);
         world.facts.swap_free = swap * MIB;
         for _ in 0..20 {
             world.thrash(units[1], 960);
-            let memory = world.of(units[1]);
+            let memory = world.memory(units[1]);
             memory.anonymous = memory.used;
-            let shares = world.looks(1);
+            let shares = world.samples(1);
             assert!(shares[3].borrowed <= at_most * MIB, "{shares:?}");
         }
         assert_eq!(world.share(UnitId(3)).borrowed > 0, swap > 0);
     }
 }
 
-/// u0 has all its 960 MiB in use, and 500 of them cold: they are lent. It misses them, and is not believed to be cold for a
+/// u0 uses all its 960 MiB, and 500 of them are cold: they are lent. It misses them, so its cold pages count as warm for a
 /// while.
 #[test]
-fn who_misses_what_was_cold_is_not_believed_for_a_while() {
+fn cold_pages_that_were_missed_count_as_warm_for_a_while() {
     let (contract, units) = equals(2);
     let mut world = World::new(contract);
-    (world.of(units[0]).used, world.of(units[0]).cold) = (960 * MIB, 500 * MIB);
+    (world.memory(units[0]).used, world.memory(units[0]).cold) = (960 * MIB, 500 * MIB);
     world.took(units[1], 64, 16);
     let lent = |world: &mut World| {
         let allowed = world.share(UnitId(3)).allowed.max(960 * MIB) / MIB;
         world.thrash(units[1], allowed);
-        world.looks(1)[2].lent / MIB
+        world.samples(1)[2].lent / MIB
     };
     let most = (0..20).map(|_| lent(&mut world)).last();
     assert!(most.is_some_and(|most| (320..=337).contains(&most)), "{most:?}");
     world.thrash(units[0], 640);
     assert_eq!(lent(&mut world), 0);
-    (world.of(units[0]).used, world.of(units[0]).cold) = (960 * MIB, 500 * MIB);
+    (world.memory(units[0]).used, world.memory(units[0]).cold) = (960 * MIB, 500 * MIB);
     assert_eq!((0..20).map(|_| lent(&mut world)).max(), Some(0));
     world.now += DOUBT_NS;
     assert!((0..20).any(|_| lent(&mut world) > 0));
 }
 
 #[test]
-fn who_is_short_presses_at_its_bound() {
+fn a_unit_is_short_at_its_bound_and_under_pressure() {
     let at = |used: u64| UnitMemory { used: used * MIB, ..UnitMemory::default() };
     let share = Share { allowed: 960 * MIB, ..Share::default() };
-    let before = Seen { facts: at(960), known: true, share, ..Seen::default() };
+    let before = UnitRecord { facts: at(960), known: true, share, ..UnitRecord::default() };
     let short = |now: UnitMemory| before.is_short(now, 1_000 * MS, 512 << 10);
     assert!(!short(at(960)));
     assert!(short(UnitMemory { refaulted: MIB, ..at(960) }));
@@ -102,10 +102,10 @@ fn who_is_short_presses_at_its_bound() {
             && !short(UnitMemory { stalled_ns: 50 * MS, ..at(960) })
     );
     assert!(short(UnitMemory { anonymous: MIB, ..at(960) }));
-    // Away from it, only if it was held there since the last look.
+    // Away from its bound, only if it was held there since the last sample.
     assert!(!short(UnitMemory { refaulted: MIB, ..at(900) }));
     assert!(short(UnitMemory { refaulted: MIB, refused: 1, ..at(900) }));
-    assert!(!Seen { known: false, ..before }.is_short(
+    assert!(!UnitRecord { known: false, ..before }.is_short(
         UnitMemory { refaulted: MIB, ..at(960) },
         1,
         512 << 10
@@ -115,7 +115,7 @@ fn who_is_short_presses_at_its_bound() {
 #[test]
 fn doubt_lasts_twice_as_long_each_time_until_it_is_forgotten() {
     let share = Share { lent: MIB, ..Share::default() };
-    let mut unit = Seen { share, ..Seen::default() };
+    let mut unit = UnitRecord { share, ..UnitRecord::default() };
     let missed = UnitMemory { refaulted: MIB, ..UnitMemory::default() };
     let mut doubted = |now: Time, short: bool| {
         unit.doubt(now, short, missed, 512 << 10);
@@ -130,20 +130,20 @@ fn doubt_lasts_twice_as_long_each_time_until_it_is_forgotten() {
     assert_eq!(doubted(9 * DOUBT_NS + 2 * DOUBT_NS_MAX, true), DOUBT_NS);
 }
 
-/// A loan begins small: of a second, 208 ms pass until a look and 40 until the last, and three quarters of the rest at 128
-/// MiB/s are 72 MiB. What is taken then, on trial, tells the rate, and the loan follows it: 64 MiB in 320 ms are 112 MiB.
+/// A loan begins small. Of a second, 208 ms pass until a sample and 40 until the last one; three quarters of the rest at 128
+/// MiB/s are 72 MiB. What a trial reclaims shows the rate, and the loan follows: 64 MiB in 320 ms allow 112 MiB.
 #[test]
-fn a_loan_waits_for_its_rate() {
+fn a_loan_grows_when_its_rate_was_measured() {
     let (mut contract, units) = equals(2);
     contract.machine.call_back_memory_grows = Growth::default();
     let mut world = World::new(contract);
-    world.of(units[0]).used = 60 * MIB;
-    let trials = |world: &mut World, looks: u32| {
+    world.memory(units[0]).used = 60 * MIB;
+    let trials = |world: &mut World, samples: u32| {
         let mut trials = Vec::new();
-        for _ in 0..looks {
+        for _ in 0..samples {
             world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
             let allowed = world.share(units[1]).allowed;
-            for step in world.look(250).0 {
+            for step in world.sample(250).0 {
                 if let (MemoryOrder::Allow { unit, bytes: Some(bytes) }, Reason::OnTrial) =
                     (step.action, step.reason)
                 {
@@ -154,7 +154,7 @@ fn a_loan_waits_for_its_rate() {
         }
         trials
     };
-    // Twice, four times as long after: within 22 looks of 250 ms at 0, 0.5, 1.5 and 3.5 s, a look later each.
+    // Each comes twice as long after the last: within 22 samples of 250 ms, at 0, 0.5, 1.5 and 3.5 s, each a sample later.
     assert_eq!(trials(&mut world, 22), [32; 4]);
     let borrowed = world.share(units[1]).borrowed / MIB;
     assert!((71..=72).contains(&borrowed), "{borrowed}");
@@ -162,142 +162,142 @@ fn a_loan_waits_for_its_rate() {
     trials(&mut world, 5);
     let borrowed = world.share(units[1]).borrowed / MIB;
     assert!((111..=113).contains(&borrowed), "{borrowed}");
-    // Who is short no more is left alone, however long ago the last trial was.
+    // A unit that is no longer short is not put on trial, however long ago the last trial was.
     world.now += 100_000 * MS;
-    assert!(world.look(250).0.iter().all(|step| step.reason != Reason::OnTrial));
+    assert!(world.sample(250).0.iter().all(|step| step.reason != Reason::OnTrial));
     world.took(units[1], 64, 3_200);
     trials(&mut world, 5);
     let borrowed = world.share(units[1]).borrowed / MIB;
-    assert!((61..=63).contains(&borrowed), "a slower machine: {borrowed}");
+    assert!((61..=63).contains(&borrowed), "on a slower machine: {borrowed}");
 }
 
 #[test]
-fn who_is_short_is_told_why_it_may_not_use_more() {
-    let told =
+fn a_unit_that_is_short_learns_why_it_may_not_use_more() {
+    let reasons =
         [Because::BorrowsInTime, Because::Borrows, Because::BorrowsFirst, Because::Limit, Because::Entitled];
     let (nothing, limit) = (Some(NoMore::NothingIdle), Some(NoMore::Limit));
     let in_time = Some(NoMore::InTime);
-    assert_eq!(told.map(|because| no_more(because, true)), [in_time, nothing, nothing, limit, None]);
-    // A loan that grows is no answer yet.
-    assert_eq!(told.map(|because| no_more(because, false)), [in_time, None, None, limit, None]);
+    assert_eq!(reasons.map(|because| no_more(because, true)), [in_time, nothing, nothing, limit, None]);
+    // A loan that may still grow is not final.
+    assert_eq!(reasons.map(|because| no_more(because, false)), [in_time, None, None, limit, None]);
     let (contract, units) = equals(2);
     let mut world = World::new(contract);
-    world.of(units[0]).used = 60 * MIB;
+    world.memory(units[0]).used = 60 * MIB;
     for _ in 0..20 {
         world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
-        world.look(250);
+        world.sample(250);
     }
     assert_eq!((world.share(units[0]).no_more, world.share(units[1]).no_more), (None, in_time));
 }
 
-/// What is lent though it is used is taken from its owner, where that can be ordered; nothing is called back from it.
+/// Cold memory that is lent is reclaimed from its owner, if the backend can do that. For the owner this is no call-back.
 #[test]
-fn what_is_cold_is_taken_to_be_lent() {
+fn lent_cold_memory_is_reclaimed_from_its_owner() {
     for reclaim in [true, false] {
         let (contract, units) = equals(2);
         let mut world = World::new(contract);
         world.means.reclaim = reclaim;
-        (world.of(units[0]).used, world.of(units[0]).cold) = (960 * MIB, 500 * MIB);
+        (world.memory(units[0]).used, world.memory(units[0]).cold) = (960 * MIB, 500 * MIB);
         world.took(units[1], 64, 16);
-        let mut taken = false;
+        let mut reclaimed = false;
         for _ in 0..10 {
             world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
-            taken |= world.look(250).0.iter().any(|step| {
+            reclaimed |= world.sample(250).0.iter().any(|step| {
                 matches!(step.action, MemoryOrder::Reclaim { unit, .. } if unit == units[0])
                     && matches!(step.reason, Reason::Owes { .. })
             });
             assert!(!world.share(units[0]).called_back);
         }
-        assert!(taken == reclaim && world.share(units[0]).lent > 0);
+        assert!(reclaimed == reclaim && world.share(units[0]).lent > 0);
     }
 }
 
-/// Cold memory in no file is lent as far as swap has room for it, less what it takes there; of two lenders, once.
+/// Cold anonymous memory is lent while it fits into swap, less what it takes there. Swap space counts once for two lenders.
 #[test]
-fn what_only_swap_could_take_is_lent_as_far_as_it_has_room() {
+fn cold_anonymous_memory_is_lent_while_swap_has_room() {
     let most = |swap: u64, packed_permille: u64| {
         let (contract, units) = equals(3);
         let mut world = World::new(contract);
         (world.facts.swap_free, world.facts.packed_permille) = (swap * MIB, packed_permille);
         for owner in &units[..2] {
-            let memory = world.of(*owner);
+            let memory = world.memory(*owner);
             (memory.used, memory.anonymous) = (640 * MIB, 640 * MIB);
             (memory.cold, memory.cold_anonymous) = (500 * MIB, 500 * MIB);
         }
         world.took(units[2], 64, 16);
         let shares = (0..30).map(|_| {
             world.thrash(units[2], world.share(units[2]).allowed.max(640 * MIB) / MIB);
-            let shares = world.looks(1);
+            let shares = world.samples(1);
             (shares[2].lent + shares[3].lent) / MIB
         });
         shares.max().unwrap_or_default()
     };
     assert_eq!(most(0, 0), 0);
-    // 300 MiB, less the reserve of 8 % of 2 GiB; 600 MiB of which a quarter stays.
+    // 300 MiB less the reserve of 8 % of 2 GiB; then 600 MiB, of which a quarter stays in memory.
     assert!((134..=137).contains(&most(300, 0)), "{}", most(300, 0));
     assert!((284..=287).contains(&most(600, 250)), "{}", most(600, 250));
 }
 
-/// While a unit owes, nothing is taken on trial from another that borrows all that its rate permits.
+/// While a unit owes, no trial begins with another unit that borrows all that its rate permits.
 #[test]
-fn nothing_is_tried_while_somebody_owes() {
+fn no_trial_begins_while_a_unit_owes() {
     let (mut contract, units) = equals(3);
     contract.machine.call_back_memory_grows = Growth::default();
     let mut world = World::new(contract);
-    world.of(units[0]).used = 60 * MIB;
-    // Both borrow all that their rate permits; the second may use more than that.
+    world.memory(units[0]).used = 60 * MIB;
+    // Both borrow all that their rates permit; the second may use more than it is allowed.
     let press = |world: &mut World, beyond: u64| {
         for (unit, more) in [(units[1], 0), (units[2], beyond)] {
             let allowed = world.share(unit).allowed.max(640 * MIB) / MIB;
             world.thrash(unit, allowed + more);
         }
-        // A trial is due at every look, and reclaim is ordered anew.
+        // A trial is due at every sample, and reclaim is ordered again.
         world.now += 64_000 * MS;
-        let steps = world.look(250).0;
-        let said = |reason: fn(&Reason) -> bool| steps.iter().any(|step| reason(&step.reason));
-        let tried = said(|reason| *reason == Reason::OnTrial);
-        (tried, said(|reason| matches!(reason, Reason::Owes { .. })))
+        let steps = world.sample(250).0;
+        let ordered = |is_reason: fn(&Reason) -> bool| steps.iter().any(|step| is_reason(&step.reason));
+        let tried = ordered(|reason| *reason == Reason::OnTrial);
+        (tried, ordered(|reason| matches!(reason, Reason::Owes { .. })))
     };
-    assert!((0..10).any(|_| press(&mut world, 0).0), "somebody is tried");
-    // Its loan is ended by a limit, while the other's goes on at its rate.
+    assert!((0..10).any(|_| press(&mut world, 0).0), "a trial begins");
+    // A limit ends the second loan, while the first goes on at its rate.
     world.contract.units[units[2].index()].limit.memory = Some(Amount::Absolute(640 * MIB));
     world.contract.units[units[2].index()].borrow.memory = false.into();
-    let seen: Vec<(bool, bool)> = (0..3).map(|_| press(&mut world, 300)).collect();
-    assert_eq!(seen[0], (false, true), "{seen:?}");
+    let outcomes: Vec<(bool, bool)> = (0..3).map(|_| press(&mut world, 300)).collect();
+    assert_eq!(outcomes[0], (false, true), "{outcomes:?}");
     let borrowed = world.share(units[1]).borrowed;
-    assert!(borrowed > 0, "the other could have been tried");
+    assert!(borrowed > 0, "a trial of the other would have been possible");
 }
 
-/// A lender that has room and reads again what was taken from it.
+/// Whether a lender with room that reads `back_mib` back at each sample is doubted then.
 pub(super) fn lender(lent: u64, back_mib: &[u64], every_ms: u64) -> Vec<bool> {
     lender_of(lent * MIB, MIB, back_mib, every_ms)
 }
 
-/// The same; `back` in units of so many bytes.
+/// The same, with `back` in units of `grain` bytes.
 fn lender_of(lent: u64, grain: u64, back: &[u64], every_ms: u64) -> Vec<bool> {
     let share = Share { lent, allowed: 900 * MIB, ..Share::default() };
-    let mut unit = Seen { share, known: true, ..Seen::default() };
+    let mut unit = UnitRecord { share, known: true, ..UnitRecord::default() };
     let mut now = 1_000_000 * MS;
     unit.doubt(now, false, unit.facts, 512 << 10);
-    let looks = back.iter().map(|back| {
+    let doubted = back.iter().map(|back| {
         now += every_ms * MS;
         unit.facts.refaulted += back * grain;
         unit.doubt(now, false, unit.facts, 512 << 10);
         now < unit.doubted_until
     });
-    looks.collect()
+    doubted.collect()
 }
 
-/// 600 MiB are lent: 2 MiB a second would all be back within five minutes, a MiB in two seconds would not. What comes back
-/// in the ten seconds of doubt was taken before; and what comes back slowly from then on is believed.
+/// 600 MiB are lent. At 2 MiB a second all would be read back within five minutes; at a MiB in two seconds it would not. Pages
+/// read back during the ten seconds of doubt were taken before, and do not count.
 #[test]
-fn what_comes_back_was_not_cold() {
+fn pages_that_are_read_back_were_not_cold() {
     assert_eq!(lender(600, &[2, 2, 0], 1_000), [false, true, true]);
     assert_eq!(lender(600, &[1, 0, 1, 0, 1, 0], 1_000), [false; 6]);
     let back: Vec<u64> = [9; 11].into_iter().chain([0; 9]).collect();
     let doubted = lender(600, &back, 1_000);
     assert_eq!(doubted.iter().filter(|doubted| **doubted).count(), 10, "{doubted:?}");
-    // A few pages are nothing, however little is lent; and who lends nothing has not lost it here.
+    // A few pages do not count, however little is lent. A unit that lends nothing did not lose them by lending.
     assert_eq!(lender(0, &[0], 2_000), [false]);
     assert_eq!(lender_of(MIB, 1_000_000, &[1, 0, 1], 2_000), [false; 3]);
     assert_eq!(lender_of(MIB, 1_000_000, &[2, 0, 0], 2_000), [true; 3]);
@@ -305,26 +305,26 @@ fn what_comes_back_was_not_cold() {
 }
 
 #[test]
-fn a_reload_knows_what_is_in_force() {
+fn a_reload_keeps_orders_in_force() {
     let (contract, _) = equals(2);
     let mut world = World::new(contract.clone());
-    world.look(0);
+    world.sample(0);
     let mut again = contract.clone();
     again.adopt(&contract, true);
     world.contract = again;
-    assert_eq!(world.look(250).0, []);
+    assert_eq!(world.sample(250).0, []);
 }
 
-/// Loans grow once a period (208 ms here), or a little sooner ([`EARLY_NS`]), however often is looked in between.
+/// Loans grow once a period (208 ms here), or a little sooner ([`EARLY_NS`]), however many samples come in between.
 #[test]
 fn loans_grow_once_a_period() {
     let (contract, units) = equals(2);
     let mut world = World::new(contract);
-    world.of(units[0]).used = 60 * MIB;
+    world.memory(units[0]).used = 60 * MIB;
     world.took(units[1], 64, 16);
     let borrowed = |world: &mut World, after_ms: u64| {
         world.thrash(units[1], world.share(units[1]).allowed.max(960 * MIB) / MIB);
-        world.look(after_ms);
+        world.sample(after_ms);
         world.share(units[1]).borrowed / MIB
     };
     let first = (0..10).map(|_| borrowed(&mut world, 250)).find(|borrowed| *borrowed > 0);
@@ -332,23 +332,23 @@ fn loans_grow_once_a_period() {
     assert_eq!([20, 20, 142, 1].map(|ms| borrowed(&mut world, ms)), [120, 120, 120, 240]);
 }
 
-/// A reload drops a unit that borrows. At the next look, between two periods, what it had is nobody's loan, and the lender's
-/// entitlement is whole.
+/// A reload removes a unit that borrows. At the next sample, between two periods, its loan has ended, and the lender has its
+/// whole entitlement.
 #[test]
-fn a_unit_that_a_reload_dropped_borrows_nothing() {
+fn a_unit_that_a_reload_removed_borrows_nothing() {
     let (contract, units) = equals(3);
     let mut world = World::new(contract);
-    world.of(units[0]).used = 60 * MIB;
+    world.memory(units[0]).used = 60 * MIB;
     world.took(units[1], 64, 16);
     for _ in 0..10 {
         world.thrash(units[1], world.share(units[1]).allowed.max(640 * MIB) / MIB);
-        world.look(250);
+        world.sample(250);
     }
     assert!(world.share(units[1]).borrowed > 0);
     world.contract.vacant.insert(units[1]);
     world.present[units[1].index()] = false;
-    *world.of(units[1]) = UnitMemory::default();
-    world.look(20);
+    *world.memory(units[1]) = UnitMemory::default();
+    world.sample(20);
     let left = [0, 1].map(|n| (world.share(units[n]).lent, world.share(units[n]).borrowed));
     assert_eq!(left, [(0, 0); 2]);
 }

@@ -1,0 +1,205 @@
+//! Which units' processes the kernel should kill first when memory runs out.
+//!
+//! Problem: a bound only slows a unit that allocates anonymous memory. Without swap nothing can be reclaimed from it,
+//! so it slowly fills the memory. The kernel then kills the largest process of the machine, even if that process's
+//! unit is within its entitlement.
+//!
+//! Terms:
+//! - A unit *holds* what it uses less its file pages, clean and dirty, which a kernel reclaims before it kills.
+//! - *Left* is the machine's memory less what units and common parts hold, plus what still fits into swap.
+//! - Memory is *short* from when less than the contract's reserve is left until half as much again is left.
+//! - Memory is *tight* if the same holds with an eighth of the machine subtracted from what is left. Free pages up to
+//!   that amount may lie on the lists of idle CPUs, and a kernel kills before it takes those. Also, a unit may fill
+//!   the memory between two samples, so the order has to be known beforehand.
+//!
+//! Algorithm:
+//! - A unit is *beyond* if it holds more than its entitlement, and so does every unit around it, sub-units included.
+//! - While memory is tight, a unit is *exposed* (killed first) if it is beyond, or was within the last [`LINGER_NS`].
+//!   While memory is short, exposed units beyond their allowances are also reported.
+//! - Processes outside all units may grow, which is no unit's fault. So a unit is measured against its entitlement to
+//!   as much memory as was divided when it last held no more than its entitlement. At the first sample, that is all
+//!   that those processes could leave.
+//!
+//! Properties (tested):
+//! - No unit is exposed while memory is not tight.
+//! - A unit that was within its entitlement for [`LINGER_NS`] is not exposed, and neither is any unit inside it.
+//! - A sample with the same facts orders nothing again.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use commonhold_contract::{Contract, Resource, UnitId};
+
+use super::thresholds::{NEAR_PART, SLACK_PART};
+use super::{Sample, reclaim_rates};
+use crate::plan::{Beyond, MemoryOrder, Reason, Share, Step};
+use crate::rights::{Capacity, Entitlement, Rights};
+use crate::snapshot::UnitMemory;
+use crate::time::{MS, Time};
+use crate::tree::{self, lineage};
+
+/// The reserve is at least 1/64 of the machine, however small the contract's.
+const RESERVE_PART_MIN: u64 = 64;
+/// 1/8 of the machine may be free and yet unavailable: CPUs keep pages on their own lists since Linux 6.7
+/// (`mm/page_alloc.c`, `zone_highsize`).
+const LISTS_PART: u64 = 8;
+/// A unit stays exposed for this time after it was last beyond its entitlement. The pages of a killed process lie on
+/// CPUs' lists too, so a kernel may kill again, and would then take the largest process.
+const LINGER_NS: Time = 10_000 * MS;
+
+/// The units that are exposed, and what decides that, kept between samples.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct OomOrder {
+    short: bool,
+    tight: bool,
+    exposed: BTreeSet<UnitId>,
+    /// When each was last beyond its entitlement.
+    beyond_at: BTreeMap<UnitId, Time>,
+    /// Units that may be exposed soon: memory is tight, and they nearly hold their entitlement.
+    near: BTreeSet<UnitId>,
+    /// What was divided when each unit was last within its entitlement.
+    blameless_at: BTreeMap<UnitId, Divided>,
+}
+
+/// Two amounts of divided memory, in bytes: when the unit alone was within its entitlement, and when it was with its
+/// sub-units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Divided {
+    alone: u64,
+    with_sub_units: u64,
+}
+
+/// Entitlements for several amounts of divided memory, each computed once. Each costs as much as computing the
+/// entitlements of all units. There are few amounts, since units exceed their entitlements at few moments.
+struct Entitlements<'a> {
+    rights: &'a Rights,
+    /// What is divided now, in bytes. Smaller amounts count as this.
+    least: u64,
+    by_divided: BTreeMap<u64, Entitlement>,
+}
+
+impl Entitlements<'_> {
+    fn for_divided(&mut self, divided: u64) -> &Entitlement {
+        let divided = divided.max(self.least);
+        let compute = || self.rights.to_part(Resource::Memory, Capacity::Known(divided)).all();
+        self.by_divided.entry(divided).or_insert_with(compute)
+    }
+}
+
+/// Bytes in memory that cannot be dropped or written to a file.
+fn holds(unit: UnitMemory) -> u64 {
+    unit.used.min(unit.anonymous.saturating_add(unit.kernel).saturating_add(unit.packed))
+}
+
+impl OomOrder {
+    /// Forgets the units that the contract no longer has.
+    pub(super) fn forget_gone(&mut self, contract: &Contract) {
+        self.exposed.retain(|unit| contract.has(*unit));
+        self.near.retain(|unit| contract.has(*unit));
+        self.beyond_at.retain(|unit, _| contract.has(*unit));
+        self.blameless_at.retain(|unit, _| contract.has(*unit));
+    }
+
+    /// Exposes the units that are or lately were beyond their entitlement, and no others. `shares` has one element per
+    /// unit, and `divided` is in bytes. Returns the exposed units that exceed their allowances, if memory is short.
+    pub(super) fn step(
+        &mut self,
+        sample: Sample<'_>,
+        shares: &[Share],
+        divided: u64,
+        steps: &mut Vec<Step<MemoryOrder>>,
+    ) -> Vec<Beyond> {
+        let Sample { now, input, facts, rights, .. } = sample;
+        let contract = input.contract;
+        let held: Vec<u64> =
+            contract.ids().map(|id| facts.units.get(id.index()).copied().map_or(0, holds)).collect();
+        let held_by_units: u64 = contract.held().map(|id| held[id.index()]).sum();
+        self.update_scarcity(sample, held_by_units);
+
+        let whole = facts.total.saturating_sub(facts.kernel).max(divided);
+        let mut entitlements = Entitlements { rights, least: divided, by_divided: BTreeMap::new() };
+        let entitlement = entitlements.for_divided(divided).clone();
+        let held_within = tree::sums(contract, |unit| held[unit.index()]);
+        for id in contract.held() {
+            let blameless =
+                self.blameless_at.entry(id).or_insert(Divided { alone: whole, with_sub_units: whole });
+            if held[id.index()] <= entitlement.own(id) {
+                blameless.alone = divided;
+            }
+            if held_within[id.index()] <= entitlement.value(id) {
+                blameless.with_sub_units = divided;
+            }
+        }
+        let slack = facts.total / SLACK_PART;
+        let mut is_beyond = |id: UnitId| {
+            let slack = if self.exposed.contains(&id) { 0 } else { slack };
+            let blameless = |id: UnitId| self.blameless_at.get(&id).copied().unwrap_or_default();
+            let alone = entitlements.for_divided(blameless(id).alone).own(id);
+            held[id.index()] > alone.saturating_add(slack)
+                && lineage(contract, id).all(|id| {
+                    let within = entitlements.for_divided(blameless(id).with_sub_units).value(id);
+                    held_within[id.index()] > within.saturating_add(slack)
+                })
+        };
+        let beyond: Vec<UnitId> = contract.held().filter(|id| self.tight && is_beyond(*id)).collect();
+        self.beyond_at.retain(|_, at| self.tight && now.saturating_sub(*at) < LINGER_NS);
+        self.beyond_at.extend(beyond.into_iter().map(|id| (id, now)));
+        let exposed: BTreeSet<UnitId> = self.beyond_at.keys().copied().collect();
+        let nearly = |id: &UnitId| {
+            let own = entitlement.own(*id);
+            held[id.index()] > own - own / NEAR_PART
+        };
+        self.near = contract.held().filter(|id| self.tight && !exposed.contains(id) && nearly(id)).collect();
+        self.expose(exposed, Reason::Enough, steps, |id| {
+            held[id.index()].saturating_sub(entitlement.own(id))
+        });
+        let over_allowance = |unit: &UnitId| {
+            let bytes = held[unit.index()].saturating_sub(shares[unit.index()].allowed);
+            (bytes > slack).then_some(Beyond { unit: *unit, bytes })
+        };
+        self.exposed.iter().filter(|_| self.short).filter_map(over_allowance).collect()
+    }
+
+    /// Whether memory is short, and whether it is tight, with hysteresis.
+    fn update_scarcity(&mut self, sample: Sample<'_>, held_by_units: u64) {
+        let Sample { input, facts, .. } = sample;
+        let held = facts.kernel.saturating_add(facts.shared).saturating_add(held_by_units);
+        let swap = reclaim_rates::freed(facts.swap_free, facts);
+        let left = facts.total.saturating_sub(held).saturating_add(swap);
+        let reserve = input.contract.machine.reserve.of(facts.total).max(facts.total / RESERVE_PART_MIN);
+        let below_reserve = |left: u64, before: bool| {
+            left < if before { reserve.saturating_add(reserve / 2) } else { reserve }
+        };
+        self.short = below_reserve(left, self.short);
+        self.tight = below_reserve(left.saturating_sub(facts.total / LISTS_PART), self.tight);
+    }
+
+    /// Whether an alarm is wanted when this unit meets its bound, since the kernel may kill before the next sample.
+    pub(super) fn is_near(&self, unit: UnitId) -> bool {
+        self.near.contains(&unit)
+    }
+
+    /// Withdraws all exposure.
+    pub(super) fn end(&mut self, reason: Reason, steps: &mut Vec<Step<MemoryOrder>>) {
+        self.expose(BTreeSet::new(), reason, steps, |_| 0);
+        (self.short, self.tight) = (false, false);
+        self.beyond_at.clear();
+        self.near.clear();
+    }
+
+    fn expose(
+        &mut self,
+        exposed: BTreeSet<UnitId>,
+        reason_to_end: Reason,
+        steps: &mut Vec<Step<MemoryOrder>>,
+        bytes_beyond: impl Fn(UnitId) -> u64,
+    ) {
+        let order =
+            |unit: UnitId, exposed, reason| Step { action: MemoryOrder::Expose { unit, exposed }, reason };
+        let gone = self.exposed.difference(&exposed).map(|unit| order(*unit, false, reason_to_end));
+        let new = exposed.difference(&self.exposed);
+        let new = new.map(|unit| order(*unit, true, Reason::Beyond { bytes: bytes_beyond(*unit) }));
+        steps.extend(gone.chain(new));
+        self.exposed = exposed;
+    }
+}
