@@ -24,7 +24,7 @@ pub use trade::{Cause, Done, Exchange, Lent, Negotiated, Side, Trial};
 use std::collections::BTreeMap;
 
 use commonhold_contract::Scheme;
-use commonhold_policy::PlaceBounds;
+use commonhold_policy::GroupBounds;
 
 /// The CPU account of one unit since the ledger was opened. Times are CPU time in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -140,8 +140,8 @@ pub struct Place {
     /// The control group, as /proc shows its path.
     pub group: String,
     /// What its manager, or an administrator, has set there: what holds is within it.
-    #[serde(default, skip_serializing_if = "PlaceBounds::is_none")]
-    pub set: PlaceBounds,
+    #[serde(default, skip_serializing_if = "GroupBounds::is_none")]
+    pub set: GroupBounds,
 }
 
 impl Statement {

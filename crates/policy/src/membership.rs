@@ -111,7 +111,7 @@ pub enum Stays {
     UserManager,
     /// A process of a system service, or in a container, that no rule names.
     Service,
-    /// Its unit is held in this control group: see [`crate::places`].
+    /// Its unit is held in this control group: see [`crate::foreign_groups`].
     InPlace,
     /// Its control group has processes of other units, too, so that no unit can be held there.
     Mixed,

@@ -188,8 +188,8 @@ pub(crate) fn step(
     }
     let scheme = input.contract.machine.scheme;
     if scheme == Scheme::Smp || !input.means.memory.bounds {
-        orders::differences(&state.orders, &BTreeMap::new(), Reason::Scheme(scheme), steps);
-        Arc::make_mut(state).killing.end(Reason::Scheme(scheme), steps);
+        orders::differences(&state.orders, &BTreeMap::new(), Reason::Scheme { scheme }, steps);
+        Arc::make_mut(state).killing.end(Reason::Scheme { scheme }, steps);
         *state = Arc::default();
         return None;
     }
@@ -591,7 +591,7 @@ fn explain(steps: &mut [Step<MemoryOrder>], allowances: &[Allowance], frame: u64
                 Because::Common | Because::Entitled => {
                     Reason::EntitledTo { bytes: allowance.entitled * frame }
                 }
-                Because::Scheme(scheme) => Reason::Scheme(scheme),
+                Because::Scheme(scheme) => Reason::Scheme { scheme },
                 Because::Lends => {
                     let within_ns = allowance.within_ns.unwrap_or(0);
                     Reason::Lends { bytes: allowance.lent * frame, within_ns }

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use commonhold_contract::UnitId;
 
 pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
-pub use foreign_groups::{PlaceBounds, PlaceFacts, PlaceId};
+pub use foreign_groups::{GroupBounds, GroupFacts, GroupId};
 pub use jobs::{BusUse, JobFacts, JobId, Seats, SharedUse, ThreadFacts, ThreadId};
 pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
 
@@ -40,7 +40,7 @@ pub struct Means {
     /// A job's pages can be moved from node to node.
     pub brings: bool,
     /// Units can be held in control groups of other programs, where their processes are.
-    pub places: bool,
+    pub foreign_groups: bool,
     /// What can be ordered for disks.
     pub disk: DiskMeans,
     /// What it can enforce for memory.
@@ -59,7 +59,7 @@ impl Means {
         gangs: false,
         throttle: None,
         brings: false,
-        places: false,
+        foreign_groups: false,
         disk: DiskMeans::NONE,
         memory: MemoryMeans::NONE,
     };
@@ -126,8 +126,8 @@ pub struct Snapshot {
     pub disks: Vec<DiskFacts>,
     /// The jobs of units that have some, where their threads can be placed; by ascending number.
     pub jobs: Vec<JobFacts>,
-    /// The places of units, by ascending number.
-    pub places: Vec<PlaceFacts>,
+    /// The foreign groups in which units are held, by ascending number.
+    pub foreign_groups: Vec<GroupFacts>,
     /// Memory, where it was looked at; `None` where it was not, or is not held.
     pub memory: Option<MemoryFacts>,
     /// CPU time that a look takes, with all that follows from it, in nanoseconds; 0 where it takes none.
