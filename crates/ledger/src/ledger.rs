@@ -98,7 +98,7 @@ pub struct Ledger {
     memory: Memory,
     exchanges: Exchanges,
     jobs: Jobs,
-    places: Vec<plan::Place>,
+    places: Vec<plan::ForeignGroup>,
 }
 
 impl Ledger {
@@ -131,9 +131,9 @@ impl Ledger {
     fn places_of(&self, contract: &Contract) -> Vec<Place> {
         let present = self.places.iter().filter(|place| contract.has(place.unit));
         let listed = present.map(|place| Place {
-            place: place.place.0,
+            place: place.id.0,
             unit: contract.unit(place.unit).path.clone(),
-            group: place.group.clone(),
+            group: place.path.clone(),
             set: place.most.clone(),
         });
         listed.collect()
@@ -193,7 +193,7 @@ impl Ledger {
         }
         self.memory.book(plan);
         self.jobs.book(plan);
-        if let Some(places) = &plan.decisions.places {
+        if let Some(places) = &plan.decisions.foreign_groups {
             self.places.clone_from(places);
         }
         self.bus.book(plan);

@@ -26,7 +26,7 @@ pub use trade::{Cause, Done, Exchange, Lent, Negotiated, Side, Trial};
 use std::collections::BTreeMap;
 
 use commonhold_contract::Scheme;
-use commonhold_policy::PlaceBounds;
+use commonhold_policy::GroupBounds;
 
 /// The account of one unit since the ledger was opened. Times are CPU time in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -143,8 +143,8 @@ pub struct Place {
     /// The path of the control group, as in /proc.
     pub group: String,
     /// The bounds set there by its manager or an administrator; the unit's limits apply within these.
-    #[serde(default, skip_serializing_if = "PlaceBounds::is_none")]
-    pub set: PlaceBounds,
+    #[serde(default, skip_serializing_if = "GroupBounds::is_none")]
+    pub set: GroupBounds,
 }
 
 impl Statement {

@@ -72,7 +72,7 @@ fn wait(backend: &mut UserBackend, job: UnitId) -> Result<(), LiveError> {
 }
 
 fn plan(action: CpuOrder) -> Plan {
-    let orders = Orders::of_cpus(Reason::Scheme(Scheme::Isolate), [action]);
+    let orders = Orders::of_cpus(Reason::Scheme { scheme: Scheme::Isolate }, [action]);
     Plan { at: clock::now(), orders, ..Plan::default() }
 }
 

@@ -1,13 +1,13 @@
-//! How long the choice of gangs takes.
+//! Benchmark of the choice of gangs.
 //!
 //! ```text
 //! cargo run --release -p commonhold-policy --example gangs [-- JOBS ...]
 //! ```
 //!
-//! So many jobs of two threads each, all of which want CPUs, on eight CPUs. What they transfer differs from job to job, and
-//! from quantum to quantum. For each number of jobs, and each way to choose, it prints nanoseconds, the median of many:
-//! - *step*: a step within a quantum, less the same without gangs;
-//! - *quantum*: a step at which a quantum ends, less the same.
+//! JOBS jobs of two threads each, all of which want CPUs, on eight CPUs. Transfers differ between jobs and between quanta. For
+//! each number of jobs, and each rule, it prints medians in nanoseconds:
+//! - *step*: a step within a quantum, minus one without gangs;
+//! - *quantum*: a step that ends a quantum, minus one without gangs.
 #![allow(clippy::disallowed_types, reason = "it measures time")]
 
 use std::time::Instant;
@@ -16,8 +16,8 @@ use commonhold_contract::{Contract, Gangs, JobKind};
 use commonhold_machine::Machine;
 use commonhold_policy::plan::GangOrder;
 use commonhold_policy::{
-    Input, JobFacts, JobId, MS, Means, Plan, SharedUse, Snapshot, State, ThreadFacts, ThreadId, UnitFacts,
-    step,
+    Input, JobFacts, JobId, MS, Means, Plan, PolicyState, SharedUse, Snapshot, ThreadFacts, ThreadId,
+    UnitFacts, step,
 };
 
 const JOBS: [u32; 3] = [10, 100, 1_000];
@@ -30,7 +30,7 @@ struct World {
     contract: Contract,
     machine: Machine,
     snapshot: Snapshot,
-    state: State,
+    state: PolicyState,
     stopped: Vec<bool>,
 }
 
@@ -61,12 +61,12 @@ impl World {
                 .unwrap_or_else(|err| panic!("the machine: {err}")),
             snapshot: Snapshot { units, jobs: (0..jobs).map(facts).collect(), ..Snapshot::default() },
             contract,
-            state: State::default(),
+            state: PolicyState::default(),
             stopped: vec![false; jobs as usize],
         }
     }
 
-    /// Time goes on, and those that are not stopped transfer something.
+    /// Advances the time, and the transfers of running jobs.
     fn work(&mut self, time: u64, quantum: u32) {
         self.snapshot.at += time;
         let now = self.snapshot.at;
@@ -76,13 +76,13 @@ impl World {
             let Some(shared) = &mut facts.shared else { continue };
             shared.at = now;
             if !stopped {
-                // Up to 2.4 GB/s, in no order.
+                // Up to 2.4 GB/s, pseudo-random.
                 shared.amount += u64::from((facts.job.0 * 7_919 + quantum * 104_729) % 241) * time / 100;
             }
         }
     }
 
-    /// One step, its nanoseconds.
+    /// One step; its duration in nanoseconds.
     fn step(&mut self) -> (u64, Plan) {
         let now = self.snapshot.at;
         let input = Input {
@@ -110,7 +110,7 @@ fn median(mut times: Vec<u64>) -> u64 {
     times.get(times.len() / 2).copied().unwrap_or(0)
 }
 
-/// The medians of steps within quanta, and at their ends.
+/// The median durations of steps within quanta, and at their ends.
 fn measure(jobs: u32, by: Gangs) -> [u64; 2] {
     let mut world = World::new(jobs, by);
     let (mut within, mut ends) = (Vec::new(), Vec::new());
@@ -126,7 +126,7 @@ fn measure(jobs: u32, by: Gangs) -> [u64; 2] {
         assert!(by == Gangs::Off || plan.decisions.quantum.is_some_and(|quantum| quantum.begins));
         ends.push(ns);
     }
-    assert_eq!(by == Gangs::Off, world.stopped.iter().all(|stopped| !stopped), "nobody waits, or all run");
+    assert_eq!(by == Gangs::Off, world.stopped.iter().all(|stopped| !stopped), "without gangs, no job waits");
     [median(within), median(ends)]
 }
 

@@ -1,10 +1,10 @@
-//! How long a change of rights takes, with reading what the changed units are worth then. See bench/rights.
+//! Benchmark of changes of rights, including a lookup of the resulting values. See bench/rights.
 //!
-//! usage: `rights [ROUNDS]`. For each shape of a tree of 10,000 units it prints a line per round: nanoseconds of an
-//! activation, of a transfer, and of an exchange from its two offers to its end, each the mean of a thousand.
+//! usage: `rights [ROUNDS]`. For each shape of a tree of 10,000 units it prints a line per round: nanoseconds of an activation,
+//! of a transfer, and of an exchange from its two offers to its end, each the mean of a thousand.
 //! - *flat*: all at the top level;
 //! - *nested*: a hundred units of a hundred sub-units each;
-//! - *limited*: flat, with a hundred different limits, each of which a hundred units have; most of these are met.
+//! - *limited*: flat, with a hundred different limits, each for a hundred units; most of these are reached.
 #![allow(clippy::disallowed_types, reason = "it measures time")]
 
 use std::hint::black_box;
@@ -34,7 +34,7 @@ fn contract(shape: &str) -> Contract {
     contract
 }
 
-/// Units that are nobody's enclosers, in an order without order.
+/// Leaf units in pseudo-random order.
 struct Dice {
     first: u32,
     state: u64,
@@ -49,7 +49,7 @@ impl Dice {
     }
 }
 
-/// Nanoseconds of each change of `make`, which is told the number of the change.
+/// Mean nanoseconds of a change by `make`, which is given the number of the change.
 fn measure(mut make: impl FnMut(usize)) -> u128 {
     let begun = Instant::now();
     for n in 0..CHANGES as usize {
@@ -61,10 +61,10 @@ fn measure(mut make: impl FnMut(usize)) -> u128 {
 fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> [u128; 4] {
     let units: Vec<UnitId> = (0..CHANGES).map(|_| dice.unit()).collect();
     for unit in &units {
-        rights.set_present(*unit, false).expect("it is there");
+        rights.set_present(*unit, false).expect("the unit exists");
     }
     let activation = measure(|n| {
-        rights.set_present(units[n], true).expect("it is there");
+        rights.set_present(units[n], true).expect("the unit exists");
         black_box(rights.value(units[n], Resource::Cpu));
     });
     let last = dice.first + UNITS;
@@ -87,7 +87,7 @@ fn round(rights: &mut Rights, dice: &mut Dice, step: u32) -> [u128; 4] {
     [activation, transfer, near, far]
 }
 
-/// Two offer each other a ticket, and end the exchange when both values are known.
+/// Two units offer each other a ticket; once both values are looked up, the exchange ends.
 fn exchange(rights: &mut Rights, (one, other): (UnitId, UnitId)) {
     let [cpu, disk] = [Resource::Cpu, Resource::Disk].map(|resource| Offer::tickets(resource, 1));
     for (by, gives, wants) in [(one, cpu, disk), (other, disk, cpu)] {
@@ -108,8 +108,8 @@ fn main() {
         rights.set_capacity(Resource::Cpu, Capacity::Known(CPUS * MILLIONTH));
         let first = u32::try_from(contract.units.len()).expect("there are few") - UNITS;
         for unit in (first..first + UNITS).map(UnitId) {
-            rights.set_present(unit, true).expect("it is there");
-            rights.set_tickets(unit, Resource::Cpu, 10_000).expect("it may have so many");
+            rights.set_present(unit, true).expect("the unit exists");
+            rights.set_tickets(unit, Resource::Cpu, 10_000).expect("the number of tickets is valid");
         }
         let mut dice = Dice { first, state: 1 };
         for _ in 0..rounds {

@@ -1,15 +1,15 @@
-//! How long a step of the policy takes, on machines and contracts of several sizes.
+//! Benchmark of policy steps, on machines and contracts of several sizes.
 //!
 //! ```text
 //! cargo run --release -p commonhold-policy --example steps [-- CPUS:UNITS[:THREADS] ...]
 //! ```
 //!
-//! Every unit is a top-level one with as many tickets as its number. So most units hold a part of a CPU beside whole
-//! ones. For each size it prints nanoseconds, each the median of several runs:
-//! - *first*: the step that deals everything out;
-//! - *quiet*: a step at which nothing changes;
-//! - *turn*: a step at which shared CPUs pass on;
-//! - *wake*: a step at which the half that slept calls its CPUs back, and the other half falls asleep;
+//! Every unit is a top-level one with as many tickets as its number, so that most units hold a fraction of a CPU beside whole
+//! ones. For each size it prints medians of several runs, in nanoseconds:
+//! - *first*: the step that assigns everything;
+//! - *quiet*: a step in which nothing changes;
+//! - *turn*: a step in which shared CPUs pass on;
+//! - *wake*: a step in which the sleeping half calls its CPUs back, and the other half falls asleep;
 //! - *check*: the plan checker on the quiet step's plan.
 #![allow(clippy::disallowed_types, reason = "it measures time")]
 
@@ -18,25 +18,25 @@ use std::time::Instant;
 use commonhold_contract::{Contract, PerResource};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
-use commonhold_policy::{Input, MS, Means, Plan, Snapshot, State, UnitFacts, step};
+use commonhold_policy::{Input, MS, Means, Plan, PolicyState, Snapshot, UnitFacts, step};
 
-/// Sizes that are measured when none is named: CPUs, units and hardware threads per core.
+/// The default sizes: CPUs, units and hardware threads per core.
 const SIZES: [(u32, u32, u32); 6] =
     [(8, 4, 1), (64, 8, 2), (256, 1_000, 2), (1_024, 100, 2), (4_096, 8, 1), (4_096, 1_000, 1)];
 
-/// CPUs of a node, where a machine has more.
+/// CPUs per node on larger machines.
 const NODE_CPUS: u32 = 512;
 
-/// A confining backend without weights: the means that make the policy decide the most.
+/// The means that make the policy decide the most: CPU sets without weights.
 const MEANS: Means =
     Means { cpu_sets: true, weights: false, caps: false, gates: true, switches: false, ..Means::NONE };
 
-/// A machine, the units on it, and what the policy and its checker remember.
+/// A machine, the units on it, and the states of the policy and its checker.
 struct World {
     contract: Contract,
     machine: Machine,
     snapshot: Snapshot,
-    state: State,
+    state: PolicyState,
     books: Books,
 }
 
@@ -56,12 +56,12 @@ impl World {
                 ..Snapshot::default()
             },
             contract,
-            state: State::default(),
+            state: PolicyState::default(),
             books: Books::default(),
         }
     }
 
-    /// Units whose number has this parity want eight CPUs more than the machine has for each; the others sleep.
+    /// Units with this parity want eight CPUs more each than the machine has; the others sleep.
     fn wake(&mut self, parity: usize) {
         let many = u32::try_from(self.machine.cpus.len() / self.contract.units.len()).unwrap_or(0) + 8;
         for (n, facts) in self.snapshot.units.iter_mut().enumerate().skip(2) {
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// One step, `ms` later: its nanoseconds, and its plan.
+    /// One step, `ms` later; its duration in nanoseconds, and its plan.
     fn after(&mut self, ms: u64) -> (u128, Plan) {
         self.snapshot.at += ms * MS;
         let now = self.snapshot.at;
@@ -89,7 +89,7 @@ impl World {
         (ns, plan)
     }
 
-    /// What the checker takes for a plan, in nanoseconds.
+    /// The duration of checking a plan, in nanoseconds.
     fn check(&mut self, plan: &Plan) -> u128 {
         let begun = Instant::now();
         let books = self.books.replay(&self.contract, &self.machine, plan);
@@ -99,7 +99,7 @@ impl World {
     }
 }
 
-/// What one size took, in nanoseconds.
+/// The results for one size, in nanoseconds.
 #[derive(Default)]
 struct Times {
     first: Vec<u128>,
@@ -117,7 +117,7 @@ impl Times {
         self.first.push(ns);
         world.check(&plan);
         for round in 1..=4 {
-            // Long enough for wants to settle and for a turn to be over, so that the next step has nothing to do.
+            // Long enough for demand to settle and for a turn to end, so that the next step is quiet.
             for _ in 0..3 {
                 let plan = world.after(300).1;
                 world.check(&plan);

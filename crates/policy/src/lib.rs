@@ -1,12 +1,21 @@
 //! The policy: which unit holds what, what is lent, and why.
 //!
-//! Pure: no I/O, no clock, no randomness of its own, no floating point. Time is an argument. The same inputs give the
-//! same plan on the live machine and in a simulator. The entry point is [`step`].
+//! Pure: no I/O, no clock, no randomness, no floating point; time is an argument. Equal inputs give equal plans, on a live
+//! machine and in the simulator. The entry point is [`step`].
 //!
-//! Rooms, each of which uses only those above it: `time`; `snapshot` (facts) and `plan` (decisions and orders);
-//! `membership` and `tree`; `credits` (what loans are remembered); `rights` (what each unit is entitled to); `input` (all that a
-//! step reads); `cpu`, `memory` and `disk` (the decisions, none of which knows the others); `gangs` (which jobs run together); `places` (units held where their processes are); `negotiate` (exchanges that are
-//! tried); `step`, which puts them together. `check` replays plans on books of its own.
+//! Rooms, each of which uses only those above it:
+//! - `time`;
+//! - `snapshot`: facts and means, from a backend; `plan`: decisions and orders, for a backend;
+//! - `membership`: the unit of each process; `tree`: subtrees of units;
+//! - `rights`: each unit's entitlements; `negotiate`: trial exchanges;
+//! - `credits`: past lending and borrowing;
+//! - `input`: everything that a step reads;
+//! - `cpu`, `memory`, `disk`: one resource each, independent of each other;
+//! - `bus`, `gangs`: the memory bus, and which jobs run together;
+//! - `foreign_groups`: units held in control groups of other programs;
+//! - `step`: combines them.
+//!
+//! `check` replays plans on books of its own.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(not(test), deny(clippy::float_arithmetic))]
 
@@ -35,9 +44,9 @@ pub use input::Input;
 pub use plan::{Plan, Reason, Step};
 pub use rights::{entitlement, share};
 pub use snapshot::{
-    BusUse, DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, JobFacts, JobId, Means, MemoryFacts,
-    MemoryMeans, PlaceBounds, PlaceFacts, PlaceId, Seats, SharedUse, Snapshot, SwitchLoans, ThreadFacts,
-    ThreadId, Throttle, UnitFacts, UnitMemory,
+    BusUse, DeviceUse, DiskFacts, DiskMeans, DiskUse, Frames, GroupBounds, GroupFacts, GroupId, JobFacts,
+    JobId, Means, MemoryFacts, MemoryMeans, Seats, SharedUse, Snapshot, SwitchLoans, ThreadFacts, ThreadId,
+    Throttle, UnitFacts, UnitMemory,
 };
-pub use step::{State, step};
+pub use step::{PolicyState, step};
 pub use time::{MS, Time};

@@ -1,5 +1,5 @@
-//! What a step allocates, once nothing is new any more: at rest, and with everybody busy. Counted, so that it is the same on
-//! any machine and any day.
+//! Allocations of a step in steady state: at rest, and with every unit busy. Counted rather than timed, so that the result is
+//! the same on any machine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,20 +7,20 @@ use std::cell::Cell;
 use commonhold_contract::Contract;
 use commonhold_machine::Machine;
 use commonhold_policy::{
-    DiskMeans, Input, MS, Means, MemoryFacts, MemoryMeans, Snapshot, State, UnitFacts, UnitMemory, step,
+    DiskMeans, Input, MS, Means, MemoryFacts, MemoryMeans, PolicyState, Snapshot, UnitFacts, UnitMemory, step,
 };
 
 #[path = "../../../bench/bounds.rs"]
 mod bounds;
 
-/// Counts what each thread asks for: tests run side by side.
+/// Counts per thread, since tests run in parallel.
 struct Counting;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: all is passed on to the system's allocator as it came; counting allocates nothing.
+// SAFETY: every call is passed on unchanged to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|count| count.set(count.get() + 1));
@@ -43,11 +43,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Steps until nothing is new any more, and steps that count.
+/// Warm-up steps, and measured steps.
 const WARM: u64 = 100;
 const COUNTED: u64 = 100;
 
-/// What the `user` backend can do, memory included.
+/// The means of the `user` backend, memory included.
 const MEANS: Means = Means {
     cpu_sets: true,
     gates: true,
@@ -63,7 +63,7 @@ const MEANS: Means = Means {
     ..Means::NONE
 };
 
-/// Allocations of a step in the mean, rounded up: eight CPUs, so many units with four threads each that run, or sleep.
+/// Mean allocations of a step, rounded up: eight CPUs, and units of four threads each that run, or sleep.
 fn allocations(units: u32, runnable: u32) -> u64 {
     let mut contract = Contract::default();
     for unit in 0..units {
@@ -83,7 +83,7 @@ fn allocations(units: u32, runnable: u32) -> u64 {
         }),
         ..Snapshot::default()
     };
-    let mut state = State::default();
+    let mut state = PolicyState::default();
     let mut counted = 0;
     for number in 0..WARM + COUNTED {
         for facts in &mut snapshot.units {
@@ -110,7 +110,7 @@ fn a_step_at_rest() {
 }
 
 #[test]
-fn a_step_with_everybody_busy() {
+fn a_step_with_every_unit_busy() {
     for (name, units) in [("policy-busy-4", 4), ("policy-busy-100", 100), ("policy-busy-1000", 1_000)] {
         bounds::hold(name, allocations(units, 4), file!());
     }

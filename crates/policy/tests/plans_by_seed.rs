@@ -1,8 +1,8 @@
-//! Plans of random histories, held by their hashes. A change that is to make the policy faster changes none of them.
+//! Golden hashes of plans from random histories: a refactoring or an optimisation of the policy must not change them.
 //!
-//! A history is made from a number: a machine, a contract, and some fifty steps. In these steps units come, go, sleep
-//! and wake, CPUs go away and come back, and tickets change. Every plan, and what the plan checker says of it, goes
-//! into the hash of its kind. After an intended change of what is decided, the failure's own text has the new list.
+//! A seed determines a history: a machine, a contract, and some fifty steps, in which units come, go, sleep and wake, CPUs go
+//! offline and come back, and tickets change. Every plan, and the plan checker's verdict, enters the hash of its kind. After an
+//! intended change of behaviour, the failure message has the new list.
 
 mod chance;
 
@@ -12,7 +12,7 @@ use chance::Chance;
 use commonhold_contract::{Amount, Contract, MILLIONTH, PerResource, Scheme, UnitId};
 use commonhold_machine::{Cpu, Machine};
 use commonhold_policy::check::Books;
-use commonhold_policy::{Input, MS, Means, Plan, Reason, Snapshot, State, UnitFacts, step};
+use commonhold_policy::{Input, MS, Means, Plan, PolicyState, Reason, Snapshot, UnitFacts, step};
 
 /// Histories of each kind.
 const HISTORIES: u64 = 60;
@@ -40,7 +40,7 @@ const MACHINES: [&str; 8] = [
 /// The half-life of loans.
 const REMEMBERED: u64 = 600_000 * MS;
 
-/// The hashes, by kind, and for how long loans are remembered there.
+/// The hashes by kind; the fourth column is how long loans are remembered.
 const HASHES: [(&str, Means, Scheme, u64, u64); 8] = [
     ("user isolate, no memory", USER, Scheme::Isolate, 0, 0x99CD_6515_B566_0B8B),
     ("user isolate", USER, Scheme::Isolate, REMEMBERED, 0x682B_9F86_F5A9_87CB),
@@ -58,7 +58,7 @@ impl Chance {
     }
 }
 
-/// FNV-1a, continued.
+/// FNV-1a, continued from `so_far`.
 fn hash(so_far: u64, text: &str) -> u64 {
     text.bytes().fold(so_far, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3))
 }
@@ -85,7 +85,7 @@ fn contract(chance: &mut Chance, scheme: Scheme) -> Contract {
     contract
 }
 
-/// What happens to the machine, the contract and the units before a step.
+/// Events of the machine, the contract and the units before a step.
 fn happen(
     chance: &mut Chance,
     machine: &mut Machine,
@@ -115,7 +115,7 @@ fn happen(
     }
 }
 
-/// The hash of one history, after `so_far`.
+/// The hash of one history, continued from `so_far`.
 fn history(so_far: u64, seed: u64, means: Means, scheme: Scheme, remembered_ns: u64) -> u64 {
     let mut chance = Chance(seed);
     let text = MACHINES[usize::try_from(chance.below(8)).unwrap_or(0)];
@@ -124,14 +124,14 @@ fn history(so_far: u64, seed: u64, means: Means, scheme: Scheme, remembered_ns: 
     contract.machine.loans_remembered_ns = remembered_ns;
     let mut snapshot =
         Snapshot { units: vec![UnitFacts::default(); contract.units.len()], ..Snapshot::default() };
-    let (mut state, mut books, mut away) = (State::default(), Books::default(), Vec::new());
+    let (mut state, mut books, mut away) = (PolicyState::default(), Books::default(), Vec::new());
     let mut all = so_far;
     for _ in 0..STEPS {
         happen(&mut chance, &mut machine, &mut away, &mut contract, &mut snapshot.units);
         let ns = chance.below(300) * MS;
         snapshot.at += ns;
         for facts in &mut snapshot.units {
-            // Some facts are not newer than the last ones.
+            // Some facts are stale.
             facts.at = if chance.one_in(10) { facts.at } else { snapshot.at };
             facts.used_ns += chance.below(ns + 1) * u64::from(facts.runnable);
         }
@@ -147,10 +147,15 @@ fn history(so_far: u64, seed: u64, means: Means, scheme: Scheme, remembered_ns: 
     all
 }
 
-/// A plan of CPUs in a form that lasts, however the plan's own types are arranged.
+/// The CPU part of a plan, in a form independent of the plan's types.
 fn written(plan: &Plan) -> String {
-    let step =
-        |action: &dyn Debug, reason: Reason| format!("Step {{ action: {action:?}, reason: {reason:?} }}");
+    let reason = |reason: Reason| match reason {
+        Reason::Scheme { scheme } => format!("Scheme({scheme:?})"),
+        reason => format!("{reason:?}"),
+    };
+    let step = |action: &dyn Debug, because: Reason| {
+        format!("Step {{ action: {action:?}, reason: {} }}", reason(because))
+    };
     let decided = plan.decisions.cpu.steps.iter().map(|made| step(&made.action, made.reason));
     let ordered = plan.orders.cpu.iter().map(|given| step(&given.action, given.reason));
     let steps: Vec<String> = decided.chain(ordered).collect();
@@ -166,8 +171,8 @@ fn written(plan: &Plan) -> String {
 #[test]
 fn plans_are_what_they_were() {
     let found = HASHES.map(|(name, means, scheme, remembered, _)| {
-        let of = |all, seed| history(all, seed, means, scheme, remembered);
-        let all = (0..HISTORIES).fold(0xCBF2_9CE4_8422_2325, of);
+        let next = |all, seed| history(all, seed, means, scheme, remembered);
+        let all = (0..HISTORIES).fold(0xCBF2_9CE4_8422_2325, next);
         (name, all)
     });
     let recorded = HASHES.map(|(name, _, _, _, hash)| (name, hash));

@@ -1,8 +1,8 @@
-//! Histories in which everything changes at once: contracts are reloaded, units' numbers pass on to others, users come, tickets are
-//! exchanged, disks go and have other names, memory is not looked at, means change, and clocks go back.
+//! Histories in which everything changes at once: contracts are reloaded, unit numbers are reused, users come, tickets are
+//! exchanged, disks go and are renamed, memory is not sampled, means change, and clocks go back.
 //!
-//! What has to hold at each step: the plan checker finds nothing wrong; every order and decision is about a unit of the
-//! contract; and whoever stands still has a rate, processes, and a disk that is there.
+//! Invariants of each step: the plan checker finds nothing wrong; every order and decision concerns a unit of the contract; and
+//! every stopped unit has a rate, processes, and a disk that exists.
 
 mod chance;
 
@@ -15,8 +15,8 @@ use commonhold_policy::check::Books;
 use commonhold_policy::plan::{CpuDecision, DiskOrder};
 use commonhold_policy::rights::{Bid, Change, Offer, Trade};
 use commonhold_policy::{
-    DeviceUse, DiskFacts, DiskMeans, DiskUse, Input, MS, Means, MemoryFacts, MemoryMeans, Plan, Snapshot,
-    State, UnitFacts, UnitMemory, step,
+    DeviceUse, DiskFacts, DiskMeans, DiskUse, Input, MS, Means, MemoryFacts, MemoryMeans, Plan, PolicyState,
+    Snapshot, UnitFacts, UnitMemory, step,
 };
 
 const HISTORIES: u64 = 60;
@@ -31,7 +31,7 @@ impl Chance {
         }
     }
 
-    /// Some of ten names, each below one before it or at the top.
+    /// Some of ten names, each below an earlier one or at the top.
     fn contract(&mut self) -> Contract {
         let mut contract = Contract::default();
         contract.machine.scheme = match self.below(6) {
@@ -87,7 +87,7 @@ fn means(chance: &mut Chance) -> Means {
     }
 }
 
-/// Every unit that a plan is about.
+/// Every unit that a plan concerns.
 fn mentioned(plan: &Plan) -> Vec<UnitId> {
     let mut units: Vec<UnitId> = plan.orders.disk.iter().map(|step| step.action.unit()).collect();
     units.extend(plan.orders.cpu.iter().map(|step| step.action.unit()));
@@ -96,7 +96,7 @@ fn mentioned(plan: &Plan) -> Vec<UnitId> {
         match step.action {
             CpuDecision::Own { unit, .. } => units.push(unit),
             CpuDecision::Lend { lender, borrower, .. } => units.extend([lender, borrower]),
-            // What a unit had that is gone is taken from it.
+            // Something may be taken from a removed unit.
             CpuDecision::Disown { .. } | CpuDecision::CallBack { .. } | CpuDecision::Return { .. } => {}
         }
     }
@@ -104,13 +104,13 @@ fn mentioned(plan: &Plan) -> Vec<UnitId> {
     units
 }
 
-/// What a machine does, and remembers of orders.
+/// The state of a machine, and of the orders that it was given.
 struct World {
     chance: Chance,
     contract: Contract,
     machine: Machine,
     means: Means,
-    state: State,
+    state: PolicyState,
     books: Books,
     settled: bool,
     now: u64,
@@ -121,7 +121,7 @@ struct World {
     /// Rates and stops in force.
     capped: BTreeSet<(UnitId, String)>,
     stopped: BTreeSet<UnitId>,
-    /// Exchanges that were made.
+    /// The number of exchanges.
     exchanges: usize,
 }
 
@@ -134,7 +134,7 @@ impl World {
                 .unwrap_or_else(|err| panic!("{err}")),
             means: means(&mut chance),
             chance,
-            state: State::default(),
+            state: PolicyState::default(),
             books: Books::default(),
             settled: true,
             now: 0,
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    /// Gifts, tickets of other currencies, and offers of which many fit: of tickets, and of what is reserved.
+    /// Transfers, tickets of other currencies, and offers of which many match: of tickets, and of reservations.
     fn changes(&mut self) -> Vec<Change> {
         let units: Vec<UnitId> = self.contract.held().collect();
         let n = u64::try_from(units.len()).unwrap_or(0);
@@ -283,7 +283,7 @@ impl World {
             plan.next,
             self.now
         );
-        // Some plans are not carried out, and what led to them is forgotten.
+        // Some plans are not carried out, and the state from before them is restored.
         if self.chance.one_in(10) {
             return;
         }
@@ -311,7 +311,7 @@ impl World {
 }
 
 #[test]
-fn whatever_changes_plans_are_about_what_is_there() {
+fn plans_concern_existing_units_whatever_changes() {
     let (mut stood_still, mut exchanges) = (0, 0);
     for seed in 0..HISTORIES {
         let mut world = World::new(seed);

@@ -1,5 +1,5 @@
-//! What a step and its check cost with eight times as many units: about eight times as much, and nowhere near the sixty-four
-//! times of a search through all units for each unit.
+//! Scaling of a step and its check: eight times as many units cost about eight times as much, and not sixty-four times, as a
+//! scan of all units for each unit would.
 #![allow(clippy::disallowed_types, reason = "it measures time")]
 
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use commonhold_contract::{Amount, Contract, UnitId};
 use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
 use commonhold_policy::{
-    DiskFacts, DiskMeans, DiskUse, Input, MS, Means, MemoryFacts, MemoryMeans, Snapshot, State, UnitFacts,
-    UnitMemory, step,
+    DiskFacts, DiskMeans, DiskUse, Input, MS, Means, MemoryFacts, MemoryMeans, PolicyState, Snapshot,
+    UnitFacts, UnitMemory, step,
 };
 
-/// Of eight times as much work at most.
+/// Upper bound on the ratio, for eight times the work.
 const RATIO_MAX: u32 = 24;
 
 fn means(weighs: bool) -> Means {
@@ -35,11 +35,11 @@ fn contract(units: u32) -> Contract {
     contract
 }
 
-/// The shortest of some steps, and of some checks, at which every unit uses everything.
+/// The shortest of several steps, and of several checks, with all units using all resources.
 fn shortest(units: u32, weighs: bool) -> [Duration; 2] {
     let contract = contract(units);
     let machine = Machine::synthetic("cpus:8 memory:64GiB disks:1").unwrap_or_else(|wrong| panic!("{wrong}"));
-    let (mut state, mut books) = (State::default(), Books::default());
+    let (mut state, mut books) = (PolicyState::default(), Books::default());
     let mut shortest = [Duration::MAX; 2];
     for round in 1..=12 {
         let (at, n) = (round * 500 * MS, contract.units.len());
@@ -90,7 +90,7 @@ fn eight_times_as_many_units() {
     }
 }
 
-/// The shortest of some first steps, at which all home CPUs are dealt out: one unit for every two CPUs.
+/// The shortest of several first steps, which assign all home CPUs: one unit for every two CPUs.
 fn dealing(nodes: u32) -> Duration {
     let machine = Machine::synthetic(&format!("nodes:{nodes} cpus:32 memory:64GiB"))
         .unwrap_or_else(|wrong| panic!("{wrong}"));
@@ -105,7 +105,7 @@ fn dealing(nodes: u32) -> Duration {
         Input { contract: &contract, machine: &machine, means: means(false), snapshot: &snapshot, changes };
     let deal = || {
         let begun = Instant::now();
-        let (_, plan) = step(State::default(), 0, input);
+        let (_, plan) = step(PolicyState::default(), 0, input);
         assert!(plan.decisions.cpu.steps.len() >= machine.cpus.len(), "every CPU has an owner");
         begun.elapsed()
     };

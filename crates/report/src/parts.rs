@@ -3,11 +3,11 @@
 use std::fmt;
 
 use commonhold_contract::measure::{Bytes, CpuCount, Speed};
-use commonhold_policy::PlaceId;
+use commonhold_policy::GroupId;
 use commonhold_policy::plan::PartOrder;
 
 /// Where a part holds.
-struct At(Option<PlaceId>);
+struct At(Option<GroupId>);
 
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

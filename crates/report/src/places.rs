@@ -1,7 +1,7 @@
 //! The control groups of other programs that units are held in, as a table of `status` and for `run --dry-run`.
 
 use commonhold_ledger::Statement;
-use commonhold_policy::PlaceBounds;
+use commonhold_policy::GroupBounds;
 
 use crate::figures::bytes;
 use crate::table::{Paint, Style, Table, clean, wrap};
@@ -28,7 +28,7 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
 }
 
 /// What another program has set in a control group, in words: `at most 300 MiB, CPUs 0-3, a cap on CPU time`. Empty: nothing.
-pub(crate) fn set(bounds: &PlaceBounds) -> String {
+pub(crate) fn set(bounds: &GroupBounds) -> String {
     let memory = bounds.memory.map(|most| format!("at most {}", bytes(most)));
     let cpus = bounds.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));
     let others = [
@@ -53,7 +53,7 @@ mod tests {
             place,
             unit: unit.to_owned(),
             group: group.to_owned(),
-            set: PlaceBounds::default(),
+            set: GroupBounds::default(),
         };
         let mut places = vec![
             place(1, "web", "/system.slice/nginx.service"),
@@ -67,11 +67,11 @@ mod tests {
         assert!(lines[1].starts_with("unit") && lines[2].starts_with("physics/ana"), "{said}");
         assert!(lines[1].ends_with("held in") && lines[3].ends_with("/system.slice/nginx.service"), "{said}");
         assert_eq!(table(&Statement::default(), Style::default()), "");
-        places[0].set = PlaceBounds {
+        places[0].set = GroupBounds {
             memory: Some(300 << 20),
             cpus: "0-3".parse().ok(),
             cap: true,
-            ..PlaceBounds::default()
+            ..GroupBounds::default()
         };
         let said = text(&places);
         assert!(

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::measure::CpuCount;
-use commonhold_contract::{Contract, GangsShare, Placement, Scheme, UnitId};
+use commonhold_contract::{Contract, GangsShare, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{
     CpuDecision, CpuOrder, DiskOrder, Gang, GangOrder, MemoryOrder, NodePart, PartOrder, Seat, SeatOrder,
     SharedRate,
 };
 use commonhold_policy::{Plan, Reason};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::figures::{count, duration};
 use crate::holdings::Holding;
@@ -233,7 +233,34 @@ enum ActionJson<'a> {
     },
 }
 
-/// What was left of what gangs share for each CPU.
+/// A reason as the policy serialises it, but with paths of units, and the unit of measurement of a rate in its name.
+struct ReasonJson<'a> {
+    contract: &'a Contract,
+    reason: Reason,
+}
+
+/// The reasons that are not serialised as the policy has them.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Adapted<'a> {
+    Fittest {
+        #[serde(flatten)]
+        left: LeftJson,
+    },
+    LargerClaim {
+        of: &'a str,
+    },
+    YieldsTheBus {
+        to: &'a str,
+    },
+    DiskWanted {
+        part: u64,
+        by: &'a str,
+        since_ns: u64,
+    },
+}
+
+/// What was left of the shared resource for each CPU.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum LeftJson {
@@ -242,146 +269,26 @@ enum LeftJson {
     LeftInstructionsPerS(i64),
 }
 
-#[derive(Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum ReasonJson<'a> {
-    Scheme {
-        scheme: Scheme,
-    },
-    Entitled {
-        micro_cpus: u64,
-    },
-    Turn {
-        part: u64,
-    },
-    PoolsChanged,
-    TurnOver,
-    EntitlementChanged {
-        from: u64,
-        to: u64,
-    },
-    NoSeatFree,
-    ThreadGone,
-    Rests,
-    FirstOfItsJob {
-        placement: Placement,
-        free: u32,
-    },
-    BesideItsJob {
-        threads: u32,
-    },
-    PoolsOfItsJobFull {
-        placement: Placement,
-        free: u32,
-    },
-    Together {
-        from: u32,
-        threads: u32,
-    },
-    PagesApart {
-        bytes: u64,
-    },
-    HeadOfList {
-        waited: u32,
-    },
-    Fittest {
-        #[serde(flatten)]
-        left: LeftJson,
-    },
-    GetsOnBeside {
-        permille: u32,
-    },
-    CpusLeft,
-    NotThisQuantum,
-    NoGang,
-    OwnerIdle {
-        idle_ns: u64,
-    },
-    OwnerIdleToGiver {
-        idle_ns: u64,
-        credit_ns: u64,
-    },
-    Remembered,
-    OwnerWants {
-        runnable: u32,
-        kept: u32,
-    },
-    BorrowerIdle,
-    LargerClaim {
-        of: &'a str,
-    },
-    YieldsTheBus {
-        to: &'a str,
-    },
-    MostOfTheBus {
-        bytes_per_s: u64,
-    },
-    BusIsLeft,
-    FollowsUse,
-    HoldsChanged,
-    Proportion {
-        micro_cpus: u64,
-    },
-    Limit {
-        micro_cpus: u64,
-    },
-    MayNotBorrow,
-    LoanLimit,
-    NobodyThere,
-    HoldsAgain,
-    CpuGone,
-    DiskPart {
-        part: u64,
-    },
-    DiskWanted {
-        part: u64,
-        by: &'a str,
-        since_ns: u64,
-    },
-    DiskCorrected {
-        part: u64,
-        by: u64,
-    },
-    DiskLimit {
-        bytes_per_s: u64,
-    },
-    DiskFree,
-    DiskDebt {
-        bytes: u64,
-    },
-    DiskDebtPaid,
-    EntitledTo {
-        bytes: u64,
-    },
-    Lends {
-        bytes: u64,
-        within_ns: u64,
-    },
-    CallsBack {
-        bytes: u64,
-    },
-    Borrows {
-        bytes: u64,
-    },
-    BorrowsFirst {
-        bytes: u64,
-    },
-    BorrowsInTime {
-        bytes: u64,
-    },
-    GivesBack {
-        bytes: u64,
-    },
-    AtLimit,
-    NothingIdle,
-    Owes {
-        allowed: u64,
-    },
-    OnTrial,
-    Beyond {
-        bytes: u64,
-    },
-    Enough,
+impl Serialize for ReasonJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let name = |unit: UnitId| path(self.contract, unit);
+        let adapted = match self.reason {
+            Reason::Fittest { of, left } => Adapted::Fittest {
+                left: match of {
+                    GangsShare::Bus => LeftJson::LeftBytesPerS(left),
+                    GangsShare::Cache => LeftJson::LeftCacheBytes(left),
+                    GangsShare::Cores => LeftJson::LeftInstructionsPerS(left),
+                },
+            },
+            Reason::LargerClaim { of } => Adapted::LargerClaim { of: name(of) },
+            Reason::YieldsTheBus { to } => Adapted::YieldsTheBus { to: name(to) },
+            Reason::DiskWanted { part, by, since } => {
+                Adapted::DiskWanted { part, by: name(by), since_ns: since }
+            }
+            reason => return reason.serialize(serializer),
+        };
+        adapted.serialize(serializer)
+    }
 }
 
 /// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
@@ -431,7 +338,7 @@ fn step_json<'a>(contract: &'a Contract, action: Action<'a>, reason: Reason) -> 
         unit: path(contract, action.unit()),
         action: action_json(contract, action),
         action_text,
-        reason: reason_json(contract, reason),
+        reason: ReasonJson { contract, reason },
         reason_text,
     }
 }
@@ -497,79 +404,5 @@ fn action_json<'a>(contract: &'a Contract, action: Action<'a>) -> ActionJson<'a>
             ActionJson::Expose { unit: name(unit), exposed }
         }
         Action::Part(order) => ActionJson::Part { unit: name(order.unit()), order },
-    }
-}
-
-fn reason_json(contract: &Contract, reason: Reason) -> ReasonJson<'_> {
-    match reason {
-        Reason::Scheme(scheme) => ReasonJson::Scheme { scheme },
-        Reason::Entitled { micro_cpus } => ReasonJson::Entitled { micro_cpus },
-        Reason::Turn { part } => ReasonJson::Turn { part },
-        Reason::PoolsChanged => ReasonJson::PoolsChanged,
-        Reason::TurnOver => ReasonJson::TurnOver,
-        Reason::EntitlementChanged { from, to } => ReasonJson::EntitlementChanged { from, to },
-        Reason::OwnerIdleToGiver { idle_ns, credit_ns } => {
-            ReasonJson::OwnerIdleToGiver { idle_ns, credit_ns }
-        }
-        Reason::NoSeatFree => ReasonJson::NoSeatFree,
-        Reason::ThreadGone => ReasonJson::ThreadGone,
-        Reason::Rests => ReasonJson::Rests,
-        Reason::FirstOfItsJob { placement, free } => ReasonJson::FirstOfItsJob { placement, free },
-        Reason::BesideItsJob { threads } => ReasonJson::BesideItsJob { threads },
-        Reason::PoolsOfItsJobFull { placement, free } => ReasonJson::PoolsOfItsJobFull { placement, free },
-        Reason::Together { from, threads } => ReasonJson::Together { from, threads },
-        Reason::PagesApart { bytes } => ReasonJson::PagesApart { bytes },
-        Reason::HeadOfList { waited } => ReasonJson::HeadOfList { waited },
-        Reason::Fittest { of, left } => {
-            let left = match of {
-                GangsShare::Bus => LeftJson::LeftBytesPerS(left),
-                GangsShare::Cache => LeftJson::LeftCacheBytes(left),
-                GangsShare::Cores => LeftJson::LeftInstructionsPerS(left),
-            };
-            ReasonJson::Fittest { left }
-        }
-        Reason::GetsOnBeside { permille } => ReasonJson::GetsOnBeside { permille },
-        Reason::CpusLeft => ReasonJson::CpusLeft,
-        Reason::NotThisQuantum => ReasonJson::NotThisQuantum,
-        Reason::NoGang => ReasonJson::NoGang,
-        Reason::OwnerIdle { idle_ns } => ReasonJson::OwnerIdle { idle_ns },
-        Reason::Remembered => ReasonJson::Remembered,
-        Reason::OwnerWants { runnable, kept } => ReasonJson::OwnerWants { runnable, kept },
-        Reason::BorrowerIdle => ReasonJson::BorrowerIdle,
-        Reason::LargerClaim { of } => ReasonJson::LargerClaim { of: path(contract, of) },
-        Reason::YieldsTheBus { to } => ReasonJson::YieldsTheBus { to: path(contract, to) },
-        Reason::MostOfTheBus { most } => ReasonJson::MostOfTheBus { bytes_per_s: most },
-        Reason::BusIsLeft => ReasonJson::BusIsLeft,
-        Reason::FollowsUse => ReasonJson::FollowsUse,
-        Reason::HoldsChanged => ReasonJson::HoldsChanged,
-        Reason::Proportion { micro_cpus } => ReasonJson::Proportion { micro_cpus },
-        Reason::Limit { micro_cpus } => ReasonJson::Limit { micro_cpus },
-        Reason::MayNotBorrow => ReasonJson::MayNotBorrow,
-        Reason::LoanLimit => ReasonJson::LoanLimit,
-        Reason::NobodyThere => ReasonJson::NobodyThere,
-        Reason::HoldsAgain => ReasonJson::HoldsAgain,
-        Reason::CpuGone => ReasonJson::CpuGone,
-        Reason::DiskPart { part } => ReasonJson::DiskPart { part },
-        Reason::DiskWanted { part, by, since } => {
-            ReasonJson::DiskWanted { part, by: path(contract, by), since_ns: since }
-        }
-        Reason::DiskCorrected { part, by } => ReasonJson::DiskCorrected { part, by },
-        Reason::DiskLimit { bytes_per_s } => ReasonJson::DiskLimit { bytes_per_s },
-        Reason::DiskFree => ReasonJson::DiskFree,
-        Reason::DiskDebt { bytes } => ReasonJson::DiskDebt { bytes },
-        Reason::DiskDebtPaid => ReasonJson::DiskDebtPaid,
-        Reason::EntitledTo { bytes } => ReasonJson::EntitledTo { bytes },
-        Reason::Lends { bytes, within_ns } => ReasonJson::Lends { bytes, within_ns },
-        Reason::BorrowsInTime { bytes } => ReasonJson::BorrowsInTime { bytes },
-        Reason::CallsBack { bytes } => ReasonJson::CallsBack { bytes },
-        Reason::Borrows { bytes } => ReasonJson::Borrows { bytes },
-        Reason::BorrowsFirst { bytes } => ReasonJson::BorrowsFirst { bytes },
-        Reason::GivesBack { bytes } => ReasonJson::GivesBack { bytes },
-        Reason::AtLimit => ReasonJson::AtLimit,
-        Reason::NothingIdle => ReasonJson::NothingIdle,
-        Reason::Owes { allowed } => ReasonJson::Owes { allowed },
-        Reason::OnTrial => ReasonJson::OnTrial,
-        Reason::Beyond { bytes } => ReasonJson::Beyond { bytes },
-        Reason::Enough => ReasonJson::Enough,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_policy::PlaceBounds;
+use commonhold_policy::GroupBounds;
 use commonhold_policy::membership::Stays;
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ pub struct Present {
     /// Processes among them that would stay in the control groups that they are in, by the reason.
     pub staying: Vec<(Stays, usize)>,
     /// The control groups of other programs that the unit would be held in, and what these programs have set there.
-    pub places: Vec<(String, PlaceBounds)>,
+    pub places: Vec<(String, GroupBounds)>,
 }
 
 impl Present {
@@ -151,7 +151,7 @@ pub(crate) struct PresentJson<'a> {
     staying: BTreeMap<&'static str, usize>,
     /// By the control group, what its manager has set there.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    places: BTreeMap<&'a str, &'a PlaceBounds>,
+    places: BTreeMap<&'a str, &'a GroupBounds>,
 }
 
 const fn key(why: Stays) -> &'static str {

@@ -496,7 +496,7 @@ struct Because<'a>(Reason, &'a Contract);
 impl fmt::Display for Because<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Reason::Scheme(scheme) => write!(f, "the scheme is {scheme}"),
+            Reason::Scheme { scheme } => write!(f, "the scheme is {scheme}"),
             Reason::Entitled { micro_cpus } => write!(f, "it is entitled to {}", CpuCount(micro_cpus)),
             Reason::Turn { part } => write!(f, "its turn: it holds {} of a shared cpu", Cpus(part)),
             Reason::PoolsChanged => write!(f, "pools are formed in another way"),

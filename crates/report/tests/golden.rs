@@ -7,7 +7,7 @@ mod fixture;
 use commonhold_contract::{Contract, Resource, UnitId};
 use commonhold_ledger::{Credits, Negotiated};
 use commonhold_policy::membership::Stays;
-use commonhold_policy::{PlaceBounds, Plan};
+use commonhold_policy::{GroupBounds, Plan};
 use commonhold_report::comparison::{self, Comparison};
 use commonhold_report::holdings::Holding;
 use commonhold_report::present::{self, Present};
@@ -106,7 +106,7 @@ fn who_is_in_which_unit() {
     let about =
         plan::About { present: &all[..2], holdings: &[], io_cost: &measured, notes: &[], warnings: &[] };
     assert_snapshot!("who_is_in_which_unit_json", plan::json(&contract, &plan, about));
-    let set = PlaceBounds { memory: Some(300 << 20), cap: true, ..PlaceBounds::default() };
+    let set = GroupBounds { memory: Some(300 << 20), cap: true, ..GroupBounds::default() };
     let in_place = Present {
         scoped: Some(2),
         staying: vec![(Stays::InPlace, 3)],

@@ -9,7 +9,7 @@ use commonhold_machine::Machine;
 use commonhold_policy::check::Books;
 use commonhold_policy::entitlement::{Capacity, capacity};
 use commonhold_policy::rights::{Change, Rights};
-use commonhold_policy::{Input, Plan, Snapshot, State, Time, step};
+use commonhold_policy::{Input, Plan, PolicyState, Snapshot, Time, step};
 
 use crate::Backend;
 
@@ -22,7 +22,7 @@ pub const ALARM_NS: Time = 15_000_000;
 pub struct Steward {
     contract: Contract,
     machine: Machine,
-    state: State,
+    state: PolicyState,
     books: Books,
     ledger: Ledger,
     watch: Vec<UnitId>,
@@ -86,7 +86,7 @@ impl Steward {
             ledger: Ledger::open(&contract, &machine),
             contract,
             machine,
-            state: State::default(),
+            state: PolicyState::default(),
             books: Books::default(),
             watch: Vec::new(),
             changes: Vec::new(),

@@ -10,7 +10,7 @@ use commonhold_live::names::SystemNames;
 use commonhold_live::observe::{bounds, capability};
 use commonhold_live::roster::{Roster, Scan};
 use commonhold_live::{clock, disk};
-use commonhold_policy::{Input, Snapshot, State, step};
+use commonhold_policy::{Input, PolicyState, Snapshot, step};
 use commonhold_report::present::{self, Present};
 use commonhold_report::{holdings, plan};
 
@@ -48,7 +48,7 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
         snapshot: &snapshot,
         changes: &[],
     };
-    let (_, plan) = step(State::default(), now, input);
+    let (_, plan) = step(PolicyState::default(), now, input);
     let present = who(&contract, &roster, &outlook.choice);
     let io_cost =
         if start::switches_io_cost(&contract, args) { io_cost(&outlook.choice) } else { Vec::new() };

@@ -1,4 +1,4 @@
-//! The bus in a small world of whole quanta: threads that run transfer what the queueing law says.
+//! The bus in a small simulation of whole quanta: running threads transfer what the queueing model says.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -20,12 +20,12 @@ struct World {
     machine: Machine,
     means: Means,
     gangs: bool,
-    /// What the processor tells of units, in percent of what their gangs transfer; `None`: nothing.
+    /// What the processor reports for units, in percent of what their gangs transfer; `None`: nothing.
     tells: Option<u64>,
-    /// Demands look a third as large while others transfer.
+    /// Demands seem a third as large while others transfer.
     hides: bool,
     rights: Rights,
-    state: State,
+    state: BusAccounts,
     now: Time,
     units: BTreeMap<UnitId, Unit>,
     bytes: BTreeMap<UnitId, u64>,
@@ -48,7 +48,7 @@ impl World {
         World::of(contract, units)
     }
 
-    /// Units in the order of the contract's.
+    /// Units in the contract's order.
     fn of(contract: Contract, units: &[Unit]) -> World {
         let machine = Machine::synthetic("nodes:1 cpus:16 bus:10GB/s").unwrap();
         let mut rights = Rights::new(&contract);
@@ -65,7 +65,7 @@ impl World {
             tells: None,
             hides: false,
             rights,
-            state: State::default(),
+            state: BusAccounts::default(),
             now: SECOND,
             bytes: BTreeMap::new(),
             due: BTreeMap::new(),
@@ -79,24 +79,24 @@ impl World {
         }
     }
 
-    /// What each unit's threads transfer in this quantum.
-    fn ran(&self) -> Vec<Ran> {
+    /// The transfers of each unit's threads in this quantum.
+    fn ran(&self) -> Vec<GangUse> {
         let waits = |unit: UnitId| self.gangs && self.state.waits(&self.contract, unit).is_some();
-        let runs: Vec<(UnitId, Alike)> = (self.units.iter())
+        let runs: Vec<(UnitId, ThreadSet)> = (self.units.iter())
             .filter(|(unit, (threads, _))| *threads > 0 && !waits(**unit))
             .map(|(unit, (threads, percent))| {
-                (*unit, Alike { threads: *threads, part: WHOLE * percent / 100 })
+                (*unit, ThreadSet { threads: *threads, part: WHOLE * percent / 100 })
             })
             .collect();
-        let sets: Vec<Alike> = runs.iter().map(|(_, set)| *set).collect();
+        let sets: Vec<ThreadSet> = runs.iter().map(|(_, set)| *set).collect();
         let parts = queue::on_own_bus(&sets, WHOLE);
-        let ran = |((unit, wants), part): (&(UnitId, Alike), u64)| {
-            // A processor that slows down gives twice what its percentages say.
+        let ran = |((unit, wants), part): (&(UnitId, ThreadSet), u64)| {
+            // The processor's throttle lets through twice its percentage.
             let percent = u64::from(*self.percent.get(unit).unwrap_or(&100) * 2).min(100);
             let bytes = part_of(part_of(BUS, part, WHOLE), QUANTUM, SECOND) * percent / 100;
             let seen = if self.hides && runs.len() > 1 { wants.part / 3 } else { wants.part };
-            let wants = Alike { part: seen, ..*wants };
-            Ran { job: JobId(unit.0), unit: *unit, bytes, span_ns: QUANTUM, wants }
+            let wants = ThreadSet { part: seen, ..*wants };
+            GangUse { job: JobId(unit.0), unit: *unit, bytes, span_ns: QUANTUM, wants }
         };
         runs.iter().zip(parts).map(ran).collect()
     }
@@ -135,7 +135,7 @@ impl World {
             snapshot: &snapshot,
             changes: &[],
         };
-        let ended = Ended { ran: if self.gangs { &ran } else { &[] }, gangs: self.gangs, now: true };
+        let ended = QuantumEnd { ran: if self.gangs { &ran } else { &[] }, gangs: self.gangs, now: true };
         let mut orders = Vec::new();
         self.plan = step(&mut self.state, self.now, input, &self.rights, &ended, &mut orders).0;
         for order in &orders {
@@ -157,18 +157,18 @@ impl World {
     }
 
     fn quanta(&mut self, quanta: u64) -> &mut World {
-        // The first only begins.
+        // The first quantum only begins.
         self.state.began = self.now;
         (0..quanta).for_each(|_| self.quantum());
         self
     }
 
-    /// Bytes per second, on average.
+    /// Mean transfers, in bytes per second.
     fn rate(&self, unit: UnitId) -> u64 {
         part_of(self.bytes.get(&unit).copied().unwrap_or(0), SECOND, self.quanta * QUANTUM)
     }
 
-    /// The same of what it was due.
+    /// Mean due, in bytes per second.
     fn due(&self, unit: UnitId) -> u64 {
         part_of(self.due.get(&unit).copied().unwrap_or(0), SECOND, self.quanta * QUANTUM)
     }
@@ -176,7 +176,7 @@ impl World {
 
 /// A wants 5 GB/s with two threads, and B streams with six. Without accounts, A would have 2.9.
 #[test]
-fn who_takes_more_than_it_holds_yields() {
+fn a_unit_above_its_entitlement_yields() {
     let mut world = World::new(&[(2, 25), (6, 95)]);
     let before = world.ran()[0].bytes * 5;
     world.quanta(100);
@@ -206,7 +206,7 @@ fn two_that_stream_are_divided_by_their_parts() {
 }
 
 #[test]
-fn nobody_yields_to_who_wants_nothing() {
+fn no_unit_yields_to_one_without_demand() {
     let mut world = World::new(&[(4, 0), (4, 95)]);
     world.quanta(50);
     assert_eq!((world.waited.get(&A), world.waited.get(&B)), (Some(&0), Some(&0)));
@@ -224,9 +224,9 @@ fn a_limit_is_held_on_average() {
     assert_eq!(world.plan.as_ref().unwrap().units[1].most, Some(SECOND));
 }
 
-/// A unit that sleeps is owed less and less. What it does not transfer while it sleeps is no reserve beyond one quantum.
+/// Debt to a sleeping unit decays. What it does not transfer while it sleeps accumulates for no more than one quantum.
 #[test]
-fn who_sleeps_collects_nothing() {
+fn a_sleeping_unit_accumulates_no_debt() {
     let mut world = World::new(&[(2, 25), (6, 95)]);
     world.contract.units[B.index()].limit.bus = Some(Amount::Absolute(SECOND));
     world.quanta(20);
@@ -234,24 +234,24 @@ fn who_sleeps_collects_nothing() {
         world.units.insert(unit, (0, 0));
     }
     world.quanta(50);
-    let part = |world: &World, unit| {
+    let account = |world: &World, unit| {
         *world.plan.as_ref().unwrap().units.iter().find(|part| part.unit == unit).unwrap()
     };
-    assert_eq!((part(&world, A).owed, part(&world, B).owed), (0, 0));
+    assert_eq!((account(&world, A).owed, account(&world, B).owed), (0, 0));
     world.units.insert(B, (1, 12));
     let before = world.bytes[&B];
     world.quanta(20);
-    // 1.2 GB/s alone: one quantum's tokens, and what comes.
+    // 1.2 GB/s alone: one quantum's tokens, and the refill.
     let (had, may) = (world.bytes[&B] - before, SECOND * 20 / 5);
     assert!(had <= may * 115 / 100, "{had} of {may}");
 }
 
-/// A demand that is not to be seen while the bus is full is known from before. One that falls is known at once where it is not.
+/// A demand that a full bus hides is remembered. When it falls, that shows as soon as the bus is not full.
 #[test]
 fn what_a_full_bus_hides_is_remembered() {
     let mut hidden = World::new(&[(2, 25), (6, 95)]);
     hidden.hides = true;
-    // It was never seen without a full bus: it is looked at after fifty quanta.
+    // It was never measured without a full bus: it is probed after fifty quanta.
     hidden.quanta(60);
     let before = hidden.bytes[&A];
     hidden.quanta(40);
@@ -266,7 +266,7 @@ fn what_a_full_bus_hides_is_remembered() {
     assert!(due <= BUS * 4 / 100, "{due}");
 }
 
-/// A sub-unit's limit holds it and not the units around it.
+/// A sub-unit's limit binds it, and not the units around it.
 #[test]
 fn a_sub_units_limit() {
     let mut contract = Contract::default();
@@ -280,7 +280,7 @@ fn a_sub_units_limit() {
 }
 
 #[test]
-fn what_is_not_lent_or_not_borrowed_is_left() {
+fn what_is_not_lent_or_not_borrowed_stays_unused() {
     for change in [
         |contract: &mut Contract| contract.units[A.index()].lend.bus = Permission::No,
         |contract: &mut Contract| contract.units[B.index()].borrow.bus = Permission::No,
@@ -298,9 +298,9 @@ fn what_is_not_lent_or_not_borrowed_is_left() {
     assert!((BUS * 68 / 100..=BUS * 78 / 100).contains(&world.rate(B)), "{}", world.rate(B));
 }
 
-/// The processor gives twice what its percentages say, and has steps of ten. No gang waits.
+/// The processor's throttle lets through twice its percentage, in steps of ten. No gang waits.
 #[test]
-fn a_processor_that_slows_down_is_judged_by_what_it_does() {
+fn throttling_is_controlled_by_its_effect() {
     for gangs in [true, false] {
         let mut world = World::new(&[(2, 10), (4, 95)]);
         world.gangs = gangs;
@@ -311,7 +311,7 @@ fn a_processor_that_slows_down_is_judged_by_what_it_does() {
         let rate = world.rate(B);
         assert!((SECOND * 24 / 10..=SECOND * 32 / 10).contains(&rate), "{rate}");
         assert_eq!(world.waited.get(&B), Some(&0));
-        // Nobody holds it any more.
+        // No unit is throttled any more.
         world.contract.machine.scheme = Scheme::Smp;
         world.quantum();
         assert_eq!(world.percent.get(&B), Some(&100));
@@ -319,7 +319,7 @@ fn a_processor_that_slows_down_is_judged_by_what_it_does() {
     }
 }
 
-/// Without demands: where the bus is full, who has more than it is entitled to is slowed down for who has less.
+/// Without demands: on a full bus, a unit above its entitlement is throttled for one below.
 #[test]
 fn without_demands_the_bus_is_kept_below_full() {
     let mut world = World::new(&[(2, 25), (6, 95)]);
@@ -330,9 +330,9 @@ fn without_demands_the_bus_is_kept_below_full() {
     assert!(world.percent.contains_key(&B) && !world.percent.contains_key(&A), "{:?}", world.percent);
 }
 
-/// The processor counts what is written back, too: half as much again. Nobody has less than it is due for that.
+/// The processor also counts write-backs: half as much again. No unit gets less than its due for that.
 #[test]
-fn what_is_written_back_is_held_against_nobody() {
+fn write_backs_count_against_no_unit() {
     let mut world = World::new(&[(2, 25), (6, 95)]);
     world.tells = Some(150);
     world.quanta(100);
@@ -341,13 +341,13 @@ fn what_is_written_back_is_held_against_nobody() {
     world.contract.units[B.index()].limit.bus = Some(Amount::Absolute(3 * SECOND));
     let before = world.bytes[&B];
     world.quanta(100);
-    let told = part_of(world.bytes[&B] - before, SECOND, 100 * QUANTUM) * 150 / 100;
-    assert!(told <= SECOND * 32 / 10, "a most is of all that is known: {told}");
+    let reported = part_of(world.bytes[&B] - before, SECOND, 100 * QUANTUM) * 150 / 100;
+    assert!(reported <= SECOND * 32 / 10, "a most counts all known transfers: {reported}");
 }
 
-/// The processor tells outermost units apart and no others: a sub-unit's gangs wait instead. Without gangs, nobody waits.
+/// The processor distinguishes outermost units only: a sub-unit's gangs wait instead. Without gangs, no unit waits.
 #[test]
-fn the_processor_slows_down_outermost_units_alone() {
+fn the_processor_throttles_outermost_units_only() {
     for gangs in [true, false] {
         let mut contract = Contract::default();
         let outer = contract.add(None, "outer");
@@ -365,14 +365,15 @@ fn the_processor_slows_down_outermost_units_alone() {
 }
 
 #[test]
-fn without_measures_nothing_is_decided() {
+fn without_measurements_nothing_is_decided() {
     let mut world = World::new(&[(0, 0), (0, 0)]);
     world.quanta(10);
     assert_eq!(world.plan, None);
 }
 
 proptest! {
-    /// Whoever they are: all have what they are due, as far as the most patient wait, and nobody waits for long.
+    /// For any units: those that want no more than their entitlement get it, and never wait; the others get at least 65 % of
+    /// their due, and wait for at most [`KEPT_QUANTA`] quanta in a row.
     #[test]
     fn all_have_what_they_are_due(units in proptest::collection::vec((1u32..5, 1u64..=100), 2..5)) {
         let mut world = World::new(&units);
@@ -383,7 +384,7 @@ proptest! {
         for unit in world.contract.held() {
             let (had, due) = (world.rate(unit), world.due(unit));
             let entitled = plan.units.iter().find(|part| part.unit == unit).unwrap().entitled;
-            // What a unit transfers alone is no more than it is entitled to: it comes first.
+            // A unit that transfers no more than its entitlement even when alone takes precedence.
             let (threads, percent) = world.units[&unit];
             let modest = u64::from(threads) * percent * BUS / 100 <= entitled;
             let least = if modest { 95 } else { 65 };

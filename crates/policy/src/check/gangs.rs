@@ -1,10 +1,10 @@
 //! The plan checker's books of gangs: which job runs, and since when others wait.
 //!
-//! Checked, at each quantum's beginning and where CPUs were left: gangs that run, as far as they are said to go on, have no more CPUs than there are. A gang is
-//! chosen once in a quantum. One that is let run was chosen, or is no gang any more. One that is stopped was not chosen. Of
-//! those of an outermost unit (under `smp`, of all) that were stopped before, the one that is said to have waited longest was
-//! stopped first, but for those of units that wait for the memory bus. Of these, none is chosen. Units are entitled to no more
-//! of the bus than it carries. One waits only if it is beyond its most, or transferred more than it is entitled to.
+//! Checked, whenever gangs are chosen: running gangs need no more CPUs than exist. A gang is chosen at most once in a quantum.
+//! A continued gang was chosen, or is no longer a gang; a stopped one was not chosen. The reported head was stopped longest
+//! among its outermost unit's gangs (under `smp`, among all), ignoring units that wait for the memory bus. Gangs of the latter
+//! are not chosen. Entitlements to the bus sum to at most its capacity. A unit waits only if it is beyond its most, or
+//! transferred more than its entitlement.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -18,7 +18,7 @@ use crate::plan::{GangOrder, Plan, Reason};
 use crate::snapshot::JobId;
 use crate::tree::{lineage, outermost};
 
-/// Gangs that run on so many CPUs, and those that were stopped.
+/// Running gangs with their CPUs, and stopped ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct GangBooks {
     runs: BTreeMap<JobId, u32>,
@@ -26,14 +26,14 @@ pub(super) struct GangBooks {
     quanta: u64,
     /// Units that wait for the bus.
     yield_the_bus: BTreeSet<UnitId>,
-    /// What units transferred when they ran last, in bytes per second.
+    /// What units transferred when they last ran, in bytes per second.
     used: BTreeMap<UnitId, u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stopped {
     unit: UnitId,
-    /// The quantum from which on it has not run.
+    /// The first quantum in which it did not run.
     since: u64,
 }
 
@@ -50,11 +50,11 @@ impl GangBooks {
             return;
         }
         self.stopped.retain(|_, stopped| contract.has(stopped.unit));
-        // Those that are gangs no more, or have ended, are not waited for: they go before anybody is chosen.
+        // First drop gangs that ended or are gangs no more, so that a new head need not have waited longer than these.
         for step in plan.orders.gangs.iter().filter(|step| step.reason == Reason::NoGang) {
             let GangOrder::Gate { job, open, .. } = step.action;
             if !open || self.stopped.remove(&job).is_none() {
-                wrong.push(format!("job {} is let run as no gang, and was not stopped", job.0));
+                wrong.push(format!("job {} is released as no longer a gang, and was not stopped", job.0));
             }
         }
         if let Some(quantum) = &plan.decisions.quantum {
@@ -85,10 +85,10 @@ impl GangBooks {
             let chosen = self.runs.contains_key(&job);
             if open {
                 if self.stopped.remove(&job).is_none() {
-                    wrong.push(format!("job {} is let run, and was not stopped", job.0));
+                    wrong.push(format!("job {} is continued, and was not stopped", job.0));
                 }
                 if !chosen {
-                    wrong.push(format!("job {} is let run, and was not chosen", job.0));
+                    wrong.push(format!("job {} is continued, and was not chosen", job.0));
                 }
             } else {
                 if chosen {
@@ -123,9 +123,7 @@ impl GangBooks {
             }
             let used = self.used.get(&part.unit).copied().unwrap_or(0);
             if part.waits && used <= part.entitled && part.most.is_none() {
-                wrong.push(format!(
-                    "{name} waits for the bus, and transferred no more than it is entitled to"
-                ));
+                wrong.push(format!("{name} waits for the bus, and transferred no more than its entitlement"));
             }
         }
         self.yield_the_bus = bus.units.iter().filter(|part| part.waits).map(|part| part.unit).collect();
@@ -135,7 +133,7 @@ impl GangBooks {
         contract.has(unit) && lineage(contract, unit).any(|unit| self.yield_the_bus.contains(&unit))
     }
 
-    /// The first that is chosen of its unit's was stopped longest, if it was.
+    /// Checks that the head was stopped longest among the gangs that compete with it.
     fn head(&self, contract: &Contract, job: JobId, unit: UnitId, wrong: &mut Vec<String>) {
         let together = |other: UnitId| {
             contract.machine.scheme == Scheme::Smp
@@ -160,7 +158,7 @@ mod tests {
 
     const UNIT: UnitId = UnitId(2);
 
-    /// A plan: those that are chosen with their CPUs, the first one as the head, and gates.
+    /// A plan with these gangs and CPUs chosen, the first as the head, and these gates.
     fn plan(begins: bool, chosen: &[(u32, u32)], gates: &[(u32, bool)]) -> Plan {
         let mut plan = Plan::default();
         let gang = |(at, (job, cpus)): (usize, &(u32, u32))| Step {
@@ -194,12 +192,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_bus() {
+    fn errors_about_the_bus_are_reported() {
         let books = GangBooks::default();
         assert!(replay(&books, &of_bus(5, 6, false)).is_ok());
         for (wrong, plan) in [
             ("units are entitled to 11 of the 10 that the bus carries", of_bus(11, 0, false)),
-            ("a waits for the bus, and transferred no more than it is entitled to", of_bus(5, 5, true)),
+            ("a waits for the bus, and transferred no more than its entitlement", of_bus(5, 5, true)),
             ("job 1 is chosen, and its unit waits for the bus", of_bus(5, 6, true)),
         ] {
             let found = replay(&books, &plan).err().unwrap_or_default();
@@ -208,16 +206,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_gangs() {
+    fn errors_about_gangs_are_reported() {
         let first = replay(&GangBooks::default(), &plan(true, &[(1, 2), (2, 2)], &[(3, false), (4, false)]));
-        let books = first.expect("it is right");
+        let books = first.expect("the plan is correct");
         let second = replay(&books, &plan(true, &[(3, 4)], &[(1, false), (2, false), (3, true)]));
-        let later = second.expect("it is right");
+        let later = second.expect("the plan is correct");
         for (wrong, books, plan) in [
             ("gangs run on 5 cpus, and there are 4", &books, plan(true, &[(3, 3), (4, 2)], &[])),
             ("job 3 is chosen twice for a quantum", &books, plan(true, &[(3, 1), (3, 1)], &[])),
-            ("job 1 is let run, and was not stopped", &books, plan(true, &[(1, 1)], &[(1, true)])),
-            ("job 4 is let run, and was not chosen", &books, plan(true, &[(3, 1)], &[(4, true)])),
+            ("job 1 is continued, and was not stopped", &books, plan(true, &[(1, 1)], &[(1, true)])),
+            ("job 4 is continued, and was not chosen", &books, plan(true, &[(3, 1)], &[(4, true)])),
             ("job 3 is stopped, and was chosen", &later, plan(true, &[(3, 1)], &[(3, false)])),
             ("job 4 is stopped twice", &books, plan(true, &[(3, 1)], &[(4, false)])),
             ("job 1 goes first, and job 4 has waited longer", &later, plan(true, &[(1, 1)], &[])),
@@ -227,20 +225,21 @@ mod tests {
         }
     }
 
-    /// The one that was stopped longest has ended at the moment at which a quantum begins: the next one goes first.
+    /// The gang that was stopped longest ends just as a quantum begins: the next one becomes the head.
     #[test]
-    fn nobody_waits_for_one_that_has_ended() {
+    fn a_gang_that_ended_is_not_waited_for() {
         let first = replay(&GangBooks::default(), &plan(true, &[(1, 4)], &[(2, false), (3, false)]))
-            .expect("it is right");
-        let second = replay(&first, &plan(true, &[(2, 4)], &[(1, false), (2, true)])).expect("it is right");
+            .expect("the plan is correct");
+        let second =
+            replay(&first, &plan(true, &[(2, 4)], &[(1, false), (2, true)])).expect("the plan is correct");
         let mut third = plan(true, &[(1, 4)], &[(1, true)]);
         assert!(replay(&second, &third).is_err(), "it was stopped after job 3");
         let gate = GangOrder::Gate { job: JobId(3), unit: UNIT, open: true };
         third.orders.gangs.push(Step { action: gate, reason: Reason::NoGang });
-        let third = replay(&second, &third).expect("it is right");
+        let third = replay(&second, &third).expect("the plan is correct");
         let mut again = plan(true, &[(1, 4)], &[]);
         again.orders.gangs.push(Step { action: gate, reason: Reason::NoGang });
-        let found = replay(&third, &again).expect_err("it was let run before");
-        assert_eq!(found, ["job 3 is let run as no gang, and was not stopped"]);
+        let found = replay(&third, &again).expect_err("it was continued before");
+        assert_eq!(found, ["job 3 is released as no longer a gang, and was not stopped"]);
     }
 }

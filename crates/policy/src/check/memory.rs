@@ -1,13 +1,14 @@
 //! The plan checker's books of memory.
 //!
 //! Checked:
-//! - A unit's allowance is what it is entitled to, less what it lends, plus what it borrows. Allowances sum to no more
-//!   than is divided.
-//! - What is lent has a borrower, and a time within which it is to be back, which its contract allows. No unit lends or borrows that may not, nor beyond what its contract allows.
+//! - A unit's allowance is its entitlement, minus what it lends, plus what it borrows. Allowances sum to no more than is
+//!   divided.
+//! - Every loan has a borrower, and a time within which it must be back, as the contract permits. Units lend and borrow only if
+//!   they may, and within the contract's limits.
 //! - The bounds in force are those allowances.
-//! - No unit is guaranteed more than it is entitled to, nor (`min`) more than it may use. It is guaranteed as much (`min`) as its
-//!   sub-units together: a kernel keeps nothing for them that is not kept for the unit around them.
-//! - Memory is taken only from a unit that has a bound or is gone. `smp` orders nothing.
+//! - No unit is guaranteed more than its entitlement, nor (`min`) more than it may use. Its `min` covers its sub-units': a
+//!   kernel protects nothing that is not protected in the enclosing group.
+//! - Memory is reclaimed only from a unit that has a bound or is gone. `smp` orders nothing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -20,7 +21,7 @@ use commonhold_machine::Machine;
 
 use crate::plan::{MemoryOrder, MemoryPlan, Plan, Share};
 
-/// What is in force, as the plans so far said.
+/// What is in force according to the plans so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct MemoryBooks {
     /// `min` and `low`.
@@ -30,7 +31,7 @@ pub(super) struct MemoryBooks {
 }
 
 impl MemoryBooks {
-    /// Replays the steps about memory; what is wrong with them is added to `wrong`.
+    /// Replays the decisions and orders about memory; appends errors to `wrong`.
     pub(super) fn replay(
         &mut self,
         contract: &Contract,
@@ -66,7 +67,7 @@ impl MemoryBooks {
         self.guaranteed.retain(|_, kept| *kept != (0, 0));
         let none = self.guaranteed.is_empty() && self.allowed.is_empty() && self.exposed.is_empty();
         if contract.machine.scheme == Scheme::Smp && !none {
-            wrong.push(String::from("the scheme is smp and yet memory is held"));
+            wrong.push(String::from("the scheme is smp, and memory is restricted"));
         }
         let whole = machine.memory_bytes();
         let low = |id: UnitId| self.guaranteed.get(&id).map_or(0, |(_, low)| *low);
@@ -85,7 +86,7 @@ impl MemoryBooks {
         }
     }
 
-    /// What units are guaranteed, and those around them are not.
+    /// Guarantees that the enclosing unit's does not cover.
     fn not_kept_around(&self, contract: &Contract) -> Vec<String> {
         let min = |id: UnitId| self.guaranteed.get(&id).map_or(0, |(min, _)| *min);
         let mut inside = vec![0u64; contract.units.len()];
@@ -102,7 +103,7 @@ impl MemoryBooks {
         contract.held().filter(lacks).map(tell).collect()
     }
 
-    /// What is wrong with what holds a unit, which with its sub-units is entitled to so much and may be charged so much.
+    /// What is wrong with the orders in force on a unit, given its entitlement and its maximum charge, sub-units included.
     fn in_force(
         &self,
         contract: &Contract,
@@ -133,10 +134,10 @@ fn charged(memory: &MemoryPlan, id: UnitId) -> u64 {
     share(memory, id).allowed.saturating_sub(share(memory, id).packed)
 }
 
-/// What each unit has with all that is in it, by index.
+/// Sums over each unit's subtree, by index.
 fn sums(contract: &Contract, own: impl Fn(UnitId) -> u64) -> Vec<u64> {
     let mut sums = vec![0u64; contract.units.len()];
-    // A parent stands before its children.
+    // Parents precede their children.
     for id in contract.held().rev() {
         sums[id.index()] = sums[id.index()].saturating_add(own(id));
         if let Some(parent) = contract.unit(id).parent {
@@ -155,7 +156,7 @@ fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
     let mut wrong = Vec::new();
     let timed = memory.terms.iter().map(|term| term.lent).fold(0, u64::saturating_add);
     if lent > timed {
-        wrong.push(format!("{lent} bytes of memory are lent, of which {timed} are to be back within a time"));
+        wrong.push(format!("{lent} bytes of memory are lent, of which only {timed} have a time to be back"));
     }
     if lent > borrowed {
         wrong.push(format!("{lent} bytes of memory are lent and {borrowed} borrowed"));
@@ -166,7 +167,7 @@ fn conserved(contract: &Contract, memory: &MemoryPlan) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with a unit's loans; `entitled` is what each unit is with its sub-units.
+/// What is wrong with a unit's loans; `entitled` has each unit's entitlement, sub-units included.
 fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId, entitled: &[u64]) -> Option<String> {
     let (unit, share) = (contract.unit(id), share(memory, id));
     let path = &unit.path;
@@ -186,7 +187,7 @@ fn permitted(contract: &Contract, memory: &MemoryPlan, id: UnitId, entitled: &[u
     let promise = contract.promise(id);
     let (within, most) = (share.within_ns.unwrap_or(0), promise.most_ns.max(promise.first_ns));
     if within > most {
-        return Some(format!("{path} is to have back what it lends within {within} ns, of {most} at most"));
+        return Some(format!("{path} must have back what it lends within {within} ns, of at most {most}"));
     }
     let around = unit.parent.map_or(memory.divided, |around| entitled[around.index()]);
     let sides = [

@@ -1,26 +1,25 @@
-//! The plan checker: replays a plan's decisions on its own books and says what is wrong with it.
+//! The plan checker: replays a plan's decisions on books of its own, and reports what is wrong with it.
 //!
-//! It shares no code with the policy that makes plans, so that a mistake must be made twice to pass. It runs before
-//! every plan is applied, in the daemon and in tests. A plan that fails is not applied.
+//! It shares no code with the policy, so that a mistake must be made twice to pass. It runs before every plan is applied, in
+//! the daemon and in tests; a plan that fails is not applied.
 //!
 //! Checked:
-//! - What is given and ordered is about units of the contract.
+//! - Decisions and orders concern units of the contract.
 //! - A CPU has at most one owner, and in a partition exactly one.
 //! - Only an owner lends, each CPU once. A CPU that is called back or returned was lent.
-//! - No unit lends or borrows that may not, nor more CPUs than the amount that its contract names.
+//! - Units lend and borrow only if they may, and no more CPUs than the amount in their contract.
 //! - `quota` lends nothing, and `smp` orders nothing.
-//! - A unit is confined to exactly what it owns and borrows, if that is anything.
-//! - A unit stands still for its transfers only while it has a rate, on a disk that is there. One that stands still is not
-//!   stopped again, and only one that stands still goes on. Whether it has processes, no plan says.
-//! - A shut gate stands only before a unit that holds nothing.
-//! - Weights and rates are what a kernel takes. A rate is not above the contract's limit. Under `smp`, no unit has a
-//!   rate.
+//! - A unit that holds CPUs is confined to exactly those that it owns and borrows.
+//! - A unit is stopped for its transfers only while it has a rate on a disk that exists. It is not stopped twice, and only a
+//!   stopped unit is continued. Plans do not say whether it has processes.
+//! - A gate is closed only for a unit that holds no CPU.
+//! - Weights and rates are in the kernel's range. A rate is not above the contract's limit. Under `smp`, no unit has a rate.
 //! - Entitlements of the top level sum to the machine.
-//! - Gangs run on no more CPUs than there are; one that was chosen is let run, and one that is stopped was not. Of an outermost
-//!   unit's gangs that were stopped, one that is chosen first was stopped longest.
-//! - No more threads of jobs sit in a pool than it has CPUs; each is told CPUs of its pool.
-//! - What holds in each control group of a unit sums to no more than the unit has.
-//! - An exchange moves tickets around a ring of units in one encloser. It begins once, and ends once, as it was.
+//! - Gangs run on no more CPUs than exist. A chosen gang runs, and a stopped one was not chosen. The gang that is chosen first
+//!   was stopped longest among its outermost unit's.
+//! - No more threads of jobs sit in a pool than it has CPUs; each is restricted to CPUs of its pool.
+//! - The parts of a unit's holders sum to at most the unit's amount.
+//! - An exchange moves tickets around a ring of units in one encloser. It begins once, and ends once, unchanged.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -44,7 +43,7 @@ use parts::PartBooks;
 use seats::SeatBooks;
 use trade::TradeBooks;
 
-/// What each unit owns and borrows, as the plans so far said.
+/// What each unit holds according to the plans so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Books {
     owner: BTreeMap<u32, UnitId>,
@@ -53,7 +52,7 @@ pub struct Books {
     shut: BTreeSet<UnitId>,
     /// Units with a rate, by disk.
     capped: BTreeSet<(UnitId, String)>,
-    /// Units that stand still for their rates.
+    /// Units stopped for their rates.
     stopped: BTreeSet<UnitId>,
     seats: SeatBooks,
     gangs: GangBooks,
@@ -63,7 +62,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// The books after the orders about parts, and no others.
+    /// The books after replaying only the orders about parts.
     #[cfg(test)]
     pub(crate) fn parts_alone(&self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) -> Books {
         let mut books = self.clone();
@@ -71,7 +70,7 @@ impl Books {
         books
     }
 
-    /// What held units that the contract has no more went with them.
+    /// Orders on removed units vanished with the units.
     fn forget_gone(&mut self, contract: &Contract) {
         self.confined.retain(|unit, _| contract.has(*unit));
         self.shut.retain(|unit| contract.has(*unit));
@@ -79,13 +78,13 @@ impl Books {
         self.stopped.retain(|unit| contract.has(*unit));
     }
 
-    /// Replays one plan; the books after it, or everything that is wrong with it.
+    /// Replays one plan. Returns the books after it, or everything that is wrong with it.
     pub fn replay(&self, contract: &Contract, machine: &Machine, plan: &Plan) -> Result<Books, Vec<String>> {
         let mut replay = Replay { contract, machine, books: self.clone(), wrong: Vec::new() };
         if !contract.vacant.is_empty() {
             replay.books.forget_gone(contract);
         }
-        // A disk that has gone took its orders with it.
+        // Orders on a disk vanished with the disk.
         replay.books.capped.retain(|(_, disk)| plan.decisions.disk.disks.contains(disk));
         replay.all_are_there(plan);
         for step in &plan.decisions.cpu.steps {
@@ -132,7 +131,7 @@ impl Replay<'_> {
         }
     }
 
-    /// What a unit had that is gone is taken from it: that may be said.
+    /// Units of the contract only, except where something is taken from a removed unit.
     fn all_are_there(&mut self, plan: &Plan) {
         let given = plan.decisions.cpu.steps.iter().flat_map(|step| match step.action {
             CpuDecision::Own { unit, .. } => [Some(unit), None],
@@ -144,10 +143,10 @@ impl Replay<'_> {
         let cpu = plan.orders.cpu.iter().map(|step| step.action.unit());
         let memory = plan.orders.memory.iter().map(|step| step.action.unit());
         let disk = plan.orders.disk.iter().map(|step| step.action.unit());
-        let place = plan.orders.seats.iter().map(|step| step.action.unit());
+        let seats = plan.orders.seats.iter().map(|step| step.action.unit());
         let gangs = plan.orders.gangs.iter().map(|step| step.action.unit());
         let parts = plan.orders.parts.iter().map(|step| step.action.unit());
-        let orders = cpu.chain(memory).chain(disk).chain(place).chain(gangs).chain(parts);
+        let orders = cpu.chain(memory).chain(disk).chain(seats).chain(gangs).chain(parts);
         let all: BTreeSet<UnitId> = given.flatten().chain(orders).collect();
         for unit in all {
             self.expect(self.contract.has(unit), || format!("the contract has no unit {}", unit.0));
@@ -159,7 +158,7 @@ impl Replay<'_> {
             CpuDecision::Own { cpu, unit } => {
                 let before = self.books.owner.insert(*cpu, *unit);
                 let known = self.machine.cpu(*cpu).is_some();
-                self.expect(known, || format!("cpu {cpu} is owned but not there"));
+                self.expect(known, || format!("cpu {cpu} is owned but does not exist"));
                 self.expect(before.is_none(), || format!("cpu {cpu} has two owners"));
             }
             CpuDecision::Disown { cpu, unit } => {
@@ -172,7 +171,7 @@ impl Replay<'_> {
             CpuDecision::CallBack { cpu, borrower, .. } | CpuDecision::Return { cpu, borrower, .. } => {
                 let before = self.books.borrower.remove(cpu);
                 self.expect(before == Some(*borrower), || {
-                    format!("cpu {cpu} comes back from a unit that did not borrow it")
+                    format!("cpu {cpu} is returned by a unit that did not borrow it")
                 });
             }
         }
@@ -188,13 +187,13 @@ impl Replay<'_> {
                 let outermost = self.contract.unit(*unit).parent.is_none();
                 let path = self.path(*unit);
                 self.expect(outermost || *credit_ms == 0, || {
-                    format!("{path} borrows no CPUs by itself, and has a credit")
+                    format!("{path} has a credit, and is not an outermost unit")
                 });
-                self.expect(!unit.is_common(), || format!("{path} has a credit"));
+                self.expect(!unit.is_common(), || format!("{path} has a credit, and is a common part"));
             }
             CpuOrder::Cap { unit, micro_cpus } => {
                 self.expect(micro_cpus.is_none_or(|micro| micro > 0), || {
-                    format!("unit {} is capped to nothing", unit.0)
+                    format!("unit {} is capped at zero", unit.0)
                 });
             }
             CpuOrder::Gate { unit, open: true } => {
@@ -213,18 +212,20 @@ impl Replay<'_> {
                     format!("unit {} has weight {weight} on disk {disk}", unit.0)
                 });
             }
-            // Shares are relative: there is nothing that one could be too large for.
+            // Shares are relative, so that none is too large.
             DiskOrder::Share { .. } => {}
             DiskOrder::Stop { unit, stopped: true, .. } => {
                 let runs = self.books.stopped.insert(*unit);
                 let path = self.path(*unit);
-                self.expect(runs, || format!("{path} is stopped for its rate and stands still already"));
-                self.expect(!unit.is_common(), || format!("{path} is stopped for a rate"));
+                self.expect(runs, || format!("{path} is stopped for its rate, and was stopped before"));
+                self.expect(!unit.is_common(), || {
+                    format!("{path} is stopped for a rate, and is a common part")
+                });
             }
             DiskOrder::Stop { unit, stopped: false, .. } => {
                 let stood = self.books.stopped.remove(unit);
                 let path = self.path(*unit);
-                self.expect(stood, || format!("{path} goes on and does not stand still for a rate"));
+                self.expect(stood, || format!("{path} is continued, and was not stopped for its rate"));
             }
             DiskOrder::Cap { unit, disk, read: None, write: None } => {
                 self.books.capped.remove(&(*unit, disk.clone()));
@@ -236,7 +237,7 @@ impl Replay<'_> {
     fn cap_disk(&mut self, unit: UnitId, disk: &str, read: Option<u64>, write: Option<u64>) {
         self.books.capped.insert((unit, String::from(disk)));
         let path = self.path(unit);
-        self.expect(!unit.is_common(), || format!("{path} is held to a rate on disk {disk}"));
+        self.expect(!unit.is_common(), || format!("{path} has a rate on disk {disk}, and is a common part"));
         let limit = match self.contract.units.get(unit.index()).and_then(|unit| unit.limit.disk) {
             Some(Amount::Absolute(limit)) => limit,
             _ => u64::MAX,
@@ -278,7 +279,7 @@ impl Replay<'_> {
     }
 
     fn finish(&mut self, plan: &Plan) {
-        self.everything_is_somebodys();
+        self.every_cpu_has_an_owner();
         self.confined_to_what_is_held();
         self.within_amounts(plan);
         let top = self.contract.children(None).chain([UnitId::SHARED]);
@@ -288,19 +289,18 @@ impl Replay<'_> {
         self.expect(sum == whole, || format!("entitlements sum to {sum} of {whole} millionths of a cpu"));
         let capped: BTreeSet<UnitId> = self.books.capped.iter().map(|(unit, _)| *unit).collect();
         let without = self.books.stopped.difference(&capped);
-        let without =
-            without.map(|unit| format!("{} stands still for a rate that it does not have", self.path(*unit)));
+        let without = without.map(|unit| format!("{} is stopped for a rate, and has none", self.path(*unit)));
         let without: Vec<String> = without.collect();
         self.wrong.extend(without);
         if self.scheme() == Scheme::Smp {
             let free =
                 self.books.owner.is_empty() && self.books.confined.is_empty() && self.books.shut.is_empty();
             let free = free && self.books.capped.is_empty();
-            self.expect(free, || String::from("the scheme is smp and yet something is held"));
+            self.expect(free, || String::from("the scheme is smp, and CPUs or disks are restricted"));
         }
     }
 
-    /// Loans are counted in whole CPUs. Where caps hold what is borrowed, they leave room for no more.
+    /// Loans are counted in whole CPUs. Where caps limit borrowing, they are compared with the amounts.
     fn within_amounts(&mut self, plan: &Plan) {
         let entitled = |unit: UnitId| plan.decisions.cpu.entitled.get(unit.index()).copied().unwrap_or(0);
         let mut counts: BTreeMap<(UnitId, &str), u64> = BTreeMap::new();
@@ -314,7 +314,7 @@ impl Replay<'_> {
         let mut wrong = Vec::new();
         for ((unit, does), cpus) in counts {
             let most = match does {
-                // A part is of what is owned at the moment.
+                // A percentage to lend is of the CPUs owned at the moment.
                 "lends" => self.permission(unit, |unit| unit.lend.cpu).most(self.owned(unit)),
                 _ => self.may_borrow(unit),
             };
@@ -334,7 +334,7 @@ impl Replay<'_> {
         self.wrong.append(&mut wrong);
     }
 
-    /// What a unit owns, in millionths of a CPU.
+    /// The CPUs that a unit owns, in millionths.
     fn owned(&self, unit: UnitId) -> u64 {
         self.books.owner.values().filter(|owner| **owner == unit).count() as u64 * MILLIONTH
     }
@@ -349,7 +349,7 @@ impl Replay<'_> {
         self.permission(unit, |unit| unit.borrow.cpu).most(self.may_have(parent))
     }
 
-    /// What the limits of a unit and of the units around it let it have, by the next limit further out.
+    /// The tightest limit on a unit: its own, relative to the next one outwards.
     fn may_have(&self, unit: Option<UnitId>) -> u64 {
         let Some(unit) = unit else { return self.machine.cpus.len() as u64 * MILLIONTH };
         let unit = self.contract.unit(unit);
@@ -360,7 +360,7 @@ impl Replay<'_> {
         }
     }
 
-    fn everything_is_somebodys(&mut self) {
+    fn every_cpu_has_an_owner(&mut self) {
         let owned = self.books.owner.len();
         let whole = self.machine.cpus.len();
         self.expect(owned == 0 || owned == whole, || format!("{owned} of {whole} cpus have an owner"));
@@ -380,7 +380,7 @@ impl Replay<'_> {
         }
         let mut wrong = Vec::new();
         for (unit, cpus) in &self.books.confined {
-            // A unit that holds nothing sleeps, or is behind a shut gate: it stays confined to where it was.
+            // A unit that holds no CPU sleeps, or its gate is closed: it stays confined to its previous CPUs.
             if let Some(held) = held.get(unit).filter(|held| *held != cpus) {
                 let path = self.path(*unit);
                 wrong.push(format!("{path} is confined to cpus {cpus} but holds {held}"));

@@ -1,7 +1,7 @@
 //! The plan checker's books of parts.
 //!
-//! Checked: a part is at a place that there is, and of the place's unit. The bounds of a unit's memory at its places and in its own
-//! group sum to no more than the unit may use. Rates and sets of CPUs are what a kernel takes.
+//! Checked: a part concerns a known foreign group of its unit. The memory bounds of a unit's holders sum to at most its
+//! allowance. Rates and CPU sets are in the kernel's range.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -11,23 +11,23 @@ use alloc::vec::Vec;
 use commonhold_contract::{Contract, UnitId};
 
 use crate::plan::{MemoryOrder, PartOrder, Plan};
-use crate::snapshot::PlaceId;
+use crate::snapshot::GroupId;
 
-/// What is in force, as the plans so far said.
+/// What is in force according to the plans so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct PartBooks {
-    places: BTreeMap<PlaceId, UnitId>,
+    groups: BTreeMap<GroupId, UnitId>,
     allowed: BTreeMap<UnitId, u64>,
-    parts: BTreeMap<(UnitId, Option<PlaceId>), u64>,
+    parts: BTreeMap<(UnitId, Option<GroupId>), u64>,
 }
 
 impl PartBooks {
-    /// Replays the orders about parts; what is wrong with them is added to `wrong`.
+    /// Replays the orders about parts; appends errors to `wrong`.
     pub(super) fn replay(&mut self, contract: &Contract, plan: &Plan, wrong: &mut Vec<String>) {
-        if let Some(places) = &plan.decisions.places {
-            self.places = places.iter().map(|place| (place.place, place.unit)).collect();
-            let at = |(unit, place): &(UnitId, Option<PlaceId>)| {
-                place.is_none_or(|place| self.places.get(&place) == Some(unit))
+        if let Some(groups) = &plan.decisions.foreign_groups {
+            self.groups = groups.iter().map(|group| (group.id, group.unit)).collect();
+            let at = |(unit, group): &(UnitId, Option<GroupId>)| {
+                group.is_none_or(|group| self.groups.get(&group) == Some(unit))
             };
             self.parts.retain(|holder, _| at(holder));
         }
@@ -35,7 +35,7 @@ impl PartBooks {
         self.parts.retain(|(unit, _), _| contract.has(*unit));
         for step in &plan.orders.memory {
             if let MemoryOrder::Allow { unit, bytes } = step.action {
-                // The unit's own group has all of it until its part is told.
+                // The unit's own group has the whole allowance until its part is ordered.
                 self.parts.remove(&(unit, None));
                 match bytes {
                     Some(bytes) => self.allowed.insert(unit, bytes),
@@ -45,15 +45,15 @@ impl PartBooks {
         }
         for step in &plan.orders.parts {
             let unit = step.action.unit();
-            if let Some(place) = step.action.at().filter(|place| self.places.get(place) != Some(&unit)) {
-                wrong.push(format!("place {} is no place of unit {}", place.0, unit.0));
+            if let Some(group) = step.action.at().filter(|group| self.groups.get(group) != Some(&unit)) {
+                wrong.push(format!("group {} is not held for unit {}", group.0, unit.0));
             }
             match &step.action {
                 PartOrder::Confine { cpus: Some(cpus), at, .. } if cpus.is_empty() => {
-                    wrong.push(format!("place {} is confined to no CPU", at.0));
+                    wrong.push(format!("group {} is confined to no CPU", at.0));
                 }
                 PartOrder::Weigh { weight, at, .. } if !(1..=10_000).contains(weight) => {
-                    wrong.push(format!("place {} has weight {weight}", at.0));
+                    wrong.push(format!("group {} has weight {weight}", at.0));
                 }
                 PartOrder::Guarantee { min, low, .. } if min > low => {
                     wrong.push(format!("unit {} is guaranteed {min} in any case, of {low}", unit.0));
@@ -89,50 +89,50 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::plan::{Place, Reason, Step};
-    use crate::snapshot::PlaceBounds;
+    use crate::plan::{ForeignGroup, Reason, Step};
+    use crate::snapshot::GroupBounds;
 
     fn step<A>(action: A) -> Step<A> {
         Step { action, reason: Reason::FollowsUse }
     }
 
     #[test]
-    fn what_is_wrong_with_parts_is_said() {
+    fn errors_in_parts_are_reported() {
         let mut contract = Contract::default();
         let unit = contract.add(None, "a");
-        let at = Some(PlaceId(1));
+        let at = Some(GroupId(1));
         let mut plan = Plan::default();
-        plan.decisions.places = Some(vec![Place {
-            place: PlaceId(1),
+        plan.decisions.foreign_groups = Some(vec![ForeignGroup {
+            id: GroupId(1),
             unit,
-            group: "/a.slice".to_string(),
-            most: PlaceBounds::default(),
+            path: "/a.slice".to_string(),
+            most: GroupBounds::default(),
         }]);
         plan.orders.memory = vec![step(MemoryOrder::Allow { unit, bytes: Some(100) })];
         let allow = |at, bytes| step(PartOrder::Allow { unit, at, bytes: Some(bytes) });
         let mut books = PartBooks::default();
-        let mut said = |plan: &Plan| {
+        let mut errors = |plan: &Plan| {
             let mut wrong = Vec::new();
             books.replay(&contract, plan, &mut wrong);
             wrong
         };
         plan.orders.parts = vec![allow(None, 40), allow(at, 60)];
-        assert_eq!(said(&plan), Vec::<String>::new());
+        assert_eq!(errors(&plan), Vec::<String>::new());
         plan.orders.parts = vec![allow(None, 41)];
-        assert_eq!(said(&plan), ["the parts of unit 2 sum to 101 bytes of 100"]);
+        assert_eq!(errors(&plan), ["the parts of unit 2 sum to 101 bytes of 100"]);
         let disk = "sda".to_string();
         plan.orders.parts = vec![
             allow(None, 40),
-            allow(Some(PlaceId(2)), 0),
+            allow(Some(GroupId(2)), 0),
             step(PartOrder::Confine {
                 unit,
-                at: PlaceId(1),
+                at: GroupId(1),
                 cpus: Some(commonhold_machine::CpuSet::default()),
             }),
-            step(PartOrder::Weigh { unit, at: PlaceId(1), weight: 0 }),
+            step(PartOrder::Weigh { unit, at: GroupId(1), weight: 0 }),
             step(PartOrder::Guarantee { unit, at, min: 2, low: 1, own: 0 }),
             step(PartOrder::Transfer { unit, at, disk, read: Some(0), write: None }),
         ];
-        assert_eq!(said(&plan).len(), 5);
+        assert_eq!(errors(&plan).len(), 5);
     }
 }

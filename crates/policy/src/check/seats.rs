@@ -1,7 +1,7 @@
 //! The plan checker's books of jobs: which thread sits in which pool.
 //!
-//! Checked: a thread that gets up sat. The pools are the machine's, and no more threads sit in one than it has CPUs. A
-//! thread with a seat is told CPUs of that pool, if it has several; one without is told none. Pages come to nodes that are there.
+//! Checked: pools exist, and no more threads sit in one than it has CPUs. A thread with a seat is restricted to CPUs of its
+//! pool, if that has several; a thread without one is not restricted. Pages move to existing nodes.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -38,7 +38,7 @@ impl SeatBooks {
             match seat.pool {
                 Some(pool) => {
                     if pools.pools.get(pool as usize).is_none() {
-                        wrong.push(format!("thread {thread} sits in pool {pool}, which is not there"));
+                        wrong.push(format!("thread {thread} sits in pool {pool}, which does not exist"));
                     }
                     self.pool.insert(seat.thread, pool);
                 }
@@ -67,7 +67,7 @@ impl SeatBooks {
             SeatOrder::Seat { thread, cpus: None, .. } => {
                 let pool = self.pool.get(thread).and_then(|pool| pools.pools.get(*pool as usize));
                 if pools.pools.len() > 1 && pool.is_some_and(|pool| pool.cpus.len() > 1) {
-                    wrong.push(format!("thread {} has a seat, and is told no cpus", thread.0));
+                    wrong.push(format!("thread {} has a seat, and is not restricted to its pool", thread.0));
                 }
             }
             SeatOrder::Seat { thread, cpus: Some(cpus), .. } => {
@@ -76,16 +76,19 @@ impl SeatBooks {
                     !cpus.is_empty() && cpus.iter().all(|cpu| pool.cpus.contains(&cpu))
                 };
                 if !pool.is_some_and(within) {
-                    wrong.push(format!("thread {} is told cpus {cpus}, which are not its pool's", thread.0));
+                    wrong.push(format!(
+                        "thread {} is restricted to cpus {cpus}, which are not in its pool",
+                        thread.0
+                    ));
                 }
             }
             SeatOrder::Bring { job, nodes, .. } => {
                 let there =
-                    |it: &NodePart| it.part > 0 && machine.nodes.iter().any(|node| node.id == it.node);
-                let twice = |at: usize| nodes[..at].iter().any(|it| it.node == nodes[at].node);
+                    |part: &NodePart| part.part > 0 && machine.nodes.iter().any(|node| node.id == part.node);
+                let twice = |at: usize| nodes[..at].iter().any(|part| part.node == nodes[at].node);
                 if nodes.is_empty() || !nodes.iter().all(there) || (0..nodes.len()).any(twice) {
-                    let nodes: Vec<u32> = nodes.iter().map(|it| it.node).collect();
-                    wrong.push(format!("pages of job {} come to nodes {nodes:?}", job.0));
+                    let nodes: Vec<u32> = nodes.iter().map(|part| part.node).collect();
+                    wrong.push(format!("pages of job {} move to nodes {nodes:?}", job.0));
                 }
             }
         }
@@ -116,18 +119,18 @@ mod tests {
         Step { action, reason: Reason::Rests }
     }
 
-    /// What is wrong with a plan on two pools of two CPUs.
-    fn wrong(books: &mut SeatBooks, seats: Vec<Step<Seat>>, place: Vec<Step<SeatOrder>>) -> Vec<String> {
+    /// The errors of a plan on two pools of two CPUs.
+    fn wrong(books: &mut SeatBooks, seats: Vec<Step<Seat>>, orders: Vec<Step<SeatOrder>>) -> Vec<String> {
         let machine = Machine::synthetic("nodes:2 cpus:2").unwrap();
         let mut plan = Plan::default();
-        (plan.decisions.seats, plan.orders.seats) = (seats, place);
+        (plan.decisions.seats, plan.orders.seats) = (seats, orders);
         let mut wrong = Vec::new();
         books.replay(&Contract::default(), &machine, &plan, &mut wrong);
         wrong
     }
 
     #[test]
-    fn what_is_right_passes_and_is_remembered() {
+    fn a_correct_plan_passes_and_is_remembered() {
         let books = &mut SeatBooks::default();
         let seats = vec![seat(1, Some(0)), seat(2, Some(0)), seat(3, Some(1))];
         let orders = vec![order(1, Some(&[0, 1])), order(2, Some(&[1])), order(3, Some(&[2, 3]))];
@@ -138,19 +141,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_in_seats_are_reported() {
         let books = &mut SeatBooks::default();
         assert_eq!(
             wrong(books, vec![seat(1, Some(2))], vec![])[0],
-            "thread 1 sits in pool 2, which is not there"
+            "thread 1 sits in pool 2, which does not exist"
         );
         let books = &mut SeatBooks::default();
         let elsewhere = wrong(books, vec![seat(1, Some(0))], vec![order(1, Some(&[1, 2]))]);
-        assert_eq!(elsewhere, ["thread 1 is told cpus 1-2, which are not its pool's"]);
-        assert_eq!(wrong(books, vec![], vec![order(1, None)]), ["thread 1 has a seat, and is told no cpus"]);
+        assert_eq!(elsewhere, ["thread 1 is restricted to cpus 1-2, which are not in its pool"]);
+        assert_eq!(
+            wrong(books, vec![], vec![order(1, None)]),
+            ["thread 1 has a seat, and is not restricted to its pool"]
+        );
         let nodes = [0, 7].map(|node| NodePart { node, part: 1 }).to_vec();
         let bring = SeatOrder::Bring { job: JobId(1), unit: UNIT, nodes, divided: true };
         let bring = Step { action: bring, reason: Reason::PagesApart { bytes: 1 } };
-        assert_eq!(wrong(books, vec![], vec![bring]), ["pages of job 1 come to nodes [0, 7]"]);
+        assert_eq!(wrong(books, vec![], vec![bring]), ["pages of job 1 move to nodes [0, 7]"]);
     }
 }

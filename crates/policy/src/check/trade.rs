@@ -1,4 +1,4 @@
-//! The books of exchanges: which are in force, and whether each goes around a ring of units.
+//! The plan checker's books of exchanges: which are in force, and whether each forms a ring of units.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -26,7 +26,7 @@ impl TradeBooks {
                 }
                 Trade::Undone { deal, what, .. } => {
                     if self.0.remove(deal).as_ref() != Some(what) {
-                        wrong.push(format!("exchange {deal} is undone and was not in force as that"));
+                        wrong.push(format!("exchange {deal} is undone, and was not in force in this form"));
                     }
                 }
                 Trade::Offered { .. } | Trade::Withdrawn { .. } => {}
@@ -35,7 +35,7 @@ impl TradeBooks {
     }
 }
 
-/// What an exchange is not: tickets that go around once, each unit lending and getting.
+/// The first flaw of an exchange: it must move tickets around one ring, with each unit lending and getting.
 fn flaw(contract: &Contract, deal: &Deal) -> Option<&'static str> {
     let unit = |unit: UnitId| (contract.has(unit) && !unit.is_common()).then(|| contract.unit(unit));
     for leg in &deal.legs {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_exchange_is_refused() {
+    fn a_malformed_exchange_is_rejected() {
         let mut contract = Contract::default();
         let (a, b) = (contract.add(None, "a"), contract.add(None, "b"));
         let inside = contract.add(Some(a), "inside");

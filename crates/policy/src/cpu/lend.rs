@@ -1,34 +1,33 @@
 //! Loans of idle CPUs, and their call-back.
 //!
-//! Problem: a unit that does not use its CPUs should lend them. When it wants them again, it must get them back within
-//! the contract's call-back time.
+//! Problem: a unit that does not use its CPUs should lend them, and must get them back within the contract's call-back time
+//! when it needs them.
 //!
-//! Terms: a unit *wants* as many CPUs as it has threads to run, or as it used lately if that is more. A want is
-//! remembered for [`SETTLE_NS`], so that a pause between two commands lends nothing. A unit *holds* what it owns, less
-//! what it lends, plus what it borrows.
+//! Terms: a unit *wants* as many CPUs as it has runnable threads, or as many as it used recently if that is more. A peak of
+//! demand is remembered for [`SETTLE_NS`] (hysteresis), so that a pause between two commands lends nothing. A unit *holds* what
+//! it owns, minus what it lends, plus what it borrows.
 //!
 //! Algorithm, at each step:
-//! 1. Loans whose CPU changed its owner end, and those beyond what a unit may lend or borrow by now.
-//! 2. An owner that wants more than it kept calls back the difference.
-//! 3. Borrowers that hold more than they want return the difference.
-//! 4. Each idle CPU that may be lent goes to a unit that may borrow it and wants more than it holds. The lender's siblings in the tree
-//!    come first: an idle unit's share stays in the family. Among equals, the unit that holds least for what it is
-//!    entitled to comes first. What a unit lent before, less what it was lent ([`crate::credits`]), counts as if it held
-//!    less: one CPU for each CPU lent for a rotation.
-//! 5. At a rotation, one loan may pass from the borrower that holds most for its entitlement to a unit that waits and
-//!    holds less.
+//! 1. End loans whose CPU changed its owner, and loans beyond what a unit may currently lend or borrow.
+//! 2. Call back what each owner wants beyond what it kept.
+//! 3. Return what each borrower holds beyond what it wants.
+//! 4. Lend each idle CPU to a unit that may borrow and wants more than it holds. The lender's siblings come first: an idle
+//!    unit's share stays within the family. Ties go to the unit that holds the least relative to its entitlement. Past net
+//!    lending ([`crate::credits`]) counts as if the unit held less: one CPU for each CPU lent for one rotation.
+//! 5. At a rotation, move at most one loan, from the borrower that holds the most relative to its entitlement to a waiting unit
+//!    that holds less.
 //!
 //! Properties:
-//! - Only CPUs are lent that no task of the owner waits for. Lender and borrower know of a loan at every step.
-//! - A unit that may not lend or borrow never does. No unit borrows beyond its limit. No unit lends or borrows more
-//!   than the amount that its contract names, rounded down to whole CPUs.
-//! - How many CPUs each unit owns, lends and borrows is counted once and then kept up. So a step costs a look at each
-//!   loan and unit, and each new loan costs a look at the next unit that waits.
+//! - Only CPUs that no task of the owner waits for are lent. Lender and borrower know of a loan at every step.
+//! - A unit that may not lend or borrow never does. No unit borrows beyond its limit. No unit lends or borrows more than the
+//!   amount in its contract, rounded down to whole CPUs.
+//! - The numbers of CPUs that each unit owns, lends and borrows are counted once and then maintained. A step costs one visit to
+//!   each loan and unit, and each new loan one lookup of the next waiter.
 //!
-//! Limit: a step sees samples. What a thread did between two of them shows only in the time it used.
+//! Limit: a step sees samples. A burst between two of them shows only as CPU time used.
 //!
-//! Source: seed 000, section 3.1 (idle CPUs lent, revoked at the next 10 ms tick); seed 004, section 5.2 (inactive
-//! tickets raise the value of their siblings').
+//! Source: seed 000, section 3.1 (idle CPUs lent, revoked at the next 10 ms tick); seed 004, section 5.2 (inactive tickets
+//! raise the value of their siblings').
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -44,7 +43,7 @@ use crate::rights::limits;
 use crate::snapshot::Means;
 use crate::time::{MS, Time};
 
-/// How long a unit's want is remembered after it sank: shorter pauses lend nothing.
+/// How long a peak of demand is remembered: shorter pauses lend nothing.
 pub const SETTLE_NS: Time = 50 * MS;
 
 /// A CPU on loan.
@@ -61,26 +60,26 @@ pub(crate) struct Want {
     pub(crate) now: u32,
     /// The largest want of the last [`SETTLE_NS`].
     pub(crate) settled: u32,
-    /// When `settled` was last seen to be true.
+    /// When demand was last as high as `settled`.
     seen_at: Time,
-    /// The last moment at which it wanted no more than it kept: a call-back's latency counts from there.
+    /// When demand was last met by the CPUs it kept: the start of a call-back's latency.
     content_at: Time,
-    /// When it was last seen to want more than `settled`.
+    /// When demand was last above the present `settled`.
     sank_at: Time,
 }
 
 impl Want {
-    /// The want of a unit that has just come: one CPU, until it is seen, since a unit comes to do something.
+    /// The demand of a new unit: one CPU until it is sampled, since it came to run something.
     pub(crate) fn of_newcomer(now: Time) -> Self {
         Want { now: 1, settled: 1, seen_at: now, content_at: now, sank_at: now }
     }
 
-    /// The want of the common parts: none, since they came.
-    pub(crate) fn of_nobody(now: Time) -> Self {
+    /// The demand of the common parts: none.
+    pub(crate) fn of_common_part(now: Time) -> Self {
         Want { sank_at: now, ..Want::default() }
     }
 
-    /// Takes in a new sample.
+    /// Adds a sample.
     pub(crate) fn sample(&mut self, now: Time, wants: u32) {
         if wants >= self.settled || now.saturating_sub(self.seen_at) >= SETTLE_NS {
             if wants < self.settled {
@@ -93,22 +92,23 @@ impl Want {
     }
 }
 
-/// Whether any of a unit's idle CPUs may be lent. What no unit holds is the common parts', which lend it to any unit.
+/// Whether any of a unit's idle CPUs may be lent. CPUs that no unit is entitled to belong to the common parts, which lend them
+/// to any unit.
 pub fn lends(contract: &Contract, unit: UnitId) -> bool {
     contract.machine.scheme == Scheme::Isolate && (unit.is_common() || contract.unit(unit).lend.cpu.allows())
 }
 
-/// Whether a unit may be lent any of others' idle CPUs.
+/// Whether a unit may borrow idle CPUs of others.
 pub fn borrows(contract: &Contract, unit: UnitId) -> bool {
     contract.machine.scheme == Scheme::Isolate && contract.unit(unit).borrow.cpu.allows()
 }
 
-/// An amount of CPUs to lend or borrow that is not held.
+/// An amount of CPUs to lend or borrow that the backend cannot enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotHeld {
-    /// The unit whose contract names it.
+    /// The unit whose contract has the amount.
     pub unit: UnitId,
-    /// Which side of a loan it is for.
+    /// Which side of a loan it limits.
     pub side: Side,
     /// Why.
     pub why: WhyNot,
@@ -123,20 +123,19 @@ pub enum Side {
     Borrow,
 }
 
-/// Why an amount is not held.
+/// Why an amount cannot be enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhyNot {
-    /// The scheduler lends at every switch, and knows only yes and no. The amount counts as a yes.
+    /// The scheduler lends at every switch, and knows only yes and no. The amount counts as yes.
     EverySwitch,
-    /// CPUs are time-shared by weight, which leaves to others whatever one does not use. The amount counts as a yes.
+    /// CPUs are time-shared by weight, which is work-conserving. The amount counts as yes.
     Shared,
-    /// Whole CPUs are lent, and the amount is less than one. It counts as a no.
+    /// Only whole CPUs are lent, and the amount is less than one. It counts as no.
     LessThanACpu,
 }
 
-/// The amounts of CPUs to lend and borrow that a backend with these means does not hold on a machine with so many CPUs:
-/// in the contract's order, `lend` before `borrow`. Nothing where the scheme makes no loans, or where nothing of CPUs is
-/// held.
+/// The amounts of CPUs to lend and borrow that a backend with these means cannot enforce on a machine with `cpus` CPUs, in the
+/// contract's order, `lend` before `borrow`. Empty if the scheme makes no loans, or if the backend enforces nothing about CPUs.
 pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> {
     let holds_cpus = means.cpu_sets || means.weights;
     if contract.machine.scheme != Scheme::Isolate || !holds_cpus {
@@ -152,13 +151,13 @@ pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> 
             Side::Borrow => unit.borrow.cpu,
         };
         let amount = permission.amount().filter(|_| permission.allows())?;
-        // Plans lend between top-level units where weights divide what is inside, and else between all.
+        // Plans lend between top-level units where weights divide CPUs inside them, otherwise between all units.
         let by_plans = partitioned && (!means.weights || unit.parent.is_none());
         match side {
             _ if means.switches => Some(WhyNot::EverySwitch),
             Side::Borrow if !by_plans && means.caps => None,
             _ if !by_plans => Some(WhyNot::Shared),
-            // Of what a unit lends, a part is of what it owns, which is no more than there is.
+            // A percentage to lend is of the CPUs that the unit owns, which are at most the machine's.
             _ => (amount.of(whole) < MILLIONTH).then_some(WhyNot::LessThanACpu),
         }
     };
@@ -167,14 +166,14 @@ pub fn not_held(contract: &Contract, means: Means, cpus: usize) -> Vec<NotHeld> 
     contract.held().flat_map(sides).filter_map(found).collect()
 }
 
-/// Everything that lending decides on.
+/// The inputs and outputs of lending.
 pub(crate) struct Market<'a> {
     pub(crate) contract: &'a Contract,
     pub(crate) now: Time,
     pub(crate) owners: &'a Owners,
-    /// Entitlements of the units that compete for CPUs, in millionths.
+    /// Entitlements of the competing units, in millionths of a CPU.
     pub(crate) claims: &'a BTreeMap<UnitId, u64>,
-    /// CPUs that a unit may hold at the most, where its contract limits it.
+    /// The most CPUs that a limited unit may hold.
     pub(crate) limits: &'a BTreeMap<UnitId, usize>,
     pub(crate) wants: &'a mut BTreeMap<UnitId, Want>,
     pub(crate) loans: &'a mut BTreeMap<u32, Loan>,
@@ -210,7 +209,7 @@ impl Counts {
 }
 
 impl Market<'_> {
-    /// One step of the algorithm. `rotated`: ownership was dealt out anew.
+    /// Runs one step of the algorithm. `rotated`: CPUs were reassigned, or loans are due for redistribution.
     pub(crate) fn settle(&mut self, rotated: bool) {
         self.end_orphans();
         self.end_beyond();
@@ -263,7 +262,7 @@ impl Market<'_> {
         }
     }
 
-    /// Ends loans beyond what their units may lend or borrow: the contract or an entitlement may have changed.
+    /// Ends loans beyond what units may lend or borrow: the contract or an entitlement may have changed.
     fn end_beyond(&mut self) {
         for (lender, theirs) in self.loans_by(|loan| loan.lender) {
             let beyond = self.counts.lent.get(lender).saturating_sub(self.may_lend(lender));
@@ -310,7 +309,7 @@ impl Market<'_> {
 
     fn give_back(&mut self) {
         for (borrower, theirs) in self.loans_by(|loan| loan.borrower) {
-            // Counted anew for each one: what an earlier one gave back, a later one may hold again.
+            // Recomputed for each borrower: a CPU that one returned may count for another by now.
             let surplus = self.counts.held(borrower).saturating_sub(self.want(borrower).settled as usize);
             for (cpu, loan) in theirs.into_iter().take(surplus) {
                 self.end(cpu);
@@ -319,7 +318,7 @@ impl Market<'_> {
         }
     }
 
-    /// The loans by lender or borrower, each one's highest CPU first.
+    /// The loans by lender or borrower, highest CPU first.
     fn loans_by(&self, whose: impl Fn(&Loan) -> UnitId) -> BTreeMap<UnitId, Vec<(u32, Loan)>> {
         let mut sorted: BTreeMap<UnitId, Vec<(u32, Loan)>> = BTreeMap::new();
         for (cpu, loan) in self.loans.iter().rev() {
@@ -328,19 +327,19 @@ impl Market<'_> {
         sorted
     }
 
-    /// Lends what is idle. One pass is enough: with each loan the lender has less that is idle and the borrower waits for
-    /// less, so that no CPU that was passed over would be lent later.
+    /// Lends idle CPUs. One pass suffices: each loan leaves the lender fewer idle CPUs and the borrower less unmet demand, so
+    /// that a CPU that was skipped would be skipped again.
     fn lend(&mut self) {
         let mut waiting = Queues::of(self.contract, self.waiting());
         if waiting.is_empty() {
             return;
         }
-        // Highest CPUs first: an owner's lowest ones are the last that others have ever warmed up for themselves.
+        // Highest CPUs first, so that an owner's lowest CPUs keep its own cache contents longest.
         for (cpu, lender) in self.owners.iter().rev() {
             if !self.idle(*cpu, *lender) {
                 continue;
             }
-            // An owner of idle CPUs is not among those that wait: it holds what it wants.
+            // An owner with idle CPUs has no unmet demand, so it is not among the waiters.
             let now = |unit| self.waits(unit).then(|| self.waiter(unit));
             let Some(borrower) = waiting.next(*lender, now) else { return };
             self.lend_one(*cpu, *lender, borrower);
@@ -358,7 +357,7 @@ impl Market<'_> {
         self.steps.push(Step { action, reason });
     }
 
-    /// Whether an owner may lend a CPU that it does not need.
+    /// Whether the owner can spare this CPU and may lend it.
     fn idle(&self, cpu: u32, lender: UnitId) -> bool {
         self.counts.kept(lender) > self.want(lender).settled as usize
             && !self.loans.contains_key(&cpu)
@@ -366,8 +365,8 @@ impl Market<'_> {
             && self.counts.lent.get(lender) < self.may_lend(lender)
     }
 
-    /// How many CPUs a unit may lend at once, by its contract. A percentage is of the CPUs that it owns at the moment:
-    /// of these it has a part for a part of the time, so that in the course of time it is of what it is entitled to.
+    /// How many CPUs a unit may lend at once. A percentage applies to the CPUs that it owns at the moment. A shared CPU is
+    /// owned for part of the time, so on average the percentage applies to the entitlement.
     fn may_lend(&self, unit: UnitId) -> usize {
         if unit.is_common() {
             return usize::MAX;
@@ -376,7 +375,7 @@ impl Market<'_> {
         whole_cpus(self.contract.unit(unit).lend.cpu.most(owned))
     }
 
-    /// How many CPUs a unit may borrow at once, by its contract.
+    /// How many CPUs a unit may borrow at once.
     fn may_borrow(&self, unit: UnitId) -> usize {
         let machine = self.owners.len() as u64 * MILLIONTH;
         match self.contract.unit(unit).borrow.cpu {
@@ -388,25 +387,25 @@ impl Market<'_> {
         }
     }
 
-    /// The units that may borrow and have a use for it.
+    /// The units that may borrow and have unmet demand.
     fn waiting(&self) -> impl Iterator<Item = Waiter> {
         self.claims.keys().filter(|unit| self.waits(**unit)).map(|unit| self.waiter(*unit))
     }
 
-    /// What a unit holds and is entitled to.
+    /// A unit's holdings and entitlement, as the queue needs them.
     fn waiter(&self, unit: UnitId) -> Waiter {
         let claim = self.claims.get(&unit).copied().unwrap_or(0).max(1);
         Waiter { unit, held: self.counts.held(unit), claim, credit: self.credit(unit) }
     }
 
-    /// What a unit lent beyond what it was lent, in millionths of a CPU for a rotation.
+    /// A unit's net lending in the past, in millionths of a CPU over one rotation.
     fn credit(&self, unit: UnitId) -> i64 {
         let rotation = i128::from(self.contract.machine.rotation_ns.max(1));
         let micro = self.credits.of(unit).saturating_mul(i128::from(MILLIONTH)) / rotation;
         i64::try_from(micro).unwrap_or(if micro < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Whether it may borrow one more CPU and has a use for it.
+    /// Whether a unit may borrow one more CPU and has unmet demand.
     fn waits(&self, unit: UnitId) -> bool {
         let held = self.counts.held(unit);
         !unit.is_common()
@@ -420,10 +419,10 @@ impl Market<'_> {
         let Some(poor) = self.waiting().min() else { return };
         let borrowers: BTreeSet<UnitId> = self.loans.values().map(|loan| loan.borrower).collect();
         let others = borrowers.into_iter().filter(|unit| *unit != poor.unit).map(|unit| self.waiter(unit));
-        // Of equally rich ones, the lowest number.
+        // Ties go to the lowest number.
         let Some(rich) = others.max_by(|a, b| a.compare_holds(b).then(b.unit.cmp(&a.unit))) else { return };
-        // Only if the unit that gives still holds as much for its entitlement as the one that takes: else they would
-        // swap for ever.
+        // Only if the giving unit would still hold at least as much relative to its entitlement; otherwise the two would swap
+        // forever.
         if (Waiter { held: poor.held + 1, ..poor }).compare_holds(&rich).is_gt() {
             return;
         }
@@ -440,12 +439,12 @@ impl Market<'_> {
     }
 }
 
-/// Millionths of a CPU in whole CPUs.
+/// Millionths of a CPU as whole CPUs, rounded down.
 fn whole_cpus(micro: u64) -> usize {
     usize::try_from(micro / MILLIONTH).unwrap_or(usize::MAX)
 }
 
-/// One unit's part of the loans by unit.
+/// One unit's loans.
 fn loans_of(by_unit: &BTreeMap<UnitId, Vec<(u32, Loan)>>, unit: UnitId) -> &[(u32, Loan)] {
     by_unit.get(&unit).map_or(&[], Vec::as_slice)
 }

@@ -1,14 +1,13 @@
-//! CPUs: which unit owns which, what is lent and called back, and what a backend is ordered for that.
+//! CPU ownership, loans, call-backs, and the orders that enforce them.
 //!
-//! Order of decisions: what each unit that competes wants, partition or proportional, which unit owns which CPU
-//! ([`partition`]), what is lent and called back ([`lend`]). From all that follow the orders, as differences to those
-//! in force ([`orders`]).
+//! Order of decisions: sample each competing unit's demand; choose partition or proportional mode; assign owners
+//! ([`partition`]); lend and call back idle CPUs ([`lend`]). The orders follow as differences from those in force ([`orders`]).
 
 mod free;
 pub(crate) mod lend;
 mod orders;
 pub mod partition;
-mod rooms;
+mod pool_fit;
 pub(crate) mod seats;
 mod tally;
 mod turns;
@@ -32,68 +31,69 @@ use crate::tree::outermost;
 use lend::{Counts, Loan, Market, Want};
 pub use lend::{NotHeld, SETTLE_NS, Side, WhyNot, borrows, lends, not_held};
 pub use orders::first_weight;
-use orders::{Orders, WEIGHT_USUAL};
+use orders::{CpuOrders, WEIGHT_USUAL};
 pub use partition::partitions;
 use partition::{Claim, Owners};
 use tally::Tally;
 use turns::Turns;
 
-/// Look again after this long when a unit runs and nothing is urgent.
+/// Sampling interval while a unit runs and nothing is urgent.
 pub(crate) const BUSY_NS: Time = 100 * MS;
-/// Look again after this long when no unit runs.
+/// Sampling interval while no unit runs.
 pub(crate) const REST_NS: Time = 250 * MS;
-/// Looks take no more than this part of a CPU, unless that made them rarer than at rest ([`REST_NS`]), or, where nothing but
-/// newcomers waits for a look, than once in [`REST_NS_MAX`].
+/// Sampling overhead is held to one part in this many of a CPU. The interval is stretched for that up to [`REST_NS`], or up to
+/// [`REST_NS_MAX`] where only newly started processes wait for the next sample.
 const LOOKS_PART: u64 = 50;
 const REST_NS_MAX: Time = 1_000 * MS;
-/// Where turns are all that a unit gets, they come round faster than the paper's 250 ms.
+/// Longest turn when there are more units than CPUs: a unit then runs only in its turns, and the paper's 250 ms would be too
+/// coarse.
 const TURN_NS_MANY: Time = 100 * MS;
 
-/// A unit that holds a part of a CPU comes to a turn within this time, as long as turns need not be shorter than they
-/// may be for that: a kernel ends a scheduler under which a task waits for half a minute.
+/// Upper bound on the wait for a turn of a unit that holds a fraction of a CPU, as long as [`TURN_NS_MIN`] permits: the kernel
+/// ejects a sched_ext scheduler under which a task waits for 30 s.
 const TURN_WAIT_NS: Time = 5_000 * MS;
 const TURN_NS_MIN: Time = 10 * MS;
-/// The smallest weight, for the same reason: it has its slice of 5 ms after a thousand others.
+/// Smallest weight, for the same reason: with 1,000 competitors, a task's 5 ms slice still comes within 30 s.
 const WEIGHT_MIN: u128 = 10;
 
-/// The smallest cap that the kernel takes: 1 ms in a second.
+/// Smallest cap that the kernel accepts: 1 ms per second.
 const CAP_MICRO_MIN: u64 = MILLIONTH / 1_000;
 
-/// What is remembered between steps.
+/// CPU ownership, demand and loans, carried from step to step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct State {
-    /// As CPUs were dealt out last; shared with the state before until they are again.
+pub(crate) struct CpuState {
+    /// Home CPUs as last assigned; shared with the previous state until they are assigned again.
     homes: Arc<Owners>,
     turns: Arc<Turns>,
     pub(crate) owners: Arc<Owners>,
     pub(crate) claims: Vec<Claim>,
     pub(crate) loans: BTreeMap<u32, Loan>,
     pub(crate) wants: BTreeMap<UnitId, Want>,
-    /// Facts of the last look that was fresh, by unit.
+    /// Facts of the last fresh sample, by unit.
     seen: BTreeMap<UnitId, UnitFacts>,
-    pub(crate) orders: BTreeMap<UnitId, Orders>,
-    /// What units lent and were lent, in CPUs times nanoseconds.
+    pub(crate) orders: BTreeMap<UnitId, CpuOrders>,
+    /// Net lending of each unit, in CPUs times nanoseconds.
     pub(crate) credits: Credits,
-    /// What each unit lent and borrowed at switches, up to the last look.
+    /// Cumulative lending and borrowing at switches, as of the last sample, by unit.
     switched: Vec<SwitchLoans>,
-    /// When loans were passed on last.
+    /// When loans were last redistributed.
     passed_on_at: Time,
-    /// The form of the pools in which home CPUs were dealt out; `None`: none were.
+    /// The form of the pools for which home CPUs were assigned; `None` while no CPU is owned.
     dealt_in: Option<PoolForm>,
-    /// The machine's pools, and where jobs are in them.
-    formed: seats::Formed,
-    places: Arc<seats::State>,
+    /// The machine's pools, and the seats of jobs in them.
+    pools: seats::PoolCache,
+    seating: Arc<seats::Seating>,
 }
 
-/// When to look again, and which units' facts must be fresh then.
+/// When the next snapshot is due, and which units' facts must be fresh in it.
 pub(crate) struct Attention {
     pub(crate) next: Time,
     pub(crate) watch: Vec<UnitId>,
 }
 
-/// Decides about CPUs.
+/// Decides ownership, loans and orders for this step.
 pub(crate) fn step(
-    state: &mut State,
+    state: &mut CpuState,
     now: Time,
     input: Input<'_>,
     rights: &Rights,
@@ -115,8 +115,9 @@ pub(crate) fn step(
         release(state, input, &mut plan.steps);
     }
     let wanted = if held { wanted(state, input, &entitlement, partitioned) } else { BTreeMap::new() };
-    let gone = if held { Reason::NobodyThere } else { Reason::Scheme(input.contract.machine.scheme) };
-    // What held a unit that the contract has no more went with it.
+    let gone =
+        if held { Reason::NobodyThere } else { Reason::Scheme { scheme: input.contract.machine.scheme } };
+    // CpuOrders on removed units vanished with the units.
     state.orders.retain(|unit, _| input.contract.has(*unit));
     orders.extend(orders::differences(&state.orders, &wanted, gone));
     state.orders = wanted;
@@ -124,8 +125,8 @@ pub(crate) fn step(
     (plan, attention(state, now, input))
 }
 
-/// Charges the loans since the step before: those of plans that were in force, and what a scheduler lent at switches.
-fn charge(state: &mut State, now: Time, input: Input<'_>) {
+/// Charges the time since the previous step: loans made by plans, and loans that a scheduler made at switches.
+fn charge(state: &mut CpuState, now: Time, input: Input<'_>) {
     let (loans, credits) = (&state.loans, &mut state.credits);
     credits.forget_gone(input.contract);
     let lent: Tally = loans.values().map(|loan| loan.lender).collect();
@@ -140,8 +141,8 @@ fn charge(state: &mut State, now: Time, input: Input<'_>) {
     }
 }
 
-/// Enters what a scheduler lent since the look before, of each outermost unit with all that is in it.
-fn charge_switches(state: &mut State, input: Input<'_>) {
+/// Credits each outermost unit, sub-units included, with what a scheduler lent and borrowed since the previous sample.
+fn charge_switches(state: &mut CpuState, input: Input<'_>) {
     state.switched.resize(input.contract.units.len(), SwitchLoans::default());
     for unit in input.contract.held() {
         let now = input.snapshot.unit(unit).loans;
@@ -160,9 +161,9 @@ fn entitled(entitlement: &Entitlement) -> Vec<u64> {
     values
 }
 
-/// The units that compete for CPUs. With weights underneath, top-level units do, and share inside by weight; without,
-/// every unit does with what its own processes hold. A unit that is entitled to nothing competes for what is idle. What
-/// no unit is entitled to is the `shared` unit's, which lends it.
+/// The units that compete for CPUs, with their entitlements. Where weights are available, only top-level units compete, and
+/// divide internally by weight; otherwise every unit competes with the entitlement of its own processes. A unit with processes
+/// but no entitlement competes for idle CPUs. CPUs that no unit is entitled to go to `shared`, which lends them.
 fn claims(input: Input<'_>, entitlement: &Entitlement, facts: &[UnitFacts]) -> Vec<Claim> {
     let claim = |unit: UnitId| {
         let micro = if input.means.weights { entitlement.value(unit) } else { entitlement.own(unit) };
@@ -177,38 +178,38 @@ fn claims(input: Input<'_>, entitlement: &Entitlement, facts: &[UnitFacts]) -> V
     claims
 }
 
-/// The facts of every unit: with weights, its sub-units' are its own.
+/// The facts of every unit. Where weights are available, a unit's facts include its sub-units'.
 fn facts(input: Input<'_>) -> Vec<UnitFacts> {
     let mut facts: Vec<UnitFacts> = input.contract.ids().map(|id| input.snapshot.unit(id)).collect();
     if input.means.weights {
-        // Parents stand before their children: going backwards carries sums all the way up.
+        // Parents precede their children, so one reverse pass accumulates whole subtrees.
         for id in input.contract.held().rev() {
             if let Some(parent) = input.contract.unit(id).parent {
-                let part = facts[id.index()];
+                let sub_unit = facts[id.index()];
                 let sum = &mut facts[parent.index()];
-                sum.at = sum.at.max(part.at);
-                sum.processes += part.processes;
-                sum.runnable += part.runnable;
-                sum.used_ns += part.used_ns;
-                sum.waited_ns += part.waited_ns;
+                sum.at = sum.at.max(sub_unit.at);
+                sum.processes += sub_unit.processes;
+                sum.runnable += sub_unit.runnable;
+                sum.used_ns += sub_unit.used_ns;
+                sum.waited_ns += sub_unit.waited_ns;
             }
         }
     }
     facts
 }
 
-/// Takes the snapshot into every competing unit's want.
-fn sample(state: &mut State, now: Time, facts: &[UnitFacts], claims: &[Claim]) {
+/// Updates every competing unit's demand from the snapshot.
+fn sample(state: &mut CpuState, now: Time, facts: &[UnitFacts], claims: &[Claim]) {
     let competing: Tally = claims.iter().map(|claim| claim.unit).collect();
     state.wants.retain(|unit, _| competing.has(*unit));
     state.seen.retain(|unit, _| competing.has(*unit));
     for unit in claims.iter().map(|claim| claim.unit) {
         let facts = if unit.is_common() { UnitFacts::default() } else { facts[unit.index()] };
         let before = state.seen.get(&unit).copied();
-        // What no unit is entitled to, the common parts never want back.
-        let newcomer = || if unit.is_common() { Want::of_nobody(now) } else { Want::of_newcomer(now) };
+        // The common parts never call back CPUs that no unit is entitled to.
+        let newcomer = || if unit.is_common() { Want::of_common_part(now) } else { Want::of_newcomer(now) };
         let want = state.wants.entry(unit).or_insert_with(newcomer);
-        // Facts that are not newer than the last ones say nothing about now.
+        // Stale facts (no newer than the previous ones) carry no information: keep the old demand.
         let wants = match before {
             Some(before) if facts.at <= before.at => want.now,
             _ => facts.runnable.max(used_cpus(before, facts)),
@@ -218,7 +219,7 @@ fn sample(state: &mut State, now: Time, facts: &[UnitFacts], claims: &[Claim]) {
     }
 }
 
-/// CPUs that a unit used between two looks, a tenth of one counting as one: what ran and slept again between them.
+/// CPUs used between two samples. A tenth of a CPU rounds up to one, so that short bursts between samples count.
 fn used_cpus(before: Option<UnitFacts>, now: UnitFacts) -> u32 {
     let Some(before) = before else { return 0 };
     let elapsed = now.at.saturating_sub(before.at);
@@ -226,16 +227,16 @@ fn used_cpus(before: Option<UnitFacts>, now: UnitFacts) -> u32 {
     u32::try_from((used + elapsed / 10 * 9).checked_div(elapsed).unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
-/// Deals out the CPUs where claims or CPUs changed or a turn is over. Whether it did.
+/// Reassigns CPUs if claims or CPUs changed or a turn ended; returns whether it did.
 fn deal(
-    state: &mut State,
+    state: &mut CpuState,
     now: Time,
     input: Input<'_>,
     claims: &[Claim],
     steps: &mut Vec<Step<CpuDecision>>,
 ) -> bool {
     let period = turn_ns(input, claims);
-    // Both are in ascending order.
+    // Both sides ascend.
     let same_cpus = state.owners.keys().eq(input.machine.cpus.iter().map(|cpu| &cpu.id));
     let form = input.contract.machine.pools;
     let reformed = state.dealt_in.is_some_and(|was| was != form);
@@ -247,7 +248,7 @@ fn deal(
         state.claims = claims.to_vec();
         return false;
     }
-    let pools = state.formed.of(input.machine, form);
+    let pools = state.pools.get(input.machine, form);
     if changed {
         let mut homes = partition::homes(input.machine, &pools, claims, &state.homes);
         if reformed {
@@ -264,7 +265,7 @@ fn deal(
     true
 }
 
-/// What must change for homes to be dealt out anew: which units compete, and with how many whole CPUs.
+/// Homes are reassigned only when this changes: the competing units and their numbers of whole CPUs.
 fn shape(claims: &[Claim]) -> impl Iterator<Item = (UnitId, u64)> {
     claims.iter().map(|claim| (claim.unit, claim.micro / MILLIONTH))
 }
@@ -272,16 +273,16 @@ fn shape(claims: &[Claim]) -> impl Iterator<Item = (UnitId, u64)> {
 fn turn_ns(input: Input<'_>, claims: &[Claim]) -> Time {
     let period = input.contract.machine.rotation_ns;
     let usual = if claims.len() > input.machine.cpus.len() { period.min(TURN_NS_MANY) } else { period };
-    // Elsewhere a turn costs more than a kernel's map, and no kernel minds.
+    // Only schedulers have the 30 s limit, and only there a turn costs no more than a map update.
     let smallest = claims.iter().map(Claim::part).filter(|part| *part > 0 && input.means.switches).min();
     let in_time = |part: u64| (TURN_WAIT_NS / MILLIONTH).saturating_mul(part).max(TURN_NS_MIN);
     usual.min(smallest.map_or(usual, in_time))
 }
 
-/// The steps from the old owners to the new ones; whether pools took another form.
+/// Emits the steps from the old owners to the new ones. `reformed`: the pools took another form.
 fn announce(
     before: &Owners,
-    state: &State,
+    state: &CpuState,
     input: Input<'_>,
     claims: &[Claim],
     reformed: bool,
@@ -291,7 +292,7 @@ fn announce(
         claims.iter().map(|claim| (claim.unit, claim.micro)).collect()
     };
     let (old, new) = (micro(&state.claims), micro(claims));
-    let claim = |of: &BTreeMap<UnitId, u64>, unit: UnitId| of.get(&unit).copied().unwrap_or(0);
+    let claim = |claims: &BTreeMap<UnitId, u64>, unit: UnitId| claims.get(&unit).copied().unwrap_or(0);
     for (cpu, unit) in before.iter().filter(|(cpu, unit)| state.owners.get(cpu) != Some(unit)) {
         let (from, to) = (claim(&old, *unit), claim(&new, *unit));
         let reason = match input.machine.cpu(*cpu) {
@@ -312,8 +313,14 @@ fn announce(
     }
 }
 
-/// Loans and call-backs, where the scheme has them.
-fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &mut Vec<Step<CpuDecision>>) {
+/// Makes and ends loans; closes all of them where the scheme has no loans.
+fn trade(
+    state: &mut CpuState,
+    now: Time,
+    input: Input<'_>,
+    rotated: bool,
+    steps: &mut Vec<Step<CpuDecision>>,
+) {
     let plans_loans = input.contract.machine.scheme == Scheme::Isolate && !input.means.switches;
     if !plans_loans && state.loans.is_empty() {
         return;
@@ -327,7 +334,7 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
         .collect();
     let claims = state.claims.iter().map(|claim| (claim.unit, claim.micro)).collect();
     let counts = Counts::of(&state.owners, &state.loans);
-    // Turns of CPUs pass loans on. Where there are none, and loans are remembered, time does.
+    // Loans are redistributed at rotations of CPUs. Without rotations, time does it, provided that loans are remembered.
     let period_over = now.saturating_sub(state.passed_on_at) >= input.contract.machine.rotation_ns;
     let passes_on = rotated || (input.contract.machine.loans_remembered_ns > 0 && period_over);
     if passes_on {
@@ -347,19 +354,19 @@ fn trade(state: &mut State, now: Time, input: Input<'_>, rotated: bool, steps: &
     };
     match plans_loans {
         true => market.settle(passes_on),
-        false => market.close(Reason::Scheme(input.contract.machine.scheme)),
+        false => market.close(Reason::Scheme { scheme: input.contract.machine.scheme }),
     }
 }
 
-/// The most that a unit may use, in millionths of a CPU.
+/// The tightest limit on a unit, in millionths of a CPU; `None`: unlimited.
 fn cpu_limit(input: Input<'_>, unit: UnitId) -> Option<u64> {
     let whole = input.machine.cpus.len() as u64 * MILLIONTH;
     limits::tightest(input.contract, Resource::Cpu, unit, whole)
 }
 
-/// No unit owns a CPU any more.
-fn release(state: &mut State, input: Input<'_>, steps: &mut Vec<Step<CpuDecision>>) {
-    let reason = Reason::Scheme(input.contract.machine.scheme);
+/// Releases every CPU: leaves partition mode.
+fn release(state: &mut CpuState, input: Input<'_>, steps: &mut Vec<Step<CpuDecision>>) {
+    let reason = Reason::Scheme { scheme: input.contract.machine.scheme };
     for (cpu, loan) in core::mem::take(&mut state.loans) {
         let action = CpuDecision::Return { cpu, lender: loan.lender, borrower: loan.borrower };
         steps.push(Step { action, reason });
@@ -374,18 +381,18 @@ fn release(state: &mut State, input: Input<'_>, steps: &mut Vec<Step<CpuDecision
 
 /// The orders that follow from what each unit holds.
 fn wanted(
-    state: &State,
+    state: &CpuState,
     input: Input<'_>,
     entitlement: &Entitlement,
     partitioned: bool,
-) -> BTreeMap<UnitId, Orders> {
-    let mut wanted: BTreeMap<UnitId, Orders> = BTreeMap::new();
+) -> BTreeMap<UnitId, CpuOrders> {
+    let mut wanted: BTreeMap<UnitId, CpuOrders> = BTreeMap::new();
     let active = |id: &UnitId| entitlement.value(*id) > 0 || input.snapshot.unit(*id).processes > 0;
     if input.means.weights {
         let levels = levels(input, entitlement);
         for unit in input.contract.held().filter(active) {
             let micro_cpus = entitlement.value(unit);
-            let mut orders = Orders::none(Reason::Proportion { micro_cpus });
+            let mut orders = CpuOrders::none(Reason::Proportion { micro_cpus });
             orders.weight = weight(input, entitlement, &levels, unit);
             (orders.cap, orders.cap_because) = cap(input, unit, micro_cpus, partitioned);
             if input.means.switches && input.contract.unit(unit).parent.is_none() {
@@ -394,17 +401,16 @@ fn wanted(
             wanted.insert(unit, orders);
         }
     }
-    // Where the scheduler keeps units to their CPUs, a CPU set would only narrow the affinity of their threads, which
-    // it could then no longer lend a CPU.
+    // A scheduler keeps units to their CPUs itself. A CPU set would only narrow the affinity of their threads, so that they
+    // could not run on borrowed CPUs.
     if partitioned && !input.means.switches {
         confine(&mut wanted, state, input);
     }
     wanted
 }
 
-/// What a scheduler is told of a credit: whole rotations of a CPU, and of a larger one its first three bits. A scheduler that
-/// lends at switches keeps two that borrow even by itself from one look to the next; a finer credit would have them take turns
-/// by looks.
+/// A credit as reported to a scheduler: a multiple of a rotation of one CPU, rounded to three significant bits. Between two
+/// samples the scheduler itself balances competing borrowers; a finer credit would make them alternate from sample to sample.
 fn credit_ms(credit: i128, rotation_ns: Time) -> i32 {
     let size = credit.unsigned_abs();
     let grain = u128::from(rotation_ns.max(MS))
@@ -413,16 +419,16 @@ fn credit_ms(credit: i128, rotation_ns: Time) -> i32 {
     if credit < 0 { -ms } else { ms }
 }
 
-/// The orders that keep each competing unit to the CPUs that it holds.
-fn confine(wanted: &mut BTreeMap<UnitId, Orders>, state: &State, input: Input<'_>) {
+/// Confines each competing unit to the CPUs that it holds.
+fn confine(wanted: &mut BTreeMap<UnitId, CpuOrders>, state: &CpuState, input: Input<'_>) {
     let mut holds = holds(state);
     for claim in state.claims.iter().filter(|claim| !claim.unit.is_common()) {
         let cpus = holds.remove(&claim.unit).unwrap_or_default();
-        let none = Orders::none(Reason::Entitled { micro_cpus: claim.micro });
+        let none = CpuOrders::none(Reason::Entitled { micro_cpus: claim.micro });
         let orders = wanted.entry(claim.unit).or_insert(none);
         orders.cpus_because = Reason::HoldsChanged;
-        // Only a unit that would run is stopped: nothing tells when a stopped process wants to run again. One that
-        // sleeps between two turns stays confined to where it was, and is seen when it wakes.
+        // Only a unit with demand is stopped: a stopped process never shows new demand. A unit that sleeps between two turns
+        // stays confined to its previous CPUs, and is noticed when it wakes.
         let sleeps = state.wants.get(&claim.unit).is_none_or(|want| want.settled == 0);
         orders.open = !cpus.is_empty() || sleeps || !input.means.gates;
         orders.cpus = match cpus.is_empty() {
@@ -432,9 +438,9 @@ fn confine(wanted: &mut BTreeMap<UnitId, Orders>, state: &State, input: Input<'_
     }
 }
 
-/// The CPUs on which units may run: all that one owns, lent or not, and what it borrows. A unit that holds none is left
-/// out.
-pub(crate) fn holds(state: &State) -> BTreeMap<UnitId, CpuSet> {
+/// The CPUs on which each unit may run: those that it owns, lent or not, and those that it borrows. Units without CPUs are
+/// absent.
+pub(crate) fn holds(state: &CpuState) -> BTreeMap<UnitId, CpuSet> {
     let mut holds: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
     let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
     for (cpu, unit) in state.owners.iter().map(|(cpu, unit)| (*cpu, *unit)).chain(borrowed) {
@@ -443,31 +449,31 @@ pub(crate) fn holds(state: &State) -> BTreeMap<UnitId, CpuSet> {
     holds
 }
 
-/// Decides where the threads of jobs run, after it was decided which unit holds which CPU.
-pub(crate) fn place(state: &mut State, now: Time, input: Input<'_>, orders: &mut seats::Orders<'_>) {
-    if input.snapshot.jobs.is_empty() && state.places.is_empty() {
+/// Seats the threads of jobs, once CPU ownership is decided.
+pub(crate) fn seat_jobs(state: &mut CpuState, now: Time, input: Input<'_>, orders: &mut seats::SeatPlan<'_>) {
+    if input.snapshot.jobs.is_empty() && state.seating.is_empty() {
         return;
     }
-    let held = held(state);
-    seats::step(Arc::make_mut(&mut state.places), &mut state.formed, now, input, &held, orders);
+    let held = held_cpus(state);
+    seats::step(Arc::make_mut(&mut state.seating), &mut state.pools, now, input, &held, orders);
 }
 
-/// Which CPUs units hold for their jobs.
-pub(crate) fn held(state: &State) -> seats::Held {
+/// The CPUs that each unit may use for its jobs.
+pub(crate) fn held_cpus(state: &CpuState) -> seats::HeldCpus {
     if state.owners.is_empty() {
-        return seats::Held::Shared;
+        return seats::HeldCpus::Shared;
     }
-    // A CPU that changes its owner with every turn is no place to stay.
+    // A CPU that changes hands with every turn is unsuitable for a seat.
     let mut held: BTreeMap<UnitId, CpuSet> = BTreeMap::new();
     let homes = state.homes.iter().map(|(cpu, unit)| (*cpu, *unit));
     let borrowed = state.loans.iter().map(|(cpu, loan)| (*cpu, loan.borrower));
     for (cpu, unit) in homes.chain(borrowed) {
         held.entry(unit).or_default().insert(cpu);
     }
-    seats::Held::By(held)
+    seats::HeldCpus::By(held)
 }
 
-/// What all units of each level are entitled to together, by their encloser.
+/// The summed entitlements of each level of the tree, by enclosing unit.
 fn levels(input: Input<'_>, entitlement: &Entitlement) -> BTreeMap<Option<UnitId>, u128> {
     let mut levels: BTreeMap<Option<UnitId>, u128> = BTreeMap::new();
     for unit in input.contract.held() {
@@ -476,8 +482,8 @@ fn levels(input: Input<'_>, entitlement: &Entitlement) -> BTreeMap<Option<UnitId
     levels
 }
 
-/// A unit's weight among its siblings: against the encloser's own processes, which have the usual weight, or else as a
-/// part of 10,000.
+/// A unit's weight among its siblings. If the enclosing unit has processes of its own, they have the default weight, and the
+/// unit's is relative to theirs; otherwise siblings divide 10,000.
 fn weight(
     input: Input<'_>,
     entitlement: &Entitlement,
@@ -498,21 +504,21 @@ fn weight(
     u32::try_from(weight.clamp(1, 10_000)).unwrap_or(WEIGHT_USUAL)
 }
 
-/// Why a unit has a ceiling.
+/// Why a unit's CPU time is capped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ceiling {
-    /// It may not use what others leave: its entitlement is all that it gets.
+    /// It may not borrow, so its entitlement is its maximum.
     Own,
     /// The contract limits it.
     Limit,
-    /// The contract says how much it may borrow at most.
+    /// The contract limits how much it may borrow.
     Loan,
 }
 
-/// Whether a unit has a ceiling that no CPU set holds it to.
+/// Why a unit must be capped; `None` if no cap is needed or a CPU set suffices.
 fn ceiling(contract: &Contract, unit: UnitId, partitioned: bool) -> Option<Ceiling> {
     let own = contract.unit(unit);
-    // In a partition the CPU set already holds a top-level unit to its own.
+    // In a partition the CPU set already confines a top-level unit.
     let alone = own.parent.is_none() && partitioned;
     if !alone && (contract.machine.scheme == Scheme::Quota || !own.borrow.cpu.allows()) {
         Some(Ceiling::Own)
@@ -523,15 +529,16 @@ fn ceiling(contract: &Contract, unit: UnitId, partitioned: bool) -> Option<Ceili
     }
 }
 
-/// The first unit that only a cap holds to what the contract says, on a machine with so many CPUs: a backend whose means
-/// have none cannot hold this contract. With fewer active units it may do without.
+/// The first unit that this contract requires to be capped on a machine of `cpus` CPUs. A backend without caps cannot enforce
+/// such a contract, except by chance while fewer units are active.
 pub fn needs_cap(contract: &Contract, means: Means, cpus: usize) -> Option<UnitId> {
     let partitioned = partitions(contract, means, contract.children(None).count(), cpus);
     let held = contract.machine.scheme != Scheme::Smp;
-    // A scheduler takes an amount to borrow for a yes, and `not_held` says so.
+    // A scheduler treats an amount to borrow as a plain permission; `not_held` reports that.
     let needs = |unit: &UnitId| {
         let own = contract.unit(*unit);
-        // Its sub-units come and go, and may borrow no more than it: what holds the contract is not to change with them.
+        // Sub-units made by `each` come and go, and may borrow no more than this unit: whether the contract can be enforced
+        // must not depend on them.
         let may_borrow = contract.machine.scheme != Scheme::Quota && own.borrow.cpu.allows();
         let makes_such = own.each.is_some() && !may_borrow;
         own.limit.cpu.is_some() || makes_such || ceiling(contract, *unit, partitioned) == Some(Ceiling::Own)
@@ -539,11 +546,11 @@ pub fn needs_cap(contract: &Contract, means: Means, cpus: usize) -> Option<UnitI
     contract.held().find(|unit| held && needs(unit))
 }
 
-/// A unit's cap: its limit, or its entitlement where it may not use what others leave, with so much more as it may borrow.
+/// A unit's cap and the reason: its limit, or its entitlement plus what it may borrow.
 fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (Option<u64>, Reason) {
     let ceiling = ceiling(input.contract, unit, partitioned).filter(|_| input.means.caps);
     match (ceiling, cpu_limit(input, unit)) {
-        // A unit that is entitled to nothing and may borrow nothing has the least that a kernel can hold.
+        // Without entitlement and loans, the cap is the smallest that the kernel accepts.
         (Some(Ceiling::Own), _) => (Some(micro_cpus.max(CAP_MICRO_MIN)), Reason::MayNotBorrow),
         (Some(Ceiling::Loan), limit) => {
             let whole = input.machine.cpus.len() as u64 * MILLIONTH;
@@ -551,7 +558,7 @@ fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (O
             let most = micro_cpus.saturating_add(loan).max(CAP_MICRO_MIN);
             match (limit.filter(|limit| *limit <= most), input.contract.unit(unit).limit.cpu) {
                 (Some(limit), Some(_)) => (Some(limit), Reason::Limit { micro_cpus: limit }),
-                // The caps around it, or the machine, are as low.
+                // The limits of the enclosing units, or the machine, are as tight: no cap of its own is needed.
                 (Some(_), None) => (None, Reason::Proportion { micro_cpus }),
                 (None, _) if most >= whole => (None, Reason::Proportion { micro_cpus }),
                 (None, _) => (Some(most), Reason::LoanLimit),
@@ -562,10 +569,11 @@ fn cap(input: Input<'_>, unit: UnitId, micro_cpus: u64, partitioned: bool) -> (O
     }
 }
 
-/// When to look again, and at which units.
-fn attention(state: &State, now: Time, input: Input<'_>) -> Attention {
+/// When to sample next, and which units must be fresh then.
+fn attention(state: &CpuState, now: Time, input: Input<'_>) -> Attention {
     let wants_any = state.wants.values().any(|want| want.settled > 0);
-    // Where every switch lends and calls back, nothing waits for a look that turns and memory do not ask for themselves.
+    // Where a scheduler lends and calls back at every switch, only turns and memory, which ask for samples themselves, would
+    // benefit from earlier ones.
     let eager = wants_any && !input.means.switches;
     let pays = input.snapshot.look_ns.saturating_mul(LOOKS_PART);
     let pause = match eager {
@@ -577,7 +585,7 @@ fn attention(state: &State, now: Time, input: Input<'_>) -> Attention {
     let mut watch: Vec<UnitId> =
         state.loans.values().map(|loan| loan.lender).filter(|id| !id.is_common()).collect();
     if !watch.is_empty() {
-        // A fifth of the promised time is left for carrying the call-back out.
+        // Leave a fifth of the promised call-back time for carrying out the call-back.
         next = next.min(now + input.contract.machine.call_back_ns / 5 * 4);
     }
     let owned: Tally = state.owners.values().copied().collect();

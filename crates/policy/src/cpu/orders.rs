@@ -1,4 +1,4 @@
-//! The orders of a plan: from what each unit holds to what a backend is to do, as differences to the orders in force.
+//! CPU orders: the differences between the orders in force and those that a plan wants.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -8,20 +8,19 @@ use commonhold_machine::CpuSet;
 
 use crate::plan::{CpuOrder, Reason, Step};
 
-/// Weight that cgroups have unless told otherwise.
+/// The default weight of a control group.
 pub(crate) const WEIGHT_USUAL: u32 = 100;
 
-/// The weight of a unit, 1 to 10,000, before a plan says any: the usual one. No plan says that of [`UnitId::SHARED`]:
-/// on time-shared CPUs it counts for as much as all units together, as it has turns with the owner of a home CPU. A
-/// process that comes to the machine and is in no unit, to see what is going on there for instance, does not wait for
-/// the units that use all of it.
+/// A unit's weight, 1 to 10,000, until a plan orders one. [`UnitId::SHARED`] keeps the maximum: on time-shared CPUs it competes
+/// with all units together, and on a home CPU with the owner. So an administrator's shell, which is in no unit, stays
+/// responsive while units use the whole machine.
 pub const fn first_weight(unit: UnitId) -> u32 {
     if unit.0 == UnitId::SHARED.0 { 10_000 } else { WEIGHT_USUAL }
 }
 
-/// What is in force for one unit, each with the reason for it.
+/// The orders in force for one unit, each with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Orders {
+pub(crate) struct CpuOrders {
     pub(crate) cpus: Option<CpuSet>,
     pub(crate) cpus_because: Reason,
     pub(crate) weight: u32,
@@ -32,10 +31,10 @@ pub(crate) struct Orders {
     pub(crate) credit_ms: i32,
 }
 
-impl Orders {
-    /// Nothing ordered, for a reason that is given when something was ordered before.
+impl CpuOrders {
+    /// No restrictions. `because` is reported if restrictions were in force before.
     pub(crate) fn none(because: Reason) -> Self {
-        Orders {
+        CpuOrders {
             cpus: None,
             cpus_because: because,
             weight: WEIGHT_USUAL,
@@ -48,7 +47,7 @@ impl Orders {
     }
 }
 
-/// Whether the new set has a CPU that the old one has not. No set is all CPUs.
+/// Whether `new` contains a CPU that `old` lacks. `None` means all CPUs.
 fn gains(old: Option<&CpuSet>, new: Option<&CpuSet>) -> bool {
     match (old, new) {
         (None, _) => false,
@@ -57,20 +56,20 @@ fn gains(old: Option<&CpuSet>, new: Option<&CpuSet>) -> bool {
     }
 }
 
-/// The steps from the orders in force to those wanted; a unit that is in neither is not mentioned.
+/// The steps from the orders in force to those wanted.
 ///
-/// Gates close first and open last, so that no unit runs, even for a moment, where another already does.
+/// Gates close first and open last, so that two units never run on one CPU at the same time.
 pub(crate) fn differences(
-    before: &BTreeMap<UnitId, Orders>,
-    wanted: &BTreeMap<UnitId, Orders>,
+    before: &BTreeMap<UnitId, CpuOrders>,
+    wanted: &BTreeMap<UnitId, CpuOrders>,
     gone: Reason,
 ) -> Vec<Step<CpuOrder>> {
     if before == wanted {
         return Vec::new();
     }
     let units: BTreeSet<UnitId> = before.keys().chain(wanted.keys()).copied().collect();
-    let none = Orders::none(gone);
-    let pairs: Vec<(UnitId, &Orders, &Orders)> = units
+    let none = CpuOrders::none(gone);
+    let pairs: Vec<(UnitId, &CpuOrders, &CpuOrders)> = units
         .iter()
         .map(|unit| (*unit, before.get(unit).unwrap_or(&none), wanted.get(unit).unwrap_or(&none)))
         .collect();
@@ -81,10 +80,10 @@ pub(crate) fn differences(
             order(CpuOrder::Gate { unit: *unit, open: false }, Reason::TurnOver);
         }
     }
-    let mut confined: Vec<&(UnitId, &Orders, &Orders)> =
+    let mut confined: Vec<&(UnitId, &CpuOrders, &CpuOrders)> =
         pairs.iter().filter(|(_, old, new)| old.cpus != new.cpus).collect();
-    // A unit that gains a CPU may run there before the one that loses it leaves: a kernel looks for work when a CPU
-    // falls idle, and not again for long when that finds none.
+    // A unit gains a CPU before the previous one leaves it: an idle CPU looks for work once when it falls idle, and then not
+    // for a long time.
     confined.sort_by_cached_key(|(_, old, new)| !gains(old.cpus.as_ref(), new.cpus.as_ref()));
     for (unit, _, new) in confined {
         order(CpuOrder::Confine { unit: *unit, cpus: new.cpus.clone() }, new.cpus_because);

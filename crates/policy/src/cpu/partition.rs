@@ -1,30 +1,27 @@
-//! Which unit owns which CPU: home CPUs, and turns on CPUs that several units hold in part.
+//! Home CPUs: which unit owns which whole CPUs. Fractions are served in turns ([`turns`](super::turns)).
 //!
-//! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the rest. A
-//! *turn* is the ownership of a shared CPU from one rotation to the next.
+//! Terms: a *claim* is a unit's entitlement to CPU. Its whole CPUs are its *home CPUs*; its *part* is the fraction that
+//! remains. A *turn* is the ownership of a shared CPU from one rotation to the next.
 //!
-//! Algorithm, homes: units are isolated from each other as jobs are, pool by pool.
-//! 1. Each unit keeps as many of its CPUs as it still holds, those in the pools where it has most.
-//! 2. A unit that needs more takes what is free in these pools, the largest need first.
-//! 3. A unit that needs more than that takes it in other pools, the largest need first. A unit that fits into a pool which
-//!    no unit has begins there. Where there is none, it shares one with as few units as can be. A unit that is larger than a
-//!    pool takes whole ones ([`rooms`](super::rooms)). In a pool it takes CPUs that lie near each other
-//!    ([`free`](super::free)).
-//! 4. The common unit has CPUs that no unit is entitled to, and nobody works there. So it takes what the others leave, of
-//!    that what it had first.
-//!
-//! Algorithm, turns: [`turns`](super::turns) has it.
+//! Algorithm: units are isolated from each other pool by pool, as jobs are.
+//! 1. Each unit keeps as many of its CPUs as it is still entitled to, preferring the pools in which it has the most.
+//! 2. Largest need first, a unit that needs more takes free CPUs in the pools that it already uses.
+//! 3. Largest need first, the remaining needs are met in other pools ([`pool_fit`](super::pool_fit)). A unit that fits into an
+//!    unused pool starts there; if there is no such pool, it shares one with as few units as possible. A unit larger than a
+//!    pool takes whole pools. Within a pool it takes CPUs near each other ([`free`](super::free)).
+//! 4. The common unit owns the CPUs that no unit is entitled to. Nothing runs there, so it takes what the others leave, its
+//!    previous CPUs first.
 //!
 //! Properties:
 //! - Every CPU has exactly one owner.
 //! - A unit's long-run share differs from its claim by less than one turn per shared CPU.
-//! - No unit's home moves while the number of its whole CPUs stays the same, and none of its CPUs that it may keep. Pools
-//!   of another form are the exception ([`gathered`]).
-//! - No unit lacks CPUs because a pool is full.
-//! - A unit that begins has its home in as few pools as the free CPUs allow.
+//! - While the number of a unit's whole CPUs stays the same, its home does not move; when it shrinks, no CPU that it may keep
+//!   moves. A change of the pools' form is the exception ([`gathered`]).
+//! - A full pool never leaves a unit short of CPUs.
+//! - A new unit's home spans as few pools as the free CPUs allow.
 //!
-//! Limits: a unit that grew when its pools were full stays in several, also when there is room in one again. The common unit
-//! moves when the number of its CPUs changes.
+//! Limits: a unit that grew while its pools were full stays spread, even when one of them has room again. The common unit moves
+//! whenever the number of its CPUs changes.
 //!
 //! Source: seed 000, section 3.1; by pool: seed 001, sections 2 and 6.
 
@@ -39,7 +36,7 @@ use commonhold_machine::pools::Pools;
 use super::free::FreeCpus;
 use crate::snapshot::Means;
 
-/// What a unit holds of the machine's CPUs.
+/// A unit's entitlement to CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
     /// The unit.
@@ -53,18 +50,18 @@ impl Claim {
         usize::try_from(self.micro / MILLIONTH).unwrap_or(usize::MAX)
     }
 
-    /// The part of a CPU beyond the whole ones, in millionths.
+    /// The fraction of a CPU beyond the whole ones, in millionths.
     pub(crate) fn part(&self) -> u64 {
         self.micro % MILLIONTH
     }
 }
 
-/// Whether CPUs are partitioned or time-shared, for that many competing units.
+/// Whether CPUs are partitioned rather than time-shared, for this number of competing units and CPUs.
 pub fn partitions(contract: &Contract, means: Means, units: usize, cpus: usize) -> bool {
     match contract.machine.cpu {
         CpuMode::Partition => means.cpu_sets,
         CpuMode::Proportional => !means.weights && means.cpu_sets,
-        // Without weights, shares finer than a CPU are held by turns, which is partitioning again.
+        // Without weights, a fraction of a CPU can only be served in turns, which requires partitioning.
         CpuMode::Auto => means.cpu_sets && (units <= cpus || !means.weights),
     }
 }
@@ -81,7 +78,7 @@ pub(super) fn by_owner(owners: &Owners) -> BTreeMap<UnitId, Vec<u32>> {
     cpus
 }
 
-/// Home CPUs for every claim, near to what `before` says.
+/// Assigns home CPUs for every claim, moving as little as possible relative to `before`.
 pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: &Owners) -> Owners {
     let mut had = by_owner(before);
     let pool_of = pools.by_cpu();
@@ -89,7 +86,7 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
     let mut needs = Vec::new();
     for claim in claims {
         let mine = had.remove(&claim.unit).unwrap_or_default();
-        // Nobody works on what no unit is entitled to: units choose before it, also among what it had.
+        // Nothing runs on CPUs that no unit is entitled to, so units choose first, also among the common unit's.
         if !claim.unit.is_common() || mine.len() == claim.whole() {
             let kept = keep(machine, &pool_of, claim.whole(), mine);
             owners.extend(kept.iter().map(|cpu| (*cpu, claim.unit)));
@@ -111,12 +108,13 @@ pub(crate) fn homes(machine: &Machine, pools: &Pools, claims: &[Claim], before: 
     owners
 }
 
-/// Home CPUs after the pools took another form: as they are, unless dealt out from the beginning they would lie in fewer
-/// pools, or share fewer.
+/// The homes to use after the pools took another form: the present ones, unless a fresh assignment would spread units over
+/// fewer pools, or share fewer pools.
 pub(crate) fn gathered(machine: &Machine, pools: &Pools, claims: &[Claim], now: Owners) -> Owners {
     let anew = homes(machine, pools, claims, &Owners::new());
     let pool_of = pools.by_cpu();
-    // Units in pools, and the pools that have any: of as many units in pools, more pools are shared by fewer.
+    // The number of (pool, unit) pairs; ties go to the assignment that uses more pools, since each is then shared by fewer
+    // units.
     let apart = |owners: &Owners| {
         let own = owners.iter().filter(|(_, unit)| !unit.is_common());
         let both: BTreeSet<(usize, UnitId)> =
@@ -127,14 +125,14 @@ pub(crate) fn gathered(machine: &Machine, pools: &Pools, claims: &[Claim], now: 
     if apart(&anew) < apart(&now) { anew } else { now }
 }
 
-/// How many CPUs a unit needs, besides its own.
+/// CPUs that a unit still needs, and those that it has.
 struct Need {
     unit: UnitId,
     count: usize,
     own: Vec<u32>,
 }
 
-/// Gives units what they need: first in the pools where each is, lest others begin there, and then in others.
+/// Meets all needs: first in the pools that units already use, so that no newcomer takes those CPUs, then in other pools.
 fn fill(machine: &Machine, pools: &Pools, needs: &mut [Need], owners: &mut Owners) {
     let mut free = FreeCpus::in_pools(machine, pools, |cpu| !owners.contains_key(&cpu));
     needs.sort_by_key(|need| (Reverse(need.count), need.unit));
@@ -156,7 +154,7 @@ impl Need {
     }
 }
 
-/// The CPUs that a unit keeps of its old homes: of too many, those in the pools where it has most, and in the nodes.
+/// The CPUs that a unit keeps: if it has too many, those in the pools, then the nodes, where it has the most.
 fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, whole: usize, mut mine: Vec<u32>) -> Vec<u32> {
     mine.retain(|cpu| machine.cpu(*cpu).is_some());
     if mine.len() > whole {
@@ -165,7 +163,7 @@ fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, whole: usize, mut min
         let (in_pool, in_node) = (tally(&mine, pool), tally(&mine, node));
         mine.sort_by_cached_key(|cpu| {
             let (pool, node) = (pool(*cpu), node(*cpu));
-            // Equals one after the other: half of each would leave the unit in both.
+            // Among pools or nodes with equal counts, keep whole ones: half of each would leave the unit spread over both.
             (
                 in_pool.get(&pool).copied().map(Reverse),
                 pool,
@@ -179,7 +177,7 @@ fn keep(machine: &Machine, pool_of: &BTreeMap<u32, usize>, whole: usize, mut min
     mine
 }
 
-/// How many CPUs are in each place.
+/// Counts the CPUs in each place.
 fn tally<P: Ord>(cpus: &[u32], place: impl Fn(u32) -> P) -> BTreeMap<P, usize> {
     let mut tally = BTreeMap::new();
     for cpu in cpus {
@@ -215,8 +213,8 @@ mod tests {
         owners.values().filter(|owner| **owner == UnitId(unit)).count()
     }
 
-    /// 1, 2, 3 and 2 CPUs on four nodes of two: the twos get a node each, the three the third node and half of the
-    /// fourth, the one the other half.
+    /// 1, 2, 3 and 2 CPUs on four nodes of two: the twos get a node each, the three the third node and half of the fourth, the
+    /// one the other half.
     #[test]
     fn whole_cpus_lie_together() {
         let machine = machine("nodes:4 cpus:2 memory:1GiB");
@@ -256,7 +254,7 @@ mod tests {
         assert_eq!(seen, [[2], [3], [2], [3], [2], [3]]);
     }
 
-    /// A day's jump of the clock is paid as two turns at most.
+    /// A clock jump of a day is settled as at most two turns.
     #[test]
     fn a_jumping_clock_makes_no_debt() {
         let machine = machine("cpus:1 memory:1GiB");
@@ -277,16 +275,18 @@ mod tests {
             seconds += count(&turns.owners, 3);
         }
         assert!((3..=5).contains(&seconds), "{seconds} of 8");
-        // And back: nothing elapses, nothing is lost.
+        // A backward jump: no time elapses, and nothing is lost.
         turns.rotate(&machine, &pools(&machine), &claims, &homes, 5, 250 * MS);
         assert_eq!(turns.owners.len(), 1);
     }
 
     proptest! {
-        /// Credits stay below H(m) - 1 turns, and above -H(m), for m claims on any number of CPUs that are held in parts:
-        /// what a bound on the wait for a turn rests on.
+        /// Credits stay below H(m) - 1 turns, and above -H(m), for m claims on any number of shared CPUs. The bound on the wait
+        /// for a turn depends on it.
         #[test]
-        fn credits_stay_within_a_logarithm(cpus in 1u64..8, weights in proptest::collection::vec(1u64..100, 2..30), turns_dealt in 1u64..300) {
+        fn credits_stay_within_a_logarithm(
+            cpus in 1u64..8, weights in proptest::collection::vec(1u64..100, 2..30), turns_dealt in 1u64..300,
+        ) {
             let machine = machine(&format!("cpus:{cpus} memory:1GiB"));
             let claims = claims(&crate::rights::share::split(cpus * MILLIONTH, &weights));
             let homes = homes(&machine, &pools(&machine), &claims, &Owners::new());
@@ -301,10 +301,14 @@ mod tests {
             }
         }
 
-        /// Every CPU has one owner, whole parts are exact at all times, and over 100 rotations of uneven length each unit
-        /// is within one turn of its claim.
+        /// Every CPU has one owner, whole CPUs are exact at all times, and over 100 rotations of uneven length each unit is
+        /// within one turn of its claim.
         #[test]
-        fn long_run_shares(cpus in 1u64..12, weights in proptest::collection::vec(1u64..100, 1..20), late in proptest::collection::vec(0u64..120, 100)) {
+        fn long_run_shares(
+            cpus in 1u64..12,
+            weights in proptest::collection::vec(1u64..100, 1..20),
+            late in proptest::collection::vec(0u64..120, 100),
+        ) {
             let machine = machine(&format!("cpus:{cpus} memory:1GiB"));
             let claims = claims(&crate::rights::share::split(cpus * MILLIONTH, &weights));
             let homes = homes(&machine, &pools(&machine), &claims, &Owners::new());

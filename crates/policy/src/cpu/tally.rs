@@ -1,13 +1,13 @@
-//! Numbers by unit. So how many CPUs a unit owns, lends or borrows is counted once and not searched for.
+//! Counters by unit, so that the CPUs that a unit owns, lends or borrows are counted once rather than searched for.
 //!
-//! It is a list by the unit's index, which is dense in a contract. A unit that was never counted has none. A state may
-//! know units that the present contract no longer has.
+//! A dense vector indexed by unit. Units that were never counted are absent, and a state may know units that the present
+//! contract no longer has.
 
 use alloc::vec::Vec;
 
 use commonhold_contract::UnitId;
 
-/// How many of something each unit has.
+/// A count for each unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Tally(Vec<usize>);
 
@@ -16,7 +16,7 @@ impl Tally {
         self.0.get(unit.index()).copied().unwrap_or(0)
     }
 
-    /// Whether it was counted at all.
+    /// Whether the count is not zero.
     pub(crate) fn has(&self, unit: UnitId) -> bool {
         self.get(unit) > 0
     }
@@ -28,7 +28,7 @@ impl Tally {
         self.0[unit.index()] += 1;
     }
 
-    /// Takes back one that was added.
+    /// Subtracts one that was added before.
     pub(crate) fn sub(&mut self, unit: UnitId) {
         debug_assert!(self.has(unit), "{unit:?} has none to give");
         if let Some(n) = self.0.get_mut(unit.index()) {

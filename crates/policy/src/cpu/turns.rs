@@ -1,27 +1,26 @@
-//! Turns on CPUs that several units hold in part.
+//! Turns on shared CPUs: round robin by credit, with cache and node affinity.
 //!
-//! Problem: where units hold parts of CPUs, as all do where there are more units than CPUs, a unit has now this CPU and now
-//! that. What its threads left in caches and in a node's memory should be near when its next turn comes.
+//! Problem: a unit that is entitled to a fraction of a CPU gets a whole CPU for part of the time. From turn to turn it should
+//! return to the caches and the node's memory that its threads used before.
 //!
-//! Terms: a CPU is *shared* that is no unit's home CPU. A unit's *own pools* are those of its home CPUs that have shared
-//! CPUs; if there are none, the pool in which it had its last turn.
+//! Terms: a CPU is *shared* if it is no unit's home CPU. A unit's *own pools* are the pools of its home CPUs that have shared
+//! CPUs; if there are none, the pool of its last turn.
 //!
-//! Algorithm, who: with every rotation a unit's credit grows by its part times the elapsed time, and shrinks by the turns it
-//! had. The shared CPUs go to the largest credits, one each.
+//! Algorithm, who: at each rotation, a unit's credit grows by its part times the elapsed time, and shrinks by the turns that it
+//! had. The units with the largest credits get the shared CPUs, one each.
 //!
 //! Algorithm, where:
-//! 1. Who has a turn and gets another keeps its CPU.
-//! 2. Then, the largest credit first, each gets the CPU of its last turn, if that is free and in a pool of its own; then
-//!    each a free CPU in a pool of its own, the nearest to what it has there.
-//! 3. Who finds none there gets the free CPU that is nearest.
-//! 4. A unit that never had a turn, and has no home, begins in the pool where the fewest units have their turns for each shared
-//!    CPU.
+//! 1. A unit whose turn continues keeps its CPU.
+//! 2. Then, largest credit first, each unit gets the CPU of its last turn, if that is free and in one of its own pools; else
+//!    the nearest free CPU in its own pools.
+//! 3. A unit that finds none there gets the nearest free CPU elsewhere.
+//! 4. A unit without previous turns and home CPUs starts in the pool with the fewest such units per shared CPU.
 //!
-//! Properties: every shared CPU has an owner while as many units hold parts. Nobody's turn is in another pool than its own
-//! while a CPU of its own pools is free, or has one in a turn who took it by rule 3 or 4. The same facts give the same turns.
+//! Properties: every shared CPU has an owner if enough units hold fractions. A unit's turn leaves its own pools only while
+//! those have no free CPU except ones given away by rules 3 and 4. Turns are a deterministic function of the facts.
 //!
-//! Limits: turns follow the rotations actually made. So a late rotation makes a long turn, which the credit pays back. Who has
-//! turns in a crowded pool moves to another one only when it finds no CPU there.
+//! Limits: turns follow the actual rotations. A late rotation makes a long turn, for which the credit compensates. A unit in a
+//! crowded pool moves only when it finds no CPU there.
 //!
 //! Source: seed 000, section 3.1; that turns stay in pools: seed 001, section 6.
 
@@ -38,20 +37,20 @@ use super::partition::{Claim, Owners, by_owner};
 use super::tally::Tally;
 use crate::time::Time;
 
-/// Credits of the units that hold parts of CPUs, in millionths of a CPU times nanoseconds.
+/// Turns, and the credits of units that hold fractions, in millionths of a CPU times nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Turns {
-    /// Which unit owns which shared CPU in this turn.
+    /// The owner of each shared CPU in this turn.
     pub(crate) owners: Owners,
     pub(super) credit: BTreeMap<UnitId, i128>,
-    /// The CPU on which each unit had its last turn.
+    /// The CPU of each unit's last turn.
     last: BTreeMap<UnitId, u32>,
     /// When the turn began.
     pub(crate) since: Time,
 }
 
 impl Turns {
-    /// Settles the turn that ends now and deals out the next one, over the shared CPUs: those without a home owner.
+    /// Settles the turn that ends and assigns the next one, over the CPUs without a home owner.
     pub(crate) fn rotate(
         &mut self,
         machine: &Machine,
@@ -61,7 +60,7 @@ impl Turns {
         now: Time,
         period: Time,
     ) {
-        // A clock that jumped, or a daemon that was stopped, must not hand a unit a debt of hours.
+        // A clock jump, or a stopped daemon, must not leave a unit hours in debt.
         let elapsed = now.saturating_sub(self.since).min(period * 2);
         self.settle(claims, elapsed);
         let shared: Vec<u32> =
@@ -76,7 +75,7 @@ impl Turns {
             .collect();
         order.sort_by_key(|(due, unit)| (Reverse(*due), *unit));
         let winners: Vec<UnitId> = order.into_iter().take(shared.len()).map(|(_, unit)| unit).collect();
-        self.seat(machine, pools, &shared, &winners, homes);
+        self.assign(machine, pools, &shared, &winners, homes);
         self.since = now;
     }
 
@@ -94,8 +93,15 @@ impl Turns {
         }
     }
 
-    /// Deals out the shared CPUs to those whose turn it is.
-    fn seat(&mut self, machine: &Machine, pools: &Pools, shared: &[u32], winners: &[UnitId], homes: &Owners) {
+    /// Assigns the shared CPUs to the winners of this turn.
+    fn assign(
+        &mut self,
+        machine: &Machine,
+        pools: &Pools,
+        shared: &[u32],
+        winners: &[UnitId],
+        homes: &Owners,
+    ) {
         let before = core::mem::take(&mut self.owners);
         let mut waiting: BTreeSet<UnitId> = winners.iter().copied().collect();
         for cpu in shared {
@@ -115,7 +121,7 @@ impl Turns {
         }
         let homes_of = by_owner(homes);
         let waiting: Vec<UnitId> = winners.iter().copied().filter(|unit| waiting.contains(unit)).collect();
-        // What each is drawn to: its homes, or else where it was last.
+        // Each unit's affinity: its homes, else the CPU of its last turn.
         let mut left: Vec<(UnitId, Vec<u32>)> = Vec::new();
         for unit in waiting {
             let in_shared = |cpu: &u32| pool_of.get(cpu).is_some_and(|pool| crowds.contains_key(pool));
@@ -164,7 +170,7 @@ impl Turns {
     }
 }
 
-/// The units that have their turns in a pool, and its shared CPUs.
+/// The units with turns in a pool, and its shared CPUs.
 #[derive(Debug, Clone, Copy, Default)]
 struct Crowd {
     units: u64,
@@ -172,7 +178,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Units for each CPU, in parts of one that are fine enough to compare.
+    /// Units per CPU, in fixed point for comparison.
     fn per_cpu(self) -> u64 {
         self.units * (1 << 20) / self.cpus.max(1)
     }
@@ -196,7 +202,7 @@ mod tests {
         micro.iter().zip(2u32..).map(|(micro, unit)| Claim { unit: UnitId(unit), micro: *micro }).collect()
     }
 
-    /// The pools in which each unit had turns, after the first so many of them.
+    /// The pools in which each unit had turns, not counting the first `after` turns.
     fn pools_of_turns(
         machine: &Machine,
         weights: &[u64],
@@ -250,10 +256,10 @@ mod tests {
     }
 
     proptest! {
-        /// Who has its turn elsewhere than it was drawn to found no CPU there: all of them have others that are drawn there,
-        /// or kept what they had.
+        /// A unit whose turn is outside its own pools found no CPU there: all of them went to units with affinity to the pool,
+        /// or to units that kept their CPU.
         #[test]
-        fn nobody_is_elsewhere_while_a_cpu_of_its_pool_is_free(
+        fn turns_stay_in_own_pools_while_a_cpu_is_free(
             nodes in 1u32..5, cpus in 1u32..4, weights in proptest::collection::vec(1u64..50, 1..30), turns in 1u64..60,
         ) {
             let machine = machine(&alloc::format!("nodes:{nodes} cpus:{cpus}"));

@@ -1,20 +1,19 @@
 //! The units that wait for CPUs, in the order in which idle CPUs are lent.
 //!
-//! Problem: each idle CPU goes to a unit among the lender's closest relatives: to the one that holds least for what it
-//! is entitled to. What a unit lent before, less what it was lent, counts as if it held less. Thousands of CPUs may be lent at one step.
+//! Problem: each idle CPU goes to one of the lender's closest relatives that wait, the one that holds the least relative to its
+//! entitlement. Past net lending counts as if the unit held less. One step may lend thousands of CPUs, so a scan of all waiters
+//! for each CPU would be too slow.
 //!
-//! Terms: a lender's *circles* are the units that enclose it, from the inside out, and the machine last. Every circle
-//! holds the units of the one inside it.
+//! Terms: a lender's *circles* are the units that enclose it, innermost first, then the machine. Each circle contains the
+//! previous one.
 //!
-//! Algorithm: there is one queue per circle, ordered by what is held for the claim, then by number. A unit stands in
-//! the queues of all circles that it lies in, and in its own. A lender asks its circles from the inside out. While
-//! CPUs are lent, what a waiting unit holds only grows. So a place in a queue is renewed when it comes to the front
-//! and is out of date.
+//! Algorithm: one priority queue per circle, ordered by holdings over entitlement, then by unit number. A waiter is queued in
+//! each of its circles and in its own unit. A lender tries its circles from the innermost outwards. While CPUs are lent, a
+//! waiter's holdings only grow, so keys are updated lazily: a stale entry is pushed back when it reaches the front.
 //!
-//! Properties: the order is that of a search through all units. A loan costs a place in each queue, logarithmic in how
-//! many wait.
+//! Properties: the order is the same as by linear search. A loan costs one heap operation per circle, O(log waiters) each.
 //!
-//! Limit: the queues are good for one round of lending only, since at the next one holds may have sunk.
+//! Limit: queues are valid for one round of lending; before the next, holdings may have shrunk.
 //!
 //! Source: seed 004, section 5.2 (siblings first).
 
@@ -23,7 +22,7 @@ use core::cmp::{Ordering, Reverse};
 
 use commonhold_contract::{Contract, MILLIONTH, UnitId};
 
-/// A unit, what it holds, and what it is entitled to.
+/// A waiting unit with its holdings and entitlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter {
     pub(crate) unit: UnitId,
@@ -31,12 +30,12 @@ pub(crate) struct Waiter {
     pub(crate) held: usize,
     /// Millionths of a CPU; at least 1.
     pub(crate) claim: u64,
-    /// What it lent beyond what it was lent: it counts as holding so many millionths of a CPU less.
+    /// Net lending in the past, in millionths of a CPU, subtracted from its holdings.
     pub(crate) credit: i64,
 }
 
 impl Waiter {
-    /// Compares what two hold, less their credits, for their entitlement.
+    /// Compares holdings, less credits, relative to entitlement.
     pub(crate) fn compare_holds(&self, other: &Waiter) -> Ordering {
         let counts =
             |waiter: &Waiter| waiter.held as i128 * i128::from(MILLIONTH) - i128::from(waiter.credit);
@@ -56,7 +55,7 @@ impl PartialOrd for Waiter {
     }
 }
 
-/// The queues, by circle; `None` is the machine.
+/// The queues by circle; `None` is the machine.
 #[derive(Debug)]
 pub(crate) struct Queues<'a> {
     contract: &'a Contract,
@@ -82,7 +81,7 @@ impl<'a> Queues<'a> {
         self.queues.is_empty()
     }
 
-    /// The unit that is to have a CPU of that lender. `now` tells what a unit holds now, if it still waits.
+    /// The borrower for a CPU of `lender`. `now` gives a unit's current holdings, or `None` if it no longer waits.
     pub(crate) fn next(&mut self, lender: UnitId, now: impl Fn(UnitId) -> Option<Waiter>) -> Option<UnitId> {
         let parent = |unit: UnitId| self.contract.unit(unit).parent;
         let mut circle = if lender.is_common() { None } else { parent(lender) };
@@ -96,7 +95,7 @@ impl<'a> Queues<'a> {
     }
 }
 
-/// The first of a queue that still waits.
+/// The first unit in a queue that still waits, after refreshing stale entries.
 fn front(
     queue: Option<&mut BinaryHeap<Reverse<Waiter>>>,
     now: &impl Fn(UnitId) -> Option<Waiter>,
@@ -123,7 +122,7 @@ mod tests {
     use crate::membership::is_within;
     use proptest::prelude::*;
 
-    /// The definition: most shared enclosers first, then the least held for the claim, then the lowest number.
+    /// Reference: most shared enclosing units first, then the least held relative to entitlement, then the lowest number.
     fn by_definition(contract: &Contract, waiting: &[Waiter], lender: UnitId) -> Option<UnitId> {
         let kinship = |unit: UnitId| {
             let mut enclosers = 0;
@@ -140,10 +139,10 @@ mod tests {
             .map(|waiter| waiter.unit)
     }
 
-    /// 1 of 2, 2 of 4 and 1 of 1 CPUs: the first two tie, and the lower number wins; with one more it has 2 of 2 and stands
-    /// behind the second's 2 of 4.
+    /// 1 of 2, 2 of 4 and 1 of 1 CPUs: the first two tie, and the lower number wins. With one more CPU it has 2 of 2, and comes
+    /// after the second's 2 of 4.
     #[test]
-    fn who_holds_least_for_its_claim_comes_first() {
+    fn the_least_held_relative_to_the_claim_comes_first() {
         let mut contract = Contract::default();
         let units = ["a", "b", "c", "d"].map(|name| contract.add(None, name));
         let waiter = |n: usize, held, claim| Waiter { unit: units[n], held, claim, credit: 0 };
@@ -159,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the tree and whoever lends: the order is that of a search through everybody, until nobody waits.
+        /// For any tree and any lenders, the order equals that of a linear search, until no unit waits.
         #[test]
         fn the_order_is_that_of_a_search(
             parents in proptest::collection::vec(0u32..12, 1..12),

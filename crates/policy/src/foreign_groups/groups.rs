@@ -1,4 +1,4 @@
-//! Which control groups of other programs units are held in.
+//! Which control groups of other programs hold a unit.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -8,34 +8,34 @@ use commonhold_contract::{Contract, UnitId};
 
 use crate::tree::lineage;
 
-/// A group with processes of a unit.
+/// A control group with processes of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Inhabited {
-    /// The control group, as /proc shows its path.
+    /// Its path, as in /proc/PID/cgroup.
     pub group: String,
-    /// A unit that processes in it are in; common parts, too.
+    /// A unit of processes in it; may be a common part.
     pub unit: UnitId,
-    /// Whether these are processes that a rule names: `exec`, `pid` or `command`.
+    /// Whether these processes are assigned by a rule of their own: `exec`, `pid` or `command`.
     pub named: bool,
 }
 
-/// The user whose slice a control group is, or is in: systemd's `user-UID.slice`.
+/// The user of the slice that is or contains a control group: systemd's `user-UID.slice`.
 fn owner_of(group: &str) -> Option<u32> {
     let slice = user_slice(group)?;
     slice.rsplit('/').next()?.strip_prefix("user-")?.strip_suffix(".slice")?.parse().ok()
 }
 
-/// The user whom a process counts for that runs as `uid` in this control group. In a user's slice it is that user, so that
-/// nobody leaves a unit by `sudo`. Root's slice is no such claim: what root starts there as another user (`su - ana`,
-/// `sudo -u ana`) is that user's work, and would count for nobody otherwise.
+/// The user for whom a process in this control group counts. In a user's slice it is that user, whatever the process's `uid`,
+/// so that `sudo` does not leave the unit. Root's slice is an exception: processes that root starts there as another user (`su
+/// - ana`, `sudo -u ana`) are that user's work.
 pub fn user_of(group: &str, uid: u32) -> u32 {
     owner_of(group).filter(|owner| *owner != 0).unwrap_or(uid)
 }
 
-/// The slice of this program's own, in which systemd makes slices for units, and in these scopes for processes.
+/// This program's slice. In it, systemd makes slices for units, and in these, scopes for processes.
 const OWN: &str = "/commonhold.slice/";
 
-/// The slices of units that a group is in, the outermost first: `commonhold-a.slice`, and in it `commonhold-a-b.slice`.
+/// The slices of units that enclose a group, the outermost first: `commonhold-a.slice`, and in it `commonhold-a-b.slice`.
 fn slices_of_units(group: &str) -> Vec<&str> {
     let Some(rest) = group.strip_prefix(OWN) else { return Vec::new() };
     let mut end = OWN.len();
@@ -49,7 +49,7 @@ fn slices_of_units(group: &str) -> Vec<&str> {
     ends.map(|end| &group[..end]).collect()
 }
 
-/// A path up to the user's slice in it.
+/// The prefix of a path up to the user's slice.
 fn user_slice(group: &str) -> Option<&str> {
     let is_user = |name: &str| {
         let uid = name.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
@@ -68,13 +68,13 @@ fn user_slice(group: &str) -> Option<&str> {
     None
 }
 
-/// A path and those of the groups around it, the outermost first.
+/// A path and its ancestors, the outermost first.
 fn around(group: &str) -> impl Iterator<Item = &str> {
     let ends = group.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0).chain([group.len()]);
     ends.map(|end| &group[..end])
 }
 
-/// The groups that could be a place for who is in a group, the outermost first. `made`: the groups that sub-units were made of.
+/// The groups that could hold the processes in `group`, the outermost first. `made`: groups from which sub-units were made.
 fn candidates<'a>(made: &BTreeSet<&str>, group: &'a str) -> Vec<&'a str> {
     let made = || around(group).find(|group| made.contains(group));
     let of_unit = || slices_of_units(group).pop();
@@ -82,7 +82,7 @@ fn candidates<'a>(made: &BTreeSet<&str>, group: &'a str) -> Vec<&'a str> {
     around(group).filter(|group| group.len() >= first.len()).collect()
 }
 
-/// A path up to the first service or scope in it.
+/// The prefix of a path up to the first service or scope.
 fn service(group: &str) -> Option<&str> {
     let mut end = 0;
     for name in group.split('/') {
@@ -96,106 +96,109 @@ fn service(group: &str) -> Option<&str> {
     None
 }
 
-/// Whose some processes are.
+/// The units that a set of processes belongs to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Whose {
-    /// There are none.
+enum Occupants {
+    /// The set is empty.
     #[default]
-    Nobodys,
-    /// The unit's own.
+    None,
+    /// One unit.
     One(UnitId),
-    /// Of several units: the innermost one that is around all.
+    /// Mixed units; this is the innermost one that encloses them.
     Within(UnitId),
-    /// Of units that no unit is around, or in no unit.
-    Several,
+    /// Mixed units without a common enclosing unit, or processes in no unit.
+    Mixed,
 }
 
-impl Whose {
-    fn with(self, contract: &Contract, unit: UnitId) -> Whose {
+impl Occupants {
+    fn with(self, contract: &Contract, unit: UnitId) -> Occupants {
         match self {
-            _ if unit.is_common() => Whose::Several,
-            Whose::Nobodys => Whose::One(unit),
-            Whose::One(before) if before == unit => self,
-            Whose::One(before) | Whose::Within(before) => {
-                encloser_of(contract, before, unit).map_or(Whose::Several, Whose::Within)
+            _ if unit.is_common() => Occupants::Mixed,
+            Occupants::None => Occupants::One(unit),
+            Occupants::One(before) if before == unit => self,
+            Occupants::One(before) | Occupants::Within(before) => {
+                encloser_of(contract, before, unit).map_or(Occupants::Mixed, Occupants::Within)
             }
-            Whose::Several => Whose::Several,
+            Occupants::Mixed => Occupants::Mixed,
         }
     }
 }
 
-/// Whose the processes in a group and below it are.
+/// The processes in a group and below it.
 #[derive(Debug, Clone, Copy, Default)]
-struct There {
-    named: Whose,
-    others: Whose,
-    /// Whether any is in the group itself.
+struct Occupancy {
+    named: Occupants,
+    others: Occupants,
+    /// Whether the group itself has processes.
     inhabited: bool,
-    /// Whether it is a unit's slice, and another unit's in it has processes.
+    /// Whether it is a unit's slice that encloses another unit's slice with processes.
     is_around: bool,
 }
 
-impl There {
+impl Occupancy {
     fn add(&mut self, contract: &Contract, one: &Inhabited, itself: bool) {
-        let of = if one.named { &mut self.named } else { &mut self.others };
-        *of = of.with(contract, one.unit);
+        let occupants = if one.named { &mut self.named } else { &mut self.others };
+        *occupants = occupants.with(contract, one.unit);
         self.inhabited |= itself;
     }
 
-    /// The unit that is held here, if the group is a place. A group of several units is one only where it cannot be divided.
+    /// The unit to hold in this group, if any. A group of several units is held only if it cannot be divided.
     fn unit(self) -> Option<UnitId> {
         if self.is_around {
             return None;
         }
-        let counts = if self.others == Whose::Nobodys { self.named } else { self.others };
+        let counts = if self.others == Occupants::None { self.named } else { self.others };
         match counts {
-            Whose::One(unit) => Some(unit),
-            Whose::Within(unit) => self.inhabited.then_some(unit),
-            Whose::Nobodys | Whose::Several => None,
+            Occupants::One(unit) => Some(unit),
+            Occupants::Within(unit) => self.inhabited.then_some(unit),
+            Occupants::None | Occupants::Mixed => None,
         }
     }
 }
 
-/// The innermost unit that has both in it.
+/// The innermost unit that encloses both.
 fn encloser_of(contract: &Contract, one: UnitId, other: UnitId) -> Option<UnitId> {
     let all: BTreeSet<UnitId> = lineage(contract, one).collect();
     lineage(contract, other).find(|unit| all.contains(unit))
 }
 
-/// The places, each with its unit. No place is in another one.
-pub fn of(contract: &Contract, inhabited: &[Inhabited]) -> BTreeMap<String, UnitId> {
+/// Finds the foreign groups, each with its unit. None encloses another.
+pub fn find(contract: &Contract, inhabited: &[Inhabited]) -> BTreeMap<String, UnitId> {
     let made: BTreeSet<&str> = contract.held().filter_map(|unit| contract.group_of(unit)).collect();
-    let mut whose: BTreeMap<&str, There> = BTreeMap::new();
+    let mut occupancy: BTreeMap<&str, Occupancy> = BTreeMap::new();
     for one in inhabited {
         for group in candidates(&made, &one.group) {
-            whose.entry(group).or_default().add(contract, one, group == one.group);
+            occupancy.entry(group).or_default().add(contract, one, group == one.group);
         }
         let mut around = slices_of_units(&one.group);
         around.pop();
         for slice in around {
-            whose.entry(slice).or_default().is_around = true;
+            occupancy.entry(slice).or_default().is_around = true;
         }
     }
-    let mut places = BTreeMap::new();
+    let mut groups = BTreeMap::new();
     for one in inhabited.iter().filter(|one| !one.unit.is_common()) {
         let mut all = candidates(&made, &one.group).into_iter();
-        let found = all.find_map(|group| Some((group, whose.get(group)?.unit()?)));
+        let found = all.find_map(|group| Some((group, occupancy.get(group)?.unit()?)));
         if let Some((group, unit)) = found {
-            places.insert(group.to_string(), unit);
+            groups.insert(group.to_string(), unit);
         }
     }
-    places
+    groups
 }
 
-/// The place that a process of a unit is held in, if any is: its group is that, or in it, and is that unit's.
+/// The foreign group that holds a process of `unit` in `group`, if any: `group` or an ancestor, held for the unit or one that
+/// encloses it.
 pub fn held_in<'a>(
     contract: &Contract,
-    places: &'a BTreeMap<String, UnitId>,
+    groups: &'a BTreeMap<String, UnitId>,
     group: &str,
     unit: UnitId,
 ) -> Option<&'a str> {
-    let found = around(group).find_map(|group| places.get_key_value(group));
-    found.filter(|(_, of)| lineage(contract, unit).any(|unit| unit == **of)).map(|(place, _)| place.as_str())
+    let found = around(group).find_map(|group| groups.get_key_value(group));
+    found
+        .filter(|(_, owner)| lineage(contract, unit).any(|unit| unit == **owner))
+        .map(|(group, _)| group.as_str())
 }
 
 #[cfg(test)]
@@ -220,7 +223,7 @@ mod tests {
             unit: *unit,
             named: *named,
         };
-        of(contract, &groups.iter().map(one).collect::<Vec<_>>()).into_iter().collect()
+        find(contract, &groups.iter().map(one).collect::<Vec<_>>()).into_iter().collect()
     }
 
     const ANA: &str = "/user.slice/user-1001.slice";
@@ -229,7 +232,7 @@ mod tests {
     const CRON: &str = "/system.slice/cron.service";
 
     #[test]
-    fn a_users_slice_is_the_place_of_all_that_is_in_it() {
+    fn a_users_slice_holds_all_its_processes() {
         let (contract, [_, ana, bob, build]) = contract();
         let slice = |unit| vec![(ANA.to_string(), unit)];
         assert_eq!(found(&contract, &[(SHELL, ana, false), (MANAGER, ana, false)]), slice(ana));
@@ -240,13 +243,13 @@ mod tests {
         assert_eq!(
             found(&contract, &[(SHELL, ana, false), (bobs, bob, false)]).len(),
             2,
-            "no group around users is a place"
+            "no group around users is held"
         );
     }
 
-    /// Ana's job stands in the group of cron, which is nobody's.
+    /// Ana's job runs in the group of cron, which belongs to no unit.
     #[test]
-    fn a_group_with_others_processes_is_no_place() {
+    fn a_group_with_processes_of_others_is_not_held() {
         let (contract, [physics, ana, bob, _]) = contract();
         assert_eq!(found(&contract, &[(CRON, UnitId::SHARED, false), (CRON, ana, false)]), []);
         assert_eq!(found(&contract, &[(CRON, ana, false)]), [(CRON.to_string(), ana)]);
@@ -254,28 +257,28 @@ mod tests {
             found(&contract, &[(CRON, ana, false), (CRON, bob, false)]),
             [(CRON.to_string(), physics)]
         );
-        // Of a slice that is divided, what is whole is one.
+        // Of a divided slice, an undivided child is held.
         let deep = found(&contract, &[(SHELL, ana, false), (MANAGER, UnitId::SHARED, false)]);
         assert_eq!(deep, [(SHELL.to_string(), ana)]);
     }
 
-    /// Whom a rule names is moved out, and has a scope of its own then.
+    /// A process with a rule of its own is moved to a scope of its own.
     #[test]
-    fn who_is_named_does_not_count_beside_others() {
+    fn a_named_process_is_ignored_beside_others() {
         let (contract, [_, ana, bob, _]) = contract();
         assert_eq!(found(&contract, &[(SHELL, ana, false), (SHELL, bob, true)]), [(ANA.to_string(), ana)]);
         assert_eq!(found(&contract, &[(SHELL, UnitId::SHARED, false), (SHELL, bob, true)]), []);
         let scope = "/commonhold.slice/commonhold-7.scope";
         assert_eq!(found(&contract, &[(scope, bob, true)]), [(scope.to_string(), bob)]);
-        let places = of(&contract, &[Inhabited { group: SHELL.to_string(), unit: ana, named: false }]);
-        assert_eq!(held_in(&contract, &places, SHELL, ana), Some(ANA));
-        assert_eq!(held_in(&contract, &places, SHELL, bob), None);
-        assert_eq!(held_in(&contract, &places, CRON, ana), None);
+        let groups = find(&contract, &[Inhabited { group: SHELL.to_string(), unit: ana, named: false }]);
+        assert_eq!(held_in(&contract, &groups, SHELL, ana), Some(ANA));
+        assert_eq!(held_in(&contract, &groups, SHELL, bob), None);
+        assert_eq!(held_in(&contract, &groups, CRON, ana), None);
     }
 
-    /// The unit physics has a scope, and ana in it has two: each slice is one place, and none is in another.
+    /// The unit physics has a scope, and ana in it has two: each slice is held once, and none encloses another.
     #[test]
-    fn a_units_slice_is_the_place_of_its_scopes() {
+    fn a_units_slice_holds_its_scopes() {
         let (contract, [physics, ana, bob, _]) = contract();
         let slice = "/commonhold.slice/commonhold-physics.slice";
         let anas = format!("{slice}/commonhold-physics-ana.slice");
@@ -289,26 +292,26 @@ mod tests {
         let around = found(&contract, &[(&first, ana, true), (&own, physics, true)]);
         assert_eq!(around, [(own.clone(), physics), (anas, ana)]);
         assert_eq!(found(&contract, &[(&own, physics, true)]), [(slice.to_string(), physics)]);
-        // Of a scope in which others are, too, the rest of the slice is still the unit's.
+        // Processes of others in one scope do not spoil the rest of the unit's slice.
         let mixed = found(&contract, &[(&first, ana, true), (&second, UnitId::SHARED, false)]);
         assert_eq!(mixed, [(first, ana)]);
     }
 
-    /// Two jobs of one manager, each a unit of its own.
+    /// Two jobs of one manager, each a separate unit.
     #[test]
-    fn what_can_be_divided_is() {
+    fn a_group_that_can_be_divided_is() {
         let (contract, [physics, ana, bob, _]) = contract();
         let jobs = ["/system.slice/slurmstepd.scope/job_1", "/system.slice/slurmstepd.scope/job_2"];
         let [one, two] = jobs.map(|job| format!("{job}/step_0/user/task_0"));
         let system = "/system.slice/slurmstepd.scope/system";
-        let of = found(&contract, &[(&one, ana, false), (&two, bob, false), (system, physics, false)]);
+        let held = found(&contract, &[(&one, ana, false), (&two, bob, false), (system, physics, false)]);
         let [one, two] = jobs.map(ToString::to_string);
-        assert_eq!(of, [(one, ana), (two, bob), (system.to_string(), physics)]);
+        assert_eq!(held, [(one, ana), (two, bob), (system.to_string(), physics)]);
     }
 
-    /// A pod has a slice, and each of its containers a scope in it: the pod is what a sub-unit was made of.
+    /// A pod has a slice, and each of its containers a scope in it: the sub-unit was made from the pod.
     #[test]
-    fn the_group_that_a_sub_unit_was_made_of_is_its_place() {
+    fn the_group_that_a_sub_unit_was_made_from_is_held() {
         let mut contract = Contract::default();
         let pods = contract.add(None, "pods");
         contract.units[pods.index()].each = Some(Each::Cgroup);
@@ -320,7 +323,7 @@ mod tests {
         let [one, two] =
             [1, 2].map(|number| contract.find(&format!("pods/kubepods-pod{number}.slice")).unwrap());
         let container = |pod: &str, number: u32| format!("{pod}/cri-containerd-{number}.scope/init");
-        let of = found(
+        let held = found(
             &contract,
             &[
                 (&container(&pod(1), 1), one, false),
@@ -330,15 +333,15 @@ mod tests {
             ],
         );
         let other = "/kubepods.slice/other.scope".to_string();
-        assert_eq!(of, [(pod(1), one), (pod(2), two), (other, pods)]);
-        let places = of.into_iter().collect();
-        assert_eq!(held_in(&contract, &places, &container(&pod(1), 1), one), Some(pod(1).as_str()));
-        assert_eq!(held_in(&contract, &places, "/kubepods.slice", pods), None);
+        assert_eq!(held, [(pod(1), one), (pod(2), two), (other, pods)]);
+        let groups = held.into_iter().collect();
+        assert_eq!(held_in(&contract, &groups, &container(&pod(1), 1), one), Some(pod(1).as_str()));
+        assert_eq!(held_in(&contract, &groups, "/kubepods.slice", pods), None);
     }
 
     #[test]
-    fn whose_a_slice_is() {
-        let of = [
+    fn the_owner_of_a_slice() {
+        let slices = [
             "/user.slice/user-1001.slice",
             SHELL,
             "/user.slice/user-x.slice",
@@ -346,6 +349,6 @@ mod tests {
             "/x/user-7.slice",
             CRON,
         ];
-        assert_eq!(of.map(owner_of), [Some(1001), Some(1001), None, None, None, None]);
+        assert_eq!(slices.map(owner_of), [Some(1001), Some(1001), None, None, None, None]);
     }
 }

@@ -1,4 +1,4 @@
-//! Units with places, whose orders are spread.
+//! Units with foreign groups, and how their orders are spread.
 #![allow(clippy::unwrap_used)]
 
 use alloc::format;
@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::plan::Decisions;
-use crate::snapshot::{DiskUse, Means, PlaceBounds, Snapshot, UnitFacts, UnitMemory};
+use crate::snapshot::{DiskUse, GroupBounds, Means, Snapshot, UnitFacts, UnitMemory};
 
 proptest! {
-    /// Parts sum to all that there is, as far as caps let them, and no cap is passed.
+    /// Parts sum to the total, unless caps prevent that, and none exceeds its cap.
     #[test]
     fn parts_sum_to_what_there_is(
         total in 0..10_000u64,
@@ -21,7 +21,7 @@ proptest! {
         let parts = spread(total, &uses, &caps);
         prop_assert!(parts.iter().zip(&caps).all(|(part, cap)| part <= cap));
         prop_assert_eq!(parts.iter().sum::<u64>(), total.min(caps.iter().sum()));
-        // Where there is enough for all, nobody has less than it uses.
+        // If the total suffices for all, no holder gets less than it uses.
         if uses.iter().sum::<u64>() <= total {
             prop_assert!(parts.iter().zip(uses.iter().zip(&caps)).all(|(part, (used, cap))| part >= used.min(cap)));
         }
@@ -35,10 +35,10 @@ struct World {
     machine: Machine,
     snapshot: Snapshot,
     means: Means,
-    state: State,
+    state: GroupParts,
     books: crate::check::Books,
-    /// The places that the last step decided anew.
-    told: Option<Vec<crate::plan::Place>>,
+    /// The foreign groups in the last step's decisions, if they changed.
+    decided: Option<Vec<crate::plan::ForeignGroup>>,
     now: Time,
 }
 
@@ -58,27 +58,27 @@ impl World {
             contract,
             machine: Machine::synthetic("nodes:1 cpus:4").unwrap(),
             snapshot,
-            means: Means { places: true, cpu_sets: true, weights: true, caps: true, ..Means::NONE },
-            state: State::default(),
+            means: Means { foreign_groups: true, cpu_sets: true, weights: true, caps: true, ..Means::NONE },
+            state: GroupParts::default(),
             books: crate::check::Books::default(),
-            told: None,
+            decided: None,
             now: 0,
         }
     }
 
-    fn place(&mut self, place: u32, unit: UnitId, mib: u64) {
-        let group = format!("/user.slice/user-{place}.slice");
-        let most = PlaceBounds::default();
-        let facts = PlaceFacts {
-            place: PlaceId(place),
-            group,
+    fn group(&mut self, group: u32, unit: UnitId, mib: u64) {
+        let path = format!("/user.slice/user-{group}.slice");
+        let most = GroupBounds::default();
+        let facts = GroupFacts {
+            id: GroupId(group),
+            path,
             unit,
             used_ns: 0,
             memory: mib * MIB,
             disks: Vec::new(),
             most,
         };
-        self.snapshot.places.push(facts);
+        self.snapshot.foreign_groups.push(facts);
         self.used(unit, mib);
     }
 
@@ -105,7 +105,7 @@ impl World {
         let books = self.books.parts_alone(&self.contract, &plan, &mut wrong);
         assert_eq!(wrong, Vec::<String>::new());
         self.books = books;
-        self.told = plan.decisions.places;
+        self.decided = plan.decisions.foreign_groups;
         plan.orders.parts.into_iter().map(|step| step.action).collect()
     }
 }
@@ -120,73 +120,73 @@ fn allow(plan: &mut Plan, unit: UnitId, mib: u64) {
 }
 
 fn allowed(orders: &[PartOrder]) -> Vec<(Option<u32>, Option<u64>)> {
-    let of = |order: &PartOrder| match order {
+    let selected = |order: &PartOrder| match order {
         PartOrder::Allow { at, bytes, .. } => Some((at.map(|at| at.0), bytes.map(|bytes| bytes / MIB))),
         _ => None,
     };
-    orders.iter().filter_map(of).collect()
+    orders.iter().filter_map(selected).collect()
 }
 
-/// A slice uses all 250 MiB that the unit may, and another one comes: a sixteenth of an even part is enough to begin with.
+/// A slice uses all of the unit's 250 MiB, and another one comes: a sixteenth of an even part is enough to start.
 #[test]
-fn who_comes_to_a_full_unit_can_begin() {
+fn a_new_group_of_a_full_unit_can_start() {
     let mut world = World::new();
-    world.place(1, ANA, 300);
-    world.place(2, ANA, 0);
+    world.group(1, ANA, 300);
+    world.group(2, ANA, 0);
     let orders = world.step(|plan| allow(plan, ANA, 250));
     assert_eq!(allowed(&orders), [(None, Some(0)), (Some(1), Some(245)), (Some(2), Some(4))]);
 }
 
-/// systemd made no scope for a process of that unit, so that it is in the unit's own group: there it can grow, too.
+/// systemd made no scope for a process of that unit, so it is in the unit's own group, and can grow there.
 #[test]
-fn who_is_in_the_own_group_of_a_full_unit_can_grow() {
+fn the_own_group_of_a_full_unit_can_grow() {
     let mut world = World::new();
-    world.place(1, ANA, 300);
-    world.place(2, ANA, 0);
+    world.group(1, ANA, 300);
+    world.group(2, ANA, 0);
     world.used(ANA, 1);
     let orders = world.step(|plan| allow(plan, ANA, 250));
     assert_eq!(allowed(&orders), [(None, Some(4)), (Some(1), Some(241)), (Some(2), Some(4))]);
 }
 
-/// Two slices of a unit use 300 and 100 of the 600 MiB that it may; of the 200 that are left, its own group has little, which uses nothing.
+/// Two slices of a unit use 300 and 100 of its 600 MiB; its own group, without use, gets little of the remaining 200.
 #[test]
 fn a_bound_follows_use_and_comes_back_whole() {
     let mut world = World::new();
-    world.place(1, ANA, 300);
-    world.place(2, ANA, 100);
+    world.group(1, ANA, 300);
+    world.group(2, ANA, 100);
     let orders = world.step(|plan| allow(plan, ANA, 600));
     assert_eq!(allowed(&orders), [(None, Some(37)), (Some(1), Some(381)), (Some(2), Some(181))]);
     assert_eq!(allowed(&world.step(|_| ())), [], "nothing changed");
-    world.snapshot.places[1].memory += 5 * MIB;
+    world.snapshot.foreign_groups[1].memory += 5 * MIB;
     world.used(ANA, 5);
     assert_eq!(allowed(&world.step(|_| ())), [], "nothing much changed");
-    world.snapshot.places[1].memory += 95 * MIB;
+    world.snapshot.foreign_groups[1].memory += 95 * MIB;
     world.used(ANA, 95);
     assert_eq!(allowed(&world.step(|_| ())), [(None, Some(33)), (Some(1), Some(333)), (Some(2), Some(233))]);
-    // The unit may use less than it does: both give up in proportion.
+    // The unit's allowance sinks below its use: both give up memory in proportion.
     let orders = world.step(|plan| allow(plan, ANA, 250));
     assert_eq!(allowed(&orders), [(None, Some(0)), (Some(1), Some(150)), (Some(2), Some(100))]);
-    // A kernel counts in pages.
-    world.snapshot.places[0].memory += 12_345;
+    // Parts are whole pages, as a kernel counts.
+    world.snapshot.foreign_groups[0].memory += 12_345;
     let orders = world.step(|plan| allow(plan, ANA, 251));
     let is_whole = |order: &PartOrder| match order {
         PartOrder::Allow { bytes: Some(bytes), .. } => bytes % PAGE_MAX == 0,
         _ => true,
     };
     assert!(allowed(&orders).len() >= 2 && orders.iter().all(is_whole), "{orders:?}");
-    world.snapshot.places.clear();
+    world.snapshot.foreign_groups.clear();
     assert_eq!(allowed(&world.step(|_| ())), [(None, Some(251))]);
     assert_eq!(world.step(|_| ()), []);
 }
 
-/// The manager of a slice lets it use 50 MiB: the others have the rest.
+/// The manager of a slice limits it to 50 MiB: the others get the rest.
 #[test]
-fn a_managers_bound_is_kept_and_what_it_leaves_is_used() {
+fn a_managers_limit_is_respected_and_the_rest_is_used() {
     let mut world = World::new();
-    world.place(1, ANA, 40);
-    world.place(2, ANA, 40);
-    world.snapshot.places[0].most.memory = Some(50 * MIB);
-    world.snapshot.places[0].most.cpus = "0-1".parse().ok();
+    world.group(1, ANA, 40);
+    world.group(2, ANA, 40);
+    world.snapshot.foreign_groups[0].most.memory = Some(50 * MIB);
+    world.snapshot.foreign_groups[0].most.cpus = "0-1".parse().ok();
     let confine = CpuOrder::Confine { unit: PHYSICS, cpus: "1-3".parse().ok() };
     let orders = world.step(|plan| {
         allow(plan, ANA, 250);
@@ -203,22 +203,22 @@ fn a_managers_bound_is_kept_and_what_it_leaves_is_used() {
     assert_eq!(cpus, ["1: 1", "2: 1-3"]);
 }
 
-/// An administrator bounds a slice more, and gives it a weight: its parts are told anew, and the weight is left alone.
+/// An administrator lowers a slice's limit, and sets its weight: its parts are ordered again, and the weight is left alone.
 #[test]
-fn what_a_manager_sets_meanwhile_stays() {
+fn a_managers_later_setting_stays() {
     let mut world = World::new();
-    world.place(1, ANA, 100);
+    world.group(1, ANA, 100);
     let is_weight = |order: &PartOrder| matches!(order, PartOrder::Weigh { .. });
     let orders = world.step(|plan| allow(plan, ANA, 400));
     assert!(orders.iter().any(is_weight));
     assert_eq!(allowed(&orders), [(None, Some(25)), (Some(1), Some(375))]);
-    world.snapshot.places[0].most = PlaceBounds {
+    world.snapshot.foreign_groups[0].most = GroupBounds {
         memory: Some(200 * MIB),
         weight: true,
         cap: true,
         kept: true,
         rates: true,
-        ..PlaceBounds::default()
+        ..GroupBounds::default()
     };
     let orders = world.step(|plan| {
         for action in [
@@ -235,24 +235,24 @@ fn what_a_manager_sets_meanwhile_stays() {
     let of_place = orders.iter().filter(|order| order.at().is_some());
     let only: Vec<PartOrder> = of_place.cloned().collect();
     let bytes = Some(200 * MIB);
-    assert_eq!(only, [PartOrder::Allow { unit: ANA, at: Some(PlaceId(1)), bytes }]);
-    // A wider bound took the place of the part: that is told anew, though it is what it was.
-    world.snapshot.places[0].most.memory = Some(1_000 * MIB);
+    assert_eq!(only, [PartOrder::Allow { unit: ANA, at: Some(GroupId(1)), bytes }]);
+    // A higher limit overwrote the part: it is ordered again, though unchanged.
+    world.snapshot.foreign_groups[0].most.memory = Some(1_000 * MIB);
     world.step(|plan| allow(plan, ANA, 400));
-    world.snapshot.places[0].most.memory = Some(2_000 * MIB);
+    world.snapshot.foreign_groups[0].most.memory = Some(2_000 * MIB);
     assert_eq!(allowed(&world.step(|_| ())), [(Some(1), Some(375))]);
-    let told = world.told.take().unwrap_or_default();
-    assert_eq!(told[0].most.memory, Some(2_000 * MIB), "and reports know it");
+    let decided = world.decided.take().unwrap_or_default();
+    assert_eq!(decided[0].most.memory, Some(2_000 * MIB), "and reports know it");
     world.step(|_| ());
-    assert_eq!(world.told, None, "once");
+    assert_eq!(world.decided, None, "once");
 }
 
-/// The manager of a slice allows CPUs that the unit does not have: its set stays.
+/// The manager of a slice allows only CPUs that the unit does not have: its setting stays.
 #[test]
 fn cpus_that_the_manager_allows_are_narrowed_or_left_alone() {
     let mut world = World::new();
-    world.place(1, ANA, 0);
-    world.snapshot.places[0].most.cpus = "0".parse().ok();
+    world.group(1, ANA, 0);
+    world.snapshot.foreign_groups[0].most.cpus = "0".parse().ok();
     let confine = |cpus: &str| {
         let action = CpuOrder::Confine { unit: ANA, cpus: cpus.parse().ok() };
         move |plan: &mut Plan| plan.orders.cpu.push(Step { action, reason: Reason::Rests })
@@ -263,11 +263,11 @@ fn cpus_that_the_manager_allows_are_narrowed_or_left_alone() {
     assert!(confined(&world.step(confine("0-3"))));
 }
 
-/// What is kept for a unit is kept for its places and its own group, and for what is around these.
+/// A unit's protection covers its foreign groups and its own group, and what encloses them.
 #[test]
 fn guarantees_are_spread() {
     let mut world = World::new();
-    world.place(1, ANA, 300);
+    world.group(1, ANA, 300);
     let keep =
         |unit, own: u64| MemoryOrder::Guarantee { unit, min: 100 * MIB, low: 400 * MIB, own: own * MIB };
     let orders = world.step(|plan| {
@@ -287,16 +287,16 @@ fn guarantees_are_spread() {
     assert_eq!(kept, [(ANA, None, 0, 25), (ANA, Some(1), 100, 375), (PHYSICS, None, 0, 25)]);
 }
 
-/// A rate of the unit around is that of all places in it, by what they transfer.
+/// An enclosing unit's rate is divided among all foreign groups in it, by their transfers.
 #[test]
 fn rates_follow_what_is_transferred() {
     let mut world = World::new();
-    world.place(1, ANA, 0);
-    world.place(2, PHYSICS, 0);
+    world.group(1, ANA, 0);
+    world.group(2, PHYSICS, 0);
     let disk = |read_bytes| vec![(String::from("sda"), DiskUse { read_bytes, ..DiskUse::default() })];
-    world.snapshot.places[0].disks = disk(0);
+    world.snapshot.foreign_groups[0].disks = disk(0);
     world.step(|_| ());
-    world.snapshot.places[0].disks = disk(60 * MIB);
+    world.snapshot.foreign_groups[0].disks = disk(60 * MIB);
     let rate = DiskOrder::Cap { unit: PHYSICS, disk: String::from("sda"), read: Some(90 * MIB), write: None };
     let orders = world.step(|plan| plan.orders.disk.push(Step { action: rate, reason: Reason::Rests }));
     let rates: Vec<(Option<u32>, Option<u64>)> = orders
@@ -311,11 +311,11 @@ fn rates_follow_what_is_transferred() {
     assert_eq!(rates, [(None, Some(5)), (Some(2), Some(12)), (Some(1), Some(72))]);
 }
 
-/// A slice has a rate, and an administrator gives it a bound on memory. When the unit has no rate any more, nor has the slice.
+/// A slice has a rate, and an administrator sets its memory limit. When the unit's rate is lifted, so is the slice's.
 #[test]
-fn a_rate_goes_though_something_else_was_set_meanwhile() {
+fn a_rate_is_lifted_after_an_unrelated_setting() {
     let mut world = World::new();
-    world.place(1, ANA, 0);
+    world.group(1, ANA, 0);
     let rate = |read: Option<u64>| {
         let action = DiskOrder::Cap { unit: ANA, disk: String::from("sda"), read, write: None };
         move |plan: &mut Plan| plan.orders.disk.push(Step { action, reason: Reason::Rests })
@@ -325,57 +325,57 @@ fn a_rate_goes_though_something_else_was_set_meanwhile() {
         orders.iter().filter(is_rate).count()
     };
     assert_eq!(of_place(&world.step(rate(Some(MIB)))), 1);
-    world.snapshot.places[0].most.memory = Some(200 * MIB);
+    world.snapshot.foreign_groups[0].most.memory = Some(200 * MIB);
     assert_eq!(of_place(&world.step(|_| ())), 0, "it is in force");
     assert_eq!(of_place(&world.step(rate(None))), 1);
 }
 
-/// 3 : 1 of the CPUs among two slices, and a service elsewhere. Weights average 100 among those side by side, so that a slice of
-/// root's beside them, which has 100, has a third while both are busy, as if nobody were weighed.
+/// 3 : 1 of the CPUs among two slices, and a service elsewhere. Sibling weights average 100, so that a slice of root's beside
+/// them with weight 100 gets a third while both are busy, as among unweighted groups.
 #[test]
 fn weights_follow_parts_and_average_the_default() {
     let mut world = World::new();
     let physics = UnitId(ANA.0 - 1);
-    world.place(1, ANA, 0);
-    world.place(2, physics, 0);
-    world.place(3, ANA, 0);
-    world.snapshot.places[2].group = "/system.slice/batch.service".to_owned();
+    world.group(1, ANA, 0);
+    world.group(2, physics, 0);
+    world.group(3, ANA, 0);
+    world.snapshot.foreign_groups[2].path = "/system.slice/batch.service".to_owned();
     let weights = |orders: &[PartOrder]| -> Vec<(u32, u32)> {
-        let of = |order: &PartOrder| match order {
+        let selected = |order: &PartOrder| match order {
             PartOrder::Weigh { at, weight, .. } => Some((at.0, *weight)),
             _ => None,
         };
-        orders.iter().filter_map(of).collect()
+        orders.iter().filter_map(selected).collect()
     };
     let entitled = |plan: &mut Plan| {
         plan.decisions.cpu.entitled = vec![0, 0, 1_000_000, 3_000_000];
     };
-    // Each keeps a sixteenth for its own group. Ana's two places share what is left of 3 CPUs: 1.4 of them each.
+    // Each keeps a sixteenth for its own group. Ana's two groups share what is left of 3 CPUs: 1.4 of them each.
     assert_eq!(weights(&world.step(entitled)), [(1, 120), (2, 80), (3, 100)]);
     world.means.switches = true;
     assert_eq!(weights(&world.step(entitled)), []);
 }
 
-/// However uneven the parts are, the default weight beside places has at least the part of an even division.
+/// For any parts, a sibling with the default weight gets at least an even share.
 #[test]
 fn the_mean_of_weights_is_the_default() {
     let mut world = World::new();
-    for place in 1..=5 {
-        world.place(place, ANA, 0);
+    for group in 1..=5 {
+        world.group(group, ANA, 0);
     }
     let parts: BTreeMap<usize, u64> = [(0, 3_000_000), (1, 1_000_000), (2, 10), (3, 0), (4, 500_000)].into();
-    let found = weights(&world.snapshot.places, &parts);
+    let found = weights(&world.snapshot.foreign_groups, &parts);
     assert_eq!(found, [(0, 333), (1, 111), (2, 1), (3, 1), (4, 56)]);
     let none: BTreeMap<usize, u64> = [(0, 0)].into();
-    assert_eq!(weights(&world.snapshot.places, &none), [(0, 100)]);
+    assert_eq!(weights(&world.snapshot.foreign_groups, &none), [(0, 100)]);
 }
 
-/// Control groups held the CPUs while the scheduler rested. It is back: places are confined and capped no more.
+/// Control groups enforced the CPUs while the scheduler rested. It is back: foreign groups are no longer confined or capped.
 #[test]
-fn what_held_while_the_scheduler_rested_is_lifted() {
+fn restrictions_from_before_the_schedulers_return_are_lifted() {
     let mut world = World::new();
-    world.place(1, ANA, 0);
-    world.place(2, ANA, 0);
+    world.group(1, ANA, 0);
+    world.group(2, ANA, 0);
     let confine = |cpus: &str| CpuOrder::Confine { unit: ANA, cpus: cpus.parse().ok() };
     let order = |actions: [CpuOrder; 2]| {
         move |plan: &mut Plan| {
@@ -383,22 +383,22 @@ fn what_held_while_the_scheduler_rested_is_lifted() {
         }
     };
     let bound = |orders: &[PartOrder]| -> Vec<(u32, bool)> {
-        let of = |order: &PartOrder| match order {
+        let selected = |order: &PartOrder| match order {
             PartOrder::Confine { at, cpus, .. } => Some((at.0, cpus.is_some())),
             PartOrder::Cap { at: Some(at), micro_cpus, .. } => Some((at.0, micro_cpus.is_some())),
             _ => None,
         };
-        orders.iter().filter_map(of).collect()
+        orders.iter().filter_map(selected).collect()
     };
     let caps = |micro_cpus| CpuOrder::Cap { unit: ANA, micro_cpus };
     let orders = world.step(order([confine("1-3"), caps(Some(1_000_000))]));
     assert_eq!(bound(&orders), [(1, true), (2, true), (1, true), (2, true)]);
-    // The second slice goes meanwhile: who sees that takes back what it had.
-    world.snapshot.places.pop();
+    // The second slice disappears meanwhile: the backend resets it.
+    world.snapshot.foreign_groups.pop();
     (world.means.switches, world.means.caps) = (true, false);
     let free = CpuOrder::Confine { unit: ANA, cpus: None };
     let orders = world.step(order([free, caps(None)]));
-    let (unit, at) = (ANA, PlaceId(1));
+    let (unit, at) = (ANA, GroupId(1));
     let lifted = [
         PartOrder::Confine { unit, at, cpus: None },
         PartOrder::Cap { unit, at: Some(at), micro_cpus: None },

@@ -1,59 +1,59 @@
-//! Which gang runs beside those that were chosen before.
+//! Which gangs run beside those already chosen.
 //!
-//! Algorithm, [`fittest`] (seed 003, section 4): with ABBW/proc, what was left of the bus for each CPU that was left, and
-//! BBW/thread, what each thread of a gang transfers, the fittest has the largest
+//! Algorithm, [`fittest`] (seed 003, section 4): ABBW/proc is the remaining bus bandwidth per remaining CPU, and BBW/thread the
+//! bandwidth that each thread of a gang uses. The fittest gang maximises
 //!
 //! ```text
 //! fitness = 1000 / (1 + | ABBW/proc - BBW/thread |)
 //! ```
 //!
-//! which is the one with the smallest distance. It is worked out anew after each choice. Where too much was given already,
-//! ABBW/proc is below 0, and the fittest is the one that transfers least. Of caches, bytes held take the place of bytes per
-//! second, and of cores, instructions per second. Of equally fit ones, it is the one that waited longest.
+//! that is, minimises the distance. It is computed anew after each choice. When the bus is over-committed, ABBW/proc is
+//! negative, and the fittest gang is the one that transfers least. For caches, bytes held take the place of bytes per second;
+//! for cores, instructions per second. Ties go to the gang that waited longest.
 //!
-//! Algorithm, [`together`]: a full bus costs all threads beside it, so what goes together matters for those that wait as well.
-//! For example, a gang that wants half of the bus waits longest; two that want nothing and two that want half of it wait, too.
-//! Beside the first run the two that want nothing, or two that want half of the bus. In the second case the bus is full for a
-//! while, and nobody suffers from it afterwards. Those that waited longest and fill the CPUs twice are divided in two, so that
-//! both halves together get on most, by [`super::queue`]. With up to [`ALL_MAX`] gangs all ways are tried; with more, the list is cut in two, and pairs are exchanged as
-//! long as that helps, at most [`TRIES_MAX`] times.
+//! Algorithm, [`together`]: a full bus slows every thread on it, so the composition of the next quantum matters too. For
+//! example, the head wants half of the bus; two other gangs want nothing and two want half of it. Either pair could run with
+//! the head. With the second pair, the bus is full in this quantum, but no gang suffers from it in the next. So the
+//! longest-waiting gangs that fill the CPUs twice are divided into two halves, such that both together make the most progress,
+//! by [`super::queue`]. Up to [`ALL_MAX`] gangs the search is exhaustive; beyond, the list is cut in two, and pairs are
+//! exchanged while that helps (local search, at most [`TRIES_MAX`] tries).
 //!
-//! Properties: both choose only what fits into the CPUs that are left. The head of the list is always chosen, so `together`
-//! looks at no gang that comes after twice the machine. Nothing depends on anything but the candidates and their order.
+//! Properties: both choose only gangs that fit into the remaining CPUs. The head is always chosen; `together` ignores gangs
+//! beyond the second filling of the machine. The result depends only on the candidates and their order.
 
 use alloc::vec::Vec;
 
-use crate::bus::queue::{WHOLE, Wants, progress};
+use crate::bus::queue::{Streams, WHOLE, progress};
 
-/// Up to so many gangs, all ways to divide them are tried.
+/// Exhaustive search up to this many gangs.
 const ALL_MAX: usize = 9;
 
-/// With more, so many exchanges are tried at most.
+/// Bound on the exchanges tried by local search.
 const TRIES_MAX: usize = 64;
 
 /// A gang that could run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// Which: its index.
+    /// Its index.
     pub(super) at: usize,
     /// Its place in the list; the lowest is the head.
     pub(super) place: u64,
     /// CPUs that it needs.
     pub(super) cpus: u32,
-    /// What each of its threads is taken to have of what they share: of the bus, bytes per second.
+    /// What each of its threads is assumed to use of the shared resource; of the bus, in bytes per second.
     pub(super) rate: u64,
 }
 
-/// What is left of a machine.
+/// What is left of a board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) cpus: u32,
-    /// Of what they share, in its own measure; below 0 where more was given than there is.
+    /// Of the shared resource, in its own measure; negative: over-committed.
     pub(super) amount: i64,
 }
 
 impl Left {
-    /// For each CPU.
+    /// The amount per CPU.
     pub(super) fn each(self) -> i64 {
         self.amount / i64::from(self.cpus.max(1))
     }
@@ -65,7 +65,7 @@ impl Left {
     }
 }
 
-/// The fittest of the candidates, by its place among them; `None`: none fits.
+/// The index of the fittest candidate; `None`: none fits.
 pub(super) fn fittest(candidates: &[Candidate], left: Left) -> Option<usize> {
     let each = i128::from(left.each());
     let fits = candidates.iter().enumerate().filter(|(_, candidate)| candidate.cpus <= left.cpus);
@@ -74,8 +74,8 @@ pub(super) fn fittest(candidates: &[Candidate], left: Left) -> Option<usize> {
     found.map(|(number, _)| number)
 }
 
-/// Which candidates run beside those that run already, the head among them: their places among the candidates, and how well
-/// they and those that come next get on, in permille of a CPU. `bus` is in bytes per second.
+/// The indices of the candidates to run beside `running`, the head among them, and the progress of this and the next half, in
+/// permille of a CPU per thread. `bus` is in bytes per second.
 pub(super) fn together(
     candidates: &[Candidate],
     running: &[Candidate],
@@ -87,27 +87,27 @@ pub(super) fn together(
     if window.is_empty() {
         return (Vec::new(), 0);
     }
-    let part = |gang: &Candidate| {
+    let demand = |gang: &Candidate| {
         u64::try_from(u128::from(gang.rate) * u128::from(WHOLE) / u128::from(bus.max(1)))
             .map_or(WHOLE, |part| part.min(WHOLE))
     };
-    let wants = |gang: &Candidate| Wants::new(gang.cpus, part(gang));
-    let sets: Vec<Wants> = window.iter().map(|number| wants(&candidates[*number])).collect();
-    let beside: Vec<Wants> = running.iter().map(wants).collect();
-    let room = Room { cpus, beside: &beside, sets: &sets };
-    let chosen = if sets.len() <= ALL_MAX { room.best_of_all() } else { room.best_by_exchange() };
-    let gained = room.gains(&chosen);
+    let wants = |gang: &Candidate| Streams::new(gang.cpus, demand(gang));
+    let sets: Vec<Streams> = window.iter().map(|number| wants(&candidates[*number])).collect();
+    let beside: Vec<Streams> = running.iter().map(wants).collect();
+    let division = Division { cpus, beside: &beside, sets: &sets };
+    let chosen = if sets.len() <= ALL_MAX { division.best_of_all() } else { division.best_by_exchange() };
+    let gained = division.gains(&chosen);
     let threads: u64 = sets.iter().chain(&beside).map(|set| u64::from(set.threads)).sum();
     let permille = gained * 1_000 / WHOLE / threads.max(1);
     let numbers = (0..sets.len()).filter(|at| chosen[*at]).map(|at| window[at]).collect();
     (numbers, u32::try_from(permille).unwrap_or(1_000))
 }
 
-/// Those that waited longest, and fill so many CPUs: their places among the candidates, the head first.
+/// The indices of the longest-waiting candidates that together fill `enough` CPUs, the head first.
 fn window(candidates: &[Candidate], cpus: u32, enough: u32) -> Vec<usize> {
     let mut fits: Vec<usize> =
         (0..candidates.len()).filter(|number| candidates[*number].cpus <= cpus).collect();
-    // A gang has a CPU at least: no more than so many are needed.
+    // A gang needs at least one CPU, which bounds the number of gangs.
     let most = enough as usize;
     let by_place = |number: &usize| candidates[*number].place;
     if fits.len() > most {
@@ -126,24 +126,24 @@ fn window(candidates: &[Candidate], cpus: u32, enough: u32) -> Vec<usize> {
     fits
 }
 
-/// What is to be divided.
-struct Room<'a> {
-    /// CPUs that are left.
+/// The division problem.
+struct Division<'a> {
+    /// CPUs left.
     cpus: u32,
-    /// Those that run already.
-    beside: &'a [Wants],
-    /// Those that could, the head first.
-    sets: &'a [Wants],
+    /// Gangs that already run.
+    beside: &'a [Streams],
+    /// Candidates, the head first.
+    sets: &'a [Streams],
 }
 
-impl Room<'_> {
-    /// How far the chosen ones get, and the others after them.
+impl Division<'_> {
+    /// The progress of the chosen gangs, plus that of the others after them.
     fn gains(&self, chosen: &[bool]) -> u64 {
-        let of = |wanted: bool| {
+        let with_choice = |wanted: bool| {
             self.sets.iter().zip(chosen).filter(move |(_, is)| **is == wanted).map(|(set, _)| *set)
         };
-        let now: Vec<Wants> = self.beside.iter().copied().chain(of(true)).collect();
-        let next: Vec<Wants> = of(false).collect();
+        let now: Vec<Streams> = self.beside.iter().copied().chain(with_choice(true)).collect();
+        let next: Vec<Streams> = with_choice(false).collect();
         progress(&now) + progress(&next)
     }
 
@@ -151,7 +151,7 @@ impl Room<'_> {
         self.sets.iter().zip(chosen).filter(|(_, is)| **is).map(|(set, _)| set.threads).sum()
     }
 
-    /// Whether they fit, and none of the others does beside them.
+    /// Whether the chosen gangs fit, and none of the others fits beside them.
     fn fills(&self, chosen: &[bool]) -> bool {
         let Some(left) = self.cpus.checked_sub(self.threads(chosen)) else { return false };
         self.sets.iter().zip(chosen).all(|(set, is)| *is || set.threads > left)
@@ -159,7 +159,7 @@ impl Room<'_> {
 
     fn best_of_all(&self) -> Vec<bool> {
         let others = self.sets.len() - 1;
-        // From the ones that waited longest on, so that these are taken where it makes no difference.
+        // Prefer the longest-waiting gangs among equals: try their subsets first.
         let ways = (0u32..1 << others).rev().map(|way| {
             let is_in = |at: usize| at == 0 || way >> (others - at) & 1 == 1;
             (0..self.sets.len()).map(is_in).collect::<Vec<bool>>()
@@ -174,10 +174,10 @@ impl Room<'_> {
         best.map_or_else(|| self.first(), |(_, chosen)| chosen)
     }
 
-    /// Those that waited longest, as far as they fit.
+    /// The longest-waiting candidates that fit.
     fn first(&self) -> Vec<bool> {
         let mut left = self.cpus;
-        let mut take = |set: &Wants| match left.checked_sub(set.threads) {
+        let mut take = |set: &Streams| match left.checked_sub(set.threads) {
             Some(rest) => {
                 left = rest;
                 true
@@ -239,10 +239,10 @@ mod tests {
     #[test]
     fn the_nearest_to_what_is_left_for_each_cpu_is_the_fittest() {
         let left = Left { cpus: 4, amount: 8_000_000_000 };
-        let of = candidates(&[(1, 3 * GB), (2, GB + GB / 2), (2, GB), (5, 2 * GB)]);
-        assert_eq!(fittest(&of, left), Some(1), "the last is nearer, and does not fit");
+        let gangs = candidates(&[(1, 3 * GB), (2, GB + GB / 2), (2, GB), (5, 2 * GB)]);
+        assert_eq!(fittest(&gangs, left), Some(1), "the last is nearer, and does not fit");
         let same = candidates(&[(1, 3 * GB), (1, GB)]);
-        assert_eq!(fittest(&same, left), Some(0), "of equally fit ones, the one that waited longest");
+        assert_eq!(fittest(&same, left), Some(0), "ties go to the longest wait");
         assert_eq!(fittest(&candidates(&[(5, GB)]), left), None);
     }
 
@@ -252,39 +252,40 @@ mod tests {
         assert_eq!(fittest(&candidates(&[(1, 3 * GB), (1, 2 * GB), (1, GB)]), left), Some(2));
     }
 
-    /// Two of two threads that want half of the bus each, and four that want most of it: the two go together, and leave the
-    /// others to each other.
+    /// Two gangs of two threads that want half of the bus each, and four that want most of it: the former run together, and
+    /// leave the latter to each other.
     #[test]
-    fn what_fills_the_bus_anyway_goes_together() {
-        let of = candidates(&[(2, 5 * GB), (2, 5 * GB), (1, 8 * GB), (1, 8 * GB), (1, 8 * GB), (1, 8 * GB)]);
-        assert_eq!(together(&of, &[], 4, 10 * GB).0, [0, 1]);
+    fn gangs_that_fill_the_bus_go_together() {
+        let gangs =
+            candidates(&[(2, 5 * GB), (2, 5 * GB), (1, 8 * GB), (1, 8 * GB), (1, 8 * GB), (1, 8 * GB)]);
+        assert_eq!(together(&gangs, &[], 4, 10 * GB).0, [0, 1]);
     }
 
-    /// Where idle ones are there, a gang that wants half of the bus runs beside them.
+    /// Beside idle gangs, one that wants half of the bus runs with those.
     #[test]
-    fn who_wants_the_bus_runs_beside_who_does_not() {
-        let of = candidates(&[(2, 4 * GB), (2, 4 * GB), (1, 0), (1, 0), (1, 0), (1, 0)]);
-        assert_eq!(together(&of, &[], 4, 10 * GB).0, [0, 2, 3]);
+    fn bus_bound_gangs_run_beside_idle_ones() {
+        let gangs = candidates(&[(2, 4 * GB), (2, 4 * GB), (1, 0), (1, 0), (1, 0), (1, 0)]);
+        assert_eq!(together(&gangs, &[], 4, 10 * GB).0, [0, 2, 3]);
     }
 
     #[test]
     fn the_head_is_always_among_them_and_all_fit() {
         for cpus in 1..9 {
             let sizes: Vec<(u32, u64)> = (0u64..20).map(|at| ((at % 3) as u32 + 1, at % 5 * GB)).collect();
-            let of = candidates(&sizes);
-            let (chosen, _) = together(&of, &[], cpus, 10 * GB);
+            let gangs = candidates(&sizes);
+            let (chosen, _) = together(&gangs, &[], cpus, 10 * GB);
             assert_eq!(chosen.first(), Some(&0), "{cpus} CPUs");
-            assert!(chosen.iter().map(|number| of[*number].cpus).sum::<u32>() <= cpus);
+            assert!(chosen.iter().map(|number| gangs[*number].cpus).sum::<u32>() <= cpus);
         }
     }
 
-    /// Eight that want half of the bus are ahead of eight that want nothing. Exchanges bring half of each together.
+    /// Eight that want half of the bus are ahead of eight that want nothing. Exchanges put half of each kind together.
     #[test]
     fn many_gangs_are_divided_by_exchanges() {
         let sizes: Vec<(u32, u64)> = (0..16).map(|at| (1, if at < 8 { 5 * GB } else { 0 })).collect();
-        let of = candidates(&sizes);
-        let (chosen, _) = together(&of, &[], 8, 10 * GB);
-        let hungry = chosen.iter().filter(|number| of[**number].rate > 0).count();
+        let gangs = candidates(&sizes);
+        let (chosen, _) = together(&gangs, &[], 8, 10 * GB);
+        let hungry = chosen.iter().filter(|number| gangs[**number].rate > 0).count();
         assert!((3..=5).contains(&hungry), "{chosen:?}");
     }
 }

@@ -1,21 +1,21 @@
-//! What gangs had of what they share in the quantum that has ended.
+//! Measures what gangs used of the shared resource in the quantum that ended.
 
 use alloc::vec::Vec;
 
 use commonhold_contract::{GangRules, GangsShare};
 
 use super::rates::Rates;
-use super::shared::{self, Seen};
-use super::{Gang, State};
-use crate::bus::Ran;
-use crate::bus::queue::{self, Alike, WHOLE};
+use super::shared::{self, CacheUse};
+use super::{Gang, GangQueue};
+use crate::bus::GangUse;
+use crate::bus::queue::{self, ThreadSet, WHOLE};
 use crate::input::Input;
 
-/// A measure of less than this part of a quantum is none.
+/// A measurement over less than this part of a quantum is discarded.
 const MEASURE_PART: u64 = 4;
 
-impl State {
-    /// Forgets what was measured where it was of something else.
+impl GangQueue {
+    /// Forgets measurements of another shared resource.
     pub(super) fn measure_by(&mut self, share: GangsShare) {
         if self.share == share {
             return;
@@ -24,12 +24,12 @@ impl State {
         self.used.clear();
         for gang in &mut self.gangs {
             (gang.mark, gang.last) = (None, None);
-            (gang.rates, gang.seen) = (Rates::default(), Seen::default());
+            (gang.rates, gang.cache_use) = (Rates::default(), CacheUse::default());
         }
     }
 
-    /// What those had of what they share that ran; of the bus, what there is to know of each.
-    pub(super) fn measure(&mut self, input: Input<'_>, rules: GangRules) -> Vec<Ran> {
+    /// Measures the gangs that ran; for the bus, returns the details of each.
+    pub(super) fn measure(&mut self, input: Input<'_>, rules: GangRules) -> Vec<GangUse> {
         let rate = |gang: &Gang| {
             let (mark, last) = (gang.mark?, gang.last?);
             let span = last.at.saturating_sub(mark.at);
@@ -54,35 +54,35 @@ impl State {
         let is_full = rules.share == GangsShare::Cache && shared::is_full(used, whole);
         for (gang, rate) in self.gangs.iter_mut().zip(rates) {
             let Some(rate) = rate else { continue };
-            let taken = gang.seen.taken(rate, is_full, whole / u64::from(gang.wanted.max(1)));
+            let taken = gang.cache_use.assumed(rate, is_full, whole / u64::from(gang.wanted.max(1)));
             gang.rates.measured(taken, taken, rules.window);
         }
         Vec::new()
     }
 
-    /// What those with a rate would transfer if the bus were their own.
-    fn measure_bus(&mut self, rules: GangRules, bus: u64, rates: Vec<Option<u64>>) -> Vec<Ran> {
-        let part = |rate: u64| {
+    /// Estimates what each measured gang would transfer on an idle bus.
+    fn measure_bus(&mut self, rules: GangRules, bus: u64, rates: Vec<Option<u64>>) -> Vec<GangUse> {
+        let part_of_bus = |rate: u64| {
             u64::try_from(u128::from(rate) * u128::from(WHOLE) / u128::from(bus))
                 .map_or(WHOLE, |part| part.min(WHOLE))
         };
         let ran = self.gangs.iter().zip(&rates).filter_map(|(gang, rate)| Some((gang, (*rate)?)));
-        let together: Vec<Alike> =
-            ran.map(|(gang, rate)| Alike { threads: gang.wanted, part: part(rate) }).collect();
+        let together: Vec<ThreadSet> =
+            ran.map(|(gang, rate)| ThreadSet { threads: gang.wanted, part: part_of_bus(rate) }).collect();
         let mut entered = Vec::new();
         for (gang, rate) in self.gangs.iter_mut().zip(rates) {
             let Some(rate) = rate else { continue };
             let demand =
-                u128::from(queue::demand(&together, part(rate))) * u128::from(bus) / u128::from(WHOLE);
+                u128::from(queue::demand(&together, part_of_bus(rate))) * u128::from(bus) / u128::from(WHOLE);
             let demand = u64::try_from(demand).unwrap_or(u64::MAX).max(rate);
             gang.rates.measured(rate, demand, rules.window);
             let (mark, last) = (gang.mark.unwrap_or_default(), gang.last.unwrap_or_default());
-            entered.push(Ran {
+            entered.push(GangUse {
                 job: gang.job,
                 unit: gang.unit,
                 bytes: last.amount.saturating_sub(mark.amount),
                 span_ns: last.at.saturating_sub(mark.at),
-                wants: Alike { threads: gang.wanted, part: part(demand) },
+                wants: ThreadSet { threads: gang.wanted, part: part_of_bus(demand) },
             });
         }
         entered

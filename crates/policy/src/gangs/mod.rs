@@ -1,38 +1,39 @@
-//! Gangs: which jobs run in a quantum, by what they transfer over the memory bus, or have of what else they share.
+//! Gang scheduling: which jobs run together in a quantum, by what they use of a shared resource (the memory bus, caches, or
+//! cores).
 //!
-//! Problem. Threads that share a bus slow each other down, up to three times, though each has a CPU of its own. So do those that
-//! share a cache, or the core that they are hardware threads of. A bus that is full beside one that is idle a quantum later is
-//! waste. And the threads of one job wait for each other: a part of them that
-//! runs gains nothing.
+//! Problem. Threads that share a bus slow each other down, up to three times, though each has a CPU to itself. The same goes
+//! for threads that share a cache, or a core as hardware threads. Saturating the bus in one quantum and leaving it idle in the
+//! next wastes it. And the threads of a job wait for each other: running only some of them gains nothing.
 //!
-//! Terms: a *gang* is a job whose threads all run, or none. It needs as many CPUs as threads of it wanted one at a look of the
-//! last quantum in which it ran. What gangs *share* is the contract's `gangs-share`: below, the bus stands for it. The *list* has those that want CPUs, the one that waited longest first: its *head*.
+//! Terms: a *gang* is a job whose threads either all run or all wait. It needs as many CPUs as its threads wanted at once, at
+//! any sample of the last quantum in which it ran. The *shared resource* is the contract's `gangs-share`; the text below takes
+//! the bus as the example. The *list* holds the gangs that want CPUs, longest wait first; its first is the *head*.
 //!
 //! Algorithm. At the end of each quantum:
-//! 1. What each gang that ran has transferred is divided by its threads ([`rates`]). What it would have transferred if the bus
-//!    had been its own is estimated ([`crate::bus::queue`]); of a cache or of cores, it is not. How much there is of what they
-//!    share, [`shared`] tells. Those that ran go to the end of the list.
-//! 2. The head runs. As long as CPUs are left, another one is chosen that fits into them ([`fit`]): the fittest by the rates,
-//!    or those that get on most.
-//! 3. All others are stopped.
+//! 1. Divide what each gang transferred by its threads ([`rates`]). Estimate what it would have transferred on an idle bus
+//!    ([`crate::bus::queue`]); there is no such estimate for caches or cores. The capacity of the shared resource comes from
+//!    [`shared`]. Gangs that ran move to the end of the list.
+//! 2. The head runs. While CPUs are left, add gangs that fit into them ([`fit`]): the fittest by rate, or those with the most
+//!    progress.
+//! 3. Stop all others.
 //!
-//! Between, a gang that comes, or wakes, runs at once if CPUs are left, and waits for a quantum if not. CPUs of one that ends
-//! are given to another.
+//! Within a quantum, a gang that comes or wakes runs at once if CPUs are left, else it waits for the next quantum. CPUs of a
+//! gang that ends go to another.
 //!
-//! Units. Each outermost unit's gangs have a list of their own, on the CPUs that it holds, and as much of the bus as it is
-//! entitled to, or as others left in the last quantum, if that is more. Of caches and cores it has as much as of the CPUs. Where units share CPUs by weight, each has CPUs by
-//! quanta: it earns its part of the machine with each, and what it could not use, because a gang needs more at once, it keeps.
-//! A unit whose gangs took more of the bus than it holds, to the cost of others, waits for a quantum (`crate::bus`).
+//! Units. Each outermost unit's gangs have a list of their own, on the CPUs that the unit holds. They may use as much of the
+//! bus as the unit is entitled to, or as other units left over in the last quantum, if that is more; of caches and cores, the
+//! same fraction as of the CPUs. Where units share CPUs by weight, CPUs are divided over time: in each quantum a unit earns its
+//! fraction of the machine, and keeps what it cannot use because a gang needs more at once. A unit whose gangs took more of the
+//! bus than its entitlement, at the cost of others, waits for a quantum (`crate::bus`).
 //!
-//! Properties. A gang that wants CPUs waits for no more quanta than there are gangs before it in its list when it goes to the
-//! end of it, times the quanta until its unit has CPUs again: the head always runs. No more threads run than CPUs are there, but
-//! for one gang that has more threads than its unit has CPUs. A gang that sleeps is not stopped. The same facts give the same
-//! gangs.
+//! Properties. No starvation: the head always runs. When a gang moves to the end of its list, it waits for at most as many of
+//! its unit's quanta as there are gangs before it. No more threads run than there are CPUs, except for one gang with more
+//! threads than its unit has CPUs. A sleeping gang is not stopped. The choice is a deterministic function of the facts.
 //!
-//! Limits: a thread that begins between two looks runs until the next. A gang that waits for a disk keeps its CPUs to the end of
-//! the quantum, and one that did so all along is taken to sleep.
+//! Limits: a thread that starts between two samples runs until the next. A gang that waits for a disk keeps its CPUs until the
+//! quantum ends; one that did so all quantum counts as asleep.
 //!
-//! Source: seed 003, section 4. The head, the fitness and the window are its own; the estimate of demand is ours.
+//! Source: seed 003, section 4. The head, the fitness and the window are from there; the estimate of demand is ours.
 
 mod fit;
 mod measure;
@@ -40,84 +41,89 @@ mod rates;
 mod shared;
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use commonhold_contract::{Contract, GangRules, Gangs, GangsShare, UnitId};
+use commonhold_contract::{Contract, GangRules, Gangs, GangsShare, Resource, Scheme, UnitId};
+use commonhold_machine::CpuSet;
 
-use crate::bus::Ran;
+use crate::bus::{self, BusAccounts, GangUse};
+use crate::cpu::seats::HeldCpus;
+use crate::cpu::{self, CpuState};
 use crate::input::Input;
-use crate::plan::{Gang as Chosen, GangOrder, Quantum, Reason, SharedRate, Step};
+use crate::plan::{Gang as Chosen, GangOrder, Plan, Quantum, Reason, SharedRate, Step};
+use crate::rights::Rights;
 use crate::snapshot::{JobFacts, JobId, SharedUse};
 use crate::time::{MS, Time};
 use crate::tree::outermost;
 
 use fit::{Candidate, Left};
 use rates::Rates;
-use shared::Seen;
+use shared::CacheUse;
 
-/// A gang's share of a quantum is not shorter than a look may be late.
+/// Tolerance for late samples at the end of a quantum.
 const LATE_NS: Time = MS;
 
-/// A CPU for a quantum, as units earn it.
+/// One CPU for one quantum, in the unit of account.
 const CPU: i64 = 1_000_000;
 
-/// Units keep what they earned up to so many quanta of the machine, and owe as much.
+/// Units accumulate credit or debt of at most this many quanta of the machine.
 const KEPT_QUANTA: i64 = 2;
 
 fn kept(cpus: u32) -> i64 {
     i64::from(cpus) * KEPT_QUANTA * CPU
 }
 
-/// What units hold for their gangs, by outermost unit.
+/// The CPUs that outermost units have for their gangs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Room {
-    /// All the machine's CPUs, for all units together.
+enum GangCpus {
+    /// All units share all CPUs.
     Machine,
-    /// So many CPUs each.
+    /// Whole CPUs by unit.
     Cpus(BTreeMap<UnitId, u32>),
-    /// So many millionths of a CPU each, one after the other.
+    /// Time-shared CPUs by unit, in millionths of a CPU.
     Parts(BTreeMap<UnitId, u64>),
 }
 
-impl Room {
-    /// With which gangs a unit's share CPUs: those of its outermost unit; `None`: with all.
+impl GangCpus {
+    /// The key of the board on which a unit's gangs compete for CPUs: its outermost unit, or `None` if all units share one.
     fn board(&self, contract: &Contract, unit: UnitId) -> Option<UnitId> {
         match self {
-            Room::Machine => None,
-            Room::Cpus(_) | Room::Parts(_) => Some(outermost(contract, unit)),
+            GangCpus::Machine => None,
+            GangCpus::Cpus(_) | GangCpus::Parts(_) => Some(outermost(contract, unit)),
         }
     }
 }
 
-/// What each outermost unit is entitled to of the bus, in bytes per second.
-pub(crate) type BusOf<'a> = &'a dyn Fn(UnitId) -> u64;
+/// The bus entitlement of an outermost unit, in bytes per second.
+type BusOf<'a> = &'a dyn Fn(UnitId) -> u64;
 
-/// Why a unit's gangs wait whatever CPUs are left; `None`: they do not.
-pub(crate) type Waits<'a> = &'a dyn Fn(UnitId) -> Option<Reason>;
+/// Why a unit's gangs must wait even if CPUs are left; `None`: they need not.
+type Waits<'a> = &'a dyn Fn(UnitId) -> Option<Reason>;
 
-/// A look at gangs.
+/// What a sample of the gangs showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Turn {
+struct GangSample {
     /// Whether a quantum begins now.
-    pub(crate) begins: bool,
-    /// What gangs transferred in the one before; nothing where they are not chosen by that.
-    pub(crate) ran: Vec<Ran>,
+    begins: bool,
+    /// What gangs transferred in the previous quantum; empty unless the bus is the shared resource.
+    ran: Vec<GangUse>,
 }
 
-/// What is remembered between steps.
+/// All gangs and their places in the lists, carried from step to step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct State {
+pub(crate) struct GangQueue {
     /// By ascending job.
     gangs: Vec<Gang>,
-    /// The last place in the list that was given.
+    /// The last place that was given out.
     last_place: u64,
     /// When the quantum ends; 0 before the first.
     until: Time,
-    /// What outermost units earned of CPUs and did not use, in millionths; below 0: what they used and did not earn yet.
+    /// Unused CPU credit of outermost units, in millionths of a CPU for a quantum; negative: debt.
     earned: BTreeMap<UnitId, i64>,
-    /// What each board had of what they share in the last quantum.
+    /// What each board used of the shared resource in the last quantum.
     used: BTreeMap<Option<UnitId>, u64>,
-    /// What all that is measured is of, and the most of it that one thread was seen to have.
+    /// The shared resource that all measurements refer to, and the most of it that one thread was seen to use.
     share: GangsShare,
     most: u64,
 }
@@ -127,26 +133,26 @@ struct Gang {
     job: JobId,
     unit: UnitId,
     board: Option<UnitId>,
-    /// In the list; the lowest is the head.
+    /// Its place in the list: the lowest is the head.
     place: u64,
     /// CPUs that it needs.
     cpus: u32,
-    /// The most threads that wanted one at a look of this quantum.
+    /// The most threads that wanted a CPU at any sample of this quantum.
     wanted: u32,
     /// Whether it is in the list.
     awake: bool,
     runs: bool,
-    /// What the backend was told last.
+    /// The gate's state as last ordered.
     open: bool,
-    /// Quanta since it ran.
+    /// Quanta since it last ran.
     waited: u32,
-    /// What it had had of what they share when it began to run.
+    /// Its cumulative use of the shared resource when it last started to run.
     mark: Option<SharedUse>,
-    /// The latest that is known of that.
+    /// The latest sample of that.
     last: Option<SharedUse>,
     rates: Rates,
-    /// Of a cache: what it held while there was room.
-    seen: Seen,
+    /// For caches: what it held while they were not full.
+    cache_use: CacheUse,
     because: Reason,
 }
 
@@ -166,42 +172,93 @@ impl Gang {
             mark: None,
             last: None,
             rates: Rates::default(),
-            seen: Seen::default(),
+            cache_use: CacheUse::default(),
             because: Reason::CpusLeft,
         }
     }
 
-    fn look(&mut self, facts: &JobFacts) {
+    fn sample(&mut self, facts: &JobFacts) {
         let wants = facts.threads.iter().filter(|thread| thread.wants).count();
         let wants = u32::try_from(wants).unwrap_or(u32::MAX);
         self.last = facts.shared.or(self.last);
         if self.mark.is_none() {
             self.mark = self.last;
         }
-        // A gang that is stopped tells nothing of what it wants.
+        // A stopped gang shows no demand.
         if self.runs {
             self.wanted = self.wanted.max(wants);
         }
     }
 }
 
-/// Takes note of what gangs do, and of whether a quantum ends; `None`: there are no gangs.
-pub(crate) fn look(
-    state: &mut State,
+/// Settles the memory bus, and decides which gangs run on the CPUs that units hold; returns when to sample next on their
+/// behalf.
+pub(crate) fn step(
+    queue: &mut Arc<GangQueue>,
+    accounts: &mut Arc<BusAccounts>,
+    cpu: &CpuState,
     now: Time,
     input: Input<'_>,
-    room: &Room,
+    rights: &Rights,
+    plan: &mut Plan,
+) -> Option<Time> {
+    let no_gangs = input.snapshot.jobs.is_empty() && queue.is_empty();
+    if no_gangs && input.means.throttle.is_none() && accounts.is_empty() {
+        return None;
+    }
+    let cpus = gang_cpus(cpu, input, rights);
+    let queue = Arc::make_mut(queue);
+    let sampled = sample(queue, now, input, &cpus, &mut plan.orders.gangs);
+    let ended = bus::QuantumEnd {
+        ran: sampled.as_ref().map_or(&[], |sample| &sample.ran),
+        gangs: sampled.is_some() && input.contract.machine.gangs.share == GangsShare::Bus,
+        now: sampled.as_ref().is_some_and(|sample| sample.begins),
+    };
+    let accounts = Arc::make_mut(accounts);
+    let (bus, next) = bus::step(accounts, now, input, rights, &ended, &mut plan.orders.bus);
+    plan.decisions.bus = bus;
+    let Some(sampled) = sampled else { return next };
+    let bus_of = |unit| bus::entitled(input, rights, unit);
+    let waits = |unit| accounts.waits(input.contract, unit);
+    let choosing = Choosing { gang_cpus: &cpus, begins: sampled.begins, bus_of: &bus_of, waits: &waits };
+    let (quantum, next) = choose(queue, now, input, &choosing, &mut plan.orders.gangs);
+    plan.decisions.quantum = quantum;
+    next
+}
+
+/// The CPUs that outermost units have for their gangs.
+fn gang_cpus(cpu: &CpuState, input: Input<'_>, rights: &Rights) -> GangCpus {
+    match cpu::held_cpus(cpu) {
+        _ if input.contract.machine.scheme == Scheme::Smp => GangCpus::Machine,
+        HeldCpus::Shared => {
+            let entitled = rights.entitlement(Resource::Cpu);
+            let outermost = input.contract.held().filter(|unit| input.contract.unit(*unit).parent.is_none());
+            GangCpus::Parts(outermost.map(|unit| (unit, entitled.value(unit))).collect())
+        }
+        HeldCpus::By(held) => {
+            let count = |cpus: CpuSet| u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+            GangCpus::Cpus(held.into_iter().map(|(unit, cpus)| (unit, count(cpus))).collect())
+        }
+    }
+}
+
+/// Samples the gangs, and starts a quantum when one is due; `None`: there are no gangs.
+fn sample(
+    state: &mut GangQueue,
+    now: Time,
+    input: Input<'_>,
+    gang_cpus: &GangCpus,
     orders: &mut Vec<Step<GangOrder>>,
-) -> Option<Turn> {
+) -> Option<GangSample> {
     let rules = input.contract.machine.gangs;
     if rules.by == Gangs::Off || !input.means.gangs || input.snapshot.jobs.is_empty() {
         for gang in core::mem::take(state).gangs {
-            gang.let_go(orders);
+            gang.release(orders);
         }
         return None;
     }
     state.measure_by(rules.share);
-    state.take_in(input, room, orders);
+    state.update(input, gang_cpus, orders);
     let begins = now.saturating_add(LATE_NS) >= state.until;
     let mut ran = Vec::new();
     if begins {
@@ -211,24 +268,24 @@ pub(crate) fn look(
     } else {
         state.wake();
     }
-    Some(Turn { begins, ran })
+    Some(GangSample { begins, ran })
 }
 
-/// What gangs are chosen by.
-pub(crate) struct Chooses<'a> {
-    pub(crate) room: &'a Room,
+/// The inputs of the choice of gangs.
+struct Choosing<'a> {
+    gang_cpus: &'a GangCpus,
     /// Whether a quantum begins.
-    pub(crate) begins: bool,
-    pub(crate) bus_of: BusOf<'a>,
-    pub(crate) waits: Waits<'a>,
+    begins: bool,
+    bus_of: BusOf<'a>,
+    waits: Waits<'a>,
 }
 
-/// Decides which gangs run, after a look at them, and when that is to be decided again.
-pub(crate) fn choose(
-    state: &mut State,
+/// Choosing which gangs run after a sample; returns the choice, and when to sample next.
+fn choose(
+    state: &mut GangQueue,
     now: Time,
     input: Input<'_>,
-    Chooses { room, begins, bus_of, waits }: &Chooses<'_>,
+    Choosing { gang_cpus, begins, bus_of, waits }: &Choosing<'_>,
     orders: &mut Vec<Step<GangOrder>>,
 ) -> (Option<Quantum>, Option<Time>) {
     let (begins, rules) = (*begins, input.contract.machine.gangs);
@@ -237,29 +294,29 @@ pub(crate) fn choose(
     let first_rate = rules.first_rate.of(whole / u64::from(cpus));
     let mut quantum =
         Quantum { until: state.until, begins, goes_on: state.running(), chosen: Vec::new(), waiting: 0 };
-    let boards = state.boards(room, cpus, begins);
+    let boards = state.boards(gang_cpus, cpus, begins);
     let part_of = |unit: UnitId| match rules.share {
         GangsShare::Bus => bus_of(unit),
-        GangsShare::Cache | GangsShare::Cores => shared::part(room, unit, whole, cpus),
+        GangsShare::Cache | GangsShare::Cores => shared::part(gang_cpus, unit, whole, cpus),
     };
-    let part_of_board = |state: &State, board: Option<UnitId>| match board {
+    let part_of_board = |state: &GangQueue, board: Option<UnitId>| match board {
         None => whole,
         Some(unit) => part_of(unit).max(whole.saturating_sub(state.used_by_others(board))),
     };
     let mut idle = cpus.saturating_sub(boards.iter().map(|board| board.taken).sum());
-    // What a unit has of its own, and then what no unit could use.
+    // First each unit's own CPUs, then those that no unit could use.
     for spare in [false, true] {
-        let parts = matches!(room, Room::Parts(_));
+        let parts = matches!(gang_cpus, GangCpus::Parts(_));
         if spare && !parts {
             break;
         }
         for board in &boards {
             let own = if spare { idle } else { board.left.min(idle) };
-            let part = part_of_board(state, board.of);
+            let part = part_of_board(state, board.unit);
             let mut choice = Choice {
                 state,
                 rules,
-                board: board.of,
+                board: board.unit,
                 cpus: own,
                 most: board.most,
                 head_first: begins && !spare,
@@ -270,21 +327,21 @@ pub(crate) fn choose(
             };
             let used = choice.make();
             idle -= used;
-            if let (true, Some(unit)) = (parts, board.of) {
+            if let (true, Some(unit)) = (parts, board.unit) {
                 state.pay(unit, used, cpus);
             }
         }
     }
     quantum.waiting = u32::try_from(state.gangs.iter().filter(|gang| !gang.runs).count()).unwrap_or(u32::MAX);
-    state.say(waits, orders);
-    // What wants a CPU is seen at looks: there is one in each half of a quantum.
+    state.order_gates(waits, orders);
+    // Demand shows only in samples: take one in each half of a quantum.
     let next = state.until.min(now.saturating_add(rules.quantum_ns / 2));
-    let said = begins || !quantum.chosen.is_empty();
-    (said.then_some(quantum), Some(next))
+    let changed = begins || !quantum.chosen.is_empty();
+    (changed.then_some(quantum), Some(next))
 }
 
 impl Gang {
-    fn let_go(&self, orders: &mut Vec<Step<GangOrder>>) {
+    fn release(&self, orders: &mut Vec<Step<GangOrder>>) {
         if !self.open {
             let action = GangOrder::Gate { job: self.job, unit: self.unit, open: true };
             orders.push(Step { action, reason: Reason::NoGang });
@@ -292,30 +349,30 @@ impl Gang {
     }
 }
 
-impl State {
+impl GangQueue {
     /// Whether no job is known.
     pub(crate) fn is_empty(&self) -> bool {
         self.gangs.is_empty()
     }
 
-    /// Takes note of which jobs are there, and what they want. Both lists are in the order of their numbers.
-    fn take_in(&mut self, input: Input<'_>, room: &Room, orders: &mut Vec<Step<GangOrder>>) {
+    /// Adds and removes jobs, and samples their demand. Both lists ascend by job.
+    fn update(&mut self, input: Input<'_>, gang_cpus: &GangCpus, orders: &mut Vec<Step<GangOrder>>) {
         let jobs = &input.snapshot.jobs;
         if !self.gangs.iter().map(|gang| gang.job).eq(jobs.iter().map(|facts| facts.job)) {
             self.come_and_go(jobs, orders);
         }
         for (gang, facts) in self.gangs.iter_mut().zip(jobs) {
-            (gang.unit, gang.board) = (facts.unit, room.board(input.contract, facts.unit));
-            gang.look(facts);
+            (gang.unit, gang.board) = (facts.unit, gang_cpus.board(input.contract, facts.unit));
+            gang.sample(facts);
         }
     }
 
-    /// Lets go those that are there no more, and takes in those that are new.
+    /// Drops jobs that ended, and adds new ones.
     fn come_and_go(&mut self, jobs: &[JobFacts], orders: &mut Vec<Step<GangOrder>>) {
         self.gangs.retain(|gang| {
             let stays = jobs.binary_search_by_key(&gang.job, |facts| facts.job).is_ok();
             if !stays {
-                gang.let_go(orders);
+                gang.release(orders);
             }
             stays
         });
@@ -329,7 +386,7 @@ impl State {
         self.gangs.sort_unstable_by_key(|gang| gang.job);
     }
 
-    /// The quantum is over: those that ran go to the end of the list, or out of it.
+    /// Ends the quantum: gangs that ran move to the end of the list, or leave it if they slept.
     fn pass_on(&mut self) {
         self.gangs.iter_mut().filter(|gang| !gang.runs).for_each(|gang| gang.waited += 1);
         let mut ran: Vec<usize> = (0..self.gangs.len()).filter(|at| self.gangs[*at].runs).collect();
@@ -348,17 +405,17 @@ impl State {
         }
     }
 
-    /// Those that slept, or just came, and want a CPU now: they wait to be chosen.
+    /// Puts gangs that woke, or just came, into the list, to wait until they are chosen.
     fn wake(&mut self) {
         for gang in self.gangs.iter_mut().filter(|gang| !gang.awake && gang.wanted > 0) {
             (gang.awake, gang.runs, gang.cpus) = (true, false, gang.wanted);
         }
     }
 
-    /// The boards on which gangs want CPUs; where units earn their CPUs, the one that earned most first.
-    fn boards(&mut self, room: &Room, cpus: u32, begins: bool) -> Vec<Board> {
+    /// The boards with gangs that want CPUs; where CPUs are time-shared, the unit with most credit first.
+    fn boards(&mut self, gang_cpus: &GangCpus, cpus: u32, begins: bool) -> Vec<Board> {
         let mut boards: BTreeMap<Option<UnitId>, (u32, bool)> = BTreeMap::new();
-        // A unit's jobs often follow each other: what these have is entered at once.
+        // A unit's jobs are often adjacent: enter a whole run with one lookup.
         for run in self.gangs.chunk_by(|one, next| one.board == next.board) {
             let awake = || run.iter().filter(|gang| gang.awake);
             if awake().next().is_none() {
@@ -368,7 +425,7 @@ impl State {
             *taken += awake().filter(|gang| gang.runs).map(|gang| gang.cpus).sum::<u32>();
             *waits |= awake().any(|gang| !gang.runs);
         }
-        if let Room::Parts(parts) = room {
+        if let GangCpus::Parts(parts) = gang_cpus {
             self.earned.retain(|unit, _| boards.contains_key(&Some(*unit)));
             for unit in boards.iter().filter(|(_, (_, waits))| begins && *waits).filter_map(|(unit, _)| *unit)
             {
@@ -377,42 +434,43 @@ impl State {
                 *earned = earned.saturating_add_unsigned(part).min(kept(cpus));
             }
         }
-        let earned = |of: Option<UnitId>| of.and_then(|unit| self.earned.get(&unit).copied()).unwrap_or(0);
-        let board = |(of, (taken, _)): (Option<UnitId>, (u32, bool))| match room {
-            Room::Machine => Board { of, taken, left: cpus.saturating_sub(taken), most: cpus },
-            Room::Cpus(has) => {
-                let most = of.and_then(|unit| has.get(&unit).copied()).unwrap_or(0).max(1);
-                Board { of, taken, left: most.saturating_sub(taken), most }
+        let earned =
+            |unit: Option<UnitId>| unit.and_then(|unit| self.earned.get(&unit).copied()).unwrap_or(0);
+        let board = |(unit, (taken, _)): (Option<UnitId>, (u32, bool))| match gang_cpus {
+            GangCpus::Machine => Board { unit, taken, left: cpus.saturating_sub(taken), most: cpus },
+            GangCpus::Cpus(has) => {
+                let most = unit.and_then(|unit| has.get(&unit).copied()).unwrap_or(0).max(1);
+                Board { unit, taken, left: most.saturating_sub(taken), most }
             }
-            Room::Parts(_) => {
-                let left = u32::try_from(earned(of) / CPU).unwrap_or(0);
-                Board { of, taken, left, most: cpus }
+            GangCpus::Parts(_) => {
+                let left = u32::try_from(earned(unit) / CPU).unwrap_or(0);
+                Board { unit, taken, left, most: cpus }
             }
         };
         let mut boards: Vec<Board> = boards.into_iter().map(board).collect();
-        boards.sort_by_key(|board| core::cmp::Reverse(earned(board.of)));
+        boards.sort_by_key(|board| core::cmp::Reverse(earned(board.unit)));
         boards
     }
 
-    /// A unit's gangs have so many CPUs for this quantum, of `all`.
+    /// Charges a unit for its gangs' CPUs in this quantum; `all` is the machine's CPUs.
     fn pay(&mut self, unit: UnitId, cpus: u32, all: u32) {
         if let Some(earned) = self.earned.get_mut(&unit) {
             *earned = (*earned - i64::from(cpus) * CPU).max(-kept(all));
         }
     }
 
-    /// Those that run, and have CPUs for that.
+    /// The gangs that run and are awake.
     fn running(&self) -> Vec<JobId> {
         self.gangs.iter().filter(|gang| gang.runs && gang.awake).map(|gang| gang.job).collect()
     }
 
-    /// What all other boards had in the last quantum.
+    /// What all other boards used in the last quantum.
     fn used_by_others(&self, board: Option<UnitId>) -> u64 {
         self.used.iter().filter(|(other, _)| **other != board).map(|(_, used)| used).sum()
     }
 
-    /// What is new.
-    fn say(&mut self, waits: Waits<'_>, orders: &mut Vec<Step<GangOrder>>) {
+    /// Orders changed gates.
+    fn order_gates(&mut self, waits: Waits<'_>, orders: &mut Vec<Step<GangOrder>>) {
         for gang in self.gangs.iter_mut().filter(|gang| gang.open != gang.runs) {
             let waits = || waits(gang.unit).unwrap_or(Reason::NotThisQuantum);
             let reason = if gang.runs { gang.because } else { waits() };
@@ -420,44 +478,44 @@ impl State {
             gang.open = gang.runs;
             orders.push(Step { action, reason });
         }
-        // Those that go make room before the others come.
+        // Stop gangs before others start, so that these find free CPUs.
         orders.sort_by_key(|step| matches!(step.action, GangOrder::Gate { open: true, .. }));
     }
 }
 
-/// Gangs that share CPUs.
+/// Gangs that compete for the same CPUs.
 struct Board {
-    /// Of which unit; `None`: of all.
-    of: Option<UnitId>,
-    /// CPUs that gangs run on.
+    /// The outermost unit; `None`: all units.
+    unit: Option<UnitId>,
+    /// CPUs in use by gangs.
     taken: u32,
-    /// CPUs that are left.
+    /// CPUs left.
     left: u32,
-    /// The most that it could have.
+    /// The most CPUs that it could have.
     most: u32,
 }
 
 /// The choice of gangs on one board.
 struct Choice<'a> {
-    state: &'a mut State,
+    state: &'a mut GangQueue,
     rules: GangRules,
     board: Option<UnitId>,
-    /// CPUs that are left, and the most that there could be.
+    /// CPUs left, and the most that the board could have.
     cpus: u32,
     most: u32,
-    /// Whether the head comes first, and nobody if it has to wait for CPUs.
+    /// Whether the head must be chosen first: if it does not fit, no gang is chosen.
     head_first: bool,
-    /// What it has of what they share.
+    /// The board's part of the shared resource.
     part: u64,
-    /// Of a thread that was not measured yet.
+    /// The assumed rate of an unmeasured thread.
     first_rate: u64,
-    /// Those of units that wait are not chosen.
+    /// Gangs of units that must wait are skipped.
     waits: Waits<'a>,
     chosen: &'a mut Vec<Step<Chosen>>,
 }
 
 impl Choice<'_> {
-    /// Chooses; how many CPUs those that were chosen have.
+    /// Choosing gangs; returns the number of CPUs given to them.
     fn make(&mut self) -> u32 {
         if self.cpus == 0 {
             return 0;
@@ -468,7 +526,7 @@ impl Choice<'_> {
                 continue;
             }
             let rate = gang.rates.by(self.rules.by, self.rules.window).unwrap_or(self.first_rate);
-            // One that has more threads than there could ever be CPUs runs on all of them.
+            // A gang with more threads than the board could ever have CPUs runs on all of them.
             let candidate = Candidate { at, place: gang.place, cpus: gang.cpus.min(self.most), rate };
             if gang.runs { running.push(candidate) } else { waiting.push(candidate) }
         }

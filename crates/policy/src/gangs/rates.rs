@@ -1,28 +1,27 @@
-//! What the threads of a gang transfer, as far as it was measured.
+//! A gang's measured rates and demands, per thread.
 
 use alloc::collections::VecDeque;
 
 use commonhold_contract::Gangs;
 
-/// Up to so many quanta, a window's average is plain; beyond, older quanta count less and less (seed 003, section 4).
+/// Windows up to this many quanta use a plain average; longer ones an exponential moving average (seed 003, section 4).
 const PLAIN_WINDOW: u32 = 5;
 
-/// Of an estimate of demand, the mean of so many quanta counts: a burst of one does not decide alone, and a new phase is known
-/// after two.
+/// Demand is averaged over this many quanta: a burst in one does not decide alone, and a new phase is recognised after two.
 const DEMANDS: usize = 2;
 
-/// What is known of one gang. All in bytes per second for each thread.
+/// One gang's rates, all in bytes per second per thread.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Rates {
-    /// The latest quanta in which it ran, the latest last.
+    /// Rates in the latest quanta in which it ran, the most recent last.
     latest: VecDeque<u64>,
-    /// The average of a window that forgets.
+    /// The exponential moving average.
     forgetting: Option<u64>,
     demands: VecDeque<u64>,
 }
 
 impl Rates {
-    /// What it transferred in a quantum, and would have if the bus were its own.
+    /// Adds a quantum: the measured rate, and the estimated demand on an idle bus.
     pub(super) fn measured(&mut self, rate: u64, demand: u64, window: u32) {
         self.latest.push_back(rate);
         while self.latest.len() > PLAIN_WINDOW.min(window) as usize {
@@ -32,14 +31,14 @@ impl Rates {
         while self.demands.len() > DEMANDS {
             self.demands.pop_front();
         }
-        let part = u128::from(window) + 1;
+        let divisor = u128::from(window) + 1;
         let before = u128::from(self.forgetting.unwrap_or(rate));
-        // before + (rate - before) * 2 / (window + 1), which stays between both.
-        let now = (before * (part - 2) + u128::from(rate) * 2) / part;
+        // before + (rate - before) * 2 / (window + 1), which lies between both.
+        let now = (before * (divisor - 2) + u128::from(rate) * 2) / divisor;
         self.forgetting = Some(u64::try_from(now).unwrap_or(u64::MAX));
     }
 
-    /// What it is taken to transfer; `None`: it has not been measured yet.
+    /// The rate to choose gangs by; `None`: not measured yet.
     pub(super) fn by(&self, by: Gangs, window: u32) -> Option<u64> {
         match by {
             Gangs::Demand => mean(&self.demands),
@@ -50,9 +49,9 @@ impl Rates {
     }
 }
 
-fn mean(of: &VecDeque<u64>) -> Option<u64> {
-    let sum: u128 = of.iter().map(|rate| u128::from(*rate)).sum();
-    sum.checked_div(of.len() as u128).map(|mean| u64::try_from(mean).unwrap_or(u64::MAX))
+fn mean(rates: &VecDeque<u64>) -> Option<u64> {
+    let sum: u128 = rates.iter().map(|rate| u128::from(*rate)).sum();
+    sum.checked_div(rates.len() as u128).map(|mean| u64::try_from(mean).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -79,7 +78,7 @@ mod tests {
         assert_eq!(rates.by(Gangs::QuantaWindow, 1), Some(70));
     }
 
-    /// With 19 quanta, each counts a tenth of the distance: what was 10 quanta ago has 0.9^10 of its weight, 35 %.
+    /// With 19 quanta, each counts a tenth of the distance: after 10 quanta, 0.9^10 of an old rate is left, 35 %.
     #[test]
     fn a_wider_window_forgets() {
         let mut rates = Rates::default();

@@ -1,77 +1,79 @@
-//! What gangs share, and how much of it there is.
+//! The shared resource: its capacity, and what a saturated one hides.
 //!
-//! Terms: the *whole* is what the memory bus carries, what all last-level caches hold, or what all cores do if each runs one
-//! thread. The last is not written down anywhere. It is the cores times the most that one thread was seen to do.
+//! Terms: the *whole* is what the memory bus carries, what all last-level caches hold, or what all cores execute with one
+//! thread each. The last is documented nowhere: it is estimated as the number of cores times the most that one thread was seen
+//! to execute.
 //!
-//! Algorithm, the most of a thread: at each quantum's end it loses a [`FADES`]th, and is then at least what each thread did in
-//! that quantum. So a machine that became slower is known after some minutes.
+//! Algorithm, the most of a thread: a maximum with decay. At each quantum's end it loses one part in [`FADES`], and is then
+//! raised to the highest rate of that quantum. A machine that became slower is noticed within minutes.
 //!
-//! Algorithm, what a full cache hides: threads that share one that is full hold just all of it, whatever they need. By what each
-//! held, they would fit each other perfectly, and stay together for ever. So in a quantum in which caches were full
-//! ([`FULL_PERCENT`]), what a gang held is no measure. It counts with what it held last while there was room; if that was never
-//! seen, or not in the last [`HIDDEN_QUANTA`] quanta in which it ran, with all that there is. So it does if it holds more than that by now. So it runs beside those that hold
-//! least, and is seen. A full core hides nothing: the whole is what one thread does on each.
+//! Algorithm, full caches: threads that share a full cache together hold exactly its size, whatever they need. By these
+//! measurements they would be a perfect fit, and stay together forever. So in a quantum in which caches were full
+//! ([`FULL_PERCENT`]), a gang counts with what it last held while they were not. It counts with the maximum if that was never
+//! seen, was not seen in the last [`HIDDEN_QUANTA`] quanta in which it ran, or is less than what it holds now. A gang with the
+//! maximum runs beside those that hold least, and so gets measured. Full cores hide nothing: the whole is what one thread
+//! executes on each.
 //!
-//! Properties: nothing is ever measured above the most. What all do, in parts of the whole, depends on no clock of the
-//! processor's.
+//! Properties: no measurement exceeds the whole's per-thread maximum. Rates relative to the whole are independent of the
+//! processor's clock.
 //!
-//! Limits: a thread that never had a core to itself does not show what a core can do. The whole is too small then, for all
-//! alike, and who does more than another is still seen. Caches are added up, and so are cores: which threads share one of
-//! several is for those who place threads.
+//! Limits: a thread that never had a core to itself does not show what a core can do. The whole is then too small, for all
+//! gangs alike, so that their order is still right. Caches are summed, and so are cores: which threads share which one is up to
+//! thread placement.
 
 use commonhold_contract::{GangsShare, MILLIONTH, UnitId};
 use commonhold_machine::Machine;
 
-use super::Room;
+use super::GangCpus;
 use crate::bus;
 
-/// Of a last-level cache of unknown size, each CPU is taken to have so much: two MiB, as on many servers.
+/// Assumed last-level cache per CPU if its size is unknown: 2 MiB, as on many servers.
 const CACHE_OF_A_CPU: u64 = 2 << 20;
 
-/// The most that a thread was seen to do loses this part in each quantum: half in two minutes.
+/// The maximum of a thread loses this part per quantum: half in two minutes.
 const FADES: u64 = 1024;
 
-/// Caches of which gangs hold so many percent are full: a part of them has what nobody counts, and gangs begin with nothing.
+/// Caches count as full when gangs hold this percentage: unattributed data takes the rest, and a starting gang holds nothing.
 const FULL_PERCENT: u64 = 85;
 
-/// What a gang held while there was room is known for so many quanta in which there was none: 10 s.
+/// A measurement without cache pressure stays valid for this many quanta under pressure: 10 s.
 const HIDDEN_QUANTA: u32 = 50;
 
-/// What a gang held while there was room is believed as long as it does not hold more by this part without.
+/// It is also invalid once the gang holds more than this part above it under pressure.
 const GREW_PART: u64 = 8;
 
-/// Whether gangs that hold so much together fill the caches.
+/// Whether gangs that hold this much together fill the caches.
 pub(super) fn is_full(held: u64, whole: u64) -> bool {
     held >= whole / 100 * FULL_PERCENT
 }
 
-/// What a gang's threads held while there was room.
+/// What a gang's threads held without cache pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Seen {
-    with_room: Option<u64>,
-    /// Quanta in which it ran since, without room.
+pub(super) struct CacheUse {
+    without_pressure: Option<u64>,
+    /// Quanta under pressure in which it ran since.
     hidden: u32,
 }
 
-impl Seen {
-    /// What each of its threads is taken to have held in a quantum in which it held `rate`, and `most` is all that it could.
-    pub(super) fn taken(&mut self, rate: u64, is_full: bool, most: u64) -> u64 {
+impl CacheUse {
+    /// What each of its threads is assumed to hold, after a quantum in which it held `rate`. `most` is the upper bound.
+    pub(super) fn assumed(&mut self, rate: u64, is_full: bool, most: u64) -> u64 {
         if !is_full {
-            *self = Seen { with_room: Some(rate), hidden: 0 };
+            *self = CacheUse { without_pressure: Some(rate), hidden: 0 };
             return rate;
         }
         self.hidden += 1;
-        // It was filling the cache yet, or has another phase now, if it holds more where it has less room.
-        let grew = |room: u64| rate > room + room / GREW_PART;
-        if self.with_room.is_some_and(grew) || self.hidden > HIDDEN_QUANTA {
-            self.with_room = None;
+        // Holding more under pressure means that it was still filling the cache, or is in another phase.
+        let grew = |before: u64| rate > before + before / GREW_PART;
+        if self.without_pressure.is_some_and(grew) || self.hidden > HIDDEN_QUANTA {
+            self.without_pressure = None;
         }
-        self.with_room.unwrap_or(most).max(rate)
+        self.without_pressure.unwrap_or(most).max(rate)
     }
 }
 
-/// Of the memory bus, bytes per second; of the caches, bytes; of the cores, instructions per second, where one thread does
-/// `most` at most.
+/// The capacity: bytes per second of the memory bus, bytes of caches, or instructions per second of cores, of which one thread
+/// executes at most `most`.
 pub(super) fn whole(machine: &Machine, share: GangsShare, most: u64) -> u64 {
     match share {
         GangsShare::Bus => bus::carries(machine),
@@ -83,17 +85,17 @@ pub(super) fn whole(machine: &Machine, share: GangsShare, most: u64) -> u64 {
     }
 }
 
-/// The most of a thread, after a quantum in which threads had these rates.
+/// The decayed maximum of a thread, after a quantum with these rates.
 pub(super) fn most_seen(before: u64, rates: impl Iterator<Item = u64>) -> u64 {
     rates.fold(before - before.div_ceil(FADES), u64::max)
 }
 
-/// A unit's part of the whole, by the CPUs that it has for its gangs.
-pub(super) fn part(room: &Room, unit: UnitId, whole: u64, cpus: u32) -> u64 {
-    let has = match room {
-        Room::Machine => return whole,
-        Room::Cpus(has) => has.get(&unit).map_or(0, |has| u64::from(*has) * MILLIONTH),
-        Room::Parts(parts) => parts.get(&unit).copied().unwrap_or(0),
+/// A unit's part of the whole, in proportion to the CPUs that its gangs have.
+pub(super) fn part(gang_cpus: &GangCpus, unit: UnitId, whole: u64, cpus: u32) -> u64 {
+    let has = match gang_cpus {
+        GangCpus::Machine => return whole,
+        GangCpus::Cpus(has) => has.get(&unit).map_or(0, |has| u64::from(*has) * MILLIONTH),
+        GangCpus::Parts(parts) => parts.get(&unit).copied().unwrap_or(0),
     };
     let all = u128::from(cpus.max(1)) * u128::from(MILLIONTH);
     u64::try_from(u128::from(whole) * u128::from(has) / all).unwrap_or(whole)
@@ -106,13 +108,13 @@ mod tests {
     use alloc::collections::BTreeMap;
 
     #[test]
-    fn how_much_there_is() {
+    fn capacities_of_shared_resources() {
         let machine = Machine::synthetic("cpus:8 threads:2 caches:2 cache:6MiB bus:10GB/s").unwrap();
-        let of = |share| whole(&machine, share, 7);
-        assert_eq!(GangsShare::ALL.map(of), [10_000_000_000, 12 << 20, 28]);
+        let whole_of = |share| whole(&machine, share, 7);
+        assert_eq!(GangsShare::ALL.map(whole_of), [10_000_000_000, 12 << 20, 28]);
         let unknown = Machine::synthetic("cpus:8").unwrap();
         assert_eq!(whole(&unknown, GangsShare::Cache, 0), 16 << 20);
-        assert_eq!(whole(&unknown, GangsShare::Cores, 0), 1, "nothing was seen yet");
+        assert_eq!(whole(&unknown, GangsShare::Cores, 0), 1, "nothing was measured yet");
     }
 
     /// 0.999 ^ 709 is a half.
@@ -131,21 +133,21 @@ mod tests {
     #[test]
     fn a_full_cache_hides_what_a_gang_would_hold() {
         assert!(is_full(85, 100) && !is_full(84, 100));
-        let mut seen = Seen::default();
-        assert_eq!(seen.taken(4, true, 8), 8, "it was never seen with room");
-        assert_eq!((seen.taken(6, false, 8), seen.taken(4, true, 8)), (6, 6));
-        let last = (0..HIDDEN_QUANTA).map(|_| seen.taken(4, true, 8)).collect::<Vec<_>>();
-        assert_eq!((last[HIDDEN_QUANTA as usize - 2], last.last()), (6, Some(&8)), "it is looked at anew");
-        assert_eq!((seen.taken(5, false, 8), seen.taken(4, true, 8)), (5, 5));
-        assert_eq!(seen.taken(6, true, 8), 8, "it grew since");
+        let mut seen = CacheUse::default();
+        assert_eq!(seen.assumed(4, true, 8), 8, "it was never measured without pressure");
+        assert_eq!((seen.assumed(6, false, 8), seen.assumed(4, true, 8)), (6, 6));
+        let last = (0..HIDDEN_QUANTA).map(|_| seen.assumed(4, true, 8)).collect::<Vec<_>>();
+        assert_eq!((last[HIDDEN_QUANTA as usize - 2], last.last()), (6, Some(&8)), "it is measured again");
+        assert_eq!((seen.assumed(5, false, 8), seen.assumed(4, true, 8)), (5, 5));
+        assert_eq!(seen.assumed(6, true, 8), 8, "it grew since");
     }
 
     #[test]
-    fn a_unit_has_as_much_of_it_as_of_the_cpus() {
+    fn a_units_part_is_in_proportion_to_its_cpus() {
         let (a, b) = (UnitId(2), UnitId(3));
-        let cpus = Room::Cpus(BTreeMap::from([(a, 3)]));
+        let cpus = GangCpus::Cpus(BTreeMap::from([(a, 3)]));
         assert_eq!((part(&cpus, a, 800, 4), part(&cpus, b, 800, 4)), (600, 0));
-        let parts = Room::Parts(BTreeMap::from([(a, MILLIONTH / 2)]));
-        assert_eq!((part(&parts, a, 800, 4), part(&Room::Machine, b, 800, 4)), (100, 800));
+        let parts = GangCpus::Parts(BTreeMap::from([(a, MILLIONTH / 2)]));
+        assert_eq!((part(&parts, a, 800, 4), part(&GangCpus::Machine, b, 800, 4)), (100, 800));
     }
 }

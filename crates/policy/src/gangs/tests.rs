@@ -1,4 +1,4 @@
-//! Gangs in a small world of whole quanta: a gang that runs transfers what it wants, as far as the bus has room.
+//! Gangs in a small simulation of whole quanta: a running gang transfers what it wants, or its share of a full bus.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const SECOND: u64 = 1_000_000_000;
 const QUANTUM: Time = 200 * MS;
 
-/// A job of a test: its unit, its threads, and what each wants of the bus, in bytes per second.
+/// A test job: its unit, its threads, and what each wants of the bus, in bytes per second.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     unit: u32,
@@ -29,13 +29,13 @@ struct World {
     contract: Contract,
     machine: Machine,
     means: Means,
-    room: Room,
-    state: State,
+    gang_cpus: GangCpus,
+    state: GangQueue,
     now: Time,
     jobs: BTreeMap<u32, Job>,
     bytes: BTreeMap<u32, u64>,
     shut: BTreeSet<u32>,
-    /// Quanta that each ran.
+    /// Quanta in which each job ran.
     ran: BTreeMap<u32, u64>,
     quantum: Option<Quantum>,
     orders: Vec<Step<GangOrder>>,
@@ -53,8 +53,8 @@ impl World {
             contract,
             machine: Machine::synthetic("nodes:1 cpus:4 bus:10GB/s").unwrap(),
             means: Means { gangs: true, ..Means::NONE },
-            room: Room::Machine,
-            state: State::default(),
+            gang_cpus: GangCpus::Machine,
+            state: GangQueue::default(),
             now: SECOND,
             jobs: (1..).zip(jobs.iter().copied()).collect(),
             bytes: BTreeMap::new(),
@@ -89,8 +89,8 @@ impl World {
         Snapshot { at: self.now, jobs: self.jobs.iter().map(facts).collect(), ..Snapshot::default() }
     }
 
-    /// A step, and time until the quantum's end.
-    fn look(&mut self) {
+    /// One step, then time until the quantum's end.
+    fn sample(&mut self) {
         let snapshot = self.facts();
         let input = Input {
             contract: &self.contract,
@@ -101,9 +101,10 @@ impl World {
         };
         self.orders.clear();
         let bus = |_: UnitId| 10 * SECOND;
-        let turn = super::look(&mut self.state, self.now, input, &self.room, &mut self.orders);
+        let turn = super::sample(&mut self.state, self.now, input, &self.gang_cpus, &mut self.orders);
         self.quantum = turn.and_then(|turn| {
-            let choice = Chooses { room: &self.room, begins: turn.begins, bus_of: &bus, waits: &|_| None };
+            let choice =
+                Choosing { gang_cpus: &self.gang_cpus, begins: turn.begins, bus_of: &bus, waits: &|_| None };
             choose(&mut self.state, self.now, input, &choice, &mut self.orders).0
         });
         for step in &self.orders {
@@ -132,12 +133,12 @@ impl World {
         self.now += span;
     }
 
-    /// Looks at the quantum's beginning and in its middle. Those that run.
+    /// Samples at the quantum's beginning and in its middle; returns the running jobs.
     fn quantum(&mut self) -> Vec<u32> {
-        self.look();
+        self.sample();
         let chosen = self.running();
         self.run(QUANTUM / 2);
-        self.look();
+        self.sample();
         self.run(QUANTUM / 2);
         chosen
     }
@@ -153,7 +154,7 @@ impl World {
 
 #[test]
 fn the_fittest_runs_beside_the_head() {
-    // 10 GB/s on 4 CPUs. After the first round: 1 wants 4 on 2 CPUs. 6 are left for 2 CPUs, 3 for each.
+    // 10 GB/s on 4 CPUs. After the first round: job 1 wants 4 on 2 CPUs. 6 are left for 2 CPUs, 3 for each.
     let jobs = [job(2, 2 * SECOND), job(1, SECOND / 10), job(1, SECOND / 10), job(2, 3 * SECOND)];
     let mut world = World::new(Gangs::LatestQuantum, &jobs);
     for _ in 0..4 {
@@ -180,25 +181,25 @@ fn a_gang_that_sleeps_is_not_stopped() {
         assert!(!world.shut.contains(&3));
         assert_eq!(world.running().len(), 1);
     }
-    // It wakes, and there is no CPU for it: it waits for the next quantum, or the one after.
+    // It wakes, and no CPU is free: it waits for the next quantum, or the one after.
     world.jobs.get_mut(&3).unwrap().sleeps = false;
-    world.look();
+    world.sample();
     world.run(QUANTUM / 4);
-    world.look();
+    world.sample();
     assert!(world.running().len() == 1, "{:?}", world.running());
     let waits = (0..4).find(|_| world.quantum().contains(&3));
     assert!(waits.is_some());
 }
 
 #[test]
-fn a_gang_that_comes_has_cpus_that_are_left() {
+fn a_new_gang_gets_remaining_cpus() {
     let mut world = World::new(Gangs::Demand, &[job(2, SECOND)]);
     world.quantum();
     world.jobs.insert(7, job(1, SECOND));
     world.jobs.insert(8, job(2, SECOND));
-    world.look();
+    world.sample();
     world.run(QUANTUM / 4);
-    world.look();
+    world.sample();
     assert_eq!(world.running(), [1, 7], "8 has two threads, and one CPU is left");
 }
 
@@ -215,24 +216,24 @@ fn a_gang_of_more_threads_than_cpus_has_the_machine() {
 }
 
 #[test]
-fn what_is_no_gang_any_more_goes_on() {
+fn a_former_gang_is_continued() {
     let mut world = World::new(Gangs::LatestQuantum, &[job(4, 0), job(4, 0)]);
     world.quantum();
     assert_eq!(world.shut.len(), 1);
     world.contract.machine.gangs.by = Gangs::Off;
-    world.look();
+    world.sample();
     assert_eq!(world.shut.len(), 0);
     assert_eq!(world.orders[0].reason, Reason::NoGang);
     assert!(world.state.is_empty());
 }
 
 #[test]
-fn a_job_that_goes_is_let_go() {
+fn a_job_that_ends_is_released() {
     let mut world = World::new(Gangs::LatestQuantum, &[job(4, 0), job(4, 0)]);
     world.quantum();
     let waits = *world.shut.iter().next().unwrap();
     world.jobs.remove(&waits);
-    world.look();
+    world.sample();
     assert_eq!(world.shut.len(), 0, "a process that is in no job any more runs");
 }
 
@@ -240,9 +241,11 @@ fn a_job_that_goes_is_let_go() {
 #[test]
 fn units_have_their_parts_of_the_quanta() {
     for by in [Gangs::LatestQuantum, Gangs::Demand] {
-        let of = |unit, threads| Job { unit, ..job(threads, SECOND) };
-        let mut world = World::new(by, &[of(2, 4), of(2, 4), of(3, 2), of(3, 2), of(3, 2)]);
-        world.room = Room::Parts([(UnitId(2), 3 * MILLIONTH), (UnitId(3), MILLIONTH)].into_iter().collect());
+        let job_of = |unit, threads| Job { unit, ..job(threads, SECOND) };
+        let mut world =
+            World::new(by, &[job_of(2, 4), job_of(2, 4), job_of(3, 2), job_of(3, 2), job_of(3, 2)]);
+        world.gang_cpus =
+            GangCpus::Parts([(UnitId(2), 3 * MILLIONTH), (UnitId(3), MILLIONTH)].into_iter().collect());
         for _ in 0..100 {
             world.quantum();
         }
@@ -258,9 +261,9 @@ fn units_have_their_parts_of_the_quanta() {
 /// Each unit on CPUs of its own.
 #[test]
 fn units_with_cpus_choose_apart() {
-    let of = |unit, threads| Job { unit, ..job(threads, SECOND) };
-    let mut world = World::new(Gangs::Demand, &[of(2, 1), of(2, 1), of(3, 3), of(3, 3)]);
-    world.room = Room::Cpus([(UnitId(2), 1), (UnitId(3), 3)].into_iter().collect());
+    let job_of = |unit, threads| Job { unit, ..job(threads, SECOND) };
+    let mut world = World::new(Gangs::Demand, &[job_of(2, 1), job_of(2, 1), job_of(3, 3), job_of(3, 3)]);
+    world.gang_cpus = GangCpus::Cpus([(UnitId(2), 1), (UnitId(3), 3)].into_iter().collect());
     for _ in 0..8 {
         let chosen = world.quantum();
         assert_eq!(chosen.iter().filter(|number| **number <= 2).count(), 1, "{chosen:?}");
@@ -268,7 +271,7 @@ fn units_with_cpus_choose_apart() {
     }
 }
 
-/// Of programs that fill the bus alone, four at once show a quarter each. Their demand is known all the same.
+/// Of programs that fill the bus alone, four at once show a quarter each. The estimate recovers their demand.
 #[test]
 fn demand_is_seen_through_a_full_bus() {
     let hungry = [job(1, 10 * SECOND); 4];
@@ -284,17 +287,17 @@ fn demand_is_seen_through_a_full_bus() {
 }
 
 #[test]
-fn what_was_not_measured_is_taken_as_the_contract_says() {
+fn unmeasured_gangs_have_the_contracts_rate() {
     for (rate, taken) in [(Amount::Part(0), 0), (Amount::Part(MILLIONTH), 5 * SECOND / 2)] {
         let mut world = World::new(Gangs::LatestQuantum, &[job(4, SECOND)]);
         world.contract.machine.gangs.first_rate = rate;
-        world.look();
+        world.sample();
         assert_eq!(world.quantum.as_ref().unwrap().chosen[0].action.rate, SharedRate::BytesPerS(taken));
     }
 }
 
-/// Four of one thread that have much of what is shared, and four that have little: from the second round on, two of each run
-/// together, and so they did under the bus. `wants` is what each has in a second.
+/// Four gangs of one thread use much of the shared resource, and four use little: from the second round on, two of each run
+/// together, as on the bus. `wants` is each gang's use per second.
 fn mixes(share: GangsShare, machine: &str, much: u64, little: u64) -> World {
     let mut jobs = vec![job(1, much); 4];
     jobs.extend([job(1, little); 4]);
@@ -311,13 +314,13 @@ fn mixes(share: GangsShare, machine: &str, much: u64, little: u64) -> World {
     world
 }
 
-/// A cache of 10 MiB has room for two of the four. A thread alone on one of two cores does 3 in a ns.
+/// A cache of 10 MiB has room for two of the four. A thread alone on one of two cores executes 3 per ns.
 #[test]
-fn gangs_are_chosen_by_what_else_they_share() {
+fn gangs_are_chosen_by_caches_and_cores_too() {
     let cache = mixes(GangsShare::Cache, "cpus:4 cache:10MiB", 4 << 20, 1 << 16);
     let cores = mixes(GangsShare::Cores, "cpus:4 threads:2", 3 * SECOND, SECOND / 10);
     for mut world in [cache, cores] {
-        world.look();
+        world.sample();
         let chosen = world.quantum.as_ref().map(|quantum| quantum.chosen.clone()).unwrap();
         let much = chosen.iter().find(|step| step.action.job.0 <= 4).map(|step| step.action.rate);
         match much {
@@ -325,15 +328,15 @@ fn gangs_are_chosen_by_what_else_they_share() {
             Some(SharedRate::InstructionsPerS(done)) => assert!(done.abs_diff(3 * SECOND) < 100, "{done}"),
             other => panic!("{other:?}"),
         }
-        let of = world.contract.machine.gangs.share;
-        let is_fittest = |step: &Step<_>| matches!(step.reason, Reason::Fittest { of: is, .. } if is == of);
+        let share = world.contract.machine.gangs.share;
+        let is_fittest = |step: &Step<_>| matches!(step.reason, Reason::Fittest { of, .. } if of == share);
         assert!(chosen.iter().any(is_fittest), "{chosen:?}");
     }
 }
 
-/// What was measured of one thing says nothing of another.
+/// Measurements of one shared resource do not carry over to another.
 #[test]
-fn another_thing_that_is_shared_is_measured_anew() {
+fn each_shared_resource_is_measured_separately() {
     let mut world = World::new(Gangs::LatestQuantum, &[job(2, SECOND), job(4, SECOND)]);
     for _ in 0..4 {
         world.quantum();
@@ -344,7 +347,7 @@ fn another_thing_that_is_shared_is_measured_anew() {
     };
     assert_eq!(known(&world), 2);
     world.contract.machine.gangs.share = GangsShare::Cores;
-    world.look();
+    world.sample();
     assert_eq!((known(&world), world.state.most, world.state.used.len()), (0, 0, 0));
     for _ in 0..4 {
         world.quantum();
@@ -362,7 +365,7 @@ fn any_jobs() -> impl Strategy<Value = Vec<Job>> {
 }
 
 proptest! {
-    /// Nobody starves, no CPU has two threads, and no CPUs are left that a gang that waits could use.
+    /// No gang starves, no CPU has two threads, and no CPU stays idle that a waiting gang could use.
     #[test]
     fn nobody_starves(jobs in any_jobs(), by in 1usize..4, share in 0usize..3, comes in 0u32..8) {
         let by = Gangs::ALL[by];
@@ -378,7 +381,7 @@ proptest! {
             }
             let chosen = world.quantum();
             if round == 0 {
-                continue; // what they want is seen now
+                continue; // its demand is sampled only now
             }
             let cpus: u32 = chosen.iter().map(|number| world.jobs[number].threads).sum();
             prop_assert!(cpus <= 4 || chosen.len() == 1, "{chosen:?} on 4 CPUs");

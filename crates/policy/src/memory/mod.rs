@@ -143,8 +143,8 @@ pub(crate) fn step(
     }
     let scheme = input.contract.machine.scheme;
     if scheme == Scheme::Smp || !input.means.memory.bounds {
-        state.withdraw_bounds(Reason::Scheme(scheme), steps);
-        Arc::make_mut(state).oom_order.end(Reason::Scheme(scheme), steps);
+        state.withdraw_bounds(Reason::Scheme { scheme }, steps);
+        Arc::make_mut(state).oom_order.end(Reason::Scheme { scheme }, steps);
         *state = Arc::default();
         return None;
     }

@@ -196,7 +196,7 @@ fn explain(steps: &mut [Step<MemoryOrder>], allowances: &[Allowance], frame_byte
 fn reason(allowance: Allowance, frame_bytes: u64) -> Reason {
     match allowance.because {
         Because::Common | Because::Entitled => Reason::EntitledTo { bytes: allowance.entitled * frame_bytes },
-        Because::Scheme(scheme) => Reason::Scheme(scheme),
+        Because::Scheme(scheme) => Reason::Scheme { scheme },
         Because::Lends => {
             let within_ns = allowance.within_ns.unwrap_or(0);
             Reason::Lends { bytes: allowance.lent * frame_bytes, within_ns }

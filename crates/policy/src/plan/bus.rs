@@ -1,4 +1,4 @@
-//! The memory bus in a plan: what units hold of it, and what a backend is to do for that.
+//! The memory bus in a plan: accounts of units, and throttle orders.
 
 use alloc::vec::Vec;
 
@@ -7,51 +7,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// How outermost units stood in the quantum that has just ended. All rates are in bytes per second.
+/// Accounts of outermost units for the quantum that just ended. All rates are in bytes per second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BusPlan {
-    /// How long it was, in nanoseconds.
+    /// Its length, in nanoseconds.
     pub quantum_ns: Time,
-    /// What the bus carries.
+    /// The capacity of the bus.
     pub carries: u64,
-    /// By unit; those alone of which something is known.
+    /// Units with measurements.
     pub units: Vec<BusPart>,
 }
 
-/// What one unit has of the bus.
+/// One unit's account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BusPart {
-    /// The unit, with its sub-units.
+    /// The unit, sub-units included.
     pub unit: UnitId,
-    /// What it is entitled to.
+    /// Its entitlement.
     pub entitled: u64,
-    /// The most that it may transfer; `None`: what there is.
+    /// The most that it may transfer; `None`: unlimited.
     pub most: Option<u64>,
     /// What it transferred.
     pub used: u64,
-    /// What it would have transferred on a bus of its own, as large as what it is entitled to; 0 for one that wanted nothing.
+    /// What it would have transferred on a private bus of the size of its entitlement; 0 if it wanted nothing.
     pub due: u64,
-    /// What it got less than that, and has not got since, in bytes; below 0: what it got more, as far as that is remembered.
+    /// The accumulated shortfall against its due, in bytes; negative: surplus. Both are clamped.
     pub owed: i64,
-    /// Whether it waits until others have what they are owed, or until it is back at the most that it may transfer.
+    /// Whether its gangs wait in the next quantum, because others are owed, or because it is beyond its most.
     pub waits: bool,
 }
 
-/// What a backend is to do about the memory bus.
+/// An order about the memory bus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum BusOrder {
-    /// The processor slows down what the unit, sub-units included, transfers.
+    /// The processor throttles the transfers of the unit, sub-units included.
     Throttle {
         /// The unit.
         unit: UnitId,
-        /// What it is given of the bandwidth, in percent as the processor takes them; 100: it is not slowed down.
+        /// The processor's throttle setting, in percent of the bandwidth; 100: not throttled.
         percent: u32,
     },
 }
 
 impl BusOrder {
-    /// The unit that it is about.
+    /// The unit that the order concerns.
     pub fn unit(&self) -> UnitId {
         let BusOrder::Throttle { unit, .. } = self;
         *unit

@@ -1,4 +1,4 @@
-//! CPUs in a plan: which unit holds which, and what a backend is to do for that.
+//! CPUs in a plan: ownership and loans, and orders.
 
 use commonhold_contract::UnitId;
 use commonhold_machine::CpuSet;
@@ -6,31 +6,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// Which unit holds which CPU from now on.
+/// A change of a CPU's owner or borrower.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum CpuDecision {
-    /// The unit becomes the CPU's owner: it is one of its home CPUs.
+    /// The unit becomes the CPU's owner, for a turn or as its home.
     Own {
         /// The CPU.
         cpu: u32,
-        /// Its owner from now on.
+        /// The new owner.
         unit: UnitId,
     },
-    /// The CPU has no owner any more (its owner left, or its ownership moves on).
+    /// The CPU loses its owner: the owner left, or another follows.
     Disown {
         /// The CPU.
         cpu: u32,
-        /// Its owner so far.
+        /// The previous owner.
         unit: UnitId,
     },
-    /// An idle home CPU is lent. The lender stays its owner and may go on using it.
+    /// An idle CPU is lent. The lender stays its owner, and may go on using it.
     Lend {
         /// The CPU.
         cpu: u32,
         /// Its owner.
         lender: UnitId,
-        /// The unit that may use it from now on.
+        /// The unit that may also use it from now on.
         borrower: UnitId,
     },
     /// The owner wants its CPU back: the loan ends now.
@@ -39,30 +39,30 @@ pub enum CpuDecision {
         cpu: u32,
         /// Its owner.
         lender: UnitId,
-        /// The unit that used it.
+        /// The borrower.
         borrower: UnitId,
-        /// The last moment at which the lender was seen not to want the CPU: the call-back's latency counts from here,
-        /// so that what is reported is an upper bound.
+        /// When the lender was last seen not to want the CPU. The call-back's latency counts from here, so that the reported
+        /// value is an upper bound.
         since: Time,
     },
-    /// The borrower needs the CPU no longer, or another needs it more: the loan ends.
+    /// The loan ends: the borrower no longer needs the CPU, or another unit needs it more.
     Return {
         /// The CPU.
         cpu: u32,
         /// Its owner.
         lender: UnitId,
-        /// The unit that used it.
+        /// The borrower.
         borrower: UnitId,
     },
 }
 
-/// What a backend is to do about CPUs.
+/// An order about CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum CpuOrder {
-    /// The unit's processes run on these CPUs and on no others. `None`: wherever the kernel likes.
+    /// The unit's processes run on these CPUs only. `None`: on any CPU.
     Confine {
-        /// The unit, and those of its sub-units that have no order of this kind of their own.
+        /// The unit, and its sub-units that have no such order themselves.
         unit: UnitId,
         /// The CPUs; never an empty set.
         cpus: Option<CpuSet>,
@@ -71,25 +71,25 @@ pub enum CpuOrder {
     Weigh {
         /// The unit.
         unit: UnitId,
-        /// cgroup v2's measure, where 100 is the usual.
+        /// In the unit of cgroup v2's `cpu.weight`, default 100.
         weight: u32,
     },
-    /// A scheduler that makes loans at every switch takes the unit for one that was lent so much less, among those that
-    /// borrow: see [`crate::credits`]. Where plans make the loans, nobody is told.
+    /// Tells a scheduler that lends at every switch how much the unit lent before: it counts as having borrowed that much less
+    /// ([`crate::credits`]). Not ordered where plans make the loans.
     Credit {
         /// An outermost unit.
         unit: UnitId,
-        /// Milliseconds of a CPU that it lent beyond what it was lent; below 0: the other way.
+        /// Net lending in milliseconds of a CPU; negative: net borrowing.
         credit_ms: i32,
     },
-    /// The unit uses no more CPU than this. `None`: no cap.
+    /// The unit's maximum CPU use. `None`: no cap.
     Cap {
         /// The unit.
         unit: UnitId,
         /// Millionths of a CPU.
         micro_cpus: Option<u64>,
     },
-    /// The unit's processes run (open) or are stopped (closed).
+    /// Stops or continues all of the unit's processes.
     Gate {
         /// The unit.
         unit: UnitId,
@@ -99,7 +99,7 @@ pub enum CpuOrder {
 }
 
 impl CpuDecision {
-    /// The unit that it is about: the owner, or the borrower of a loan.
+    /// The unit that the decision concerns: the owner, or the borrower of a loan.
     pub fn unit(&self) -> UnitId {
         match *self {
             CpuDecision::Own { unit, .. } | CpuDecision::Disown { unit, .. } => unit,
@@ -111,7 +111,7 @@ impl CpuDecision {
 }
 
 impl CpuOrder {
-    /// The unit that it is about.
+    /// The unit that the order concerns.
     pub fn unit(&self) -> UnitId {
         match *self {
             CpuOrder::Confine { unit, .. }

@@ -1,11 +1,11 @@
-//! Disks in a plan: what a backend is to do about them.
+//! Disks in a plan: orders.
 
 use alloc::string::String;
 
 use commonhold_contract::UnitId;
 use serde::{Deserialize, Serialize};
 
-/// What a backend is to do about a disk.
+/// An order about a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum DiskOrder {
@@ -15,10 +15,10 @@ pub enum DiskOrder {
         unit: UnitId,
         /// The disk's name.
         disk: String,
-        /// Where 100 is the usual.
+        /// Default 100.
         weight: u32,
     },
-    /// The unit, sub-units included, transfers no more than this. `None`: no bound that way.
+    /// The unit's maximum transfer rate, sub-units included. `None`: unlimited in that direction.
     Cap {
         /// The unit.
         unit: UnitId,
@@ -29,29 +29,29 @@ pub enum DiskOrder {
         /// Writing, in bytes per second.
         write: Option<u64>,
     },
-    /// The unit's own processes hold this share of a disk that schedules by shares.
+    /// The share of the unit's own processes, on a disk that schedules by shares.
     Share {
         /// The unit.
         unit: UnitId,
         /// The disk's name.
         disk: String,
-        /// In relation to all other units' shares; 0 is none.
+        /// Relative to the other units' shares; 0: no share.
         share: u64,
     },
-    /// The unit's processes stand still until its rates have earned what they transferred, or go on. Only where rates are
-    /// held by that.
+    /// Stops the unit's processes until their rates have paid for what they transferred, or continues them. Only where rates
+    /// are enforced by stopping.
     Stop {
-        /// The unit, with its sub-units.
+        /// The unit, sub-units included.
         unit: UnitId,
-        /// The disk that it was stopped for, which may have gone since.
+        /// The disk whose debt caused the stop; it may have gone since.
         disk: String,
-        /// Whether they stand still: for what is owed at any disk.
+        /// Whether they are stopped, for debt at any disk.
         stopped: bool,
     },
 }
 
 impl DiskOrder {
-    /// The unit that it is about.
+    /// The unit that the order concerns.
     pub fn unit(&self) -> UnitId {
         match *self {
             DiskOrder::Weigh { unit, .. }

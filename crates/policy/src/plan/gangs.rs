@@ -1,4 +1,4 @@
-//! Gangs in a plan: which jobs run in a quantum, and what a backend is to do for that.
+//! Gangs in a plan: the jobs that run in a quantum, and their gates.
 
 use alloc::vec::Vec;
 
@@ -9,50 +9,50 @@ use super::Step;
 use crate::snapshot::JobId;
 use crate::time::Time;
 
-/// Gangs that were chosen.
+/// The gangs chosen for a quantum.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quantum {
-    /// When others are chosen, at the earliest.
+    /// When the next quantum may begin.
     pub until: Time,
-    /// Whether it begins now; or else it goes on, and those that are listed came to CPUs that were left.
+    /// Whether the quantum begins now. If not, the chosen gangs fill CPUs that fell free in the current one.
     pub begins: bool,
-    /// Those that run on, where it goes on; others that did are there no more, or sleep.
+    /// Gangs that continue to run. Gangs that ran before and are not listed ended or sleep.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub goes_on: Vec<JobId>,
-    /// Those that run from now on, in the order in which they were chosen.
+    /// Gangs that start to run, in the order in which they were chosen.
     pub chosen: Vec<Step<Gang>>,
-    /// Jobs that wait for another quantum.
+    /// The number of jobs that wait for another quantum.
     pub waiting: u32,
 }
 
-/// A gang.
+/// A chosen gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gang {
     /// The job.
     pub job: JobId,
     /// Its unit.
     pub unit: UnitId,
-    /// CPUs that it has for its threads.
+    /// CPUs for its threads.
     pub cpus: u32,
-    /// What each of its threads is taken to have of what gangs share.
+    /// What each of its threads is assumed to use of the shared resource.
     #[serde(flatten)]
     pub rate: SharedRate,
 }
 
-/// What a thread has of what gangs share, by the contract's `gangs-share`.
+/// A thread's use of the resource that `gangs-share` names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SharedRate {
-    /// It transfers so much over the memory bus, in bytes per second.
+    /// Transfers over the memory bus, in bytes per second.
     BytesPerS(u64),
-    /// It holds so many bytes of the last-level caches.
+    /// Bytes held in the last-level caches.
     CacheBytes(u64),
-    /// It executes so many instructions in a second.
+    /// Instructions executed per second.
     InstructionsPerS(u64),
 }
 
 impl SharedRate {
-    /// So much of that.
+    /// A rate of the given resource.
     pub const fn of(share: GangsShare, rate: u64) -> SharedRate {
         match share {
             GangsShare::Bus => SharedRate::BytesPerS(rate),
@@ -62,11 +62,11 @@ impl SharedRate {
     }
 }
 
-/// What a backend is to do about gangs.
+/// An order about a gang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum GangOrder {
-    /// The job's threads run (open), or none of them does.
+    /// Lets the job's threads run (open), or stops all of them.
     Gate {
         /// The job.
         job: JobId,
@@ -78,7 +78,7 @@ pub enum GangOrder {
 }
 
 impl GangOrder {
-    /// The unit that it is about.
+    /// The unit that the order concerns.
     pub fn unit(&self) -> UnitId {
         let GangOrder::Gate { unit, .. } = self;
         *unit

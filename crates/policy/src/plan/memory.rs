@@ -1,4 +1,4 @@
-//! Memory in a plan: how it is divided, and what a backend is to do for that.
+//! Memory in a plan: its division, and orders.
 
 use alloc::vec::Vec;
 
@@ -7,44 +7,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// What was decided about memory. Bytes.
+/// Decisions about memory. In bytes unless stated otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemoryPlan {
-    /// When the next facts are wanted at the latest.
+    /// When the next facts are due at the latest.
     pub next: Time,
-    /// What is divided among the units.
+    /// The memory divided among the units.
     pub divided: u64,
-    /// One per unit of the contract; sub-units left out.
+    /// One share per unit of the contract, sub-units excluded.
     pub units: Vec<Share>,
-    /// Units that lend, those that are far from their bound, and those that might soon be beyond what they are entitled
-    /// to, where memory is tight: one of them that meets its bound should be seen at once.
+    /// Units to sample often: those that lend, those far below their bound and, while memory is tight, those that might soon
+    /// exceed their entitlement. One that reaches its bound should be noticed at once.
     pub watch: Vec<UnitId>,
-    /// Units that are beyond what they may use, where memory is short and nothing can be taken from them.
+    /// Units that exceed their allowance while memory is short, and from which nothing can be reclaimed.
     pub beyond: Vec<Beyond>,
-    /// What is lent, by the time within which it is to be back, the shortest first.
+    /// Loans by the time within which they must be back, the shortest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub terms: Vec<MemoryTerm>,
-    /// What each unit lent beyond what it was lent, as far as it is remembered, in bytes times seconds; what is below 0 is the
-    /// other way. By unit; none where nothing was lent.
+    /// Remembered net lending by unit, in bytes times seconds; negative: net borrowing. Empty if nothing was lent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub credits: Vec<i64>,
 }
 
-/// What is lent with the same time to be back in. Bytes.
+/// Loans that must be back within the same time. In bytes unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct MemoryTerm {
     /// The time, in nanoseconds.
     pub within_ns: Time,
-    /// What is lent so, with what no unit is entitled to.
+    /// What is lent on this term, including memory that no unit is entitled to.
     pub lent: u64,
-    /// What could be taken in that time from all borrowers, if each gave the same part of its loan; `None`: any amount.
+    /// What could be reclaimed from all borrowers in that time, if each returned the same fraction of its loan; `None`: any
+    /// amount.
     pub callable: Option<u64>,
 }
 
-/// One unit's memory in a plan. Bytes.
+/// One unit's memory. In bytes unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Share {
-    /// What its own processes are entitled to.
+    /// The entitlement of its own processes.
     pub entitled: u64,
     /// What it lends.
     pub lent: u64,
@@ -52,18 +52,17 @@ pub struct Share {
     pub borrowed: u64,
     /// What it may use: entitled - lent + borrowed.
     pub allowed: u64,
-    /// What of that is taken to be in swap that is memory: what is charged may be so much less.
+    /// The part of it assumed to be in compressed swap (zram): the charge may be that much lower.
     pub packed: u64,
-    /// How much it could be lent for the time that calling it back takes, if no other unit borrowed; `None` where that does
-    /// not matter.
+    /// The largest loan that could be called back from it in time if no other unit borrowed; `None`: no such bound.
     pub callable: Option<u64>,
-    /// Within what time all that it lends is to be back, in nanoseconds; `None`: it lends nothing.
+    /// The time within which all that it lends must be back, in nanoseconds; `None`: it lends nothing.
     #[serde(default)]
     pub within_ns: Option<Time>,
-    /// Why it may not use more, if it is short: where that will not change by itself.
+    /// Why it may not use more although it is short; `None` unless the cause persists.
     #[serde(default)]
     pub no_more: Option<NoMore>,
-    /// Whether its allowance sank because the memory is wanted elsewhere, so that what it uses beyond is called back.
+    /// Whether its allowance sank because the memory is wanted elsewhere, so that its excess is called back.
     pub called_back: bool,
 }
 
@@ -71,69 +70,69 @@ pub struct Share {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoMore {
-    /// More could not be called back from it in time.
+    /// A larger loan could not be called back from it in time.
     InTime,
-    /// No more is idle, beyond the reserve.
+    /// Nothing is idle beyond the reserve.
     NothingIdle,
-    /// It is at a limit of the contract, or a unit around it is.
+    /// It, or an enclosing unit, is at a limit of the contract.
     Limit,
     /// The contract forbids it to borrow.
     MayNotBorrow,
 }
 
-/// What a unit uses that nothing can be done about but by way of swap. Bytes.
+/// Memory in excess of a unit's allowance that only swapping could reclaim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beyond {
     /// The unit.
     pub unit: UnitId,
-    /// How much of that is beyond what it may use.
+    /// Bytes beyond its allowance.
     pub bytes: u64,
 }
 
-/// What a backend is to do about memory.
+/// An order about memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum MemoryOrder {
-    /// What others may not take from the unit, however short of memory they are. In bytes; 0 is nothing.
+    /// Protects the unit's memory from reclaim by others. In bytes; 0: no protection.
     Guarantee {
-        /// The unit, with its sub-units.
+        /// The unit, sub-units included.
         unit: UnitId,
-        /// What is never taken (hard tickets).
+        /// Never reclaimed (hard tickets).
         min: u64,
-        /// What is not taken while any unit has more than that; at least `min`.
+        /// Not reclaimed while any unit exceeds its own `low`; at least `min`.
         low: u64,
-        /// The part of `low` that is its own processes'.
+        /// The part of `low` for its own processes.
         own: u64,
     },
-    /// The unit's own processes use no more memory than this, entitled - lent + borrowed. `None`: no bound.
+    /// The maximum memory use of the unit's own processes: entitled - lent + borrowed. `None`: no bound.
     Allow {
         /// The unit; its sub-units have orders of their own.
         unit: UnitId,
         /// Bytes.
         bytes: Option<u64>,
     },
-    /// So much memory is taken from the unit's own processes now: what it borrowed is called back, or what it lends
-    /// is made free. An act, not a state: nothing stays in force.
+    /// Reclaims memory from the unit's own processes now, to call back what it borrowed or to free what it lends. An action,
+    /// not a state: nothing stays in force.
     Reclaim {
         /// The unit.
         unit: UnitId,
         /// Bytes.
         bytes: u64,
-        /// Of pages of files alone, where the kernel can tell: the unit has enough that only have to be dropped.
+        /// File pages only, where the kernel can distinguish: the unit has enough that need only be dropped.
         #[serde(default)]
         files: bool,
     },
-    /// Of a kernel that is out of memory and kills, the unit's own processes are to be killed before others'.
+    /// Marks the unit's own processes as the first victims of the kernel's out-of-memory killer.
     Expose {
         /// The unit.
         unit: UnitId,
-        /// Or no more than others'.
+        /// Whether they are exposed; `false`: like all others.
         exposed: bool,
     },
 }
 
 impl MemoryOrder {
-    /// The unit that it is about.
+    /// The unit that the order concerns.
     pub fn unit(&self) -> UnitId {
         match *self {
             MemoryOrder::Guarantee { unit, .. }

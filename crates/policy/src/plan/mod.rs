@@ -1,10 +1,9 @@
-//! The plan: what was decided about each resource, and what a backend is to do for it, each step with its reason.
+//! The plan: decisions about each resource, and the orders for a backend, each step with its reason.
 //!
-//! *Decisions* say which unit holds what. A backend may ignore them; the ledger and the plan checker do not. *Orders*
-//! follow from the decisions. A backend carries them out in the plan's order, without any choice of its own.
+//! *Decisions* say which unit holds which resources. The ledger and the plan checker read them; a backend may ignore them.
+//! *Orders* follow from the decisions. A backend carries them out in the plan's order, without choices of its own.
 //!
-//! Orders are differences. What an earlier plan ordered stays in force until another order on the same unit replaces
-//! it.
+//! Orders are differences: an order stays in force until another order on the same unit replaces it.
 
 mod bus;
 mod cpu;
@@ -26,7 +25,7 @@ pub use cpu::{CpuDecision, CpuOrder};
 pub use disk::DiskOrder;
 pub use gangs::{Gang, GangOrder, Quantum, SharedRate};
 pub use memory::{Beyond, MemoryOrder, MemoryPlan, MemoryTerm, NoMore, Share};
-pub use part::{PartOrder, Place};
+pub use part::{ForeignGroup, PartOrder};
 pub use reason::Reason;
 pub use seat::{NodePart, Seat, SeatOrder};
 
@@ -34,39 +33,39 @@ use crate::negotiate::Negotiation;
 use crate::rights::{Change, Refused, Trade};
 use crate::time::Time;
 
-/// One step.
+/// An action with its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step<A> {
-    /// What.
+    /// The decision or order.
     pub action: A,
-    /// Why.
+    /// Its reason.
     pub reason: Reason,
 }
 
-/// What to do now, and when to look again.
+/// The decisions and orders of one step, and when to take the next.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Plan {
-    /// The moment it was made for.
+    /// When it was made.
     pub at: Time,
-    /// When the next snapshot is wanted at the latest.
+    /// When the next snapshot is due at the latest.
     pub next: Time,
-    /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Of all others the backend may hand in facts
-    /// up to 100 ms old. Empty with `next` far off means that nothing can happen that would need a quick answer.
+    /// Units whose facts must be fresh in that snapshot: owners of lent CPUs. Facts of other units may be up to 100 ms old. If
+    /// this is empty and `next` is far off, nothing can happen that needs a quick answer.
     pub watch: Vec<UnitId>,
     /// Which unit holds what.
     pub decisions: Decisions,
-    /// What a backend is to do.
+    /// What the backend must do.
     pub orders: Orders,
 }
 
 /// Which unit holds what, by resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Decisions {
-    /// Changes of rights that were asked for, each made or refused.
+    /// Requested changes of rights, each made or refused.
     pub rights: Vec<RightsChange>,
-    /// What came of offers to exchange tickets.
+    /// Results of offers to exchange tickets.
     pub trade: Vec<Trade>,
-    /// What the negotiator tried, kept and undid.
+    /// Exchanges that the negotiator tried, kept or undid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub negotiated: Vec<Negotiation>,
     /// CPUs.
@@ -74,60 +73,57 @@ pub struct Decisions {
     /// Threads of jobs whose pool changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub seats: Vec<Step<Seat>>,
-    /// Gangs that were chosen, where a quantum begins or CPUs were left; `None`: those that run go on.
+    /// The gangs chosen at the start of a quantum or for CPUs that fell free; `None`: no change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantum: Option<Quantum>,
-    /// The memory bus; `None` where no quantum ended, or nothing is known of it.
+    /// The memory bus; `None` if no quantum ended, or without measurements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus: Option<BusPlan>,
-    /// Memory; `None` where it was not observed, and what is in force stays.
+    /// Memory; `None` if it was not observed: the previous decisions stay in force.
     pub memory: Option<MemoryPlan>,
     /// Disks.
     pub disk: DiskPlan,
-    /// All places of units, where they changed.
+    /// All foreign groups in which units are held; `None`: no change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub places: Option<Vec<Place>>,
+    pub foreign_groups: Option<Vec<ForeignGroup>>,
 }
 
-/// A change of rights that was asked for.
+/// A requested change of rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RightsChange {
-    /// What was asked for.
+    /// The request.
     pub change: Change,
-    /// Why it was not made; `None`: it was.
+    /// Why it was refused; `None`: it was made.
     pub refused: Option<Refused>,
 }
 
-/// What was decided about CPUs.
+/// Decisions about CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CpuPlan {
-    /// What each unit of the contract is entitled to while this plan is in force, in millionths of a CPU, sub-units
-    /// included; one element per unit. What no unit is entitled to is the `shared` unit's: the top level sums to the
-    /// machine's CPUs.
+    /// Each unit's entitlement while this plan is in force, in millionths of a CPU, sub-units included; one element per unit of
+    /// the contract. `shared` has what no unit is entitled to, so that the top level sums to the machine's CPUs.
     pub entitled: Vec<u64>,
-    /// Owners and loans that change, in order.
+    /// Changes of owners and loans, in order.
     pub steps: Vec<Step<CpuDecision>>,
-    /// What each unit lent beyond what it was lent, as far as it is remembered, in nanoseconds of a CPU; what is below 0 is
-    /// the other way. By unit; none where nothing was lent.
+    /// Remembered net lending by unit, in nanoseconds of a CPU; negative: net borrowing. Empty if nothing was lent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub credits: Vec<i64>,
 }
 
-/// What was decided about disks.
+/// Decisions about disks.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DiskPlan {
-    /// The disks that were observed. What was ordered about others has ended with them.
+    /// The observed disks. Orders about other disks are void.
     pub disks: Vec<String>,
-    /// What each unit's own processes are entitled to of what each disk transfers, in millionths; what no unit is
-    /// entitled to is the `shared` unit's. Empty where no disk was observed.
+    /// The entitlement of each unit's own processes to every disk, in millionths of its throughput. `shared` has what no unit
+    /// is entitled to. Empty if no disk was observed.
     pub entitled: Vec<u64>,
-    /// What each unit lent beyond what it was lent, as far as it is remembered, in bytes, of all disks; what is below 0 is the
-    /// other way. By unit; none where nothing was lent.
+    /// Remembered net lending by unit, over all disks, in bytes; negative: net borrowing. Empty if nothing was lent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub credits: Vec<i64>,
 }
 
-/// What a backend is to do, by resource, each list in the order in which it is to be carried out.
+/// Orders for the backend, by resource, each list in the order of execution.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Orders {
     /// CPUs.
@@ -145,25 +141,25 @@ pub struct Orders {
     pub memory: Vec<Step<MemoryOrder>>,
     /// Disks.
     pub disk: Vec<Step<DiskOrder>>,
-    /// What of these holds in each control group of a unit that has several.
+    /// Each group's part of these orders, for units that are held in several control groups. Carried out last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Step<PartOrder>>,
 }
 
 impl Orders {
-    /// Orders for CPUs alone.
+    /// Orders for CPUs only.
     #[must_use]
     pub fn of_cpus(because: Reason, actions: impl IntoIterator<Item = CpuOrder>) -> Orders {
         Orders { cpu: because_of(because, actions), ..Orders::default() }
     }
 
-    /// Orders for memory alone.
+    /// Orders for memory only.
     #[must_use]
     pub fn of_memory(because: Reason, actions: impl IntoIterator<Item = MemoryOrder>) -> Orders {
         Orders { memory: because_of(because, actions), ..Orders::default() }
     }
 
-    /// Orders for disks alone.
+    /// Orders for disks only.
     #[must_use]
     pub fn of_disks(because: Reason, actions: impl IntoIterator<Item = DiskOrder>) -> Orders {
         Orders { disk: because_of(because, actions), ..Orders::default() }
@@ -175,7 +171,7 @@ fn because_of<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<St
 }
 
 impl Plan {
-    /// Decisions that change something, and orders.
+    /// The number of orders, and of decisions that change something.
     pub fn steps(&self) -> usize {
         let Orders { cpu, seats, gangs, bus, memory, disk, parts } = &self.orders;
         let decided = self.decisions.cpu.steps.len() + self.decisions.seats.len();

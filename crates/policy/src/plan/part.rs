@@ -1,4 +1,4 @@
-//! Parts in a plan: what of a unit's orders holds in each control group that has its processes.
+//! Parts in a plan: how a unit's orders are split over the control groups that contain its processes.
 
 use alloc::string::String;
 
@@ -6,94 +6,97 @@ use commonhold_contract::UnitId;
 use commonhold_machine::CpuSet;
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::{PlaceBounds, PlaceId};
+use crate::snapshot::{GroupBounds, GroupId};
 
-/// A control group of another program's that a unit is held in.
+/// A control group of another program in which a unit is held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// Which.
-    pub place: PlaceId,
+pub struct ForeignGroup {
+    /// Its number.
+    pub id: GroupId,
     /// The unit.
     pub unit: UnitId,
-    /// The control group, as /proc shows its path.
-    pub group: String,
-    /// What its manager has set there: the unit's orders are within it.
-    #[serde(default, skip_serializing_if = "PlaceBounds::is_none")]
-    pub most: PlaceBounds,
+    /// Its path, as in /proc/PID/cgroup.
+    pub path: String,
+    /// What its manager has set there; the unit's orders stay within it.
+    #[serde(default, skip_serializing_if = "GroupBounds::is_none")]
+    pub most: GroupBounds,
 }
 
-/// What a backend is to do at one of a unit's holders: a place, or the unit's own control group (`at` is `None`). It comes after
-/// the unit's orders, which are for the unit's own control group.
+/// An order about one of a unit's holders: a foreign group, or the unit's own control group (`at` is `None`). It follows, and
+/// replaces, what the unit's orders set in its own group.
+///
+/// It is not the unit's order with a group added: that one states the unit's total, which the ledger and the plan checker read,
+/// and this one a part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum PartOrder {
-    /// It runs on these CPUs. `None`: wherever its manager allows.
+    /// The group runs on these CPUs. `None`: on all that its manager allows.
     Confine {
         /// The unit.
         unit: UnitId,
-        /// The place.
-        at: PlaceId,
+        /// The group.
+        at: GroupId,
         /// Never an empty set.
         cpus: Option<CpuSet>,
     },
-    /// Its weight, 1 to 10,000, in one measure for all places.
+    /// The group's weight, 1 to 10,000, on one scale for all foreign groups.
     Weigh {
         /// The unit.
         unit: UnitId,
-        /// The place.
-        at: PlaceId,
-        /// cgroup v2's measure.
+        /// The group.
+        at: GroupId,
+        /// In the unit of cgroup v2's `cpu.weight`.
         weight: u32,
     },
-    /// It uses no more CPU than this. `None`: no cap.
+    /// The holder's maximum CPU use. `None`: no cap.
     Cap {
         /// The unit.
         unit: UnitId,
-        /// Where.
-        at: Option<PlaceId>,
+        /// The holder.
+        at: Option<GroupId>,
         /// Millionths of a CPU.
         micro_cpus: Option<u64>,
     },
-    /// What others may not take of its memory, in bytes; of the unit's own group with what is in it.
+    /// Protects the holder's memory from reclaim by others, in bytes. The unit's own group includes what is in it.
     Guarantee {
         /// The unit.
         unit: UnitId,
-        /// Where.
-        at: Option<PlaceId>,
-        /// What is never taken.
+        /// The holder.
+        at: Option<GroupId>,
+        /// Never reclaimed.
         min: u64,
-        /// What is not taken while any unit has more than that; at least `min`.
+        /// Not reclaimed while any unit exceeds its own `low`; at least `min`.
         low: u64,
-        /// The part of `low` that is the unit's own processes'.
+        /// The part of `low` for the unit's own processes.
         own: u64,
     },
-    /// It uses no more memory than this. `None`: no bound.
+    /// The holder's maximum memory use. `None`: no bound.
     Allow {
         /// The unit.
         unit: UnitId,
-        /// Where.
-        at: Option<PlaceId>,
+        /// The holder.
+        at: Option<GroupId>,
         /// Bytes.
         bytes: Option<u64>,
     },
-    /// So much memory is taken from it now. An act, not a state.
+    /// Reclaims memory from the holder now. An action, not a state.
     Reclaim {
         /// The unit.
         unit: UnitId,
-        /// Where.
-        at: Option<PlaceId>,
+        /// The holder.
+        at: Option<GroupId>,
         /// Bytes.
         bytes: u64,
-        /// Of pages of files alone, where the kernel can tell.
+        /// File pages only, where the kernel can distinguish.
         #[serde(default)]
         files: bool,
     },
-    /// It transfers no more than this to and from a disk. `None`: no bound that way.
+    /// The holder's maximum transfer rate. `None`: unlimited in that direction.
     Transfer {
         /// The unit.
         unit: UnitId,
-        /// Where.
-        at: Option<PlaceId>,
+        /// The holder.
+        at: Option<GroupId>,
         /// The disk's name.
         disk: String,
         /// Reading, in bytes per second.
@@ -104,7 +107,7 @@ pub enum PartOrder {
 }
 
 impl PartOrder {
-    /// The unit that it is about.
+    /// The unit that the order concerns.
     pub fn unit(&self) -> UnitId {
         match *self {
             PartOrder::Confine { unit, .. }
@@ -117,8 +120,8 @@ impl PartOrder {
         }
     }
 
-    /// The place; `None`: the unit's own control group.
-    pub fn at(&self) -> Option<PlaceId> {
+    /// The foreign group; `None`: the unit's own control group.
+    pub fn at(&self) -> Option<GroupId> {
         match *self {
             PartOrder::Confine { at, .. } | PartOrder::Weigh { at, .. } => Some(at),
             PartOrder::Cap { at, .. }

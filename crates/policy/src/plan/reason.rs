@@ -1,140 +1,144 @@
-//! Why a step is taken: data, which the reports put into words.
+//! Why a step is taken: data that the reports turn into sentences.
 
 use commonhold_contract::{GangsShare, Placement, Scheme, UnitId};
 use serde::{Deserialize, Serialize};
 
 use crate::time::Time;
 
-/// Why.
+/// The reason for a decision or an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Reason {
     /// The scheme asks for no isolation.
-    Scheme(Scheme),
-    /// The unit's entitlement, in millionths of a CPU, covers whole CPUs.
+    Scheme {
+        /// The scheme.
+        scheme: Scheme,
+    },
+    /// The unit's entitlement covers whole CPUs.
     Entitled {
         /// Millionths of a CPU.
         micro_cpus: u64,
     },
-    /// It is the unit's turn on a CPU that several units hold in part.
+    /// The unit's turn on a CPU that several units hold in part.
     Turn {
-        /// The part it holds of such CPUs, in millionths.
+        /// Its fraction of such CPUs, in millionths.
         part: u64,
     },
-    /// Its turn on a shared CPU is over, and it holds no other.
+    /// Its turn on a shared CPU ended, and it holds no other.
     TurnOver,
     /// The contract forms the machine's pools in another way.
     PoolsChanged,
-    /// The unit came or went, or its tickets changed.
+    /// A unit came or went, or its tickets changed.
     EntitlementChanged {
         /// Before, in millionths of a CPU.
         from: u64,
         /// Now, in millionths of a CPU.
         to: u64,
     },
-    /// The owner had nothing to run on it for this long, and the borrower had.
+    /// The owner left the CPU idle for this long, while the borrower had work.
     OwnerIdle {
         /// Nanoseconds.
         idle_ns: u64,
     },
-    /// The owner had nothing to run on it for this long. The borrower had, and lent more before than it was lent.
+    /// The owner left the CPU idle for this long, while the borrower had work and had lent more than it borrowed before.
     OwnerIdleToGiver {
         /// Nanoseconds.
         idle_ns: u64,
-        /// By so much more, in nanoseconds of a CPU.
+        /// Its net lending, in nanoseconds of a CPU.
         credit_ns: u64,
     },
-    /// What it lent and was lent before is remembered for a time.
+    /// Past lending and borrowing is remembered for a time.
     Remembered,
-    /// The owner wants more CPUs than are left to it.
+    /// The owner wants more CPUs than it kept.
     OwnerWants {
         /// Threads that want a CPU.
         runnable: u32,
-        /// CPUs of its own that were not lent.
+        /// Its CPUs that were not lent.
         kept: u32,
     },
-    /// The borrower has no use for it any more.
+    /// The borrower no longer needs it.
     BorrowerIdle,
     /// A unit with a larger claim waits.
     LargerClaim {
         /// The unit.
         of: UnitId,
     },
-    /// No pool that the thread's unit may use has a free CPU.
+    /// No pool that the thread's unit may use has a free seat.
     NoSeatFree,
-    /// The thread has ended, or is in no job any more.
+    /// The thread ended, or left its job.
     ThreadGone,
     /// The thread has not wanted a CPU for long.
     Rests,
-    /// It is its job's first: the contract's placement chose the pool.
+    /// The first thread of its job: the contract's placement chose the pool.
     FirstOfItsJob {
-        /// How.
+        /// The placement.
         placement: Placement,
-        /// CPUs of the pool that were free.
+        /// Free CPUs of the pool.
         free: u32,
     },
     /// Other threads of its job are in that pool.
     BesideItsJob {
-        /// So many.
+        /// Their number.
         threads: u32,
     },
-    /// The pools in which its job is are full: the contract's placement chose another.
+    /// Its job's pools are full: the contract's placement chose another.
     PoolsOfItsJobFull {
-        /// How.
+        /// The placement.
         placement: Placement,
-        /// CPUs of the pool that were free.
+        /// Free CPUs of the pool.
         free: u32,
     },
-    /// It was moved to where more of its job is, or made room for one that was.
+    /// It was moved to where more of its job is, or made room for a thread that was.
     Together {
-        /// The pool that it was in.
+        /// The previous pool.
         from: u32,
-        /// Threads of its job in the pool where it is now.
+        /// Threads of its job in the new pool.
         threads: u32,
     },
-    /// Pages of the job lie in other nodes than its threads.
+    /// Pages of the job are in other nodes than its threads.
     PagesApart {
-        /// So much.
+        /// Misplaced bytes.
         bytes: u64,
     },
-    /// The gang waited longest of its unit's.
+    /// The gang waited longest of its unit's gangs.
     HeadOfList {
-        /// For so many quanta.
+        /// Quanta that it waited.
         waited: u32,
     },
-    /// What each of its threads has of what gangs share is nearest to what was left of that for each CPU that was left.
+    /// Its use of the shared resource per thread is nearest to what was left per CPU.
     Fittest {
-        /// What gangs share.
+        /// The shared resource.
         of: GangsShare,
-        /// What was left for each CPU, as [`super::SharedRate`] has it; below 0 where too much was given already.
+        /// What was left per CPU, in the unit of [`super::SharedRate`]; negative: over-committed.
         left: i64,
     },
-    /// Beside those that were chosen before, it and those that wait get on most.
+    /// Together with the gangs chosen before, it leads to the most progress of these and the waiting ones.
     GetsOnBeside {
-        /// What of a CPU the chosen ones and those that come next get on by, each as if it ran alone, in permille.
+        /// The expected progress of the chosen gangs and the next ones, in permille of running alone.
         permille: u32,
     },
     /// CPUs were left, and no other gang fits.
     CpusLeft,
     /// Others were chosen for this quantum.
     NotThisQuantum,
-    /// Jobs are gangs no more, or this one is no job any more.
+    /// Jobs are no longer gangs, or this one is no longer a job.
     NoGang,
-    /// The unit transferred more over the memory bus than it holds, and another gets less than that for it.
+    /// The unit transferred more over the memory bus than its entitlement, and another unit got less for that.
     YieldsTheBus {
-        /// The other.
+        /// The other unit.
         to: UnitId,
     },
-    /// The unit transferred more over the memory bus than the contract lets it.
+    /// The unit transferred more over the memory bus than the contract permits.
     MostOfTheBus {
-        /// That, in bytes per second.
+        /// The permitted rate, in bytes per second.
+        #[serde(rename = "bytes_per_s")]
         most: u64,
     },
-    /// Nobody is owed anything of the memory bus.
+    /// No unit is owed anything of the memory bus.
     BusIsLeft,
-    /// The parts of a unit follow what is used where its processes are.
+    /// A unit's parts follow the use in its groups.
     FollowsUse,
-    /// The CPUs it owns and borrows changed.
+    /// The CPUs that it owns and borrows changed.
     HoldsChanged,
     /// Time-shared in proportion to its entitlement.
     Proportion {
@@ -148,33 +152,34 @@ pub enum Reason {
     },
     /// The contract forbids it to borrow.
     MayNotBorrow,
-    /// The contract says how much may be lent or borrowed at most.
+    /// The contract limits how much may be lent or borrowed.
     LoanLimit,
     /// It has no processes any more.
     NobodyThere,
     /// It owns or borrows a CPU again.
     HoldsAgain,
-    /// The CPU is not there any more.
+    /// The CPU is gone.
     CpuGone,
-    /// Its part of a disk, in millionths of what is transferred.
+    /// Its share of a disk.
     DiskPart {
-        /// Millionths.
+        /// Millionths of the transfers.
         part: u64,
     },
-    /// It was ahead of its part of a disk, and another waited for it.
+    /// It was ahead of its share of a disk, and another unit waited for it.
     DiskWanted {
-        /// Its part, in millionths.
+        /// Its share, in millionths.
         part: u64,
         /// The unit that waited.
         by: UnitId,
-        /// The last look at which that unit did not wait, or had its part: the call-back's latency counts from here.
+        /// The last sample in which that unit did not wait, or had its share: the call-back's latency counts from here.
+        #[serde(rename = "since_ns")]
         since: Time,
     },
-    /// What it got of a disk was not its part, so that its weight is changed.
+    /// Its weight is corrected, since its measured part of the transfers was not its share.
     DiskCorrected {
-        /// Its part, in millionths.
+        /// Its share, in millionths.
         part: u64,
-        /// The correction so far, in millionths of that.
+        /// The accumulated correction, in millionths of the share.
         by: u64,
     },
     /// The contract limits it on every disk.
@@ -186,12 +191,12 @@ pub enum Reason {
     DiskFree,
     /// It transferred more than its rate had earned.
     DiskDebt {
-        /// By so many bytes.
+        /// The debt, in bytes.
         bytes: u64,
     },
-    /// Its rates have earned what it transferred, or it has none any more, or no processes.
+    /// Its debt is paid, or it has no rate or no processes any more.
     DiskDebtPaid,
-    /// The unit's tickets are worth so much memory.
+    /// The unit's entitlement to memory.
     EntitledTo {
         /// Bytes.
         bytes: u64,
@@ -200,10 +205,10 @@ pub enum Reason {
     Lends {
         /// Bytes.
         bytes: u64,
-        /// All of it is to be back within this time, in nanoseconds, by how long it was idle.
+        /// All of it must be back within this time, in nanoseconds, which depends on how long it was idle.
         within_ns: Time,
     },
-    /// It is short of memory that it lent, and has it back.
+    /// It is short of memory that it lent, and gets it back.
     CallsBack {
         /// Bytes.
         bytes: u64,
@@ -218,12 +223,12 @@ pub enum Reason {
         /// Bytes.
         bytes: u64,
     },
-    /// It is short of memory, and borrows before others, since it lent more before than it was lent.
+    /// It is short of memory, and borrows before others, since it lent more than it borrowed before.
     BorrowsFirst {
         /// Bytes.
         bytes: u64,
     },
-    /// It gives memory back that it borrowed.
+    /// It returns memory that it borrowed.
     GivesBack {
         /// Bytes.
         bytes: u64,
@@ -232,18 +237,18 @@ pub enum Reason {
     AtLimit,
     /// It is short of memory, and no unit has any to lend.
     NothingIdle,
-    /// It uses more memory than it is allowed by now.
+    /// Its allowance sank below what it uses.
     Owes {
-        /// What it is allowed, in bytes.
+        /// Its allowance, in bytes.
         allowed: u64,
     },
-    /// How fast memory comes back from it is measured, before more is lent to it.
+    /// A trial measures how fast memory can be reclaimed from it, before more is lent to it.
     OnTrial,
-    /// Memory is short, and the unit uses more than it is entitled to, which only its processes' end would free.
+    /// Memory is short, and the unit exceeds its entitlement by memory that only killing processes would free.
     Beyond {
-        /// How much, in bytes.
+        /// The excess, in bytes.
         bytes: u64,
     },
-    /// Memory is short no more, or the unit is within what it is entitled to.
+    /// Memory is no longer short, or the unit is within its entitlement.
     Enough,
 }

@@ -1,4 +1,4 @@
-//! Jobs in a plan: which pool each of their threads is in, and what a backend is to do for that.
+//! Jobs in a plan: the pools of their threads, and orders about threads and pages.
 
 use alloc::vec::Vec;
 
@@ -17,16 +17,16 @@ pub struct Seat {
     pub job: JobId,
     /// The job's unit.
     pub unit: UnitId,
-    /// The pool, by its place among the machine's; `None`: none of them has room.
+    /// The index of the pool in the machine's list; `None`: no pool has a free seat.
     pub pool: Option<u32>,
 }
 
-/// What a backend is to do about where jobs run, and where their pages are.
+/// An order about where a job's threads run, or where its pages are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", rename_all_fields = "snake_case")]
 pub enum SeatOrder {
-    /// The thread runs on these CPUs, which its unit may use. Where a scheduler decides at every switch, it looks for a CPU
-    /// there first. `None`: wherever its unit may; where each thread has a CPU of its own, it has none and does not begin.
+    /// The thread runs on these CPUs, which its unit may use. A scheduler that decides at every switch only prefers them.
+    /// `None`: anywhere in its unit; where each thread has a dedicated CPU, it has none and does not start.
     Seat {
         /// The thread.
         thread: ThreadId,
@@ -37,32 +37,31 @@ pub enum SeatOrder {
         /// The CPUs; never an empty set.
         cpus: Option<CpuSet>,
     },
-    /// The job's pages come to these nodes, in proportion to their parts: those of a node that has more than its part, or is
-    /// none of them, to those that have less, the first one first. A job of one pool keeps what lies in any of its nodes. An
-    /// act, not a state.
+    /// Moves the job's pages to these nodes, in proportion to their weights: from unlisted nodes and nodes above their share to
+    /// nodes below it, in the listed order. If `divided` is not set, pages in any of the nodes stay. An action, not a state.
     Bring {
         /// The job.
         job: JobId,
         /// Its unit.
         unit: UnitId,
-        /// Never empty. The first are those of the parent's pool.
+        /// Never empty. The nodes of the parent's pool come first.
         nodes: Vec<NodePart>,
-        /// Whether the job is in several pools, and each node is to have its part; else any of the nodes will do.
+        /// Whether the job is in several pools, so that each node must get its share; otherwise any of the nodes will do.
         divided: bool,
     },
 }
 
-/// A node's part of a job's pages.
+/// A node's share of a job's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodePart {
-    /// Its number.
+    /// The node's number.
     pub node: u32,
-    /// Its part; what all of them sum to is the whole. Never 0.
+    /// Its weight, relative to the sum of all weights. Never 0.
     pub part: u64,
 }
 
 impl NodePart {
-    /// So many pages by their parts: each node's, to the page.
+    /// Divides a number of pages by weight, exactly.
     pub fn due(parts: &[NodePart], pages: u64) -> Vec<(u32, u64)> {
         let weights: Vec<u64> = parts.iter().map(|part| part.part).collect();
         parts.iter().map(|part| part.node).zip(crate::share::split(pages, &weights)).collect()
@@ -70,7 +69,7 @@ impl NodePart {
 }
 
 impl SeatOrder {
-    /// The unit that it is about.
+    /// The unit that the order concerns.
     pub fn unit(&self) -> UnitId {
         match self {
             SeatOrder::Seat { unit, .. } | SeatOrder::Bring { unit, .. } => *unit,

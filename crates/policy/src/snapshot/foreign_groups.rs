@@ -1,4 +1,4 @@
-//! Places as a backend sees them: control groups of other programs that units are held in.
+//! Foreign groups: control groups of other programs in which units are held, as a backend sees them.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -9,50 +9,50 @@ use serde::{Deserialize, Serialize};
 
 use super::DiskUse;
 
-/// A place's number. The backend gives it, and gives it to no other place while this one is there.
+/// The number of a foreign group. The backend assigns it, and does not reuse it while the group is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct PlaceId(pub u32);
+pub struct GroupId(pub u32);
 
 /// A control group that another program manages, and in which a unit is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlaceFacts {
-    /// Which.
-    pub place: PlaceId,
-    /// The control group, as /proc shows its path.
-    pub group: String,
-    /// The unit that its processes are in, or in units within that.
+pub struct GroupFacts {
+    /// Its number.
+    pub id: GroupId,
+    /// Its path, as in /proc/PID/cgroup.
+    pub path: String,
+    /// The unit of all its processes, sub-units included.
     pub unit: UnitId,
-    /// CPU time used in it since it is a place, in nanoseconds. Never goes back.
+    /// CPU time used in it since it is held, in nanoseconds. Monotonic.
     pub used_ns: u64,
-    /// What it is charged of memory, in bytes.
+    /// Memory charged to it, in bytes.
     pub memory: u64,
-    /// By disk, what was done to it from here since it is a place. Never goes back.
+    /// Transfers from it since it is held, by disk. Monotonic.
     pub disks: Vec<(String, DiskUse)>,
     /// What its manager has set there.
-    pub most: PlaceBounds,
+    pub most: GroupBounds,
 }
 
-/// What the manager of a control group, or an administrator by way of it, has set there.
+/// The settings of a control group's manager, or of an administrator by way of the manager.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct PlaceBounds {
-    /// Bytes of memory that it may use; `None`: no bound.
+pub struct GroupBounds {
+    /// Memory limit in bytes; `None`: unlimited.
     pub memory: Option<u64>,
-    /// The CPUs that it may run on; `None`: all.
+    /// Allowed CPUs; `None`: all.
     pub cpus: Option<CpuSet>,
     /// Whether a weight is set.
     pub weight: bool,
-    /// Whether a cap on CPU time is set.
+    /// Whether CPU time is capped.
     pub cap: bool,
-    /// Whether memory is kept for it.
+    /// Whether memory is protected.
     pub kept: bool,
-    /// Whether rates of disks are set.
+    /// Whether disk rates are limited.
     pub rates: bool,
 }
 
-impl PlaceBounds {
+impl GroupBounds {
     /// Whether nothing is set.
     pub fn is_none(&self) -> bool {
-        *self == PlaceBounds::default()
+        *self == GroupBounds::default()
     }
 }

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use commonhold_contract::UnitId;
 
 pub use disk::{DeviceUse, DiskFacts, DiskMeans, DiskUse};
-pub use foreign_groups::{PlaceBounds, PlaceFacts, PlaceId};
+pub use foreign_groups::{GroupBounds, GroupFacts, GroupId};
 pub use jobs::{BusUse, JobFacts, JobId, Seats, SharedUse, ThreadFacts, ThreadId};
 pub use memory::{Frames, MemoryFacts, MemoryMeans, UnitMemory};
 
@@ -40,7 +40,7 @@ pub struct Means {
     /// A job's pages can be migrated between nodes.
     pub brings: bool,
     /// Units' limits can be applied in the control groups of other programs, where their processes are.
-    pub places: bool,
+    pub foreign_groups: bool,
     /// Orders for disks.
     pub disk: DiskMeans,
     /// Orders for memory.
@@ -59,7 +59,7 @@ impl Means {
         gangs: false,
         throttle: None,
         brings: false,
-        places: false,
+        foreign_groups: false,
         disk: DiskMeans::NONE,
         memory: MemoryMeans::NONE,
     };
@@ -126,8 +126,8 @@ pub struct Snapshot {
     pub disks: Vec<DiskFacts>,
     /// Jobs, if their threads can be placed; by ascending number.
     pub jobs: Vec<JobFacts>,
-    /// Places of units, by ascending number.
-    pub places: Vec<PlaceFacts>,
+    /// The foreign groups in which units are held, by ascending number.
+    pub foreign_groups: Vec<GroupFacts>,
     /// Memory; `None` if it was not sampled this time, or is not controlled.
     pub memory: Option<MemoryFacts>,
     /// CPU time of a turn of the loop, in nanoseconds; 0 in a simulation.

@@ -1,4 +1,4 @@
-// Numbers of a handful of units.
+// Numbers of the first few units.
 #![allow(clippy::cast_possible_truncation)]
 
 use alloc::collections::BTreeMap;
@@ -24,14 +24,14 @@ const CGROUP: Means =
 const SWITCHES: Means =
     Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, ..Means::NONE };
 
-/// A machine whose units do what a test says, driven through the policy and the plan checker.
+/// A machine whose units behave as a test says, driven through the policy and the plan checker.
 struct World {
     contract: Contract,
     machine: Machine,
     means: Means,
     now: Time,
     look_ns: u64,
-    state: State,
+    state: PolicyState,
     books: Books,
     facts: Vec<UnitFacts>,
     disks: Vec<DiskFacts>,
@@ -57,7 +57,7 @@ impl World {
             means,
             now: 0,
             look_ns: 0,
-            state: State::default(),
+            state: PolicyState::default(),
             books: Books::default(),
             disks: Vec::new(),
             changes: Vec::new(),
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// The n-th unit of the contract has that many threads to run; it keeps existing at 0.
+    /// Sets the number of runnable threads of the n-th unit; at 0, it still has processes.
     fn run(&mut self, n: usize, runnable: u32) {
         let facts = &mut self.facts[n + 2];
         (facts.processes, facts.runnable) = (1, runnable);
@@ -106,7 +106,7 @@ impl World {
         &self.plan
     }
 
-    /// Steps of `ms` each.
+    /// Several steps of `ms` each.
     fn steps(&mut self, times: core::ops::Range<u32>, ms: u64) {
         for _ in times {
             self.after(ms);
@@ -121,7 +121,7 @@ impl World {
         self.cpus(n).to_string()
     }
 
-    fn said(&self) -> Vec<String> {
+    fn printed(&self) -> Vec<String> {
         let decided = self.plan.decisions.cpu.steps.iter().map(|step| words(&step.action, step.reason));
         let ordered = self.plan.orders.cpu.iter().map(|step| words(&step.action, step.reason));
         decided.chain(ordered).collect()
@@ -143,7 +143,7 @@ fn two_units_on_two_cpus_from_start_to_call_back() {
     w.after(10);
     assert_eq!((w.holds(0), w.holds(1)), ("1".to_owned(), "0".to_owned()));
     assert_eq!(
-        w.said(),
+        w.printed(),
         [
             "Disown { cpu: 1, unit: (3) }: EntitlementChanged { from: 2000000, to: 1000000 }",
             "Own { cpu: 1, unit: (2) }: Entitled { micro_cpus: 1000000 }",
@@ -151,13 +151,16 @@ fn two_units_on_two_cpus_from_start_to_call_back() {
             "Confine { unit: (3), cpus: Some({0}) }: HoldsChanged",
         ]
     );
-    // The light unit sleeps: nothing is lent within the settling time, then its CPU is.
+    // The light unit sleeps: within the settling time nothing is lent, then its CPU is.
     w.run(0, 0);
     w.after(20);
     assert_eq!(w.holds(1), "0");
     w.after(40);
     assert_eq!((w.holds(0), w.holds(1)), ("1".to_owned(), "0-1".to_owned()));
-    assert_eq!(w.said()[0], "Lend { cpu: 1, lender: (2), borrower: (3) }: OwnerIdle { idle_ns: 60000000 }");
+    assert_eq!(
+        w.printed()[0],
+        "Lend { cpu: 1, lender: (2), borrower: (3) }: OwnerIdle { idle_ns: 60000000 }"
+    );
     assert_eq!(w.plan.watch, [UnitId(2)]);
     assert_eq!(w.plan.next, w.now + 8 * MS);
     // It wakes: the CPU is called back in the same step.
@@ -167,7 +170,7 @@ fn two_units_on_two_cpus_from_start_to_call_back() {
     assert_eq!(w.holds(1), "0");
     let since = w.now - 8 * MS;
     let action = CpuDecision::CallBack { cpu: 1, lender: UnitId(2), borrower: UnitId(3), since };
-    assert!(w.plan.decisions.cpu.steps.iter().any(|step| step.action == action), "{:?}", w.said());
+    assert!(w.plan.decisions.cpu.steps.iter().any(|step| step.action == action), "{:?}", w.printed());
 }
 
 #[test]
@@ -178,23 +181,23 @@ fn quota_never_lends_and_smp_never_orders() {
     w.run(1, 4);
     w.steps(0..20, 50);
     assert_eq!(w.holds(1), "1");
-    // Fixed means fixed: even with nobody there, the light unit's half stays its own.
+    // Under `quota`, the light unit's half stays its own even without processes.
     w.leave(0);
     w.after(50);
     assert_eq!(w.holds(1), "1");
     w.contract.machine.scheme = Scheme::Smp;
     w.after(50);
     assert!(
-        w.said().contains(&"Confine { unit: (3), cpus: None }: Scheme(Smp)".to_owned()),
+        w.printed().contains(&"Confine { unit: (3), cpus: None }: Scheme { scheme: Smp }".to_owned()),
         "{:?}",
-        w.said()
+        w.printed()
     );
     w.after(50);
-    assert_eq!(w.said(), [""; 0]);
+    assert_eq!(w.printed(), [""; 0]);
 }
 
-/// 1:2:3:2 on 8 CPUs; when the unit of three sleeps, its CPUs go to the others, the one holding least for its entitlement
-/// first: 1 of 1, 2 of 2 and 2 of 2 tie, so one each.
+/// 1:2:3:2 on 8 CPUs; when the unit of three sleeps, its CPUs go to those that hold the least relative to their entitlement: 1
+/// of 1, 2 of 2 and 2 of 2 tie, so each gets one.
 #[test]
 fn an_idle_units_cpus_are_lent_by_claim() {
     let mut w = World::new("nodes:4 cpus:2 memory:1GiB", CGROUP, &[100, 200, 300, 200]);
@@ -208,7 +211,7 @@ fn an_idle_units_cpus_are_lent_by_claim() {
     assert_eq!(count(&w), [2, 3, 3, 3]);
 }
 
-/// Three units on one CPU without weights: turns, and shut gates for those whose turn it is not.
+/// Three units on one CPU without weights: turns, and closed gates between a unit's turns.
 #[test]
 fn more_units_than_cpus_take_turns() {
     let mut w = World::new("cpus:1 memory:1GiB", USER, &[100, 100, 200]);
@@ -221,39 +224,39 @@ fn more_units_than_cpus_take_turns() {
         }
     }
     assert_eq!(had, [100, 100, 200]);
-    // One of them sleeps: a tenth of a second later its turns are worth something to the others.
+    // One of them sleeps: a tenth of a second later, the others profit from its turns.
     w.run(2, 0);
     w.steps(0..3, 100);
     assert!(w.state.cpu.loans.len() == 1 || !w.state.cpu.owners.values().any(|owner| *owner == UnitId(4)));
 }
 
-/// Nobody knows when a stopped process wants to run again: who sleeps is not stopped, whoever's turn it is.
+/// A stopped process never shows new demand, so a sleeping unit is not stopped outside its turn.
 #[test]
-fn who_sleeps_is_not_stopped() {
+fn a_sleeping_unit_is_not_stopped() {
     let mut w = World::new("cpus:1 memory:1GiB", USER, &[100, 100]);
     w.run(0, 1);
     w.run(1, 0);
     w.steps(0..10, 100);
     assert!(w.state.cpu.orders.values().all(|orders| orders.open), "{:?}", w.state.cpu.orders);
-    // Nor is anybody when all sleep: who came first is not known to sleep at once, and is stopped for that long.
+    // The same when all sleep, except that a new unit counts as awake, and is stopped, until demand settles.
     w.run(0, 0);
     w.steps(0..10, 100);
     assert!(w.state.cpu.orders.values().all(|orders| orders.open), "{:?}", w.state.cpu.orders);
-    // Both want: one of them is stopped until its turn.
+    // Both want the CPU: one of them is stopped until its turn.
     w.run(0, 1);
     w.run(1, 1);
     w.after(100);
     assert_eq!(w.state.cpu.orders.values().filter(|orders| !orders.open).count(), 1);
 }
 
-/// More units than CPUs with weights underneath: no CPU sets, weights as 10,000ths.
+/// More units than CPUs, with weights: no CPU sets, weights as 10,000ths.
 #[test]
 fn proportional_mode_weighs() {
     let mut w = World::new("cpus:2 memory:1GiB", CGROUP, &[100, 200, 100]);
     (0..3).for_each(|n| w.run(n, 2));
     w.after(1);
     assert_eq!(
-        w.said(),
+        w.printed(),
         [
             "Weigh { unit: (2), weight: 2500 }: Proportion { micro_cpus: 500000 }",
             "Weigh { unit: (3), weight: 5000 }: Proportion { micro_cpus: 1000000 }",
@@ -263,13 +266,13 @@ fn proportional_mode_weighs() {
     w.contract.machine.scheme = Scheme::Quota;
     w.after(100);
     assert!(
-        w.said().contains(&"Cap { unit: (3), micro_cpus: Some(1000000) }: MayNotBorrow".to_owned()),
+        w.printed().contains(&"Cap { unit: (3), micro_cpus: Some(1000000) }: MayNotBorrow".to_owned()),
         "{:?}",
-        w.said()
+        w.printed()
     );
 }
 
-/// physics has two sub-units and lends to its own first; the other unit gets what is left.
+/// physics has two sub-units and lends to its own first; the other unit gets the rest.
 #[test]
 fn an_idle_share_stays_in_the_family() {
     let mut contract = Contract::default();
@@ -288,7 +291,7 @@ fn an_idle_share_stays_in_the_family() {
     assert_eq!(lent, [UnitId(4)]);
 }
 
-/// Who may not lend does not, who may not borrow does not, and a limit is a limit.
+/// Permissions to lend and borrow, and limits, are respected.
 #[test]
 fn switches_and_limits() {
     let mut w = World::new("cpus:4 memory:1GiB", USER, &[100, 100]);
@@ -307,8 +310,8 @@ fn switches_and_limits() {
     assert_eq!(w.holds(1).parse::<CpuSet>().unwrap().len(), 3);
 }
 
-/// Of 8 CPUs, u0 and u1 own 4 each. u0 has nothing to do and lends 2 at most; u1 may borrow 3 at most, then 1. What lies
-/// between two whole CPUs is rounded down, and what is lent beyond an amount that sank comes back at the next step.
+/// Of 8 CPUs, u0 and u1 own 4 each. u0 is idle and lends at most 2; u1 may borrow at most 3, then 1. Fractional amounts are
+/// rounded down, and loans beyond a lowered amount end at the next step.
 #[test]
 fn no_more_is_lent_and_borrowed_than_the_amounts() {
     let cpus = |millionths| Permission::AtMost(Amount::Absolute(millionths));
@@ -321,7 +324,7 @@ fn no_more_is_lent_and_borrowed_than_the_amounts() {
         let at_once = w.state.cpu.loans.len();
         w.steps(0..3, 100);
         assert_eq!(w.cpus(1).len(), 4 + w.state.cpu.loans.len());
-        (at_once, w.state.cpu.loans.len(), w.said())
+        (at_once, w.state.cpu.loans.len(), w.printed())
     };
     let loans = |(at_once, after, _): (usize, usize, Vec<String>)| (at_once, after);
     assert_eq!(loans(lent(Permission::Yes, Permission::Yes)).1, 4);
@@ -343,14 +346,16 @@ fn a_loan_beyond_an_amount_ends_with_a_reason() {
     w.steps(0..3, 100);
     w.contract.units[2].lend.cpu = Permission::No;
     w.after(1);
-    let said = w.said();
+    let printed = w.printed();
     assert!(
-        said.iter().any(|said| said.ends_with("Return { cpu: 0, lender: (2), borrower: (3) }: LoanLimit")),
-        "{said:?}"
+        printed
+            .iter()
+            .any(|printed| printed.ends_with("Return { cpu: 0, lender: (2), borrower: (3) }: LoanLimit")),
+        "{printed:?}"
     );
 }
 
-/// The checker counts what its own books say, whatever the policy thinks: three CPUs that are on loan are not two.
+/// The checker counts on books of its own: it rejects three CPUs on loan where two are permitted.
 #[test]
 fn the_checker_counts_loans_by_itself() {
     let mut w = World::new("cpus:6 memory:1GiB", USER, &[100, 100]);
@@ -372,9 +377,9 @@ fn the_checker_counts_loans_by_itself() {
     assert_eq!(wrong(half, half), one("u0 lends 3 cpus of 1500000 millionths at most"));
 }
 
-/// One unit that the contract never had, and one that it has no more: the checker names both, whatever they are given.
+/// A unit that the contract never had, and a removed one: the checker names both in every kind of step.
 #[test]
-fn the_checker_knows_who_is_there() {
+fn the_checker_knows_which_units_exist() {
     let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
     let (gone, never) = (UnitId(3), UnitId(9));
     w.contract.vacant.insert(gone);
@@ -414,7 +419,7 @@ fn the_checker_knows_who_is_there() {
     }
 }
 
-/// Where weights share CPUs, a cap leaves room for what may be borrowed, under a limit.
+/// Where weights share CPUs, a cap leaves room for what may be borrowed, up to the limit.
 #[test]
 fn a_cap_leaves_room_for_what_may_be_borrowed() {
     let mut contract = Contract::default();
@@ -442,10 +447,10 @@ fn a_cap_leaves_room_for_what_may_be_borrowed() {
     assert_eq!(cap(at_most(Amount::Absolute(5 * MILLIONTH)), None), None);
 }
 
-/// A scheduler that lends at every switch holds no amount. Weights hold none of what is lent, and caps what is borrowed.
-/// Less than a whole CPU is not lent by plans.
+/// A scheduler that lends at every switch enforces no amount. With weights, amounts to lend are not enforced, and amounts to
+/// borrow by caps. Plans lend no fractions of CPUs.
 #[test]
-fn what_is_not_held_is_said() {
+fn unenforced_amounts_are_reported() {
     let mut contract = Contract::default();
     let physics = contract.add(None, "physics");
     let night = contract.add(Some(physics), "night");
@@ -477,7 +482,7 @@ fn what_is_not_held_is_said() {
     assert_eq!(not_held(&contract, SWITCHES, 8), []);
 }
 
-/// A limit below one CPU: its turns are all that the unit gets, whatever is idle.
+/// A limit below one CPU: the unit runs only in its turns, even if CPUs are idle.
 #[test]
 fn a_limit_below_a_cpu_is_a_limit() {
     let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
@@ -488,13 +493,13 @@ fn a_limit_below_a_cpu_is_a_limit() {
         w.after(125);
         held += w.cpus(0).len();
     }
-    // Half of a CPU over ten seconds: 40 of 80 looks, give or take a turn.
+    // Half of a CPU over ten seconds: 40 of 80 samples, give or take a turn.
     assert!((38..=42).contains(&held), "{held}");
 }
 
-/// Two CPUs hard for one unit leave nothing for the other: it runs on what is idle, and is stopped when nothing is.
+/// Two hard CPUs for one unit leave nothing for the other: it runs on idle CPUs, and is stopped when there are none.
 #[test]
-fn who_is_entitled_to_nothing_has_what_is_idle() {
+fn a_unit_without_entitlement_runs_on_idle_cpus() {
     for means in [USER, CGROUP] {
         let mut w = World::new("cpus:2 memory:1GiB", means, &[100, 100]);
         w.contract.units[2].hard.cpu = Some(commonhold_contract::Amount::Absolute(2 * MILLIONTH));
@@ -512,23 +517,23 @@ fn who_is_entitled_to_nothing_has_what_is_idle() {
 }
 
 #[test]
-fn where_switches_lend_nobody_waits_for_a_look() {
+fn with_switches_no_unit_waits_for_a_sample() {
     for (means, soon) in [(CGROUP, BUSY_NS), (SWITCHES, REST_NS)] {
         let mut w = World::new("cpus:2 memory:1GiB", means, &[100, 100]);
         w.run(0, 2);
         w.run(1, 2);
         w.steps(0..3, 100);
         assert_eq!(w.plan.next, w.now + soon);
-        // Somebody who might only be pausing, while another waits for its CPU.
+        // A unit that may only be pausing, while another waits for its CPU.
         w.run(0, 0);
         w.after(10);
         assert_eq!(w.plan.next < w.now + REST_NS, means == CGROUP);
     }
 }
 
-/// There, looks that take long are as rare as makes a fiftieth of a CPU; not elsewhere, where somebody may wait for one.
+/// With a scheduler, expensive samples are stretched to a fiftieth of a CPU; otherwise a unit may be waiting for the next one.
 #[test]
-fn where_switches_lend_costly_looks_are_rare() {
+fn with_switches_expensive_samples_are_rare() {
     for (look_ns, rest) in [(0, 250), (5 * MS, 250), (8 * MS, 400), (20 * MS, 1_000), (900 * MS, 1_000)] {
         for means in [SWITCHES, CGROUP] {
             let mut w = World::new("cpus:2 memory:1GiB", means, &[100, 100]);
@@ -539,9 +544,9 @@ fn where_switches_lend_costly_looks_are_rare() {
     }
 }
 
-/// Nor are they frequent elsewhere while units are busy: no loan is out that might be called back.
+/// Without one, the same applies to busy units, while no loan could be called back.
 #[test]
-fn while_units_are_busy_costly_looks_are_as_rare_as_at_rest() {
+fn expensive_samples_of_busy_units_are_rare() {
     for (look_ns, soon) in [(0, 100), (2 * MS, 100), (3 * MS, 150), (20 * MS, 250), (u64::MAX, 250)] {
         let mut w = World::new("cpus:2 memory:1GiB", CGROUP, &[100, 100]);
         w.look_ns = look_ns;
@@ -552,9 +557,9 @@ fn while_units_are_busy_costly_looks_are_as_rare_as_at_rest() {
     }
 }
 
-/// The scheduler keeps units to what they own by itself: owners and weights, and no CPU sets, loans, caps or gates.
+/// The scheduler confines units itself: it needs owners and weights, but no CPU sets, loans, caps or gates.
 #[test]
-fn with_switches_the_plan_says_who_owns_what_and_confines_nobody() {
+fn with_switches_the_plan_assigns_owners_and_confines_no_unit() {
     let mut w = World::new("cpus:4 memory:1GiB", SWITCHES, &[100, 300]);
     w.run(0, 0);
     w.run(1, 8);
@@ -570,10 +575,10 @@ fn with_switches_the_plan_says_who_owns_what_and_confines_nobody() {
     assert_eq!(owned, 4);
 }
 
-/// A kernel ends a scheduler under which a task waits for half a minute: however little a unit holds, its turns come within
-/// 5 s, and it has no more by that; and no weight is less than a thousandth.
+/// The kernel ejects a scheduler under which a task waits for 30 s: a unit's turns come within 5 s, however small its share,
+/// which they do not increase; and no weight is below a thousandth.
 #[test]
-fn who_holds_little_has_its_turns_in_time() {
+fn small_units_get_their_turns_in_time() {
     let mut w = World::new("cpus:8 memory:1GiB", SWITCHES, &[1, 2000]);
     (0..2).for_each(|n| w.run(n, 16));
     w.after(1);
@@ -595,14 +600,14 @@ fn who_holds_little_has_its_turns_in_time() {
     (0..3).for_each(|n| w.run(n, 2));
     w.after(1);
     assert!(
-        w.said().iter().any(|said| said.starts_with("Weigh { unit: (2), weight: 10 }:")),
+        w.printed().iter().any(|printed| printed.starts_with("Weigh { unit: (2), weight: 10 }:")),
         "{:?}",
-        w.said()
+        w.printed()
     );
 }
 
-/// The scheduler ends, and comes back: the first plan after the end confines every unit, and lends what is idle; the first
-/// after the return confines nobody, and takes loans and caps back. Nobody's own CPUs change.
+/// The scheduler ends, and comes back: the first plan after its end confines every unit and lends idle CPUs; the first after
+/// its return lifts CPU sets, loans and caps. Home CPUs do not change.
 #[test]
 fn means_may_change_in_the_middle() {
     let mut contract = Contract::default();
@@ -628,15 +633,15 @@ fn means_may_change_in_the_middle() {
     };
     w.means = CGROUP;
     assert_eq!(confined(w.after(10)), [true, true]);
-    assert!(w.state.cpu.loans.len() == 1 && w.state.cpu.orders[&night].cap.is_some(), "{:?}", w.said());
+    assert!(w.state.cpu.loans.len() == 1 && w.state.cpu.orders[&night].cap.is_some(), "{:?}", w.printed());
     w.means = SWITCHES;
     assert_eq!(confined(w.after(10)), [false, false]);
-    assert!(w.state.cpu.loans.is_empty() && w.state.cpu.orders[&night].cap.is_none(), "{:?}", w.said());
+    assert!(w.state.cpu.loans.is_empty() && w.state.cpu.orders[&night].cap.is_none(), "{:?}", w.printed());
     assert_eq!(w.state.cpu.owners, owners);
 }
 
-/// What a scheduler without caps cannot hold: limits, and keeping to one's own where CPUs are time-shared, among all units
-/// or among the sub-units of one.
+/// What a scheduler without caps cannot enforce: limits, and a ban on borrowing where CPUs are time-shared, among all units or
+/// among one unit's sub-units.
 #[test]
 fn some_contracts_need_caps() {
     let mut contract = Contract::default();
@@ -652,7 +657,7 @@ fn some_contracts_need_caps() {
     assert_eq!(needs(&contract, 1), None);
     contract.units[students.index()].borrow.cpu = false.into();
     assert_eq!((needs(&contract, 2), needs(&contract, 1)), (None, Some(students)));
-    // The sub-units that it will make may borrow no more than it.
+    // Its future sub-units may borrow no more than it.
     contract.units[students.index()].each = Some(commonhold_contract::Each::User);
     assert_eq!(needs(&contract, 2), Some(students));
     contract.units[students.index()].each = None;
@@ -663,7 +668,7 @@ fn some_contracts_need_caps() {
 }
 
 #[test]
-fn a_cpu_that_goes_away_is_dealt_with() {
+fn a_cpu_goes_offline() {
     let mut w = World::new("cpus:4 memory:1GiB", USER, &[100, 100]);
     w.run(0, 0);
     w.run(1, 8);
@@ -676,7 +681,7 @@ fn a_cpu_that_goes_away_is_dealt_with() {
 }
 
 #[test]
-fn a_clock_that_goes_back_changes_nothing() {
+fn a_backward_clock_jump_changes_nothing() {
     let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
     w.now = 1_000_000 * MS;
     w.run(0, 1);
@@ -688,7 +693,7 @@ fn a_clock_that_goes_back_changes_nothing() {
     assert_eq!((w.holds(0), w.holds(1)), held);
 }
 
-/// A reload that drops the first unit: the second keeps its CPUs, and nothing is ordered for the one that is gone.
+/// A reload removes the first unit: the second keeps its CPUs, and no order concerns the removed one.
 #[test]
 fn a_reload_keeps_what_the_units_that_stay_hold() {
     let mut w = World::new("cpus:2 memory:1GiB", USER, &[100, 100]);
@@ -706,7 +711,7 @@ fn a_reload_keeps_what_the_units_that_stay_hold() {
     assert_eq!(w.holds(1), "0-1");
 }
 
-/// Pools of five that cross a node: three units of four CPUs cannot have one each. Pools by node: at once they have.
+/// Pools of five that cross a node cannot hold three units of four CPUs in one each. Pools by node can, and homes move at once.
 #[test]
 fn a_reload_of_pools_moves_homes_at_once() {
     let mut w = World::new("nodes:3 cpus:4", USER, &[100, 100, 100]);
@@ -726,7 +731,7 @@ fn a_reload_of_pools_moves_homes_at_once() {
         disowned.clone().count() > 0 && disowned.into_iter().all(|step| step.reason == Reason::PoolsChanged),
         "{gone:?}"
     );
-    // Once: the next step finds them as they are to be, and another form that suits them as well moves nothing.
+    // Only once: the next step, and another form that suits them as well, move nothing.
     assert_eq!(w.after(10).decisions.cpu.steps, []);
     w.contract.machine.pools = PoolForm::Cache;
     assert_eq!(w.after(10).decisions.cpu.steps, []);
@@ -742,8 +747,8 @@ fn permissions() -> impl Strategy<Value = Permission> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
-    /// Whatever units do and however amounts change, no unit lends or borrows more; and where all amounts are more than
-    /// the machine has, plans are those of a contract that names none.
+    /// For any demand and changes of amounts, no unit lends or borrows more; and amounts above the machine's size have no
+    /// effect on plans.
     #[test]
     fn no_loan_is_beyond_an_amount(
         cpus in 1u64..9,
@@ -792,8 +797,8 @@ proptest! {
         }
     }
 
-    /// Whatever units do, every plan passes the checker (which `after` asks), and at every step an owner that wants its
-    /// CPUs has all of them.
+    /// For any demand, every plan passes the checker (which `after` asks), and at every step an owner that wants its CPUs has
+    /// all of them.
     #[test]
     fn any_history_is_conserved(
         cpus in 1u64..9,
@@ -826,8 +831,8 @@ proptest! {
     }
 }
 
-/// What is worked out from rights is worked out again when they change: a disk that divides by shares is told them anew where
-/// tickets changed, or what it carries, and not otherwise. What units are entitled to of it follows who is there, too.
+/// Values derived from rights are cached until rights change: a disk that divides by shares gets new shares when tickets or its
+/// capacity change, and not otherwise. Entitlements also follow which units are present.
 #[test]
 fn shares_of_a_disk_follow_rights_and_what_it_carries() {
     let disk = DiskMeans { shares: true, ..DiskMeans::NONE };
@@ -840,8 +845,8 @@ fn shares_of_a_disk_follow_rights_and_what_it_carries() {
             DiskOrder::Share { unit, share, .. } => (unit.0, share),
             _ => panic!("{step:?}"),
         };
-        let told: Vec<(u32, u64)> = plan.orders.disk.iter().map(share).collect();
-        (told, [plan.decisions.disk.entitled[2], plan.decisions.disk.entitled[3]])
+        let ordered: Vec<(u32, u64)> = plan.orders.disk.iter().map(share).collect();
+        (ordered, [plan.decisions.disk.entitled[2], plan.decisions.disk.entitled[3]])
     };
     assert_eq!(look(&mut w), (vec![(2, 250_000), (3, 750_000)], [250_000, 750_000]));
     assert_eq!(look(&mut w), (vec![], [250_000, 750_000]));
@@ -856,7 +861,7 @@ fn shares_of_a_disk_follow_rights_and_what_it_carries() {
 
 /// A step asks for the next one at the end of an exchange at the latest, and that one ends it; the checker replays both.
 #[test]
-fn a_step_comes_when_an_exchange_is_over() {
+fn a_step_comes_when_an_exchange_ends() {
     let mut contract = Contract::default();
     let (one, other) = (contract.add(None, "one"), contract.add(None, "other"));
     let machine = Machine::synthetic("cpus:1 memory:1GiB").unwrap();
@@ -882,7 +887,7 @@ fn a_step_comes_when_an_exchange_is_over() {
         snapshot: &snapshot,
         changes,
     };
-    let (state, made) = step(State::default(), 7, input(&changes));
+    let (state, made) = step(PolicyState::default(), 7, input(&changes));
     assert_eq!((made.next, made.decisions.trade.len()), (507, 3));
     let (_, over) = step(state, 507, input(&[]));
     assert!(matches!(over.decisions.trade[..], [Trade::Undone { why: Ending::Over, .. }]));
@@ -890,12 +895,12 @@ fn a_step_comes_when_an_exchange_is_over() {
     let after = books.replay(&contract, &machine, &made).unwrap();
     assert!(after.replay(&contract, &machine, &over).is_ok());
     let wrong = books.replay(&contract, &machine, &over).unwrap_err();
-    assert!(wrong.iter().any(|it| it.contains("was not in force")), "{wrong:?}");
+    assert!(wrong.iter().any(|error| error.contains("was not in force")), "{wrong:?}");
 }
 
-/// Memory is looked at more rarely than changes are made: what was seen last counts, and of a unit that is gone nothing.
+/// Memory is sampled less often than rights change: the last sample counts, without removed units.
 #[test]
-fn a_step_knows_what_memory_was_in_use_at_the_last_look() {
+fn a_step_knows_the_memory_in_use_at_the_last_sample() {
     let mut contract = Contract::default();
     let ids = ["one", "other"].map(|name| contract.add(None, name));
     contract.units[ids[0].index()].hard.memory = Some(Amount::Absolute(100 << 20));
@@ -917,16 +922,16 @@ fn a_step_knows_what_memory_was_in_use_at_the_last_look() {
             bound: false,
         },
     };
-    let after = |state: State, contract: &Contract, snapshot: &Snapshot, changes: &[Change]| {
+    let after = |state: PolicyState, contract: &Contract, snapshot: &Snapshot, changes: &[Change]| {
         let input = Input { contract, machine: &machine, means: Means::NONE, snapshot, changes };
         let (state, plan) = step(state, 0, input);
         (state, plan.decisions.rights.iter().filter_map(|change| change.refused).collect::<Vec<_>>())
     };
-    let (state, _) = after(State::default(), &contract, &sees, &[]);
+    let (state, _) = after(PolicyState::default(), &contract, &sees, &[]);
     let in_use = Refused::InUse { unit: ids[0], used: 60 << 20, reserved: 100 << 20, most: 40 << 20 };
     let (state, refused) = after(state, &contract, &blind, &[offer(41), offer(40)]);
     assert_eq!(refused, [in_use]);
-    // It is looked at again: the offer that stands waits.
+    // The next sample: the standing offer waits.
     let mut more = sees.clone();
     more.memory.as_mut().unwrap().units[ids[0].index()].anonymous = 61 << 20;
     let (state, _) = after(state, &contract, &more, &[]);
@@ -940,7 +945,7 @@ fn a_step_knows_what_memory_was_in_use_at_the_last_look() {
     assert_eq!(after(state, &contract, &blind, &[offer(100)]).1, []);
 }
 
-/// What units have of what they could use, in CPUs for a quantum of 250 ms, if they claim that they want so many.
+/// What units get of what they could use, in CPUs for a quantum of 250 ms, for claimed demands.
 fn useful_cpus(remembered_ns: Time, truth: &[[u32; 3]], claims: &[[u32; 3]]) -> [i64; 3] {
     let mut world = World::new("cpus:6 memory:1GiB", USER, &[100, 100, 100]);
     world.contract.machine.loans_remembered_ns = remembered_ns;
@@ -967,7 +972,7 @@ fn held_by(world: &World, n: usize) -> u32 {
     (owned - lent + loans().filter(|loan| loan.borrower == unit).count()) as u32
 }
 
-/// How much more a unit has of what it could use, for claiming in some quanta more than it could: in a history each.
+/// How much more a unit gets of what it could use by overstating its demand in some quanta; one value per history.
 fn gains_of_claiming(remembered_ns: Time, histories: usize) -> BTreeMap<i64, usize> {
     let wants = proptest::collection::vec(proptest::array::uniform3(0u32..8), 12);
     let lies = proptest::collection::vec(0u32..6, 12);
@@ -986,19 +991,19 @@ fn gains_of_claiming(remembered_ns: Time, histories: usize) -> BTreeMap<i64, usi
     gains
 }
 
-/// Three units of two CPUs each want 0 to 7 of the six, anew in each of 12 quanta. One of them claims 3 to 5 more in half of
-/// these. In none of 10,000 histories has it more than one CPU more, for one quantum. It has so much more in 40, and less in
-/// 3,753. That loans are passed on each quantum takes the gain away: by that alone, it has less in 360. Credits make false
-/// claims dear. The bound is found, not proved. The histories are the same ones at every run.
+/// Three units of two CPUs each want 0 to 7 of the six, anew in each of 12 quanta. One of them overstates its demand by 3 to 5
+/// in half of these. In none of 10,000 histories does it get more than one CPU more for one quantum. It gets that much more in
+/// 40, and less in 3,753. Redistributing loans in each quantum removes the gain: by that alone, it gets less in 360. Credits
+/// make false claims expensive. The bound is empirical, not proved. The histories are the same in every run.
 #[test]
-fn who_claims_wants_that_it_has_not_gains_no_more_than_a_cpu_for_a_quantum() {
+fn overstating_demand_gains_at_most_one_cpu_for_a_quantum() {
     let gains = gains_of_claiming(600_000 * MS, 10_000);
     let count =
         |of: &dyn Fn(i64) -> bool| gains.iter().filter(|(gain, _)| of(**gain)).map(|(_, n)| n).sum::<usize>();
     let (more, less) = (count(&|gain| gain > 0), count(&|gain| gain < 0));
     assert!(gains.keys().all(|gain| *gain <= 1), "{gains:?}");
     assert!(more <= 100 && less >= 3_000, "{gains:?}");
-    // Nothing is remembered, and loans stay where they are: it pays, and more than that.
+    // Without credits and redistribution, overstating pays, and more than one CPU.
     let forgotten = gains_of_claiming(0, 1_000);
     assert!(
         forgotten.keys().any(|gain| *gain > 1) && !forgotten.keys().any(|gain| *gain < -1),
@@ -1006,8 +1011,8 @@ fn who_claims_wants_that_it_has_not_gains_no_more_than_a_cpu_for_a_quantum() {
     );
 }
 
-/// Who has how many CPUs on loan when the third of three units lends its two, and both others want more. Before, for two
-/// seconds, the second lent what it did not want, and the first borrowed it.
+/// How many CPUs each borrower gets when the third of three units lends its two, and both others want more. For two seconds
+/// before that, the second lent what it did not want, and the first borrowed it.
 fn borrowed_after_lending(remembered_ns: Time, lent: &[u32]) -> (World, [usize; 2]) {
     let mut world = World::new("cpus:6 memory:1GiB", USER, &[100, 100, 100]);
     world.contract.machine.loans_remembered_ns = remembered_ns;
@@ -1028,7 +1033,7 @@ fn borrowed_after_lending(remembered_ns: Time, lent: &[u32]) -> (World, [usize; 
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
-    /// Whatever the giver kept, as long as it lent at least one CPU most of the time.
+    /// For any amount that the giver kept, as long as it lent at least one CPU most of the time.
     #[test]
     fn a_giver_is_first_when_it_is_short(keeps in proptest::collection::vec(0u32..2, 4..7)) {
         let (_, borrowed) = borrowed_after_lending(600_000 * MS, &keeps);
@@ -1044,7 +1049,7 @@ fn a_giver_is_first_with_memory_alone_and_the_plan_says_why() {
     assert_eq!(borrowed, [0, 2]);
     let credits = &world.plan.decisions.cpu.credits;
     assert!(credits[3] > 0 && credits[2] < 0 && credits.iter().sum::<i64>() == 0, "{credits:?}");
-    // A third of two CPUs comes free again: the giver has them, and that is said.
+    // A third of two CPUs falls idle again: the giver gets them, and that is the reported reason.
     let mut world = world;
     world.run(2, 2);
     world.steps(0..2, 125);
@@ -1055,8 +1060,8 @@ fn a_giver_is_first_with_memory_alone_and_the_plan_says_why() {
     assert!(to_giver && matches!(first.reason, Reason::OwnerIdleToGiver { .. }), "{first:?}");
 }
 
-/// One CPU of u1 is lent for a second, whether it is used or not, and however often it is looked; a plan that is not carried
-/// out is decided again, and charges once. The owner calls it back once.
+/// One CPU of u1 is lent for a second. The charge does not depend on use, or on the sampling interval. A plan that is not
+/// carried out is made again, and charged once. The owner calls it back once.
 #[test]
 fn a_loan_is_charged_once_and_called_back_once() {
     let credit = |looks: &[u64]| {
@@ -1069,7 +1074,7 @@ fn a_loan_is_charged_once_and_called_back_once() {
         for ms in looks {
             let kept = world.state.clone();
             world.after(*ms);
-            // As where the books refuse it.
+            // As if the books had refused it.
             (world.state, world.now) = (kept, world.now - ms * MS);
             world.after(*ms);
         }

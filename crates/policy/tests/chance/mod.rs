@@ -1,6 +1,6 @@
-//! Numbers for tests that follow from a seed.
+//! Deterministic pseudo-random numbers for tests.
 
-/// Numbers that follow from a seed (`SplitMix64`).
+/// `SplitMix64`.
 pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {

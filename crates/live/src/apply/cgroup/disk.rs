@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use commonhold_contract::UnitId;
 use commonhold_policy::disk::FRESH_NS;
-use commonhold_policy::{DiskFacts, DiskUse, PlaceId};
+use commonhold_policy::{DiskFacts, DiskUse, GroupId};
 use commonhold_policy::{MS, Time};
 
 use super::knob::put_line;
@@ -51,9 +51,9 @@ pub(crate) struct Disks {
     at: Option<Time>,
     texts: Texts,
     /// What was done in places of units when they came, by device number.
-    since: BTreeMap<(PlaceId, String), DiskUse>,
+    since: BTreeMap<(GroupId, String), DiskUse>,
     /// What was done there since, by disk.
-    in_places: BTreeMap<PlaceId, Vec<(String, DiskUse)>>,
+    in_places: BTreeMap<GroupId, Vec<(String, DiskUse)>>,
 }
 
 /// What the kernel tells in files that are read again and again.
@@ -90,7 +90,7 @@ impl Disks {
     }
 
     /// What was done in places of units since they came, by disk.
-    pub(super) fn in_places(&self) -> &BTreeMap<PlaceId, Vec<(String, DiskUse)>> {
+    pub(super) fn in_places(&self) -> &BTreeMap<GroupId, Vec<(String, DiskUse)>> {
         &self.in_places
     }
 
@@ -99,7 +99,7 @@ impl Disks {
     pub(crate) fn observe(
         &mut self,
         now: Time,
-        leaves: impl FnOnce() -> Vec<(UnitId, Option<PlaceId>, PathBuf)>,
+        leaves: impl FnOnce() -> Vec<(UnitId, Option<GroupId>, PathBuf)>,
     ) -> Vec<DiskFacts> {
         if self.at.is_some_and(|at| now < at.saturating_add(FRESH_NS)) {
             return self.facts.clone();

@@ -274,7 +274,7 @@ impl CgroupBackend {
         let memory = self.memory_facts(now);
         let disks = self.disk_facts();
         let charged = self.memory.as_ref().map(Memory::charged_in_places).unwrap_or_default();
-        let places = self.places.facts(&charged, self.disks.in_places());
+        let foreign_groups = self.places.facts(&charged, self.disks.in_places());
         let idle_ns = self.idle.read(self.roster.procfs(), now)?;
         let (contract, confined) = (&self.contract, &self.confined);
         let (confinement, all) = (&self.confinement, &self.usable);
@@ -291,7 +291,7 @@ impl CgroupBackend {
         self.problems.extend(self.bus.follow_jobs(now, contract, &members, &mut jobs, hands));
         self.seats.complain(&mut self.seating);
         self.problems.append(&mut self.seating.unread);
-        Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, places, ..Snapshot::default() })
+        Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, foreign_groups, ..Snapshot::default() })
     }
 
     /// The end: the journal of what there is to undo, for the caretaker.
@@ -841,14 +841,14 @@ impl Backend for CgroupBackend {
         let disk = DiskMeans { caps: io, weights: io, shares: false, limits_only: false };
         let memory = self.memory.as_ref().map_or(MemoryMeans::NONE, Memory::means);
         let throttle = self.bus.throttles();
-        let places = self.roster.is_in_place();
+        let foreign_groups = self.roster.is_in_place();
         let means = Means {
             cpu_sets,
             weights: cpu,
             caps: cpu,
             gates: true,
             throttle,
-            places,
+            foreign_groups,
             disk,
             memory,
             ..Means::NONE

@@ -4,7 +4,7 @@
 //! says ([`PartOrder`]). Here, the groups' files are read and written.
 //!
 //! What a file said before it is written first is its manager's, and a bound on what is written: the policy sees it
-//! ([`PlaceBounds`]). It is in the journal, and comes back when the group is no place any more. What protects a group's memory
+//! ([`GroupBounds`]). It is in the journal, and comes back when the group is no place any more. What protects a group's memory
 //! protects those around it, as much as all places in them together.
 //!
 //! Where the group is systemd's, systemd is told as well ([`properties`](super::properties)), and enables the controllers.
@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use commonhold_contract::{Contract, UnitId};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::PartOrder;
-use commonhold_policy::{DiskUse, MS, PlaceBounds, PlaceFacts, PlaceId, Time};
+use commonhold_policy::{DiskUse, GroupBounds, GroupFacts, GroupId, MS, Time};
 
 use super::disk::Disks;
 use super::knob;
@@ -77,7 +77,7 @@ type Rates = (Option<u64>, Option<u64>);
 /// A place.
 #[derive(Debug)]
 struct Spot {
-    id: PlaceId,
+    id: GroupId,
     unit: UnitId,
     /// The unit's path: its name across reloads.
     path: String,
@@ -93,7 +93,7 @@ struct Spot {
     /// cpu.stat, and what it said when the group became a place.
     usage: Option<(Gauge, u64)>,
     used_ns: u64,
-    most: PlaceBounds,
+    most: GroupBounds,
     /// What was written into cpu.max.
     cap: Option<String>,
     /// The bound on memory that was ordered last, and the one that systemd was told last.
@@ -212,7 +212,7 @@ impl Places {
         for spot in &mut self.spots {
             if let Some(set) = spot.systemds.as_ref().and_then(|unit| properties.set_by_others(unit)) {
                 let memory = [set.memory, spot.bound].into_iter().flatten().min();
-                spot.most = PlaceBounds { memory, cap: spot.most.cap, ..set };
+                spot.most = GroupBounds { memory, cap: spot.most.cap, ..set };
             }
         }
         problems
@@ -227,7 +227,7 @@ impl Places {
         journal: &mut Journal,
         problems: &mut Vec<LiveError>,
     ) -> bool {
-        let before: Vec<PlaceId> = self.spots.iter().map(|spot| spot.id).collect();
+        let before: Vec<GroupId> = self.spots.iter().map(|spot| spot.id).collect();
         // What a manager other than systemd made anew is as that manager wants it.
         let is_same =
             |spot: &Spot| places.contains_key(&spot.group) && (spot.systemds.is_some() || !spot.is_gone());
@@ -271,7 +271,7 @@ impl Places {
                 continue;
             }
             self.last += 1;
-            let mut spot = Spot::new(PlaceId(self.last), *unit, &contract.unit(*unit).path, group, dir);
+            let mut spot = Spot::new(GroupId(self.last), *unit, &contract.unit(*unit).path, group, dir);
             if self.properties.is_none() {
                 spot.systemds = None;
             }
@@ -296,7 +296,7 @@ impl Places {
         let spot = &mut self.spots[number];
         *self.carried.entry(spot.path.clone()).or_default() += spot.used_ns;
         self.last += 1;
-        (spot.id, spot.path) = (PlaceId(self.last), path.to_owned());
+        (spot.id, spot.path) = (GroupId(self.last), path.to_owned());
         spot.begin_count();
         let (is_kept, is_capped) = (spot.kept != (0, 0), spot.cap.is_some());
         let is_confined = spot.originals.contains_key(CPUS);
@@ -366,7 +366,7 @@ impl Places {
     }
 
     /// The places: number, unit and directory.
-    pub(super) fn all(&self) -> impl Iterator<Item = (PlaceId, UnitId, &Path)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (GroupId, UnitId, &Path)> {
         self.spots.iter().map(|spot| (spot.id, spot.unit, spot.dir.as_path()))
     }
 
@@ -398,12 +398,12 @@ impl Places {
     /// What the policy is told of them. `memory` is what each was charged when memory was looked at last.
     pub(super) fn facts(
         &mut self,
-        memory: &BTreeMap<PlaceId, u64>,
-        disks: &BTreeMap<PlaceId, Vec<(String, DiskUse)>>,
-    ) -> Vec<PlaceFacts> {
-        let facts = |spot: &mut Spot| PlaceFacts {
-            place: spot.id,
-            group: spot.group.clone(),
+        memory: &BTreeMap<GroupId, u64>,
+        disks: &BTreeMap<GroupId, Vec<(String, DiskUse)>>,
+    ) -> Vec<GroupFacts> {
+        let facts = |spot: &mut Spot| GroupFacts {
+            id: spot.id,
+            path: spot.group.clone(),
             unit: spot.unit,
             used_ns: spot.used_ns,
             memory: memory.get(&spot.id).copied().unwrap_or(0),
@@ -791,7 +791,7 @@ fn systemds(mount: &Path, dir: &Path) -> Option<String> {
 }
 
 impl Spot {
-    fn new(id: PlaceId, unit: UnitId, path: &str, group: &str, dir: PathBuf) -> Spot {
+    fn new(id: GroupId, unit: UnitId, path: &str, group: &str, dir: PathBuf) -> Spot {
         let says = |file: &str| read(&dir.join(file)).ok();
         let most = bounds::by(says);
         let mut spot = Spot {
@@ -920,7 +920,7 @@ impl Spot {
             None => read(&self.dir.join(file)).ok(),
         };
         // Lines of io.max are written here, too.
-        self.most = PlaceBounds { rates, ..bounds::by(says) };
+        self.most = GroupBounds { rates, ..bounds::by(says) };
         Ok(lost)
     }
 

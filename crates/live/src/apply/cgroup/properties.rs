@@ -19,7 +19,7 @@
 //! systemd writes all files of a group when it is told one property of it, by what it was told last of the others; and all files of all
 //! groups when it reads its own anew. Which groups it has written is told ([`Properties::take_rewritten`]).
 //!
-//! What an administrator set is a fact for the policy ([`PlaceBounds`]), which orders within it. A value that was given and is in
+//! What an administrator set is a fact for the policy ([`GroupBounds`]), which orders within it. A value that was given and is in
 //! force no more is not given again until the policy has seen that.
 //!
 //! systemd keeps the controller `cpu` on for a weight, and not for counting, which a kernel does without it. Our scheduler does not see
@@ -34,7 +34,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use commonhold_policy::{MS, PlaceBounds, Time};
+use commonhold_policy::{GroupBounds, MS, Time};
 
 use crate::LiveError;
 use crate::systemd::{Answer, Change, Done, Former, Held, Property, Queue, Request, Reverted, Value, Whose};
@@ -196,7 +196,7 @@ impl Properties {
     }
 
     /// What an administrator has set of a systemd unit; `None` while that is not known.
-    pub(super) fn set_by_others(&self, unit: &str) -> Option<PlaceBounds> {
+    pub(super) fn set_by_others(&self, unit: &str) -> Option<GroupBounds> {
         let told = self.units.get(unit).filter(|told| told.is_known)?;
         let value = |property: Property| {
             told.former
@@ -213,7 +213,7 @@ impl Properties {
             _ => None,
         };
         let is_set = |properties: &[Property]| properties.iter().any(|property| value(*property).is_some());
-        Some(PlaceBounds {
+        Some(GroupBounds {
             memory,
             cpus,
             weight: is_set(&[Property::CPUWeight]),

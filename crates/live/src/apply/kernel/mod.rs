@@ -217,7 +217,7 @@ impl Backend for KernelBackend {
                 seats: below.seats,
                 gangs: below.gangs,
                 throttle: below.throttle,
-                places: below.places,
+                foreign_groups: below.foreign_groups,
                 brings: below.brings,
                 ..MEANS
             }

@@ -100,7 +100,7 @@ impl Roster {
             return;
         }
         let list: Vec<Inhabited> = inhabited.iter().cloned().collect();
-        self.places = Places { held: foreign_groups::of(&self.contract, &list), inhabited };
+        self.places = Places { held: foreign_groups::find(&self.contract, &list), inhabited };
         let all: Vec<u32> = self.known.keys().copied().collect();
         for pid in all {
             self.regroup(pid, true, changes);

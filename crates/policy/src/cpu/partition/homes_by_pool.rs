@@ -1,4 +1,4 @@
-//! Home CPUs by pool: what the heads of `partition`, `free` and `rooms` say of them.
+//! Home CPUs by pool: the properties that `partition`, `free` and `pool_fit` claim.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A machine, and who has what of it. Units are a, b, c and so on; the common unit is `-`, and what is free `.`.
+/// A machine and its owners. Units are a, b, c and so on; the common unit is `-`, and free CPUs are `.`.
 struct World {
     machine: Machine,
     form: PoolForm,
@@ -25,20 +25,20 @@ impl World {
         crate::pools(&self.machine, self.form)
     }
 
-    /// Deals out so many CPUs to the units, and then to nobody.
-    fn deal(&mut self, units: &[usize], nobody: usize) -> String {
+    /// Assigns this many CPUs to each unit, and `common` to the common unit.
+    fn deal(&mut self, units: &[usize], common: usize) -> String {
         let claim =
             |(count, unit): (&usize, u32)| Claim { unit: UnitId(unit), micro: *count as u64 * MILLIONTH };
         let mut claims: Vec<Claim> =
             units.iter().zip(2u32..).map(claim).filter(|claim| claim.micro > 0).collect();
-        if nobody > 0 {
-            claims.insert(0, claim((&nobody, UnitId::SHARED.0)));
+        if common > 0 {
+            claims.insert(0, claim((&common, UnitId::SHARED.0)));
         }
         self.homes = homes(&self.machine, &self.pools(), &claims, &self.homes);
         self.shown()
     }
 
-    /// Pool by pool, the owners of its CPUs.
+    /// The owners of CPUs, pool by pool.
     fn shown(&self) -> String {
         let owner = |cpu: &u32| match self.homes.get(cpu) {
             None => '.',
@@ -55,9 +55,9 @@ impl World {
     }
 }
 
-/// The example of `rooms`: pools of 8, 8 and 4 CPUs. The first of 6 has the pool in the socket with the least room.
+/// The example of `pool_fit`: pools of 8, 8 and 4 CPUs. The first unit of 6 gets the pool in the tightest socket.
 #[test]
-fn the_smallest_pool_of_nobody_that_holds_a_unit() {
+fn a_unit_starts_in_the_smallest_unused_pool_that_holds_it() {
     let mut world = World::new("nodes:3 cpus:8");
     world.lose(|cpu| cpu >= 20);
     assert_eq!(world.deal(&[0, 0, 3, 0], 0), "........ ........ ccc.");
@@ -73,37 +73,37 @@ fn a_pool_is_shared_with_as_few_as_possible() {
     assert_eq!(world.deal(&[2, 2], 0), "aa...... bb......");
     assert_eq!(world.deal(&[2, 2, 1], 0), "aac..... bb......");
     assert_eq!(world.deal(&[2, 2, 1, 4], 0), "aac..... bbdddd..");
-    // Two units in each. The second has the least room that holds one of 1, the first alone holds one of 3.
+    // Two units in each. Best fit puts one of 1 into the second; only the first holds one of 3.
     assert_eq!(world.deal(&[2, 2, 1, 4, 1], 0), "aac..... bbdddde.");
     assert_eq!(world.deal(&[2, 2, 1, 4, 1, 3], 0), "aacfff.. bbdddde.");
 }
 
-/// Two sockets of two pools of 4. A unit of 8 has a socket, though a pool of the other is nobody's. One of 5 has the pool
-/// that is left whole, and its rest where one has 3: nothing else is broken.
+/// Two sockets of two pools of 4. A unit of 8 gets a whole socket, though a pool of the other is unused. One of 5 gets the
+/// remaining whole pool, and its rest joins the unit of 3: no other pool is broken up.
 #[test]
-fn whole_pools_near_each_other_and_the_rest_where_it_breaks_nothing() {
+fn adjacent_whole_pools_and_the_rest_in_a_used_one() {
     let mut world = World::new("nodes:4 cpus:4 sockets:2");
     world.form = PoolForm::Node;
     assert_eq!(world.deal(&[3], 0), "aaa. .... .... ....");
     assert_eq!(world.deal(&[3, 8], 0), "aaa. .... bbbb bbbb");
     assert_eq!(world.deal(&[3, 8, 5], 0), "aaac cccc bbbb bbbb");
-    // In one socket, too, the rest does not begin a pool: the pool of a holds it.
+    // In one socket, too, the rest starts no pool: it joins the pool of a.
     let mut world = World::new("nodes:4 cpus:4 sockets:1");
     world.form = PoolForm::Node;
     assert_eq!(world.deal(&[3], 0), "aaa. .... .... ....");
     assert_eq!(world.deal(&[3, 5], 0), "aaab bbbb .... ....");
 }
 
-/// Pools of 8, 4 and 2. Of a unit of 5 beside one of 5, the rest is where more is left, but no pool is begun for it.
+/// Pools of 8, 4 and 2. The rest of the second unit of 5 joins the pool with more free CPUs, and starts no pool.
 #[test]
-fn a_rest_begins_no_pool() {
+fn a_rest_starts_no_pool() {
     let mut world = World::new("nodes:3 cpus:8 sockets:1");
     world.form = PoolForm::Node;
     world.lose(|cpu| (12..16).contains(&cpu) || cpu >= 18);
     assert_eq!(world.deal(&[5, 5], 0), "aaaaab.. bbbb ..");
 }
 
-/// In one socket nobody has anything, in the other one pool. A unit that fits there leaves the first whole.
+/// One socket is unused, the other has one unused pool. A unit that fits there leaves the first socket whole.
 #[test]
 fn a_unit_begins_in_the_socket_that_it_fits_best() {
     let mut world = World::new("nodes:4 cpus:4 sockets:2");
@@ -113,26 +113,26 @@ fn a_unit_begins_in_the_socket_that_it_fits_best() {
     assert_eq!(world.deal(&[0, 0, 3, 3, 8], 0), "eeee eeee ccc. ddd.");
 }
 
-/// A unit of 4 grows by 5: by a pool of nobody, though it is in the other socket, and by 1 in one that is not.
+/// A unit of 4 grows by 5: by an unused pool, though in the other socket, and by 1 in a used one.
 #[test]
-fn who_outgrows_its_pool_takes_one_of_nobody() {
+fn a_growing_unit_takes_an_unused_pool() {
     let mut world = World::new("nodes:4 cpus:4 sockets:2");
     world.form = PoolForm::Node;
     assert_eq!(world.deal(&[4, 2], 0), "aaaa bb.. .... ....");
     assert_eq!(world.deal(&[9, 2], 0), "aaaa bba. aaaa ....");
 }
 
-/// A unit of 2 grows by 2, and a new one of 2 is there: of two pools with room for it, it has the one where nobody grows.
+/// A unit of 2 grows by 2, and a new one of 2 comes: of two pools with enough free CPUs, it gets the one where no unit grows.
 #[test]
-fn who_grows_comes_before_who_begins() {
+fn growing_units_come_before_new_ones() {
     let mut world = World::new("nodes:2 cpus:4");
     assert_eq!(world.deal(&[0, 2, 2], 0), "bb.. cc..");
     assert_eq!(world.deal(&[2, 4, 2], 0), "bbbb ccaa");
 }
 
-/// A unit of 8 has two pools whose CPUs are numbered in turn. With half of that, it has one of them, and not half of each.
+/// A unit of 8 has two pools with interleaved CPU numbers. Halved, it keeps one of them, and not half of each.
 #[test]
-fn who_shrinks_leaves_whole_pools() {
+fn a_shrinking_unit_leaves_whole_pools() {
     let mut world = World::new("cpus:8 caches:2");
     for cpu in &mut world.machine.cpus {
         cpu.cache = cpu.id % 2;
@@ -141,10 +141,10 @@ fn who_shrinks_leaves_whole_pools() {
     assert_eq!(world.deal(&[4], 0), "aaaa ....");
 }
 
-/// Units come one by one, and what nobody is entitled to shrinks: each has a pool of its own all the same. While it does
-/// not shrink, it does not move.
+/// Units come one by one, and the common unit shrinks: each unit still gets a pool of its own. While the common unit does not
+/// shrink, it does not move.
 #[test]
-fn nobodys_cpus_are_in_nobodys_way() {
+fn the_common_units_cpus_block_no_unit() {
     let mut world = World::new("nodes:4 cpus:4");
     assert_eq!(world.deal(&[], 16), "---- ---- ---- ----");
     assert_eq!(world.deal(&[2], 14), "aa-- ---- ---- ----");
@@ -153,7 +153,7 @@ fn nobodys_cpus_are_in_nobodys_way() {
     assert_eq!(world.deal(&[2, 1, 6], 7), "aac- bc-- cccc ----");
 }
 
-/// Nodes of two caches of four cores of two threads: in a pool, a unit that begins and one that grows lie together.
+/// Nodes of two caches of four cores of two threads: within a pool, a new unit's CPUs and a growing unit's are adjacent.
 #[test]
 fn in_a_pool_cpus_lie_together() {
     let mut world = World::new("nodes:2 cpus:16 caches:2 threads:2");
@@ -163,7 +163,7 @@ fn in_a_pool_cpus_lie_together() {
     assert_eq!(world.deal(&[5, 4], 0), "aaaaa........... bbbb............");
 }
 
-/// CPUs go, and a unit with them: it takes others in its pool first. They come again: nobody moves for that.
+/// CPUs of a unit go offline: it takes others, in its pool first. They come back: no unit moves.
 #[test]
 fn cpus_go_and_come() {
     let mut world = World::new("nodes:2 cpus:4");
@@ -171,14 +171,14 @@ fn cpus_go_and_come() {
     assert_eq!(world.deal(&[3, 2], 0), "aaa. bb..");
     world.lose(|cpu| cpu == 0 || cpu == 4);
     assert_eq!(world.deal(&[3, 2], 0), "aaa bb.");
-    // A third one goes: the other pool has the rest.
+    // A third goes offline: the rest comes from the other pool.
     world.lose(|cpu| cpu == 1);
     assert_eq!(world.deal(&[3, 2], 0), "aa bba");
     world.machine = all;
     assert_eq!(world.deal(&[3, 2], 0), "..aa .bba");
 }
 
-/// How many pools with the most room hold a need.
+/// The number of pools, largest first, that hold a need.
 fn fewest(mut room: Vec<usize>, mut need: usize) -> usize {
     room.sort_unstable_by_key(|room| Reverse(*room));
     let takes = room.iter().take_while(|room| {
@@ -190,7 +190,7 @@ fn fewest(mut room: Vec<usize>, mut need: usize) -> usize {
 }
 
 prop_compose! {
-    /// A machine of uneven nodes, pools of any form, and what units claim at several times; some CPUs are not there at a time.
+    /// A machine of uneven nodes, pools of any form, and claims at several times; some CPUs are offline at some of them.
     fn history()(
         shape in (1u32..6, 1u32..3, 1u32..4),
         form in prop_oneof![
@@ -216,8 +216,8 @@ prop_compose! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Whatever units claim and CPUs go: who is entitled to CPUs has them, though pools are full, and keeps all that it may
-    /// keep. Who has them anew has them in as few pools as were free, the largest first: in a pool of nobody, if one holds it.
+    /// For any claims and hotplug: a unit has the CPUs that it is entitled to, even when pools are full, and keeps every CPU
+    /// that it may keep. A new home spans as few pools as were free, the largest first: an unused pool, if one holds it.
     #[test]
     fn homes_by_pool((machine, form, times) in history()) {
         let mut before = Owners::new();
@@ -226,7 +226,7 @@ proptest! {
             there.cpus.retain(|cpu| cpu.id == 0 || !gone[cpu.id as usize]);
             let pools = crate::pools(&there, form);
             let pool_of = pools.by_cpu();
-            // The first is nobody's, which is there at some times only.
+            // The first is the common unit, present at some times only.
             let entitled = crate::rights::share::split(there.cpus.len() as u64 * MILLIONTH, &weights);
             let ids = [UnitId::SHARED].into_iter().chain((2u32..).map(UnitId));
             let claims: Vec<Claim> = ids.zip(&entitled).map(|(unit, micro)| Claim { unit, micro: *micro }).collect();
@@ -246,7 +246,7 @@ proptest! {
 
             before = after;
 
-            // From nothing, one after the other: what was free when each began is known.
+            // From scratch, one after the other, so that what was free for each is known.
             let after = homes(&there, &pools, &claims, &Owners::new());
             let mut order: Vec<&Claim> = claims.iter().filter(|claim| !claim.unit.is_common()).collect();
             order.sort_by_key(|claim| (Reverse(claim.whole()), claim.unit));

@@ -1,18 +1,17 @@
-//! Pools with what is free in them, and the choice among them.
+//! Pool occupancy, and the placement of a thread in a pool.
 //!
-//! Terms: a *board* is the pools as one set of units sees them: a unit that has CPUs of its own, or all units that share
-//! them. A pool's *room* is how many CPUs of it that set may use. A *seat* is one of these CPUs, for one thread; a board
-//! has no more seats taken than room.
+//! Terms: a *board* is the pools as one set of units sees them: a unit with CPUs of its own, or all units that share CPUs. A
+//! pool's *room* is the number of its CPUs that the set may use. A *seat* is one of these CPUs, occupied by one thread.
 //!
-//! Algorithm, first placement ([`Placement`]): of the pools with a free seat, the first; the fullest; the emptiest; the one
-//! with the fewest jobs; the nearest. With several districts, the district is chosen first, by the same rule, and then a
-//! pool of it. Of equals the first is taken.
+//! Algorithm, a job's first thread ([`Placement`]): among the pools with a free seat, first fit; best fit (fewest free seats);
+//! worst fit (most free seats); fewest jobs; or nearest. With several districts, the same rule first chooses the district and
+//! then the pool in it. Ties go to the first.
 //!
-//! Algorithm, expansion: a pool with a free seat in which the job is, the one with the fewest threads; else as at first, in
-//! the districts where the job is before all others.
+//! Algorithm, further threads: the pool of the job with a free seat and the fewest threads. If the job's pools are full, as for
+//! the first thread, but in the districts that the job already uses before others.
 //!
-//! Properties: a pool is chosen if and only if one has a free seat that the thread may have. A choice costs a look at each pool of the districts, a
-//! number in a row of numbers.
+//! Properties: a pool is chosen if and only if one has a free seat that the thread may use. No pool ever has more occupied
+//! seats than room. A choice scans the districts and the pools of one district; if affinity rules those out, all pools.
 //!
 //! Source: seed 001, sections 6.1 and 6.2.
 
@@ -24,10 +23,10 @@ use core::ops::Range;
 use commonhold_contract::Placement;
 use commonhold_machine::pools::Pools;
 
-/// A pool, by its place in [`Pools::pools`].
+/// Index of a pool in [`Pools::pools`].
 pub(crate) type PoolAt = usize;
 
-/// What is free where.
+/// Room and occupancy by pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Board {
     room: Vec<u32>,
@@ -40,7 +39,7 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// A board where nobody sits.
+    /// An empty board.
     pub(crate) fn new(pools: &Pools, room: Vec<u32>) -> Board {
         let free = pools.districts.iter().map(|run| room[run.clone()].iter().sum()).collect();
         Board {
@@ -58,32 +57,32 @@ impl Board {
         self.room[pool] - self.taken[pool]
     }
 
-    /// Whether three quarters of a pool's seats are free.
-    pub(crate) fn is_quiet(&self, pool: PoolAt) -> bool {
+    /// Whether at least three quarters of a pool's seats are free.
+    pub(crate) fn is_mostly_free(&self, pool: PoolAt) -> bool {
         self.has_seat(pool) && self.taken[pool] * 4 <= self.room[pool]
     }
 
-    /// A thread sits down, where a seat is free; whether it is the first of its job there.
-    pub(crate) fn sit(&mut self, pool: PoolAt, is_first: bool) {
+    /// Occupies a free seat. `is_first`: the thread is the first of its job in this pool.
+    pub(crate) fn occupy(&mut self, pool: PoolAt, is_first: bool) {
         self.taken[pool] += 1;
         self.free[self.district_of[pool]] -= 1;
         self.jobs[pool] += u32::from(is_first);
     }
 
-    /// A thread gets up; whether it was the last of its job there.
-    pub(crate) fn rise(&mut self, pool: PoolAt, was_last: bool) {
+    /// Frees a seat. `was_last`: the thread was the last of its job in this pool.
+    pub(crate) fn vacate(&mut self, pool: PoolAt, was_last: bool) {
         self.taken[pool] -= 1;
         self.free[self.district_of[pool]] += 1;
         self.jobs[pool] -= u32::from(was_last);
     }
 
-    /// Whether a pool of that place is there, with a free seat.
+    /// Whether the pool exists and has a free seat.
     pub(crate) fn has_seat(&self, pool: PoolAt) -> bool {
         pool < self.room.len() && self.free(pool) > 0
     }
 
-    /// The pool for one more thread of a job that has so many threads in each pool, and which is at a pool now. It may sit in
-    /// those pools alone.
+    /// The pool for another thread of a job. `job` lists the threads of the job by pool, `at` is the pool where the thread runs
+    /// now, and `may` tells in which pools it may have a seat.
     pub(crate) fn choose(
         &self,
         placement: Placement,
@@ -95,15 +94,15 @@ impl Board {
         if let Some((pool, _)) = own.min_by_key(|(pool, _)| (self.taken[*pool], *pool)) {
             return Some(*pool);
         }
-        // As near to what the job has as there is room.
+        // As near to the job's pools as there are free seats.
         let near = job.iter().map(|(pool, _)| self.district_of[*pool]).filter(|near| self.free[*near] > 0);
         let district = near.min().or_else(|| self.district(placement, at))?;
         let in_district = self.among(placement, self.districts[district].clone(), at, may);
-        // The district has a free seat, and one that is tied to CPUs may not have it.
+        // The thread's affinity may rule out every free seat of the district.
         in_district.or_else(|| self.among(placement, 0..self.room.len(), at, may))
     }
 
-    /// The district that a job begins in.
+    /// The district for a job's first thread.
     fn district(&self, placement: Placement, at: Option<PoolAt>) -> Option<usize> {
         let open = (0..self.districts.len()).filter(|district| self.free[*district] > 0);
         match placement {
@@ -114,13 +113,13 @@ impl Board {
                 (self.jobs[self.districts[*district].clone()].iter().sum::<u32>(), *district)
             }),
             Placement::Near => {
-                let here = at.map_or(0, |pool| self.district_of[pool]);
-                open.min_by_key(|district| (district.abs_diff(here), *district))
+                let current = at.map_or(0, |pool| self.district_of[pool]);
+                open.min_by_key(|district| (district.abs_diff(current), *district))
             }
         }
     }
 
-    /// The pool of some of them.
+    /// The pool among `pools`.
     fn among(
         &self,
         placement: Placement,

@@ -1,4 +1,5 @@
-//! Jobs on machines of 512 and 4,096 CPUs, on uneven ones, and while CPUs go and come: nobody stands while a seat is free.
+//! Seats on machines of 512 and 4,096 CPUs, on uneven machines, and under CPU hotplug: no thread lacks a seat while one is
+//! free.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -11,7 +12,7 @@ use commonhold_machine::{CpuSet, Machine};
 use proptest::prelude::*;
 
 use super::tests::World;
-use super::{State, counts};
+use super::{Seating, needs_seat};
 use crate::plan::SeatOrder;
 use crate::snapshot::{JobFacts, JobId, ThreadFacts, ThreadId};
 use crate::time::MS;
@@ -22,13 +23,13 @@ const LARGE: [&str; 2] =
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// So many threads of a job come at once, in unit 2 or 3.
+    /// This many threads of a job come at once, in unit 2 or 3.
     Come(u32, usize),
     End(u32),
-    /// The job's threads sleep, or wake.
+    /// The job's threads fall asleep, or wake.
     Rest(u32),
     Wait(u64),
-    /// CPUs go: those of a stretch, or every so many. Or all are there again.
+    /// CPUs go offline: a range, or every n-th. Or all come back.
     Lose(u32, u32),
     LoseEach(u32),
     AllCome,
@@ -48,7 +49,7 @@ fn events(most: usize) -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 1..20)
 }
 
-/// Threads of a job that come at once.
+/// Adds threads to a job, all at once.
 fn come(world: &mut World, job: u32, threads: usize) {
     let facts = world.jobs.entry(job).or_insert_with(|| JobFacts {
         job: JobId(job),
@@ -93,16 +94,17 @@ fn lose(world: &mut World, gone: impl Fn(u32) -> bool) {
     world.step();
 }
 
-/// Threads of a unit that sit, and that stand though they count.
-fn count(state: &State, unit: Option<UnitId>, now: u64) -> (usize, usize) {
+/// The numbers of a unit's threads with a seat, and of awake ones without.
+fn count(state: &Seating, unit: Option<UnitId>, now: u64) -> (usize, usize) {
     let jobs = state.jobs.values().filter(|job| unit.is_none_or(|unit| job.unit == unit));
     let threads: Vec<_> = jobs.flat_map(|job| job.threads.values()).collect();
     let sit = threads.iter().filter(|thread| thread.seat.is_some()).count();
-    let stand = threads.iter().filter(|thread| thread.seat.is_none() && counts(thread, now, false)).count();
+    let stand =
+        threads.iter().filter(|thread| thread.seat.is_none() && needs_seat(thread, now, false)).count();
     (sit, stand)
 }
 
-/// What must hold after each step: no pool is overfull, and nobody stands while its unit has a seat that is free.
+/// Invariants after each step: no pool is overfull, and no awake thread lacks a seat while its unit has a free one.
 fn holds(world: &World) -> Result<(), String> {
     let now = world.now - world.step_ns;
     let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
@@ -111,7 +113,7 @@ fn holds(world: &World) -> Result<(), String> {
         *taken.entry(pool).or_default() += 1;
     }
     for (pool, taken) in taken {
-        let there = world.formed.pools.pools.get(pool).map_or(0, |pool| pool.cpus.len());
+        let there = world.pool_cache.pools.pools.get(pool).map_or(0, |pool| pool.cpus.len());
         if taken > there {
             return Err(format!("{taken} threads sit in pool {pool}, which has {there} CPUs"));
         }
@@ -130,7 +132,7 @@ fn holds(world: &World) -> Result<(), String> {
     for order in &world.orders {
         let SeatOrder::Seat { cpus: Some(cpus), thread, .. } = &order.action else { continue };
         if cpus.is_empty() || !cpus.difference(&there).is_empty() {
-            return Err(format!("thread {} is told cpus {cpus}", thread.0));
+            return Err(format!("thread {} is restricted to cpus {cpus}", thread.0));
         }
     }
     Ok(())
@@ -164,16 +166,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_stands_on_512_cpus(events in events(200), placement in 0usize..5, repartition: bool, held in prop::option::of(1u32..40)) {
+    fn no_thread_lacks_a_seat_on_512_cpus(
+        events in events(200), placement in 0usize..5, repartition: bool, held in prop::option::of(1u32..40),
+    ) {
         let found = history(LARGE[0], placement, repartition, held, &events);
         prop_assert!(found.is_ok(), "{found:?}");
     }
 
     /// Nodes of 3, 8 and 21 CPUs.
     #[test]
-    fn nobody_stands_on_an_uneven_machine(events in events(20), placement in 0usize..5, repartition: bool, held in prop::option::of(1u32..9)) {
+    fn no_thread_lacks_a_seat_on_an_uneven_machine(
+        events in events(20), placement in 0usize..5, repartition: bool, held in prop::option::of(1u32..9),
+    ) {
         let mut events = events;
-        // Of three nodes of 21, two lose most of theirs.
+        // Two of three nodes of 21 lose most of their CPUs.
         events.insert(0, Event::Lose(24, 18));
         events.insert(1, Event::Lose(50, 13));
         events.retain(|event| !matches!(event, Event::AllCome));
@@ -186,15 +192,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_stands_on_4096_cpus(events in events(1_200), placement in 0usize..5, held in prop::option::of(1u32..40)) {
+    fn no_thread_lacks_a_seat_on_4096_cpus(
+        events in events(1_200), placement in 0usize..5, held in prop::option::of(1u32..40),
+    ) {
         let found = history(LARGE[1], placement, false, held, &events);
         prop_assert!(found.is_ok(), "{found:?}");
     }
 }
 
-/// The CPUs of the first pool go, so that each pool has another number: who sat elsewhere stays, and is told nothing new.
+/// The CPUs of the first pool go offline, which renumbers the pools: threads elsewhere stay, without new orders.
 #[test]
-fn who_keeps_its_cpus_stays_when_others_go() {
+fn threads_stay_when_other_cpus_go_offline() {
     let mut world = World::new("nodes:4 cpus:2 memory:1GiB", Placement::WorstFit);
     for job in 0..4 {
         world.grow(job, 2);
@@ -202,15 +210,15 @@ fn who_keeps_its_cpus_stays_when_others_go() {
     assert_eq!(world.seen(), "aa bb cc dd");
     lose(&mut world, |cpu| cpu < 2);
     assert_eq!(world.seen(), "bb cc dd");
-    let told: BTreeSet<u32> = world
+    let ordered: BTreeSet<u32> = world
         .orders
         .iter()
         .map(|step| match &step.action {
             SeatOrder::Seat { job, .. } | SeatOrder::Bring { job, .. } => job.0,
         })
         .collect();
-    assert_eq!(told, [0].into());
-    // They come back, as pool 0 again, and who stood sits there.
+    assert_eq!(ordered, [0].into());
+    // They come back as pool 0, and the threads without a seat get one there.
     world.machine = Machine::synthetic("nodes:4 cpus:2 memory:1GiB").unwrap();
     world.step();
     assert_eq!(world.seen(), "aa bb cc dd");

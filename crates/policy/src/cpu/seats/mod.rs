@@ -1,33 +1,33 @@
-//! Where the threads of a job run: the pool of each.
+//! Placement of jobs: the pool in which each thread runs.
 //!
-//! Problem. Threads of a job share memory, and should run near each other; other jobs should run elsewhere. How many
-//! threads a job will have is not known: they come one at a time.
+//! Problem. Threads of a job share memory, and should run near each other; other jobs should run elsewhere. A job's final
+//! number of threads is unknown: they come one at a time.
 //!
-//! Terms: [`board`] has those of pools. A thread *counts* while it wants a CPU, and for [`REST_NS`] after. A job's
-//! *togetherness* is Σ c², for c of its threads in each pool.
+//! Terms: those of [`board`]. A thread is *awake* while it wants a CPU and for [`REST_NS`] afterwards. A job's *cohesion* is Σ
+//! c², for c of its threads in each pool.
 //!
 //! Algorithm:
-//! 0. Where pools took another form, a seat is in the pool that has the first CPU of the old one that is there still.
-//! 1. Threads that are gone, rest, or sit where their unit has no CPU any more get up.
-//! 2. Threads that count and have no seat are placed where their owners let them run, job by job in the order in which jobs came, by the contract's
-//!    placement ([`board::Board::choose`]). The first one of a job that has run already stays where it is, if the contract has
-//!    worst fit, and three quarters of that pool are free: its pages are there, and others hardly disturb it. Where no pool has a free seat a thread has none, and runs where its unit may.
-//! 3. Repartitioning, if the contract has it. A thread that sits apart from most of its job moves to the pool where these
-//!    are: onto a free seat, or in exchange with a thread of another job there. It moves if the togetherness of both jobs
-//!    grows by that in sum, and the gain pays for the move. The gain is [`GAIN_PART`] of the job's CPU time for as long as
-//!    it has gone on since its last move, times the growth: a job that has run so long will run as long again, in the mean.
-//!    The cost is [`MOVE_NS`] for each thread that moves.
-//! 4. Pages of a job come after its threads, where that pays by the same measure ([`pages`]).
+//! 0. If the pools took another form, a seat moves to the pool that contains the first remaining CPU of the old pool.
+//! 1. Threads that ended, fell asleep, or sit where their unit has no CPU any more give up their seats.
+//! 2. Awake threads without a seat are placed within their affinity, job by job in the order of arrival, by the contract's
+//!    placement ([`board::Board::choose`]). Under worst fit, a job's first thread that already runs stays in its present pool
+//!    if three quarters of that are free: its pages are there, and others hardly disturb it. If no pool has a free seat, the
+//!    thread runs anywhere in its unit.
+//! 3. Repartitioning, if the contract has it. A thread apart from most of its job moves to the job's main pool: onto a free
+//!    seat, or in exchange with a thread of another job there. It moves if the total cohesion of both jobs grows, and the gain
+//!    exceeds the cost. The gain is [`GAIN_PART`] of the job's CPU time since its last move, times the relative growth: the
+//!    expected remaining run time of a job is as long as its age. The cost is [`MOVE_NS`] for each moved thread.
+//! 4. A job's pages follow its threads, if that pays by the same measure ([`pages`]).
 //!
-//! Properties: no pool has more threads with a seat than CPUs that their unit may use. A thread is without a seat only while
-//! all seats are taken that it may have. Without repartitioning, a thread that counts and keeps its unit's CPUs never moves. Each move makes the
-//! sum of togetherness grow, so moves end. The same facts give the same seats.
+//! Properties: no pool has more seated threads than CPUs that their unit may use. A thread lacks a seat only while every seat
+//! that it may use is occupied. Without repartitioning, an awake thread never moves while its unit keeps its CPUs. Each move
+//! increases total cohesion, so repartitioning terminates. Seats are a deterministic function of the facts.
 //!
-//! Limits: threads that are tied to the same CPU of a pool take a seat each. A job that sleeps for longer than [`REST_NS`] may find its pool taken. Which CPU of a pool a thread has is the
-//! kernel's choice. The gain is taken to be the same for all programs.
+//! Limits: threads pinned to the same CPU of a pool occupy one seat each. A job that sleeps for longer than [`REST_NS`] may
+//! find its pool occupied. The kernel chooses the CPU within a pool. The gain is assumed to be the same for all programs.
 //!
-//! Source: seed 001, section 6; repartitioning is left open there (sections 2 and 6). That what has run long will run long:
-//! M. Harchol-Balter and A. Downey, Exploiting Process Lifetime Distributions for Dynamic Load Balancing, 1997.
+//! Source: seed 001, section 6; repartitioning is left open there (sections 2 and 6). That what has run long will run long: M.
+//! Harchol-Balter and A. Downey, Exploiting Process Lifetime Distributions for Dynamic Load Balancing, 1997.
 
 pub(crate) mod board;
 mod pages;
@@ -49,16 +49,16 @@ use crate::tree::outermost;
 
 use board::{Board, PoolAt};
 
-/// A thread that has not wanted a CPU for so long gives up its seat.
+/// A thread that has wanted no CPU for this long gives up its seat.
 pub(crate) const REST_NS: Time = 1_000 * MS;
 
-/// What moving a thread to another pool costs: bringing a megabyte or so into another cache.
+/// Cost of moving a thread to another pool: about a megabyte to bring into another cache.
 pub(crate) const MOVE_NS: u64 = MS;
 
-/// What running in one pool instead of apart saves: a tenth of the CPU time. Seed 001 measured more, with slower memory.
+/// Part of the CPU time that a job saves by running in one pool: a tenth. Seed 001 measured more, with slower memory.
 pub(crate) const GAIN_PART: u64 = 10;
 
-/// The pools of a machine, as a contract has them formed.
+/// The pools of a machine in the form that a contract asks for.
 pub fn pools(machine: &Machine, form: PoolForm) -> Pools {
     let by = match form {
         PoolForm::Auto => Form::Auto,
@@ -71,121 +71,121 @@ pub fn pools(machine: &Machine, form: PoolForm) -> Pools {
     Pools::form(machine, by)
 }
 
-/// The machine's pools, as long as it stays the same.
+/// The machine's pools, cached while machine and form stay the same.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Formed {
-    of: Option<(PoolForm, Vec<Cpu>)>,
+pub(crate) struct PoolCache {
+    formed_for: Option<(PoolForm, Vec<Cpu>)>,
     pools: Arc<Pools>,
 }
 
-impl Formed {
-    /// The pools of a machine, formed anew where it or the form is another.
-    pub(crate) fn of(&mut self, machine: &Machine, form: PoolForm) -> Arc<Pools> {
-        let same = self.of.as_ref().is_some_and(|(was, cpus)| *was == form && *cpus == machine.cpus);
+impl PoolCache {
+    /// The pools of a machine, pool_cache again only if the machine or the form changed.
+    pub(crate) fn get(&mut self, machine: &Machine, form: PoolForm) -> Arc<Pools> {
+        let same = self.formed_for.as_ref().is_some_and(|(was, cpus)| *was == form && *cpus == machine.cpus);
         if !same {
             self.pools = Arc::new(pools(machine, form));
-            self.of = Some((form, machine.cpus.clone()));
+            self.formed_for = Some((form, machine.cpus.clone()));
         }
         Arc::clone(&self.pools)
     }
 }
 
-/// What is remembered of jobs between steps.
+/// All jobs and their seats, carried from step to step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct State {
+pub(crate) struct Seating {
     jobs: BTreeMap<JobId, Job>,
-    /// The pools that seats are numbers of.
+    /// The pools that seats index.
     pools: Arc<Pools>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Job {
     unit: UnitId,
-    /// When it came, or moved last.
+    /// When it came, or when a thread of it last moved.
     since: Time,
-    /// When its pages were brought last.
+    /// When its pages were last moved.
     brought: Option<Time>,
     threads: BTreeMap<ThreadId, Thread>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Thread {
-    /// When it wanted a CPU last.
+    /// When it last wanted a CPU.
     wanted: Option<Time>,
-    /// Where it was seen first.
+    /// The pool in which it was first seen.
     at: Option<PoolAt>,
-    /// The CPUs that its owner ties it to.
+    /// Its own CPU affinity.
     tied: Option<CpuSet>,
     seat: Option<PoolAt>,
     /// Why it has that seat, or none.
     because: Reason,
-    /// What was said of it last; `None`: nothing yet.
-    said: Option<Said>,
+    /// The seat that was last reported and ordered; `None`: nothing yet.
+    reported: Option<Reported>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Said {
+struct Reported {
     pool: Option<PoolAt>,
     cpus: Option<CpuSet>,
 }
 
-/// Which CPUs units may use for their jobs.
-pub(crate) enum Held {
-    /// All of them, all units alike.
+/// The CPUs that units may use for their jobs.
+pub(crate) enum HeldCpus {
+    /// All units share all CPUs.
     Shared,
-    /// Each outermost unit those that it holds.
+    /// Each outermost unit uses the CPUs that it holds.
     By(BTreeMap<UnitId, CpuSet>),
 }
 
-/// What is decided and ordered of jobs.
-pub(crate) struct Orders<'a> {
+/// The decisions and orders about seats in the plan under construction.
+pub(crate) struct SeatPlan<'a> {
     pub(crate) seats: &'a mut Vec<Step<Seat>>,
     pub(crate) orders: &'a mut Vec<Step<SeatOrder>>,
 }
 
-/// Decides where the threads of all jobs run.
+/// Places the threads of all jobs.
 pub(crate) fn step(
-    state: &mut State,
-    formed: &mut Formed,
+    state: &mut Seating,
+    pool_cache: &mut PoolCache,
     now: Time,
     input: Input<'_>,
-    held: &Held,
-    orders: &mut Orders<'_>,
+    held: &HeldCpus,
+    orders: &mut SeatPlan<'_>,
 ) {
     let facts = &input.snapshot.jobs;
     if input.means.seats == Seats::None || facts.is_empty() {
         for (id, job) in core::mem::take(&mut state.jobs) {
-            job.threads.iter().for_each(|(thread, was)| let_go(id, job.unit, *thread, was, orders));
+            job.threads.iter().for_each(|(thread, was)| release(id, job.unit, *thread, was, orders));
         }
         return;
     }
-    let pools = formed.of(input.machine, input.contract.machine.pools);
+    let pools = pool_cache.get(input.machine, input.contract.machine.pools);
     state.reform(&pools);
-    state.take_in(now, facts, &pools, orders);
-    let mut hall = Hall::new(&pools, input, held);
-    state.rise(now, input, &mut hall);
-    state.place(now, input, &mut hall);
+    state.update(now, facts, &pools, orders);
+    let mut boards = Boards::new(&pools, input, held);
+    state.vacate(now, input, &mut boards);
+    state.place(now, input, &mut boards);
     if input.contract.machine.repartition {
-        repartition::step(state, now, &mut hall);
+        repartition::step(state, now, &mut boards);
     }
-    state.say(input, &hall, orders);
+    state.report(input, &boards, orders);
     if input.contract.machine.repartition {
         state.bring(now, input, &pools, orders);
     }
 }
 
-/// The boards of all sets of units, each made when it is asked for first.
-struct Hall<'a> {
+/// The boards of all sets of units, each made on first use.
+struct Boards<'a> {
     pools: &'a Pools,
     contract: &'a commonhold_contract::Contract,
-    held: &'a Held,
+    held: &'a HeldCpus,
     switches: bool,
     boards: BTreeMap<Option<UnitId>, Board>,
 }
 
-impl<'a> Hall<'a> {
-    fn new(pools: &'a Pools, input: Input<'a>, held: &'a Held) -> Hall<'a> {
-        Hall {
+impl<'a> Boards<'a> {
+    fn new(pools: &'a Pools, input: Input<'a>, held: &'a HeldCpus) -> Boards<'a> {
+        Boards {
             pools,
             contract: input.contract,
             held,
@@ -194,11 +194,11 @@ impl<'a> Hall<'a> {
         }
     }
 
-    /// Which board a unit's jobs are on.
+    /// The key of a unit's board.
     fn key(&self, unit: UnitId) -> Option<UnitId> {
         match self.held {
-            Held::Shared => None,
-            Held::By(_) => Some(outermost(self.contract, unit)),
+            HeldCpus::Shared => None,
+            HeldCpus::By(_) => Some(outermost(self.contract, unit)),
         }
     }
 
@@ -207,15 +207,15 @@ impl<'a> Hall<'a> {
         let all = self.pools.pools.get(pool).map(|pool| pool.cpus.iter().copied().collect::<CpuSet>());
         let all = all.unwrap_or_default();
         match (self.held, self.key(unit)) {
-            (Held::By(held), Some(unit)) => {
+            (HeldCpus::By(held), Some(unit)) => {
                 held.get(&unit).map_or_else(CpuSet::new, |own| all.intersection(own))
             }
             _ => all,
         }
     }
 
-    /// The CPUs that a thread with a seat in a pool runs on. Where a scheduler decides at every switch, it keeps units to their
-    /// CPUs, and lends them others: those of the pool among them.
+    /// The CPUs on which a thread with a seat in a pool may run. A scheduler that decides at every switch confines units
+    /// itself, and may lend them any CPU of the pool.
     fn reach(&self, unit: UnitId, pool: PoolAt) -> CpuSet {
         match self.pools.pools.get(pool) {
             Some(pool) if self.switches => pool.cpus.iter().copied().collect(),
@@ -223,12 +223,12 @@ impl<'a> Hall<'a> {
         }
     }
 
-    /// Whether its owner lets a thread run on any CPU that it would have in a pool.
-    fn may_sit(&self, unit: UnitId, thread: &Thread, pool: PoolAt) -> bool {
+    /// Whether a thread's affinity includes a CPU that its unit may use in a pool.
+    fn may_use(&self, unit: UnitId, thread: &Thread, pool: PoolAt) -> bool {
         thread.tied.as_ref().is_none_or(|tied| !self.cpus(unit, pool).intersection(tied).is_empty())
     }
 
-    /// The board of a unit, if it was asked for before.
+    /// The board of a unit, if it was made before.
     fn made(&self, unit: UnitId) -> Option<&Board> {
         self.boards.get(&self.key(unit))
     }
@@ -238,7 +238,7 @@ impl<'a> Hall<'a> {
         let (pools, held) = (self.pools, self.held);
         self.boards.entry(key).or_insert_with(|| {
             let room = pools.pools.iter().map(|pool| match (held, key) {
-                (Held::By(held), Some(unit)) => {
+                (HeldCpus::By(held), Some(unit)) => {
                     let cpus = held.get(&unit);
                     pool.cpus.iter().filter(|cpu| cpus.is_some_and(|cpus| cpus.contains(**cpu))).count()
                 }
@@ -251,7 +251,7 @@ impl<'a> Hall<'a> {
 }
 
 impl Job {
-    /// How many of its threads sit in each pool.
+    /// Its seated threads by pool.
     fn spread(&self) -> Vec<(PoolAt, u32)> {
         let mut spread: BTreeMap<PoolAt, u32> = BTreeMap::new();
         for pool in self.threads.values().filter_map(|thread| thread.seat) {
@@ -261,7 +261,7 @@ impl Job {
     }
 }
 
-/// How many of a job's threads are in a pool.
+/// The number of a job's threads in a pool.
 fn in_pool(spread: &[(PoolAt, u32)], pool: PoolAt) -> u32 {
     spread.iter().find(|(at, _)| *at == pool).map_or(0, |(_, count)| *count)
 }
@@ -276,14 +276,14 @@ fn count(spread: &mut Vec<(PoolAt, u32)>, pool: PoolAt, by: i32) {
     spread.retain(|(_, count)| *count > 0);
 }
 
-impl State {
+impl Seating {
     /// Whether no job is known.
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// The pools took another form, or have other numbers, since CPUs went or came: a seat is in the pool that has the first CPU
-    /// of the old one that is there still.
+    /// Renumbers seats after the pools took another form, or after CPUs came or went: a seat moves to the pool that contains
+    /// the first remaining CPU of the old pool.
     fn reform(&mut self, pools: &Arc<Pools>) {
         let before = core::mem::replace(&mut self.pools, Arc::clone(pools));
         if Arc::ptr_eq(&before, pools) || before == *pools {
@@ -303,17 +303,17 @@ impl State {
         }
     }
 
-    /// Takes note of which jobs and threads are there.
-    fn take_in(&mut self, now: Time, facts: &[JobFacts], pools: &Pools, orders: &mut Orders<'_>) {
+    /// Adds new jobs and threads, and drops those that ended.
+    fn update(&mut self, now: Time, facts: &[JobFacts], pools: &Pools, orders: &mut SeatPlan<'_>) {
         let there: BTreeSet<JobId> = facts.iter().map(|facts| facts.job).collect();
         self.jobs.retain(|id, job| {
             let stays = there.contains(id);
             if !stays {
-                job.threads.iter().for_each(|(thread, was)| let_go(*id, job.unit, *thread, was, orders));
+                job.threads.iter().for_each(|(thread, was)| release(*id, job.unit, *thread, was, orders));
             }
             stays
         });
-        // Few threads come anew: the pool of a CPU is looked for, not listed.
+        // New threads are few: a search costs less than an index of all CPUs.
         let pool_of = |cpu: u32| pools.pools.iter().position(|pool| pool.cpus.binary_search(&cpu).is_ok());
         for facts in facts {
             let job = self.jobs.entry(facts.job).or_insert_with(|| Job {
@@ -323,14 +323,14 @@ impl State {
                 threads: BTreeMap::new(),
             });
             job.unit = facts.unit;
-            // Both are in ascending order.
+            // Both sides ascend.
             let mut still = facts.threads.iter().map(|facts| facts.thread).peekable();
             let unit = job.unit;
             job.threads.retain(|thread, was| {
                 while still.next_if(|there| there < thread).is_some() {}
                 let stays = still.peek() == Some(thread);
                 if !stays {
-                    let_go(facts.job, unit, *thread, was, orders);
+                    release(facts.job, unit, *thread, was, orders);
                 }
                 stays
             });
@@ -341,7 +341,7 @@ impl State {
                     tied: None,
                     seat: None,
                     because: Reason::NoSeatFree,
-                    said: None,
+                    reported: None,
                 });
                 if facts.wants {
                     thread.wanted = Some(now);
@@ -351,18 +351,18 @@ impl State {
         }
     }
 
-    /// Threads keep their seats, but for those that rest, and those whose seats are not there any more.
-    fn rise(&mut self, now: Time, input: Input<'_>, hall: &mut Hall<'_>) {
+    /// Awake threads keep their seats if those still exist; others give them up.
+    fn vacate(&mut self, now: Time, input: Input<'_>, boards: &mut Boards<'_>) {
         let fixed = input.means.seats == Seats::Fixed;
         for job in self.jobs.values_mut() {
             let mut spread = Vec::new();
             for thread in job.threads.values_mut() {
                 let Some(pool) = thread.seat.take() else { continue };
-                let may = hall.may_sit(job.unit, thread, pool);
-                let board = hall.board(job.unit);
-                thread.because = if counts(thread, now, fixed) { thread.because } else { Reason::Rests };
+                let may = boards.may_use(job.unit, thread, pool);
+                let board = boards.board(job.unit);
+                thread.because = if needs_seat(thread, now, fixed) { thread.because } else { Reason::Rests };
                 if thread.because != Reason::Rests && may && board.has_seat(pool) {
-                    board.sit(pool, in_pool(&spread, pool) == 0);
+                    board.occupy(pool, in_pool(&spread, pool) == 0);
                     count(&mut spread, pool, 1);
                     thread.seat = Some(pool);
                 }
@@ -370,28 +370,30 @@ impl State {
         }
     }
 
-    /// Threads that count and have no seat get one.
-    fn place(&mut self, now: Time, input: Input<'_>, hall: &mut Hall<'_>) {
+    /// Places awake threads without a seat.
+    fn place(&mut self, now: Time, input: Input<'_>, boards: &mut Boards<'_>) {
         let placement = input.contract.machine.placement;
         let fixed = input.means.seats == Seats::Fixed;
         for job in self.jobs.values_mut() {
-            let waits = |thread: &Thread| thread.seat.is_none() && counts(thread, now, fixed);
+            let waits = |thread: &Thread| thread.seat.is_none() && needs_seat(thread, now, fixed);
             if !job.threads.values().any(waits) {
                 continue;
             }
             let mut spread = job.spread();
             for thread in job.threads.values_mut().filter(|thread| waits(thread)) {
-                hall.board(job.unit);
-                let may = |pool| hall.may_sit(job.unit, thread, pool);
-                // What it touched so far lies where it is.
-                let here = thread.at.filter(|pool| placement == Placement::WorstFit && !fixed && may(*pool));
-                let stays = |board: &Board| here.filter(|pool| spread.is_empty() && board.is_quiet(*pool));
-                let found = hall.made(job.unit).and_then(|board| {
+                boards.board(job.unit);
+                let may = |pool| boards.may_use(job.unit, thread, pool);
+                // The memory that it touched so far is local there.
+                let current =
+                    thread.at.filter(|pool| placement == Placement::WorstFit && !fixed && may(*pool));
+                let stays =
+                    |board: &Board| current.filter(|pool| spread.is_empty() && board.is_mostly_free(*pool));
+                let found = boards.made(job.unit).and_then(|board| {
                     stays(board).or_else(|| board.choose(placement, &spread, thread.at, &may))
                 });
-                let stayed = hall.made(job.unit).and_then(stays).is_some();
+                let stayed = boards.made(job.unit).and_then(stays).is_some();
                 let placement = if stayed { Placement::Near } else { placement };
-                let board = hall.board(job.unit);
+                let board = boards.board(job.unit);
                 let Some(pool) = found else {
                     thread.because = Reason::NoSeatFree;
                     continue;
@@ -402,49 +404,50 @@ impl State {
                     (_, true) => Reason::FirstOfItsJob { placement, free: board.free(pool) },
                     (_, false) => Reason::PoolsOfItsJobFull { placement, free: board.free(pool) },
                 };
-                board.sit(pool, own == 0);
+                board.occupy(pool, own == 0);
                 count(&mut spread, pool, 1);
                 thread.seat = Some(pool);
             }
         }
     }
 
-    /// What is new of threads' seats.
-    fn say(&mut self, input: Input<'_>, hall: &Hall<'_>, orders: &mut Orders<'_>) {
+    /// Reports and orders changed seats.
+    fn report(&mut self, input: Input<'_>, boards: &Boards<'_>, orders: &mut SeatPlan<'_>) {
         let fixed = input.means.seats == Seats::Fixed;
         for (id, job) in &mut self.jobs {
             for (number, thread) in &mut job.threads {
-                let cpus = thread.seat.map(|pool| hall.reach(job.unit, pool));
-                let cpus =
-                    cpus.filter(|_| fixed || thread.seat.is_some_and(|pool| ties(input, hall.pools, pool)));
-                let now = Said { pool: thread.seat, cpus };
-                let silent = Said { pool: None, cpus: None };
-                let new = match &thread.said {
-                    Some(said) => *said != now,
+                let cpus = thread.seat.map(|pool| boards.reach(job.unit, pool));
+                let cpus = cpus.filter(|_| {
+                    fixed || thread.seat.is_some_and(|pool| restricts(input, boards.pools, pool))
+                });
+                let now = Reported { pool: thread.seat, cpus };
+                let silent = Reported { pool: None, cpus: None };
+                let new = match &thread.reported {
+                    Some(reported) => *reported != now,
                     None => now != silent || fixed,
                 };
                 if !new {
                     continue;
                 }
                 let (thread_id, job_id, unit, reason) = (*number, *id, job.unit, thread.because);
-                if thread.said.as_ref().map(|said| said.pool) != Some(now.pool) {
+                if thread.reported.as_ref().map(|reported| reported.pool) != Some(now.pool) {
                     let pool = now.pool.and_then(|pool| u32::try_from(pool).ok());
                     let action = Seat { thread: thread_id, job: job_id, unit, pool };
                     orders.seats.push(Step { action, reason });
                 }
-                let before = thread.said.as_ref().and_then(|said| said.cpus.as_ref());
-                if before != now.cpus.as_ref() || (fixed && thread.said.is_none()) {
+                let before = thread.reported.as_ref().and_then(|reported| reported.cpus.as_ref());
+                if before != now.cpus.as_ref() || (fixed && thread.reported.is_none()) {
                     let cpus = now.cpus.clone();
                     let action = SeatOrder::Seat { thread: thread_id, job: job_id, unit, cpus };
                     orders.orders.push(Step { action, reason });
                 }
-                thread.said = Some(now);
+                thread.reported = Some(now);
             }
         }
     }
 
-    /// Pages come after threads, where that pays.
-    fn bring(&mut self, now: Time, input: Input<'_>, pools: &Pools, orders: &mut Orders<'_>) {
+    /// SeatPlan pages to follow threads, where that pays.
+    fn bring(&mut self, now: Time, input: Input<'_>, pools: &Pools, orders: &mut SeatPlan<'_>) {
         if !input.means.brings {
             return;
         }
@@ -459,28 +462,27 @@ impl State {
     }
 }
 
-/// Whether a thread with a seat in a pool is told so, where it has no CPU of its own. On a machine of one pool there is nothing
-/// to say. In a pool that is one CPU, since a cache or a node has no more, it would wait whenever that is taken, by its own
-/// children first.
-fn ties(input: Input<'_>, pools: &Pools, pool: PoolAt) -> bool {
+/// Whether a thread without a dedicated CPU is restricted to its pool. A machine of one pool needs no restriction. In a pool
+/// of one CPU the thread would wait whenever that CPU is busy, most often with its own children.
+fn restricts(input: Input<'_>, pools: &Pools, pool: PoolAt) -> bool {
     let asked = input.contract.machine.pools == PoolForm::Size(1);
     pools.pools.len() > 1 && pools.pools.get(pool).is_some_and(|pool| asked || pool.cpus.len() > 1)
 }
 
-/// A thread is not there any more, or is in no job: one that lives on may run where its unit may.
-fn let_go(job: JobId, unit: UnitId, thread: ThreadId, was: &Thread, orders: &mut Orders<'_>) {
-    let Some(said) = &was.said else { return };
+/// Releases a thread that ended or left its job: if it lives on, it may run anywhere in its unit.
+fn release(job: JobId, unit: UnitId, thread: ThreadId, was: &Thread, orders: &mut SeatPlan<'_>) {
+    let Some(reported) = &was.reported else { return };
     let reason = Reason::ThreadGone;
-    if said.pool.is_some() {
+    if reported.pool.is_some() {
         orders.seats.push(Step { action: Seat { thread, job, unit, pool: None }, reason });
     }
-    if said.cpus.is_some() {
+    if reported.cpus.is_some() {
         orders.orders.push(Step { action: SeatOrder::Seat { thread, job, unit, cpus: None }, reason });
     }
 }
 
-/// Whether a thread needs a seat. One that has a CPU of its own does while it is there.
-fn counts(thread: &Thread, now: Time, fixed: bool) -> bool {
+/// Whether a thread needs a seat: always if it has a dedicated CPU (`fixed`), else while it is awake.
+fn needs_seat(thread: &Thread, now: Time, fixed: bool) -> bool {
     fixed || thread.wanted.is_some_and(|wanted| now.saturating_sub(wanted) < REST_NS)
 }
 

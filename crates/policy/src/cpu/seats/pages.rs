@@ -1,26 +1,26 @@
-//! Where the pages of a job come to lie.
+//! Page placement: in which nodes a job's pages should be.
 //!
-//! Problem: the kernel puts a page where the thread runs that touches it first. So all that a job's first process made lies in
-//! one node, and what threads left behind that moved lies in others.
+//! Problem: the kernel places a page on first touch, in the node of the thread that touches it. So the pages of a job's first
+//! process are all in one node, and pages of moved threads are left behind in others.
 //!
-//! Terms: the *parent* of a job is the thread with a seat that came first. A job's *due* in a node is the part of all its pages that should lie
-//! there. Pages *lie apart* that are beyond the due of their node.
+//! Terms: a job's *parent* is its earliest thread with a seat. A job's *due* in a node is the part of its pages that should be
+//! there. Pages beyond their node's due are *misplaced*.
 //!
 //! Algorithm:
-//! 1. A job that sits in one pool: its pages are due in the nodes of that pool, in whichever of them they are; what comes
-//!    from other nodes is divided by the pool's CPUs there.
-//! 2. A job that sits in several: its pages are due in all of their nodes, in proportion to its threads that sit there. All of
-//!    its threads then wait for memory alike, and no node's memory serves them all.
-//! 3. Pages come when more than one in [`APART_PART`] lies apart, and that pays by the measure of [`super`], and not again
-//!    for [`BRING_PAUSE_NS`]. The parent's nodes are named first: they are filled first, and have what is left by rounding.
+//! 1. A job in one pool: its pages may be in any node of that pool; pages from other nodes are divided among these by the
+//!    pool's CPUs there.
+//! 2. A job in several pools: its pages are interleaved over the nodes of all of them, in proportion to its threads with a seat
+//!    there. All its threads then have the same mean latency, and no single node's memory serves them all.
+//! 3. Pages move if more than one in [`APART_PART`] is misplaced and that pays by the measure of [`super`], at most once in
+//!    [`BRING_PAUSE_NS`]. The parent's nodes come first: they are filled first, and get the rounding remainder.
 //!
-//! Properties: nothing is ordered for a job whose pages lie as they are due. Dues sum to the whole.
+//! Properties: nothing is ordered for a job without misplaced pages. Dues sum to the whole.
 //!
-//! Limits: how much bandwidth a node has to spare is not known, neither live nor simulated; a thread with a seat stands for its part of it. A
-//! process that has threads in one pool alone has its pages in all of the job's pools, like the others.
+//! Limits: a node's spare bandwidth is unknown, both live and in simulation; the number of seated threads stands in for it. A
+//! process whose threads are all in one pool has its pages interleaved over the whole job's pools, as the others do.
 //!
-//! Source: D. Gureya and others, Bandwidth-Aware Page Placement in NUMA, IPDPS 2020 (in proportion, over all nodes of those
-//! who use them). Seed 001, sections 5 and 6.1: the parent's memory is what its children need most.
+//! Source: D. Gureya and others, Bandwidth-Aware Page Placement in NUMA, IPDPS 2020 (interleaving in proportion, over the nodes
+//! of all workers). Seed 001, sections 5 and 6.1: children mostly need their parent's memory.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -34,17 +34,17 @@ use crate::plan::NodePart;
 use crate::rights::share::split;
 use crate::time::{MS, Time};
 
-/// Moving so many bytes takes a nanosecond: a gigabyte a second, as `migrate_pages(2)` does.
+/// Migration speed: one gigabyte per second, as measured for `migrate_pages(2)`.
 const BYTES_PER_NS: u64 = 1;
 
-/// Pages that lie apart are brought when they are more than this part of a job's, and not again for [`BRING_PAUSE_NS`].
+/// Pages move when more than this part of a job's pages is misplaced, and not again for [`BRING_PAUSE_NS`].
 const APART_PART: u64 = 20;
 const BRING_PAUSE_NS: Time = 10_000 * MS;
 
-/// A thread, where it counts for several nodes.
+/// Weight of one thread, to be divided among several nodes.
 const THREAD: u64 = 1_000;
 
-/// Where a job's pages are to come, and how many bytes lie apart; `None` where they may stay.
+/// The nodes for a job's pages, and the misplaced bytes; `None` if the pages may stay.
 pub(super) fn bring(
     job: &Job,
     memory: &[(u32, u64)],
@@ -68,13 +68,12 @@ pub(super) fn bring(
     pays.then_some((parts, apart))
 }
 
-/// The pool of the thread with a seat that came first.
+/// The pool of the parent.
 fn parent(job: &Job) -> Option<PoolAt> {
     job.threads.values().find_map(|thread| thread.seat)
 }
 
-/// A job's part of each node: its threads there, the parent's nodes first. Of a pool in several nodes, each has as much of
-/// them as of the pool's CPUs.
+/// The weights of nodes, the parent's first. The threads of a pool that covers several nodes are divided by its CPUs in each.
 fn parts(spread: &[(PoolAt, u32)], parent: PoolAt, machine: &Machine, pools: &Pools) -> Vec<NodePart> {
     let mut parts: BTreeMap<u32, (bool, u64)> = BTreeMap::new();
     for (pool, threads) in spread {
@@ -99,13 +98,13 @@ fn parts(spread: &[(PoolAt, u32)], parent: PoolAt, machine: &Machine, pools: &Po
     parts.into_iter().map(|(_, part)| part).collect()
 }
 
-/// Bytes in none of the nodes.
+/// Bytes outside the listed nodes.
 fn apart_from(parts: &[NodePart], memory: &[(u32, u64)]) -> u64 {
     let elsewhere = memory.iter().filter(|(node, _)| parts.iter().all(|part| part.node != *node));
     elsewhere.map(|(_, bytes)| bytes).sum()
 }
 
-/// Bytes beyond the due of their node.
+/// Bytes beyond their node's due.
 fn beyond_due(parts: &[NodePart], memory: &[(u32, u64)]) -> u64 {
     let all = memory.iter().map(|(_, bytes)| bytes).sum();
     let due: BTreeMap<u32, u64> = NodePart::due(parts, all).into_iter().collect();

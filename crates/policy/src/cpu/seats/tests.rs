@@ -13,8 +13,8 @@ pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) contract: Contract,
     pub(super) means: Means,
-    pub(super) state: State,
-    pub(super) formed: Formed,
+    pub(super) state: Seating,
+    pub(super) pool_cache: PoolCache,
     pub(super) now: Time,
     pub(super) step_ns: Time,
     pub(super) jobs: BTreeMap<u32, JobFacts>,
@@ -34,8 +34,8 @@ impl World {
             machine: Machine::synthetic(machine).unwrap(),
             contract,
             means: Means { seats: Seats::Cpus, ..Means::NONE },
-            state: State::default(),
-            formed: Formed::default(),
+            state: Seating::default(),
+            pool_cache: PoolCache::default(),
             now: 0,
             step_ns: 10 * MS,
             jobs: BTreeMap::new(),
@@ -55,14 +55,14 @@ impl World {
             snapshot: &snapshot,
             changes: &[],
         };
-        let held = self.held.clone().map_or(Held::Shared, Held::By);
+        let held = self.held.clone().map_or(HeldCpus::Shared, HeldCpus::By);
         (self.seats, self.orders) = (Vec::new(), Vec::new());
-        let mut orders = Orders { seats: &mut self.seats, orders: &mut self.orders };
-        step(&mut self.state, &mut self.formed, self.now, input, &held, &mut orders);
+        let mut orders = SeatPlan { seats: &mut self.seats, orders: &mut self.orders };
+        step(&mut self.state, &mut self.pool_cache, self.now, input, &held, &mut orders);
         self.now += self.step_ns;
     }
 
-    /// A job has so many threads more, which come one at a time.
+    /// Adds threads to a job, one at a time.
     pub(super) fn grow(&mut self, job: u32, threads: u32) {
         for _ in 0..threads {
             let new = JobFacts {
@@ -85,14 +85,14 @@ impl World {
         self.step();
     }
 
-    /// A letter for each thread in each pool, as in the trace of figure 6; letters within a pool are sorted.
+    /// One letter per thread by pool, as in the trace of figure 6, sorted within a pool.
     pub(super) fn seen(&self) -> String {
-        let pools = self.formed.pools.pools.iter().enumerate().map(|(at, pool)| {
+        let pools = self.pool_cache.pools.pools.iter().enumerate().map(|(at, pool)| {
             let mut text = String::new();
             for (id, job) in &self.state.jobs {
                 let letter = char::from(b'a' + u8::try_from(id.0 % 26).unwrap());
-                let here = job.threads.values().filter(|thread| thread.seat == Some(at));
-                text.extend(here.map(|_| letter));
+                let in_pool = job.threads.values().filter(|thread| thread.seat == Some(at));
+                text.extend(in_pool.map(|_| letter));
             }
             text.extend((text.len()..pool.cpus.len()).map(|_| '-'));
             text
@@ -169,7 +169,7 @@ fn fits_differ_by_what_is_free() {
     assert_eq!(begin(Placement::Near, Some(11)), "aaa- b--- ccj-");
 }
 
-/// A pool with many threads of one job, or with few of two.
+/// A pool with many threads of one job has fewer jobs than one with few threads of two.
 #[test]
 fn jobs_are_counted_and_not_their_threads() {
     let mut world = World::new("nodes:2 cpus:6 memory:1GiB", Placement::WorstFit);
@@ -184,27 +184,27 @@ fn jobs_are_counted_and_not_their_threads() {
 }
 
 #[test]
-fn a_thread_without_a_seat_runs_where_its_unit_may() {
+fn a_thread_without_a_seat_runs_anywhere_in_its_unit() {
     let mut world = World::new("nodes:2 cpus:2 memory:1GiB", Placement::WorstFit);
     world.grow(0, 4);
     world.grow(1, 1);
     assert_eq!(world.seen(), "aa aa");
     assert!(world.orders.is_empty(), "{:?}", world.orders);
-    // It has one as soon as one is free.
+    // It gets a seat as soon as one is free.
     world.jobs.get_mut(&0).unwrap().threads.pop();
     world.step();
     assert_eq!(world.seen(), "aa ab");
     let gone = world.seats.iter().find(|step| step.reason == Reason::ThreadGone).unwrap();
     assert_eq!((gone.action.thread, gone.action.pool), (ThreadId(3), None));
-    // It may live on, in no job.
-    let told = |step: &&Step<SeatOrder>| {
+    // The thread may live on outside the job.
+    let ordered = |step: &&Step<SeatOrder>| {
         matches!(step.action, SeatOrder::Seat { thread: ThreadId(3), cpus: None, .. })
     };
-    assert_eq!(world.orders.iter().filter(told).count(), 1, "{:?}", world.orders);
+    assert_eq!(world.orders.iter().filter(ordered).count(), 1, "{:?}", world.orders);
 }
 
 #[test]
-fn what_rests_gives_up_its_seat() {
+fn a_sleeping_thread_gives_up_its_seat() {
     let mut world = World::new("nodes:2 cpus:2 memory:1GiB", Placement::WorstFit);
     world.grow(0, 2);
     world.jobs.get_mut(&0).unwrap().threads[1].wants = false;
@@ -227,21 +227,21 @@ fn units_have_boards_of_their_own() {
     world.held = Some([(UnitId(2), held(&[0, 4, 5])), (UnitId(3), held(&[1, 2, 3, 6, 7]))].into());
     world.grow(0, 2);
     assert_eq!(world.seen(), "---- aa--");
-    let told = |world: &World| world.orders.iter().map(|step| step.action.clone()).collect::<Vec<_>>();
+    let ordered = |world: &World| world.orders.iter().map(|step| step.action.clone()).collect::<Vec<_>>();
     assert!(
-        matches!(&told(&world)[0], SeatOrder::Seat { cpus: Some(cpus), .. } if *cpus == held(&[4, 5])),
+        matches!(&ordered(&world)[0], SeatOrder::Seat { cpus: Some(cpus), .. } if *cpus == held(&[4, 5])),
         "{:?}",
-        told(&world)
+        ordered(&world)
     );
-    // It loses one of them: the last thread goes.
+    // The unit loses one of these CPUs: the last thread moves.
     world.held = Some([(UnitId(2), held(&[0, 4])), (UnitId(3), held(&[1, 2, 3, 5, 6, 7]))].into());
     world.step();
     assert_eq!(world.seen(), "a--- a---");
 }
 
-/// Of the pools where a job is, its next thread goes to the one with the fewest (seed 001, section 6.1).
+/// A further thread goes to the job's pool with the fewest threads (seed 001, section 6.1).
 #[test]
-fn a_job_grows_where_it_has_most_room() {
+fn a_job_grows_in_its_emptiest_pool() {
     let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::FirstFit);
     world.grow(0, 2);
     world.grow(1, 4);
@@ -252,7 +252,7 @@ fn a_job_grows_where_it_has_most_room() {
     assert_eq!(world.seen(), "abb- bbb-");
 }
 
-/// Two districts of sixteen pools: jobs begin in the one with more room, and stay in theirs.
+/// Two districts of sixteen pools: jobs start in the emptier district, and stay there.
 #[test]
 fn districts_come_first() {
     let mut world = World::new("nodes:32 sockets:2 cpus:2 memory:1GiB", Placement::WorstFit);
@@ -261,12 +261,12 @@ fn districts_come_first() {
         world.state.jobs.values().find_map(|job| job.threads.get(&ThreadId(thread))).unwrap().seat
     };
     world.grow(0, 2);
-    assert_eq!((world.formed.pools.districts.len(), pool_of(&world, 1)), (2, Some(0)));
+    assert_eq!((world.pool_cache.pools.districts.len(), pool_of(&world, 1)), (2, Some(0)));
     world.grow(1, 1);
     assert_eq!(pool_of(&world, 1_000), Some(16));
     world.grow(0, 1);
     assert_eq!(pool_of(&world, 2), Some(1));
-    // One that is tied to the other district has its seat there.
+    // A thread pinned to the other district gets its seat there.
     let threads = alloc::vec![ThreadFacts {
         thread: ThreadId(9_000),
         wants: true,
@@ -283,9 +283,9 @@ fn districts_come_first() {
     assert_eq!(pool_of(&world, 9_000), Some(31));
 }
 
-/// Its owner ties one thread to a CPU of the second node, and one to a CPU that others have taken.
+/// One thread is pinned to a CPU of the second node, and one to a CPU that others occupy.
 #[test]
-fn a_seat_is_where_the_owner_lets_the_thread_run() {
+fn seats_respect_affinity() {
     let mut world = World::new("nodes:2 cpus:2 memory:1GiB", Placement::WorstFit);
     let tie = |world: &mut World, job: u32, cpu: u32| {
         let thread = &mut world.jobs.get_mut(&job).unwrap().threads[0];
@@ -311,12 +311,12 @@ fn a_seat_is_where_the_owner_lets_the_thread_run() {
     assert_eq!(world.seen(), "-- a-");
     world.grow(1, 2);
     assert_eq!(world.seen(), "bb a-");
-    // Nothing is set aside for it where it cannot run.
+    // No seat is reserved for it where it cannot run.
     begin(&mut world, 2, 1);
     assert_eq!(world.seen(), "bb a-");
     world.grow(3, 1);
     assert_eq!(world.seen(), "bb ad");
-    // It is tied elsewhere: it gets up, and has no seat there either.
+    // Its affinity changes: it gives up its seat, and finds none in the new pool.
     tie(&mut world, 0, 0);
     world.step();
     assert_eq!(world.seen(), "bb d-");
@@ -324,9 +324,9 @@ fn a_seat_is_where_the_owner_lets_the_thread_run() {
     assert_eq!(world.seen(), "ac d-");
 }
 
-/// A thread that is tied to its pool does not come to the others of its job.
+/// A thread pinned to its pool does not join the others of its job.
 #[test]
-fn who_is_tied_is_not_moved() {
+fn pinned_threads_are_not_moved() {
     let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::FirstFit);
     world.grow(0, 2);
     world.grow(1, 4);
@@ -339,7 +339,7 @@ fn who_is_tied_is_not_moved() {
     assert_eq!(world.seen(), "bb-- bb--");
 }
 
-/// A job that lies apart comes together when another ends, once it has run long enough for that to pay.
+/// A scattered job comes together when another ends, once it has run long enough for that to pay.
 #[test]
 fn a_job_that_ends_makes_room() {
     let mut world = World::new("nodes:2 cpus:4 memory:1GiB", Placement::FirstFit);
@@ -406,7 +406,7 @@ fn pages_come_after_their_threads_once() {
     assert_eq!(brought, 1);
 }
 
-/// What is ordered of pages in the next so many looks.
+/// The page orders of the next `looks` steps.
 fn brought(world: &mut World, looks: u32) -> Vec<(Vec<NodePart>, bool, Reason)> {
     let mut all = Vec::new();
     for _ in 0..looks {
@@ -420,7 +420,7 @@ fn brought(world: &mut World, looks: u32) -> Vec<(Vec<NodePart>, bool, Reason)> 
     all
 }
 
-/// Six threads on stations of four: four beside the parent, whose memory all of it is, and two in the next one.
+/// Six threads on stations of four: four in the parent's, which has all the memory, and two in the next.
 #[test]
 fn a_job_in_two_pools_has_its_pages_in_both() {
     let mut world = World::new(STATIONS, Placement::WorstFit);
@@ -431,12 +431,12 @@ fn a_job_in_two_pools_has_its_pages_in_both() {
     world.jobs.get_mut(&0).unwrap().memory = Some(alloc::vec![(0, 600 << 20)]);
     let parts = [NodePart { node: 0, part: 4_000 }, NodePart { node: 1, part: 2_000 }].to_vec();
     assert_eq!(brought(&mut world, 90), [(parts, true, Reason::PagesApart { bytes: 200 << 20 })]);
-    // So they may stay.
+    // Divided like that, pages stay.
     world.jobs.get_mut(&0).unwrap().memory = Some(alloc::vec![(0, 400 << 20), (1, 200 << 20)]);
     assert_eq!(brought(&mut world, 200), []);
 }
 
-/// The first thread has its seat in the second node, as its owner has it there: that node is named first.
+/// The first thread is pinned to the second node: that node comes first.
 #[test]
 fn the_parents_node_is_filled_first() {
     let mut world = World::new("nodes:2 cpus:2 memory:1GiB", Placement::WorstFit);
@@ -460,14 +460,14 @@ fn the_parents_node_is_filled_first() {
     world.jobs.insert(0, facts);
     let (nodes, divided, _) = brought(&mut world, 100).remove(0);
     assert_eq!(
-        (nodes.iter().map(|it| (it.node, it.part)).collect::<Vec<_>>(), divided),
+        (nodes.iter().map(|part| (part.node, part.part)).collect::<Vec<_>>(), divided),
         ([(1, 1_000), (0, 2_000)].to_vec(), true)
     );
 }
 
-/// Pools of six become pools of four: seats follow their CPUs, as far as there is room, and all threads are told.
+/// Pools of six become pools of four: seats follow their CPUs while there is room, and all threads get new orders.
 #[test]
-fn pools_may_take_another_form_under_way() {
+fn seats_follow_a_change_of_the_pools_form() {
     let mut world = World::new(STATIONS, Placement::WorstFit);
     world.contract.machine.pools = PoolForm::Size(6);
     world.grow(0, 6);
@@ -475,17 +475,17 @@ fn pools_may_take_another_form_under_way() {
     world.contract.machine.pools = PoolForm::Node;
     world.step();
     assert_eq!(world.seen(), "aaaa bbbb aabb");
-    let told = world
+    let ordered = world
         .orders
         .iter()
         .filter(|step| matches!(&step.action, SeatOrder::Seat { cpus: Some(cpus), .. } if cpus.len() == 4));
-    assert_eq!(told.count(), 12);
+    assert_eq!(ordered.count(), 12);
     world.step();
     assert!(world.orders.is_empty() && world.seats.is_empty());
     world.contract.machine.pools = PoolForm::Machine;
     world.step();
     assert_eq!(world.seen(), "aaaaaabbbbbb");
-    // The second pool of four has the CPUs of the third of two: nobody moves who need not.
+    // The second pool of four contains the third pool of two: threads move only if they must.
     let mut world = World::new(STATIONS, Placement::WorstFit);
     (0..2).for_each(|job| world.grow(job, 2));
     assert_eq!(world.seen(), "aa-- bb-- ----");
@@ -552,20 +552,20 @@ fn play(world: &mut World, event: &Event) {
     }
 }
 
-fn together(state: &State) -> u64 {
+fn together(state: &Seating) -> u64 {
     let square = |job: &Job| job.spread().iter().map(|(_, count)| u64::from(*count).pow(2)).sum::<u64>();
     state.jobs.values().map(square).sum()
 }
 
-fn seats(state: &State) -> BTreeMap<ThreadId, PoolAt> {
+fn seats(state: &Seating) -> BTreeMap<ThreadId, PoolAt> {
     let threads = state.jobs.values().flat_map(|job| &job.threads);
     threads.filter_map(|(id, thread)| Some((*id, thread.seat?))).collect()
 }
 
 proptest! {
-    /// Whatever lies where: what is ordered sums to all, names each node once, and once carried out it may stay so.
+    /// For any distribution of pages: orders sum to all pages, name each node once, and lead to a stable distribution.
     #[test]
-    fn pages_that_lie_as_they_are_due_stay(
+    fn well_placed_pages_stay(
         size in 1u32..7, threads in 1u32..13, memory in proptest::collection::vec(0u64..1 << 32, 3),
     ) {
         let mut world = World::new(STATIONS, Placement::WorstFit);
@@ -578,19 +578,19 @@ proptest! {
         if let Some((nodes, divided, reason)) = brought(&mut world, 95).into_iter().next() {
             let Reason::PagesApart { bytes } = reason else { panic!("{reason:?}") };
             let due = NodePart::due(&nodes, all);
-            prop_assert!(bytes > 0 && bytes <= all && nodes.iter().all(|it| it.part > 0));
+            prop_assert!(bytes > 0 && bytes <= all && nodes.iter().all(|part| part.part > 0));
             prop_assert_eq!(due.iter().map(|(_, pages)| pages).sum::<u64>(), all);
-            let distinct: BTreeSet<u32> = nodes.iter().map(|it| it.node).collect();
+            let distinct: BTreeSet<u32> = nodes.iter().map(|part| part.node).collect();
             prop_assert_eq!(distinct.len(), nodes.len());
-            // The parent sits in the first pool: its node comes first.
+            // The parent sits in the first pool, so its node comes first.
             prop_assert_eq!((nodes[0].node, divided), (0, threads > size));
             world.jobs.get_mut(&0).unwrap().memory = Some(due);
             prop_assert_eq!(brought(&mut world, 110), []);
         }
-        // Nothing lies apart, or little does, or the job is too young for so much.
+        // No order: nothing or little is misplaced, or the job is too young.
     }
 
-    /// No pool is overfull, and nobody stands while a seat is free.
+    /// No pool is overfull, and no awake thread lacks a seat while one is free.
     #[test]
     fn seats_are_conserved(events in events(), placement in 0usize..5, repartition: bool, fixed: bool, size in 1u32..14) {
         let mut world = World::new(STATIONS, Placement::ALL[placement]);
@@ -600,19 +600,19 @@ proptest! {
         for event in &events {
             play(&mut world, event);
             let seats = seats(&world.state);
-            let pools = &world.formed.pools.pools;
+            let pools = &world.pool_cache.pools.pools;
             for (at, pool) in pools.iter().enumerate() {
                 let taken = seats.values().filter(|seat| **seat == at).count();
                 prop_assert!(taken <= pool.cpus.len(), "{}", world.seen());
             }
             let now = world.now - world.step_ns;
             let stands = world.state.jobs.values().flat_map(|job| job.threads.values());
-            let stands = stands.filter(|thread| counts(thread, now, fixed) && thread.seat.is_none()).count();
+            let stands = stands.filter(|thread| needs_seat(thread, now, fixed) && thread.seat.is_none()).count();
             prop_assert!(stands == 0 || seats.len() == 12, "{} of 12, {stands} stand", seats.len());
         }
     }
 
-    /// Without repartitioning a thread that keeps running stays.
+    /// Without repartitioning, a running thread never moves.
     #[test]
     fn nobody_moves_without_need(events in events(), placement in 0usize..5) {
         let mut world = World::new(STATIONS, Placement::ALL[placement]);
@@ -627,9 +627,9 @@ proptest! {
         }
     }
 
-    /// Repartitioning alone never makes jobs lie farther apart in sum, and ends.
+    /// Repartitioning alone never reduces total cohesion, and terminates.
     #[test]
-    fn repartitioning_brings_together(events in events(), placement in 0usize..5) {
+    fn repartitioning_increases_cohesion(events in events(), placement in 0usize..5) {
         let mut world = World::new(STATIONS, Placement::ALL[placement]);
         world.means.seats = Seats::Fixed;
         for event in &events {
@@ -640,7 +640,7 @@ proptest! {
         world.now += 60_000 * MS;
         world.step();
         prop_assert!(together(&world.state) >= before, "{}", world.seen());
-        // A minute later the same facts move nobody.
+        // A minute later, the same facts cause no move.
         world.now += 60_000 * MS;
         world.step();
         let rested = seats(&world.state);

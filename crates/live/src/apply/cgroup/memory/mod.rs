@@ -33,7 +33,7 @@ use commonhold_policy::Time;
 use commonhold_policy::memory::EARLY_NS;
 use commonhold_policy::plan::MemoryOrder;
 use commonhold_policy::plan::MemoryPlan;
-use commonhold_policy::{MemoryFacts, MemoryMeans, PlaceId, UnitMemory};
+use commonhold_policy::{GroupId, MemoryFacts, MemoryMeans, UnitMemory};
 
 use super::knob;
 use crate::LiveError;
@@ -100,7 +100,7 @@ pub(crate) struct Memory {
 /// A control group of another program that a unit is held in.
 #[derive(Debug)]
 struct Held {
-    place: PlaceId,
+    place: GroupId,
     unit: UnitId,
     dir: PathBuf,
     files: Files,
@@ -242,8 +242,8 @@ impl Memory {
     }
 
     /// Follows the places of units. One whose files cannot be opened has gone.
-    pub(super) fn follow_places<'a>(&mut self, places: impl Iterator<Item = (PlaceId, UnitId, &'a Path)>) {
-        let mut before: BTreeMap<PlaceId, Held> =
+    pub(super) fn follow_places<'a>(&mut self, places: impl Iterator<Item = (GroupId, UnitId, &'a Path)>) {
+        let mut before: BTreeMap<GroupId, Held> =
             std::mem::take(&mut self.held).into_iter().map(|held| (held.place, held)).collect();
         for (place, unit, dir) in places {
             let held = match before.remove(&place) {
@@ -261,7 +261,7 @@ impl Memory {
         self.due = 0;
     }
 
-    fn hold(&mut self, place: PlaceId, unit: UnitId, dir: &Path) -> Result<Held, LiveError> {
+    fn hold(&mut self, place: GroupId, unit: UnitId, dir: &Path) -> Result<Held, LiveError> {
         let files = Files::of_all(dir)?;
         let charged = files.group.read(&mut self.buffer)?;
         let since = files.counts(&charged, &mut self.buffer)?;
@@ -274,7 +274,7 @@ impl Memory {
     }
 
     /// What each place was charged at the last look, in bytes.
-    pub(super) fn charged_in_places(&self) -> BTreeMap<PlaceId, u64> {
+    pub(super) fn charged_in_places(&self) -> BTreeMap<GroupId, u64> {
         self.held.iter().map(|held| (held.place, held.charged.current)).collect()
     }
 

@@ -62,7 +62,7 @@ impl Bench {
         assert!(self.places.carry_out(&order, None, &mut self.disks, &mut self.journal).is_empty());
     }
 
-    fn most(&mut self) -> PlaceBounds {
+    fn most(&mut self) -> GroupBounds {
         self.places.facts(&BTreeMap::new(), &BTreeMap::new()).remove(0).most
     }
 
@@ -473,7 +473,7 @@ fn what_systemd_made_anew_is_another_place() {
     bench.follow_all(&[(group, bench.unit)]);
     assert_eq!(bench.places.spots[0].id, after, "once");
     bench.looks(&mut now, 40);
-    assert_eq!(bench.most(), PlaceBounds::default());
+    assert_eq!(bench.most(), GroupBounds::default());
     bench.confine("0-1");
     bench.undo();
     assert_eq!((bench.says(group, CPUS).trim(), bench.says(group, "memory.low").as_str()), ("", "0"));

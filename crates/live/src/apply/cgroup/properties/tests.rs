@@ -88,7 +88,7 @@ impl Scene {
         self.played.stage().heard.iter().filter(|method| *method == "Reload").count()
     }
 
-    fn others(&self) -> PlaceBounds {
+    fn others(&self) -> GroupBounds {
         self.properties.set_by_others(A).unwrap()
     }
 
@@ -124,7 +124,7 @@ fn systemd_has_what_holds_and_then_what_it_had() {
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(200));
     assert_eq!(scene.value(Property::IOAccounting), Value::Flag(true));
     assert_eq!(scene.value(Property::CPUWeight), WEIGHT_USUAL, "or the controller is off");
-    let set = PlaceBounds { cpus: "0-5".parse().ok(), ..PlaceBounds::default() };
+    let set = GroupBounds { cpus: "0-5".parse().ok(), ..GroupBounds::default() };
     assert_eq!(scene.properties.set_by_others(A), Some(set));
 
     scene.played.set(A, Property::MemoryHigh, Value::Number(150));

@@ -1,15 +1,15 @@
-//! How long placing threads takes, and dealing out home CPUs when one unit comes, on machines of several sizes.
+//! Benchmark of thread placement, and of assigning home CPUs to a new unit, on machines of several sizes.
 //!
 //! ```text
-//! cargo run --release -p commonhold-policy --example places [-- SHAPE ...]
+//! cargo run --release -p commonhold-policy --example placement [-- SHAPE ...]
 //! ```
 //!
-//! Half of the CPUs are for threads, in jobs of eight, of two units that own their CPUs. For each machine it prints
-//! nanoseconds, each the median of several rounds:
-//! - *come*: a step at which all of these threads come and get seats, for each thread;
-//! - *one*: a step at which one more thread comes, less a quiet one;
-//! - *quiet*: a step at which nothing changes, for each thread;
-//! - *unit*: a step at which one more unit comes, and has its home CPUs, less a quiet one.
+//! Half of the CPUs are filled with threads, in jobs of eight, of two units that own their CPUs. For each machine it prints
+//! medians of several rounds, in nanoseconds:
+//! - *come*: a step in which all of these threads come and get seats, per thread;
+//! - *one*: a step in which one more thread comes, minus a quiet one;
+//! - *quiet*: a step in which nothing changes, per thread;
+//! - *unit*: a step in which one more unit comes and gets home CPUs, minus a quiet one.
 #![allow(clippy::disallowed_types, reason = "it measures time")]
 
 use std::time::Instant;
@@ -17,7 +17,8 @@ use std::time::Instant;
 use commonhold_contract::{Contract, JobKind, UnitId};
 use commonhold_machine::Machine;
 use commonhold_policy::{
-    Input, JobFacts, JobId, MS, Means, Plan, Seats, Snapshot, State, ThreadFacts, ThreadId, UnitFacts, step,
+    Input, JobFacts, JobId, MS, Means, Plan, PolicyState, Seats, Snapshot, ThreadFacts, ThreadId, UnitFacts,
+    step,
 };
 
 /// 512 CPUs in 64 pools, and 4,096 in 512.
@@ -26,12 +27,12 @@ const SHAPES: [&str; 2] =
 const ROUNDS: usize = 9;
 const JOB: usize = 8;
 
-/// A machine with units, and what the policy remembers.
+/// A machine with units, and the policy's state.
 struct World {
     contract: Contract,
     machine: Machine,
     snapshot: Snapshot,
-    state: State,
+    state: PolicyState,
 }
 
 impl World {
@@ -48,13 +49,13 @@ impl World {
                 ..Snapshot::default()
             },
             contract,
-            state: State::default(),
+            state: PolicyState::default(),
         };
         world.there(units - 1);
         world
     }
 
-    /// So many units have processes.
+    /// Sets how many units have processes.
     fn there(&mut self, units: u32) {
         for facts in self.snapshot.units.iter_mut().skip(2).take(units as usize) {
             (facts.processes, facts.runnable) = (1, 1);
@@ -74,7 +75,7 @@ impl World {
         });
     }
 
-    /// One step, its nanoseconds.
+    /// One step; its duration in nanoseconds.
     fn step(&mut self) -> (u64, Plan) {
         self.snapshot.at += 10 * MS;
         let now = self.snapshot.at;
