@@ -1,4 +1,4 @@
-//! Programs that this one starts: on which CPUs, what became of them, and what the kernel counted for them.
+//! Child programs: start them on given CPUs, and collect their exit status and CPU time.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,35 +20,35 @@ pub(crate) struct Used {
     pub(crate) system_ns: u64,
 }
 
-/// A command whose process begins with the kernel's default signals: none blocked, none ignored.
+/// A command whose process begins with the kernel's default signal state: no signal blocked, none ignored.
 ///
-/// A child inherits the mask and the ignored signals of the thread that starts it. This program blocks the signals that it
-/// reads from a file, and Rust's runtime ignores SIGPIPE. A program that inherits these is not ended by `timeout`, by Ctrl-C
-/// or by a closed pipe. What whoever started this program blocks or ignores is not passed on either, with one exception:
-/// SIGHUP, SIGINT and SIGQUIT stay ignored if they were, since that is what `nohup` and a shell's `&` are for.
+/// A child inherits the signal mask and the ignored signals of the thread that starts it. This program blocks the signals that
+/// it reads from a signalfd, and Rust's runtime ignores SIGPIPE. A program that inherits these is not ended by `timeout`,
+/// Ctrl-C or a closed pipe. Signals that this program's own parent blocked or ignored are reset, too, with one exception:
+/// SIGHUP, SIGINT and SIGQUIT stay ignored, since that is the purpose of `nohup` and of a shell's `&`.
 ///
-/// Every program that is started begins here, so that none is forgotten.
+/// Every program must be started through this function.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    // SAFETY: between fork and exec, system calls on memory of this stack, and no other memory of this program's.
+    // SAFETY: between fork and exec it makes only system calls, and uses only memory on this stack.
     unsafe { command.pre_exec(default_signals) };
     command
 }
 
-/// Those that the user ignores on purpose.
+/// Signals that stay ignored, since the user ignores them on purpose.
 const KEPT: [libc::c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
-/// Of the calling process. Makes only calls that are allowed between fork and exec.
+/// Resets the calling process's signals. Makes only calls that are allowed between fork and exec.
 ///
-/// The kernel is asked directly: the C library refuses to touch the two signals that its threads use, and these can be
-/// inherited as ignored, too.
+/// Uses the raw system call: the C library refuses to change the two signals that its threads use, and these can be inherited
+/// as ignored, too.
 fn default_signals() -> io::Result<()> {
-    /// `struct sigaction` as the kernel has it, with room to spare. All zeros is the default action.
+    /// The kernel's `struct sigaction`, with room to spare. All zeros is the default action.
     const DEFAULT: [u64; 8] = [0; 8];
     const SET_BYTES: usize = 8;
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| !KEPT.contains(signal)) {
-        // SAFETY: the kernel reads the structure, and writes nothing. The default action runs no code. SIGKILL and SIGSTOP
-        // are refused, and always have it.
+        // SAFETY: the kernel reads the structure, and writes nothing. The default action runs no code. The kernel refuses
+        // SIGKILL and SIGSTOP, which always have the default action.
         unsafe {
             libc::syscall(
                 libc::SYS_rt_sigaction,
@@ -62,7 +62,7 @@ fn default_signals() -> io::Result<()> {
     unblock_signals()
 }
 
-/// Has the calling thread block no signal.
+/// Unblocks all signals in the calling thread.
 pub(crate) fn unblock_signals() -> io::Result<()> {
     // SAFETY: the set lives on this stack.
     let failed = unsafe {
@@ -73,17 +73,17 @@ pub(crate) fn unblock_signals() -> io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
 }
 
-/// Stops ignoring SIGCHLD, which whoever started this process may have ignored: children would vanish as they end, and their
-/// status could not be read. To be called before any is started.
+/// Stops ignoring SIGCHLD. This process may have inherited it as ignored; children would then vanish when they end, and their
+/// status could not be read. Call this before any child is started.
 pub fn keep_children() {
     // SAFETY: the default action runs no code.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Starts a command that may use these CPUs and no others, and that is killed when this process ends, however that does.
+/// Starts a command that may use only these CPUs, and that is killed when this process ends for whatever reason.
 ///
-/// A process begins with the affinity of the thread that starts it. So the calling thread takes these CPUs for that long.
-/// Errors: of the affinity, or of the command.
+/// A process inherits the affinity of the thread that starts it. So the calling thread temporarily confines itself to these
+/// CPUs. Errors: of the affinity, or of the command.
 pub(crate) fn start_on(cpus: &CpuSet, command: &mut Command) -> Result<Child, Refused> {
     let before = affinity::get(0).map_err(Refused::Cpus)?;
     affinity::set(0, cpus).map_err(Refused::Cpus)?;
@@ -100,11 +100,11 @@ pub(crate) fn start_on(cpus: &CpuSet, command: &mut Command) -> Result<Child, Re
     }
 }
 
-/// Has the kernel send a signal to a command's process when the thread that starts it ends: so when this process is killed,
-/// too. What the command starts itself is its own affair.
+/// Has the kernel send a signal to a command's process when the thread that starts it ends, which includes that this process is
+/// killed. Processes that the command starts are not affected.
 pub fn ends_with_this(command: &mut Command, signal: Signal) {
     let parent = getpid();
-    // SAFETY: between fork and exec, two system calls and no memory of this program's but copies.
+    // SAFETY: between fork and exec it makes two system calls, and uses only copied values.
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(signal))?;
@@ -116,16 +116,16 @@ pub fn ends_with_this(command: &mut Command, signal: Signal) {
     }
 }
 
-/// What could not be done.
+/// The step of [`start_on`] that failed.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// It cannot be put on these CPUs.
+    /// The affinity could not be set.
     Cpus(io::Error),
-    /// It cannot be started.
+    /// The command could not be started.
     Command(io::Error),
 }
 
-/// Takes the status of a child that has ended, or ends now, with what the kernel counted for it.
+/// Waits for a child, and returns its status and CPU time.
 pub(crate) fn reap(pid: u32) -> io::Result<(ExitStatus, Used)> {
     use std::os::unix::process::ExitStatusExt;
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ECHILD))?;
@@ -148,18 +148,18 @@ pub(crate) fn reap(pid: u32) -> io::Result<(ExitStatus, Used)> {
     Ok((ExitStatus::from_raw(status), Used { user_ns: ns(usage.ru_utime), system_ns: ns(usage.ru_stime) }))
 }
 
-/// Takes the status of a child if it has ended.
+/// Collects a child's status if it has ended.
 pub(crate) fn reap_if_ended(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
     }
 }
 
-/// While this lives, processes that lose their parent become children of this process, if they descend from it.
+/// While this exists, this process is a subreaper: orphaned descendants become its children.
 pub(crate) struct Adopts(());
 
 impl Adopts {
-    /// Begins.
+    /// Makes this process a subreaper.
     pub(crate) fn begin() -> io::Result<Adopts> {
         rustix::process::set_child_subreaper(Some(getpid()))?;
         Ok(Adopts(()))
@@ -172,12 +172,12 @@ impl Drop for Adopts {
     }
 }
 
-/// A file in memory, without a name, that a program may write to.
+/// An anonymous file in memory for a program's output.
 pub(crate) fn scratch() -> io::Result<OwnedFd> {
     Ok(rustix::fs::memfd_create("commonhold-output", rustix::fs::MemfdFlags::CLOEXEC)?)
 }
 
-/// What such a file holds: all of it up to `most` bytes, else the end.
+/// The last `most` bytes of such a file, or all of it if it is shorter.
 pub(crate) fn scratch_end(file: OwnedFd, most: u64) -> io::Result<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::from(file);
@@ -192,22 +192,22 @@ pub(crate) fn scratch_end(file: OwnedFd, most: u64) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// `SigBlk` and `SigIgn` of a process that this command starts.
+    /// `SigBlk` and `SigIgn` of a process started by this command.
     fn signals_of(command: &mut Command) -> (u64, u64) {
         let output = command.args(["-E", "^Sig(Blk|Ign)", "/proc/self/status"]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let of = |name: &str| {
+        let mask = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             u64::from_str_radix(line.trim(), 16).unwrap()
         };
-        (of("SigBlk:"), of("SigIgn:"))
+        (mask("SigBlk:"), mask("SigIgn:"))
     }
 
     fn bit(signal: libc::c_int) -> u64 {
         1 << (signal - 1)
     }
 
-    /// Blocks and ignores in the child what a caller may have, before the command's own preparation.
+    /// Blocks and ignores signals in the child, as a parent may have done, before the command's own preparation.
     #[allow(clippy::unnecessary_wraps, reason = "it is a step before exec")]
     fn hostile() -> io::Result<()> {
         // SAFETY: calls that are allowed between fork and exec, on memory of this stack.
@@ -230,10 +230,10 @@ mod tests {
         let (blocked, ignored) = signals_of(&mut inherits);
         assert!(
             blocked & bit(libc::SIGTERM) != 0 && ignored & bit(libc::SIGCHLD) != 0,
-            "else this tests nothing"
+            "otherwise this tests nothing"
         );
         let mut command = Command::new("grep");
-        // SAFETY: as above, and what `command` does, after it.
+        // SAFETY: as above, followed by the step of `command`.
         unsafe { command.pre_exec(hostile).pre_exec(default_signals) };
         assert_eq!(signals_of(&mut command), (0, bit(libc::SIGHUP)));
         assert_eq!(signals_of(&mut super::command("grep")).0, 0);

@@ -1,8 +1,8 @@
-//! The kernel's records of threads that ended: taskstats over generic netlink
-//! (Documentation/accounting/taskstats.rst, `include/uapi/linux/taskstats.h`).
+//! Records of threads that ended: taskstats over generic netlink (Documentation/accounting/taskstats.rst,
+//! `include/uapi/linux/taskstats.h`).
 //!
-//! Whoever listens gets a record of every thread of the machine at its end. That takes root, outside of any container: the
-//! kernel refuses it elsewhere. A record that finds no room is lost, and the next read says so (`ENOBUFS`).
+//! A listener gets a record of every thread on the machine when that ends. It takes root, outside any container. Records that do
+//! not fit into the socket's buffer are lost, and the next read reports that (`ENOBUFS`).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,30 +12,30 @@ use commonhold_machine::CpuSet;
 
 use super::tamper::{About, Kind, pass};
 
-/// What the kernel recorded of a thread.
+/// The kernel's record of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Exit {
     /// The thread.
     pub(crate) tid: u32,
-    /// Its process; 0 where the kernel is too old to say.
+    /// Its process; 0 on kernels whose record lacks it.
     pub(crate) pid: u32,
     /// The process's parent.
     pub(crate) parent: u32,
     /// Its name.
     pub(crate) name: String,
-    /// How long it lived.
+    /// Its lifetime.
     pub(crate) lived_ns: u64,
-    /// On a CPU.
+    /// Time on a CPU.
     pub(crate) ran_ns: u64,
-    /// Ready without a CPU.
+    /// Time runnable without a CPU.
     pub(crate) queued_ns: u64,
-    /// CPU time of the program's own, in microseconds, as ticks found it.
+    /// User CPU time, in microseconds, as sampled by ticks.
     pub(crate) user_us: u64,
-    /// The same in the kernel.
+    /// System CPU time, likewise.
     pub(crate) system_us: u64,
-    /// Waited for disks, where the kernel counts that.
+    /// Time waiting for disks, if the kernel counts it.
     pub(crate) io_ns: u64,
-    /// Of these, for pages that had been in memory before.
+    /// The part of `io_ns` spent on pages that had been in memory before.
     pub(crate) fault_ns: u64,
 }
 
@@ -54,11 +54,11 @@ mod number {
     pub(super) const WANT: u16 = 1 | 4; // NLM_F_REQUEST, NLM_F_ACK
 }
 
-/// The first versions of the record that have what is read here: the thread's numbers and times, and its process.
+/// The first versions of the record with the thread's ids and times, and with its process.
 const VERSION_MIN: u16 = 8;
 const VERSION_WITH_PROCESS: u16 = 12;
 
-/// Room for records between two reads; a record takes less than a KiB.
+/// The socket's buffer for records between two reads; a record takes less than a KiB.
 const ROOM_BYTES: libc::c_int = 8 << 20;
 
 /// The open socket.
@@ -66,16 +66,16 @@ const ROOM_BYTES: libc::c_int = 8 << 20;
 pub(crate) struct Exits {
     socket: OwnedFd,
     buffer: Vec<u8>,
-    /// Records were lost.
+    /// Whether records were lost.
     pub(crate) lost: bool,
 }
 
 impl Exits {
-    /// Begins to listen, for what ends on any of these CPUs. Errors are the kernel's: `EPERM` without root, `EINVAL` in a
-    /// container, `ENOENT` where it keeps no such records.
+    /// Begins to listen for threads that end on any of these CPUs. Errors are the kernel's: `EPERM` without root, `EINVAL` in a
+    /// container, `ENOENT` if the kernel keeps no such records.
     pub(crate) fn listen(cpus: &CpuSet) -> io::Result<Exits> {
         pass(Kind::Open, About::Path(Path::new("taskstats")))?;
-        // SAFETY: plain system calls; the descriptor is ours alone, and options are passed with their size.
+        // SAFETY: plain system calls; nothing else owns the descriptor, and options are passed with their size.
         let socket = unsafe {
             let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
             let fd = libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_GENERIC);
@@ -85,7 +85,7 @@ impl Exits {
             let socket = OwnedFd::from_raw_fd(fd);
             let room = ROOM_BYTES;
             let size = libc::socklen_t::try_from(size_of_val(&room)).unwrap_or(4);
-            // Beyond the limit for users, which root may exceed; if not, there is less room.
+            // This exceeds the limit for ordinary users, as root may. If it fails, the buffer stays smaller.
             libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const room).cast(), size);
             socket
         };
@@ -96,7 +96,7 @@ impl Exits {
         Ok(exits)
     }
 
-    /// The number that the kernel gave to taskstats.
+    /// The kernel's number of the taskstats family.
     fn family(&mut self) -> io::Result<u16> {
         self.ask(number::CONTROL, number::GET_FAMILY, number::FAMILY_NAME, b"TASKSTATS")?;
         let found = self.answer()?;
@@ -107,7 +107,7 @@ impl Exits {
         family.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Sends one request with one attribute, a text.
+    /// Sends a request with one text attribute.
     fn ask(&self, family: u16, command: u8, attribute: u16, text: &[u8]) -> io::Result<()> {
         let attribute_len = 4 + text.len() + 1;
         let len = 16 + 4 + attribute_len.next_multiple_of(4);
@@ -115,18 +115,18 @@ impl Exits {
         message.extend(u32::try_from(len).unwrap_or(0).to_ne_bytes());
         message.extend(family.to_ne_bytes());
         message.extend(number::WANT.to_ne_bytes());
-        message.extend([0; 8]); // sequence and sender, which nobody asks for
+        message.extend([0; 8]); // Sequence and sender are not used.
         message.extend([command, 1, 0, 0]);
         message.extend(u16::try_from(attribute_len).unwrap_or(0).to_ne_bytes());
         message.extend(attribute.to_ne_bytes());
         message.extend(text);
         message.resize(len, 0);
-        // SAFETY: the kernel reads the message and keeps nothing of it.
+        // SAFETY: the kernel reads the message and keeps no reference to it.
         let sent = unsafe { libc::send(self.socket.as_raw_fd(), message.as_ptr().cast(), len, 0) };
         if usize::try_from(sent) == Ok(len) { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The next message's content; an error where it is one.
+    /// The next message's content, or the error that it reports.
     fn answer(&mut self) -> io::Result<Vec<u8>> {
         let read = self.receive(0)?;
         let message = messages(&self.buffer[..read]).next();
@@ -142,7 +142,7 @@ impl Exits {
     }
 
     fn receive(&mut self, flags: libc::c_int) -> io::Result<usize> {
-        // SAFETY: the kernel writes at most as many bytes as the buffer has.
+        // SAFETY: the kernel writes at most `buffer.len()` bytes.
         let read = unsafe {
             let buffer = self.buffer.as_mut_ptr().cast();
             libc::recv(self.socket.as_raw_fd(), buffer, self.buffer.len(), flags)
@@ -150,7 +150,7 @@ impl Exits {
         usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Takes every record that came since the last time.
+    /// Takes the records that arrived since the last call.
     pub(crate) fn take(&mut self, into: &mut Vec<Exit>) {
         loop {
             match self.receive(libc::MSG_DONTWAIT) {
@@ -166,7 +166,7 @@ impl Exits {
     }
 }
 
-/// The messages of what was received: kind and content.
+/// The messages in received bytes: type and content.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(bytes, 0)?).ok()?;
@@ -177,12 +177,12 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// Attributes: kind and content.
+/// The attributes in a message: type and content.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16_at(bytes, 0)?);
         let content = bytes.get(4..len)?;
-        // The upper bits tell of nesting and byte order.
+        // The upper bits are flags for nesting and byte order.
         let kind = u16_at(bytes, 2)? & 0x3fff;
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, content))
@@ -200,7 +200,7 @@ fn records(content: &[u8]) -> Vec<Exit> {
     stats.filter_map(|(_, record)| parse(record)).collect()
 }
 
-/// Where things are in `struct taskstats`; each version only adds to its end.
+/// Parses `struct taskstats`, to which each version only appends fields.
 fn parse(record: &[u8]) -> Option<Exit> {
     let (int, long) = (|at| u32_at(record, at), |at| u64_at(record, at));
     let version = u16_at(record, 0).filter(|version| *version >= VERSION_MIN)?;
@@ -245,7 +245,7 @@ mod tests {
         let mut exits = match Exits::listen(&cpus) {
             Ok(exits) => exits,
             Err(error) => {
-                // Without root the kernel says so; the test is of the rest.
+                // Without root, only this refusal can be tested.
                 assert!(matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL)), "{error}");
                 return;
             }

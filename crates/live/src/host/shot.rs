@@ -1,12 +1,12 @@
-//! Where a thread is that runs: a sample of its registers and its stack.
+//! Samples the registers and the stack of a running thread.
 //!
-//! Problem: a thread on a CPU has no registers that others could read, and stopping it would change what is measured.
+//! Problem: the registers of a thread on a CPU cannot be read from outside, and stopping it would distort the measurement.
 //!
-//! Algorithm: the kernel's clock for that thread alone (`perf_event_open(2)`, `PERF_COUNT_SW_TASK_CLOCK`) takes one sample some
-//! microseconds after it was asked to, and none after that. The thread is not stopped, and needs no signal.
+//! Algorithm: the kernel's task clock of that thread (`perf_event_open(2)`, `PERF_COUNT_SW_TASK_CLOCK`) takes exactly one sample,
+//! some microseconds after it is enabled. The thread is not stopped, and gets no signal.
 //!
-//! Limits: x86-64. While the thread is in the kernel no sample is taken. Where `kernel.perf_event_paranoid` is above 2, or a
-//! container forbids it, there are none.
+//! Limits: x86-64 only. No sample is taken while the thread is in the kernel, or if `kernel.perf_event_paranoid` is above 2 or a
+//! container forbids it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,27 +17,27 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::perf::{self, Attributes, DISABLED_USER_ONLY};
 use super::tamper::{About, Kind, pass};
 
-/// A thread at one moment.
+/// A sample of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shot {
-    /// Where it is, and its registers for that.
+    /// The instruction, stack and frame pointers.
     pub(crate) at: u64,
     pub(crate) stack: u64,
     pub(crate) frame: u64,
-    /// What is on its stack, from `stack` on.
+    /// The content of its stack from `stack` on.
     pub(crate) bytes: Vec<u8>,
 }
 
 const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
-/// The shortest that the kernel allows is 10 us.
+/// The kernel allows no less than 10 us.
 const PERIOD_NS: u64 = 20_000;
 /// `PERF_SAMPLE_REGS_USER`, `PERF_SAMPLE_STACK_USER`.
 const SAMPLES: u64 = 1 << 12 | 1 << 13;
-/// Of x86: frame pointer, stack pointer, instruction pointer, in this order.
+/// On x86: frame pointer, stack pointer and instruction pointer, in this order.
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 const STACK_BYTES: u32 = 8192;
-/// `PERF_EVENT_IOC_REFRESH`: enabled for so many samples.
+/// `PERF_EVENT_IOC_REFRESH`: enables the event for a number of samples.
 const REFRESH: libc::c_ulong = 0x2402;
 /// `PERF_RECORD_SAMPLE`.
 const SAMPLE: u32 = 9;
@@ -45,14 +45,14 @@ const SAMPLE: u32 = 9;
 const ABI_64: u64 = 2;
 
 const PAGE: usize = 4096;
-/// A page that says how much there is, and a power of two of pages for samples.
+/// The control page, and a power of two of pages for samples.
 const PAGES: usize = 1 + 4;
-/// Where that page has how far the kernel wrote.
+/// The offset of `data_head` in the control page: how far the kernel has written.
 const HEAD: usize = 1024;
-/// How long a thread may take to run for the period: it may have to wait for a CPU.
+/// How long the thread may take to run for the period, since it may have to wait for a CPU.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 12_000_000 };
 
-/// Takes one of a thread that may be watched; none if it did not run in the program's own code meanwhile.
+/// Samples a thread; `None` if it did not run in user mode meanwhile.
 pub(crate) fn of(tid: u32) -> io::Result<Option<Shot>> {
     pass(Kind::Open, About::Process(tid))?;
     if !cfg!(target_arch = "x86_64") {
@@ -60,7 +60,7 @@ pub(crate) fn of(tid: u32) -> io::Result<Option<Shot>> {
     }
     let clock = open(tid)?;
     let ring = Ring::of(&clock)?;
-    // SAFETY: the call takes a number, and no memory.
+    // SAFETY: the call takes a number, and accesses no memory.
     if unsafe { libc::ioctl(clock.as_raw_fd(), REFRESH as _, 1) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -88,7 +88,7 @@ fn open(tid: u32) -> io::Result<OwnedFd> {
     perf::open(&attributes, tid)
 }
 
-/// Memory that the kernel writes samples to.
+/// The buffer to which the kernel writes samples.
 struct Ring(*mut u64);
 
 impl Ring {
@@ -107,10 +107,10 @@ impl Ring {
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(Ring(at.cast())) }
     }
 
-    /// What was written, from the beginning on.
+    /// The bytes written, from the beginning.
     fn taken(&self) -> Vec<u8> {
-        // SAFETY: both are within the mapping of `PAGES` pages, which lives as long as `self`. The kernel moves the head
-        // after it has written, and writes nothing after the one sample that it was asked for.
+        // SAFETY: both are within the mapping of `PAGES` pages, which lives as long as `self`. The kernel updates the head after
+        // it has written, and writes nothing after the one sample that was enabled.
         unsafe {
             let head = ptr::read_volatile(self.0.byte_add(HEAD));
             std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
@@ -122,12 +122,12 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing refers to it any more.
+        // SAFETY: only this value uses the mapping, and nothing refers to it any more.
         unsafe { libc::munmap(self.0.cast(), PAGES * PAGE) };
     }
 }
 
-/// The first sample of what the kernel wrote: header, registers, stack.
+/// The first sample in the kernel's records: header, registers, stack.
 fn parse(bytes: &[u8]) -> Option<Shot> {
     let mut at = 0;
     loop {
@@ -142,9 +142,9 @@ fn parse(bytes: &[u8]) -> Option<Shot> {
         (word(at + 8)? == ABI_64).then_some(())?;
         let (frame, stack, code, size) = (word(at + 16)?, word(at + 24)?, word(at + 32)?, word(at + 40)?);
         let size = usize::try_from(size).ok()?;
-        // After room for all that was asked for stands how much of it there is.
-        let there = usize::try_from(word(at + 48 + size)?).ok()?.min(size);
-        let bytes = bytes.get(at + 48..at + 48 + there)?.to_vec();
+        // The requested stack size is followed by the number of bytes that are valid.
+        let valid = usize::try_from(word(at + 48 + size)?).ok()?.min(size);
+        let bytes = bytes.get(at + 48..at + 48 + valid)?.to_vec();
         return Some(Shot { at: code, stack, frame, bytes });
     }
 }
@@ -159,7 +159,7 @@ mod tests {
     fn records_are_read_as_the_kernel_writes_them() {
         let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
         let head = |kind: u64, length: u64| kind | length << 48;
-        // One of another kind before it; 16 bytes asked for, 8 there.
+        // Another record comes first; 16 bytes of stack were requested, 8 are valid.
         let bytes = words(&[head(2, 16), 0, head(9, 72), 2, 0xb, 0x5, 0x1, 16, 77, 0, 8]);
         let shot = Shot { at: 1, stack: 5, frame: 11, bytes: 77u64.to_ne_bytes().to_vec() };
         assert_eq!(parse(&bytes), Some(shot));
@@ -171,22 +171,22 @@ mod tests {
     #[test]
     fn a_thread_that_runs_is_in_its_code_and_one_that_sleeps_is_not() {
         let stop = AtomicBool::new(false);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let tid = || u32::try_from(rustix::thread::gettid().as_raw_pid()).unwrap();
         std::thread::scope(|scope| {
-            let tell_asleep = tell.clone();
+            let sender_asleep = sender.clone();
             scope.spawn(|| {
-                tell.send(tid()).unwrap();
+                sender.send(tid()).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
             });
-            let spins = told.recv().unwrap();
-            // A loaded machine may not let it run within the patience.
+            let spins = receiver.recv().unwrap();
+            // On a loaded machine it may not run within `PATIENCE`.
             let shot = (0..200).find_map(|_| of(spins).transpose());
             stop.store(true, Ordering::Relaxed);
             match shot {
-                None => panic!("no sample of a thread that runs in 200 times"),
+                None => panic!("no sample of a running thread in 200 attempts"),
                 Some(Err(error)) => assert!(error.raw_os_error().is_some(), "{error}"),
                 Some(Ok(shot)) => {
                     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -198,10 +198,10 @@ mod tests {
                     assert!(maps.lines().find(has).unwrap().contains("r-xp"), "{:x}", shot.at);
                     assert!(!shot.bytes.is_empty() && shot.stack != 0);
                     let sleeps = scope.spawn(move || {
-                        tell_asleep.send(tid()).unwrap();
+                        sender_asleep.send(tid()).unwrap();
                         std::thread::sleep(std::time::Duration::from_millis(100));
                     });
-                    let asleep = told.recv().unwrap();
+                    let asleep = receiver.recv().unwrap();
                     std::thread::sleep(std::time::Duration::from_millis(20));
                     assert_eq!(of(asleep).unwrap(), None);
                     sleeps.join().unwrap();
