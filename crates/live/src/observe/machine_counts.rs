@@ -1,9 +1,9 @@
-//! What the whole machine counted while a program ran: interrupts by CPU and source, and what disks did.
+//! Counters of the whole machine while a program runs: interrupts by CPU and source, and disk activity.
 //!
 //! Source: proc(5), `/proc/stat`, `/proc/interrupts`, `/proc/softirqs`, `/proc/self/mountinfo`; the kernel's
 //! Documentation/admin-guide/iostats.rst.
 //!
-//! Limits: the counts are the machine's. What other programs did meanwhile is in them.
+//! Limits: the counts are machine-wide, so they include other programs' activity.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,40 +17,40 @@ use crate::host::{exists, read_to_string};
 const TICK_NS: u64 = 10_000_000;
 const SECTOR: u64 = 512;
 
-/// CPU time of the machine by CPU at one moment: what was used, and what the hypervisor gave to other machines.
+/// CPU time used and CPU time stolen by the hypervisor, by CPU, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Busy(BTreeMap<u32, (u64, u64)>);
 
 impl Busy {
-    /// Takes it now; nothing where it cannot be read.
+    /// Reads it now; empty if it cannot be read.
     pub(crate) fn now() -> Busy {
         Busy(parse_busy(&read_to_string(Path::new("/proc/stat")).unwrap_or_default()))
     }
 
-    /// Used, and given to others, on these CPUs since then, in nanoseconds.
+    /// CPU time used and stolen on these CPUs since `before`, in nanoseconds.
     pub(crate) fn since(&self, before: &Busy, cpus: &CpuSet) -> (u64, u64) {
-        let of = |cpu: u32| {
+        let grown = |cpu: u32| {
             let (now, then) = (self.0.get(&cpu)?, before.0.get(&cpu)?);
             Some((now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)))
         };
-        cpus.iter().filter_map(of).fold((0, 0), |sum, its| (sum.0 + its.0, sum.1 + its.1))
+        cpus.iter().filter_map(grown).fold((0, 0), |sum, cpu| (sum.0 + cpu.0, sum.1 + cpu.1))
     }
 }
 
-/// `cpu3 user nice system idle iowait irq softirq steal guest guest_nice`, in ticks. Guests' time is in that of users.
+/// `cpu3 user nice system idle iowait irq softirq steal guest guest_nice`, in ticks. Guest time is included in user time.
 fn parse_busy(text: &str) -> BTreeMap<u32, (u64, u64)> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
         let cpu: u32 = words.next()?.strip_prefix("cpu")?.parse().ok()?;
         let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-        let at = |at: usize| numbers.get(at).copied().unwrap_or(0);
-        let used = [0, 1, 2, 5, 6].map(at).iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));
-        Some((cpu, (used.saturating_mul(TICK_NS), at(7).saturating_mul(TICK_NS))))
+        let field = |index: usize| numbers.get(index).copied().unwrap_or(0);
+        let used = [0, 1, 2, 5, 6].map(field).iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));
+        Some((cpu, (used.saturating_mul(TICK_NS), field(7).saturating_mul(TICK_NS))))
     };
     text.lines().filter_map(line).collect()
 }
 
-/// Counts at one moment. What cannot be read is empty: then it is not told.
+/// Counts at one moment. What cannot be read stays empty, and is not reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
     /// By CPU: time in interrupts.
@@ -70,12 +70,12 @@ struct DiskCounts {
 }
 
 impl Counts {
-    /// Takes them now.
+    /// Reads them now.
     pub(crate) fn now() -> Counts {
         let read = |path: &str| read_to_string(Path::new(path)).unwrap_or_default();
         let mut sources = parse_interrupts(&read("/proc/interrupts"));
-        let left = parse_interrupts(&read("/proc/softirqs"));
-        sources.extend(left.into_iter().map(|(name, counts)| (format!("softirq {name}"), counts)));
+        let softirqs = parse_interrupts(&read("/proc/softirqs"));
+        sources.extend(softirqs.into_iter().map(|(name, counts)| (format!("softirq {name}"), counts)));
         Counts {
             interrupt_ns: parse_stat(&read("/proc/stat")),
             sources,
@@ -83,27 +83,27 @@ impl Counts {
         }
     }
 
-    /// What was counted on these CPUs since then.
+    /// Interrupts on these CPUs since `before`.
     pub(crate) fn stolen_since(&self, before: &Counts, cpus: &CpuSet) -> Vec<Stolen> {
-        let of = |cpu: u32| {
-            let its = |by_cpu: &BTreeMap<u32, u64>| by_cpu.get(&cpu).copied().unwrap_or(0);
-            let ns = its(&self.interrupt_ns).checked_sub(its(&before.interrupt_ns))?;
+        let stolen = |cpu: u32| {
+            let count = |by_cpu: &BTreeMap<u32, u64>| by_cpu.get(&cpu).copied().unwrap_or(0);
+            let ns = count(&self.interrupt_ns).checked_sub(count(&before.interrupt_ns))?;
             let sources = self.sources.iter().filter_map(|(source, by_cpu)| {
-                let earlier = before.sources.get(source).map_or(0, its);
-                Some((source.clone(), its(by_cpu).checked_sub(earlier).filter(|count| *count > 0)?))
+                let earlier = before.sources.get(source).map_or(0, count);
+                Some((source.clone(), count(by_cpu).checked_sub(earlier).filter(|count| *count > 0)?))
             });
             self.interrupt_ns.contains_key(&cpu).then(|| Stolen { cpu, ns, sources: sources.collect() })
         };
-        cpus.iter().filter_map(of).collect()
+        cpus.iter().filter_map(stolen).collect()
     }
 
-    /// What disks did since then. Partitions and what lies over other disks are told too, if it has a file system.
+    /// Disk activity since `before`. Partitions count with their disk; devices stacked on other disks have entries, too.
     pub(crate) fn disks_since(&self, before: &Counts) -> Vec<Disk> {
         let mounts = read_to_string(Path::new("/proc/self/mountinfo")).unwrap_or_default();
         let is_part = |name: &str| exists(&Path::new("/sys/class/block").join(name).join("partition"));
         let names: Vec<&str> = self.disks.keys().map(String::as_str).filter(|name| !is_part(name)).collect();
         let mut by_disk = mounts_of(&mounts, &self.disks, &names);
-        let of = |name: &&str| {
+        let activity = |name: &&str| {
             let (now, then) = (self.disks.get(*name)?, before.disks.get(*name).copied().unwrap_or_default());
             let requests = now.requests.checked_sub(then.requests).filter(|requests| *requests > 0)?;
             let ms = |now: u64, then: u64| now.saturating_sub(then) * 1_000_000;
@@ -116,7 +116,7 @@ impl Counts {
                 bytes: now.bytes.saturating_sub(then.bytes),
             })
         };
-        names.iter().filter_map(of).collect()
+        names.iter().filter_map(activity).collect()
     }
 }
 
@@ -131,8 +131,8 @@ fn parse_stat(text: &str) -> BTreeMap<u32, u64> {
     text.lines().filter_map(line).collect()
 }
 
-/// A line of CPUs, and one for each source: `24: 1 0 IO-APIC 5-edge virtio0`, `LOC: 1 2 Local timer interrupts`, or, of what
-/// interrupts leave to do, `NET_RX: 1 2`.
+/// A header line with the CPUs, and a line for each source: `24: 1 0 IO-APIC 5-edge virtio0`, `LOC: 1 2 Local timer
+/// interrupts`, or, for softirqs, `NET_RX: 1 2`.
 fn parse_interrupts(text: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
     let mut lines = text.lines();
     let heads = lines.next().unwrap_or_default().split_whitespace();
@@ -154,8 +154,8 @@ fn parse_interrupts(text: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
             Some(_) => rest.join(" "),
             None => name.to_owned(),
         };
-        let its = sources.entry(source).or_default();
-        cpus.iter().zip(counts).for_each(|(cpu, count)| *its.entry(*cpu).or_default() += count);
+        let by_cpu = sources.entry(source).or_default();
+        cpus.iter().zip(counts).for_each(|(cpu, count)| *by_cpu.entry(*cpu).or_default() += count);
     }
     sources
 }
@@ -178,8 +178,8 @@ fn parse_disks(text: &str) -> BTreeMap<String, DiskCounts> {
     text.lines().filter_map(line).collect()
 }
 
-/// Where the file systems of disks are mounted: `36 35 8:1 / /home rw,noatime - ext4 /dev/sda1 rw`. A partition is of the disk
-/// whose name begins its own.
+/// Mount points of the disks' file systems, from lines `36 35 8:1 / /home rw,noatime - ext4 /dev/sda1 rw`. A partition belongs
+/// to the disk whose name is a prefix of its own.
 fn mounts_of(
     mounts: &str,
     disks: &BTreeMap<String, DiskCounts>,
@@ -192,10 +192,10 @@ fn mounts_of(
         let (Some(number), Some(path)) = (words.get(2), words.get(4)) else { continue };
         let device = source.split_whitespace().nth(1).and_then(|path| path.strip_prefix("/dev/"));
         let number = number.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-        let is_it = |(name, counts): &(&String, &DiskCounts)| {
+        let is_mounted = |(name, counts): &(&String, &DiskCounts)| {
             number == Some(counts.number) || device == Some(name.as_str())
         };
-        let Some((found, _)) = disks.iter().find(is_it) else { continue };
+        let Some((found, _)) = disks.iter().find(is_mounted) else { continue };
         let disk = names.iter().filter(|name| found.starts_with(**name)).max_by_key(|name| name.len());
         if let Some(disk) = disk {
             let paths = by_disk.entry((*disk).to_owned()).or_default();
@@ -207,10 +207,10 @@ fn mounts_of(
     by_disk
 }
 
-/// A container's disk is mounted at many places.
+/// The most mount points listed for a disk: a container's disk is mounted at many places.
 const MOUNTS_MAX: usize = 3;
 
-/// What a process, and those of its children that it waited for, read from disks and wrote to them: `/proc/PID/io`.
+/// Bytes that a process, and the children it waited for, read from disks and wrote to them, from `/proc/PID/io`.
 pub(crate) fn parse_io(text: &str) -> Option<(u64, u64)> {
     let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     Some((number("read_bytes:")?, number("write_bytes:")?))

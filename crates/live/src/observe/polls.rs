@@ -1,14 +1,15 @@
-//! Threads that sleep between two tries to lock a file.
+//! Threads that poll for a file lock: they sleep between two attempts to take it.
 //!
-//! Problem: a database that several processes use is locked with `fcntl(F_SETLK)`, which does not wait. Who does not get the
-//! lock sleeps for some milliseconds and tries again, as `SQLite` does. The kernel knows of no wait for a lock then: such
-//! a program sleeps.
+//! Problem: a database that several processes use is locked with `fcntl(F_SETLK)`, which does not wait. A program that does not
+//! get the lock sleeps for some milliseconds and tries again, as `SQLite` does. To the kernel, this is a sleep and not a wait
+//! for a lock.
 //!
-//! Algorithm: a thread that sleeps for a second at most, while its process has a file open that /proc/locks says another
-//! process has locked, waits for that lock.
+//! Algorithm: a thread that sleeps for at most a second, while its process has a file open that another process has locked
+//! according to /proc/locks, waits for that lock.
 //!
-//! Limits: one that sleeps for another reason, with such a file open, counts too. Locks of open file descriptions (OFD)
-//! have no process there, and are left out. A look asks about [`ASKED_MAX`] threads, and [`FILES_MAX`] files of each.
+//! Limits: a thread that sleeps for another reason while such a file is open counts, too. Locks of open file descriptions
+//! (OFD) have no process there, and are left out. A sample examines at most [`ASKED_MAX`] threads, and [`FILES_MAX`] files of
+//! each.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -31,7 +32,7 @@ struct Lock {
     file: (u32, u32, u64),
 }
 
-/// What a look found out.
+/// The state of one sample.
 #[derive(Debug, Default)]
 pub(crate) struct Polls {
     locks: Option<Vec<Lock>>,
@@ -39,22 +40,22 @@ pub(crate) struct Polls {
 }
 
 impl Polls {
-    /// A look begins.
+    /// Begins a sample.
     pub(crate) fn begin(&mut self) {
         *self = Polls::default();
     }
 
-    /// The file whose lock a thread waits for in this way.
+    /// The file for whose lock a thread polls.
     pub(crate) fn of(&mut self, pid: u32, moment: &Moment) -> Option<String> {
         let spot = moment.spot.filter(|_| moment.look.seen == Seen::Waits(State::Sleep))?;
-        let at = request(spot)?;
+        let sleep = request(spot)?;
         if self.asked >= ASKED_MAX {
             return None;
         }
         self.asked += 1;
         let read = || read_to_string(Path::new("/proc/locks")).unwrap_or_default();
         let locks = self.locks.get_or_insert_with(|| read().lines().filter_map(parse).collect());
-        if !locks.iter().any(|lock| lock.pid != pid) || !is_short(pid, at) {
+        if !locks.iter().any(|lock| lock.pid != pid) || !is_short(pid, sleep) {
             return None;
         }
         let is_locked = |path: &Path| {
@@ -63,22 +64,23 @@ impl Polls {
             let file = (libc::major(device), libc::minor(device), metadata.ino());
             metadata.is_file() && locks.iter().any(|lock| lock.pid != pid && lock.file == file)
         };
-        // Descriptors come and go meanwhile.
+        // Descriptors may be closed meanwhile.
         let files = list(Path::new(&format!("/proc/{pid}/fd"))).unwrap_or_default();
         let found = files.iter().take(FILES_MAX).find(|entry| is_locked(&entry.path))?;
         crate::host::canonical(&found.path).ok().map(|path| path.display().to_string())
     }
 }
 
-/// A sleep for a time: where a thread has said for how long, and the time from which that counts, in seconds.
+/// A sleeping thread's request: the address of its `timespec`, and the time in seconds from which that counts (0 if it is
+/// relative).
 fn request(spot: Spot) -> Option<(u64, i64)> {
-    const UNTIL: u64 = 1;
+    const TIMER_ABSTIME: u64 = 1;
     let [first, second, third] = spot.arguments;
-    let seconds = |of: u64| i64::try_from(of).unwrap_or(i64::MAX);
+    let seconds = |s: u64| i64::try_from(s).unwrap_or(i64::MAX);
     match (spot.call, i32::try_from(first)) {
         (libc::SYS_nanosleep, _) => Some((first, 0)),
-        (libc::SYS_clock_nanosleep, _) if second & UNTIL == 0 => Some((third, 0)),
-        // Until a time: Python sleeps so.
+        (libc::SYS_clock_nanosleep, _) if second & TIMER_ABSTIME == 0 => Some((third, 0)),
+        // An absolute time, as Python uses.
         (libc::SYS_clock_nanosleep, Ok(libc::CLOCK_MONOTONIC)) => {
             Some((third, seconds(clock::now() / 1_000_000_000)))
         }
@@ -96,7 +98,7 @@ fn is_short(pid: u32, (at, from_s): (u64, i64)) -> bool {
     copied.is_ok_and(|bytes| bytes == seconds.len()) && (-SLEEP_MAX_S..=SLEEP_MAX_S).contains(&left_s)
 }
 
-/// `1: POSIX  ADVISORY  WRITE 1234 fd:01:131 0 EOF`. Those that wait have an arrow behind the number, and are left out.
+/// `1: POSIX  ADVISORY  WRITE 1234 fd:01:131 0 EOF`. Waiters have an arrow behind the first number, and are left out.
 fn parse(line: &str) -> Option<Lock> {
     let mut words = line.split_whitespace().skip(1);
     let kind = words.next().filter(|kind| *kind != "->")?;
@@ -156,7 +158,7 @@ mod tests {
             child.wait().unwrap();
             found
         };
-        assert_eq!(polled("1.9"), None, "nobody has locked it");
+        assert_eq!(polled("1.9"), None, "no process has locked it");
         // Not `fcntl`: that lock would go when the descriptor for the other process is closed here.
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
         assert_eq!(polled("1.9"), Some(path.canonicalize().unwrap().display().to_string()));

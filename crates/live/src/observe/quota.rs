@@ -1,9 +1,9 @@
-//! The cap on CPU time that holds for this process: the strictest of its control group and of those around it.
+//! The CPU quota in force for this process: the strictest of its control group and that group's ancestors.
 //!
 //! Source: the kernel's Documentation/admin-guide/cgroup-v2.rst (`cpu.max`), Documentation/scheduler/sched-bwc.rst
 //! (`cpu.cfs_quota_us`), cgroups(7), `proc_pid_mountinfo(5)`.
 //!
-//! Limits: in a container, groups outside of it are not visible. Their caps hold all the same, and are not told.
+//! Limits: in a container, groups outside it are not visible. Their quotas are in force nevertheless, and are not reported.
 
 use std::path::{Path, PathBuf};
 
@@ -11,23 +11,23 @@ use commonhold_scale::study::Quota;
 
 use crate::host::read_to_string;
 
-/// A cap, with the group that counts how long it kept CPUs from running.
+/// A CPU quota, with the group that counts its throttling.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cap {
-    /// How much, and which file says so.
+    /// The quota in CPUs, and the file that sets it.
     pub quota: Quota,
     stat: PathBuf,
 }
 
 impl Cap {
-    /// The strictest that holds for this process; `None` if nothing caps it.
+    /// The strictest quota in force for this process; `None` if there is none.
     pub fn of_this() -> Option<Cap> {
         let read = |path: &Path| read_to_string(path).ok();
         let (groups, mounts) = (read("/proc/self/cgroup".as_ref())?, read("/proc/self/mountinfo".as_ref())?);
         strictest(&groups, &mounts, read)
     }
 
-    /// How long it kept CPUs from running since the group was made, added up over CPUs; 0 if nobody tells.
+    /// Throttled time since the group was made, in nanoseconds, summed over CPUs; 0 if unknown.
     pub fn throttled_ns(&self) -> u64 {
         read_to_string(&self.stat).map_or(0, |text| parse_throttled(&text))
     }
@@ -35,17 +35,18 @@ impl Cap {
 
 fn strictest(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>) -> Option<Cap> {
     let mut found: Vec<Cap> = Vec::new();
-    for (mount, group, is_v2) in mounts.lines().filter_map(|line| place(line, groups)) {
-        let up = group.ancestors().filter(|dir| dir.starts_with(&mount));
-        found.extend(up.filter_map(|dir| cap(dir, is_v2, &read)));
+    for (mount, group, is_v2) in mounts.lines().filter_map(|line| own_group(line, groups)) {
+        let ancestors = group.ancestors().filter(|dir| dir.starts_with(&mount));
+        found.extend(ancestors.filter_map(|dir| cap(dir, is_v2, &read)));
     }
     found.into_iter().min_by(|a, b| a.quota.cpus.total_cmp(&b.quota.cpus))
 }
 
-/// Where a hierarchy that divides CPU time is mounted, and this process's group there; whether it is of version 2.
+/// The mount point of a hierarchy with the cpu controller, this process's group there, and whether it is version 2.
 ///
-/// `36 35 0:30 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`, and of groups `3:cpu,cpuacct:/a` or `0::/a`.
-fn place(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
+/// `line` is like `36 35 0:30 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu`; lines of `groups` are like
+/// `3:cpu,cpuacct:/a` or `0::/a`.
+fn own_group(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
     let (mount, source) = line.split_once(" - ")?;
     let mut words = mount.split_whitespace().skip(3);
     let (root, point) = (words.next()?, PathBuf::from(words.next()?));
@@ -54,15 +55,15 @@ fn place(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
     let is_v2 = kind == "cgroup2";
     let is_v1 = kind == "cgroup" && options.split(',').any(|option| option == "cpu");
     (is_v1 || is_v2).then_some(())?;
-    let is_its = |controllers: &str| {
+    let matches = |controllers: &str| {
         if is_v2 { controllers.is_empty() } else { controllers.split(',').any(|name| name == "cpu") }
     };
     let path = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
-        is_its(controllers).then_some(path)
+        matches(controllers).then_some(path)
     })?;
-    // A part of a hierarchy may be mounted: that of a container. A group outside of it has no path there.
+    // Only a container's part of the hierarchy may be mounted. A group outside it has no path there.
     let below = Path::new(path).strip_prefix(root).ok()?;
     below.components().all(|part| matches!(part, std::path::Component::Normal(_))).then_some(())?;
     let group = point.join(below);
@@ -80,7 +81,7 @@ fn cap(dir: &Path, is_v2: bool, read: impl Fn(&Path) -> Option<String>) -> Optio
         let quota = read(&file)?;
         (file, quota, read(&dir.join("cpu.cfs_period_us"))?)
     };
-    // `max`, and -1, are no cap.
+    // `max` and -1 mean no quota.
     let number = |text: &str| text.trim().parse::<f64>().ok().filter(|number| *number > 0.0);
     let cpus = number(&quota)? / number(&period)?;
     Some(Cap { quota: Quota { cpus, file: file.display().to_string() }, stat: dir.join("cpu.stat") })
@@ -98,8 +99,8 @@ fn parse_throttled(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// The strictest of these files; paths end in a directory, and their value.
-    fn of(groups: &str, mounts: &str, files: &[(&str, &str)]) -> Option<(f64, String)> {
+    /// The strictest quota in these files, given as paths and contents.
+    fn strictest_of(groups: &str, mounts: &str, files: &[(&str, &str)]) -> Option<(f64, String)> {
         let read = |path: &Path| {
             let file = files.iter().find(|(its, _)| Path::new(its) == path);
             file.map(|(_, text)| (*text).to_owned())
@@ -120,9 +121,9 @@ mod tests {
             ("/sys/fs/cgroup/cpu.max", "400000 100000\n"),
             ("/sys/fs/cgroup/other/cpu.max", "1000 100000\n"),
         ];
-        let found = of("0::/a/b\n", V2, &files);
+        let found = strictest_of("0::/a/b\n", V2, &files);
         assert_eq!(found, Some((1.5, "/sys/fs/cgroup/a/cpu.max".to_owned())));
-        assert_eq!(of("0::/\n", V2, &files[..2]), None);
+        assert_eq!(strictest_of("0::/\n", V2, &files[..2]), None);
     }
 
     #[test]
@@ -134,7 +135,10 @@ mod tests {
             ("/cg/cpu,cpuacct/cpu.cfs_period_us", "25000\n"),
         ];
         let groups = "4:cpuset:/x\n2:cpu,cpuacct:/a\n0::/\n";
-        assert_eq!(of(groups, V1, &files), Some((2.0, "/cg/cpu,cpuacct/cpu.cfs_quota_us".to_owned())));
+        assert_eq!(
+            strictest_of(groups, V1, &files),
+            Some((2.0, "/cg/cpu,cpuacct/cpu.cfs_quota_us".to_owned()))
+        );
     }
 
     #[test]
@@ -144,9 +148,9 @@ mod tests {
             ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "70000\n"),
             ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
         ];
-        assert_eq!(of("2:cpu:/docker/1a\n", mounts, &files).unwrap().0.to_bits(), 0.7f64.to_bits());
-        assert_eq!(of("2:cpu:/elsewhere\n", mounts, &files), None);
-        assert_eq!(of("0::/../x\n", V2, &[("/sys/fs/cgroup/../x/cpu.max", "1 1\n")]), None);
+        assert_eq!(strictest_of("2:cpu:/docker/1a\n", mounts, &files).unwrap().0.to_bits(), 0.7f64.to_bits());
+        assert_eq!(strictest_of("2:cpu:/elsewhere\n", mounts, &files), None);
+        assert_eq!(strictest_of("0::/../x\n", V2, &[("/sys/fs/cgroup/../x/cpu.max", "1 1\n")]), None);
     }
 
     #[test]

@@ -342,7 +342,7 @@ impl CgroupBackend {
     fn follow_places(&mut self) {
         let CgroupBackend { places, contract, roster, disks, journal, memory, problems, now, .. } = self;
         problems.extend(places.look(*now, memory.as_mut().map(Memory::pager), journal));
-        if !places.follow(contract, roster.places(), disks, journal, problems) {
+        if !places.follow(contract, roster.foreign_groups(), disks, journal, problems) {
             return;
         }
         self.changed += 1;

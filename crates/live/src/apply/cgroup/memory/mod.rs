@@ -325,7 +325,7 @@ impl Memory {
     /// Makes the alarm's descriptor quiet; the next look is one at memory, too.
     pub(crate) fn hear(&mut self) {
         if let Some(alarms) = &mut self.alarms {
-            alarms.hear();
+            alarms.drain();
         }
     }
 
