@@ -37,9 +37,9 @@ pub use sched_ext::BUILT_IN;
 pub(crate) use sched_ext::NOT_BUILT_IN;
 pub(crate) use surroundings::GIVE_CAPABILITIES;
 
-/// The place in the cgroup v2 hierarchy where this program may make its subtree.
+/// The part of the cgroup v2 hierarchy in which this program may make its subtree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CgroupPlace {
+pub struct CgroupBase {
     /// Where cgroup v2 is mounted.
     pub mount: PathBuf,
     /// The directory below which the subtree may be made: `mount` itself, or this program's delegated cgroup.
@@ -50,7 +50,7 @@ pub struct CgroupPlace {
     pub delegated: bool,
 }
 
-impl CgroupPlace {
+impl CgroupBase {
     /// The control group delegated to this program, as /proc shows its path; `None` if it may manage the whole hierarchy.
     pub fn delegated_path(&self) -> Option<String> {
         let path = self.base.strip_prefix(&self.mount).ok().filter(|_| self.delegated)?;
@@ -67,10 +67,10 @@ pub struct Capabilities {
     pub rows: Vec<Row>,
     /// Where the `kernel` backend can hold CPU: where the `cgroup` backend can, if the kernel accepts the scheduler. Otherwise
     /// the row with the reason.
-    pub kernel: Result<CgroupPlace, Row>,
+    pub kernel: Result<CgroupBase, Row>,
     /// Where the `cgroup` backend can hold CPU. It needs the cpu controller; without cpuset among the controllers, there are
     /// weights and caps but no home CPUs. Otherwise the row with the reason.
-    pub cgroup: Result<CgroupPlace, Row>,
+    pub cgroup: Result<CgroupBase, Row>,
     /// Whether the `user` backend can hold CPU fully or in part, as the row states.
     pub user: Row,
     /// Whether the `user` backend can hold memory, by having it paged out.

@@ -43,7 +43,7 @@ impl ProcessKey {
 
 /// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ThreadState {
     /// Running or runnable: it wants a CPU (`R`).
     Runnable,
     /// Stopped by a signal (`T`).
@@ -66,7 +66,7 @@ pub struct Stat {
     /// The kernel's name of the program, cut to 15 bytes.
     pub comm: String,
     /// State of its first thread.
-    pub state: State,
+    pub state: ThreadState,
     /// Its parent; 0 if it has none.
     pub parent: u32,
     /// Its process group.
@@ -230,7 +230,7 @@ impl ProcFs {
     }
 
     /// The state of a thread; `None` if it has ended.
-    pub fn thread_state(&mut self, pid: u32, tid: u32) -> Result<Option<State>, LiveError> {
+    pub fn thread_state(&mut self, pid: u32, tid: u32) -> Result<Option<ThreadState>, LiveError> {
         let text = self.read(&format!("{pid}/task/{tid}/stat"))?;
         Ok(text.and_then(|text| parse_stat(tid, text)).map(|stat| stat.state))
     }
@@ -414,12 +414,12 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let comm = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
     let mut fields = text.get(close + 1..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let state = match fields.next()?.first()? {
-        b'R' => State::Runnable,
-        b'T' => State::Stopped,
-        b't' => State::Traced,
-        b'Z' | b'X' | b'x' => State::Ended,
-        b'D' => State::Blocked,
-        _ => State::Asleep,
+        b'R' => ThreadState::Runnable,
+        b'T' => ThreadState::Stopped,
+        b't' => ThreadState::Traced,
+        b'Z' | b'X' | b'x' => ThreadState::Ended,
+        b'D' => ThreadState::Blocked,
+        _ => ThreadState::Asleep,
     };
     let parent = parse_number(fields.next()?)?;
     let group = parse_number(fields.next()?)?;
@@ -539,7 +539,10 @@ mod tests {
             let stat = parse_stat(42, text.as_bytes()).unwrap();
             assert_eq!(stat.comm, comm);
             assert_eq!((stat.parent, stat.group, stat.session, stat.threads), (7, 42, 41, 3));
-            assert_eq!((stat.key.start, stat.state, stat.kernel_thread), (117_460, State::Asleep, false));
+            assert_eq!(
+                (stat.key.start, stat.state, stat.kernel_thread),
+                (117_460, ThreadState::Asleep, false)
+            );
         }
     }
 

@@ -51,7 +51,7 @@ use commonhold_policy::membership::{Placement, ProcessFacts, Stays, place, stays
 use crate::LiveError;
 use crate::host::clock::process_cpu_ns;
 use crate::observe::names::SystemNames;
-use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, State};
+use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, ThreadState};
 
 pub use each::Seen;
 pub use entered::{Entered, KeepsEntered};
@@ -725,7 +725,7 @@ impl Known {
 
 /// /proc shows a process whose first thread ended like one that ended altogether, except for the number of threads.
 fn has_ended(stat: &Stat) -> bool {
-    stat.state == State::Ended && stat.threads <= 1
+    stat.state == ThreadState::Ended && stat.threads <= 1
 }
 
 /// Why a process may not be moved out of its control group.

@@ -56,7 +56,7 @@ use super::stops::{ROUNDS_MAX, Stopping, Stops, continue_released, stop_closed};
 use crate::host::affinity;
 use crate::live_backend::{cannot, newcomers};
 use crate::observe::arena::NotJoined;
-use crate::observe::capability::CgroupPlace;
+use crate::observe::capability::CgroupBase;
 use crate::observe::idle::Idle;
 use crate::observe::jobs::{has_gangs, told_every};
 use crate::observe::process::{ProcFs, ProcessKey};
@@ -126,7 +126,7 @@ impl CgroupBackend {
     /// belongs to a running daemon or to another program; what is wrong but leaves something to hold is handed out by
     /// [`CgroupBackend::take_problems`].
     pub fn new(
-        place: &CgroupPlace,
+        place: &CgroupBase,
         contract: &Contract,
         mut roster: Roster,
         mut journal: Journal,
@@ -196,7 +196,7 @@ impl CgroupBackend {
     }
 
     /// How many files it keeps open for every unit at such a place.
-    pub fn files_per_unit(place: &CgroupPlace) -> usize {
+    pub fn files_per_unit(place: &CgroupBase) -> usize {
         let memory = if place.controllers.contains("memory") { memory::FILES_PER_UNIT } else { 0 };
         groups::FILES_PER_UNIT + memory
     }
@@ -939,7 +939,7 @@ mod tests {
     /// A unit of the command `make`, in folders that are taken for /proc and for a cgroup without controllers, with memory
     /// nevertheless.
     fn backend(dir: &Path) -> CgroupBackend {
-        let place = CgroupPlace {
+        let place = CgroupBase {
             mount: dir.join("cgroup"),
             base: dir.join("cgroup"),
             controllers: BTreeSet::new(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use commonhold_machine::capability::{Area, Row, State};
 
-use super::CgroupPlace;
+use super::CgroupBase;
 use super::context::Context;
 use super::sched_ext::sched_ext;
 
@@ -46,9 +46,9 @@ impl Cgroup {
     }
 
     /// The place for the backend, with paths in the probed tree.
-    pub(super) fn typed(&self, context: &Context) -> Option<CgroupPlace> {
+    pub(super) fn typed(&self, context: &Context) -> Option<CgroupBase> {
         let (mount, place) = (self.mount.as_ref()?, self.place.as_ref()?);
-        Some(CgroupPlace {
+        Some(CgroupBase {
             mount: context.tree.path(mount),
             base: context.tree.path(&place.base),
             controllers: place.controllers.clone(),

@@ -3,7 +3,7 @@
 use commonhold_machine::capability::{Area, Enforcer, Row, State};
 use commonhold_policy::MemoryMeans;
 
-use super::CgroupPlace;
+use super::CgroupBase;
 use super::context::{Capability, Context};
 use super::resources;
 use super::surroundings::GIVE_CAPABILITIES;
@@ -19,7 +19,7 @@ const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 const CHARGED_TO: &str = "/proc/kpagecgroup";
 
 /// The rows about guarantees, calling back, cold pages and shared files. `place` is where our control groups would be.
-pub(super) fn rows(context: &Context, place: Option<&CgroupPlace>) -> Vec<Row> {
+pub(super) fn rows(context: &Context, place: Option<&CgroupBase>) -> Vec<Row> {
     let with_memory = place.filter(|place| place.controllers.contains("memory"));
     let mut rows: Vec<Row> = with_memory
         .map(|place| [guarantees(context, place), call_back(place)])
@@ -49,7 +49,7 @@ fn shared_files(context: &Context) -> Row {
     )
 }
 
-fn guarantees(context: &Context, place: &CgroupPlace) -> Row {
+fn guarantees(context: &Context, place: &CgroupBase) -> Row {
     let name = "memory guarantees";
     if !place.delegated || is_protected(&place.base, &place.mount) {
         return Row::yes(
@@ -72,7 +72,7 @@ fn guarantees(context: &Context, place: &CgroupPlace) -> Row {
 }
 
 /// What can be enforced for memory below a place; `reclaim`: whether control groups there have `memory.reclaim`.
-pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
+pub(crate) fn means_at(place: &CgroupBase, reclaim: bool) -> MemoryMeans {
     if !place.controllers.contains("memory") {
         return MemoryMeans::NONE;
     }
@@ -80,7 +80,7 @@ pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
     MemoryMeans { bounds: true, guarantees, reclaim, alarms: true, kill_order: true, frames: None }
 }
 
-impl CgroupPlace {
+impl CgroupBase {
     /// What can be enforced for memory here.
     pub fn memory(&self) -> MemoryMeans {
         means_at(self, has_reclaim(self))
@@ -88,7 +88,7 @@ impl CgroupPlace {
 }
 
 /// Whether control groups here have memory.reclaim, which the root never has.
-fn has_reclaim(place: &CgroupPlace) -> bool {
+fn has_reclaim(place: &CgroupBase) -> bool {
     host::list(&place.base)
         .unwrap_or_default()
         .iter()
@@ -97,7 +97,7 @@ fn has_reclaim(place: &CgroupPlace) -> bool {
 
 /// The row about memory.reclaim (Linux 5.19). Without it, a loan is called back by lowering the borrower's bound, which is
 /// slower and makes the borrower wait.
-fn call_back(place: &CgroupPlace) -> Row {
+fn call_back(place: &CgroupBase) -> Row {
     let name = "memory called back at once";
     let bound = tightest_bound(&place.base, &place.mount).filter(|_| place.delegated);
     let within =
@@ -174,7 +174,7 @@ pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
 }
 
 /// The enforcer of memory: control groups, else the `user` backend, whose row is `paging`.
-pub(super) fn enforcer(place: Result<&CgroupPlace, &Row>, rows: &[Row], paging: &Row) -> Enforcer {
+pub(super) fn enforcer(place: Result<&CgroupBase, &Row>, rows: &[Row], paging: &Row) -> Enforcer {
     let found = |name: &str| rows.iter().find(|row| row.area == Area::Memory && row.name == name);
     let (name, why) = match place {
         Ok(place) if place.controllers.contains("memory") => {

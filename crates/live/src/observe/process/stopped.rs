@@ -1,6 +1,6 @@
 //! Whether SIGSTOP stopped a process, and whether its terminal asked for a stop as well.
 
-use super::{ProcFs, ProcessKey, Stat, State};
+use super::{ProcFs, ProcessKey, Stat, ThreadState};
 use crate::LiveError;
 
 /// SIGTSTP in a signal mask as /proc/PID/status shows it: what Ctrl-Z sends.
@@ -10,7 +10,7 @@ impl Stat {
     /// Whether SIGSTOP stopped it, and not its terminal (SIGTSTP, SIGTTIN, SIGTTOU) or a debugger. The kernel forgets the signal
     /// once the parent has waited for the stop; SIGSTOP is then assumed.
     pub(crate) fn is_stopped_by_sigstop(&self) -> bool {
-        self.state == State::Stopped && matches!(self.stop_signal, 0 | libc::SIGSTOP)
+        self.state == ThreadState::Stopped && matches!(self.stop_signal, 0 | libc::SIGSTOP)
     }
 }
 

@@ -9,7 +9,7 @@ use commonhold_policy::{MS, Time, UnitFacts};
 use super::{Known, Roster};
 use crate::LiveError;
 use crate::host::clock::process_cpu_ns;
-use crate::observe::process::{ProcFs, State};
+use crate::observe::process::{ProcFs, ThreadState};
 
 /// How old the facts of an unwatched unit may be.
 const UNWATCHED: Time = 100 * MS;
@@ -296,7 +296,7 @@ fn update(
     let children_ns = known.clocks.children(stat.children_ns);
     account.add(known, children_ns);
     if stat.threads == 1 {
-        known.clocks.runnable = u32::from(stat.state == State::Runnable);
+        known.clocks.runnable = u32::from(stat.state == ThreadState::Runnable);
         threads.clear();
         threads.push(pid);
     } else if procfs.threads(pid, threads)? {
@@ -316,7 +316,7 @@ fn count_runnable(procfs: &mut ProcFs, pid: u32, threads: &[u32]) -> Result<u32,
     let (mut sampled, mut runnable) = (0, 0);
     for tid in threads.iter().step_by(step) {
         sampled += 1;
-        runnable += usize::from(procfs.thread_state(pid, *tid)? == Some(State::Runnable));
+        runnable += usize::from(procfs.thread_state(pid, *tid)? == Some(ThreadState::Runnable));
     }
     let estimate = (runnable * threads.len()).div_ceil(sampled.max(1));
     Ok(u32::try_from(estimate).unwrap_or(u32::MAX))

@@ -11,7 +11,7 @@ use commonhold_policy::foreign_groups::{self, Inhabited};
 use commonhold_policy::membership::{ProcessFacts, Rule, Stays, stays};
 
 use super::{Changes, Known, Roster};
-use crate::observe::capability::{CgroupPlace, systemd_runs};
+use crate::observe::capability::{CgroupBase, systemd_runs};
 
 /// The policy's last decision.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(super) fn is_kept_by_manager(known: &Known) -> bool {
 impl Roster {
     /// Declares that control groups below this mount hold members: in the groups where they are if systemd manages the machine,
     /// else in groups of units.
-    pub fn held_at(&mut self, place: &CgroupPlace) {
+    pub fn held_at(&mut self, place: &CgroupBase) {
         self.mount = Some(place.mount.clone());
         match place.delegated_path() {
             None if systemd_runs(Path::new("/")) => self.holds_in_place(),
