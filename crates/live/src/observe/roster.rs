@@ -728,7 +728,7 @@ fn has_ended(stat: &Stat) -> bool {
     stat.state == ThreadState::Ended && stat.threads <= 1
 }
 
-/// Why a process may not be moved out of its control group.
+/// Why a process may not be moved out of its control group; `None` if it may.
 fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
     let Moving { delegated, in_place } = roster.moving.as_ref()?;
     if known.member.placement.unit.is_common() {

@@ -71,7 +71,7 @@ pub(crate) struct Nss;
 
 impl NameService for Nss {
     fn number(&self, book: Book, name: &str) -> Found<u32> {
-        // No entry's name contains NUL.
+        // A name with a NUL byte matches no entry.
         let Ok(name) = CString::new(name) else { return Ok(None) };
         match book {
             Book::Passwd => ask_uid(&name),

@@ -54,7 +54,7 @@ impl Roster {
         if self.is_in_place() { foreign_groups::user_of(&facts.cgroup, facts.uid) } else { facts.uid }
     }
 
-    /// Why a process is not moved, where units are held in place.
+    /// Why a process is not moved while units are held in place; `None` if it may be moved.
     pub(super) fn stays_in_place(&self, known: &Known) -> Option<Stays> {
         let Inhabited { group, unit, named } = inhabited(known);
         if named && known.is_moved {
