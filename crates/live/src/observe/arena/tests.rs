@@ -139,7 +139,7 @@ fn rubbish_is_passed_over_and_said() {
     ] {
         rig.tell(told);
         assert_eq!(rig.poll(), before, "{what}");
-        rig.complained(&["cannot make sense of"]);
+        rig.complained(&["cannot use an inconsistent report"]);
     }
     // A writer that never releases the page's lock.
     rig.put(offset_of!(Page, sequence), 3);

@@ -114,7 +114,7 @@ fn systemd_is_said_to_keep_groups_of_its_own() {
     let (_dir, found) = probed(&with(&top, &set));
     is(&found, "no other manager of groups", State::Partly, "Slurm also makes groups", "");
     let name = "no bounds set by others in slices and services";
-    is(&found, name, State::Partly, "in user.slice/user-1001.slice: while", "");
+    is(&found, name, State::Partly, "in user.slice/user-1001.slice: as long", "");
     is(&found, name, State::Partly, "(`MemoryMax=`) in system.slice/slurmd.service", "");
     let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2]));
     is(&found, "no other manager of groups", State::Yes, "no sign of systemd", "");
@@ -702,7 +702,7 @@ fn how_the_use_of_the_bus_is_known() {
     ];
     let (dir, found) = found_with(&mounted, yes);
     is(&found, "bus use of units", State::Yes, "mbm_total_bytes", "");
-    is(&found, "cache held by jobs", State::Yes, "of 31 groups", "");
+    is(&found, "cache held by jobs", State::Yes, "for 31 groups", "");
     is(&found, "bus use of units capped", State::Yes, "from 10 % in steps of 20 %", "");
     fake::add(&dir, &[mon("mbm_local_bytes\n"), ("/sys/fs/resctrl/schemata", "MB:0=2048\n")]);
     let found = probe_with(dir.path(), syscalls(Ok(()), true));
