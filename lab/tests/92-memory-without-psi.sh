@@ -28,7 +28,7 @@ enabled=/sys/kernel/mm/lru_gen/enabled
 if [ -e $enabled ]; then
 	echo n > $enabled
 	commonhold doctor | tr -s ' \n' ' ' > doctor.txt
-	ok "doctor says that no generations are made" grep -q "the kernel has generations of pages, but they are switched off" doctor.txt
+	ok "doctor says that no generations are made" grep -q "the kernel has generations of pages, but they are disabled" doctor.txt
 	ok "they are still shown" grep -q '^memcg' /sys/kernel/debug/lru_gen
 	touch_in owner read 120 1 "$drive" 1200
 	ok "the owner reads a file once" wait_for 20 passes read 1

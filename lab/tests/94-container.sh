@@ -24,7 +24,7 @@ contained() {
 		'umount /sys/fs/cgroup && mount -t cgroup2 -o "$0" none /sys/fs/cgroup && exec "$@"' "$options" "$@"
 }
 (contained rw commonhold doctor) > doctor.txt 2>&1
-ok "doctor sees what bounds it" sh -c 'tr -s " \n" " " < doctor.txt | grep -q "bounded to 600 MiB, which is what is divided"' || cat doctor.txt
+ok "doctor sees what bounds it" sh -c 'tr -s " \n" " " < doctor.txt | grep -q "bounded to 600 MiB, which is the amount divided"' || cat doctor.txt
 contained rw commonhold run /job/contracts/hard-memory.toml > "$daemon_log" 2>&1 &
 daemon=$!
 ok "the daemon holds the contract" wait_for 20 commonhold status --json || cat "$daemon_log"

@@ -55,8 +55,9 @@ const GENERATED: [&str; 2] =
 fn the_reference_in_the_documents_is_the_one_that_is_generated() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/contract-reference.md");
     let text = fs::read_to_string(&file).unwrap();
-    let marks = GENERATED
-        .map(|mark| text.find(mark).unwrap_or_else(|| panic!("docs/contract-reference.md lacks the line {mark}")));
+    let marks = GENERATED.map(|mark| {
+        text.find(mark).unwrap_or_else(|| panic!("docs/contract-reference.md lacks the line {mark}"))
+    });
     let (from, to) = (marks[0] + GENERATED[0].len(), marks[1]);
     let generated = format!("\n{}\n", reference());
     if std::env::var_os("INSTA_UPDATE").is_some_and(|update| update == "always") {

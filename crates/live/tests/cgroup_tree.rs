@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
 use commonhold_live::apply::cgroup::CgroupBackend;
 use commonhold_live::journal::{Entry, Journal};
-use commonhold_live::observe::capability::CgroupPlace;
+use commonhold_live::observe::capability::CgroupBase;
 use commonhold_live::roster::Roster;
 use commonhold_live::{Backend, LiveBackend};
 use commonhold_policy::plan::{CpuOrder, Orders};
@@ -33,7 +33,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// A cgroup to work below, and the processes of one test. Everything ends with it.
 struct Bench {
-    place: CgroupPlace,
+    place: CgroupBase,
     run: tempfile::TempDir,
     children: Vec<Child>,
     contract: Contract,
@@ -58,7 +58,7 @@ impl Bench {
         }
         let offered = fs::read_to_string(base.join("cgroup.controllers")).unwrap();
         let offered = offered.split_whitespace().map(str::to_owned).collect();
-        let place = CgroupPlace { mount, base, controllers: offered, delegated: true };
+        let place = CgroupBase { mount, base, controllers: offered, delegated: true };
         let run = tempfile::tempdir().unwrap();
         let bench = Bench { place, run, children: Vec::new(), contract: Contract::default() };
         if let Some(missing) = controllers.iter().find(|name| !bench.place.controllers.contains(**name)) {

@@ -117,7 +117,8 @@ fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
         let moved = (choice.place().is_some() && !unit.is_common()).then_some(moved);
         let (moved, scoped) = if roster.is_in_place() { (None, moved) } else { (moved, None) };
         let (programs, staying) = (programs.into_iter().collect(), staying.into_iter().collect());
-        let of_unit = roster.places().iter().filter(|(_, of)| **of == unit).map(|(group, _)| group.clone());
+        let of_unit =
+            roster.foreign_groups().iter().filter(|(_, of)| **of == unit).map(|(group, _)| group.clone());
         let set =
             |group: &str| choice.place().map(|place| bounds::of(&place.mount, group)).unwrap_or_default();
         let places = of_unit.map(|group| (group.clone(), set(&group))).collect();

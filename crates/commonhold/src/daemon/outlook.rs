@@ -6,7 +6,7 @@ use std::path::Path;
 use commonhold_contract::Contract;
 use commonhold_live::apply::{kernel, user};
 use commonhold_live::means_for_jobs;
-use commonhold_live::observe::capability::{self, CgroupPlace};
+use commonhold_live::observe::capability::{self, CgroupBase};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;
 use commonhold_policy::DiskMeans;
@@ -53,7 +53,7 @@ impl Outlook {
 
 /// Whether units would be held in control groups that systemd gave them.
 fn in_place(choice: &Choice) -> bool {
-    let is_all = |place: &CgroupPlace| !place.delegated && capability::systemd_runs(Path::new("/"));
+    let is_all = |place: &CgroupBase| !place.delegated && capability::systemd_runs(Path::new("/"));
     choice.place().is_some_and(is_all)
 }
 
@@ -82,7 +82,7 @@ fn means(choice: &Choice) -> Means {
 }
 
 /// What it could order for disks.
-fn disk(place: &CgroupPlace) -> DiskMeans {
+fn disk(place: &CgroupBase) -> DiskMeans {
     let io = place.controllers.contains("io");
     DiskMeans { caps: io, weights: io, shares: false, limits_only: false }
 }

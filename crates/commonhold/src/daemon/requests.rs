@@ -9,7 +9,7 @@ use commonhold_client::wire::{Call, Explanation, Joined, Refusal, Reply};
 use commonhold_contract::{UnitId, position};
 use commonhold_live::apply::kernel::{Account, CallBacks, Cause, Had, Switched};
 use commonhold_live::observe::arena::NotJoined;
-use commonhold_live::observe::process::State;
+use commonhold_live::observe::process::ThreadState;
 use commonhold_live::{LiveBackend, MORE_FILES, clock};
 use commonhold_policy::Time;
 use commonhold_policy::membership::{Placement, ProcessFacts, Rule, may_enter};
@@ -219,7 +219,7 @@ fn find(session: &mut Session, about: &About, pid: u32) -> Answered {
         let stat = session.backend().roster_mut().procfs().stat(pid).ok().flatten();
         let why = match stat.map(|stat| stat.state) {
             None => "does not exist",
-            Some(State::Ended) => "has ended, and its parent has not collected it yet",
+            Some(ThreadState::Ended) => "has ended, and its parent has not collected it yet",
             Some(_) => "is in no unit: process 1 and the daemon's own processes never are",
         };
         return Err(refuse(&Why::NoSuchProcess, format!("process {pid} {why}")));

@@ -117,9 +117,9 @@ impl Session {
         if is_carried_out {
             self.follow_rights(&plan);
         }
-        let told = self.backend.roster().names().take_told();
-        problems.extend(told.problems);
-        self.news.extend(told.news);
+        let lookups = self.backend.roster().names().take_news();
+        problems.extend(lookups.problems);
+        self.news.extend(lookups.news);
         let mut new_problems = self.keep(problems);
         let (began, over) = self.stand(imbalances);
         new_problems.extend(began);

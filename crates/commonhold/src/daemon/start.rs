@@ -13,7 +13,7 @@ use commonhold_live::entered::EnteredFile;
 use commonhold_live::journal::Journal;
 use commonhold_live::lock::{self, Lock};
 use commonhold_live::names::SystemNames;
-use commonhold_live::observe::capability::{self, Capabilities, CgroupPlace};
+use commonhold_live::observe::capability::{self, Capabilities, CgroupBase};
 use commonhold_live::observe::topology;
 use commonhold_live::roster::Roster;
 use commonhold_live::undo::undo;
@@ -45,8 +45,8 @@ const NICE: i32 = -15;
 
 /// What holds CPU here, and why this and no other.
 pub(super) enum Choice {
-    Kernel(CgroupPlace),
-    Cgroup(CgroupPlace),
+    Kernel(CgroupBase),
+    Cgroup(CgroupBase),
     User,
 }
 
@@ -60,7 +60,7 @@ impl Choice {
     }
 
     /// Where the control groups of units would be, if units have any.
-    pub(super) fn place(&self) -> Option<&CgroupPlace> {
+    pub(super) fn place(&self) -> Option<&CgroupBase> {
         match self {
             Choice::Kernel(place) | Choice::Cgroup(place) => Some(place),
             Choice::User => None,
@@ -115,7 +115,7 @@ fn wait_for_the_one_before() {
 }
 
 /// Where a backend that was asked for may work, or why it cannot.
-fn asked(backend: &str, place: Result<CgroupPlace, Row>) -> Result<CgroupPlace, Failure> {
+fn asked(backend: &str, place: Result<CgroupBase, Row>) -> Result<CgroupBase, Failure> {
     place.map_err(|row| {
         let remedy = row.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
         Failure::new(Exit::Unavailable, format!("no {backend} backend here: {}{remedy}", row.reason))

@@ -183,13 +183,13 @@ fn an_openmp_program_that_knows_nothing_of_gangs_is_one() {
         let patience = Instant::now() + Duration::from_secs(120);
         loop {
             let status = place.status();
-            let is_said = status["problems"].to_string().contains("nobody measures what process");
+            let is_said = status["problems"].to_string().contains("nothing measures what process");
             let taken = |job: &serde_json::Value| job["gang"]["known"] == "taken";
             assert!(status["jobs"].as_array().unwrap().iter().all(taken), "nobody told: {status}");
             if is_said {
                 break;
             }
-            assert!(Instant::now() < patience, "status does not say that nobody measures: {status}");
+            assert!(Instant::now() < patience, "status does not say that nothing measures it: {status}");
             std::thread::sleep(Duration::from_millis(100));
         }
     } else {

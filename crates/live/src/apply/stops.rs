@@ -26,7 +26,7 @@ use rustix::process::Signal;
 use super::confine::{Problems, record, remedy};
 use crate::LiveError;
 use crate::host::signal;
-use crate::observe::process::{ProcessKey, Stat, State, is_now};
+use crate::observe::process::{ProcessKey, Stat, ThreadState, is_now};
 use crate::observe::roster::{Member, Roster};
 use crate::undo::journal::{Entry, Journal};
 use followers::{Followers, Verdict};
@@ -200,17 +200,17 @@ impl Stopping<'_> {
             found.followed.push(key);
             return Ok(());
         }
-        let is_stopped = stat.as_ref().is_some_and(|stat| stat.state == State::Stopped);
+        let is_stopped = stat.as_ref().is_some_and(|stat| stat.state == ThreadState::Stopped);
         self.stops.sees(key, clock.filter(|_| is_stopped));
         // A process that its user or a debugger stopped is left to them.
         let Some(stat) = stat.filter(runs) else { return Ok(()) };
         match clock {
             // One that waits for a disk is not idle: a unit that is stopped for its transfers makes none.
-            Some(clock) if rest == Rest::IfAsleep && stat.state == State::Asleep => {
+            Some(clock) if rest == Rest::IfAsleep && stat.state == ThreadState::Asleep => {
                 self.stops.sleepers.leave(key, clock);
             }
             _ if self.stops.has(key) => {
-                found.runs_on |= stat.state == State::Runnable;
+                found.runs_on |= stat.state == ThreadState::Runnable;
                 found.again.push(key);
             }
             _ => found.new.push(key),
@@ -260,7 +260,7 @@ impl Stopping<'_> {
         for key in released {
             // A stop takes effect when the process next leaves the kernel: it is taken back even if it does not show yet.
             // One that could not be continued stays ours, and is tried again by the next look.
-            if self.signal(key, Signal::CONT, "continue", |stat| stat.state != State::Ended).is_some() {
+            if self.signal(key, Signal::CONT, "continue", |stat| stat.state != ThreadState::Ended).is_some() {
                 self.stops.drop_stop(key);
                 let clock = self.roster.cpu_ns(key.pid);
                 self.stops.sleepers.release(key, clock);
@@ -320,5 +320,5 @@ pub(super) fn continue_released(stopping: &mut Stopping<'_>) {
 
 /// Neither stopped, nor in a debugger's hands, nor ended.
 fn runs(stat: &Stat) -> bool {
-    matches!(stat.state, State::Runnable | State::Blocked | State::Asleep)
+    matches!(stat.state, ThreadState::Runnable | ThreadState::Blocked | ThreadState::Asleep)
 }

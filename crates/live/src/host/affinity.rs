@@ -1,7 +1,7 @@
 //! CPU affinity of one thread, for machines of any size.
 //!
-//! The C library's `cpu_set_t` and rustix's `CpuSet` stop at 1,024 CPUs; the kernel does not. So these are the raw calls
-//! of `sched_setaffinity(2)`, with a mask that grows until the kernel's own mask fits.
+//! The C library's `cpu_set_t` and rustix's `CpuSet` are limited to 1,024 CPUs; the kernel is not. So this module makes the raw
+//! system calls of `sched_setaffinity(2)`, with a mask that grows until the kernel's mask fits.
 
 use std::io;
 
@@ -9,15 +9,15 @@ use commonhold_machine::CpuSet;
 
 use super::tamper::{About, Answer, Kind, ask, is_on};
 
-/// The first mask asked for: 1,024 CPUs, which is enough on nearly every machine.
+/// The first mask to try: 1,024 CPUs, which is enough on nearly every machine.
 const WORDS_FIRST: usize = 16;
 
-/// The largest mask asked for: 65,536 CPUs, the bound of [`CpuSet`]'s list format.
+/// The largest mask to try: 65,536 CPUs, the bound of [`CpuSet`]'s list format.
 const WORDS_MAX: usize = 1024;
 
-/// Where a thread is allowed to run. `tid` 0 is the calling thread.
+/// The CPUs on which a thread may run. `tid` 0 is the calling thread.
 ///
-/// Errors are the kernel's: `ESRCH` when the thread is gone.
+/// Errors are the kernel's: `ESRCH` if the thread has ended.
 pub fn get(tid: u32) -> io::Result<CpuSet> {
     match ask(Kind::Affinity, About::Process(tid), []) {
         Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -31,12 +31,12 @@ fn list_of(list: &[u8]) -> io::Result<CpuSet> {
     String::from_utf8_lossy(list).trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// The same with a first mask of that many words.
+/// [`get`] with a first mask of this many words.
 fn get_from(tid: u32, words_first: usize) -> io::Result<CpuSet> {
     let mut words = vec![0u64; words_first];
     loop {
         match get_into(tid, &mut words) {
-            // EINVAL means here that the kernel's mask is longer than ours.
+            // Here, EINVAL means that the kernel's mask is longer than ours.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && words.len() < WORDS_MAX => {
                 words.resize(words.len().max(1) * 2, 0);
             }
@@ -49,11 +49,11 @@ fn get_from(tid: u32, words_first: usize) -> io::Result<CpuSet> {
     }
 }
 
-/// Allows a thread to run on these CPUs only. `tid` 0 is the calling thread.
+/// Restricts a thread to these CPUs. `tid` 0 is the calling thread.
 ///
-/// The kernel drops CPUs outside the thread's cpuset without saying so: read back with [`get`] where that matters.
-/// Errors are the kernel's: `ESRCH` when the thread is gone, `EPERM` when it is another user's, `EINVAL` when no CPU
-/// of the set is one the thread may have (the empty set included).
+/// The kernel silently drops CPUs outside the thread's cpuset: read back with [`get`] if that matters. Errors are the kernel's:
+/// `ESRCH` if the thread has ended, `EPERM` if it is another user's, `EINVAL` if the thread may use no CPU of the set, which
+/// may be empty.
 pub fn set(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     if is_on() {
         match ask(Kind::SetAffinity, About::Process(tid), cpus.to_string()) {
@@ -74,7 +74,7 @@ fn set_now(tid: u32, cpus: &CpuSet) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// One call with one size of mask. Returns how many bytes of it the kernel filled.
+/// One call with one size of mask. Returns the number of bytes that the kernel filled.
 fn get_into(tid: u32, words: &mut [u64]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `size_of_val(words)` bytes to `words`, which is exactly the slice; every bit
     // pattern is a valid u64.
@@ -84,7 +84,7 @@ fn get_into(tid: u32, words: &mut [u64]) -> io::Result<usize> {
     usize::try_from(rc).map_err(|_| io::Error::last_os_error())
 }
 
-/// The kernel's thread numbers are positive `pid_t`; a larger one names no thread.
+/// The kernel's thread ids are positive `pid_t`; a larger number names no thread.
 fn kernel_id(tid: u32) -> io::Result<libc::pid_t> {
     libc::pid_t::try_from(tid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))
 }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_mask_that_is_too_short_is_refused_by_the_kernel_and_grows() {
-        // No words at all are too few for any machine: the same EINVAL that a large machine gives to 16 words.
+        // An empty mask is too short for any machine: it gives the same EINVAL as 16 words on a large machine.
         assert_eq!(get_into(0, &mut []).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         assert_eq!(get_from(0, 0).unwrap(), get(0).unwrap());
     }

@@ -14,25 +14,25 @@ use super::tamper::{About, Kind, pass};
 const LENGTH: usize = 4096;
 const _: () = assert!(LENGTH as u64 == PAGE_BYTES && size_of::<Page>() <= LENGTH);
 
-/// A page that a process was given. It stays until this is dropped here and the process unmapped it, too.
+/// A page shared with a process. It exists until this value is dropped and the process has unmapped it, too.
 #[derive(Debug)]
 pub(crate) struct Shared(NonNull<Page>);
 
-// SAFETY: the mapping is this value's alone, and everything in it is atomic.
+// SAFETY: only this value uses the mapping, and everything in it is atomic.
 unsafe impl Send for Shared {}
 // SAFETY: likewise.
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// A page for a process, and the descriptor to send it.
+    /// A page for a process, and the descriptor to send to it.
     pub(crate) fn new(pid: u32) -> io::Result<(Shared, OwnedFd)> {
         pass(Kind::Open, About::Process(pid))?;
         let file = memfd_create("commonhold-gang", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, PAGE_BYTES)?;
-        // A page that could be cut off would end whoever reads it, this program first.
+        // If the file could be truncated, reading the page would kill this program (SIGBUS).
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping, wherever the kernel finds room, is nobody else's.
+        // SAFETY: a new mapping, at an address of the kernel's choice, aliases no other memory.
         let at = unsafe { mmap(std::ptr::null_mut(), LENGTH, access, shared, &file, 0) }?;
         let page = NonNull::new(at.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let shared = Shared(page);
@@ -41,23 +41,23 @@ impl Shared {
     }
 
     fn page(&self) -> &Page {
-        // SAFETY: the mapping is that long and lives as long as `self`. It cannot shrink: it was sealed before anybody had
-        // it. It began as zeros, which are a page, and every later content is one. Others write there, which only atomics see.
+        // SAFETY: the mapping is long enough and lives as long as `self`. It cannot shrink, since it was sealed before it was
+        // shared. Any content is a valid `Page`, the initial zeros included. Others write there, but all fields are atomics.
         unsafe { self.0.as_ref() }
     }
 
-    /// Tells the process that somebody looks, and how often it is to write.
-    pub(crate) fn look(&self, now_ns: u64, every_ns: u64) {
+    /// Shows the process that its page is polled, and how often it is to report.
+    pub(crate) fn set_polled(&self, now_ns: u64, every_ns: u64) {
         self.page().looked_at_ns.store(now_ns, Ordering::Relaxed);
         self.page().every_ns.store(every_ns, Ordering::Relaxed);
     }
 
-    /// The thread that writes, as the process says.
+    /// The thread that writes reports, as the process says.
     pub(crate) fn writer(&self) -> Option<u32> {
         u32::try_from(self.page().writer.load(Ordering::Relaxed)).ok().filter(|tid| *tid != 0)
     }
 
-    /// What the process told last; `None` where it is writing, or ended while it was.
+    /// The process's last report; `None` if the process is writing, or ended while it was.
     pub(crate) fn told(&self) -> Option<Told> {
         self.page().told()
     }
@@ -65,7 +65,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's alone, and nobody borrows it any more.
+        // SAFETY: only this value uses the mapping, and nothing borrows it any more.
         let _ = unsafe { munmap(self.0.as_ptr().cast(), LENGTH) };
     }
 }
@@ -75,11 +75,11 @@ impl Drop for Shared {
 mod tests {
     use super::*;
 
-    /// What a process that was given the descriptor may do with it.
+    /// A process with the descriptor can write to the page, but not truncate it.
     #[test]
-    fn a_page_is_written_by_others_and_cut_off_by_nobody() {
+    fn a_page_can_be_written_by_others_and_not_truncated() {
         let (shared, file) = Shared::new(1).unwrap();
-        shared.look(7, 9);
+        shared.set_polled(7, 9);
         assert!(ftruncate(&file, 0).is_err() && ftruncate(&file, 1 << 20).is_err());
         assert_eq!(shared.told(), Some(Told::default()));
         let told = Told { at_ns: 5, bytes: 6, ..Told::default() };

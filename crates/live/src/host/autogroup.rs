@@ -1,11 +1,11 @@
-//! Autogroups: the kernel's groups of sessions, among which it divides CPU time.
+//! Autogroups: groups of the processes of a session, among which the kernel divides CPU time.
 //!
-//! Each call of `setsid(2)` makes an autogroup with nice value 0, and children are born into it. Where autogroup is switched on
-//! (`kernel.sched_autogroup_enabled`), the kernel divides CPU time among autogroups by their nice values. A process's own
-//! nice value then counts only against others in its autogroup. This is about tasks in the root control group of the cpu
-//! controller: elsewhere `cpu.weight` counts instead.
+//! Each call of `setsid(2)` makes an autogroup with nice value 0, which children inherit. If autogroup is enabled
+//! (`kernel.sched_autogroup_enabled`), the kernel divides CPU time among autogroups by their nice values, and a process's own
+//! nice value counts only against others in its autogroup. This concerns tasks in the root control group of the cpu
+//! controller. Elsewhere, `cpu.weight` counts instead.
 //!
-//! An autogroup has a number that no later one gets. So it is told from others even after its session's leader has ended.
+//! An autogroup's number is never reused. So it identifies the autogroup even after the session's leader has ended.
 //!
 //! Source: `sched(7)`; kernel/sched/autogroup.c.
 
@@ -20,11 +20,11 @@ use super::File;
 /// This process's autogroup.
 pub(crate) const OWN: &str = "/proc/self/autogroup";
 
-/// From all writers without `CAP_SYS_ADMIN` together, the kernel takes one write in 100 ms. It answers others with EAGAIN.
+/// The kernel accepts one write in 100 ms from all writers without `CAP_SYS_ADMIN` together. Other writes fail with EAGAIN.
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What /proc/PID/autogroup says.
+/// The content of /proc/PID/autogroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Autogroup {
     /// Its number.
@@ -34,7 +34,7 @@ pub(crate) struct Autogroup {
 }
 
 impl Autogroup {
-    /// `/autogroup-9 nice 0`. `None` where the kernel shows nothing, as for sessions that began before the first `setsid`.
+    /// Parses `/autogroup-9 nice 0`. `None` if the file is empty, as for sessions from before the first `setsid`.
     pub(crate) fn parse(text: &[u8]) -> Option<Autogroup> {
         let text = std::str::from_utf8(text).ok()?.trim().strip_prefix("/autogroup-")?;
         let (number, nice) = text.split_once(" nice ")?;
@@ -42,13 +42,13 @@ impl Autogroup {
     }
 }
 
-/// The autogroup of a process, by its file. The file is opened once, so it stays that process's: a later process with its
-/// number is neither read nor written.
+/// The autogroup file of a process. It is opened once, so it continues to refer to that process: a later process with the same
+/// pid is neither read nor written.
 #[derive(Debug)]
 pub(crate) struct AutogroupFile(File);
 
 impl AutogroupFile {
-    /// Errors are the kernel's: `NotFound` where the process is gone, or the kernel has no autogroups.
+    /// Errors are the kernel's: `NotFound` if the process has ended, or the kernel has no autogroups.
     pub(crate) fn open(path: &Path) -> io::Result<AutogroupFile> {
         File::open_with(path, OpenOptions::new().read(true).write(true)).map(AutogroupFile)
     }
@@ -59,8 +59,8 @@ impl AutogroupFile {
         Ok(Autogroup::parse(&bytes[..length]))
     }
 
-    /// Sets the nice value; may take a second. By write(2): the kernel refuses pwrite(2) here (ESPIPE). Errors are the kernel's: `PermissionDenied` for a value below 0 without
-    /// `CAP_SYS_NICE`.
+    /// Sets the nice value, which may take a second. Uses write(2), since the kernel refuses pwrite(2) here (ESPIPE). Errors are
+    /// the kernel's: `PermissionDenied` for a value below 0 without `CAP_SYS_NICE`.
     pub(crate) fn set(&mut self, nice: i32) -> io::Result<()> {
         let text = nice.to_string();
         let mut written = self.0.write_all(text.as_bytes());
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// Red without the repetition.
+    /// Fails without the repetition.
     #[test]
     fn a_kernel_that_takes_no_write_yet_is_asked_again() {
         let dir = tempfile::tempdir().unwrap();

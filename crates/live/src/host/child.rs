@@ -1,4 +1,4 @@
-//! Programs that this one starts: the signals that they begin with, and the signal that ends them with it.
+//! Child programs: the signal state that they start with, and the signal that ends them with this program.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,35 +7,35 @@ use std::process::Command;
 
 use rustix::process::{Signal, getpid, getppid};
 
-/// A command whose process begins with the kernel's default signals: none blocked, none ignored.
+/// A command whose process begins with the kernel's default signal state: no signal blocked, none ignored.
 ///
-/// A child inherits the mask and the ignored signals of the thread that starts it. This program blocks the signals that it
-/// reads from a file, and Rust's runtime ignores SIGPIPE. A program that inherits these is not ended by `timeout`, by Ctrl-C
-/// or by a closed pipe. What whoever started this program blocks or ignores is not passed on either, with one exception:
-/// SIGHUP, SIGINT and SIGQUIT stay ignored if they were, since that is what `nohup` and a shell's `&` are for.
+/// A child inherits the signal mask and the ignored signals of the thread that starts it. This program blocks the signals that
+/// it reads from a signalfd, and Rust's runtime ignores SIGPIPE. A program that inherits these is not ended by `timeout`,
+/// Ctrl-C or a closed pipe. Signals that this program's own parent blocked or ignored are reset, too, with one exception:
+/// SIGHUP, SIGINT and SIGQUIT stay ignored, since that is the purpose of `nohup` and of a shell's `&`.
 ///
-/// Every program that is started begins here, so that none is forgotten.
+/// Every program must be started through this function.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    // SAFETY: between fork and exec, system calls on memory of this stack, and no other memory of this program's.
+    // SAFETY: between fork and exec it makes only system calls, and uses only memory on this stack.
     unsafe { command.pre_exec(default_signals) };
     command
 }
 
-/// Those that the user ignores on purpose.
+/// Signals that stay ignored, since the user ignores them on purpose.
 const KEPT: [libc::c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
-/// Of the calling process. Makes only calls that are allowed between fork and exec.
+/// Resets the calling process's signals. Makes only calls that are allowed between fork and exec.
 ///
-/// The kernel is asked directly: the C library refuses to touch the two signals that its threads use, and these can be
-/// inherited as ignored, too.
+/// Uses the raw system call: the C library refuses to change the two signals that its threads use, and these can be inherited
+/// as ignored, too.
 fn default_signals() -> io::Result<()> {
-    /// `struct sigaction` as the kernel has it, with room to spare. All zeros is the default action.
+    /// The kernel's `struct sigaction`, with room to spare. All zeros is the default action.
     const DEFAULT: [u64; 8] = [0; 8];
     const SET_BYTES: usize = 8;
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| !KEPT.contains(signal)) {
-        // SAFETY: the kernel reads the structure, and writes nothing. The default action runs no code. SIGKILL and SIGSTOP
-        // are refused, and always have it.
+        // SAFETY: the kernel reads the structure, and writes nothing. The default action runs no code. The kernel refuses
+        // SIGKILL and SIGSTOP, which always have the default action.
         unsafe {
             libc::syscall(
                 libc::SYS_rt_sigaction,
@@ -49,7 +49,7 @@ fn default_signals() -> io::Result<()> {
     unblock_signals()
 }
 
-/// Has the calling thread block no signal.
+/// Unblocks all signals in the calling thread.
 pub(crate) fn unblock_signals() -> io::Result<()> {
     // SAFETY: the set lives on this stack.
     let failed = unsafe {
@@ -60,18 +60,18 @@ pub(crate) fn unblock_signals() -> io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
 }
 
-/// Stops ignoring SIGCHLD, which whoever started this process may have ignored: children would vanish as they end, and their
-/// status could not be read. To be called before any is started.
+/// Stops ignoring SIGCHLD. This process may have inherited it as ignored; children would then vanish when they end, and their
+/// status could not be read. Call this before any child is started.
 pub fn keep_children() {
     // SAFETY: the default action runs no code.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Has the kernel send a signal to a command's process when the thread that starts it ends: so when this process is killed,
-/// too. What the command starts itself is its own affair.
+/// Has the kernel send a signal to a command's process when the thread that starts it ends, which includes that this process is
+/// killed. Processes that the command starts are not affected.
 pub fn ends_with_this(command: &mut Command, signal: Signal) {
     let parent = getpid();
-    // SAFETY: between fork and exec, two system calls and no memory of this program's but copies.
+    // SAFETY: between fork and exec it makes two system calls, and uses only copied values.
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(signal))?;
@@ -88,22 +88,22 @@ pub fn ends_with_this(command: &mut Command, signal: Signal) {
 mod tests {
     use super::*;
 
-    /// `SigBlk` and `SigIgn` of a process that this command starts.
+    /// `SigBlk` and `SigIgn` of a process started by this command.
     fn signals_of(command: &mut Command) -> (u64, u64) {
         let output = command.args(["-E", "^Sig(Blk|Ign)", "/proc/self/status"]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let of = |name: &str| {
+        let mask = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             u64::from_str_radix(line.trim(), 16).unwrap()
         };
-        (of("SigBlk:"), of("SigIgn:"))
+        (mask("SigBlk:"), mask("SigIgn:"))
     }
 
     fn bit(signal: libc::c_int) -> u64 {
         1 << (signal - 1)
     }
 
-    /// Blocks and ignores in the child what a caller may have, before the command's own preparation.
+    /// Blocks and ignores signals in the child, as a parent may have done, before the command's own preparation.
     #[allow(clippy::unnecessary_wraps, reason = "it is a step before exec")]
     fn hostile() -> io::Result<()> {
         // SAFETY: calls that are allowed between fork and exec, on memory of this stack.
@@ -126,10 +126,10 @@ mod tests {
         let (blocked, ignored) = signals_of(&mut inherits);
         assert!(
             blocked & bit(libc::SIGTERM) != 0 && ignored & bit(libc::SIGCHLD) != 0,
-            "else this tests nothing"
+            "otherwise this tests nothing"
         );
         let mut command = Command::new("grep");
-        // SAFETY: as above, and what `command` does, after it.
+        // SAFETY: as above, followed by the step of `command`.
         unsafe { command.pre_exec(hostile).pre_exec(default_signals) };
         assert_eq!(signals_of(&mut command), (0, bit(libc::SIGHUP)));
         assert_eq!(signals_of(&mut super::command("grep")).0, 0);

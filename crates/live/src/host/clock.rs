@@ -4,35 +4,35 @@ use std::io;
 
 use commonhold_policy::Time;
 
-/// Nanoseconds of the machine's monotonic clock: no setting of the time of day moves it, and a suspended machine's
-/// sleep is not counted.
+/// The machine's monotonic clock in nanoseconds: setting the time of day does not change it, and it stops while the machine is
+/// suspended.
 pub fn now() -> Time {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
-/// The middle of a clock tick since boot, by [`now`]'s clock: of a process's start. Without the time for which the machine was
-/// suspended since boot, which ticks count.
+/// Converts a process's start, in clock ticks since boot, to [`now`]'s clock: the middle of that tick. Ticks include the time
+/// during which the machine was suspended, which is subtracted.
 pub fn of_ticks(ticks: u64) -> Time {
-    const TICK_NS: u64 = 10_000_000; // USER_HZ is 100 on every architecture that Linux still has
+    const TICK_NS: u64 = 10_000_000; // USER_HZ is 100 on every architecture that Linux still supports.
     let suspended = read(libc::CLOCK_BOOTTIME).unwrap_or(0).saturating_sub(now());
     ticks.saturating_mul(TICK_NS).saturating_add(TICK_NS / 2).saturating_sub(suspended)
 }
 
-/// The time on the wall, in ms since 1970. It may jump.
+/// Wall-clock time, in milliseconds since 1970. It may jump.
 pub fn wall_ms() -> u64 {
     read(libc::CLOCK_REALTIME).unwrap_or(0) / 1_000_000
 }
 
-/// CPU time that this thread has used since it began, in nanoseconds.
+/// CPU time that this thread has used since its start, in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
 }
 
-/// CPU time that a process has used since it began, all its threads together, ended ones included, in nanoseconds.
-/// `None` if there is no such process. Anybody may ask it of any process (kernel/time/posix-cpu-timers.c).
+/// CPU time that a process has used since its start, in nanoseconds, including threads that have ended. `None` if there is no
+/// such process. Any user may read the clock of any process (kernel/time/posix-cpu-timers.c).
 pub(crate) fn process_cpu_ns(pid: u32) -> Option<u64> {
     let pid = libc::clockid_t::try_from(pid).ok()?;
-    // CPUCLOCK_SCHED, 2, in the low bits: exact time from the scheduler instead of sampled ticks.
+    // CPUCLOCK_SCHED (2) in the low bits selects exact scheduler time instead of sampled ticks.
     read((!pid << 3) | 2).ok()
 }
 

@@ -1,4 +1,4 @@
-//! A folder that is kept open, whose files are opened from it: /proc.
+//! A folder that is kept open, relative to which files are opened: /proc.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ pub(crate) struct Dir {
     path: PathBuf,
 }
 
-/// Which file it is: the device, and the number there.
+/// Identifies a file: device and inode.
 type FileId = (u64, u64);
 
 impl Dir {
@@ -30,61 +30,61 @@ impl Dir {
         Ok(Dir { dir: rustix::fs::open(path, FOLDER, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// Where it was when it was opened.
+    /// Its path when it was opened.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Shows every entry whose name is a number, as `number` reads it, with its inode.
+    /// Calls `found` for every entry whose name `number` parses, with the entry's inode.
     pub(crate) fn numbers<N>(
         &self,
         number: impl Fn(&[u8]) -> Option<N>,
         found: impl FnMut(N, u64),
     ) -> Result<(), Errno> {
-        let most = most(&ask(Kind::List, About::Path(&self.path), []))?;
+        let limit = entry_limit(&ask(Kind::List, About::Path(&self.path), []))?;
         rustix::fs::seek(&self.dir, SeekFrom::Start(0))?;
-        each_number(&self.dir, number, most, found)
+        each_number(&self.dir, number, limit, found)
     }
 
-    /// The same of a folder in it.
+    /// Like [`Dir::numbers`], for a folder in it.
     pub(crate) fn numbers_in<N>(
         &self,
         name: &str,
         number: impl Fn(&[u8]) -> Option<N>,
         found: impl FnMut(N, u64),
     ) -> Result<(), Errno> {
-        let most = most(&ask(Kind::List, About::In(&self.path, name), []))?;
+        let limit = entry_limit(&ask(Kind::List, About::In(&self.path, name), []))?;
         let folder = rustix::fs::openat(&self.dir, name, FOLDER, Mode::empty())?;
-        each_number(&folder, number, most, found)
+        each_number(&folder, number, limit, found)
     }
 
-    /// Which file a name leads to.
+    /// The file that a name leads to, after following links.
     pub(crate) fn id(&self, name: &str) -> Result<FileId, Errno> {
         pass(Kind::Look, About::In(&self.path, name))?;
         let found = rustix::fs::statat(&self.dir, name, AtFlags::empty())?;
         Ok((found.st_dev, found.st_ino))
     }
 
-    /// Where a symbolic link in it leads.
+    /// The target of a symbolic link in it.
     pub(crate) fn link(&self, name: &str) -> Result<Vec<u8>, Errno> {
         pass(Kind::Look, About::In(&self.path, name))?;
         Ok(rustix::fs::readlinkat(&self.dir, name, Vec::new())?.into_bytes())
     }
 
-    /// Opens a file in it that is to be read.
+    /// Opens a file in it for reading.
     pub(crate) fn file(&self, name: &str) -> Result<File, Errno> {
         pass(Kind::Open, About::In(&self.path, name))?;
         let file = rustix::fs::openat(&self.dir, name, FILE, Mode::empty())?;
         Ok(File::of(file, self.path.join(name)))
     }
 
-    /// Reads a file in it into a buffer, which grows up to `most` bytes; the length of what was read. A read that does not
-    /// fill the buffer is taken for the last one: the kernel writes most files of a process in one go.
+    /// Reads a file in it into a buffer, which grows up to `most` bytes. Returns the length read. A read that does not fill the
+    /// buffer counts as the last one, since the kernel returns most files of a process in one read.
     pub(crate) fn read(&self, name: &str, buffer: &mut Vec<u8>, most: usize) -> Result<usize, Errno> {
         self.read_until(name, buffer, most, |read, room| read < room)
     }
 
-    /// The same of a file with a line for each of many things, as `maps`: of those, a read has no more than a page.
+    /// Like [`Dir::read`], for files with many lines, such as `maps`, of which the kernel returns at most a page per read.
     pub(crate) fn read_lines(&self, name: &str, buffer: &mut Vec<u8>, most: usize) -> Result<usize, Errno> {
         self.read_until(name, buffer, most, |_, _| false)
     }
@@ -129,11 +129,11 @@ impl Dir {
 }
 
 fn pass(kind: Kind, about: About<'_>) -> Result<(), Errno> {
-    most(&ask(kind, about, [])).map(|_| ())
+    entry_limit(&ask(kind, about, [])).map(|_| ())
 }
 
-/// How many entries of a list there are to be.
-fn most(answer: &Answer) -> Result<usize, Errno> {
+/// The hook's limit on the entries of a list.
+fn entry_limit(answer: &Answer) -> Result<usize, Errno> {
     match answer {
         Answer::Refuse(errno) => Err(Errno::from_raw_os_error(*errno)),
         Answer::Shorten(most) => Ok(*most),
@@ -144,12 +144,12 @@ fn most(answer: &Answer) -> Result<usize, Errno> {
 fn each_number<N>(
     dir: &OwnedFd,
     number: impl Fn(&[u8]) -> Option<N>,
-    most: usize,
+    limit: usize,
     mut found: impl FnMut(N, u64),
 ) -> Result<(), Errno> {
     let mut room = [const { MaybeUninit::<u8>::uninit() }; 4096];
     let mut entries = RawDir::new(dir, &mut room);
-    let mut left = most;
+    let mut left = limit;
     while let Some(entry) = entries.next() {
         let entry = entry?;
         if let Some(number) = number(entry.file_name().to_bytes()).filter(|_| left > 0) {

@@ -1,4 +1,4 @@
-//! Files and folders by their path, and files that are kept open.
+//! Access to files and folders by path, and to files that are kept open.
 
 use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -10,12 +10,12 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, XattrFlags};
 
 use super::tamper::{About, Answer, Kind, ask, is_on, pass};
 
-/// What a file holds.
+/// Reads a whole file.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     whole(path, || fs::read(path))
 }
 
-/// The same of a file that may be longer than anybody wants to know. It does not wait for the writer of a FIFO.
+/// Reads at most the first `most` bytes of a file. Does not block on a FIFO without a writer.
 pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     whole(path, || {
         let mut bytes = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     })
 }
 
-/// What a file of text holds.
+/// Reads a whole text file.
 pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
     if !is_on() {
         return fs::read_to_string(path);
@@ -46,32 +46,33 @@ fn whole(path: &Path, read: impl FnOnce() -> io::Result<Vec<u8>>) -> io::Result<
     }
 }
 
-/// Writes a value into a file of the kernel's, which must be there: in one call, since the kernel takes what each call brings
-/// for a value. Where it takes a part, that is an error. A value of nothing is a line break, or it would be no write at all.
+/// Writes a value to an existing kernel file, in one call, since the kernel takes the bytes of each call as a value. A partial
+/// write is an error. An empty value is written as a line break, since an empty write would have no effect.
 pub(crate) fn write(path: &Path, value: &str) -> io::Result<()> {
     write_with(OpenOptions::new().write(true), path, value)
 }
 
-/// The same; a file that is none of the kernel's keeps nothing of what it held.
+/// Like [`write`], but truncates the file first, which matters for ordinary files.
 pub(crate) fn overwrite(path: &Path, value: &str) -> io::Result<()> {
     write_with(OpenOptions::new().write(true).truncate(true), path, value)
 }
 
-/// Empties a `cpuset.cpus`, so that its group has every CPU of the one around it; what is written. Kernels such as 6.1 refuse that with
-/// ENOSPC where there are processes (`validate_change()` in kernel/cgroup/cpuset.c): there the CPUs around it are written out.
+/// Empties a `cpuset.cpus`, so that its group has all CPUs of its parent. Returns the value written. Kernels such as 6.1 refuse
+/// that with ENOSPC if the group has processes (`validate_change()` in kernel/cgroup/cpuset.c); then the parent's effective
+/// CPUs are written instead.
 pub(crate) fn empty_cpus(path: &Path) -> io::Result<String> {
     match write(path, "") {
         Ok(()) => return Ok(String::new()),
         Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {}
         Err(error) => return Err(error),
     }
-    let around = path.parent().map(|dir| dir.with_file_name("cpuset.cpus.effective")).unwrap_or_default();
-    let cpus = read_to_string(&around)?.trim().to_owned();
+    let effective = path.parent().map(|dir| dir.with_file_name("cpuset.cpus.effective")).unwrap_or_default();
+    let cpus = read_to_string(&effective)?.trim().to_owned();
     write(path, &cpus).map(|()| cpus)
 }
 
-/// The same as [`write`], for a file that may do at once what it is told, which takes a while: one opened so, by kernels that
-/// know it, only takes note.
+/// Like [`write`], with `O_NONBLOCK`: for files whose write can take long because it acts at once. Kernels that support the
+/// flag then return without acting.
 pub(crate) fn write_without_waiting(path: &Path, value: &str) -> io::Result<()> {
     write_with(OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK), path, value)
 }
@@ -100,13 +101,13 @@ fn write_with(options: &OpenOptions, path: &Path, value: &str) -> io::Result<()>
     Err(io::Error::new(io::ErrorKind::WriteZero, what))
 }
 
-/// Makes a file of ours that holds this, in place of what it held.
+/// Makes or replaces one of this program's own files.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let options = || OpenOptions::new().write(true).create(true).truncate(true).open(path);
     write_all(path, bytes, |bytes| options()?.write_all(bytes))
 }
 
-/// Writes all of it; the hook may say how much each call takes.
+/// Writes all bytes; a hook may limit each call.
 fn write_all(
     path: &Path,
     mut bytes: &[u8],
@@ -130,23 +131,23 @@ fn write_all(
     }
 }
 
-/// What is in a folder.
+/// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// Its path: the folder's, and the name.
     pub(crate) path: PathBuf,
-    /// Whether it is a folder itself; a link to one is not.
+    /// Whether it is a folder. False for a link to one.
     pub(crate) is_dir: bool,
 }
 
 impl Entry {
-    /// Its name; nothing where that is no text.
+    /// Its name; empty if that is not UTF-8.
     pub(crate) fn name(&self) -> &str {
         self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
 }
 
-/// What is in a folder, in no order. What goes meanwhile may be missing.
+/// The entries of a folder, in no particular order. Entries removed meanwhile may be missing.
 pub(crate) fn list(path: &Path) -> io::Result<Vec<Entry>> {
     let most = match ask(Kind::List, About::Path(path), []) {
         Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
@@ -160,18 +161,18 @@ pub(crate) fn list(path: &Path) -> io::Result<Vec<Entry>> {
     Ok(fs::read_dir(path)?.flatten().take(most).map(entry).collect())
 }
 
-/// What a file is.
+/// A file's metadata. Follows links.
 pub(crate) fn look(path: &Path) -> io::Result<Metadata> {
     pass(Kind::Look, About::Path(path))?;
     fs::metadata(path)
 }
 
-/// Whether there is such a file.
+/// Whether a file exists. False on any error.
 pub(crate) fn exists(path: &Path) -> bool {
     look(path).is_ok()
 }
 
-/// The same where it matters: an error tells that nobody knows.
+/// Whether a file exists; an error if that is unknown.
 pub(crate) fn is_there(path: &Path) -> io::Result<bool> {
     match look(path) {
         Ok(_) => Ok(true),
@@ -180,12 +181,12 @@ pub(crate) fn is_there(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether there is such a folder.
+/// Whether a folder exists. False on any error.
 pub(crate) fn is_dir(path: &Path) -> bool {
     look(path).is_ok_and(|found| found.is_dir())
 }
 
-/// The path without links.
+/// The absolute path with all links resolved.
 pub(crate) fn canonical(path: &Path) -> io::Result<PathBuf> {
     pass(Kind::Look, About::Path(path))?;
     fs::canonicalize(path)
@@ -197,7 +198,7 @@ pub(crate) fn may_write(path: &Path) -> bool {
         && rustix::fs::accessat(CWD, path, rustix::fs::Access::WRITE_OK, AtFlags::EACCESS).is_ok()
 }
 
-/// Bytes that this user may still use of a folder's file system.
+/// Bytes available to this user on a folder's file system.
 pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
     pass(Kind::Look, About::Path(path))?;
     let stat = rustix::fs::statvfs(path)?;
@@ -210,13 +211,13 @@ pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// Makes a folder and those around it, where they are not there.
+/// Makes a folder and its missing parents.
 pub(crate) fn make_dirs(path: &Path) -> io::Result<()> {
     pass(Kind::MakeDir, About::Path(path))?;
     fs::create_dir_all(path)
 }
 
-/// Removes an empty folder. Of control groups those are empty that have no processes and no groups in them.
+/// Removes an empty folder. A control group is empty if it has no processes and no child groups.
 pub(crate) fn remove_dir(path: &Path) -> io::Result<()> {
     pass(Kind::RemoveDir, About::Path(path))?;
     fs::remove_dir(path)
@@ -228,19 +229,19 @@ pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// Gives a file another name, in place of the one that had it.
+/// Renames a file, replacing the target.
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     pass(Kind::Rename, About::Path(from))?;
     fs::rename(from, to)
 }
 
-/// Has the disk keep which names a folder has.
+/// Makes a folder's entries durable.
 pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     pass(Kind::Sync, About::Path(path))?;
     fs::File::open(path)?.sync_all()
 }
 
-/// Reads a file's extended attribute; the length of what is in `buffer` then.
+/// Reads a file's extended attribute into `buffer`, and returns its length.
 pub(crate) fn marked(path: &Path, name: &str, buffer: &mut [u8]) -> io::Result<usize> {
     match ask(Kind::Mark, About::Path(path), []) {
         Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -249,13 +250,13 @@ pub(crate) fn marked(path: &Path, name: &str, buffer: &mut [u8]) -> io::Result<u
     }
 }
 
-/// Gives a file an extended attribute.
+/// Sets an extended attribute of a file.
 pub(crate) fn mark(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     ask(Kind::Mark, About::Path(path), value).passed()?;
     Ok(rustix::fs::setxattr(path, name, value, XattrFlags::empty())?)
 }
 
-/// Whether that many bytes may be held in memory. Errors: `FileTooLarge`.
+/// Errors: `FileTooLarge` if `bytes` exceeds `most`.
 pub(super) fn bounded(bytes: u64, most: u64) -> io::Result<()> {
     if bytes <= most {
         return Ok(());
@@ -267,7 +268,7 @@ pub(super) fn bounded(bytes: u64, most: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::FileTooLarge, what))
 }
 
-/// As much as there is room for; how much that is.
+/// Copies as many bytes as fit, and returns their number.
 fn copy(from: &[u8], to: &mut [u8]) -> usize {
     let length = from.len().min(to.len());
     to[..length].copy_from_slice(&from[..length]);
@@ -282,28 +283,28 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// Opens a file to be read.
+    /// Opens a file for reading.
     pub(crate) fn open(path: &Path) -> io::Result<File> {
         File::open_with(path, OpenOptions::new().read(true))
     }
 
-    /// Opens a file for what the options say.
+    /// Opens a file with these options.
     pub(crate) fn open_with(path: &Path, options: &OpenOptions) -> io::Result<File> {
         pass(Kind::Open, About::Path(path))?;
         Ok(File { file: options.open(path)?, path: path.to_owned() })
     }
 
-    /// A file that was opened in a folder.
+    /// Wraps a file that was opened relative to a folder.
     pub(super) fn of(file: OwnedFd, path: PathBuf) -> File {
         File { file: file.into(), path }
     }
 
-    /// Where it was when it was opened.
+    /// Its path when it was opened.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads at a place, in one call; how much was read.
+    /// Reads at an offset, in one call. Returns the number of bytes read.
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         match ask(Kind::Read, About::Path(&self.path), []) {
             Answer::GoOn => self.file.read_at(buffer, offset),
@@ -319,7 +320,7 @@ impl File {
         }
     }
 
-    /// Fills the buffer from a place on; `UnexpectedEof` where there is not so much.
+    /// Fills the buffer from an offset on; `UnexpectedEof` if the file is too short.
     pub(crate) fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         if !is_on() {
             return self.file.read_exact_at(buffer, offset);
@@ -328,7 +329,7 @@ impl File {
         if read == buffer.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Reads what there is from where it stands on. Errors: `FileTooLarge`, where that is more than `most` bytes.
+    /// Reads from the current position to the end. Errors: `FileTooLarge` if that is more than `most` bytes.
     pub(crate) fn read_at_most(&mut self, most: u64) -> io::Result<Vec<u8>> {
         let File { file, path } = self;
         let bytes = whole(path, || {
@@ -339,13 +340,13 @@ impl File {
         bounded(bytes.len() as u64, most).map(|()| bytes)
     }
 
-    /// Writes all of it where it stands.
+    /// Writes all bytes at the current position.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let File { file, path } = self;
         write_all(path, bytes, |bytes| file.write_all(bytes))
     }
 
-    /// Writes all of it at a place.
+    /// Writes all bytes at an offset.
     pub(crate) fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let mut at = offset;
         write_all(&self.path, bytes, |bytes| {
@@ -355,30 +356,30 @@ impl File {
         })
     }
 
-    /// Gives it that length.
+    /// Sets its length.
     pub(crate) fn set_len(&self, bytes: u64) -> io::Result<()> {
         pass(Kind::Resize, About::Path(&self.path))?;
         self.file.set_len(bytes)
     }
 
-    /// Has the disk keep what it holds.
+    /// Makes its content durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         pass(Kind::Sync, About::Path(&self.path))?;
         self.file.sync_all()
     }
 
-    /// From its beginning on.
+    /// Moves to its beginning.
     pub(crate) fn rewind(&mut self) -> io::Result<()> {
         self.file.rewind()
     }
 
-    /// What it is.
+    /// Its metadata.
     pub(crate) fn look(&self) -> io::Result<Metadata> {
         pass(Kind::Look, About::Path(&self.path))?;
         self.file.metadata()
     }
 
-    /// Locks it, if nobody else has; the lock goes with the file. Errors: `WouldBlock`.
+    /// Locks it exclusively, until it is closed. Errors: `WouldBlock` if another process has locked it.
     pub(crate) fn lock(&self) -> io::Result<()> {
         pass(Kind::Lock, About::Path(&self.path))?;
         Ok(rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)?)

@@ -1,7 +1,7 @@
-//! The I/O priority of one thread: a class, and in two classes a level.
+//! The I/O priority of one thread: a class and, in two classes, a level.
 //!
-//! Threads and processes are born with the priority of the thread that made them. Only some disk schedulers heed it:
-//! BFQ heeds classes and levels, mq-deadline classes alone, others neither.
+//! Threads and processes inherit the priority of the thread that made them. Only some disk schedulers honour it: BFQ honours
+//! classes and levels, mq-deadline only classes, other schedulers neither.
 //!
 //! Source: `ioprio_set(2)`; block/bfq-iosched.c (`bfq_ioprio_to_weight`).
 
@@ -16,7 +16,7 @@ const NONE: u16 = 0;
 const REAL_TIME: u16 = 1;
 const BEST_EFFORT: u16 = 2;
 const IDLE: u16 = 3;
-/// The call's word for one thread.
+/// `IOPRIO_WHO_PROCESS`, which selects one thread.
 const WHO_PROCESS: libc::c_int = 1;
 
 /// Levels of the best-effort class; 0 is served first.
@@ -27,21 +27,21 @@ pub const LEVELS: u16 = 8;
 pub struct IoPriority(u16);
 
 impl IoPriority {
-    /// Nobody chose any: the kernel goes by the nice value.
+    /// No priority is set: the kernel derives it from the nice value.
     pub const UNSET: IoPriority = IoPriority(NONE);
 
-    /// The best-effort class, with a level below [`LEVELS`]; a higher one is the lowest there is.
+    /// The best-effort class; `level` is clamped to less than [`LEVELS`].
     pub fn best_effort(level: u16) -> IoPriority {
         IoPriority(BEST_EFFORT << CLASS_SHIFT | level.min(LEVELS - 1))
     }
 
-    /// From the number that the kernel has for it.
+    /// From the kernel's number.
     pub fn from_number(number: u16) -> IoPriority {
-        // Without a class, the level says nothing, and cannot be set.
+        // Without a class, the level is meaningless, and cannot be set.
         if number >> CLASS_SHIFT == NONE { IoPriority::UNSET } else { IoPriority(number) }
     }
 
-    /// The number that the kernel has for it.
+    /// The kernel's number.
     pub fn number(self) -> u16 {
         self.0
     }
@@ -50,8 +50,8 @@ impl IoPriority {
         self.0 >> CLASS_SHIFT
     }
 
-    /// What a thread is to have that is ordered this and whose owner chose `own`: the weaker of both; the order where its
-    /// owner chose nothing, or the class that goes before everybody.
+    /// The priority for a thread that is ordered `self` and whose owner chose `own`: the weaker of both; the order if its owner
+    /// chose none, or the real-time class.
     #[must_use]
     pub fn within(self, own: IoPriority) -> IoPriority {
         match own.class() {
@@ -73,7 +73,7 @@ impl fmt::Display for IoPriority {
     }
 }
 
-/// The priority of a thread; 0 is the calling one. Errors are the kernel's: `ESRCH` when the thread is gone.
+/// The priority of a thread; 0 is the calling one. Errors are the kernel's: `ESRCH` if the thread has ended.
 pub fn get(tid: u32) -> io::Result<IoPriority> {
     match ask(Kind::IoPriority, About::Process(tid), []) {
         Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(errno)),
@@ -83,7 +83,7 @@ pub fn get(tid: u32) -> io::Result<IoPriority> {
         }
         _ => {}
     }
-    // SAFETY: numbers in, a number out.
+    // SAFETY: the call takes and returns only numbers.
     let number = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, tid) };
     if number < 0 {
         return Err(io::Error::last_os_error());
@@ -91,19 +91,19 @@ pub fn get(tid: u32) -> io::Result<IoPriority> {
     Ok(IoPriority::from_number(u16::try_from(number).unwrap_or(NONE)))
 }
 
-/// Gives a thread a priority; 0 is the calling one. Errors are the kernel's: `ESRCH` when the thread is gone, `EPERM` when it
+/// Sets the priority of a thread; 0 is the calling one. Errors are the kernel's: `ESRCH` if the thread has ended, `EPERM` if it
 /// is another user's.
 pub fn set(tid: u32, priority: IoPriority) -> io::Result<()> {
     if is_on() {
         ask(Kind::SetIoPriority, About::Process(tid), priority.0.to_string()).passed()?;
     }
-    // SAFETY: numbers in, a number out.
+    // SAFETY: the call takes and returns only numbers.
     let done =
         unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, tid, libc::c_int::from(priority.0)) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The same as [`set`], by reference.
+/// [`set`] by reference.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the form of `Pinned::give`, for values of any size")]
 pub(crate) fn set_to(tid: u32, priority: &IoPriority) -> io::Result<()> {
     set(tid, *priority)

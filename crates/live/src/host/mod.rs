@@ -1,19 +1,19 @@
-//! The one way to the kernel: files of /proc, /sys and control groups, and calls about processes.
+//! All access to the kernel: files of /proc, /sys and control groups, and system calls about processes.
 //!
-//! Problem: what goes wrong on a machine goes wrong here, and mostly not when a test looks. A write is refused, a group
-//! goes between two calls, a process ends between look and order. Tests must be able to say when.
+//! Problem: most failures on a machine occur in these accesses, and rarely during a test. A write is refused, a group is removed
+//! between two calls, a process ends between sample and order. Tests must be able to inject such failures.
 //!
-//! Algorithm: everything in this crate that touches the kernel's files, or another process, calls a function of this
-//! module. Clippy forbids the others (`clippy.toml`). Each function first asks a hook of the calling thread ([`tamper`]),
-//! which is normally absent. It may have the call go on, be refused, be cut short, or be given other bytes. It runs before
-//! the call, so it may also change the file, or end the process.
+//! Algorithm: all code in this crate that accesses the kernel's files or another process calls a function of this module. Clippy
+//! forbids the standard library's functions (`clippy.toml`). Each function first asks a hook of the calling thread
+//! ([`tamper`]), which is normally absent. The hook may let the call proceed, refuse it, shorten it, or replace its bytes. It
+//! runs before the call, so it may also change the file or end the process.
 //!
-//! Properties: without a hook, each function is the call that it names, no more and no fewer of the kernel's, and one look
-//! at a flag of the thread's. A value for a file of the kernel's is written in one call. If the kernel takes only a part,
-//! the rest is not written as if it were a value.
+//! Properties: without a hook, each function makes exactly the system calls that its name implies, and checks one thread-local
+//! flag. A value for a kernel file is written in one call. After a partial write, the rest is not written, since the kernel
+//! would take it for another value.
 //!
-//! Limits: threads that this crate starts itself (taking memory, looking at pages) have no hook. Clocks and
-//! names of users are not asked about. What loads the scheduler into the kernel is in `commonhold-dispatch`.
+//! Limits: threads that this crate starts itself (paging out memory, scanning pages) have no hook. Clocks and lookups of user
+//! names do not ask the hook. Loading the scheduler into the kernel is in `commonhold-dispatch`.
 #![allow(clippy::disallowed_methods, reason = "this is where they are allowed")]
 
 pub mod affinity;

@@ -1,4 +1,4 @@
-//! Mounting a file system of the kernel's (`mount(2)`).
+//! Mounts the kernel's file systems (`mount(2)`).
 
 use std::io;
 use std::path::Path;
@@ -7,15 +7,14 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::tamper::{About, Kind, pass};
 
-/// Mounts one of that kind; `source` is what mountinfo shows of who mounted it. Errors: `EBUSY` where there can be only one,
-/// and it is mounted.
+/// Mounts a file system of this kind; mountinfo then shows `source`. Errors: `EBUSY` if only one mount is possible, and exists.
 pub(crate) fn mount(source: &str, kind: &str, point: &Path) -> io::Result<()> {
     pass(Kind::Mount, About::Path(point))?;
     let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     Ok(rustix::mount::mount(source, point, kind, safe, None)?)
 }
 
-/// Takes it away. Errors: `EBUSY` where a file of it is open.
+/// Unmounts it. Errors: `EBUSY` if a file in it is open.
 pub(crate) fn unmount(point: &Path) -> io::Result<()> {
     pass(Kind::Unmount, About::Path(point))?;
     Ok(rustix::mount::unmount(point, UnmountFlags::NOFOLLOW)?)

@@ -1,12 +1,11 @@
-//! How readily the kernel kills a process when it is out of memory: its `oom_score_adj`.
+//! The OOM killer's preference for a process: its `oom_score_adj`.
 //!
-//! The kernel kills the process with the most points. Points are its pages, in memory and in swap, and for each of the
-//! value's thousandths as many pages as a thousandth of memory and swap. At 1000 the smallest process has more points
-//! than the largest at 0. A process at -1000 is never killed. Processes are born with the value of the process that
-//! made them.
+//! When memory runs out, the kernel kills the process with the highest score: its pages in memory and in swap, plus the value in
+//! thousandths of all memory and swap. At 1000, the smallest process has a higher score than the largest at 0. A process at
+//! -1000 is never killed. Processes inherit the value of their parent.
 //!
-//! A writer that may lower the value (`CAP_SYS_RESOURCE`) also sets, by each write, below what its owner may not go
-//! from then on. So the value is written without that capability: it is not needed for raising a value and back again.
+//! Each write with `CAP_SYS_RESOURCE` also sets the minimum to which the process's owner may lower the value from then on. So the
+//! value is written without that capability, which is not needed to raise a value and lower it back.
 //!
 //! Source: fs/proc/base.c (`__set_oom_adj`), `mm/oom_kill.c`.
 
@@ -21,19 +20,19 @@ use super::{File, Pinned};
 const NEVER: i16 = -1_000;
 const FIRST: i16 = 1_000;
 
-/// What a process is to have that goes before those within their entitlement, and whose owner chose `own`: a whole memory's
-/// points more, so that among those that were told from each other below 0 the order stays. Who is never killed stays so.
+/// The value for a process that is to be killed before those within their entitlement, and whose owner chose `own`: higher by
+/// 1000, so that processes with values below 0 keep their order. A process that is never killed stays exempt.
 pub fn raised(own: i16) -> i16 {
     if own <= NEVER { own } else { own.saturating_add(FIRST).min(FIRST) }
 }
 
-/// The value of one process. Opened once, it is that process's for good: of a later one with its number nothing is read or
-/// written.
+/// The value of one process. Its file is opened once, so it continues to refer to that process: a later process with the same
+/// pid is neither read nor written.
 #[derive(Debug)]
 pub(crate) struct OomScore(File);
 
 impl OomScore {
-    /// Errors are the kernel's: `NotFound` or `ESRCH` when the process is gone.
+    /// Errors are the kernel's: `NotFound` or `ESRCH` if the process has ended.
     pub(crate) fn open(pid: u32) -> io::Result<OomScore> {
         let path = format!("/proc/{pid}/oom_score_adj");
         File::open_with(path.as_ref(), OpenOptions::new().read(true).write(true)).map(OomScore)
@@ -49,12 +48,12 @@ impl OomScore {
     pub(crate) fn set(&self, value: i16) -> io::Result<()> {
         let text = value.to_string();
         let before = rustix::thread::capabilities(None)?;
-        let mut less = before;
-        less.effective.remove(CapabilitySet::SYS_RESOURCE);
-        if less == before {
+        let mut reduced = before;
+        reduced.effective.remove(CapabilitySet::SYS_RESOURCE);
+        if reduced == before {
             return self.0.write_all_at(text.as_bytes(), 0);
         }
-        rustix::thread::set_capabilities(None, less)?;
+        rustix::thread::set_capabilities(None, reduced)?;
         let written = self.0.write_all_at(text.as_bytes(), 0);
         rustix::thread::set_capabilities(None, before)?;
         written
@@ -66,9 +65,9 @@ pub fn get(pid: u32) -> io::Result<i16> {
     OomScore::open(pid)?.get()
 }
 
-/// Gives a value to the process of a pinned process's thread. `ESRCH` if it has ended.
+/// Sets the value of a pinned process through one of its threads. `ESRCH` if the thread has ended.
 ///
-/// The file is opened before the thread is looked up, and stays that process's: no other one is ever written to.
+/// The file is opened before the thread is checked, and then continues to refer to that process: no other is ever written.
 pub fn set(process: &Pinned, tid: u32, value: i16) -> io::Result<()> {
     let score = OomScore::open(tid)?;
     if !process.has_thread(tid)? {
@@ -84,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Nobody's is lowered, the order is kept, and a small process of those raised goes before the largest at 0.
+        /// No value is lowered, the order is kept, and the smallest raised process is killed before the largest at 0.
         #[test]
         fn raised_goes_first(a in -1_000i16..=1_000, b in -1_000i16..=1_000) {
             prop_assert!(raised(a) >= a && raised(a) <= 1_000);
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_never_killed_stays_so() {
+    fn a_process_that_is_never_killed_stays_exempt() {
         assert_eq!([-1_000, -999, -500, 0, 200, 1_000].map(raised), [-1_000, 1, 500, 1_000, 1_000, 1_000]);
     }
 
@@ -112,6 +111,6 @@ mod tests {
         let opened = OomScore::open(child.id()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(opened.set(1_000).is_err(), "its number may be another's by now");
+        assert!(opened.set(1_000).is_err(), "its pid may be another's by now");
     }
 }

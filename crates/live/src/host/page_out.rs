@@ -1,4 +1,4 @@
-//! Asking the kernel to page out what a process has mapped.
+//! Asks the kernel to page out a process's mappings.
 //!
 //! Source: `process_madvise(2)`, `MADV_PAGEOUT`.
 
@@ -8,12 +8,12 @@ use std::os::fd::AsRawFd;
 use super::Pinned;
 use super::tamper::{About, Kind, pass};
 
-/// Whether this kernel has the call; what it answers for a process that there is not.
+/// Whether this kernel has the system call, judging by its error for a process that does not exist.
 pub(crate) fn is_offered() -> bool {
     page_out_at(-1, &[]).err().is_none_or(|error| error.raw_os_error() != Some(libc::ENOSYS))
 }
 
-/// Asks the kernel to page out ranges (address and length) of a process. What it does not take it leaves.
+/// Asks the kernel to page out ranges (address and length) of a process, on a best-effort basis.
 pub(crate) fn page_out(process: &Pinned, ranges: &[(u64, u64)]) -> io::Result<()> {
     pass(Kind::PageOut, About::Process(process.pid))?;
     page_out_at(process.process.as_raw_fd(), ranges)
@@ -25,8 +25,8 @@ fn page_out_at(process: i32, ranges: &[(u64, u64)]) -> io::Result<()> {
     for (start, length) in ranges {
         vector.push(libc::iovec { iov_base: size(*start)? as *mut libc::c_void, iov_len: size(*length)? });
     }
-    // SAFETY: the kernel reads `vector.len()` entries of `vector`; the addresses in them are of another process, and nothing
-    // is read or written there.
+    // SAFETY: the kernel reads `vector.len()` entries of `vector`; the addresses in them are another process's, and the memory
+    // there is neither read nor written.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,

@@ -1,32 +1,33 @@
-//! Moving a process's pages from node to node: `migrate_pages(2)` all of a node, `move_pages(2)` one by one.
+//! Moves a process's pages between nodes: all pages of a node by `migrate_pages(2)`, single pages by `move_pages(2)`.
 
 use std::io;
 
 use super::tamper::{About, Kind, pass};
 
-/// Bits of a mask of nodes: more than any kernel has (`CONFIG_NODES_SHIFT` is 10 at most).
+/// Bits of a node mask: as many as any kernel supports (`CONFIG_NODES_SHIFT` is at most 10).
 const NODES_MAX: usize = 1024;
 
-/// Pages that no other process maps: `MPOL_MF_MOVE` of linux/mempolicy.h.
+/// `MPOL_MF_MOVE` of linux/mempolicy.h: moves only pages that no other process maps.
 const MOVE_OWN: libc::c_int = 1 << 1;
 
 const WORD: usize = u64::BITS as usize;
 
-/// Moves the pages of a process from nodes to nodes; process 0 is the calling one. Pages that are shared stay. Errors are the kernel's: `ESRCH`, `EPERM`, and `EINVAL` for nodes that are not there.
+/// Moves the pages of a process between nodes; process 0 is the calling one. Shared pages stay. Errors are the kernel's: `ESRCH`,
+/// `EPERM`, and `EINVAL` for nodes that do not exist.
 pub(crate) fn migrate(pid: u32, from: &[u32], to: &[u32]) -> io::Result<()> {
     pass(Kind::Open, About::Process(pid))?;
     let (from, to) = (mask(from), mask(to));
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    // The kernel takes one bit less than it is told.
+    // The kernel uses one bit less than the given number.
     let bits = libc::c_ulong::try_from(NODES_MAX + 1).unwrap_or(0);
-    // SAFETY: the kernel reads as many bits from both masks, which are that long, and keeps no reference to them.
-    let left = unsafe { libc::syscall(libc::SYS_migrate_pages, pid, bits, from.as_ptr(), to.as_ptr()) };
-    // Pages that could not be moved are told by their number: they are shared, or locked.
-    if left < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    // SAFETY: the kernel reads `bits` bits from both masks, which are that long, and keeps no reference to them.
+    let unmoved = unsafe { libc::syscall(libc::SYS_migrate_pages, pid, bits, from.as_ptr(), to.as_ptr()) };
+    // A positive result is the number of pages that could not be moved, since they are shared or locked.
+    if unmoved < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Of each page of a process, by address: its node, or the kernel's error as a negative number. With `to`, each goes to its
-/// node before. Pages that other processes map too stay.
+/// The node of each page of a process, by address, or the kernel's error as a negative number. With `to`, each page is first
+/// moved to its node there, unless other processes map it, too.
 pub(crate) fn nodes_of(pid: u32, pages: &[u64], to: Option<&[i32]>) -> io::Result<Vec<i32>> {
     pass(Kind::Open, About::Process(pid))?;
     let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
@@ -39,9 +40,9 @@ pub(crate) fn nodes_of(pid: u32, pages: &[u64], to: Option<&[i32]>) -> io::Resul
     let mut status = vec![-libc::ENOENT; pages.len()];
     let nodes = to.map_or(std::ptr::null(), <[i32]>::as_ptr);
     let count = libc::c_ulong::try_from(pages.len()).map_err(invalid)?;
-    // SAFETY: the kernel reads `count` addresses and, where there are any, nodes, and writes as many states: all three are
-    // that long. The addresses are of another process, and nothing is read or written there.
-    let left = unsafe {
+    // SAFETY: the kernel reads `count` addresses and, if given, nodes, and writes as many states: all three are that long. The
+    // addresses are another process's, and the memory there is neither read nor written.
+    let unmoved = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
             pid,
@@ -52,8 +53,8 @@ pub(crate) fn nodes_of(pid: u32, pages: &[u64], to: Option<&[i32]>) -> io::Resul
             MOVE_OWN,
         )
     };
-    // More than 0: so many could not be moved, as their states say.
-    if left < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
+    // A positive result is the number of pages that could not be moved, which their states show.
+    if unmoved < 0 { Err(io::Error::last_os_error()) } else { Ok(status) }
 }
 
 fn mask(nodes: &[u32]) -> Vec<u64> {

@@ -1,4 +1,4 @@
-//! What the kernel tells of the process at the other end of a UNIX socket.
+//! The kernel's facts about the process at the other end of a UNIX socket.
 
 use std::fs::File;
 use std::io;
@@ -6,31 +6,30 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 
-/// Linux 6.5; `libc` does not name it on every target.
+/// Since Linux 6.5; `libc` does not define it on every target.
 const SO_PEERPIDFD: libc::c_int = 77;
 /// `NS_GET_PARENT` and `NS_GET_OWNER_UID` of `linux/nsfs.h`.
 const NS_GET_PARENT: libc::Ioctl = 0xb702;
 const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
-/// User namespaces nest this deep at most (`user_namespaces(7)`).
+/// The deepest nesting of user namespaces (`user_namespaces(7)`).
 const NESTED_MAX: usize = 33;
 
-/// User, effective group and process of the peer when it connected. The number is 0 for a process that this pid
-/// namespace does not show.
+/// User, effective group and pid of the peer when it connected. The pid is 0 if it is not visible in this pid namespace.
 pub(crate) fn credentials(stream: &UnixStream) -> io::Result<(u32, u32, u32)> {
     let peer = rustix::net::sockopt::socket_peercred(stream)?;
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
     Ok((peer.uid.as_raw(), peer.gid.as_raw(), pid))
 }
 
-/// The supplementary groups of the peer when it connected. Empty if this kernel does not tell: a caller that is not known
-/// to be a member is treated as a stranger.
+/// The supplementary groups of the peer when it connected. Empty if this kernel does not support the lookup: a caller without
+/// known membership is treated as a stranger.
 pub(crate) fn groups(stream: &UnixStream) -> Vec<u32> {
     let mut groups = vec![0u32; 64];
     loop {
         let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
         let room = groups.as_mut_ptr().cast();
-        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which has as many, and then to `bytes` how many
-        // there are; every bit pattern is a number.
+        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which is that long, and then the needed length to
+        // `bytes`; every bit pattern is a number.
         let answer = unsafe {
             libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERGROUPS, room, &raw mut bytes)
         };
@@ -39,7 +38,7 @@ pub(crate) fn groups(stream: &UnixStream) -> Vec<u32> {
             groups.truncate(found);
             return groups;
         }
-        // The kernel says how much room there must be.
+        // The kernel returns the needed length.
         if io::Error::last_os_error().raw_os_error() != Some(libc::ERANGE) || found <= groups.len() {
             return Vec::new();
         }
@@ -47,11 +46,11 @@ pub(crate) fn groups(stream: &UnixStream) -> Vec<u32> {
     }
 }
 
-/// A descriptor of the process that connected; `None` before Linux 6.5. An error if that process is gone.
+/// A pidfd of the process that connected; `None` before Linux 6.5. An error if that process has ended.
 pub(crate) fn pidfd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut fd: RawFd = -1;
     let mut bytes = libc::socklen_t::try_from(size_of::<RawFd>()).unwrap_or(4);
-    // SAFETY: the kernel writes one descriptor, which is as long as `bytes` says.
+    // SAFETY: the kernel writes one descriptor of `bytes` bytes.
     let answer = unsafe {
         let room = (&raw mut fd).cast();
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, room, &raw mut bytes)
@@ -66,26 +65,26 @@ pub(crate) fn pidfd(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// The user that created the outermost user namespace around a process that is inside this program's own; `None` for a
-/// process of this program's own namespace, or if the kernel does not tell.
+/// The user that created the outermost user namespace on the path from this program's own to that of a process; `None` for a
+/// process in this program's own namespace, or if unknown.
 ///
-/// A user with subordinate ids appears under thousands of user numbers; all of them lead to the same creator.
+/// A user with subordinate ids appears under thousands of user ids, all of which lead to the same creator.
 pub(crate) fn namespace_owner(pid: u32) -> Option<u32> {
-    let number = |file: &File| file.metadata().ok().map(|it| (it.st_dev(), it.st_ino()));
-    let own = number(&File::open("/proc/self/ns/user").ok()?)?;
+    let identity = |file: &File| file.metadata().ok().map(|found| (found.st_dev(), found.st_ino()));
+    let own = identity(&File::open("/proc/self/ns/user").ok()?)?;
     let mut namespace = File::open(format!("/proc/{pid}/ns/user")).ok()?;
-    if number(&namespace)? == own {
+    if identity(&namespace)? == own {
         return None;
     }
     for _ in 0..NESTED_MAX {
-        // SAFETY: without an argument, this makes a descriptor or fails.
+        // SAFETY: the call takes no argument, and returns a descriptor or fails.
         let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) };
         if fd < 0 {
             return None;
         }
         // SAFETY: the kernel has just made this descriptor for this process, and nothing else knows it.
         let parent = unsafe { File::from_raw_fd(fd) };
-        if number(&parent)? == own {
+        if identity(&parent)? == own {
             return owner(&namespace);
         }
         namespace = parent;
@@ -95,7 +94,7 @@ pub(crate) fn namespace_owner(pid: u32) -> Option<u32> {
 
 fn owner(namespace: &impl AsFd) -> Option<u32> {
     let mut uid: libc::uid_t = 0;
-    // SAFETY: the kernel writes one user number.
+    // SAFETY: the kernel writes one user id.
     let answer = unsafe { libc::ioctl(namespace.as_fd().as_raw_fd(), NS_GET_OWNER_UID, &raw mut uid) };
     (answer == 0).then_some(uid)
 }

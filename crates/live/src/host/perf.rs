@@ -1,12 +1,12 @@
-//! The processor's performance counters (`perf_event_open(2)`): whether they can be read, and what they count of a thread.
+//! Hardware counters (`perf_event_open(2)`): whether they are available, and events of threads.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use super::tamper::{About, Kind, pass};
 
-/// `struct perf_event_attr` as far as `PERF_ATTR_SIZE_VER3`, which kernels accept since Linux 3.7
-/// (`include/uapi/linux/perf_event.h`). The C library has no definition of it.
+/// `struct perf_event_attr` up to `PERF_ATTR_SIZE_VER3`, which kernels accept since Linux 3.7
+/// (`include/uapi/linux/perf_event.h`). The C library does not define it.
 #[repr(C)]
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "the fields are those of the kernel's header")]
@@ -34,27 +34,26 @@ const _: () = assert!(size_of::<Attributes>() == SIZE as usize);
 /// `PERF_TYPE_HARDWARE`: the processor's generic events.
 const HARDWARE: u32 = 0;
 
-/// `PERF_COUNT_HW_CACHE_MISSES`: what last-level caches fetch over the bus.
+/// `PERF_COUNT_HW_CACHE_MISSES`: lines that last-level caches fetch over the bus.
 const CACHE_MISSES: u64 = 3;
 
 /// `PERF_COUNT_HW_INSTRUCTIONS`.
 const INSTRUCTIONS: u64 = 1;
 
-/// Bits of `flags`: not started; not counting in the kernel or a hypervisor, which ordinary users may not watch.
+/// Bits of `flags`: disabled at first; excluding the kernel and hypervisors, which ordinary users may not observe.
 pub const DISABLED_USER_ONLY: u64 = 1 | 1 << 5 | 1 << 6;
 
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
 
-/// Bits of `flags`: threads that it starts later count too, other processes do not (since Linux 5.13); the kernel and a
-/// hypervisor do not.
+/// Bits of `flags`: including threads started later, but not other processes (since Linux 5.13); excluding the kernel and
+/// hypervisors.
 const INHERIT_THREADS_USER_ONLY: u64 = 1 << 1 | 1 << 5 | 1 << 6 | 1 << 35;
 
-/// Bits of `read_format`: for how long it was to count, and for how long it did, since there may be more counters than the
-/// processor has.
+/// Bits of `read_format`: the time enabled and the time running, which differ if counters share the hardware.
 const TIMES: u64 = 1 | 1 << 1;
 
-/// What is counted.
+/// An event to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Event {
     kind: u32,
@@ -62,22 +61,22 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// What last-level caches fetch over the bus.
+    /// Lines that last-level caches fetch over the bus.
     pub(crate) const MISSES: Event = Event { kind: HARDWARE, config: CACHE_MISSES };
-    /// Instructions that were executed to their end: `PERF_COUNT_HW_INSTRUCTIONS`.
+    /// Retired instructions: `PERF_COUNT_HW_INSTRUCTIONS`.
     pub(crate) const INSTRUCTIONS: Event = Event { kind: HARDWARE, config: INSTRUCTIONS };
     /// Page faults, which every machine counts: `PERF_TYPE_SOFTWARE`, `PERF_COUNT_SW_PAGE_FAULTS`.
     #[cfg(test)]
     pub(crate) const FAULTS: Event = Event { kind: 1, config: 2 };
 }
 
-/// Counts what a thread does, and those that it starts from now on, outside of the kernel.
+/// Counts events of a thread and of threads that it starts later, outside the kernel.
 #[derive(Debug)]
 pub(crate) struct OfThread(OwnedFd);
 
 impl OfThread {
-    /// Begins to count. Errors are the kernel's: `ENOENT` where the processor has no such counter, `EINVAL` where the kernel is
-    /// too old, `EACCES` where this user may not, `ESRCH` where the thread is gone.
+    /// Starts counting. Errors are the kernel's: `ENOENT` if the processor has no such counter, `EINVAL` if the kernel is too
+    /// old, `EACCES` if this user may not count, `ESRCH` if the thread has ended.
     pub(crate) fn open(event: Event, tid: u32) -> io::Result<OfThread> {
         pass(Kind::Open, About::Process(tid))?;
         let flags = INHERIT_THREADS_USER_ONLY;
@@ -86,8 +85,8 @@ impl OfThread {
             .map(OfThread)
     }
 
-    /// What it counted, scaled to the time for which it was to count. `None` if it never ran: its thread slept, or the
-    /// processor had no counter left for it. Then nothing is known, and 0 would be a wrong number.
+    /// The count, scaled to the time for which the counter was enabled. `None` if the counter never ran, because its thread slept
+    /// or no hardware counter was free: the count is then unknown, and not 0.
     pub(crate) fn read(&self) -> io::Result<Option<u64>> {
         let mut bytes = [0; 24];
         if rustix::io::read(&self.0, &mut bytes)? != bytes.len() {
@@ -102,21 +101,21 @@ impl OfThread {
     }
 }
 
-/// A count, as if it had been counted for all the time; `None` if it was for none.
-fn scaled(count: u64, wanted_ns: u64, counted_ns: u64) -> Option<u64> {
-    let whole = u128::from(count) * u128::from(wanted_ns);
-    Some(u64::try_from(whole.checked_div(u128::from(counted_ns))?).unwrap_or(u64::MAX))
+/// Extrapolates a count from the time running to the time enabled; `None` if the counter never ran.
+fn scaled(count: u64, enabled_ns: u64, running_ns: u64) -> Option<u64> {
+    let whole = u128::from(count) * u128::from(enabled_ns);
+    Some(u64::try_from(whole.checked_div(u128::from(running_ns))?).unwrap_or(u64::MAX))
 }
 
-/// Whether this process may count such an event of its own. Errors are the kernel's: `ENOENT` when the processor, or the
-/// virtual machine, has no counter for it, `EACCES` when kernel.`perf_event_paranoid` forbids it.
+/// Checks that this process may count its own events of this kind. Errors are the kernel's: `ENOENT` if the processor or the
+/// virtual machine has no counter for it, `EACCES` if `kernel.perf_event_paranoid` forbids it.
 pub(crate) fn counts_own(event: Event) -> io::Result<()> {
     let Event { kind, config } = event;
     let attributes = Attributes { kind, config, flags: DISABLED_USER_ONLY, ..Attributes::default() };
     open(&attributes, 0).map(drop)
 }
 
-/// Opens a counter for a process or thread, on whatever CPU it runs; 0 is the calling thread.
+/// Opens a counter for a process or thread, on any CPU; 0 is the calling thread.
 pub fn open(attributes: &Attributes, pid: u32) -> io::Result<OwnedFd> {
     let attributes = Attributes { size: SIZE, ..*attributes };
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
@@ -127,7 +126,7 @@ pub fn open(attributes: &Attributes, pid: u32) -> io::Result<OwnedFd> {
         libc::syscall(libc::SYS_perf_event_open, &raw const attributes, pid, any_cpu, no_group, CLOSE_ON_EXEC)
     };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the kernel just returned this descriptor to us, and nobody else has it.
+    // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_counted_is_made_up_for() {
+    fn counts_are_scaled_to_the_time_enabled() {
         assert_eq!((scaled(10, 300, 100), scaled(10, 100, 100)), (Some(30), Some(10)));
         assert_eq!((scaled(0, 100, 0), scaled(0, 100, 100)), (None, Some(0)), "no count is not a count of 0");
     }

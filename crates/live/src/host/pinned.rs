@@ -1,12 +1,12 @@
 //! Processes pinned by a pidfd.
 //!
-//! The kernel reuses the number of a process once its parent has waited for it, and that of a thread once the thread has
-//! ended. A pidfd keeps referring to the process that it was opened for. Three kinds of calls follow from that:
+//! The kernel reuses the id of a process once its parent has waited for it, and that of a thread once the thread has ended. A
+//! pidfd always refers to the process that it was opened for. So there are three kinds of calls:
 //!
-//! - Signals and `process_madvise(2)` take the pidfd itself. They never reach another process.
-//! - Files of /proc that stay open refer to one process as well, as a pidfd does.
-//! - All other calls take numbers only. For these, [`Pinned::is_running`] and [`Pinned::has_thread`] tell *after* a call
-//!   whether the number referred to the pinned process throughout: numbers are reused, but never given back.
+//! - Signals and `process_madvise(2)` take the pidfd itself, and never reach another process.
+//! - Open files of /proc always refer to one process, like a pidfd.
+//! - All other calls take only ids. For these, [`Pinned::is_running`] and [`Pinned::has_thread`] show *after* a call whether the
+//!   id referred to the pinned process throughout: once a process has lost its id, it never gets it back.
 //!
 //! Source: `pidfd_open(2)`; `pidfd_poll()` and `pidfd_show_fdinfo()` of the kernel's fs/pidfs.c and kernel/fork.c.
 
@@ -20,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::files::read_to_string;
 use super::tamper::{About, Kind, ask, is_on, pass};
 
-/// One process, by its pidfd.
+/// A process pinned by its pidfd.
 #[derive(Debug)]
 pub struct Pinned {
     pub(super) process: OwnedFd,
@@ -28,7 +28,7 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Pins the process that has this number now. Which process that is must be checked *afterwards*, by its start time:
+    /// Pins the process that has this pid now. Check *afterwards*, by its start time, which process that is;
     /// [`pin`](crate::observe::process::pin) does both.
     ///
     /// Errors are the kernel's: `ESRCH` if there is no such process.
@@ -39,28 +39,28 @@ impl Pinned {
         Ok(Pinned { process: pidfd_open(number, PidfdFlags::empty())?, pid })
     }
 
-    /// Takes over a pidfd from elsewhere, such as `SO_PEERPIDFD`. Its number comes from the field `Pid:` of the pidfd's
+    /// Takes over a pidfd from elsewhere, such as `SO_PEERPIDFD`. Its pid comes from the field `Pid:` in the pidfd's
     /// /proc/self/fdinfo.
     ///
-    /// `ESRCH` if the process was waited for already, or is not visible from this PID namespace: it has no number then.
-    /// `InvalidData` if the descriptor is no pidfd.
+    /// `ESRCH` if the process was already waited for, or is not visible in this PID namespace: it then has no pid. `InvalidData`
+    /// if the descriptor is not a pidfd.
     pub fn from_pidfd(process: OwnedFd) -> io::Result<Pinned> {
         let path = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
         let text = read_to_string(Path::new(&path))?;
         let Some(number) = text.lines().find_map(|line| line.strip_prefix("Pid:")) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{path} has no field `Pid:`")));
         };
-        // -1: waited for. 0: in no namespace that this one can see.
+        // -1: already waited for. 0: not visible in this namespace.
         let pid = number.trim().parse().ok().filter(|pid| *pid > 0).ok_or_else(gone)?;
         Ok(Pinned { process, pid })
     }
 
-    /// Its number. Another process may have it once [`Pinned::is_running`] is false.
+    /// Its pid. Another process may have it once [`Pinned::is_running`] is false.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Whether it still runs: a pidfd polls as readable once every thread has ended. While it runs, its number is its own.
+    /// Whether it still runs: a pidfd polls as readable once every thread has ended. While it runs, no other process has its pid.
     pub fn is_running(&self) -> io::Result<bool> {
         let mut polled = [PollFd::new(&self.process, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -73,27 +73,27 @@ impl Pinned {
         }
     }
 
-    /// Whether a thread number belongs to this process now. Sends nothing: signal 0 only looks the thread up.
+    /// Whether a thread id belongs to this process now. Sends no signal: signal 0 only looks the thread up.
     pub fn has_thread(&self, tid: u32) -> io::Result<bool> {
         let number = |id: u32| libc::pid_t::try_from(id).map_err(|_| gone());
-        // SAFETY: numbers in, a number out.
+        // SAFETY: the call takes and returns only numbers.
         let found = unsafe { libc::syscall(libc::SYS_tgkill, number(self.pid)?, number(tid)?, 0) };
         let error = if found == 0 { None } else { Some(io::Error::last_os_error()) };
         match error.as_ref().and_then(io::Error::raw_os_error) {
             Some(libc::ESRCH) => Ok(false),
-            // The kernel looks the thread up before it checks permission. The pidfd is polled last: only then was the
-            // process's number its own while the thread was looked up.
+            // The kernel looks the thread up before it checks permission. The pidfd is polled last, which proves that no other
+            // process had the pid during the lookup.
             None | Some(libc::EPERM) => self.is_running(),
             Some(_) => Err(error.unwrap_or_else(gone)),
         }
     }
 
-    /// Gives one of its threads a value that threads are known by number for, and that children inherit: CPUs, an I/O
-    /// priority. `ESRCH` if the thread has ended, or if another process got its number at any time before this returned.
+    /// Sets a value of one of its threads that the kernel sets by thread id only and that children inherit: the affinity, or an
+    /// I/O priority. `ESRCH` if the thread has ended, or if another process had its id at any time before this returned.
     ///
-    /// The kernel offers these calls by number only. The thread is looked up before the call, so that a number that was
-    /// reused by then is never touched, and again after it. A thread that got the number in between was born in between, so
-    /// it had inherited its value: it gets back what its maker has. `is_ours` tells the value given, as the kernel made it.
+    /// The thread is looked up before the call, so that an id that was already reused is never touched, and again after it. A
+    /// thread that got the id in between also started in between, so its previous value was inherited: it gets its creator's
+    /// value back. `is_ours` recognises the value set, which the kernel may have adjusted.
     pub(crate) fn give<V>(
         &self,
         tid: u32,
@@ -112,7 +112,7 @@ impl Pinned {
         Err(gone())
     }
 
-    /// Sends it a signal. Errors are the kernel's: `ESRCH` if it has ended.
+    /// Sends a signal to it. Errors are the kernel's: `ESRCH` if it has ended.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         if is_on() {
             ask(Kind::Signal, About::Process(self.pid), signal.as_raw().to_string()).passed()?;
@@ -126,19 +126,19 @@ impl Pinned {
     }
 }
 
-/// How a value of a thread is read, by the thread's number.
+/// Reads a value of a thread by its id.
 type Get<V> = fn(u32) -> io::Result<V>;
-/// How it is set.
+/// Sets a value of a thread by its id.
 type Set<V> = fn(u32, &V) -> io::Result<()>;
 
-/// Gives a newborn thread what it had inherited, if it has a value of ours. Nothing to do if nobody has the number.
+/// Restores the inherited value of a thread that reused the id, if it has our value.
 fn take_back<V>(tid: u32, (get, set): (Get<V>, Set<V>), is_ours: impl Fn(&V) -> bool) -> io::Result<()> {
     let Some((process, maker)) = maker_of(tid) else { return Ok(()) };
     let done = Pinned::of(process).and_then(|newborn| {
         if !newborn.has_thread(tid)? || !is_ours(&get(tid)?) {
             return Ok(());
         }
-        // An absent maker, as across PID namespaces, leaves no better value than that of process 1.
+        // If the creator is gone or in another PID namespace, the value of process 1 is the best guess.
         let inherited = get(maker).or_else(|_| get(1))?;
         set(tid, &inherited)
     });
@@ -148,7 +148,7 @@ fn take_back<V>(tid: u32, (get, set): (Get<V>, Set<V>), is_ours: impl Fn(&V) -> 
     }
 }
 
-/// The process of a thread, and the thread that it inherited from: its process's first thread, or its parent's.
+/// The process of a thread, and the thread from which it inherited: its process's first thread, or its parent's.
 fn maker_of(tid: u32) -> Option<(u32, u32)> {
     let text = read_to_string(Path::new(&format!("/proc/{tid}/status"))).ok()?;
     let field =
@@ -192,12 +192,12 @@ mod tests {
         assert_eq!(Pinned::from_pidfd(file.into()).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
-    /// Gives the next process to be born a number, which must be free.
+    /// Sets the pid of the next process to start, which must be free.
     fn next_number(pid: u32) -> io::Result<()> {
         std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())
     }
 
-    /// Ends a process and has another one get its number; `None` where this test may not choose numbers.
+    /// Ends a process and starts another with its pid; `None` if this test may not choose pids.
     fn reuse(child: &mut Child) -> Option<Child> {
         child.kill().and_then(|()| child.wait()).unwrap();
         for _ in 0..100 {
@@ -211,10 +211,10 @@ mod tests {
         None
     }
 
-    /// Red if the thread is not looked up again after the call: the number changes hands right before the kernel takes the
-    /// order, and the newcomer keeps the CPU that was meant for another process.
+    /// Fails if the thread is not looked up again after the call: the pid is reused right before the system call, and the new
+    /// process keeps the CPU that was meant for the other.
     #[test]
-    fn who_gets_a_number_while_it_is_acted_upon_keeps_nothing_of_it() {
+    fn a_process_that_reuses_a_pid_during_a_call_gets_its_value_back() {
         let all = affinity::get(0).unwrap();
         let one: CpuSet = all.iter().take(1).collect();
         let (mut first, second) = (sleeper(), Rc::new(RefCell::new(None)));
@@ -231,7 +231,7 @@ mod tests {
         drop(hook);
         assert_eq!(given.unwrap_err().raw_os_error(), Some(libc::ESRCH));
         let Some(mut second) = second.borrow_mut().take() else {
-            println!("not run: numbers cannot be chosen here (CAP_CHECKPOINT_RESTORE)");
+            println!("not run: pids cannot be chosen here (CAP_CHECKPOINT_RESTORE)");
             return;
         };
         assert_eq!(affinity::get(pid).unwrap(), all);

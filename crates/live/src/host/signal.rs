@@ -1,4 +1,4 @@
-//! Signals to processes that are certainly the intended ones.
+//! Sends signals only to processes whose identity was checked.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use rustix::process::Signal;
 use super::Pinned;
 use crate::LiveError;
 
-/// Sends a signal to the process of that number, if `is_wanted` says then that it is the intended one. Whether it was sent.
+/// Sends a signal to the process with this pid, if `is_wanted` confirms that it is the intended one. Whether it was sent.
 ///
-/// The process is pinned before `is_wanted` looks at it, so that the signal cannot hit a later process with the same number.
-/// A process that is gone is not an error.
+/// The process is pinned before `is_wanted` is called, so that the signal cannot hit a later process with the same pid. A
+/// process that has ended is not an error.
 pub(crate) fn send(
     pid: u32,
     signal: Signal,

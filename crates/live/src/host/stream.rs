@@ -1,4 +1,4 @@
-//! A connection to a socket that has a name in the file system. Each call has a time by which it is over.
+//! A connection to a UNIX socket in the file system. Each call has a deadline.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -13,10 +13,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::tamper::{About, Answer, Kind, ask, pass};
 
-/// How long it takes until a program is asked again that has no room for one more who calls.
+/// The pause between two attempts to connect to a program whose backlog is full.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A connection that is open.
+/// An open connection.
 #[derive(Debug)]
 pub(crate) struct Stream {
     stream: UnixStream,
@@ -24,10 +24,10 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Calls the program that listens there.
+    /// Connects to the program that listens at `path`.
     pub(crate) fn connect(path: &Path, until: Instant) -> io::Result<Stream> {
         pass(Kind::Connect, About::Path(path))?;
-        // A program that does not accept, and has a long queue, would have a blocking call wait for ever.
+        // A blocking call could wait for ever for a program that does not accept connections.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket: OwnedFd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let address = SocketAddrUnix::new(path)?;
@@ -43,19 +43,19 @@ impl Stream {
         Ok(Stream { stream: UnixStream::from(socket), path: path.to_owned() })
     }
 
-    /// The name of the socket.
+    /// The path of the socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Sends all of it.
+    /// Sends all bytes.
     pub(crate) fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             let answer = ask(Kind::Send, About::Path(&self.path), bytes);
             let now: &[u8] = match &answer {
                 Answer::GoOn => bytes,
                 Answer::Refuse(errno) => return Err(io::Error::from_raw_os_error(*errno)),
-                // The connection ends behind these.
+                // The connection ends after these bytes.
                 Answer::Shorten(most) => &bytes[..bytes.len().min(*most)],
                 Answer::Falsify(others) => others,
             };
@@ -72,7 +72,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Appends what comes next to a buffer; how many bytes, and 0 if the other side has ended the connection.
+    /// Appends received bytes to a buffer. Returns their number; 0 if the peer has closed the connection.
     pub(crate) fn receive(&mut self, into: &mut Vec<u8>, until: Instant) -> io::Result<usize> {
         let mut room = [0; 4096];
         let most = match ask(Kind::Receive, About::Path(&self.path), []) {
@@ -124,22 +124,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_does_not_answer_is_not_waited_for_and_who_goes_is_noticed() {
+    fn calls_time_out_and_a_closed_connection_is_noticed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
         let soon = || Instant::now() + Duration::from_millis(20);
         let mut stream = Stream::connect(&path, soon()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        let mut got = Vec::new();
-        assert_eq!(stream.receive(&mut got, soon()).unwrap_err().kind(), io::ErrorKind::TimedOut);
-        // Until nothing more fits.
+        let mut received = Vec::new();
+        assert_eq!(stream.receive(&mut received, soon()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        // More than fits into the socket's buffer.
         let error = stream.send(&vec![7; 64 << 20], soon()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         peer.write_all(b"abc").unwrap();
-        assert_eq!((stream.receive(&mut got, soon()).unwrap(), got.as_slice()), (3, b"abc".as_slice()));
+        assert_eq!(
+            (stream.receive(&mut received, soon()).unwrap(), received.as_slice()),
+            (3, b"abc".as_slice())
+        );
         drop(peer);
-        assert!(matches!(stream.receive(&mut got, soon()), Ok(0) | Err(_)));
+        assert!(matches!(stream.receive(&mut received, soon()), Ok(0) | Err(_)));
     }
 
     #[test]
@@ -159,8 +162,8 @@ mod tests {
         stream.send(b"hello", later).unwrap_err();
         assert_eq!(Stream::connect(&path, later).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
         drop(hook);
-        let mut got = Vec::new();
-        peer.read_to_end(&mut got).unwrap();
-        assert_eq!(got, b"he");
+        let mut sent = Vec::new();
+        peer.read_to_end(&mut sent).unwrap();
+        assert_eq!(sent, b"he");
     }
 }

@@ -1,41 +1,41 @@
-//! The hook that a thread may have before its calls to the kernel: for tests of what goes wrong.
+//! Fault injection for tests: a thread's hook that runs before each of its calls to the kernel.
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-/// What is about to be done.
+/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Opening a file that is kept open, or a folder whose files are read. A file that is read or written at once is not
-    /// asked about twice: that is [`Kind::Read`] or [`Kind::Write`].
+    /// Opening a file that is kept open, or a folder whose files are read. A file that is opened only for one read or write has
+    /// just [`Kind::Read`] or [`Kind::Write`].
     Open,
-    /// Reading a file. `Shorten`: the file ends after so many bytes of this read. `Falsify`: these bytes are read.
+    /// Reading a file. `Shorten`: the file ends after this many bytes of this read. `Falsify`: these bytes are read.
     Read,
-    /// Writing a file. `Shorten`: the kernel takes so many bytes. `Falsify`: these bytes are written, without an error.
+    /// Writing a file. `Shorten`: the kernel takes this many bytes. `Falsify`: these bytes are written, without an error.
     Write,
-    /// Listing a folder. `Shorten`: the list ends after so many.
+    /// Listing a folder. `Shorten`: the list ends after this many entries.
     List,
-    /// Asking whether there is a file, what it is, where its links lead, or whether it may be written.
+    /// Checking a file's existence, metadata, links or write permission.
     Look,
-    /// Making a folder: a control group.
+    /// Making a folder, such as a control group.
     MakeDir,
-    /// Removing a folder: a control group.
+    /// Removing a folder, such as a control group.
     RemoveDir,
     /// Removing a file.
     RemoveFile,
-    /// Giving a file another name.
+    /// Renaming a file.
     Rename,
-    /// Giving a file another length.
+    /// Setting a file's length.
     Resize,
-    /// Having a disk keep what a file or a folder holds.
+    /// Making a file or a folder durable.
     Sync,
     /// Locking a file.
     Lock,
     /// Reading or setting an extended attribute. `Falsify`: these bytes are read.
     Mark,
-    /// Getting a descriptor of a process, which no later process with its number has.
+    /// Opening a pidfd.
     Pin,
     /// Sending a signal. The bytes are its number.
     Signal,
@@ -47,71 +47,72 @@ pub enum Kind {
     IoPriority,
     /// Setting the I/O priority of a thread. The bytes are its number.
     SetIoPriority,
-    /// Asking the kernel to page out what a process has mapped.
+    /// Asking the kernel to page out a process's mappings.
     PageOut,
     /// Mounting a file system.
     Mount,
-    /// Taking one away.
+    /// Unmounting a file system.
     Unmount,
-    /// Calling the program that listens at a socket.
+    /// Connecting to a socket.
     Connect,
-    /// Sending to it. `Shorten`: the connection ends behind so many bytes. `Falsify`: these bytes are sent, without an error.
+    /// Sending to it. `Shorten`: the connection ends after this many bytes. `Falsify`: these bytes are sent, without an error.
     Send,
-    /// Receiving from it. `Shorten`: so many bytes at most; 0: the other side has ended the connection. `Falsify`: these come.
+    /// Receiving from it. `Shorten`: at most this many bytes arrive; 0: the peer has closed the connection. `Falsify`: these
+    /// bytes arrive.
     Receive,
 }
 
 /// One call, before it is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Access<'a> {
-    /// What is about to be done.
+    /// Its kind.
     pub kind: Kind,
-    /// The file; empty where the call is about a process.
+    /// The file; empty if the call is about a process.
     pub path: &'a Path,
-    /// The process or thread; 0 where the call is about a file, or about the calling thread.
+    /// The process or thread; 0 if the call is about a file, or about the calling thread.
     pub pid: u32,
-    /// What is to be written or set.
+    /// The bytes to be written or set.
     pub bytes: &'a [u8],
 }
 
 impl Access<'_> {
-    /// Whether it is that kind of call, about a file whose path ends so (whole names: `cpu.max`, `a/cpu.max`).
+    /// Whether it is a call of this kind, about a file whose path ends with these components (`cpu.max`, `a/cpu.max`).
     pub fn is(&self, kind: Kind, path_end: &str) -> bool {
         self.kind == kind && self.path.ends_with(path_end)
     }
 }
 
-/// What becomes of a call. Where a kind of call has no bytes, `Shorten` and `Falsify` let it go on.
+/// The hook's decision. For kinds of calls without bytes, `Shorten` and `Falsify` are like `GoOn`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It is made.
+    /// Make the call.
     GoOn,
-    /// It is not made, and fails with this number of the kernel's (`libc::EBUSY`).
+    /// Do not make it, but fail with this errno (`libc::EBUSY`).
     Refuse(i32),
-    /// It is made for so many bytes, or entries of a list.
+    /// Make it for this many bytes or list entries.
     Shorten(usize),
-    /// Other bytes are read or written.
+    /// Read or write these bytes instead.
     Falsify(Vec<u8>),
 }
 
 type Hook = Box<dyn FnMut(&Access<'_>) -> Answer>;
 
 thread_local! {
-    /// Whether there is a hook: all that a call costs where there is none.
+    /// Whether the thread has a hook. Without one, checking this is a call's whole overhead.
     static ON: Cell<bool> = const { Cell::new(false) };
     static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 
-/// Has a hook asked before every call that this thread makes through [`host`](crate::host), until what is returned is dropped.
-/// It takes the place of an earlier one. What the hook does itself is not asked about.
-#[must_use = "the hook goes when this is dropped"]
+/// Installs a hook that runs before every call of this thread through [`host`](crate::host), until the returned value is
+/// dropped. It replaces an earlier hook. Calls made by the hook itself do not run it.
+#[must_use = "the hook is removed when this is dropped"]
 pub fn tamper(hook: impl FnMut(&Access<'_>) -> Answer + 'static) -> Tampering {
     HOOK.with(|slot| slot.replace(Some(Box::new(hook))));
     ON.set(true);
     Tampering(PhantomData)
 }
 
-/// A hook in place. It is one thread's.
+/// An installed hook. It belongs to one thread.
 #[derive(Debug)]
 pub struct Tampering(PhantomData<*const ()>);
 
@@ -122,7 +123,7 @@ impl Drop for Tampering {
     }
 }
 
-/// What a call is about.
+/// The object of a call.
 #[derive(Clone, Copy)]
 pub(super) enum About<'a> {
     Path(&'a Path),
@@ -131,19 +132,19 @@ pub(super) enum About<'a> {
     Process(u32),
 }
 
-/// Whether there is a hook to ask.
+/// Whether this thread has a hook.
 #[inline]
 pub(super) fn is_on() -> bool {
     ON.get()
 }
 
-/// What becomes of a call; [`Answer::GoOn`] without a hook.
+/// Asks the hook about a call; [`Answer::GoOn`] without a hook.
 #[inline]
 pub(super) fn ask(kind: Kind, about: About<'_>, bytes: impl AsRef<[u8]>) -> Answer {
     if is_on() { ask_the_hook(kind, about, bytes.as_ref()) } else { Answer::GoOn }
 }
 
-/// Lets a call without bytes go on, or refuses it.
+/// Asks the hook about a call without bytes. Errors: the hook's refusal.
 #[inline]
 pub(super) fn pass(kind: Kind, about: About<'_>) -> io::Result<()> {
     if is_on() { ask_the_hook(kind, about, &[]).passed() } else { Ok(()) }
@@ -151,7 +152,7 @@ pub(super) fn pass(kind: Kind, about: About<'_>) -> io::Result<()> {
 
 #[cold]
 fn ask_the_hook(kind: Kind, about: About<'_>, bytes: &[u8]) -> Answer {
-    // What the hook does itself is not asked about, so it may use everything.
+    // Disabled while it runs, so that the hook itself may make any call.
     let Some(mut hook) = HOOK.with(RefCell::take) else { return Answer::GoOn };
     ON.set(false);
     let (path, pid) = match about {
@@ -166,7 +167,7 @@ fn ask_the_hook(kind: Kind, about: About<'_>, bytes: &[u8]) -> Answer {
 }
 
 impl Answer {
-    /// The refusal, if it is one.
+    /// The refusal as an error, if it is one.
     pub(super) fn passed(self) -> io::Result<()> {
         match self {
             Answer::Refuse(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -214,7 +215,7 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         let _hook = tamper(move |access| {
             assert_eq!((access.kind, access.bytes, access.pid), (Kind::Write, b"7".as_slice(), 0));
-            // Not asked about.
+            // This call does not run the hook.
             assert_eq!(list(access.path.parent().unwrap()).unwrap().len(), 1);
             std::fs::remove_file(access.path).unwrap();
             Answer::GoOn

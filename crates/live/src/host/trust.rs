@@ -1,19 +1,21 @@
-//! Opening files that another user may have put there, or may change.
+//! Opens files that another user may have put in place, or may change.
 //!
-//! Problem: a daemon of root's reads files by their names. Opening a FIFO waits for a writer, opening a device may
-//! act on it, and a file of several GB fills the memory. Through a link, or through a directory that others may
-//! write to, a name leads to whatever another user likes.
+//! Problem: a daemon run by root reads files by path. Opening a FIFO blocks, opening a device may act on it, and a file of
+//! several GB exhausts memory. Through a link, or through a directory that others may write to, a path leads to whatever
+//! another user chooses.
 //!
-//! Algorithm: the name is examined before it is opened, since opening a device has effects. It is then opened
-//! without waiting, and what counts is what the open descriptor says: kind, owner, mode, links and size. There are
-//! two ways in. [`open_own`] is for the daemon's own state: a regular file of this user that has one name, that
-//! nobody else may write, and no symbolic link. [`read_input`] is for a file that a person names: it may be a link,
-//! and belong to anybody. [`read_trusted`] is the latter for a contract that is to be in force: for root, neither
-//! the file nor a directory on its canonical path may be writable by anybody else, as sshd demands of its own files.
+//! Algorithm: the path is examined before it is opened, since opening a device has effects. It is then opened without blocking,
+//! and the open descriptor's type, owner, mode, link count and size decide. There are four entry points:
+//! - [`open_own`] opens the daemon's own state: a regular file owned by this user, with one name, that no other user may write.
+//!   It follows no symbolic link.
+//! - [`read_input`] reads a file that a person names: it may be a link, and belong to any user.
+//! - [`read_trusted`] reads a contract that will be enforced. For root, neither the file nor a directory on its canonical path
+//!   may be writable by any other user, as sshd requires of its own files.
+//! - [`read_left`] reads a file that a process left for others in its own file tree, where it may have put anything.
 //!
-//! Properties (tested): each refusal is immediate and has its reason; no more is read than the bound.
+//! Properties (tested): each refusal is immediate and has a reason; no more than the bound is read.
 //!
-//! Limits: an access control list counts as far as the mode shows it, which has its mask in the bits of the group.
+//! Limits: an access control list counts only through its mask, which the mode shows in the group bits.
 
 use std::fs::{self, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -28,15 +30,15 @@ const OTHERS_WRITE: u32 = 0o022;
 /// In a directory with this bit, only the owner of a file may remove or rename it.
 const STICKY: u32 = 0o1000;
 
-/// Opens a file of the daemon's own state, for what `options` say, `create` among it.
+/// Opens a file of the daemon's own state with these options, which may include `create`.
 ///
-/// Errors: `InvalidInput` where it is no regular file, has more than one name, belongs to another user than the
-/// effective one, or may be written by others; `FileTooLarge` above `bytes_max`; else what the kernel answers.
+/// Errors: `InvalidInput` if it is not a regular file, has more than one name, does not belong to the effective user, or may be
+/// written by others; `FileTooLarge` above `bytes_max`; else the kernel's.
 pub(crate) fn open_own(path: &Path, options: &mut OpenOptions, bytes_max: u64) -> io::Result<File> {
     open_of(&[euid()], path, options, bytes_max)
 }
 
-/// Reads a file of state that this user's or root's daemon keeps for other programs, too.
+/// Reads a state file that a daemon of this user or of root keeps for other programs, too.
 ///
 /// Errors: those of [`open_own`].
 pub(crate) fn read_kept(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
@@ -64,16 +66,16 @@ fn open_of(owners: &[u32], path: &Path, options: &mut OpenOptions, bytes_max: u6
     Ok(file)
 }
 
-/// Reads a file that a person named. Symbolic links are followed.
+/// Reads a file that a person named. Follows symbolic links.
 ///
-/// Errors: `InvalidInput` where it is no regular file; `FileTooLarge` above `bytes_max`; else what the kernel answers.
+/// Errors: `InvalidInput` if it is not a regular file; `FileTooLarge` above `bytes_max`; else the kernel's.
 pub fn read_input(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read(open_input(path)?, bytes_max)
 }
 
-/// Reads a file that decides what the daemon does to others. As [`read_input`]; root refuses what others may change.
+/// Reads a file that decides what the daemon does to others. Like [`read_input`], but root refuses files that others may change.
 ///
-/// Errors: as those of [`read_input`], and `PermissionDenied` with what [`who_else_may_change`] found.
+/// Errors: those of [`read_input`], and `PermissionDenied` with the reason of [`who_else_may_change`].
 pub fn read_trusted(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = open_input(path)?;
     if let Some(why) = changeable(path, &file.metadata()?)? {
@@ -82,10 +84,10 @@ pub fn read_trusted(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read(file, bytes_max)
 }
 
-/// Why somebody other than root may change what root reads by this name. `None` for another user than root, who
-/// decides for himself alone whom to trust.
+/// Why a user other than root may change what root reads at this path; `None` if none may. Always `None` if this process does
+/// not run as root: such a user risks only their own processes.
 ///
-/// Errors: what the kernel answers about the file and the directories on its canonical path.
+/// Errors: the kernel's, about the file and the directories on its canonical path.
 pub fn who_else_may_change(path: &Path) -> io::Result<Option<String>> {
     changeable(path, &examine(path, |path| fs::metadata(path))?)
 }
@@ -94,7 +96,7 @@ fn changeable(path: &Path, opened: &Metadata) -> io::Result<Option<String>> {
     if euid() != 0 {
         return Ok(None);
     }
-    // The canonical path is the one that counts: whoever may replace a link on the way owns a directory on the way.
+    // Check the canonical path: wherever a link leads, only root may be able to change the file there.
     let canonical = super::canonical(path)?;
     let named = examine(&canonical, |path| fs::symlink_metadata(path))?;
     if (named.dev(), named.ino()) != (opened.dev(), opened.ino()) {
@@ -106,17 +108,17 @@ fn changeable(path: &Path, opened: &Metadata) -> io::Result<Option<String>> {
     around(&canonical, 0, OTHERS_WRITE)
 }
 
-/// Why another user may replace what a directory of this user's holds, by way of a directory around it. The
-/// directories must belong to root or to this user. Others, and for root any group, may write to them only where
-/// the sticky bit is set.
+/// Why another user may replace the content of a directory of this user, through one of its ancestors; `None` if none may. All
+/// ancestors must belong to root or to this user. Others, and for root also groups, may write to them only if the sticky bit
+/// is set.
 ///
-/// Errors: what the kernel answers about these directories.
+/// Errors: the kernel's, about these directories.
 pub fn who_else_may_replace(directory: &Path) -> io::Result<Option<String>> {
     let mask = if euid() == 0 { OTHERS_WRITE } else { 0o002 };
     around(&super::canonical(directory)?, euid(), mask)
 }
 
-/// The same of a canonical path, for the directories around what it names.
+/// [`who_else_may_replace`] for a canonical path, checking its ancestors.
 fn around(canonical: &Path, owner: u32, mask: u32) -> io::Result<Option<String>> {
     for directory in canonical.ancestors().skip(1) {
         let facts = examine(directory, |path| fs::symlink_metadata(path))?;
@@ -139,7 +141,7 @@ fn others_may_write(facts: &Metadata, owner: u32, mask: u32) -> Option<String> {
 fn open_input(path: &Path) -> io::Result<fs::File> {
     regular(&examine(path, |path| fs::metadata(path))?)?;
     pass(Kind::Open, About::Path(path))?;
-    // Where the name leads elsewhere by now: not to wait for the writer of a FIFO.
+    // The path may lead to a FIFO by now, which must not block.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     regular(&file.metadata()?)?;
     Ok(file)
@@ -148,7 +150,7 @@ fn open_input(path: &Path) -> io::Result<fs::File> {
 fn read(file: fs::File, bytes_max: u64) -> io::Result<Vec<u8>> {
     bounded(file.metadata()?.len(), bytes_max)?;
     let mut bytes = Vec::new();
-    // It may grow meanwhile, and what the kernel makes as it is read has no size.
+    // It may grow meanwhile, and generated kernel files have no size.
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
     bounded(bytes.len() as u64, bytes_max)?;
     Ok(bytes)
@@ -162,7 +164,7 @@ fn examine(path: &Path, how: impl Fn(&Path) -> io::Result<Metadata>) -> io::Resu
 /// Refuses anything but a regular file: `InvalidInput`, with its kind.
 pub fn regular(facts: &Metadata) -> io::Result<()> {
     let kind = facts.file_type();
-    let is = match () {
+    let name = match () {
         () if kind.is_file() => return Ok(()),
         () if kind.is_dir() => "a directory",
         () if kind.is_symlink() => "a symbolic link",
@@ -172,7 +174,7 @@ pub fn regular(facts: &Metadata) -> io::Result<()> {
         () if kind.is_block_device() => "a block device",
         () => "of an unknown kind",
     };
-    Err(refuse(format!("it is {is}, not a regular file")))
+    Err(refuse(format!("it is {name}, not a regular file")))
 }
 
 fn refuse(why: String) -> io::Error {
@@ -189,7 +191,7 @@ pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
-    /// Puts something in a file's place that is not to be opened, for each kind of these; with the words of the refusal.
+    /// For each kind of file that must not be opened: puts one in place, and calls `check` with the message of the refusal.
     pub(crate) fn each_impostor(mut check: impl FnMut(&Path, &str)) {
         type Make = fn(&Path);
         let fifo: Make = |path| {
@@ -238,7 +240,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn state_is_a_regular_file_of_ones_own() {
+    fn state_is_a_regular_file_of_this_user() {
         let open = |path: &Path| {
             open_own(path, OpenOptions::new().read(true).append(true).create(true).mode(0o600), 1 << 20)
         };
@@ -257,7 +259,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn input_is_a_regular_file_of_anybodys() {
+    fn input_is_a_regular_file_of_any_user() {
         each_impostor(|path, words| {
             let read = read_input(path, 1 << 20);
             if words.contains("not a regular") && !words.contains("link") || words.contains("socket") {
@@ -276,7 +278,7 @@ pub(crate) mod tests {
         fs::write(&path, "1234567").unwrap();
         symlink(&path, dir.path().join("link")).unwrap();
         assert_eq!(read_input(&dir.path().join("link"), 7).unwrap(), b"1234567");
-        // A file of the kernel's that tells no size.
+        // A kernel file without a size.
         assert!(read_input("/proc/self/status".as_ref(), 7).is_err());
         assert!(read_input("/proc/self/status".as_ref(), 1 << 20).unwrap().starts_with(b"Name:"));
     }
@@ -285,7 +287,7 @@ pub(crate) mod tests {
     fn root_trusts_what_root_alone_may_change() {
         if euid() != 0 {
             assert_eq!(who_else_may_change("/proc/self/status".as_ref()).unwrap(), None);
-            eprintln!("skipped the rest: only root is asked to trust nobody");
+            eprintln!("skipped the rest: only root must not trust others");
             return;
         }
         let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -299,31 +301,31 @@ pub(crate) mod tests {
         symlink(&path, &link).unwrap();
         let check = |words: &str| {
             for name in [&path, &link] {
-                let (said, read) = (who_else_may_change(name).unwrap(), read_trusted(name, 9));
-                assert_eq!(said.is_none(), words.is_empty(), "{said:?}");
-                assert!(said.unwrap_or_default().ends_with(words));
+                let (why, read) = (who_else_may_change(name).unwrap(), read_trusted(name, 9));
+                assert_eq!(why.is_none(), words.is_empty(), "{why:?}");
+                assert!(why.unwrap_or_default().ends_with(words));
                 assert_eq!(read.is_ok(), words.is_empty());
             }
         };
         check("");
-        for (of, bad, good, words) in [
+        for (changed, bad, good, words) in [
             (&path, 0o664, 0o644, "the mode 0664 lets others write"),
             (&path, 0o646, 0o644, "the mode 0646 lets others write"),
             (&middle, 0o775, 0o755, "middle around it, the mode 0775 lets others write"),
             (&middle, 0o757, 0o755, "middle around it, the mode 0757 lets others write"),
         ] {
-            mode(of, bad);
+            mode(changed, bad);
             check(words);
-            mode(of, good);
+            mode(changed, good);
             check("");
         }
-        // As in /tmp, others make files there and touch none of ours.
+        // As in /tmp, others can make files there but not touch ours.
         mode(&middle, 0o1777);
         check("");
-        for of in [&path, &middle] {
-            chown(of, Some(54_321), None).unwrap();
+        for changed in [&path, &middle] {
+            chown(changed, Some(54_321), None).unwrap();
             check("the owner is the user with the number 54321");
-            chown(of, Some(0), None).unwrap();
+            chown(changed, Some(0), None).unwrap();
         }
         assert_eq!(who_else_may_replace(&middle).unwrap(), None);
         mode(dir.path(), 0o777);

@@ -1,8 +1,8 @@
-//! What this kernel and these privileges can enforce: everything `doctor` shows, and the typed answers that the daemon
-//! needs to choose its backend.
+//! What this kernel and these privileges can enforce: everything that `doctor` shows, and the typed answers from which the
+//! daemon chooses its backend.
 //!
-//! Looking changes nothing: files are read, and two perf counters are opened and closed. A file that cannot be read
-//! counts as not there, with the reason in its row. Looking never fails.
+//! Probing changes nothing: it reads files, and opens and closes two perf counters. It never fails. A file that cannot be read
+//! counts as missing, with the reason in its row.
 
 mod bus;
 mod cgroup;
@@ -37,22 +37,21 @@ pub use sched_ext::BUILT_IN;
 pub(crate) use sched_ext::NOT_BUILT_IN;
 pub(crate) use surroundings::GIVE_CAPABILITIES;
 
-/// Where in the cgroup v2 hierarchy a subtree of ours may be made.
+/// The part of the cgroup v2 hierarchy in which this program may make its subtree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CgroupPlace {
+pub struct CgroupBase {
     /// Where cgroup v2 is mounted.
     pub mount: PathBuf,
-    /// The directory below which we may create our subtree: `mount` itself, or our own delegated cgroup.
+    /// The directory below which the subtree may be made: `mount` itself, or this program's delegated cgroup.
     pub base: PathBuf,
     /// The controllers that `base` offers: the words of its `cgroup.controllers`.
     pub controllers: BTreeSet<String>,
-    /// Whether `base` is not the root of the hierarchy, so that the rule against processes in inner cgroups holds
-    /// for it too.
+    /// Whether `base` is a cgroup other than the root, so that the rule against processes in inner cgroups applies to it, too.
     pub delegated: bool,
 }
 
-impl CgroupPlace {
-    /// The control group that was given to this program, as /proc shows its path; `None` where everything may be managed.
+impl CgroupBase {
+    /// The control group delegated to this program, as /proc shows its path; `None` if it may manage the whole hierarchy.
     pub fn delegated_path(&self) -> Option<String> {
         let path = self.base.strip_prefix(&self.mount).ok().filter(|_| self.delegated)?;
         Some(format!("/{}", path.display()))
@@ -62,79 +61,78 @@ impl CgroupPlace {
 /// What a machine can enforce.
 #[derive(Debug, Clone)]
 pub struct Capabilities {
-    /// The machine; none if its facts cannot be read, which a row then says.
+    /// The machine; `None` if its facts cannot be read, with the reason in a row.
     pub machine: Option<Machine>,
     /// All findings, by area in the order of [`Area::ALL`].
     pub rows: Vec<Row>,
-    /// Where the `kernel` backend can hold CPU: where the `cgroup` backend can, if the kernel takes the scheduler. Otherwise
-    /// the row that says why not.
-    pub kernel: Result<CgroupPlace, Row>,
-    /// Where the `cgroup` backend can hold CPU. It needs the cpu controller; without cpuset, which the place's
-    /// controllers tell, there are weights and caps but no home CPUs. Otherwise the row that says why not.
-    pub cgroup: Result<CgroupPlace, Row>,
-    /// What the `user` backend can do for CPU: everything, or a part which the row states.
+    /// Where the `kernel` backend can hold CPU: where the `cgroup` backend can, if the kernel accepts the scheduler. Otherwise
+    /// the row with the reason.
+    pub kernel: Result<CgroupBase, Row>,
+    /// Where the `cgroup` backend can hold CPU. It needs the cpu controller; without cpuset among the controllers, there are
+    /// weights and caps but no home CPUs. Otherwise the row with the reason.
+    pub cgroup: Result<CgroupBase, Row>,
+    /// Whether the `user` backend can hold CPU fully or in part, as the row states.
     pub user: Row,
-    /// Whether the `user` backend can have memory paged out, so that it holds memory.
+    /// Whether the `user` backend can hold memory, by having it paged out.
     pub user_memory: Row,
 }
 
-/// Looks at everything. `root` is `/`, or a folder that looks like it.
+/// Probes everything. `root` is `/`, or a folder that imitates it.
 pub fn probe(root: &Path) -> Capabilities {
-    let unwritten = Unwritten {
+    let syscalls = Syscalls {
         counter: perf::counts_own(Event::MISSES),
         instructions: perf::counts_own(Event::INSTRUCTIONS),
         built_in: sched_ext::BUILT_IN,
         pages_out: page_out::is_offered(),
         moves_pages: jobs::kernel_moves_pages(),
     };
-    probe_with(root, unwritten)
+    probe_with(root, syscalls)
 }
 
-/// Whether the `user` backend can have memory paged out; a row with state no, and the reason, where it cannot.
+/// Whether the `user` backend can have memory paged out; if not, a row with state no and the reason.
 pub fn paging_out(root: &Path) -> Row {
     memory::paging_out(&Context::read(root), page_out::is_offered())
 }
 
-/// Whether the `user` backend can hold other users' processes, too.
+/// Whether the `user` backend can hold other users' processes.
 pub fn holds_other_users(root: &Path) -> bool {
     surroundings::holds_other_users(&Context::read(root))
 }
 
-/// That /proc hides other users' processes from this program, and what to do about it; `None` if it shows them.
+/// The row that says that /proc hides other users' processes from this program, with the remedy; `None` if it shows them.
 pub fn hidden_processes(root: &Path) -> Option<Row> {
     surroundings::hidden_processes(&Context::read(root)).filter(|row| row.state != State::Yes)
 }
 
-/// Whether systemd manages this machine, which keeps every session and service in a control group of its own.
+/// Whether systemd manages this machine, with a control group for every session and service.
 pub fn systemd_runs(root: &Path) -> bool {
     surroundings::systemd_runs(&Context::read(root))
 }
 
-/// Whether a scheduler is being unloaded whose program has ended: another one may be loaded in a moment.
+/// Whether a `sched_ext` scheduler whose program has ended is being unloaded, so that another can be loaded in a moment.
 pub fn scheduler_is_leaving(root: &Path) -> bool {
     let state = host::read_to_string(&root.join("sys/kernel/sched_ext/state"));
     state.is_ok_and(|state| state.trim() == sched_ext::LEAVING)
 }
 
-/// Whether pages can be moved at all: there is more than one node, and the kernel has the call.
+/// Whether pages can be moved: the machine has more than one node, and the kernel has the system call.
 pub fn moves_pages() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| topology::node_numbers().len() > 1 && jobs::kernel_moves_pages())
 }
 
-/// How the `user` backend holds disks; a row with state no, and the reason, where it cannot.
+/// How the `user` backend holds disks; if it cannot, a row with state no and the reason.
 pub fn disks_by_user(root: &Path) -> Row {
     disk::by_user(&Context::read(root))
 }
 
-/// The file systems that are mounted from other machines, on whose disks nothing can be held from here, in words; `None`
-/// where there are none.
+/// A message about file systems mounted from other machines, whose disks cannot be held from here; `None` if there are none.
 pub fn file_systems_elsewhere(root: &Path) -> Option<String> {
     disk::outside_of_control(&Context::read(root))
 }
 
-/// Those of some cgroups, by their paths as /proc/PID/cgroup shows them, that this machine does not have now. Where it shows
-/// no cgroups at all, nobody can tell, and none is said to be missing.
+/// Those of `paths`, which are cgroups as /proc/PID/cgroup shows them, that do not exist now. None if the machine shows no
+/// cgroup hierarchy, since existence is then unknown.
 pub fn missing_cgroups<'p>(root: &Path, paths: &BTreeSet<&'p str>) -> BTreeSet<&'p str> {
     if paths.is_empty() {
         return BTreeSet::new();
@@ -143,23 +141,23 @@ pub fn missing_cgroups<'p>(root: &Path, paths: &BTreeSet<&'p str>) -> BTreeSet<&
     paths.iter().copied().filter(|path| context.has_cgroup(Path::new(path)) == Some(false)).collect()
 }
 
-/// Facts that are in no file.
-struct Unwritten {
-    /// What opening a perf counter said.
+/// Facts that come from system calls and from the build, and not from files.
+struct Syscalls {
+    /// The result of opening a counter of cache misses.
     counter: io::Result<()>,
-    /// The same of instructions.
+    /// The result of opening a counter of instructions.
     instructions: io::Result<()>,
     /// Whether the scheduler is built in.
     built_in: bool,
-    /// Whether the kernel has the call to page out another process's memory.
+    /// Whether the kernel can page out another process's memory.
     pages_out: bool,
-    /// Whether the kernel has the call to move another process's memory between nodes.
+    /// Whether the kernel can move another process's memory between nodes.
     moves_pages: bool,
 }
 
-/// The same, given the facts that are in no file.
-fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
-    let Unwritten { counter, instructions, built_in, pages_out, moves_pages } = unwritten;
+/// [`probe`] with given results of system calls.
+fn probe_with(root: &Path, syscalls: Syscalls) -> Capabilities {
+    let Syscalls { counter, instructions, built_in, pages_out, moves_pages } = syscalls;
     let context = Context::read(root);
     let cgroup = Cgroup::probe(&context);
     let backend = cgroup.backend(&context);
@@ -195,20 +193,20 @@ fn probe_with(root: &Path, unwritten: Unwritten) -> Capabilities {
         rows.sort_by_key(|row| row.area);
     }
 
-    let place = |row: &Row| cgroup.typed(&context).filter(|_| row.state != State::No);
+    let place_if_usable = |row: &Row| cgroup.typed(&context).filter(|_| row.state != State::No);
     Capabilities {
         machine: machine.ok(),
         rows,
-        kernel: place(&kernel).ok_or(kernel),
-        cgroup: place(&backend).ok_or(backend),
+        kernel: place_if_usable(&kernel).ok_or(kernel),
+        cgroup: place_if_usable(&backend).ok_or(backend),
         user,
         user_memory,
     }
 }
 
 impl Capabilities {
-    /// Per resource what `run` takes on this machine, and why: of the enforcers that this version has, the best that
-    /// works at least partly.
+    /// The enforcer that `run` uses for each resource on this machine, and why: the best of this version's enforcers that works
+    /// at least partly.
     pub fn enforcers(&self) -> Vec<Enforcer> {
         let memory = memory::enforcer(self.cgroup.as_ref(), &self.rows, &self.user_memory);
         vec![self.cpu_enforcer(), memory, self.disk_enforcer(), self.bus_enforcer()]
@@ -219,7 +217,7 @@ impl Capabilities {
         Findings { machine: self.machine.clone(), enforcers: self.enforcers(), rows: self.rows.clone() }
     }
 
-    /// The bus is held where the contract has gangs, and by the processor where that can slow units down.
+    /// The bus is held by gangs, if the contract has them, and by the processor, if it can throttle units.
     fn bus_enforcer(&self) -> Enforcer {
         let cap = self.rows.iter().find(|row| row.name == bus::CAP && row.state == State::Yes);
         let gangs = "jobs wait for a quantum, where the contract has `gangs` in [machine]";
@@ -230,7 +228,7 @@ impl Capabilities {
         Enforcer { resource: Area::Bus, name: Some(name.to_owned()), why }
     }
 
-    /// Disks are held where control groups are, whatever holds CPU; without these by what the `user` backend can do.
+    /// Disks are held by control groups if there are any, whichever backend holds CPU, else by the `user` backend.
     fn disk_enforcer(&self) -> Enforcer {
         let by_groups = self.disks_by_groups();
         let mut by_user = self.rows.iter().filter(|row| row.name == disk::BY_USER && row.state != State::No);
@@ -248,7 +246,7 @@ impl Capabilities {
             self.rows.iter().filter(|row| row.area == Area::Disk && row.name.starts_with("disk "));
         let unheld = |why: String| Enforcer { resource: Area::Disk, name: None, why };
         match (&self.cgroup, disks.clone().find(|row| row.state != State::No), disks.next()) {
-            // Without the io controller a cgroup backend would not help.
+            // Without the io controller, a cgroup backend would not help.
             (_, None, Some(row)) => unheld(row.reason.clone()),
             (Err(row), ..) => unheld(format!("no cgroup backend: {}", row.reason)),
             (Ok(_), Some(row), _) => {

@@ -1,6 +1,6 @@
-//! Caps on CPU time that others have set in control groups: `CPUQuota=` of systemd's, `docker run --cpus`, a pod's limits.
+//! CPU quotas that others have set in control groups: systemd's `CPUQuota=`, `docker run --cpus`, a pod's limits.
 //!
-//! The kernel holds them with its own scheduler, and with no other.
+//! The kernel enforces them with its own scheduler, and not under `sched_ext`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,38 +10,38 @@ use crate::host;
 use crate::host::clock;
 use crate::observe::knob::read;
 
-/// The file of a cap.
+/// The file with a control group's CPU quota.
 pub(crate) const CAP: &str = "cpu.max";
 
 const SECOND: Time = 1_000_000_000;
 
-/// How often it is looked for them.
-const LOOK_NS: Time = 5 * SECOND;
+/// How often the hierarchy is searched.
+const SEARCH_NS: Time = 5 * SECOND;
 
-/// A look takes no more than this part of a CPU: many groups are looked at more rarely.
-const PART: Time = 500;
+/// A search that takes `t` is repeated after `t * SEARCH_COST` at the earliest, so that it takes at most 1/500 of a CPU.
+const SEARCH_COST: Time = 500;
 
-/// For so long there must have been none. A container may come every second.
+/// How long after the last quota was seen none counts as set. A container may start every second.
 const QUIET_NS: Time = 30 * SECOND;
 
-/// Looks for caps.
+/// Searches a cgroup v2 hierarchy for quotas.
 #[derive(Debug)]
 pub(crate) struct Caps {
     mount: PathBuf,
-    next: Time,
-    /// The last that was seen, and when.
+    next_search: Time,
+    /// The group seen last with a quota, and when.
     seen: Option<(String, Time)>,
 }
 
 impl Caps {
-    /// Nothing was seen yet of a hierarchy that is mounted there.
+    /// For the hierarchy mounted at `mount`, which was not searched yet.
     pub(crate) fn new(mount: &Path) -> Caps {
-        Caps { mount: mount.to_owned(), next: 0, seen: None }
+        Caps { mount: mount.to_owned(), next_search: 0, seen: None }
     }
 
-    /// A control group with a cap, as /proc shows its path, or one that had it until a moment ago. `known`: one that was seen
-    /// otherwise. `is_ours`: whether this program wrote what is in a group's file; a group that is none of others' business is
-    /// ours with whatever is in it.
+    /// A control group with a quota, or one that had it within the last half minute, as /proc shows its path. `known`: a group
+    /// that the caller knows to have one, which saves a search. `is_ours`: whether this program wrote this text into a group's
+    /// file; always true of groups that only this program manages.
     pub(crate) fn look(
         &mut self,
         now: Time,
@@ -50,10 +50,11 @@ impl Caps {
     ) -> Option<&str> {
         if let Some(known) = known {
             self.seen = Some((known.to_owned(), now));
-        } else if now >= self.next {
+        } else if now >= self.next_search {
             let begun = clock::now();
             let found = self.find(&self.mount, &is_ours);
-            self.next = now + LOOK_NS.max(clock::now().saturating_sub(begun).saturating_mul(PART));
+            self.next_search =
+                now + SEARCH_NS.max(clock::now().saturating_sub(begun).saturating_mul(SEARCH_COST));
             match found {
                 Some(found) => self.seen = Some((found, now)),
                 None => self.seen = self.seen.take().filter(|(_, at)| now < at.saturating_add(QUIET_NS)),
@@ -63,7 +64,7 @@ impl Caps {
     }
 
     fn find(&self, dir: &Path, is_ours: &impl Fn(&Path, &str) -> bool) -> Option<String> {
-        // Groups come and go meanwhile.
+        // A group may have vanished meanwhile.
         let groups = host::list(dir).unwrap_or_default();
         for group in groups.iter().filter(|entry| entry.is_dir) {
             let cap = read(&group.path.join(CAP)).unwrap_or_default();
@@ -105,14 +106,18 @@ mod tests {
         };
         assert_eq!(look(0, None), None);
         put("user.slice/user-1001.slice", "150000 100000\n");
-        assert_eq!(look(4, None), None, "it is looked for every five seconds");
+        assert_eq!(look(4, None), None, "a search every five seconds");
         let slice = Some("/user.slice/user-1001.slice".to_owned());
         assert_eq!(look(5, None), slice);
         put("user.slice/user-1001.slice", "max 100000\n");
         assert_eq!((look(10, None), look(34, None)), (slice.clone(), slice));
         assert_eq!(look(40, None), None);
         put("system.slice/a.service", "6000 100000\n");
-        assert_eq!(look(45, None), Some("/system.slice/a.service".to_owned()), "it is not what was written");
+        assert_eq!(
+            look(45, None),
+            Some("/system.slice/a.service".to_owned()),
+            "it differs from what this program wrote"
+        );
         assert_eq!(look(46, Some("/b")), Some("/b".to_owned()));
     }
 }

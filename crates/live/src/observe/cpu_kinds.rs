@@ -1,15 +1,15 @@
-//! What sets CPUs apart from others of the same machine: isolation and capacity.
+//! Differences among a machine's CPUs: isolation and capacity.
 //!
 //! | fact | read from |
 //! | --- | --- |
 //! | isolated at boot | /sys/devices/system/cpu/isolated (`isolcpus`) |
 //! | without ticks | `/sys/devices/system/cpu/nohz_full` |
-//! | isolated while it runs | cpuset.cpus.isolated at the top of the hierarchy of control groups |
+//! | isolated at run time | cpuset.cpus.isolated in the root cgroup |
 //! | capacity | `cpuN/cpu_capacity` (Arm, and x86 since Linux 6.12) |
 //! | capacity where x86 mixes cores | `cpuN/acpi_cppc/highest_perf`, else `cpuN/cpufreq/cpuinfo_max_freq` |
 //!
-//! The last two count only where the kernel names small cores (`/sys/devices/cpu_atom/cpus`). Elsewhere `highest_perf` ranks
-//! cores that are equal but for their turbo frequency.
+//! The files of the last row count only if the kernel names small cores (`/sys/devices/cpu_atom/cpus`). Otherwise
+//! `highest_perf` ranks cores that differ only in their turbo frequency.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,18 +20,18 @@ use super::files::Tree;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Kinds of small cores of x86 processors.
+/// The kernel's lists of small cores in x86 processors.
 const SMALL: [&str; 2] = ["/sys/devices/cpu_atom/cpus", "/sys/devices/cpu_lowpower/cpus"];
 
-/// CPUs that somebody keeps free of other work, and by what. They need not be among those that this process may use.
+/// Isolated CPUs, and what isolates them. This process may be allowed to use some, all or none of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Isolation {
-    /// By what, as the administrator writes it, and which. No set is empty.
+    /// The mechanism, as the administrator writes it, and its CPUs. No set is empty.
     pub by: Vec<(&'static str, CpuSet)>,
 }
 
 impl Isolation {
-    /// What the kernel says. A file that is not there, or says `(null)`, names none.
+    /// Reads the kernel's lists. A file that is missing or says `(null)` names no CPU.
     pub(crate) fn read(tree: &Tree) -> Isolation {
         let list =
             |path: &str| tree.text(path).and_then(|text| text.parse::<CpuSet>().ok()).unwrap_or_default();
@@ -43,7 +43,7 @@ impl Isolation {
         Isolation { by: all.into_iter().filter(|(_, cpus)| !cpus.is_empty()).collect() }
     }
 
-    /// All of them.
+    /// All isolated CPUs.
     pub fn all(&self) -> CpuSet {
         self.by.iter().fold(CpuSet::default(), |all, (_, cpus)| all.union(cpus))
     }
@@ -51,12 +51,12 @@ impl Isolation {
 
 impl fmt::Display for Isolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said: Vec<String> = self.by.iter().map(|(by, cpus)| format!("{cpus} by {by}")).collect();
-        f.write_str(&said.join(", "))
+        let words: Vec<String> = self.by.iter().map(|(by, cpus)| format!("{cpus} by {by}")).collect();
+        f.write_str(&words.join(", "))
     }
 }
 
-/// The capacity of each of some CPUs, 1 to [`CAPACITY_MAX`], which the largest have. A CPU of which nothing is known counts as
+/// The capacity of each of these CPUs, from 1 to [`CAPACITY_MAX`], which the largest have. A CPU of unknown capacity counts as
 /// one of the largest.
 pub(crate) fn capacities(tree: &Tree, cpus: &[u32]) -> BTreeMap<u32, u32> {
     let is_mixed = || SMALL.iter().any(|path| tree.exists(path));
@@ -70,15 +70,15 @@ pub(crate) fn capacities(tree: &Tree, cpus: &[u32]) -> BTreeMap<u32, u32> {
     let number = |cpu: u32, file: &str| {
         tree.text(format!("{CPUS}/cpu{cpu}/{file}"))?.parse::<u64>().ok().filter(|number| *number > 0)
     };
-    // One measure for all: a frequency cannot be compared with a level of performance.
+    // The same file for all CPUs: a frequency cannot be compared with a performance level.
     let known = files.iter().find_map(|file| {
         cpus.iter().map(|cpu| Some((*cpu, number(*cpu, file)?))).collect::<Option<BTreeMap<u32, u64>>>()
     });
     let known = known.unwrap_or_default();
     let most = known.values().copied().max().unwrap_or(1);
     let scaled = |value: u64| {
-        let part = u128::from(value) * u128::from(CAPACITY_MAX) / u128::from(most);
-        u32::try_from(part).unwrap_or(CAPACITY_MAX).clamp(1, CAPACITY_MAX)
+        let capacity = u128::from(value) * u128::from(CAPACITY_MAX) / u128::from(most);
+        u32::try_from(capacity).unwrap_or(CAPACITY_MAX).clamp(1, CAPACITY_MAX)
     };
     cpus.iter().map(|cpu| (*cpu, known.get(cpu).map_or(CAPACITY_MAX, |value| scaled(*value)))).collect()
 }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn capacity_is_relative_to_the_largest_cpu() {
-        let of = |files: &[(&str, &str)]| {
+        let capacities_with = |files: &[(&str, &str)]| {
             let dir = fake::tree(&[]);
             for (path, text) in files {
                 let path = if path.starts_with('/') { (*path).to_owned() } else { format!("{CPUS}/{path}") };
@@ -120,19 +120,28 @@ mod tests {
             }
             capacities(&Tree::new(dir.path()), &[0, 1]).into_values().collect::<Vec<_>>()
         };
-        assert_eq!(of(&[]), [1024, 1024]);
-        assert_eq!(of(&[("cpu0/cpu_capacity", "446\n"), ("cpu1/cpu_capacity", "1024\n")]), [446, 1024]);
-        assert_eq!(of(&[("cpu0/cpu_capacity", "446\n"), ("cpu1/cpu_capacity", "446\n")]), [1024, 1024]);
-        assert_eq!(of(&[("cpu0/cpu_capacity", "many\n"), ("cpu1/cpu_capacity", "9\n")]), [1024, 1024]);
+        assert_eq!(capacities_with(&[]), [1024, 1024]);
+        assert_eq!(
+            capacities_with(&[("cpu0/cpu_capacity", "446\n"), ("cpu1/cpu_capacity", "1024\n")]),
+            [446, 1024]
+        );
+        assert_eq!(
+            capacities_with(&[("cpu0/cpu_capacity", "446\n"), ("cpu1/cpu_capacity", "446\n")]),
+            [1024, 1024]
+        );
+        assert_eq!(
+            capacities_with(&[("cpu0/cpu_capacity", "many\n"), ("cpu1/cpu_capacity", "9\n")]),
+            [1024, 1024]
+        );
         let ranks = [("cpu0/acpi_cppc/highest_perf", "30\n"), ("cpu1/acpi_cppc/highest_perf", "60\n")];
-        assert_eq!(of(&ranks), [1024, 1024], "ranks of equal cores");
+        assert_eq!(capacities_with(&ranks), [1024, 1024], "ranks of equal cores");
         let mixed = [ranks[0], ranks[1], ("/sys/devices/cpu_atom/cpus", "0\n")];
-        assert_eq!(of(&mixed), [512, 1024]);
+        assert_eq!(capacities_with(&mixed), [512, 1024]);
         let speeds = [
             ("cpu0/cpufreq/cpuinfo_max_freq", "3000000\n"),
             ("cpu1/cpufreq/cpuinfo_max_freq", "4000000\n"),
             ("/sys/devices/cpu_atom/cpus", "0\n"),
         ];
-        assert_eq!(of(&speeds), [768, 1024]);
+        assert_eq!(capacities_with(&speeds), [768, 1024]);
     }
 }

@@ -1,7 +1,7 @@
 //! Small files of the kernel, under a root that a test can replace.
 //!
-//! Files of /proc and /sys come and go: a CPU goes offline, a module is unloaded. So a file that is not there is an
-//! answer (`None`) and not a failure, unless the caller says that it must be there.
+//! Files of /proc and /sys appear and vanish: a CPU goes offline, a module is unloaded. So a missing file is an answer (`None`)
+//! and not a failure, unless the caller requires the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use crate::LiveError;
 use crate::host;
 
-/// More than any file read here holds; a fake or a broken one cannot fill the memory.
+/// More than any file read here holds, so that a fake or broken one cannot exhaust memory.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A tree of kernel files: `/`, or a folder that looks like it.
+/// A tree of kernel files: `/`, or a folder that imitates it.
 pub(crate) struct Tree {
     root: PathBuf,
 }
@@ -34,19 +34,18 @@ impl Tree {
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// A file's text, or none if it cannot be read for whatever reason: for facts that are only shown.
+    /// A file's text; `None` if it cannot be read, for whatever reason. For facts that are only displayed.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         self.read(path).ok()
     }
 
-    /// What a program of this project kept in a file of its own; none where that is not there, or where others may
-    /// have written it.
+    /// The text of a file that a program of this project keeps; `None` if it is missing, or if others may have written it.
     pub(crate) fn kept(&self, path: impl AsRef<Path>) -> Option<String> {
         let bytes = host::trust::read_kept(&self.path(path), BYTES_MAX).ok()?;
         String::from_utf8(bytes).ok()
     }
 
-    /// A file's text, or none if it is not there (any more).
+    /// A file's text; `None` if it does not exist, or no longer does.
     pub(crate) fn optional(&self, path: &str) -> Result<Option<String>, LiveError> {
         match self.read(path) {
             Ok(text) => Ok(Some(text)),
@@ -55,12 +54,12 @@ impl Tree {
         }
     }
 
-    /// A file's text; it must be there.
+    /// A file's text. A missing file is an error.
     pub(crate) fn required(&self, path: &str) -> Result<String, LiveError> {
         self.read(path).map_err(|error| self.failed(path, error))
     }
 
-    /// A folder's names, sorted; none if it is not there.
+    /// A folder's names, sorted; empty if the folder cannot be read.
     pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = host::list(&self.path(path)) else { return Vec::new() };
         let named = |entry: host::Entry| Some(entry.path.file_name()?.to_str()?.to_owned());
@@ -73,12 +72,12 @@ impl Tree {
         host::exists(&self.path(path))
     }
 
-    /// Whether this process, with its effective user, may write there; no on a read-only file system.
+    /// Whether this process, with its effective user, may write there. False on a read-only file system.
     pub(crate) fn may_write(&self, path: impl AsRef<Path>) -> bool {
         host::may_write(&self.path(path))
     }
 
-    /// A file whose text is not what it should be.
+    /// The error for a file whose text is not `what` it should be.
     pub(crate) fn malformed(&self, path: &str, what: &str, text: &str) -> LiveError {
         let text: String = text.chars().take(60).collect();
         let source = io::Error::new(io::ErrorKind::InvalidData, format!("`{text}` is not {what}"));
@@ -100,13 +99,13 @@ impl Tree {
     }
 }
 
-/// A part of a file's name: what could mean something to a file system, or to a reader's terminal, is an underscore.
+/// A safe part of a file name: an underscore replaces every character that could be special to a file system or a terminal.
 pub(crate) fn plain(text: &str) -> String {
-    let kept = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-    text.chars().map(kept).take(80).collect()
+    let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+    text.chars().map(safe).take(80).collect()
 }
 
-/// Whether an error says that a file, or what it describes, has gone.
+/// Whether an error says that a file, or the object it describes, does not exist.
 fn is_gone(error: &io::Error) -> bool {
     let gone = [libc::ENOENT, libc::ENODEV, libc::ENXIO, libc::ESRCH, libc::ENOTDIR];
     error.raw_os_error().is_some_and(|code| gone.contains(&code))

@@ -8,14 +8,14 @@ use commonhold_policy::{MS, Time};
 use crate::LiveError;
 use crate::observe::process::ProcFs;
 
-/// How old the figure may be: the file counts every interrupt of the machine, and takes the kernel a while to write.
+/// How old the figure may be: the file counts every interrupt of the machine, so the kernel takes a while to generate it.
 const AGE_MAX: Time = 100 * MS;
 
 /// Idle time of some CPUs since the first reading.
 #[derive(Debug)]
 pub(crate) struct Idle {
     cpus: CpuSet,
-    /// The highest count of each CPU so far, in clock ticks: some kernels' counts of waiting for I/O go back now and then.
+    /// The highest count of each CPU so far, in clock ticks: `iowait` decreases now and then on some kernels.
     ticks: BTreeMap<u32, u64>,
     ns: u64,
     tick_ns: u64,
@@ -29,7 +29,8 @@ impl Idle {
         Idle { cpus, ticks: BTreeMap::new(), ns: 0, tick_ns: 1_000_000_000 / per_second, read_at: None }
     }
 
-    /// Idle time summed over the CPUs since the first reading, in nanoseconds, in steps of a clock tick. Never goes back.
+    /// Idle time summed over the CPUs since the first reading, in nanoseconds, with the resolution of a clock tick. It never
+    /// decreases.
     pub(crate) fn read(&mut self, procfs: &mut ProcFs, now: Time) -> Result<u64, LiveError> {
         if self.read_at.is_some_and(|at| now < at.saturating_add(AGE_MAX)) {
             return Ok(self.ns);
@@ -45,8 +46,8 @@ impl Idle {
     }
 }
 
-/// `cpu3 user nice system idle iowait ...`: the CPU, and its idle and iowait ticks: a CPU that waits for a disk is one
-/// that nobody uses.
+/// `cpu3 user nice system idle iowait ...`: the CPU, and the sum of its idle and iowait ticks. A CPU that waits for a disk is
+/// idle, too.
 fn parse(line: &str) -> Option<(u32, u64)> {
     let mut fields = line.strip_prefix("cpu")?.split(' ');
     let cpu = fields.next()?.parse().ok()?;
@@ -74,7 +75,7 @@ mod tests {
         // CPU 0: 5 + 1, CPU 2: 3; CPU 1 is not ours.
         assert_eq!(at(AGE_MAX, "1 1 1 105 11 0", "0 0 0 50 5 0", "1 1 1 10 0 0"), 9);
         assert_eq!(at(AGE_MAX + 1, "1 1 1 200 11 0", "0 0 0 50 5 0", "1 1 1 10 0 0"), 9);
-        // Waiting for I/O went back by 4, and the sum with it: nothing until it is where it was.
+        // `iowait` decreased by 4, and the sum with it: no idle time is added until the sum is where it was.
         assert_eq!(at(2 * AGE_MAX, "1 1 1 105 7 0", "0 0 0 50 5 0", "1 1 1 11 0 0"), 10);
         assert_eq!(at(3 * AGE_MAX, "1 1 1 110 7 0", "0 0 0 50 5 0", "1 1 1 11 0 0"), 11);
     }

@@ -1,25 +1,25 @@
-//! Which threads belong to one job, whether they want a CPU, and where they and their memory are.
+//! Jobs: which threads belong together, whether they want a CPU, and where they and their memory are.
 //!
-//! Problem: a contract says what of a unit is a job. The kernel knows processes, sessions and control groups; a *tree* is
-//! ours.
+//! Problem: a contract says what a job is in a unit. The kernel knows processes, sessions and control groups; a *tree* is this
+//! project's own concept.
 //!
-//! Algorithm, trees: a process belongs to the job of its parent. If its parent leads a session, as a shell does, or is in
-//! another unit or in none, it is the first of a job of its own. A process stays in its job when its parent ends. Its own
-//! session tells what its parent led when it began: the parent may have been read a moment earlier, as it was then.
+//! Algorithm, trees: a process belongs to its parent's job. If the parent leads a session, as a shell does, or is in another
+//! unit or in none, the process starts a new job. A process stays in its job when its parent ends. The process's own session
+//! counts, too: the parent may have been read a moment before it became a session's leader.
 //!
-//! Algorithm, looks: a process that has no runnable thread, as far as the roster saw, is not looked at further: its threads
-//! are taken to rest. Of the others, each thread's state, CPU time and last CPU are read. A thread wants a CPU if it is
-//! runnable, or ran since the look before. Memory by node is read where a job has a seat to follow, one job at a look, and of
-//! each no more often than every [`MEMORY_NS`].
+//! Algorithm, sampling: if the roster found no runnable thread in a process, its threads are assumed to rest and are not read.
+//! For the others, each thread's state, CPU time and last CPU are read. A thread wants a CPU if it is runnable, or ran since
+//! the previous sample. Memory by node is read for one job with a thread that wants a CPU in each sample, and for the same job
+//! at most every [`MEMORY_NS`].
 //!
-//! Properties: jobs and threads keep their numbers as long as they are there, and no number is given twice. A contract
-//! without jobs costs nothing.
+//! Properties: jobs and threads keep their numbers for life, and no number is reused. A contract without jobs costs nothing.
 //!
-//! Gangs: a job may be *shut*: its processes are stopped, and their threads want nothing meanwhile. What its processes tell of
-//! the memory bus is read by [`arena`](super::arena); of the others, the processor's counters tell it ([`counters`](super::bus::counters)).
+//! Gangs: a job may be *shut*: its processes are stopped, and their threads want no CPU meanwhile. [`arena`](super::arena)
+//! reads what processes report of the memory bus; for the others, the processor's counters are read
+//! ([`counters`](super::bus::counters)).
 //!
-//! Limits: a process that comes and goes between two looks is never seen. The kernel goes through a process's page tables to
-//! tell its memory by node, some milliseconds for a gigabyte.
+//! Limits: a process that starts and ends between two samples is never seen. To count memory by node, the kernel walks the
+//! process's page tables, which takes some milliseconds for a gigabyte.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,20 +36,20 @@ use super::roster::Roster;
 use super::topology;
 use crate::LiveError;
 
-/// How often a job's memory is looked for, in nanoseconds.
+/// How often a job's memory is read at most, in nanoseconds.
 const MEMORY_NS: Time = 2_000_000_000;
 
-/// Clock ticks of CPU time between two looks that need no work to come together.
+/// Clock ticks of CPU time between two samples that a thread can use just by writing reports.
 const WRITER_TICKS: u64 = 1;
 
-/// The CPUs that its owner ties a thread to, which is of a unit; `None`: all, or nobody can tell.
+/// The CPUs to which its owner has bound a thread of a unit; `None`: all, or unknown.
 pub(crate) type Tied<'a> = &'a dyn Fn(UnitId, ProcessKey, u32) -> Option<CpuSet>;
 
 /// What makes processes one job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Bond {
     Unit,
-    /// The first of a tree, or the one process.
+    /// The first process of a tree, or the only one.
     Process(ProcessKey),
     Session(u32),
     Cgroup(String),
@@ -79,11 +79,11 @@ struct Thread {
 struct Shut {
     since: Time,
     unit: UnitId,
-    /// Threads that wanted a CPU then.
+    /// Threads that wanted a CPU when it was stopped.
     runnable: u32,
 }
 
-/// A process that is in a unit with jobs: its unit, what a job is there, its session and its parent.
+/// A process in a unit with jobs: its unit, the unit's kind of jobs, its session and its parent.
 type Candidate = (ProcessKey, UnitId, JobKind, u32, u32);
 
 /// Whether jobs are gangs.
@@ -91,12 +91,12 @@ pub(crate) fn has_gangs(contract: &Contract) -> bool {
     contract.machine.gangs.by != Gangs::Off && contract.units.iter().any(|unit| unit.job.is_some())
 }
 
-/// How often a process is to tell what it transferred: twice per quantum (seed 003, section 4).
-pub(crate) fn told_every(contract: &Contract) -> u64 {
+/// How often a process is to report its transfers, in nanoseconds: twice per quantum (seed 003, section 4).
+pub(crate) fn report_interval_ns(contract: &Contract) -> u64 {
     contract.machine.gangs.quantum_ns / 2
 }
 
-/// The jobs that were seen.
+/// All jobs, with their processes and threads.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     known: BTreeMap<ProcessKey, Known>,
@@ -104,24 +104,24 @@ pub(crate) struct Jobs {
     last_job: u32,
     last_thread: u64,
     by_thread: BTreeMap<ThreadId, (ProcessKey, u32)>,
-    /// Those that are in no job any more, from this look to the next: they are let go, where they live on.
+    /// Threads that left their job in this sample. If they still exist, the backend releases them.
     retired: BTreeMap<ThreadId, (ProcessKey, u32)>,
     memory_at: BTreeMap<JobId, Time>,
     arena: Arena,
-    /// Of the processes that are not in it.
+    /// Hardware counters of the processes that do not report in the arena.
     counters: Counters,
-    /// What that is of.
+    /// What the counters count.
     share: GangsShare,
     complaints: Vec<Complaint>,
-    /// It was said that some process measures nothing.
-    has_unmeasured: bool,
+    /// Whether a process that cannot be measured was already complained of.
+    complained_of_unmeasured: bool,
     shut: BTreeMap<JobId, Shut>,
-    /// Whether the machine has several nodes; `None`: nobody asked yet.
+    /// Whether the machine has several nodes; `None`: not read yet.
     has_nodes: Option<bool>,
 }
 
 impl Jobs {
-    /// The jobs of units that have some, by ascending number.
+    /// Samples the jobs, and returns them by ascending number.
     pub(crate) fn observe(
         &mut self,
         now: Time,
@@ -139,21 +139,21 @@ impl Jobs {
         let members = candidates(contract, roster);
         self.follow(&members, roster)?;
         for (key, ..) in &members {
-            self.look_at(*key, roster, tied)?;
+            self.sample(*key, roster, tied)?;
         }
         let mut facts = self.facts(roster);
-        self.look_at_memory(now, &mut facts, roster)?;
-        self.look_at_shared(now, contract, &mut facts, roster);
+        self.sample_memory(now, &mut facts, roster)?;
+        self.sample_shared_use(now, contract, &mut facts, roster);
         Ok(facts)
     }
 
-    /// Puts those who came since the last look into their jobs.
+    /// Assigns processes that started since the last sample to their jobs.
     pub(crate) fn catch_up(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
         let members = candidates(contract, roster);
         self.follow(&members, roster)
     }
 
-    /// Shuts a job, or opens it: whose processes are to be stopped, [`Jobs::is_shut`] says from now on.
+    /// Shuts or opens a job. [`Jobs::is_shut`] then tells which processes are to be stopped.
     pub(crate) fn gate(&mut self, job: JobId, unit: UnitId, open: bool, now: Time, roster: &Roster) {
         if open {
             self.shut.remove(&job);
@@ -163,12 +163,12 @@ impl Jobs {
         }
     }
 
-    /// Whether a process is of a job that is shut.
+    /// Whether a process belongs to a job that is shut.
     pub(crate) fn is_shut(&self, key: ProcessKey) -> bool {
         self.known.get(&key).is_some_and(|known| self.shut.contains_key(&known.job))
     }
 
-    /// The units that are one job each which is shut.
+    /// The units that consist of one job which is shut.
     pub(crate) fn shut_units(&self, contract: &Contract) -> BTreeSet<UnitId> {
         let is_job = |unit: &UnitId| contract.has(*unit) && contract.unit(*unit).job == Some(JobKind::Unit);
         self.shut.values().map(|shut| shut.unit).filter(is_job).collect()
@@ -179,12 +179,12 @@ impl Jobs {
         !self.shut.is_empty()
     }
 
-    /// The processes of all jobs, and whether these are shut.
+    /// The processes of all jobs, each with its job and whether that is shut.
     pub(crate) fn members(&self) -> impl Iterator<Item = (ProcessKey, JobId, bool)> + '_ {
         self.known.iter().map(|(key, known)| (*key, known.job, self.shut.contains_key(&known.job)))
     }
 
-    /// Has threads that are stopped count as they were when they were stopped, in what their units want.
+    /// Corrects the runnable threads in `units`: a shut job counts with the threads that wanted a CPU when it was stopped.
     pub(crate) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
         if self.shut.is_empty() {
             return;
@@ -201,7 +201,7 @@ impl Jobs {
         }
     }
 
-    /// A page in which a process tells what it transfers: the descriptor to send it.
+    /// Gives a process a page in which to report its transfers, and returns the descriptor to send to it.
     pub(crate) fn join(
         &mut self,
         contract: &Contract,
@@ -209,15 +209,15 @@ impl Jobs {
         user: u32,
         roster: &mut Roster,
     ) -> Result<OwnedFd, NotJoined> {
-        self.arena.join(key, user, told_every(contract), roster.procfs())
+        self.arena.join(key, user, report_interval_ns(contract), roster.procfs())
     }
 
-    /// What is not to be believed of what processes told.
+    /// Takes the complaints about processes' reports since the last call.
     pub(crate) fn take_complaints(&mut self) -> Vec<Complaint> {
         std::mem::take(&mut self.complaints)
     }
 
-    /// The process and the number of a thread that is there.
+    /// The process and thread id of a thread.
     pub(crate) fn thread(&self, thread: ThreadId) -> Option<(ProcessKey, u32)> {
         self.by_thread.get(&thread).or_else(|| self.retired.get(&thread)).copied()
     }
@@ -227,15 +227,15 @@ impl Jobs {
         self.known.iter().filter(|(_, known)| known.job == job).map(|(key, _)| *key).collect()
     }
 
-    /// Forgets who is gone, and puts those who came into their jobs.
+    /// Removes processes that ended or left, and assigns new ones to their jobs.
     fn follow(&mut self, members: &[Candidate], roster: &mut Roster) -> Result<(), LiveError> {
-        let there: BTreeMap<ProcessKey, (UnitId, JobKind, u32)> =
+        let present: BTreeMap<ProcessKey, (UnitId, JobKind, u32)> =
             members.iter().map(|(key, unit, kind, session, _)| (*key, (*unit, *kind, *session))).collect();
         let (by_thread, retired) = (&mut self.by_thread, &mut self.retired);
         self.known.retain(|key, known| {
-            let stays = there.get(key).is_some_and(|(unit, kind, session)| {
-                let left = matches!(known.bond, Bond::Session(joined) if joined != *session);
-                (*unit, *kind) == (known.unit, known.kind) && !left
+            let stays = present.get(key).is_some_and(|(unit, kind, session)| {
+                let left_session = matches!(known.bond, Bond::Session(joined) if joined != *session);
+                (*unit, *kind) == (known.unit, known.kind) && !left_session
             });
             if !stays {
                 for id in known.threads.values().map(|thread| thread.id) {
@@ -244,25 +244,25 @@ impl Jobs {
             }
             stays
         });
-        let mut came: Vec<&Candidate> =
+        let mut new: Vec<&Candidate> =
             members.iter().filter(|(key, ..)| !self.known.contains_key(key)).collect();
         // Parents before their children.
-        came.sort_by_key(|(key, ..)| (key.start, key.pid));
+        new.sort_by_key(|(key, ..)| (key.start, key.pid));
         let leaders: BTreeSet<u32> = members
             .iter()
             .filter(|(key, _, _, session, _)| key.pid == *session)
             .map(|(key, ..)| key.pid)
             .collect();
-        for (key, unit, kind, session, parent) in came {
+        for (key, unit, kind, session, parent) in new {
             let bond = match kind {
                 JobKind::Unit => Bond::Unit,
                 JobKind::Process => Bond::Process(*key),
                 JobKind::Session => Bond::Session(*session),
                 JobKind::Cgroup => Bond::Cgroup(roster.procfs().cgroup(key.pid)?.unwrap_or_default()),
                 JobKind::Tree => {
-                    let of_shell = session == parent || leaders.contains(parent);
-                    let joined = if of_shell { None } else { self.of_parent(*unit, *parent) };
-                    joined.unwrap_or(Bond::Process(*key))
+                    let is_of_shell = session == parent || leaders.contains(parent);
+                    let inherited = if is_of_shell { None } else { self.bond_of_parent(*unit, *parent) };
+                    inherited.unwrap_or(Bond::Process(*key))
                 }
             };
             let last = &mut self.last_job;
@@ -280,15 +280,15 @@ impl Jobs {
         Ok(())
     }
 
-    /// What a process joins that its parent began, in the same unit.
-    fn of_parent(&self, unit: UnitId, parent: u32) -> Option<Bond> {
+    /// The bond of a parent in the same unit.
+    fn bond_of_parent(&self, unit: UnitId, parent: u32) -> Option<Bond> {
         let first = ProcessKey { pid: parent, start: 0 };
         let known = self.known.range(first..).next().filter(|(key, _)| key.pid == parent);
         known.filter(|(_, known)| known.unit == unit).map(|(_, known)| known.bond.clone())
     }
 
-    /// What the threads of a process do.
-    fn look_at(&mut self, key: ProcessKey, roster: &mut Roster, tied: Tied<'_>) -> Result<(), LiveError> {
+    /// Samples the threads of a process.
+    fn sample(&mut self, key: ProcessKey, roster: &mut Roster, tied: Tied<'_>) -> Result<(), LiveError> {
         let Some(known) = self.known.get_mut(&key) else { return Ok(()) };
         let at_rest = roster.runnable(key.pid) == 0 || self.shut.contains_key(&known.job);
         if at_rest && !known.threads.is_empty() {
@@ -302,7 +302,7 @@ impl Jobs {
         known.threads.retain(|tid, thread| {
             let stays = tids.binary_search(tid).is_ok();
             if !stays {
-                // Its number may be another thread's soon: nobody may give that one its seat.
+                // Its id may soon be another thread's, which must not get its seat.
                 retired.extend(by_thread.remove(&thread.id).map(|gone| (thread.id, gone)));
             }
             stays
@@ -317,7 +317,7 @@ impl Jobs {
                 Thread { id: ThreadId(*last), ticks: now.ticks, cpu: None, wants: false, tied: None }
             });
             let grown = now.ticks.saturating_sub(thread.ticks);
-            // Who tells what the others transfer is no part of the gang, unless it does more than that.
+            // The thread that writes the reports is no part of the gang, unless it does other work as well.
             thread.wants =
                 if writer == Some(tid) { grown > WRITER_TICKS } else { now.is_runnable || grown > 0 };
             (thread.ticks, thread.cpu) = (now.ticks, Some(now.cpu));
@@ -330,8 +330,8 @@ impl Jobs {
         let mut jobs: BTreeMap<JobId, JobFacts> = BTreeMap::new();
         for (key, known) in &self.known {
             let name = || {
-                let first = roster.member(key.pid).map_or("?", |member| member.comm.as_str());
-                format!("{first} ({})", key.pid)
+                let comm = roster.member(key.pid).map_or("?", |member| member.comm.as_str());
+                format!("{comm} ({})", key.pid)
             };
             let facts = jobs.entry(known.job).or_insert_with(|| JobFacts {
                 job: known.job,
@@ -354,8 +354,8 @@ impl Jobs {
         jobs.into_values().collect()
     }
 
-    /// Reads what processes told, or are counted to do, of what gangs share.
-    fn look_at_shared(
+    /// Reads the jobs' use of the resource that gangs share, from reports and from counters.
+    fn sample_shared_use(
         &mut self,
         now: Time,
         contract: &Contract,
@@ -376,46 +376,46 @@ impl Jobs {
             let job = known.get(&key)?.job;
             Some((job, shut.get(&job).map(|shut| shut.since)))
         };
-        let every_ns = told_every(contract);
-        let sums = self.arena.look(now, every_ns, &job_of, roster.procfs(), &mut self.complaints);
-        // What programs tell is of the bus. They are read all the same, since they look whether somebody does.
-        let told: BTreeMap<JobId, SharedUse> = match share {
+        let every_ns = report_interval_ns(contract);
+        let sums = self.arena.poll(now, every_ns, &job_of, roster.procfs(), &mut self.complaints);
+        // Reports are about the bus. The arena is polled in any case, since programs check that somebody reads their pages.
+        let reported: BTreeMap<JobId, SharedUse> = match share {
             GangsShare::Bus => sums.clone(),
             GangsShare::Cores => BTreeMap::new(),
-            // Of the cache, groups tell it: see `apply::bus::resctrl`.
+            // Cache use is counted by resource groups: see `apply::bus::resctrl`.
             GangsShare::Cache => return,
         };
-        let silent: BTreeMap<ProcessKey, JobId> = known
+        let unreported: BTreeMap<ProcessKey, JobId> = known
             .iter()
             .filter(|(key, _)| share == GangsShare::Cores || !self.arena.has(**key))
             .map(|(key, known)| (*key, known.job))
             .collect();
         let mut problems = Vec::new();
-        let counted = self.counters.look(now, &silent, roster.procfs(), &mut problems);
-        let about = |error| (ProcessKey { pid: 0, start: 0 }, "count what processes do", error);
-        self.complaints.extend(problems.into_iter().map(about));
+        let counted = self.counters.sample(now, &unreported, roster.procfs(), &mut problems);
+        let complaint = |error| (ProcessKey { pid: 0, start: 0 }, "count what processes do", error);
+        self.complaints.extend(problems.into_iter().map(complaint));
         if share == GangsShare::Bus {
             self.complain_of_unmeasured();
         }
         for facts in facts {
-            facts.shared = together(told.get(&facts.job), counted.get(&facts.job));
+            facts.shared = together(reported.get(&facts.job), counted.get(&facts.job));
         }
     }
 
-    /// Says once that processes which joined measure nothing, and that this daemon cannot count them either.
+    /// Complains once that a process which joined cannot measure itself, and that the daemon cannot count for it either.
     fn complain_of_unmeasured(&mut self) {
-        if self.has_unmeasured {
+        if self.complained_of_unmeasured {
             return;
         }
         let unknown = |key: &ProcessKey| self.arena.is_unmeasured(*key) && !self.counters.counts(*key);
         let Some(pid) = self.known.keys().find(|key| unknown(key)).map(|key| key.pid) else { return };
-        self.has_unmeasured = true;
-        let of_none = ProcessKey { pid: 0, start: 0 };
-        self.complaints.push((of_none, "measure what processes transfer", unmeasured(pid)));
+        self.complained_of_unmeasured = true;
+        let no_process = ProcessKey { pid: 0, start: 0 };
+        self.complaints.push((no_process, "measure what processes transfer", unmeasured(pid)));
     }
 
-    /// Looks where the memory of one job lies: that which waited longest for it.
-    fn look_at_memory(
+    /// Reads the memory by node of one job: the one that was read least recently.
+    fn sample_memory(
         &mut self,
         now: Time,
         facts: &mut [JobFacts],
@@ -424,12 +424,13 @@ impl Jobs {
         if !*self.has_nodes.get_or_insert_with(|| topology::node_numbers().len() > 1) {
             return Ok(());
         }
-        let at = |job: JobId| self.memory_at.get(&job).copied();
+        let read_at = |job: JobId| self.memory_at.get(&job).copied();
         let due = |facts: &&mut JobFacts| {
             let wants = facts.threads.iter().any(|thread| thread.wants);
-            wants && at(facts.job).is_none_or(|at| now >= at.saturating_add(MEMORY_NS))
+            wants && read_at(facts.job).is_none_or(|at| now >= at.saturating_add(MEMORY_NS))
         };
-        let Some(facts) = facts.iter_mut().filter(due).min_by_key(|facts| (at(facts.job), facts.job)) else {
+        let Some(facts) = facts.iter_mut().filter(due).min_by_key(|facts| (read_at(facts.job), facts.job))
+        else {
             return Ok(());
         };
         self.memory_at.insert(facts.job, now);
@@ -445,27 +446,27 @@ impl Jobs {
     }
 }
 
-/// A process joined without any means to measure itself.
+/// The complaint about a process that joined and that nothing measures.
 fn unmeasured(pid: u32) -> LiveError {
     LiveError::Unavailable {
         what: format!(
-            "nobody measures what process {pid} transfers over the memory bus, though it joined: neither it nor the daemon \
-             has counters of the processor for it; its job, and others like it, are taken to transfer `first-rate`, unless \
-             other processes of theirs tell"
+            "nothing measures what process {pid} transfers over the memory bus, although it joined: neither it nor the daemon \
+             has hardware counters for it; its job, and others like it, are assumed to transfer `first-rate`, unless other \
+             processes of theirs report"
         ),
-        remedy: "have the program tell its own count, or set `first-rate` in [machine] (docs/gangs.md)"
+        remedy: "have the program report its own count, or set `first-rate` in [machine] (docs/gangs.md)"
             .to_owned(),
     }
 }
 
-/// What a job transferred of which some processes tell it and others are counted.
-fn together(told: Option<&SharedUse>, counted: Option<&SharedUse>) -> Option<SharedUse> {
-    let sum = |told: &SharedUse, counted: &SharedUse| SharedUse {
-        at: told.at.min(counted.at),
-        amount: told.amount.saturating_add(counted.amount),
+/// A job's use, as the sum of what some of its processes report and what is counted for the others.
+fn together(reported: Option<&SharedUse>, counted: Option<&SharedUse>) -> Option<SharedUse> {
+    let sum = |reported: &SharedUse, counted: &SharedUse| SharedUse {
+        at: reported.at.min(counted.at),
+        amount: reported.amount.saturating_add(counted.amount),
     };
-    match (told, counted) {
-        (Some(told), Some(counted)) => Some(sum(told, counted)),
+    match (reported, counted) {
+        (Some(reported), Some(counted)) => Some(sum(reported, counted)),
         (one, other) => one.or(other).copied(),
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's files of one cgroup, read.
+//! Reads the files of one cgroup.
 
 use std::io;
 use std::path::Path;
@@ -16,24 +16,24 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(host::read_to_string(path)?.trim().to_owned())
 }
 
-/// The processes that stand in a cgroup itself. Those of other pid namespaces have no number here and are left out: 0 stands for
-/// the writer where it is written. A line without an end may be a part of a number, which would be another process's.
+/// The processes directly in a cgroup. Processes of other pid namespaces, which read as 0, are left out: written back, 0 would
+/// mean the writer. So is a last line without a newline: a truncated pid would be another process's.
 pub(crate) fn processes(dir: &Path) -> io::Result<Vec<u32>> {
     let text = host::read_to_string(&dir.join("cgroup.procs"))?;
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     Ok(lines.filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect())
 }
 
-/// An error on one of the kernel's files, with what can be done about it.
+/// An error on a cgroup file, with the remedy.
 pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError {
     let remedy = match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM | libc::EROFS) => {
             "; run as root, or below a delegated cgroup: systemd-run --user --scope -p Delegate=yes commonhold run ..."
         }
         Some(libc::ENOENT | libc::ENODEV) => {
-            "; the cgroup is gone, or this controller was taken from it: a service manager removes a cgroup with its last \
-             process, and a controller that none of its settings needs; if it goes on, see which controllers the cgroup above \
-             has in cgroup.subtree_control"
+            "; the cgroup was removed, or lost this controller: a service manager removes a cgroup with its last process, and a \
+             controller that none of its settings needs; if this persists, see which controllers the parent cgroup has in \
+             cgroup.subtree_control"
         }
         Some(libc::EBUSY) => {
             "; the cgroup still holds processes or cgroups of another program: move them out of it"
@@ -44,7 +44,7 @@ pub(crate) fn failed(path: &Path, what: String, source: io::Error) -> LiveError 
     LiveError::File { path: path.to_owned(), what, source, remedy: remedy.to_owned() }
 }
 
-/// A small file of the kernel that is read again and again: opened once.
+/// A small kernel file that is read often, and opened once.
 #[derive(Debug)]
 pub(crate) struct Gauge(File);
 
@@ -57,7 +57,7 @@ impl Gauge {
         }
     }
 
-    /// The number behind `key` now; 0 if the kernel does not tell.
+    /// The number behind `key` now; 0 if the file has no such key.
     pub(crate) fn value(&self, key: &str) -> Result<u64, LiveError> {
         let mut buffer = [0; 1024];
         let read = self.0.read_at(&mut buffer, 0);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_descriptor_left_is_told_what_to_raise() {
+    fn a_lack_of_descriptors_names_the_limit_to_raise() {
         let error =
             failed(Path::new("cpu.stat"), "open it".to_owned(), io::Error::from_raw_os_error(libc::EMFILE));
         assert!(error.to_string().contains("LimitNOFILE="), "{error}");

@@ -1,6 +1,6 @@
-//! What a process has mapped, and in which nodes that lies: by mapping, where `numa_maps` and `maps` are put together.
+//! A process's mappings with the nodes of their pages, joined from `maps` and `numa_maps`.
 //!
-//! Limit: mappings of huge pages that were reserved for that (`hugetlbfs`) are left out.
+//! Limit: mappings of reserved huge pages (`hugetlbfs`) are left out.
 //!
 //! Source: numa(7), `proc_pid_numa_maps(5)`.
 
@@ -15,11 +15,11 @@ pub(crate) struct Mapped {
     /// Its first byte, and the one after its last.
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// How many pages lie in each node.
+    /// Number of pages by node.
     pub(crate) pages: BTreeMap<u32, u64>,
 }
 
-/// The mappings of a process that have pages; none if it is gone or the kernel does not tell.
+/// The mappings of a process that have pages; empty if the process has ended or the kernel lacks `numa_maps`.
 pub(crate) fn mapped(pid: u32) -> Vec<Mapped> {
     let tree = Tree::new(Path::new("/proc"));
     let text = |file: &str| tree.text(format!("/{pid}/{file}"));
@@ -29,7 +29,7 @@ pub(crate) fn mapped(pid: u32) -> Vec<Mapped> {
     }
 }
 
-/// From lines `55d0-55d9 rw-p ...` of one, and `55d0 default anon=3 N0=2 N1=1 kernelpagesize_kB=4` of the other.
+/// Joins lines `55d0-55d9 rw-p ...` of `maps` with `55d0 default anon=3 N0=2 N1=1 kernelpagesize_kB=4` of `numa_maps`.
 fn parse(maps: &str, nodes: &str) -> Vec<Mapped> {
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let ends: BTreeMap<u64, u64> = maps
@@ -77,7 +77,7 @@ mod tests {
         let mapped = mapped(std::process::id());
         // A kernel without nodes has no such file.
         if Path::new("/proc/self/numa_maps").exists() {
-            assert!(mapped.iter().any(|it| it.from < it.to && it.pages.contains_key(&0)));
+            assert!(mapped.iter().any(|mapping| mapping.from < mapping.to && mapping.pages.contains_key(&0)));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Reading the machine. No order is given here; to see which pages are cold, the kernel is asked to begin another generation
-//! of them (`memory/ages.rs`).
+//! Reads the machine, and changes nothing on it. One exception: to find cold pages, `memory/ages.rs` asks the kernel to begin
+//! another generation of pages.
 
 pub mod arena;
 pub mod bounds;

@@ -1,15 +1,15 @@
-//! Users and groups as this machine knows them, each looked up once: a directory server must not be asked at every look.
+//! The machine's users and groups, each looked up once: a directory server must not be asked in every scan.
 //!
-//! Problem: a name may be unknown now and known later: an account is created, a server comes back. A look-up may take
-//! seconds where a server is slow, and whoever waits for it holds no contract meanwhile.
+//! Problem: a name may be unknown now and known later: an account is created, a server comes back. A lookup may take seconds
+//! if a server is slow, and a daemon that waits for it holds no contract meanwhile.
 //!
-//! Algorithm: an answer is cached until [`SystemNames::forget`], which a reload calls. Once a minute, what has no answer
-//! yet is looked up again by a thread of its own ([`again`]), so that the loop never waits for that.
+//! Algorithm: an answer is cached until [`SystemNames::forget`], which a reload calls. Once a minute, a separate thread
+//! ([`again`]) repeats the lookups that have no answer yet, so that the loop never waits for them.
 //!
-//! Properties: an error replaces no earlier answer. So an outage of a directory server takes no process out of its unit.
-//! At most one thread looks up at a time, however slow the server is.
+//! Properties: an error never replaces an earlier answer, so an outage of a directory server takes no process out of its unit.
+//! At most one lookup thread runs at a time, however slow the server is.
 //!
-//! Limits: the first look-up of a name, and those at a reload, are done by the caller, which waits for them.
+//! Limits: the first lookup of a name, and those at a reload, block the caller.
 
 mod again;
 mod nss;
@@ -29,12 +29,12 @@ use nss::{NameService, Nss};
 
 pub use nss::{Book, Found, LookupError};
 
-/// What is to be told of look-ups since the last time.
+/// Messages about lookups since the last report.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Told {
-    /// Names that have a number since.
+pub struct LookupNews {
+    /// Names that became known.
     pub news: Vec<String>,
-    /// Look-ups that failed.
+    /// Lookups that failed.
     pub problems: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ pub struct SystemNames {
     user_names: Cache<u32, String>,
     groups: Cache<u32, Vec<u32>>,
     again: RefCell<Again>,
-    told: RefCell<Told>,
+    messages: RefCell<LookupNews>,
     changes: Cell<u64>,
 }
 
@@ -72,12 +72,15 @@ impl SystemNames {
             user_names: Cache::default(),
             groups: Cache::default(),
             again: RefCell::default(),
-            told: RefCell::default(),
+            messages: RefCell::default(),
             changes: Cell::default(),
         }
     }
 
-    /// The number of a user or of a group; an error if the name service does not answer.
+    /// The number of a user or group; `None` if there is no such name.
+    ///
+    /// # Errors
+    /// The name service does not answer, and did not find the name before.
     pub fn number(&self, book: Book, name: &str) -> Found<u32> {
         let question = || Question::Number(book, name.to_owned());
         self.numbers(book).get(name, || self.ask(&question(), || self.service.number(book, name)))
@@ -89,14 +92,13 @@ impl SystemNames {
         self.user_names.get(&uid, ask).ok().flatten()
     }
 
-    /// The groups that a user is in, the primary one first; none of a user that is not known, or if the name service
-    /// does not answer.
+    /// The groups of a user, the primary one first; empty if the user is unknown, or if the name service does not answer.
     pub fn groups_of(&self, uid: u32) -> Vec<u32> {
         let ask = || self.ask(&Question::Groups(uid), || self.service.groups_of(uid));
         self.groups.get(&uid, ask).ok().flatten().unwrap_or_default()
     }
 
-    /// Has the next questions asked anew: users come and go between two contracts.
+    /// Has every name looked up again when it is next needed: users may have changed since the last contract.
     pub fn forget(&self) {
         self.uids.age();
         self.gids.age();
@@ -104,31 +106,31 @@ impl SystemNames {
         self.groups.age();
     }
 
-    /// Has names without an answer looked up again where that is due, and takes the answers that came meanwhile. Whether
-    /// any of them changes who is a member. Waits for nothing.
+    /// Takes the answers that arrived, and starts another lookup of unanswered names if one is due. Whether an answer can change
+    /// memberships. Never blocks.
     pub(crate) fn look_again(&self, now: Time) -> bool {
         let before = self.changes.get();
         let mut again = self.again.borrow_mut();
         for answer in again.take() {
-            self.heed(answer);
+            self.accept(answer);
         }
         let unanswered = || self.unanswered();
         if let Err(e) = again.ask_if_due(now, &self.service, unanswered) {
-            self.told.borrow_mut().problems.push(format!(
-                "cannot start a thread to look up unknown users and groups: {e}; it is tried again in a minute"
+            self.messages.borrow_mut().problems.push(format!(
+                "cannot start a thread to look up unknown users and groups: {e}; retrying in a minute"
             ));
         }
         self.changes.get() != before
     }
 
-    /// Counts the answers that changed who is a member, [`SystemNames::forget`] apart.
+    /// The number of answers that could change memberships, not counting [`SystemNames::forget`].
     pub(crate) fn changes(&self) -> u64 {
         self.changes.get()
     }
 
-    /// What is to be told since the last call.
-    pub fn take_told(&self) -> Told {
-        self.told.take()
+    /// Takes the messages since the last call.
+    pub fn take_news(&self) -> LookupNews {
+        self.messages.take()
     }
 
     fn numbers(&self, book: Book) -> &Cache<String, u32> {
@@ -142,40 +144,40 @@ impl SystemNames {
         ask().inspect_err(|e| self.complain(&question.to_string(), *e))
     }
 
-    fn complain(&self, whom: &str, error: LookupError) {
-        let problem = format!("cannot look up {whom}: {error}");
-        let mut told = self.told.borrow_mut();
-        // Nobody may be there to take them, and the same failure may come for thousands of users.
-        if told.problems.len() < PROBLEMS_MAX && !told.problems.contains(&problem) {
-            told.problems.push(problem);
+    fn complain(&self, subject: &str, error: LookupError) {
+        let problem = format!("cannot look up {subject}: {error}");
+        let mut messages = self.messages.borrow_mut();
+        // The messages may never be taken, and the same failure may occur for thousands of users.
+        if messages.problems.len() < PROBLEMS_MAX && !messages.problems.contains(&problem) {
+            messages.problems.push(problem);
         }
     }
 
     fn unanswered(&self) -> Vec<Question> {
         let users = self.uids.unanswered(|found| !matches!(found, Ok(Some(_))));
         let groups = self.gids.unanswered(|found| !matches!(found, Ok(Some(_))));
-        // A user without an entry stays one until a reload: containers have thousands.
+        // A user without an entry is not asked about until a reload: containers have thousands of them.
         let groups_of = self.groups.unanswered(Result::is_err);
         let users = users.into_iter().map(|name| Question::Number(Book::Passwd, name));
         let groups = groups.into_iter().map(|name| Question::Number(Book::Group, name));
         users.chain(groups).chain(groups_of.into_iter().map(Question::Groups)).collect()
     }
 
-    /// Takes an answer to a question that had none; a reload may have had it answered meanwhile.
-    fn heed(&self, Answer { question, found }: Answer) {
-        let came = match &question {
+    /// Enters a late answer, unless a reload has had the question answered meanwhile.
+    fn accept(&self, Answer { question, found }: Answer) {
+        let is_new = match &question {
             Question::Number(book, name) => {
                 let number = found.map(|found| found.and_then(|numbers| numbers.first().copied()));
                 self.numbers(*book).answer(name, number)
             }
             Question::Groups(uid) => self.groups.answer(uid, found),
         };
-        match (came, &question) {
+        match (is_new, &question) {
             (Ok(false), _) => {}
             (Ok(true), Question::Number(book, name)) => {
                 self.changes.set(self.changes.get() + 1);
                 let news = format!("this machine knows {book} `{name}` now: rules that name it apply");
-                self.told.borrow_mut().news.push(news);
+                self.messages.borrow_mut().news.push(news);
             }
             (Ok(true), Question::Groups(_)) => self.changes.set(self.changes.get() + 1),
             (Err(e), _) => self.complain(&question.to_string(), e),
@@ -183,7 +185,7 @@ impl SystemNames {
     }
 }
 
-/// Problems that wait to be taken, at most.
+/// The most problems that wait to be taken.
 const PROBLEMS_MAX: usize = 20;
 
 impl Names for SystemNames {
@@ -196,10 +198,10 @@ impl Names for SystemNames {
     }
 }
 
-/// The names in this machine's own file of users or groups (its first MiB), as candidates for a mistyped one. The file
-/// alone, and not every source of the name service: a directory server may take minutes to list its users.
+/// The names in the machine's local file of users or groups (its first MiB), as suggestions for a mistyped name. Other sources
+/// of the name service are not asked: a directory server may take minutes to list its users.
 pub fn local_names(root: &Path, book: Book) -> Vec<String> {
-    // A hint: what cannot be read gives none.
+    // Only a hint: no names if the file cannot be read.
     let text = Tree::new(root).text(format!("/etc/{}", book.name())).unwrap_or_default();
     text.lines().filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
 }
@@ -211,7 +213,7 @@ struct Cache<K, T>(RefCell<BTreeMap<K, Entry<T>>>);
 #[derive(Debug)]
 struct Entry<T> {
     found: Found<T>,
-    /// False after [`Cache::age`]: to be asked anew before it is used.
+    /// False after [`Cache::age`]: look it up again before use.
     fresh: bool,
 }
 
@@ -241,7 +243,7 @@ impl<K: Ord + Clone, T: Clone> Cache<K, T> {
         found
     }
 
-    /// What was not found is dropped, so that the cache does not grow from reload to reload.
+    /// Marks all answers for another lookup. Negative ones are dropped, so that the cache does not grow from reload to reload.
     fn age(&self) {
         let mut entries = self.0.borrow_mut();
         entries.retain(|_, entry| matches!(entry.found, Ok(Some(_))));
@@ -253,7 +255,7 @@ impl<K: Ord + Clone, T: Clone> Cache<K, T> {
         entries.iter().filter(|(_, entry)| is_unanswered(&entry.found)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Fills in a late answer; whether it is an entry where there was none. An answer that nobody asks for any more is
+    /// Enters a late answer. Whether a name that was unknown is known now. An answer to a question no longer in the cache is
     /// dropped.
     fn answer(&self, key: &K, found: Found<T>) -> Result<bool, LookupError> {
         let mut entries = self.0.borrow_mut();

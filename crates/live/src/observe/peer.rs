@@ -1,4 +1,4 @@
-//! The process at the other end of the daemon's socket: who it is, and which process exactly.
+//! The process at the other end of the daemon's socket: its credentials and its identity.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -6,23 +6,23 @@ use std::os::unix::net::UnixStream;
 use super::process::{ProcFs, ProcessKey, identify};
 use crate::host::peer;
 
-/// A client of a UNIX socket, as the kernel recorded it when it connected, whatever it executes later.
+/// A client of a UNIX socket, as the kernel recorded it when it connected, regardless of what it executes later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Its effective user.
     pub uid: u32,
     /// Its groups, the effective one first.
     pub gids: Vec<u32>,
-    /// Its number; 0 if the pid namespace of this program does not show it.
+    /// Its pid; 0 if it is not visible in this program's pid namespace.
     pub pid: u32,
-    /// The process that connected. `None` if it has exited, or belongs to another user by now: then nothing may be done to
-    /// the process that has its number.
+    /// The process that connected. `None` if it has exited, or belongs to another user by now: then the process that has its pid
+    /// must be left alone.
     pub key: Option<ProcessKey>,
-    /// The user that created the user namespace it runs in, if that is not this program's own.
+    /// The user that created its user namespace, if that differs from this program's.
     pub namespace_owner: Option<u32>,
 }
 
-/// The peer's effective user alone: all that it takes to turn a connection away.
+/// The peer's effective user, which is enough to refuse a connection.
 pub fn uid(stream: &UnixStream) -> io::Result<u32> {
     Ok(peer::credentials(stream)?.0)
 }
@@ -30,15 +30,15 @@ pub fn uid(stream: &UnixStream) -> io::Result<u32> {
 impl Peer {
     /// Identifies the peer of a connection.
     ///
-    /// The process is pinned: with `SO_PEERPIDFD` (Linux 6.5) the kernel gives a descriptor of the very process that
-    /// connected. /proc is read first, and then the descriptor still shows a live process, so that what was read cannot be
-    /// of a later process with the same number. On an older kernel a process that took the number before this call is
-    /// mistaken for the peer. It must have the peer's user: so nobody can pass a process of another user off as its own.
+    /// The process is pinned: with `SO_PEERPIDFD` (Linux 6.5) the kernel gives a pidfd of the very process that connected. After
+    /// reading /proc, this function checks that the pidfd's process still runs, so /proc cannot have shown a later process with
+    /// the same pid. On an older kernel, a process that took over the pid before this call is mistaken for the peer. It must have
+    /// the peer's user, so no user can pass off another user's process as its own.
     pub fn of(stream: &UnixStream, procfs: &mut ProcFs) -> io::Result<Peer> {
         let (uid, gid, pid) = peer::credentials(stream)?;
         let gids = std::iter::once(gid).chain(peer::groups(stream)).collect();
         let mut found = Peer { uid, gids, pid, key: None, namespace_owner: None };
-        // An error: the process is gone.
+        // On an error, the process has ended.
         let Ok(pidfd) = peer::pidfd(stream) else { return Ok(found) };
         let (pinned, key) = match pidfd {
             Some(pidfd) => match identify(procfs, pidfd) {
@@ -65,7 +65,7 @@ mod tests {
     use std::path::Path;
     use std::process::{Command, Stdio};
 
-    /// A process that connects and leaves its connection to another one.
+    /// A process that connects; with an argument, it leaves its connection to a child and exits.
     const CONNECTS: &str = "
 import os, socket, sys
 client = socket.socket(socket.AF_UNIX)
@@ -102,7 +102,7 @@ client.recv(1)
 
     /// The connection is still open, held by a child of the process that made it.
     #[test]
-    fn a_process_that_exited_after_connecting_is_nobody() {
+    fn a_process_that_exited_after_connecting_has_no_key() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
         let (mut child, stream, _dir) = connect(&["and exit"]);
         // It is a zombie before this, and has no number after it.

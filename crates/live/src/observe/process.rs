@@ -1,10 +1,9 @@
 //! Processes and threads as /proc shows them.
 //!
-//! All reading goes through one directory descriptor and one buffer. A process may end between any two calls. Then its
-//! files are not there (`ENOENT`) or cannot be read any more (`ESRCH`), and the answer is `None`, not an error. The
-//! same answer is given for a process that /proc hides from this user (mount option `hidepid`). What remains are
-//! failures of this program itself, such as too many open files. Those are errors, so that no caller mistakes them for
-//! an exit.
+//! All reads go through one directory descriptor and one buffer. A process may end between any two calls. Then its files are
+//! missing (`ENOENT`) or can no longer be read (`ESRCH`), and the answer is `None`, not an error. The answer is the same for a
+//! process that /proc hides from this user (mount option `hidepid`). All other failures are this program's own, such as too
+//! many open files. They are errors, so that no caller mistakes them for an exit.
 
 mod locality;
 mod stopped;
@@ -24,26 +23,26 @@ use crate::{LiveError, MORE_FILES};
 pub use usage::SchedStat;
 pub(crate) use usage::{Resident, Transferred};
 
-/// A process that cannot be mistaken for a later one with the same number.
+/// Identifies a process, and no later one with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ProcessKey {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
     /// When it started, in clock ticks since boot: field 22 of /proc/PID/stat.
     pub start: u64,
 }
 
 impl ProcessKey {
-    /// Whether it may have started after a moment of the daemon's clock: the kernel tells its start in ticks of 10 ms.
+    /// Whether it may have started after this moment of the daemon's clock: its start is known in ticks of 10 ms.
     pub fn may_be_younger_than(self, moment: Time) -> bool {
         const TICK_NS: Time = 10_000_000;
         clock::of_ticks(self.start).saturating_add(TICK_NS) >= moment
     }
 }
 
-/// What a thread does, as far as it matters here.
+/// The state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ThreadState {
     /// Running or runnable: it wants a CPU (`R`).
     Runnable,
     /// Stopped by a signal (`T`).
@@ -52,13 +51,13 @@ pub enum State {
     Traced,
     /// Ended and not yet waited for (`Z`, `X`).
     Ended,
-    /// Waiting for a disk, or in the kernel for what no signal interrupts (`D`).
+    /// In uninterruptible sleep, such as waiting for a disk (`D`).
     Blocked,
     /// Anything else: asleep.
     Asleep,
 }
 
-/// What /proc/PID/stat says.
+/// The contents of /proc/PID/stat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     /// The process.
@@ -66,28 +65,27 @@ pub struct Stat {
     /// The kernel's name of the program, cut to 15 bytes.
     pub comm: String,
     /// State of its first thread.
-    pub state: State,
+    pub state: ThreadState,
     /// Its parent; 0 if it has none.
     pub parent: u32,
     /// Its process group.
     pub group: u32,
     /// Its session.
     pub session: u32,
-    /// A thread of the kernel's own.
+    /// Whether it is a kernel thread.
     pub kernel_thread: bool,
-    /// How many threads it has.
+    /// Number of threads.
     pub threads: u32,
-    /// Pages that had to be read from a disk before it could go on.
+    /// Page faults that had to read from a disk.
     pub major_faults: u64,
-    /// CPU time of the children that it waited for, and of theirs, in nanoseconds; the kernel tells it in hundredths of
-    /// a second.
+    /// CPU time of the children that it waited for, and of theirs, in nanoseconds, with a resolution of 10 ms.
     pub children_ns: u64,
-    /// The signal that stopped it, while it is stopped. 0 where the kernel does not tell: its parent has waited for the stop,
-    /// it is another user's, or Linux is older than 5.17.
+    /// The signal that stopped it, while it is stopped. 0 if unknown: its parent has waited for the stop, it is another user's,
+    /// or Linux is older than 5.17.
     pub stop_signal: i32,
 }
 
-/// Whose a process is.
+/// The user and groups of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
     /// Real user.
@@ -98,17 +96,16 @@ pub struct Identity {
     pub gids: Vec<u32>,
 }
 
-/// What a process's program is called.
+/// The names of a process's program.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
-    /// Base name of the file that runs: of a script, the interpreter's. Empty if unknown.
+    /// Base name of the executed file; for a script, the interpreter's. Empty if unknown.
     pub file: String,
-    /// Base name by which it was executed: a script's, or a symbolic link's.
+    /// Base name of the path that was executed, such as a script's or a symbolic link's.
     pub called: String,
 }
 
-/// An entry of /proc: a process, and the number of its directory's inode, which a later process with the same number
-/// does not have.
+/// An entry of /proc: a process, and its directory's inode number, which a later process with the same pid does not share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed {
     /// The process.
@@ -117,18 +114,18 @@ pub struct Listed {
     pub inode: u64,
 }
 
-/// Enough for `cgroup`, `status` and a usual command line in one read; it grows for the rest.
+/// Enough for `cgroup`, `status` and a usual command line in one read; it grows for larger files.
 const BUFFER_BYTES: usize = 8 * 1024;
 
-/// More than any of these files has: an environment larger than this is cut.
+/// The most that is read of a file: a larger environment is truncated.
 const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// A procfs, or a folder that looks like one.
+/// A procfs, or a folder that imitates one.
 #[derive(Debug)]
 pub struct ProcFs {
     dir: Dir,
     buffer: Vec<u8>,
-    /// Files of the whole machine, kept open: opening one costs ten times what reading it does.
+    /// Machine-wide files, kept open: opening one costs ten times as much as reading it.
     kept: Vec<(&'static str, File)>,
 }
 
@@ -149,14 +146,14 @@ impl ProcFs {
         self.dir.path()
     }
 
-    /// Every process there is, replacing what `into` held. In no order.
+    /// Replaces `into` with all processes, in no particular order.
     pub fn processes(&mut self, into: &mut Vec<Listed>) -> Result<(), LiveError> {
         into.clear();
         let listed = self.dir.numbers(parse_number, |pid, inode| into.push(Listed { pid, inode }));
         listed.map_err(|err| self.failed("", "list", err))
     }
 
-    /// Every thread of a process, replacing what `into` held, ascending. False if the process is gone.
+    /// Replaces `into` with all threads of a process, ascending. False if the process has ended.
     pub fn threads(&mut self, pid: u32, into: &mut Vec<u32>) -> Result<bool, LiveError> {
         into.clear();
         let name = format!("{pid}/task");
@@ -169,26 +166,25 @@ impl ProcFs {
         }
     }
 
-    /// What /proc/PID/stat says; `None` if the process is gone.
+    /// The contents of /proc/PID/stat; `None` if the process has ended.
     pub fn stat(&mut self, pid: u32) -> Result<Option<Stat>, LiveError> {
         self.parsed(&format!("{pid}/stat"), |text| parse_stat(pid, text))
     }
 
-    /// Whose a process is; `None` if it is gone.
+    /// The user and groups of a process; `None` if it has ended.
     pub fn identity(&mut self, pid: u32) -> Result<Option<Identity>, LiveError> {
         self.parsed(&format!("{pid}/status"), parse_identity)
     }
 
-    /// The names of a process's program, where `comm` is what its `stat` says; `None` if it is gone.
+    /// The names of a process's program, where `comm` is from its `stat`; `None` if it has ended.
     ///
-    /// The file is what /proc/PID/exe leads to. The kernel shows that only to a reader that might trace the process; to
-    /// others it is unknown. The name by which the program was executed is `comm`, which has no more than 15 bytes. A longer one
-    /// is completed from the arguments, the script's among them. Arguments are the process's own, so they never say more than
-    /// that: what does not begin as `comm` does is not looked at.
+    /// The file is the target of /proc/PID/exe, which the kernel shows only to a reader that may trace the process. The executed
+    /// name is `comm`, which is cut to 15 bytes and completed from the arguments. A process can change its arguments at will, so
+    /// an argument counts only if it begins with `comm`.
     pub fn program(&mut self, pid: u32, comm: &str) -> Result<Option<Program>, LiveError> {
         let file = match self.dir.link(&format!("{pid}/exe")) {
             Ok(path) => base_name(path.strip_suffix(DELETED).unwrap_or(&path)),
-            // Of a process without memory, such as one that is ending, too.
+            // Also for a process without memory, such as one that is exiting.
             Err(err) if is_gone(err) => String::new(),
             Err(err) => return Err(self.failed(&format!("{pid}/exe"), "read", err)),
         };
@@ -199,44 +195,44 @@ impl ProcFs {
         Ok(arguments.map(|text| Program { file, called: complete(comm, text) }))
     }
 
-    /// A process's cgroup v2 path, or the v1 systemd hierarchy's; empty if it has neither; `None` if it is gone.
+    /// A process's cgroup v2 path, or that in the v1 systemd hierarchy; empty if it has neither; `None` if it has ended.
     pub fn cgroup(&mut self, pid: u32) -> Result<Option<String>, LiveError> {
         Ok(self.read(&format!("{pid}/cgroup"))?.map(parse_cgroup))
     }
 
-    /// A process's autogroup; `None` if it is gone, or in none.
+    /// A process's autogroup; `None` if it has ended, or has none.
     pub(crate) fn autogroup(&mut self, pid: u32) -> Result<Option<Autogroup>, LiveError> {
         Ok(self.read(&format!("{pid}/autogroup"))?.and_then(Autogroup::parse))
     }
 
-    /// Whether a process is one of systemd's service managers, or the helper that ends its session. A process may call itself
-    /// as it likes. So it must execute the very file that process 1 does, too.
+    /// Whether a process is a systemd service manager, or the helper that closes its session. A process can give itself any name,
+    /// so it must also execute the same file as process 1.
     pub fn is_service_manager(&mut self, pid: u32, comm: &str) -> bool {
         let program = |pid: u32| self.dir.id(&format!("{pid}/exe"));
         matches!(comm, "systemd" | "(sd-pam)")
-            && matches!((program(pid), program(1)), (Ok(its), Ok(firsts)) if its == firsts)
+            && matches!((program(pid), program(1)), (Ok(executed), Ok(systemd)) if executed == systemd)
     }
 
-    /// The value of a variable in a process's initial environment; `None` if it is not set, or not ours to read.
+    /// The value of a variable in a process's initial environment; `None` if it is unset, or may not be read.
     pub fn variable(&mut self, pid: u32, name: &str) -> Result<Option<String>, LiveError> {
         let environ = self.read(&format!("{pid}/environ"))?;
         Ok(environ.and_then(|text| find_variable(text, name)))
     }
 
-    /// What a thread does; `None` if it is gone.
-    pub fn thread_state(&mut self, pid: u32, tid: u32) -> Result<Option<State>, LiveError> {
+    /// The state of a thread; `None` if it has ended.
+    pub fn thread_state(&mut self, pid: u32, tid: u32) -> Result<Option<ThreadState>, LiveError> {
         let text = self.read(&format!("{pid}/task/{tid}/stat"))?;
         Ok(text.and_then(|text| parse_stat(tid, text)).map(|stat| stat.state))
     }
 
-    /// How many threads there are and the number given last to a new one: while both stay the same, nothing was born
-    /// and nothing ended. `None` where /proc/loadavg does not say.
+    /// The machine's number of threads, and the pid given out last: while both are unchanged, no process or thread started or
+    /// ended. `None` if /proc/loadavg lacks them.
     pub fn births(&mut self) -> Result<Option<(u32, u32)>, LiveError> {
         Ok(self.read_kept("loadavg")?.and_then(parse_births))
     }
 
-    /// What a file says; `None` if the process it belongs to is gone. A text that says nothing is read once more: who takes a
-    /// process for gone forgets what was done to it.
+    /// A file's parsed content; `None` if its process has ended. A text that cannot be parsed is read once more: a caller that
+    /// takes a process for ended forgets what it has to undo there.
     fn parsed<T>(&mut self, name: &str, parse: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>, LiveError> {
         let Some(text) = self.read(name)? else { return Ok(None) };
         match parse(text) {
@@ -246,7 +242,7 @@ impl ProcFs {
         }
     }
 
-    /// The content of a file below /proc; `None` if the process that it belongs to is gone.
+    /// The content of a file below /proc; `None` if its process has ended.
     pub fn read(&mut self, name: &str) -> Result<Option<&[u8]>, LiveError> {
         match self.fill(name) {
             Ok(len) => Ok(Some(&self.buffer[..len])),
@@ -255,7 +251,7 @@ impl ProcFs {
         }
     }
 
-    /// The content of a file with a line for each of many things, such as `maps`; `None` if the process is gone.
+    /// The content of a file that may have many lines, such as one for each mapping; `None` if its process has ended.
     pub fn read_lines(&mut self, name: &str) -> Result<Option<&[u8]>, LiveError> {
         match self.dir.read_lines(name, &mut self.buffer, FILE_BYTES_MAX) {
             Ok(len) => Ok(Some(&self.buffer[..len])),
@@ -264,7 +260,7 @@ impl ProcFs {
         }
     }
 
-    /// The content of a file of the whole machine, read anew; `None` if there is no such file.
+    /// The present content of a machine-wide file, whose descriptor is kept open; `None` if there is no such file.
     pub(crate) fn read_kept(&mut self, name: &'static str) -> Result<Option<&[u8]>, LiveError> {
         match self.fill_kept(name) {
             Ok(len) => Ok(Some(&self.buffer[..len])),
@@ -310,10 +306,10 @@ impl ProcFs {
     }
 }
 
-/// Pins a process that was identified before; `None` if it has ended, whoever has its number now.
+/// Pins a process that was identified before; `None` if it has ended, even if another process has its pid now.
 ///
-/// The pidfd is opened first and the start time read afterwards. If the number was reused before, the start time differs. If
-/// it is reused later, the pidfd still refers to the right process.
+/// The pidfd is opened first and the start time read afterwards. If the pid was reused before, the start time differs. If it is
+/// reused later, the pidfd still refers to the right process.
 pub fn pin(procfs: &mut ProcFs, key: ProcessKey) -> Result<Option<Pinned>, LiveError> {
     match Pinned::of(key.pid) {
         Ok(pinned) => Ok(is_alive(procfs, key)?.then_some(pinned)),
@@ -322,12 +318,12 @@ pub fn pin(procfs: &mut ProcFs, key: ProcessKey) -> Result<Option<Pinned>, LiveE
     }
 }
 
-/// The process pinned last: calls about threads come process by process, so one pidfd at a time is enough.
+/// The process pinned last. One pidfd at a time is enough, since calls about threads come process by process.
 #[derive(Debug, Default)]
 pub(crate) struct Pins(Option<(ProcessKey, Pinned)>);
 
 impl Pins {
-    /// The same as [`pin`], with the kernel's error: `ESRCH` if the process has ended.
+    /// Like [`pin`], with the kernel's error: `ESRCH` if the process has ended.
     pub(crate) fn pin(&mut self, procfs: &mut ProcFs, key: ProcessKey) -> io::Result<&Pinned> {
         let gone = || io::Error::from_raw_os_error(libc::ESRCH);
         if self.0.as_ref().is_none_or(|(known, _)| *known != key) {
@@ -344,8 +340,8 @@ impl Pins {
 
 /// Identifies the process of a pidfd that came from elsewhere, such as a socket's `SO_PEERPIDFD`; `None` if it has ended.
 ///
-/// The start time is read by the process's number, and the process is found running afterwards. So the number was its own
-/// while the start time was read, and the key is that of the pidfd's process and no other.
+/// The start time is read by pid, and the process is found running afterwards. So the pid was its own while the start time was
+/// read, and the key belongs to the pidfd's process.
 pub fn identify(procfs: &mut ProcFs, pidfd: OwnedFd) -> Result<Option<(Pinned, ProcessKey)>, LiveError> {
     let pinned = match Pinned::from_pidfd(pidfd) {
         Ok(pinned) => pinned,
@@ -366,12 +362,12 @@ fn could_not_pin(pid: u32, source: io::Error) -> LiveError {
     LiveError::Process { pid, name: String::new(), what: "pin it by a pidfd".to_owned(), source, remedy }
 }
 
-/// Whether a process with this number and start time exists now.
+/// Whether the process exists now.
 pub fn is_alive(procfs: &mut ProcFs, key: ProcessKey) -> Result<bool, LiveError> {
     is_now(procfs, key, |_| true)
 }
 
-/// Whether it exists, and `holds` is true of what it does now.
+/// Whether the process exists and `holds` is true of its present state.
 pub(crate) fn is_now(
     procfs: &mut ProcFs,
     key: ProcessKey,
@@ -396,11 +392,11 @@ fn parse_number<T: TryFrom<u64>>(digits: &[u8]) -> Option<T> {
     T::try_from(value).ok()
 }
 
-/// The unit of times in /proc/PID/stat: `USER_HZ` is 100 on every architecture that Linux still has.
+/// The unit of times in /proc/PID/stat: `USER_HZ` is 100 on every architecture that Linux still supports.
 const TICK_NS: u64 = 10_000_000;
 
 /// `pid (comm) state ppid pgrp session tty tpgid flags ... threads(20) itrealvalue start(22) ...`: see proc(5). The name
-/// may hold anything, `)` and line breaks included: the last `)` ends it.
+/// may contain anything, `)` and line breaks included: the last `)` ends it.
 fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     const PF_KTHREAD: u64 = 0x0020_0000;
     let open = text.iter().position(|byte| *byte == b'(')?;
@@ -408,12 +404,12 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let comm = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
     let mut fields = text.get(close + 1..)?.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let state = match fields.next()?.first()? {
-        b'R' => State::Runnable,
-        b'T' => State::Stopped,
-        b't' => State::Traced,
-        b'Z' | b'X' | b'x' => State::Ended,
-        b'D' => State::Blocked,
-        _ => State::Asleep,
+        b'R' => ThreadState::Runnable,
+        b'T' => ThreadState::Stopped,
+        b't' => ThreadState::Traced,
+        b'Z' | b'X' | b'x' => ThreadState::Ended,
+        b'D' => ThreadState::Blocked,
+        _ => ThreadState::Asleep,
     };
     let parent = parse_number(fields.next()?)?;
     let group = parse_number(fields.next()?)?;
@@ -424,9 +420,9 @@ fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     let children_ns = (user + system).saturating_mul(TICK_NS);
     let threads = parse_number(fields.nth(2)?)?;
     let start = parse_number(fields.nth(1)?)?;
-    // Something follows. Otherwise the number may be a part of one.
+    // Another field must follow; otherwise the number may be truncated.
     fields.next()?;
-    // Field 52, `exit_code`: of a stopped process, the signal.
+    // Field 52, `exit_code`: for a stopped process, the signal.
     let stop_signal = fields.nth(28).and_then(parse_number::<u8>).map_or(0, i32::from);
     let kernel_thread = flags & PF_KTHREAD != 0;
     Some(Stat {
@@ -467,26 +463,26 @@ fn parse_identity(text: &[u8]) -> Option<Identity> {
     Some(Identity { uid_real: *uids.first()?, uid: *uids.get(1)?, gids: groups })
 }
 
-/// Bytes of a name that the kernel keeps of a task (`TASK_COMM_LEN` with its end).
+/// Bytes of a task's name that the kernel keeps (`TASK_COMM_LEN` without the NUL byte).
 const COMM_BYTES: usize = 15;
-/// What the kernel puts behind the path of a file that is not there any more.
+/// What the kernel appends to the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 
 fn base_name(path: &[u8]) -> String {
     String::from_utf8_lossy(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()).into_owned()
 }
 
-/// A name that the kernel has cut, from the arguments: of a program the first, of a script the second or, behind an
-/// option of its interpreter, the third.
+/// Completes a truncated name from the arguments: a program's name is the first; a script's is the second or, after an option of
+/// its interpreter, the third.
 fn complete(comm: &str, arguments: &[u8]) -> String {
-    // A character may have been cut as well.
-    let begun = comm.trim_end_matches(char::REPLACEMENT_CHARACTER);
+    // The last character may have been cut in the middle.
+    let prefix = comm.trim_end_matches(char::REPLACEMENT_CHARACTER);
     let mut names = arguments.split(|byte| *byte == 0).take(3).map(base_name);
-    names.find(|name| name.starts_with(begun)).unwrap_or_else(|| comm.to_owned())
+    names.find(|name| name.starts_with(prefix)).unwrap_or_else(|| comm.to_owned())
 }
 
-/// `0::/path` is version 2; where that hierarchy is not used every process shows as `/` in it, and the version 1 line
-/// that systemd keeps tells more.
+/// `0::/path` is version 2. If that hierarchy is unused, every process is at `/` in it, and systemd's version 1 hierarchy is
+/// more specific.
 fn parse_cgroup(text: &[u8]) -> String {
     let (mut v2, mut systemd) = (None, None);
     for line in text.split(|byte| *byte == b'\n') {
@@ -504,7 +500,7 @@ fn parse_cgroup(text: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }
 
-/// `0.00 0.01 0.05 1/123 4567`: runnable/all threads, and the last number given.
+/// `0.00 0.01 0.05 1/123 4567`: runnable/all threads, and the pid given out last.
 fn parse_births(text: &[u8]) -> Option<(u32, u32)> {
     let mut fields = text.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).skip(3);
     let threads = fields.next()?.split(|byte| *byte == b'/').nth(1).and_then(parse_number)?;
@@ -533,18 +529,21 @@ mod tests {
             let stat = parse_stat(42, text.as_bytes()).unwrap();
             assert_eq!(stat.comm, comm);
             assert_eq!((stat.parent, stat.group, stat.session, stat.threads), (7, 42, 41, 3));
-            assert_eq!((stat.key.start, stat.state, stat.kernel_thread), (117_460, State::Asleep, false));
+            assert_eq!(
+                (stat.key.start, stat.state, stat.kernel_thread),
+                (117_460, ThreadState::Asleep, false)
+            );
         }
     }
 
     #[test]
-    fn kernel_threads_are_told_by_their_flag() {
+    fn kernel_threads_are_recognised_by_their_flag() {
         let text = b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 2 0 0 18446744073709551615";
         assert!(parse_stat(2, text).unwrap().kernel_thread);
     }
 
     #[test]
-    fn whose_it_is() {
+    fn users_and_groups_of_a_process() {
         let text = b"Name:\tUid: 1 2\nUid:\t1000\t1001\t1000\t1000\nGid:\t5\t6\t5\t5\nFDSize:\t64\nGroups:\t6 27 100 \n";
         let identity = Identity { uid_real: 1000, uid: 1001, gids: vec![6, 27, 100] };
         assert_eq!(parse_identity(text), Some(identity));
@@ -609,7 +608,7 @@ mod tests {
         assert_eq!(procfs.variable(5, "X").unwrap().as_deref(), Some("end"));
     }
 
-    /// Red if arguments count: each of the first three shows `make` in its first argument, or in its title.
+    /// Fails if arguments count: each of the first three shows `make` in its first argument, or in its title.
     #[test]
     fn a_program_is_its_file_and_what_was_executed_whatever_it_says() {
         use std::os::unix::fs::PermissionsExt;
@@ -644,7 +643,10 @@ mod tests {
             for _ in 0..500 {
                 let stat = procfs.stat(child.id()).unwrap().unwrap();
                 found = procfs.program(child.id(), &stat.comm).unwrap();
-                if found.as_ref().is_some_and(|it| (it.file.as_str(), it.called.as_str()) == expected) {
+                if found
+                    .as_ref()
+                    .is_some_and(|found| (found.file.as_str(), found.called.as_str()) == expected)
+                {
                     break;
                 }
                 std::thread::sleep(std::time::Duration::from_millis(10));
@@ -660,8 +662,8 @@ mod tests {
         found.unwrap().stdout
     }
 
-    /// Red if the pidfd's process is not checked again after its start time was read: the hook ends it in between, so that
-    /// what was read may be a later process's.
+    /// Fails if the pidfd's process is not checked again after its start time was read: the hook ends it in between, so that the
+    /// start time may be a later process's.
     #[test]
     fn a_pidfd_is_identified_only_while_its_process_runs() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();

@@ -1,44 +1,42 @@
-//! The roster: which process is in which unit, and what each unit's processes use.
+//! The roster: each process's unit, and what each unit's processes use.
 //!
-//! Problem: members fork, exec, change their user and exit all the time. Looking at every file of every process ten
-//! times a second would cost more than the contract is worth.
+//! Problem: members fork, exec, change their user and exit all the time. Reading every file of every process ten times a
+//! second would cost more than the contract is worth.
 //!
-//! Algorithm: a look begins with one small file, /proc/loadavg. It has the number of threads, and the number last
-//! given to a new one. While both are unchanged, nothing was born and nothing ended. Otherwise /proc is listed. A
-//! process's own files are read when it is new, and then only after it has run: a process that sleeps can neither exec
-//! nor change its user.
-//! - While it is younger than a second, they are read at every look, since it is about to exec.
+//! Algorithm: a scan begins with one small file, /proc/loadavg, which has the number of threads and the pid given out last.
+//! While both are unchanged, no process started or ended. Otherwise the scan lists /proc. It reads a process's own files when
+//! the process is new, and later only after the process has run: a sleeping process can neither exec nor change its user.
+//! - While the process is younger than a second, every scan reads them, since it is about to exec.
 //! - Afterwards they are read once a second, and only those that can change its unit under this contract.
-//! - Where the contract has `cgroup` rules, all processes are read once a second, since another may move a sleeper.
+//! - Where the contract has `cgroup` rules, every process is read once a second, since another process can move a sleeping one.
 //!
-//! Cost: of a process that sleeps, a look reads the CPU clock, by one system call. All parts of a look share that reading
-//! ([`Roster::clock`]), and skip the files of a process that did not run. The longer a process has slept, the rarer are the
-//! readings ([`account`]): cost follows what runs.
+//! Cost: for a sleeping process, a scan reads its CPU clock, by one system call. All parts of a scan share that reading
+//! ([`Roster::clock`]), and skip the files of a process that did not run. The longer a process has slept, the less often its
+//! clock is read ([`account`]), so the cost follows the number of processes that run.
 //!
-//! Placement is the policy's ([`place`]); parents are placed before their children. A process whose parent is gone
-//! keeps what it inherited. One whose parent was gone before the first look is taken for a descendant of its session's
-//! leader. Or it is taken for one of the unit that its environment names ([`MARKER`]), where its user, or root, did
-//! enter that unit by `exec`.
+//! The policy decides placement ([`place`]); parents are placed before their children. A process whose parent has ended keeps
+//! what it inherited. One whose parent ended before the first scan counts as a descendant of its session's leader, or belongs
+//! to the unit that its environment names ([`MARKER`]), provided that its user, or root, entered that unit by `exec`.
 //!
-//! Names of users and groups that this machine does not know yet are looked up again once a minute, by a thread of its
-//! own ([`SystemNames`]). An answer that names somebody places everybody anew.
+//! Names of users and groups that this machine does not know yet are looked up again once a minute, in a separate thread
+//! ([`SystemNames`]). When a name is found, all processes are placed anew.
 //!
-//! Properties: a process is known by number and start time. The program itself, the processes that it is told to leave
-//! out, and process 1 are in no unit. Kernel threads are placed in `kernel`, for the count.
+//! Properties: a process is identified by its pid and start time. This program, the processes that it is told to leave out,
+//! and process 1 are in no unit. Kernel threads are placed in `kernel`, so that they are counted.
 //!
-//! CPU time of short lives: some is not seen, of a process between the last look and its end, or of one that lived too
-//! briefly to be seen. It is counted when its parent waits for it, in the parent's unit.
+//! CPU time of short-lived processes: what a process uses between the last scan and its end, or in a life too short to be
+//! seen, is charged to its parent's unit when the parent waits for it.
 //!
-//! Limits: where no member waits for such a process (its parent is gone, or ignores its children), that time is not
-//! counted: the ledger calls it common. A process that daemonises with a new session between two looks, without having
+//! Limits: if no member waits for such a process (its parent has ended, or ignores its children), that time is charged to no
+//! unit, and the ledger calls it common. A process that daemonises with a new session between two scans, without having
 //! entered by `exec`, is placed by its user, group or cgroup.
 
 mod account;
 mod each;
 mod entered;
+mod foreign_groups;
 mod inherit;
 mod origin;
-mod place;
 mod scope;
 #[cfg(test)]
 mod tests;
@@ -53,7 +51,7 @@ use commonhold_policy::membership::{Placement, ProcessFacts, Stays, place, stays
 use crate::LiveError;
 use crate::host::clock::process_cpu_ns;
 use crate::observe::names::SystemNames;
-use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, State};
+use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, ThreadState};
 
 pub use each::Seen;
 pub use entered::{Entered, KeepsEntered};
@@ -61,23 +59,24 @@ use inherit::unit_if_there;
 
 pub use scope::Due;
 
-/// The variable that `exec` sets to a [`marker`] of the unit, so that a descendant is recognised when its parents are gone.
+/// The environment variable that `exec` sets to a [`marker`] of the unit, so that a descendant is recognised after its
+/// ancestors have ended.
 pub const MARKER: &str = "COMMONHOLD_UNIT";
 
-/// The value of [`MARKER`] for a unit of one daemon, known by its process: what another daemon let in is no member here.
+/// The value of [`MARKER`] for a unit of the daemon with this pid. A process that another daemon let in is no member here.
 pub fn marker(daemon: u32, unit: &str) -> String {
     format!("{daemon}:{unit}")
 }
 
-/// How often facts that seldom change are read again, and how long a process counts as new. Nanoseconds.
+/// How often rarely changing facts are read again, and how long a process counts as new. Nanoseconds.
 const SECOND: Time = 1_000_000_000;
 
-/// How thoroughly to look.
+/// How thorough a scan is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scan {
-    /// What the time since the last look asks for.
+    /// Reads what is due since the last scan.
     Quick,
-    /// Everything about every process: the contract changed.
+    /// Reads everything about every process, since the contract changed.
     Full,
 }
 
@@ -92,11 +91,11 @@ pub struct Member {
     pub uid: u32,
     /// Its session.
     pub session: u32,
-    /// Its parent when it was looked at last; 0 when that is gone.
+    /// Its parent at the last scan; 0 if that has ended.
     pub parent: u32,
     /// The kernel's name of its program.
     pub comm: String,
-    /// Why it may not be moved out of the control group that it is in; `None` where it may, or where nobody would.
+    /// Why it may not be moved out of its control group; `None` if it may, or if this backend moves no members.
     pub stays: Option<Stays>,
 }
 
@@ -105,25 +104,25 @@ pub struct Member {
 pub struct Moved {
     /// The process.
     pub key: ProcessKey,
-    /// Its unit so far; `None` if the contract has it no more.
+    /// Its unit so far; `None` if the contract no longer has it.
     pub from: Option<UnitId>,
     /// Its unit now.
     pub to: UnitId,
 }
 
-/// What changed between two looks. Ids are those of the contract given to the later one. A look that failed midway tells
-/// nothing; what it found is told by the next one that does not fail.
+/// What changed between two scans. Ids are those of the contract given to the later one. A scan that fails midway reports
+/// nothing; the next successful scan reports its findings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
     /// Processes seen for the first time, parents before their children.
     pub joined: Vec<(ProcessKey, UnitId)>,
-    /// Processes that ended, and where they were.
+    /// Processes that ended, each with its last unit.
     pub left: Vec<(ProcessKey, Option<UnitId>)>,
     /// Processes that changed their unit.
     pub moved: Vec<Moved>,
-    /// Processes that stay in their unit and may now be moved into its control group, or no longer may.
+    /// Processes that stay in their unit, and whose permission to be moved into its control group changed.
     pub regrouped: Vec<(ProcessKey, UnitId)>,
-    /// What was seen of units with `each`.
+    /// What the scan saw of units with `each`.
     pub seen: Seen,
 }
 
@@ -133,19 +132,19 @@ impl Changes {
         *self == Changes::default()
     }
 
-    /// Notes an end. A process that nobody was told of leaves no more than it joined.
+    /// Records an end. A process whose joining was not yet reported is dropped without a trace.
     fn note_end(&mut self, key: ProcessKey, unit: Option<UnitId>) {
         self.moved.retain(|moved| moved.key != key);
         self.regrouped.retain(|(regrouped, _)| *regrouped != key);
-        let told = self.joined.len();
+        let joined_before = self.joined.len();
         self.joined.retain(|(joined, _)| *joined != key);
-        if self.joined.len() == told {
+        if self.joined.len() == joined_before {
             self.left.push((key, unit));
         }
     }
 }
 
-/// Which facts about a process can change its unit under a contract: no others are read again and again.
+/// Which facts about a process can change its unit under a contract. Only these are read periodically.
 #[derive(Debug, Clone, Copy, Default)]
 struct Decisive {
     identity: bool,
@@ -153,12 +152,12 @@ struct Decisive {
     cgroup: bool,
 }
 
-/// That members are moved into control groups of units.
+/// How members are moved into control groups of units.
 #[derive(Debug, Clone, Default)]
 struct Moving {
-    /// The control group that was given to this program, as /proc shows its path, if one was.
+    /// The control group delegated to this program, if any, as /proc shows its path.
     delegated: Option<String>,
-    /// Whether units are held where their processes are, and only those are moved that a rule names.
+    /// Whether units are held in the control groups where their processes are, so that only processes named by a rule move.
     in_place: bool,
 }
 
@@ -179,7 +178,7 @@ impl Decisive {
     }
 }
 
-/// Who is where.
+/// All processes, with their units.
 #[derive(Debug)]
 pub struct Roster {
     procfs: ProcFs,
@@ -187,68 +186,68 @@ pub struct Roster {
     own: BTreeSet<u32>,
     contract: Contract,
     decisive: Decisive,
-    /// `None` where members stay in the control groups that they are in.
+    /// `None` if members stay in their control groups.
     moving: Option<Moving>,
-    places: place::Places,
-    /// Where version 2 of control groups is mounted, if units are held there.
+    foreign_groups: foreign_groups::ForeignGroups,
+    /// Where cgroup v2 is mounted, if units are held there.
     mount: Option<PathBuf>,
-    /// Since when nobody is in a control group that has a sub-unit.
+    /// Sub-units of control groups that are empty, and since when.
     empty_since: BTreeMap<UnitId, Time>,
     scopes: scope::Scopes,
-    /// Processes beside those of other units: of these, some are to get a scope.
+    /// Processes in a control group with processes of other units, which may need a scope.
     beside: BTreeSet<u32>,
     known: BTreeMap<u32, Known>,
-    /// Users and units; these by path, since ids change with the contract.
+    /// Processes that entered by `exec`: user and unit, which is kept by path, since ids change with the contract.
     entered: BTreeMap<ProcessKey, (u32, String)>,
     keeper: Option<Box<dyn KeepsEntered>>,
-    /// Users that entered a unit by `exec` since this roster began, or before and are kept: whom the marker is believed.
+    /// Users that entered a unit by `exec`, under this daemon or a previous one: their processes' [`MARKER`] is trusted.
     grants: BTreeSet<(u32, String)>,
     accounts: Vec<account::Account>,
-    /// What /proc/loadavg said before the last listing.
+    /// The thread count and last pid in /proc/loadavg before the last listing.
     births: Option<(u32, u32)>,
-    /// Listed by the last listing, and not met: processes and their inodes.
+    /// Processes that the last listing showed and that could not be read, with their inodes.
     missed: BTreeSet<(u32, u64)>,
-    /// Numbers the looks: a CPU clock is read once in each.
-    look: u64,
-    /// The last look whose clocks were accounted for.
+    /// The number of this scan. Each CPU clock is read at most once per scan.
+    scan: u64,
+    /// The last scan whose clocks were accounted for.
     accounted: u64,
-    /// The time of this look.
+    /// The time of this scan.
     now: Time,
     origins: origin::Origins,
-    /// Processes that were seen for the first time less than a second ago.
+    /// Processes first seen less than a second ago.
     young: BTreeSet<u32>,
     /// Processes to place again.
     stale: BTreeSet<u32>,
-    /// What looks found that failed midway: it is remembered here by then, and nobody was told.
-    untold: Changes,
-    /// Whether a look under another contract has not come to its end yet.
-    anew: bool,
-    /// When facts were read again last; `None` before the first look.
+    /// Findings of scans that failed midway: recorded in this roster, and not yet reported.
+    unreported: Changes,
+    /// Whether no scan has succeeded under the present contract yet.
+    is_contract_new: bool,
+    /// When rarely changing facts were last read; `None` before the first scan.
     facts_at: Option<Time>,
     listed: Vec<Listed>,
     threads: Vec<u32>,
 }
 
-/// What is remembered of a process.
+/// What the roster keeps of a process.
 #[derive(Debug)]
 struct Known {
     member: Member,
     facts: ProcessFacts,
-    /// Where its parent was placed when that ended.
+    /// Its parent's placement when that ended.
     orphaned: Option<Placement>,
     inode: u64,
-    /// It stands in a control group of ours.
+    /// It is in a control group of this program.
     is_moved: bool,
-    /// The control group that it is in, where that is a scope for processes of units.
+    /// Its control group, if that is a scope for processes of units.
     scope: Option<String>,
-    /// It is to get no scope, since systemd made none for it.
+    /// It gets no scope, since systemd refused to make one.
     is_refused: bool,
-    /// systemd is asked for a scope for it.
+    /// systemd has been asked to move it into a scope.
     is_leaving: bool,
     seen_at: Time,
     /// Its CPU clock when its facts were read.
     facts_cpu_ns: Option<u64>,
-    /// Ended and not yet waited for by its parent.
+    /// It has ended, and its parent has not waited for it.
     ended: bool,
     clocks: account::Clocks,
 }
@@ -264,7 +263,7 @@ impl Roster {
             contract: Contract::default(),
             decisive: Decisive::default(),
             moving: None,
-            places: place::Places::default(),
+            foreign_groups: foreign_groups::ForeignGroups::default(),
             mount: None,
             empty_since: BTreeMap::new(),
             scopes: scope::Scopes::default(),
@@ -276,14 +275,14 @@ impl Roster {
             accounts: Vec::new(),
             births: None,
             missed: BTreeSet::new(),
-            look: 0,
+            scan: 0,
             accounted: 0,
             now: 0,
             origins: origin::Origins::default(),
             young: BTreeSet::new(),
             stale: BTreeSet::new(),
-            untold: Changes::default(),
-            anew: false,
+            unreported: Changes::default(),
+            is_contract_new: false,
             facts_at: None,
             listed: Vec::new(),
             threads: Vec::new(),
@@ -292,20 +291,20 @@ impl Roster {
         Ok(roster)
     }
 
-    /// Tells that processes are moved to this control group and below it, as /proc shows its path, on the contract's
-    /// account: for `cgroup` rules they go on to count as standing where they were.
+    /// Declares that the backend moves processes into this control group and below it (as /proc shows its path). For `cgroup`
+    /// rules these processes still count as being where they came from.
     pub fn see_through(&mut self, subtree: &str) {
         self.origins.see_through(subtree);
     }
 
-    /// Tells that members are moved into control groups of units, as far as [`stays`] allows. `delegated` is the control group
-    /// that was given to this program, as /proc shows its path, if one was.
+    /// Declares that the backend moves members into control groups of units where [`stays`] allows it. `delegated` is the control
+    /// group delegated to this program, if any, as /proc shows its path.
     pub fn moves_members(&mut self, delegated: Option<String>) {
         self.moving = Some(Moving { delegated, in_place: false });
     }
 
-    /// Tells that units are held in control groups of other programs, where their processes are, and that only processes are
-    /// moved that a rule names, and that stand among others'.
+    /// Declares that units are held in control groups of other programs, where their processes are. The backend then moves only
+    /// processes that a rule names and that share a group with processes of other units.
     pub fn holds_in_place(&mut self) {
         self.moving = Some(Moving { delegated: None, in_place: true });
         self.origins.see_through_scopes(scope::SLICE);
@@ -316,90 +315,92 @@ impl Roster {
         self.moving.as_ref().is_some_and(|moving| moving.in_place)
     }
 
-    /// The control groups of other programs that units are held in, as /proc shows their paths.
-    pub fn places(&self) -> &BTreeMap<String, UnitId> {
-        &self.places.held
+    /// The control groups of other programs in which units are held, as /proc shows their paths.
+    pub fn foreign_groups(&self) -> &BTreeMap<String, UnitId> {
+        &self.foreign_groups.unit_by_group
     }
 
-    /// Why a process that enters a unit by `exec` is not moved into the unit's control group; `None` if it is, if nobody is
-    /// moved, or if the process is gone.
+    /// Why a process that enters a unit by `exec` is not moved into the unit's control group; `None` if it is moved, if this
+    /// backend moves no members, or if the process has ended.
     pub fn stays_on_entering(&mut self, pid: u32) -> Result<Option<Stays>, LiveError> {
         let Some(Moving { delegated, in_place }) = &self.moving else { return Ok(None) };
         let Some(cgroup) = self.procfs.cgroup(pid)? else { return Ok(None) };
         let facts = ProcessFacts { cgroup, ..ProcessFacts::default() };
         let entered = Placement { named: true, ..Placement::by_default(UnitId::SHARED) };
         let stays = stays(&facts, &entered, delegated.as_deref());
-        // Alone in its group it is held there.
-        let beside = |known: &Known| known.member.key.pid != pid && known.group() == facts.cgroup;
-        let is_alone = || !self.known.values().any(|known| !known.ended && beside(known));
+        // Its group can hold it if it is alone there.
+        let shares_group = |known: &Known| known.member.key.pid != pid && known.group() == facts.cgroup;
+        let is_alone = || !self.known.values().any(|known| !known.ended && shares_group(known));
         Ok(if *in_place { stays.filter(|_| !is_alone()).map(|_| Stays::Mixed) } else { stays })
     }
 
-    /// Reads again what is known of these processes, and places them by that.
+    /// Reads the facts of these processes again, and places them accordingly.
     pub fn look_again(&mut self, pids: &[u32]) -> Result<Changes, LiveError> {
-        let mut changes = std::mem::take(&mut self.untold);
+        let mut changes = std::mem::take(&mut self.unreported);
         let read = pids.iter().try_for_each(|pid| self.read_one_again(*pid, false, &mut changes));
         self.place_again(&mut changes);
-        self.tell(read, changes)
+        self.report(read, changes)
     }
 
-    /// What a look found; if it failed, the next one tells it.
-    fn tell(&mut self, looked: Result<(), LiveError>, changes: Changes) -> Result<Changes, LiveError> {
-        match looked {
+    /// A scan's findings; those of a failed scan are kept for the next one to report.
+    fn report(&mut self, scanned: Result<(), LiveError>, changes: Changes) -> Result<Changes, LiveError> {
+        match scanned {
             Ok(()) => Ok(changes),
             Err(error) => {
-                self.untold = changes;
+                self.unreported = changes;
                 Err(error)
             }
         }
     }
 
-    /// Replaces the processes to leave out; this one and process 1 always are.
+    /// Replaces the processes to leave out. This process and process 1 always are.
     pub fn leave_out(&mut self, own: &[u32]) {
         self.own = own.iter().copied().chain([1, std::process::id()]).collect();
         self.births = None;
     }
 
-    /// Looks who is there and puts everybody where the contract says. An error means that not everything could be seen.
-    /// What was found before it is told by the next look that does not fail.
+    /// Scans all processes and places them by the contract.
+    ///
+    /// # Errors
+    /// Some processes could not be read. The next successful scan reports what this one found.
     pub fn refresh(&mut self, contract: &Contract, now: Time, how: Scan) -> Result<Changes, LiveError> {
-        let mut changes = std::mem::take(&mut self.untold);
-        let looked = self.look(contract, now, how, &mut changes);
-        self.tell(looked, changes)
+        let mut changes = std::mem::take(&mut self.unreported);
+        let scanned = self.scan(contract, now, how, &mut changes);
+        self.report(scanned, changes)
     }
 
-    fn look(
+    fn scan(
         &mut self,
         contract: &Contract,
         now: Time,
         how: Scan,
         changes: &mut Changes,
     ) -> Result<(), LiveError> {
-        self.look += 1;
+        self.scan += 1;
         self.now = now;
-        let anew = how == Scan::Full || contract.units.len() != self.contract.units.len();
+        let is_new = how == Scan::Full || contract.units.len() != self.contract.units.len();
         if how == Scan::Full {
             self.names.forget();
         }
-        if anew {
+        if is_new {
             self.adopt(contract, changes);
-            self.anew = true;
+            self.is_contract_new = true;
         }
         if self.names.look_again(now) {
             self.stale.extend(self.known.keys());
         }
-        let anew = self.anew;
+        let read_all = self.is_contract_new;
         let first = self.facts_at.is_none();
-        let thorough = anew || self.facts_at.is_none_or(|at| now >= at.saturating_add(SECOND));
+        let thorough = read_all || self.facts_at.is_none_or(|at| now >= at.saturating_add(SECOND));
         self.list(now, first, thorough, changes)?;
-        self.read_again(now, thorough, anew, changes)?;
+        self.read_again(now, thorough, read_all, changes)?;
         if thorough {
             self.facts_at = Some(now);
         }
-        self.anew = false;
+        self.is_contract_new = false;
         self.place_again(changes);
-        self.find_places(thorough, changes);
-        if !changes.is_empty() || anew {
+        self.assign_foreign_groups(thorough, changes);
+        if !changes.is_empty() || read_all {
             changes.seen.newcomers = self.find_newcomers();
         }
         if thorough && self.divides_groups() {
@@ -408,8 +409,11 @@ impl Roster {
         Ok(())
     }
 
-    /// Notes that a process entered a unit by `exec`; the next look puts it there. Its user is read from the kernel.
-    /// False if the process is gone. An error if it could not be kept for the next daemon: then it is in no unit by that.
+    /// Records that a process entered a unit by `exec`; the next scan places it there. Its user is read from the kernel. False if
+    /// the process has ended.
+    ///
+    /// # Errors
+    /// The entry could not be kept for the next daemon. The process has then not entered.
     pub fn enter(&mut self, contract: &Contract, key: ProcessKey, unit: UnitId) -> Result<bool, LiveError> {
         let (stat, identity) = (self.procfs.stat(key.pid)?, self.procfs.identity(key.pid)?);
         let (Some(_), Some(identity)) = (stat.filter(|stat| stat.key == key), identity) else {
@@ -424,24 +428,24 @@ impl Roster {
         Ok(true)
     }
 
-    /// Every process in a unit of the contract looked at last, the common parts included, by number.
+    /// Every process in a unit of the last scan's contract, the common parts included, by pid.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.known.values().filter(|known| !known.ended).map(|known| &known.member)
     }
 
-    /// The processes directly in a unit, by number.
+    /// The processes directly in a unit, by pid.
     pub fn members_of(&self, unit: UnitId) -> impl Iterator<Item = &Member> {
         self.members().filter(move |member| member.placement.unit == unit)
     }
 
-    /// The process with that number, if it is in a unit.
+    /// The process with this pid, if it is in a unit.
     pub fn member(&self, pid: u32) -> Option<&Member> {
         self.known.get(&pid).filter(|known| !known.ended).map(|known| &known.member)
     }
 
-    /// Places processes by another name service from now on.
+    /// Replaces the name service.
     #[cfg(test)]
-    fn ask_names_of(&mut self, names: SystemNames) {
+    fn set_names(&mut self, names: SystemNames) {
         self.names = names;
     }
 
@@ -450,26 +454,26 @@ impl Roster {
         &self.names
     }
 
-    /// The procfs that is looked at.
+    /// The procfs that scans read.
     pub fn procfs(&mut self) -> &mut ProcFs {
         &mut self.procfs
     }
 
-    /// A process's CPU clock as of this look, or of an earlier one if it has slept for long. While it stays the same, the process
-    /// did not run: what only a process itself can change is as it was. `None` tells nothing. Read before the files that are
-    /// remembered with it: what it does meanwhile shows at a later look.
+    /// A process's CPU clock as of this scan, or of an earlier one if it has slept for long. While the clock stands still, the
+    /// process did not run, so whatever only the process itself can change is unchanged. `None` says nothing either way.
+    /// Read the clock before the files it is remembered with: then a later scan notices what the process does in between.
     pub(crate) fn clock(&mut self, pid: u32) -> Option<u64> {
-        let look = self.this_look();
-        self.known.get_mut(&pid)?.clocks.read(pid, look)
+        let pass = self.this_pass();
+        self.known.get_mut(&pid)?.clocks.read(pid, pass)
     }
 
-    /// The same as of this look, however long the process has slept.
+    /// A process's CPU clock as of this scan, however long the process has slept.
     pub(crate) fn clock_now(&mut self, pid: u32) -> Option<u64> {
-        let look = self.this_look().without_pause();
-        self.known.get_mut(&pid)?.clocks.read(pid, look)
+        let pass = self.this_pass().without_pause();
+        self.known.get_mut(&pid)?.clocks.read(pid, pass)
     }
 
-    /// Takes note of who came and who went.
+    /// Finds processes that started or ended.
     fn list(
         &mut self,
         now: Time,
@@ -477,7 +481,7 @@ impl Roster {
         thorough: bool,
         changes: &mut Changes,
     ) -> Result<(), LiveError> {
-        // Read before the listing: what is born during it changes the file again.
+        // Read before the listing: a process that starts during it changes the file again.
         let births = self.procfs.births()?;
         if !thorough && births.is_some() && births == self.births {
             return Ok(());
@@ -486,12 +490,12 @@ impl Roster {
         let again =
             self.procfs.processes(&mut listed).and_then(|()| self.compare(&listed, now, first, changes));
         self.listed = listed;
-        // After a failure, too, the next look lists again.
+        // After a failure, too, the next scan lists again.
         self.births = births.filter(|_| matches!(again, Ok(false)));
         again.map(|_| ())
     }
 
-    /// Whether to list again: a process could not be met, since it ended, or since its files told too little.
+    /// Whether to list again: a process could not be read, because it ended or its files were incomplete.
     fn compare(
         &mut self,
         listed: &[Listed],
@@ -500,12 +504,12 @@ impl Roster {
         changes: &mut Changes,
     ) -> Result<bool, LiveError> {
         let mut missed = BTreeSet::new();
-        let there: BTreeMap<u32, u64> = listed.iter().map(|entry| (entry.pid, entry.inode)).collect();
+        let inodes: BTreeMap<u32, u64> = listed.iter().map(|entry| (entry.pid, entry.inode)).collect();
         let gone =
-            self.known.keys().copied().filter(|pid| !there.contains_key(pid) || self.own.contains(pid));
+            self.known.keys().copied().filter(|pid| !inodes.contains_key(pid) || self.own.contains(pid));
         let mut gone: Vec<u32> = gone.collect();
         let mut new: BTreeMap<u32, Known> = BTreeMap::new();
-        for (pid, inode) in there {
+        for (pid, inode) in inodes {
             if self.own.contains(&pid) || self.known.get(&pid).is_some_and(|known| known.inode == inode) {
                 continue;
             }
@@ -513,7 +517,7 @@ impl Roster {
             match (self.known.get_mut(&pid), stat) {
                 (Some(known), Some(stat)) if known.member.key == stat.key => known.inode = inode,
                 (known, stat) => {
-                    // A reused number: the process that had it is gone.
+                    // A reused pid: the process that had it has ended.
                     gone.extend(known.map(|_| pid));
                     let met = stat.map(|stat| self.meet(stat, inode, now, first)).transpose()?.flatten();
                     if met.is_none() {
@@ -526,7 +530,7 @@ impl Roster {
         self.part(&gone, changes);
         self.young.extend(new.keys());
         self.welcome(new, changes);
-        // Once more: what may not be looked at at all is missed each time.
+        // Only once more: a process that may never be read is missed each time.
         let again = !missed.is_subset(&self.missed);
         self.missed = missed;
         Ok(again)
@@ -535,11 +539,11 @@ impl Roster {
     /// A process seen for the first time; `None` if it ended meanwhile.
     fn meet(&mut self, stat: Stat, inode: u64, now: Time, first: bool) -> Result<Option<Known>, LiveError> {
         let cpu_ns = process_cpu_ns(stat.key.pid);
-        // Where nobody waits for them, those that ended are many: nothing more is read of them.
+        // Zombies may be many where no parent waits for them: read nothing more of them.
         let facts =
             if has_ended(&stat) { Some(ProcessFacts::default()) } else { self.read_facts(&stat, None)? };
         let Some(facts) = facts else { return Ok(None) };
-        // What it used before the first look of all belongs to nobody; afterwards it was born since the last look.
+        // What it used before the very first scan is charged to no unit; later, a new process started since the last scan.
         let clocks = account::Clocks::new(if first { cpu_ns } else { Some(0) });
         let placement = Placement::by_default(UnitId::SHARED);
         Ok(Some(Known {
@@ -560,14 +564,14 @@ impl Roster {
             scope: None,
             is_refused: false,
             is_leaving: false,
-            // What was there at the first look is past its first exec.
+            // A process seen by the first scan is past its first exec.
             seen_at: if first { now.saturating_sub(SECOND) } else { now },
             facts_cpu_ns: cpu_ns,
             clocks,
         }))
     }
 
-    /// What /proc says of a process; `None` if it ended meanwhile. What is not decisive stays as it was `before`.
+    /// The facts of a process from /proc; `None` if it ended meanwhile. Facts that are not decisive are taken from `before`.
     fn read_facts(
         &mut self,
         stat: &Stat,
@@ -600,7 +604,7 @@ impl Roster {
     /// Forgets processes that ended; their children remember where they were.
     fn part(&mut self, gone: &[u32], changes: &mut Changes) {
         let mut parents = BTreeMap::new();
-        // Children before their parents: what was counted of a grandchild passes through the child.
+        // Children before their parents: the CPU time counted for a grandchild passes to the parent through the child.
         let mut youngest_first: Vec<(u64, u32)> =
             gone.iter().filter_map(|pid| Some((self.known.get(pid)?.member.key.start, *pid))).collect();
         youngest_first.sort_unstable_by_key(|key| std::cmp::Reverse(*key));
@@ -625,7 +629,7 @@ impl Roster {
         }
     }
 
-    /// Reads the facts again of those that may have changed them.
+    /// Reads again the facts of processes that may have changed.
     fn read_again(
         &mut self,
         now: Time,
@@ -634,25 +638,25 @@ impl Roster {
         changes: &mut Changes,
     ) -> Result<(), LiveError> {
         let movable = all || (thorough && self.decisive.cgroup);
-        let look = self.this_look();
+        let pass = self.this_pass();
         let mut due = Vec::new();
         let is_young = |known: &Known| now < known.seen_at.saturating_add(SECOND);
-        let mut judge = |pid: u32, known: &mut Known| {
-            // A kernel thread is looked at again once: it may have been on its way to become a user's helper program.
+        let mut add_if_due = |pid: u32, known: &mut Known| {
+            // A young kernel thread is read again: it may have been about to exec a user-mode helper program.
             let young = is_young(known);
             let may_change = if known.facts.kernel_thread { young } else { thorough || young };
-            if !known.ended && may_change && (movable || known.clocks.read(pid, look) != known.facts_cpu_ns) {
+            if !known.ended && may_change && (movable || known.clocks.read(pid, pass) != known.facts_cpu_ns) {
                 due.push((pid, all || young));
             }
         };
         self.young.retain(|pid| self.known.get(pid).is_some_and(is_young));
         if thorough {
-            self.known.iter_mut().for_each(|(pid, known)| judge(*pid, known));
+            self.known.iter_mut().for_each(|(pid, known)| add_if_due(*pid, known));
         } else {
-            // Of many thousand processes, few are young.
+            // Few of many thousand processes are young.
             for pid in &self.young {
                 if let Some(known) = self.known.get_mut(pid) {
-                    judge(*pid, known);
+                    add_if_due(*pid, known);
                 }
             }
         }
@@ -662,7 +666,7 @@ impl Roster {
         Ok(())
     }
 
-    /// `whole`: also what is not decisive.
+    /// Reads one process's facts again; with `whole`, also those that are not decisive.
     fn read_one_again(&mut self, pid: u32, whole: bool, changes: &mut Changes) -> Result<(), LiveError> {
         let cpu_ns = self.clock(pid);
         let stat = self.procfs.stat(pid)?;
@@ -671,7 +675,7 @@ impl Roster {
         let (Some(stat), Some(mut facts)) = (stat, facts) else { return Ok(()) };
         let Some(known) = self.known.get_mut(&pid) else { return Ok(()) };
         if known.member.key != stat.key {
-            // A reused number that the directory's inode did not tell: list again at the next look.
+            // A reused pid that the directory's inode did not reveal: list again at the next scan.
             (known.inode, self.births) = (0, None);
             return Ok(());
         }
@@ -697,7 +701,7 @@ impl Roster {
         let before = known.member.parent;
         if before != stat.parent && before != 0 {
             let placement = self.known.get(&before).map(|parent| parent.member.placement);
-            // Its children inherit from it as before, it from its memory: nobody needs to be placed again for that.
+            // Its children still inherit from it, and it keeps what it inherited: no process needs to be placed again.
             self.known.entry(pid).and_modify(|known| known.orphan(placement));
         }
         Ok(())
@@ -705,12 +709,12 @@ impl Roster {
 }
 
 impl Known {
-    /// The control group that it is in, or counts as being in.
+    /// The scope that it is in, else the control group that it counts as being in.
     fn group(&self) -> &str {
         self.scope.as_deref().unwrap_or(&self.facts.cgroup)
     }
 
-    /// Its parent ended: what it inherited from it stays.
+    /// Keeps what it inherited from its parent, which ended.
     fn orphan(&mut self, parent: Option<Placement>) {
         self.member.parent = 0;
         if parent.is_some() {
@@ -719,12 +723,12 @@ impl Known {
     }
 }
 
-/// A first thread that ended while others go on is shown like a process that ended, but for the count of threads.
+/// /proc shows a process whose first thread ended like one that ended altogether, except for the number of threads.
 fn has_ended(stat: &Stat) -> bool {
-    stat.state == State::Ended && stat.threads <= 1
+    stat.state == ThreadState::Ended && stat.threads <= 1
 }
 
-/// Why a process may not be moved out of its control group.
+/// Why a process may not be moved out of its control group; `None` if it may.
 fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
     let Moving { delegated, in_place } = roster.moving.as_ref()?;
     if known.member.placement.unit.is_common() {
@@ -736,7 +740,7 @@ fn stays_of(roster: &Roster, known: &Known) -> Option<Stays> {
     stays(&known.facts, &known.member.placement, delegated.as_deref())
 }
 
-/// Where a process belongs, given what is known of its ancestors.
+/// A process's placement, given its ancestors' placements.
 fn placement_of(roster: &Roster, known: &Known) -> Placement {
     let parent = roster.known.get(&known.member.parent).map(|parent| parent.member.placement);
     let entered = roster.entered.get(&known.member.key).and_then(|(_, path)| roster.contract.find(path));

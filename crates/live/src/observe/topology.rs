@@ -1,33 +1,33 @@
 //! The machine's facts from /sys and /proc: CPUs, cores, caches, NUMA nodes, memory, swap, disks.
 //!
-//! | fact | read from | if that is not there |
+//! | fact | read from | if missing |
 //! | --- | --- | --- |
 //! | CPUs | the affinity of the calling thread; /sys/devices/system/cpu/online is compared with it | an error |
-//! | core | `cpuN/topology/thread_siblings_list` | each CPU is a core of its own |
+//! | core | `cpuN/topology/thread_siblings_list` | each CPU is a separate core |
 //! | isolated, capacity | see [`super::cpu_kinds`] | not isolated, and equal |
-//! | socket | `cpuN/topology/physical_package_id` | the node is one |
-//! | cache | `cpuN/cache/indexI/shared_cpu_list` of the highest level | the CPUs of a node share one |
-//! | its size | `cpuN/cache/indexI/size` of the same | unknown |
+//! | socket | `cpuN/topology/physical_package_id` | each node is a socket |
+//! | last-level cache | `cpuN/cache/indexI/shared_cpu_list` of the highest level | the CPUs of a node share one |
+//! | size of that cache | `cpuN/cache/indexI/size` | unknown |
 //! | node | /sys/devices/system/node/nodeN/cpulist | one node |
 //! | memory | nodeN/meminfo; for one node /proc/meminfo | an error |
 //! | swap | /proc/meminfo | none |
 //! | disks | /sys/block | none |
 //!
-//! The affinity decides which CPUs there are: `sched_getaffinity(2)` returns only CPUs that are online, under the kernel's
-//! own numbers. Where files of /sys are replaced, as lxcfs does in a container, `online` may list other numbers. Every call that
-//! confines a thread takes the kernel's, so the list in the file is then told and not used ([`renumbered`]). A CPU that has no
-//! folder there is a core of its own in the first node.
+//! The affinity decides which CPUs exist: `sched_getaffinity(2)` returns only online CPUs, under the kernel's own numbers. If
+//! files of /sys are replaced, as lxcfs does in a container, `online` may list other numbers. Every call that confines a thread
+//! takes the kernel's numbers, so the list in the file is then reported and not used ([`renumbered`]). A CPU without a folder in
+//! /sys counts as a separate core in the first node.
 //!
-//! Cores and caches are numbered in the order of their first CPU, so
-//! that the same machine gives the same facts. A cache that spans nodes (sub-NUMA clusters) counts as one per node, each with its part of the bytes, and
-//! a node that spans sockets (NUMA switched off) as one socket: places nest. A CPU that goes offline between two reads is left out.
+//! Cores and caches are numbered in the order of their first CPU, so that the same machine gives the same facts. Cores, caches,
+//! nodes and sockets must nest: a cache that spans nodes (sub-NUMA clusters) counts as one per node, each with an equal part of
+//! the bytes, and a node that spans sockets (NUMA disabled) as one socket. A CPU that goes offline between two reads is left out.
 //!
-//! A disk is a device at the bottom of its stack. `disk::not_a_disk` says which devices are none: layers on other devices,
-//! areas and paths of a disk that is listed itself, memory and files, and devices of other machines.
+//! A disk is a device at the bottom of its stack. `disk::not_a_disk` excludes layers on other devices, areas and paths of a disk
+//! that is itself listed, devices backed by memory or files, and devices of other machines.
 //!
-//! But arrays that write to their drives themselves are disks, in place of drives that serve nothing else
-//! (`disk::arrays`). What a disk carries per second is known if it was measured (`disk::model`), and so is what the
-//! memory bus carries (`bus::capacity`).
+//! An exception: arrays whose own threads write to their drives are disks, and replace drives without another use
+//! (`disk::arrays`). The throughput of a disk (`disk::model`) and of the memory bus (`bus::capacity`) is known if it was
+//! measured.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,11 +45,11 @@ use crate::host::affinity;
 const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 
-/// How often affinity and file are read again before a difference between them counts. A CPU that goes offline or comes
-/// online between the two reads makes one, which the next try no longer sees.
+/// How often affinity and file are read before a difference between them counts. A CPU that goes offline or comes online
+/// between the two reads causes a difference that the next attempt no longer sees.
 const TRIES: u32 = 3;
 
-/// The machine as the calling thread may use it. `root` is `/`, or a folder that looks like it.
+/// The machine as the calling thread may use it. `root` is `/`, or a folder that imitates it.
 pub fn read(root: &Path) -> Result<Machine, LiveError> {
     let tree = Tree::new(root);
     read_usable(&tree, &usable(&tree, own_affinity)?)
@@ -61,16 +61,16 @@ fn own_affinity() -> Result<CpuSet, LiveError> {
         name: "commonhold".to_owned(),
         what: "read its own CPU affinity".to_owned(),
         source,
-        remedy: "; allow sched_getaffinity in the sandbox's filter of system calls".to_owned(),
+        remedy: "; allow sched_getaffinity in the sandbox's system call filter".to_owned(),
     })
 }
 
-/// The CPUs that this process may use, where /sys/devices/system/cpu/online lists others.
+/// A disagreement between the calling thread's affinity and /sys/devices/system/cpu/online.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renumbered {
-    /// The CPUs that the calling thread may use, by the kernel's numbers. These count.
+    /// The CPUs that the calling thread may use, by the kernel's numbers. These are used.
     pub affinity: CpuSet,
-    /// What the file lists.
+    /// The CPUs that the file lists.
     pub listed: CpuSet,
 }
 
@@ -80,13 +80,13 @@ impl fmt::Display for Renumbered {
         write!(
             f,
             "this process may use CPUs {affinity}, but {CPUS}/online lists {listed}, as in a container where lxcfs replaces that \
-             file: the affinity decides, so CPUs are {affinity} here"
+             file: the affinity decides, so the machine's CPUs are taken to be {affinity}"
         )
     }
 }
 
-/// Whether /sys lists other CPUs than the calling thread may use; `None` where it lists all of them, or where either cannot
-/// be read ([`read`] then says so).
+/// The CPUs that the calling thread may use and that /sys does not list; `None` if it lists them all, or if either cannot be
+/// read, which [`read`] reports.
 pub fn renumbered(root: &Path) -> Option<Renumbered> {
     renumbered_in(&Tree::new(root))
 }
@@ -109,29 +109,29 @@ impl Usable {
 }
 
 fn usable(tree: &Tree, affinity: impl Fn() -> Result<CpuSet, LiveError>) -> Result<Usable, LiveError> {
-    let look = || affinity().and_then(|affinity| Ok(Usable { affinity, listed: online_in(tree)? }));
-    let mut seen = look()?;
+    let sample = || affinity().and_then(|affinity| Ok(Usable { affinity, listed: online_in(tree)? }));
+    let mut seen = sample()?;
     for _ in 1..TRIES {
         if seen.affinity.difference(&seen.listed).is_empty() {
             break;
         }
-        seen = look()?;
+        seen = sample()?;
     }
     Ok(seen)
 }
 
-/// The CPUs that are online: one small file, to see whether the machine must be read again.
+/// The CPUs that are online, from one small file: a change means that the machine must be read again.
 pub fn online(root: &Path) -> Result<CpuSet, LiveError> {
     online_in(&Tree::new(root))
 }
 
-/// The numbers of the nodes that are online; only 0 where the kernel has none.
+/// The numbers of the nodes that are online; only 0 if the kernel has no NUMA support.
 pub(crate) fn node_numbers() -> Vec<u32> {
     let online = cpu_list(&Tree::new(Path::new("/")), &format!("{NODES}/online"));
     online.ok().flatten().map_or_else(|| vec![0], |nodes| nodes.iter().collect())
 }
 
-/// The CPU numbers that may ever be in use before the next boot: those that are offline or can be plugged in, too.
+/// All CPU numbers that may be used before the next boot, including CPUs that are offline or can be hot-plugged.
 pub fn possible(root: &Path) -> Result<CpuSet, LiveError> {
     let path = format!("{CPUS}/possible");
     let tree = Tree::new(root);
@@ -141,7 +141,7 @@ pub fn possible(root: &Path) -> Result<CpuSet, LiveError> {
 fn read_usable(tree: &Tree, usable: &Usable) -> Result<Machine, LiveError> {
     let nodes = NodeFacts::read(tree)?;
     let mut cpus = read_cpus(tree, usable, &nodes)?;
-    tell_apart(tree, &mut cpus);
+    mark_kinds(tree, &mut cpus);
     let used = |node: &Node| node.memory_bytes > 0 || cpus.iter().any(|cpu| cpu.node == node.id);
     let mut machine = Machine {
         nodes: nodes.nodes.into_iter().filter(used).collect(),
@@ -155,12 +155,12 @@ fn read_usable(tree: &Tree, usable: &Usable) -> Result<Machine, LiveError> {
     Ok(machine)
 }
 
-/// Which CPUs are isolated, on the whole machine, and by what.
+/// The isolated CPUs of the whole machine, and what isolates them.
 pub fn isolation(root: &Path) -> Isolation {
     Isolation::read(&Tree::new(root))
 }
 
-fn tell_apart(tree: &Tree, cpus: &mut [Cpu]) {
+fn mark_kinds(tree: &Tree, cpus: &mut [Cpu]) {
     let isolated = Isolation::read(tree).all();
     let ids: Vec<u32> = cpus.iter().map(|cpu| cpu.id).collect();
     let capacities = capacities(tree, &ids);
@@ -170,7 +170,7 @@ fn tell_apart(tree: &Tree, cpus: &mut [Cpu]) {
     }
 }
 
-/// The nodes, and which CPUs belong to which.
+/// The nodes with their CPUs.
 struct NodeFacts {
     nodes: Vec<Node>,
     cpus: Vec<(u32, CpuSet)>,
@@ -192,8 +192,8 @@ impl NodeFacts {
         Ok(facts)
     }
 
-    /// Where one node has all the memory, the machine's own total is the better figure: a virtual machine whose memory
-    /// is plugged in bit by bit shows in the node only what was plugged in so far.
+    /// If one node has all the memory, uses the machine's total instead: in a virtual machine whose memory is hot-plugged step by
+    /// step, the node shows only what was plugged in so far.
     fn trust_the_total(&mut self, tree: &Tree) -> Result<(), LiveError> {
         let with_memory = self.nodes.iter().filter(|node| node.memory_bytes > 0).count();
         match self.nodes.as_mut_slice() {
@@ -209,8 +209,8 @@ impl NodeFacts {
         NodeFacts { nodes: vec![Node { id: 0, memory_bytes }], cpus: Vec::new() }
     }
 
-    /// The node of a CPU; one that no node lists (it came online meanwhile) counts to the first.
-    fn of(&self, cpu: u32) -> u32 {
+    /// The node of a CPU. A CPU that no node lists, since it came online meanwhile, belongs to the first.
+    fn node_of(&self, cpu: u32) -> u32 {
         let listed = self.cpus.iter().find(|(_, cpus)| cpus.contains(cpu)).map(|(id, _)| *id);
         listed.or(self.nodes.first().map(|node| node.id)).unwrap_or(0)
     }
@@ -226,10 +226,10 @@ fn read_cpus(tree: &Tree, usable: &Usable, nodes: &NodeFacts) -> Result<Vec<Cpu>
     let (mut cores, mut caches) = (Numbering::default(), Numbering::default());
     let mut sockets = BTreeMap::new();
     let mut cpus = Vec::new();
-    // One that is listed and has no folder went offline meanwhile.
-    let is_there = |id: &u32| !listed.contains(*id) || tree.exists(format!("{CPUS}/cpu{id}"));
-    for id in affinity.iter().filter(is_there) {
-        let node = nodes.of(id);
+    // A CPU that is listed and has no folder went offline meanwhile.
+    let is_online = |id: &u32| !listed.contains(*id) || tree.exists(format!("{CPUS}/cpu{id}"));
+    for id in affinity.iter().filter(is_online) {
+        let node = nodes.node_of(id);
         let cache = cache_group(tree, id)?.map_or(Group::Node(node), |first| Group::Cpus(node, first));
         let siblings = cpu_list(tree, &format!("{CPUS}/cpu{id}/topology/thread_siblings_list"))?;
         let core = siblings.and_then(|cpus| cpus.iter().next()).unwrap_or(id);
@@ -251,24 +251,24 @@ fn read_cpus(tree: &Tree, usable: &Usable, nodes: &NodeFacts) -> Result<Vec<Cpu>
     Ok(cpus)
 }
 
-/// The kernel's number of a CPU's socket; none where it does not know.
+/// The kernel's number of a CPU's socket; `None` if unknown.
 fn socket_of(tree: &Tree, cpu: u32) -> Result<Option<u32>, LiveError> {
     let path = format!("{CPUS}/cpu{cpu}/topology/physical_package_id");
     let Some(text) = tree.optional(&path)? else { return Ok(None) };
     let number = text.parse::<i64>().map_err(|_| tree.malformed(&path, "a number", &text))?;
-    Ok(u32::try_from(number).ok()) // -1: it does not know
+    Ok(u32::try_from(number).ok()) // -1 means unknown.
 }
 
-/// What CPUs have in common, before it gets a number.
+/// A core or cache before it gets a number.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
-    /// All of a node.
+    /// Shared by all CPUs of this node.
     Node(u32),
-    /// The part, within an enclosing group, of those whose lowest number is the second.
+    /// Shared, within this enclosing node or cache, by the CPUs of which this is the lowest.
     Cpus(u32, u32),
 }
 
-/// Numbers groups in the order in which they are first asked for.
+/// Numbers groups in the order of their first lookup.
 #[derive(Default)]
 struct Numbering(BTreeMap<Group, u32>);
 
@@ -279,19 +279,20 @@ impl Numbering {
     }
 }
 
-/// What the caches hold that these CPUs have. One that counts as several is divided evenly.
+/// The sizes of these CPUs' last-level caches. The size of a cache that counts as several is divided evenly.
 fn cache_sizes(tree: &Tree, cpus: &[Cpu]) -> Vec<Cache> {
     let mut found: BTreeMap<u32, Option<LastCache>> = BTreeMap::new();
     for cpu in cpus {
         found.entry(cpu.cache).or_insert_with(|| last_cache(tree, cpu.id));
     }
-    let first = |of: &LastCache| of.first_cpu;
-    let parts = |of: &LastCache| found.values().flatten().filter(|other| first(other) == first(of)).count();
+    let count_of = |cache: &LastCache| {
+        found.values().flatten().filter(|other| other.first_cpu == cache.first_cpu).count()
+    };
     let known = found.iter().filter_map(|(id, cache)| Some((*id, (*cache)?)));
-    known.map(|(id, cache)| Cache { id, bytes: cache.bytes / parts(&cache).max(1) as u64 }).collect()
+    known.map(|(id, cache)| Cache { id, bytes: cache.bytes / count_of(&cache).max(1) as u64 }).collect()
 }
 
-/// The lowest CPU that shares the last-level cache with this one; none where caches are not described.
+/// The lowest CPU that shares the last-level cache with this one; `None` if the kernel does not describe caches.
 fn cache_group(tree: &Tree, cpu: u32) -> Result<Option<u32>, LiveError> {
     let folder = format!("{CPUS}/cpu{cpu}/cache");
     let mut best: Option<(u32, u32)> = None;
@@ -391,8 +392,8 @@ mod tests {
         dir
     }
 
-    fn column(machine: &Machine, of: fn(&Cpu) -> u32) -> Vec<u32> {
-        machine.cpus.iter().map(of).collect()
+    fn column(machine: &Machine, field: fn(&Cpu) -> u32) -> Vec<u32> {
+        machine.cpus.iter().map(field).collect()
     }
 
     #[test]
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!(machine.swap_bytes, 1 << 20);
         let disks: Vec<_> = machine.disks.iter().map(|disk| (disk.name.as_str(), disk.bytes)).collect();
         assert_eq!(disks, [("nvme0n1", 4000 * 512), ("sda", 2000 * 512)]);
-        // What was measured of a disk is known by what the disk is.
+        // Measurements of a disk are found by its identity.
         let way = r#"{"bytes_per_s":7000000,"sequential_per_s":2,"random_per_s":1,"latency_us":3}"#;
         let model = format!(r#"{{"read":{way},"write":{way}}}"#);
         fake::add(&dir, &[("/var/lib/commonhold/disks/__2048000.json", &model)]);
@@ -451,7 +452,7 @@ mod tests {
         assert!(error.starts_with("the CPUs that this process may use (5) went offline"), "{error}");
     }
 
-    /// A container that may use CPUs 2 and 6, where lxcfs counts from 0, with the folders of the machine's CPUs or without.
+    /// A container that may use CPUs 2 and 6, whose lxcfs counts from 0, with and without folders of the machine's CPUs.
     #[test]
     fn the_affinity_decides_where_the_files_count_otherwise() {
         let dir = two_nodes();
@@ -462,8 +463,11 @@ mod tests {
             (column(&machine, |cpu| cpu.core), column(&machine, |cpu| cpu.node)),
             (vec![0, 0], vec![1, 1])
         );
-        let said = usable_fake(&dir, "2,6").unwrap().renumbered().unwrap().to_string();
-        assert!(said.contains("may use CPUs 2,6, but /sys/devices/system/cpu/online lists 0-1"), "{said}");
+        let message = usable_fake(&dir, "2,6").unwrap().renumbered().unwrap().to_string();
+        assert!(
+            message.contains("may use CPUs 2,6, but /sys/devices/system/cpu/online lists 0-1"),
+            "{message}"
+        );
         assert_eq!(
             usable_fake(&dir, "0").unwrap().renumbered(),
             None,

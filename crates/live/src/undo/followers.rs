@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Undone, continue_one};
 use crate::LiveError;
-use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, State};
+use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, ThreadState};
 use crate::undo::journal::Entry;
 
 /// How often to look at those that run, at most: an ancestor may be busy with something of its own.
@@ -59,7 +59,7 @@ pub(super) fn settle(
         }
         let mut runs = |key: &ProcessKey| {
             let stat = procfs.stat(key.pid).ok().flatten();
-            stat.is_some_and(|stat| stat.key == *key && stat.state == State::Runnable)
+            stat.is_some_and(|stat| stat.key == *key && stat.state == ThreadState::Runnable)
         };
         quiet = if followers.iter().any(&mut runs) { 0 } else { quiet + 1 };
     }

@@ -35,7 +35,7 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::host::signal;
-use crate::observe::process::{ProcFs, ProcessKey, Stat, State, is_now};
+use crate::observe::process::{ProcFs, ProcessKey, Stat, ThreadState, is_now};
 use crate::undo::journal::Entry;
 
 pub use lifeline::Beats;
@@ -180,7 +180,7 @@ fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone)
     for key in stopped {
         // A signal sent to a process that is deep in the kernel stops it only later: SIGCONT takes it back all the same,
         // and does nothing to a process that runs.
-        continue_one(key, procfs, undone, |stat| stat.state != State::Ended);
+        continue_one(key, procfs, undone, |stat| stat.state != ThreadState::Ended);
     }
     for key in followed {
         continue_one(key, procfs, undone, Stat::is_stopped_by_sigstop);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 
 use super::lifeline::{PATIENCE_NS, REST};
-use crate::observe::process::{ProcFs, State};
+use crate::observe::process::{ProcFs, ThreadState};
 
 const PATIENCE: Duration = Duration::from_nanos(PATIENCE_NS);
 const PATIENCE_MAX: Duration = Duration::from_secs(12);
@@ -55,7 +55,10 @@ impl Watch {
     pub(super) fn opened(&mut self, now: Instant) {
         let stat = ProcFs::open(Path::new("/proc")).and_then(|mut procfs| procfs.stat(self.daemon));
         let stat = stat.ok().flatten();
-        self.open(now, stat.is_some_and(|stat| matches!(stat.state, State::Stopped | State::Traced)));
+        self.open(
+            now,
+            stat.is_some_and(|stat| matches!(stat.state, ThreadState::Stopped | ThreadState::Traced)),
+        );
     }
 
     fn open(&mut self, now: Instant, is_stopped: bool) {

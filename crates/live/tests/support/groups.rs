@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use commonhold_live::host::{Access, Answer, Kind, Tampering, tamper};
-use commonhold_live::observe::capability::CgroupPlace;
+use commonhold_live::observe::capability::CgroupBase;
 
 /// What becomes of a call, if anything but what should.
 type Fault = Box<dyn FnMut(&Access<'_>) -> Option<Answer>>;
@@ -48,9 +48,9 @@ impl Tree {
     }
 
     /// A place in it whose controllers may be used.
-    pub fn place(&self) -> CgroupPlace {
+    pub fn place(&self) -> CgroupBase {
         let controllers: BTreeSet<String> = ["cpu", "cpuset"].map(str::to_owned).into();
-        CgroupPlace { mount: self.root.clone(), base: self.root.clone(), controllers, delegated: false }
+        CgroupBase { mount: self.root.clone(), base: self.root.clone(), controllers, delegated: false }
     }
 
     /// From now on this goes wrong.

@@ -28,7 +28,7 @@ use crate::observe::bus::resctrl::{
     is_anothers, mounted, throttle,
 };
 use crate::observe::files::{Tree, plain};
-use crate::observe::jobs::{has_gangs, told_every};
+use crate::observe::jobs::{has_gangs, report_interval_ns};
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::observe::roster::Roster;
 use crate::undo::journal::{self, Entry, Journal};
@@ -147,7 +147,7 @@ impl Bus {
         if looks {
             self.placed_at = now.max(1);
         }
-        let every = (told_every(contract) / 2).max(READ_NS);
+        let every = (report_interval_ns(contract) / 2).max(READ_NS);
         if now >= self.read_at.saturating_add(every) || self.read_at == 0 {
             self.read_at = now.max(1);
             self.read(now);

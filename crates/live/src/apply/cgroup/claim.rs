@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use crate::LiveError;
 use crate::host::{self, write};
-use crate::observe::capability::CgroupPlace;
+use crate::observe::capability::CgroupBase;
 use crate::observe::knob::{self, failed, read, value_of};
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::undo::journal::{Entry, Journal, record};
@@ -57,7 +57,7 @@ pub(super) struct Tree {
 impl Tree {
     /// Takes possession. What could not be had but is not needed is returned beside it.
     pub(super) fn claim(
-        place: &CgroupPlace,
+        place: &CgroupBase,
         procfs: &mut ProcFs,
         journal: &mut Journal,
     ) -> Result<(Tree, Vec<LiveError>), LiveError> {
@@ -256,7 +256,7 @@ pub(super) fn make(dir: &Path, outside: &Path, journal: &mut Journal) -> Result<
 }
 
 /// Enables controllers at BASE, one by one, so that one that is refused does not take the other with it.
-fn enable(place: &CgroupPlace, journal: &mut Journal) -> Result<Vec<LiveError>, LiveError> {
+fn enable(place: &CgroupBase, journal: &mut Journal) -> Result<Vec<LiveError>, LiveError> {
     let file = place.base.join("cgroup.subtree_control");
     let enabled = words(&file)?;
     let missing = |name: &&str| place.controllers.contains(*name) && !enabled.iter().any(|word| word == name);

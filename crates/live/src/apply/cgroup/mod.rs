@@ -56,9 +56,9 @@ use super::stops::{ROUNDS_MAX, Stopping, Stops, continue_released, stop_closed};
 use crate::host::affinity;
 use crate::live_backend::{cannot, newcomers};
 use crate::observe::arena::NotJoined;
-use crate::observe::capability::CgroupPlace;
+use crate::observe::capability::CgroupBase;
 use crate::observe::idle::Idle;
-use crate::observe::jobs::{has_gangs, told_every};
+use crate::observe::jobs::{has_gangs, report_interval_ns};
 use crate::observe::process::{ProcFs, ProcessKey};
 use crate::observe::roster::{Changes, Member, Roster, Scan, Seen};
 use crate::undo::journal::{self, Entry, Journal};
@@ -126,7 +126,7 @@ impl CgroupBackend {
     /// belongs to a running daemon or to another program; what is wrong but leaves something to hold is handed out by
     /// [`CgroupBackend::take_problems`].
     pub fn new(
-        place: &CgroupPlace,
+        place: &CgroupBase,
         contract: &Contract,
         mut roster: Roster,
         mut journal: Journal,
@@ -196,7 +196,7 @@ impl CgroupBackend {
     }
 
     /// How many files it keeps open for every unit at such a place.
-    pub fn files_per_unit(place: &CgroupPlace) -> usize {
+    pub fn files_per_unit(place: &CgroupBase) -> usize {
         let memory = if place.controllers.contains("memory") { memory::FILES_PER_UNIT } else { 0 };
         groups::FILES_PER_UNIT + memory
     }
@@ -342,7 +342,7 @@ impl CgroupBackend {
     fn follow_places(&mut self) {
         let CgroupBackend { places, contract, roster, disks, journal, memory, problems, now, .. } = self;
         problems.extend(places.look(*now, memory.as_mut().map(Memory::pager), journal));
-        if !places.follow(contract, roster.places(), disks, journal, problems) {
+        if !places.follow(contract, roster.foreign_groups(), disks, journal, problems) {
             return;
         }
         self.changed += 1;
@@ -804,7 +804,7 @@ impl LiveBackend for CgroupBackend {
     }
 
     fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>> {
-        let (contract, every_ns) = (&self.contract, told_every(&self.contract));
+        let (contract, every_ns) = (&self.contract, report_interval_ns(&self.contract));
         has_gangs(contract).then(|| Ok((self.seats.join(contract, key, user, &mut self.roster)?, every_ns)))
     }
 
@@ -939,7 +939,7 @@ mod tests {
     /// A unit of the command `make`, in folders that are taken for /proc and for a cgroup without controllers, with memory
     /// nevertheless.
     fn backend(dir: &Path) -> CgroupBackend {
-        let place = CgroupPlace {
+        let place = CgroupBase {
             mount: dir.join("cgroup"),
             base: dir.join("cgroup"),
             controllers: BTreeSet::new(),

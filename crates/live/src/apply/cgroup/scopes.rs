@@ -397,7 +397,7 @@ mod tests {
         fake.now += SECOND;
         assert_eq!(fake.look().problems.len() + fake.scopes.asked.len(), 0);
         let slice = "/commonhold.slice/commonhold-build.slice";
-        assert_eq!(fake.roster.place_of(BASE + 3), Some((slice, fake.build)));
+        assert_eq!(fake.roster.foreign_group_of(BASE + 3), Some((slice, fake.build)));
         assert!(fake.members.send_out_of_scope(key(3), "make").is_none());
         let back = fs::read_to_string(session.join("cgroup.procs")).unwrap();
         assert_eq!(back.trim(), (BASE + 3).to_string());

@@ -41,7 +41,7 @@ impl InPlace {
         self.at = Some(at);
         let inode = |dir: &Path| host::look(dir).ok().map(|found| found.ino());
         let number = |group: &str| inode(&cgroup.mount().join(group.trim_start_matches('/')));
-        let places = cgroup.roster().places().iter();
+        let places = cgroup.roster().foreign_groups().iter();
         let groups: Groups = places.map(|(group, unit)| (group.clone(), (*unit, number(group)))).collect();
         if groups != self.groups {
             reign.hold(cgroup.held_in_place().filter_map(|(unit, dir)| Some((inode(dir)?, unit))));
@@ -70,7 +70,7 @@ impl InPlace {
             let unit = member.placement.unit;
             let must = match member.stays {
                 Some(Stays::InPlace) => {
-                    let (group, of) = roster.place_of(member.key.pid)?;
+                    let (group, of) = roster.foreign_group_of(member.key.pid)?;
                     of != unit || is_new(group) || told(&member.key)
                 }
                 Some(_) => true,

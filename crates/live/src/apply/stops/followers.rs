@@ -25,7 +25,7 @@ use rustix::process::Signal;
 
 use super::Stopping;
 use crate::LiveError;
-use crate::observe::process::{ProcessKey, Stat, State};
+use crate::observe::process::{ProcessKey, Stat, ThreadState};
 use crate::undo::journal::Entry;
 
 /// For how long a process may still stop itself after its last stopped descendant went on. Nanoseconds.
@@ -126,7 +126,7 @@ impl Stopping<'_> {
             return Ok(());
         }
         let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
-        let Some(stat) = stat.filter(|stat| stat.state != State::Ended) else {
+        let Some(stat) = stat.filter(|stat| stat.state != ThreadState::Ended) else {
             verdict.settled.push(key);
             return Ok(());
         };
@@ -135,7 +135,7 @@ impl Stopping<'_> {
                 follower.clock = clock;
             }
             // What runs at this moment may be on its way to stop itself.
-            if !has_time && stat.state != State::Runnable {
+            if !has_time && stat.state != ThreadState::Runnable {
                 verdict.settled.push(key);
             }
             return Ok(());

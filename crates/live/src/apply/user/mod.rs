@@ -41,7 +41,7 @@ use commonhold_policy::{Means, Plan, Snapshot, Time};
 
 use crate::live_backend::{cannot, newcomers};
 use crate::observe::arena::NotJoined;
-use crate::observe::jobs::{has_gangs, told_every};
+use crate::observe::jobs::{has_gangs, report_interval_ns};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Scan, Seen};
 use crate::undo::journal::Journal;
@@ -351,7 +351,7 @@ impl LiveBackend for UserBackend {
     }
 
     fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>> {
-        let (contract, every_ns) = (&self.contract, told_every(&self.contract));
+        let (contract, every_ns) = (&self.contract, report_interval_ns(&self.contract));
         has_gangs(contract).then(|| Ok((self.seats.join(contract, key, user, &mut self.roster)?, every_ns)))
     }
 

@@ -1,8 +1,8 @@
-//! What was measured that the memory bus carries, kept between runs of the program and of the machine.
+//! The measured bandwidth of the memory bus, kept across runs of the program and reboots.
 //!
-//! A machine is known again by its processors' model, how many CPUs and nodes it has, and its memory in whole GiB: what a
-//! kernel takes for itself differs from boot to boot. Each has a file of its own below [`FOLDER`], JSON, which may be removed
-//! at any time.
+//! A machine is identified by its processors' model, its numbers of CPUs and nodes, and its memory in whole GiB, since the
+//! kernel's own memory differs from boot to boot. Each machine has a JSON file below [`FOLDER`], which may be removed at any
+//! time.
 
 use std::path::{Path, PathBuf};
 
@@ -11,28 +11,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::observe::files::{Tree, plain};
 
-/// Where results are kept.
+/// The folder with the results.
 pub const FOLDER: &str = "/var/lib/commonhold/bus";
 
-/// What the bus carries, in bytes per second. What counts are the lines that caches fetch; those that they write back do not.
+/// Bandwidth of the memory bus. Only lines that caches fetch count; lines that they write back do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capacity {
-    /// For one CPU, all others idle.
+    /// Bytes per second of one CPU, while all others are idle.
     pub one_bytes_per_s: u64,
-    /// For all CPUs together.
+    /// Bytes per second of all CPUs together.
     pub all_bytes_per_s: u64,
-    /// So many CPUs.
+    /// The number of CPUs that were measured.
     pub cpus: u32,
-    /// The part of the CPUs' time that others had meanwhile, in percent: the more, the more may it carry.
+    /// The percentage of the CPUs' time that other programs used meanwhile. The larger it is, the more the true bandwidth may
+    /// exceed the measured one.
     pub others_percent: u64,
 }
 
-/// What a machine is known by.
+/// Identifies a machine across reboots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The processors' model, as the kernel tells it.
+    /// The processors' model, as the kernel names it.
     pub model: String,
-    /// CPUs that are there, used or not.
+    /// CPUs that are present, used or not.
     pub cpus: u32,
     /// Nodes that have memory.
     pub nodes: u32,
@@ -41,7 +42,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of a machine.
+    /// The identity of a machine.
     pub(crate) fn read(tree: &Tree, machine: &Machine) -> Identity {
         let present =
             tree.text("/sys/devices/system/cpu/present").and_then(|list| list.parse::<CpuSet>().ok());
@@ -57,14 +58,14 @@ impl Identity {
         }
     }
 
-    /// Where its result is kept.
+    /// The file with its result.
     pub(crate) fn path(&self) -> PathBuf {
         let Identity { model, cpus, nodes, memory_gib } = self;
         Path::new(FOLDER).join(format!("{}_{cpus}_{nodes}_{memory_gib}.json", plain(model)))
     }
 }
 
-/// The processors' model. Arm's kernels tell numbers instead of a name; models may differ, and the first counts.
+/// The model of the first processor. On Arm, the kernel shows numbers instead of a name.
 fn model(cpuinfo: &str) -> String {
     let by_number = || {
         let all = ["CPU implementer", "CPU part", "CPU variant"].map(|name| value(cpuinfo, name));
@@ -73,18 +74,18 @@ fn model(cpuinfo: &str) -> String {
     value(cpuinfo, "model name").map_or_else(by_number, str::to_owned)
 }
 
-/// The first that /proc/cpuinfo says by this name.
+/// The first value of this name in /proc/cpuinfo.
 fn value<'t>(cpuinfo: &'t str, name: &str) -> Option<&'t str> {
     let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
     let found = lines.find(|(key, _)| key.trim() == name)?.1.trim();
     (!found.is_empty()).then_some(found)
 }
 
-/// What a machine's bus carries, if it was measured.
+/// The measured bandwidth of a machine's bus, if there is one.
 pub(crate) fn known(tree: &Tree, machine: &Machine) -> Option<Capacity> {
     let text = tree.kept(Identity::read(tree, machine).path())?;
     let capacity: Capacity = serde_json::from_str(&text).ok()?;
-    // A bus that carries nothing would let one job run at a time.
+    // With a bandwidth of 0, only one job at a time would run.
     (capacity.all_bytes_per_s > 0).then_some(capacity)
 }
 
@@ -106,14 +107,14 @@ mod tests {
             (kept, KEPT),
         ]);
         let tree = Tree::new(dir.path());
-        // Half of its CPUs may be used: it is the same machine.
+        // The same machine, of whose CPUs half may be used.
         let machine = Machine::synthetic("nodes:2 cpus:2 memory:500MiB").unwrap();
         assert_eq!(known(&tree, &machine).unwrap().all_bytes_per_s, 40_000_000_000);
         let larger = Machine::synthetic("nodes:2 cpus:2 memory:1500MiB").unwrap();
         assert_eq!(known(&tree, &larger), None, "more memory: other modules");
         assert_eq!(known(&tree, &Machine::synthetic("cpus:4 memory:1000MiB").unwrap()), None, "one node");
         fake::add(&dir, &[(kept, &KEPT.replace("40000000000", "0"))]);
-        assert_eq!(known(&tree, &machine), None, "a bus that carries nothing was not measured");
+        assert_eq!(known(&tree, &machine), None, "a bandwidth of 0 was not measured");
         fake::add(&dir, &[(kept, "{")]);
         assert_eq!(known(&tree, &machine), None);
     }

@@ -1,15 +1,15 @@
-//! What jobs transfer over the memory bus, by the processor's counters: for those of which no process tells it itself. Or the
-//! instructions that jobs execute, of all their processes.
+//! Hardware counters of jobs: cache misses, for the processes that do not report their memory bus transfers; or instructions, for
+//! all processes.
 //!
-//! Algorithm: each thread of a process gets a counter of misses when the process is seen first. Threads that start later are
-//! counted with those that start them. At each look, what the counters have grown by is added to the sum of the process's job,
-//! times the line of the cache. Of instructions, each counts as one.
+//! Algorithm: each thread of a process gets a counter when the process is first seen. Threads that start later are counted with
+//! the thread that starts them. Each sample adds the growth of the counters to the sum of the process's job: a cache miss as
+//! the bytes of a cache line, an instruction as one.
 //!
-//! Properties: a job's sum never goes back. A process that tells what it transfers has no counters here, so nothing counts
-//! twice. There are [`COUNTERS_MAX`] at most, each an open file.
+//! Properties: a job's sum never decreases. A process that reports its transfers has no counters here, so nothing counts twice.
+//! There are at most [`COUNTERS_MAX`], each an open file.
 //!
-//! Limits: a thread that starts while its process is seen first may be missed. What the kernel fetches for a process is not
-//! counted, nor what the processor fetches ahead where its counters leave that out.
+//! Limits: a thread that starts while its process is first seen may be missed. Misses in the kernel are not counted, nor are
+//! prefetches on processors whose counters leave them out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,31 +23,31 @@ use crate::host::perf::{Event, OfThread};
 use crate::observe::files::Tree;
 use crate::observe::process::{Pins, ProcFs, ProcessKey};
 
-/// Counters at one time.
+/// The most counters at one time.
 pub(crate) const COUNTERS_MAX: usize = 512;
 
-/// CPUs whose caches are looked at for the length of a line.
-const LOOKED_AT: u32 = 8;
+/// The number of CPUs whose caches are read for the length of a line.
+const CACHES_READ: u32 = 8;
 
 /// The counters of jobs' processes.
 #[derive(Debug)]
 pub(crate) struct Counters {
     event: Event,
     what: &'static str,
-    most: usize,
-    /// How much each that is counted stands for; `None`: a line, and nobody looked yet how long one is.
-    each: Option<u64>,
-    /// `None`: this machine has no such counters, or this user may not have them.
+    limit: usize,
+    /// The weight of a counted event; `None`: the bytes of a line, which were not read yet.
+    weight: Option<u64>,
+    /// `None`: this machine has no such counters, or forbids them to this user.
     processes: Option<BTreeMap<ProcessKey, Counted>>,
     sums: BTreeMap<JobId, u64>,
-    has_said: bool,
+    complained: bool,
 }
 
 #[derive(Debug, Default)]
 struct Counted {
-    /// With what each had counted when it was read last. None of a process that cannot be counted.
+    /// Counters with their last values. Empty for a process that cannot be counted.
     threads: Vec<(OfThread, u64)>,
-    /// One of them ran. Until then nothing is known of the process, and its job must not seem to transfer nothing.
+    /// Whether one of them ran. Until then nothing is known about the process, and its job must not seem to transfer nothing.
     ran: bool,
 }
 
@@ -58,34 +58,36 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Those of what gangs share, as far as threads are counted for it.
+    /// The counters for a resource that gangs share.
     pub(crate) fn for_share(share: GangsShare) -> Counters {
         match share {
             GangsShare::Bus | GangsShare::Cache => {
-                Counters::of(Event::MISSES, "on the memory bus", COUNTERS_MAX)
+                Counters::new(Event::MISSES, "on the memory bus", COUNTERS_MAX)
             }
             GangsShare::Cores => {
-                Counters { each: Some(1), ..Counters::of(Event::INSTRUCTIONS, "on the cores", COUNTERS_MAX) }
+                let counters = Counters::new(Event::INSTRUCTIONS, "on the cores", COUNTERS_MAX);
+                Counters { weight: Some(1), ..counters }
             }
         }
     }
 
-    fn of(event: Event, what: &'static str, most: usize) -> Counters {
+    fn new(event: Event, what: &'static str, limit: usize) -> Counters {
         let processes = Some(BTreeMap::new());
-        Counters { event, what, most, each: None, processes, sums: BTreeMap::new(), has_said: false }
+        Counters { event, what, limit, weight: None, processes, sums: BTreeMap::new(), complained: false }
     }
 
-    /// What the jobs of these processes transferred. What is to be said of it is put to `problems`, once.
-    pub(crate) fn look(
+    /// Reads the counters of these processes, and returns the sums of their jobs. A lack of counters is added to `problems` once.
+    pub(crate) fn sample(
         &mut self,
         now: Time,
         jobs: &BTreeMap<ProcessKey, JobId>,
         procfs: &mut ProcFs,
         problems: &mut Vec<LiveError>,
     ) -> BTreeMap<JobId, SharedUse> {
-        let each = *self.each.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..LOOKED_AT));
-        let there: BTreeSet<JobId> = jobs.values().copied().collect();
-        self.sums.retain(|job, _| there.contains(job));
+        let weight =
+            *self.weight.get_or_insert_with(|| line_bytes(&Tree::new(Path::new("/")), 0..CACHES_READ));
+        let present: BTreeSet<JobId> = jobs.values().copied().collect();
+        self.sums.retain(|job, _| present.contains(job));
         let Some(processes) = &mut self.processes else { return BTreeMap::new() };
         processes.retain(|key, _| jobs.contains_key(key));
         let mut open: usize = processes.values().map(|process| process.threads.len()).sum();
@@ -98,26 +100,25 @@ impl Counters {
             if procfs.threads(key.pid, &mut tids).is_err() {
                 continue;
             }
-            if open + tids.len() > self.most {
-                if !std::mem::replace(&mut self.has_said, true) {
-                    problems.push(too_many(key.pid, self.what, self.most));
+            if open + tids.len() > self.limit {
+                if !std::mem::replace(&mut self.complained, true) {
+                    problems.push(too_many(key.pid, self.what, self.limit));
                 }
                 continue;
             }
             let mut counted = Counted::default();
             for tid in tids {
-                // `perf_event_open(2)` takes a number. A counter that belongs to another process's thread by then is closed
-                // before it is ever read.
+                // `perf_event_open(2)` takes a thread id. If that has become another process's thread by then, the counter is
+                // closed before it is ever read.
                 let counter = OfThread::open(self.event, tid)
                     .and_then(|counter| Ok(pins.pin(procfs, *key)?.has_thread(tid)?.then_some(counter)));
                 match counter {
                     Ok(counter) => counted.threads.extend(counter.map(|counter| (counter, 0))),
-                    // For good: there are none here.
-                    Err(error) if is_for_good(error.raw_os_error()) => {
+                    Err(error) if is_permanent(error.raw_os_error()) => {
                         self.processes = None;
                         return BTreeMap::new();
                     }
-                    // Another user's, or one that ended.
+                    // Another user's thread, or one that ended.
                     Err(_) => {}
                 }
             }
@@ -129,20 +130,20 @@ impl Counters {
             let grown = process.grown();
             if process.ran {
                 let sum = self.sums.entry(*job).or_default();
-                *sum = sum.saturating_add(grown.saturating_mul(each));
+                *sum = sum.saturating_add(grown.saturating_mul(weight));
             }
         }
         self.sums.iter().map(|(job, bytes)| (*job, SharedUse { at: now, amount: *bytes })).collect()
     }
 
-    /// Whether a thread of this process is counted, as of the last look.
+    /// Whether a thread of this process was counted, as of the last sample.
     pub(crate) fn counts(&self, key: ProcessKey) -> bool {
         self.processes.as_ref().and_then(|processes| processes.get(&key)).is_some_and(|process| process.ran)
     }
 }
 
 impl Counted {
-    /// What its threads did since the last call.
+    /// The events of its threads since the last call.
     fn grown(&mut self) -> u64 {
         let mut sum = 0u64;
         for (counter, before) in &mut self.threads {
@@ -156,19 +157,19 @@ impl Counted {
     }
 }
 
-/// Whether an error says that no process will ever be counted.
-fn is_for_good(errno: Option<i32>) -> bool {
+/// Whether an error means that this machine cannot count any process.
+fn is_permanent(errno: Option<i32>) -> bool {
     matches!(errno, Some(libc::ENOENT | libc::ENOSYS | libc::EOPNOTSUPP | libc::EINVAL | libc::ENODEV))
 }
 
-fn too_many(pid: u32, what: &str, most: usize) -> LiveError {
+fn too_many(pid: u32, what: &str, limit: usize) -> LiveError {
     LiveError::Unavailable {
         what: format!(
-            "process {pid} and others are not counted {what}: {most} threads are counted already, no more are"
+            "process {pid} and others are not counted {what}: the limit of {limit} counted threads is reached"
         ),
         remedy: match what {
-            "on the cores" => "their jobs are taken to do what `first-rate` says".to_owned(),
-            _ => "have them tell it themselves (docs/gangs.md)".to_owned(),
+            "on the cores" => "their jobs are assumed to execute `first-rate`".to_owned(),
+            _ => "have them report their transfers (docs/gangs.md)".to_owned(),
         },
     }
 }
@@ -190,10 +191,10 @@ mod tests {
     #[test]
     fn what_threads_do_is_their_jobs_and_never_goes_back() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
-        let mut counters = Counters::of(Event::FAULTS, "in a test", 10_000);
-        counters.each = Some(64);
+        let mut counters = Counters::new(Event::FAULTS, "in a test", 10_000);
+        counters.weight = Some(64);
         let mut look = |now: Time, jobs: &BTreeMap<ProcessKey, JobId>| {
-            let found = counters.look(now, jobs, &mut procfs, &mut Vec::new());
+            let found = counters.sample(now, jobs, &mut procfs, &mut Vec::new());
             found.get(&JobId(1)).copied()
         };
         let Some(first) = look(1, &jobs()) else {
@@ -205,8 +206,8 @@ mod tests {
             );
             return;
         };
-        // By a thread that starts after the first look. So much memory is always new: smaller pieces may be ones that a thread
-        // touched before.
+        // In a thread that starts after the first sample. The allocation is so large that its pages are always new: a smaller
+        // one may reuse pages touched before.
         let touch = || std::hint::black_box(vec![1u8; 64 << 20]).len();
         assert_eq!(std::thread::spawn(touch).join().unwrap(), 64 << 20);
         let second = look(2, &jobs()).unwrap();
@@ -222,45 +223,49 @@ mod tests {
             .map(|(_, n)| n)
             .sum();
         assert_eq!(second.amount, 64 * read, "nothing counts twice");
-        let gone = counters.look(3, &BTreeMap::new(), &mut procfs, &mut Vec::new());
+        let gone = counters.sample(3, &BTreeMap::new(), &mut procfs, &mut Vec::new());
         assert_eq!(gone.get(&JobId(1)), None, "its job is gone");
     }
 
     #[test]
     fn instructions_count_as_they_are() {
         let cores = Counters::for_share(GangsShare::Cores);
-        assert_eq!((cores.event, cores.each), (Event::INSTRUCTIONS, Some(1)));
+        assert_eq!((cores.event, cores.weight), (Event::INSTRUCTIONS, Some(1)));
         assert_eq!(Counters::for_share(GangsShare::Bus).event, Event::MISSES);
-        let said = too_many(7, cores.what, 512).to_string();
-        assert!(said.contains("on the cores") && said.contains("first-rate"), "{said}");
+        let message = too_many(7, cores.what, 512).to_string();
+        assert!(message.contains("on the cores") && message.contains("first-rate"), "{message}");
     }
 
-    /// Red if a number is counted without a look at whose it is.
+    /// Fails if a thread is counted without checking its process's start time.
     #[test]
     fn a_reused_number_is_not_counted() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
-        let mut counters = Counters::of(Event::FAULTS, "in a test", 10_000);
+        let mut counters = Counters::new(Event::FAULTS, "in a test", 10_000);
         let earlier = ProcessKey { start: 1, ..this_process() };
-        counters.look(1, &BTreeMap::from([(earlier, JobId(1))]), &mut procfs, &mut Vec::new());
-        let counted = counters.processes.iter().flat_map(BTreeMap::values).map(|it| it.threads.len());
+        counters.sample(1, &BTreeMap::from([(earlier, JobId(1))]), &mut procfs, &mut Vec::new());
+        let counted =
+            counters.processes.iter().flat_map(BTreeMap::values).map(|process| process.threads.len());
         assert_eq!(counted.sum::<usize>(), 0);
     }
 
     #[test]
     fn counters_are_bounded_and_that_is_said_once() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
-        let mut counters = Counters::of(Event::FAULTS, "in a test", 0);
+        let mut counters = Counters::new(Event::FAULTS, "in a test", 0);
         let mut problems = Vec::new();
         for now in 1..3 {
-            assert!(counters.look(now, &jobs(), &mut procfs, &mut problems).is_empty());
+            assert!(counters.sample(now, &jobs(), &mut procfs, &mut problems).is_empty());
         }
         assert_eq!(problems.len(), 1);
-        assert!(problems[0].to_string().contains("0 threads are counted already"), "{}", problems[0]);
+        assert!(problems[0].to_string().contains("the limit of 0 counted threads"), "{}", problems[0]);
     }
 
     #[test]
     fn a_machine_without_counters_is_asked_once() {
-        assert!(is_for_good(Some(libc::ENOENT)) && is_for_good(Some(libc::EINVAL)));
-        assert!(!is_for_good(Some(libc::EACCES)) && !is_for_good(Some(libc::ESRCH)), "others may be counted");
+        assert!(is_permanent(Some(libc::ENOENT)) && is_permanent(Some(libc::EINVAL)));
+        assert!(
+            !is_permanent(Some(libc::EACCES)) && !is_permanent(Some(libc::ESRCH)),
+            "others may be counted"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The memory bus: what it carries, where that was measured, and what units and jobs transfer over it.
+//! The memory bus: its measured bandwidth, and the transfers of units and jobs.
 
 pub mod capacity;
 pub(crate) mod counters;
@@ -8,26 +8,26 @@ use super::files::Tree;
 
 const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Bytes of a line where the kernel does not tell.
+/// Bytes of a cache line if unknown.
 const LINE_BYTES: u64 = 64;
 
 /// A last-level cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cache {
-    /// The first of the CPUs that share it.
+    /// The lowest CPU that shares it.
     pub(crate) first_cpu: u32,
-    /// Its size.
+    /// Its size in bytes.
     pub(crate) bytes: u64,
-    /// What it fetches at once.
+    /// The size of a line in bytes.
     pub(crate) line_bytes: u64,
 }
 
-/// A CPU's last-level cache; `None` where the kernel tells nothing of it.
+/// A CPU's last-level cache; `None` if the kernel does not describe it.
 pub(crate) fn last_cache(tree: &Tree, cpu: u32) -> Option<Cache> {
     let folder = format!("{CPUS}/cpu{cpu}/cache");
     let number = |path: String| tree.text(path)?.parse::<u64>().ok();
     let indexes = tree.names(&folder).into_iter().filter(|name| name.starts_with("index"));
-    let of_index = |index: String| {
+    let parse_cache = |index: String| {
         let level = number(format!("{folder}/{index}/level"))?;
         let bytes = size(&tree.text(format!("{folder}/{index}/size"))?)?;
         let shared = tree.text(format!("{folder}/{index}/shared_cpu_list"));
@@ -36,10 +36,10 @@ pub(crate) fn last_cache(tree: &Tree, cpu: u32) -> Option<Cache> {
         let line_bytes = line.unwrap_or(LINE_BYTES);
         Some((level, Cache { first_cpu: first.unwrap_or(cpu), bytes, line_bytes }))
     };
-    indexes.filter_map(of_index).max().map(|(_, cache)| cache)
+    indexes.filter_map(parse_cache).max().map(|(_, cache)| cache)
 }
 
-/// What the last-level cache of these CPUs fetches at once; where caches differ, the least.
+/// The line size of these CPUs' last-level caches; if they differ, the smallest.
 pub(crate) fn line_bytes(tree: &Tree, cpus: impl Iterator<Item = u32>) -> u64 {
     let lines = cpus.filter_map(|cpu| last_cache(tree, cpu)).map(|cache| cache.line_bytes);
     lines.min().unwrap_or(LINE_BYTES)

@@ -1,11 +1,11 @@
-//! The kernel's file system `resctrl`: what processors tell of the transfers of groups of tasks, and how they slow them down.
+//! The kernel's file system `resctrl`: transfers of groups of tasks, as processors count and throttle them.
 //!
-//! Terms: a *monitoring group* has counts of its own; a *control group* has these and a schemata of its own, which says what
-//! it is given. Each domain, a last-level cache, has a count. A percentage is of what one CPU can have, so two threads with
+//! Terms: a *monitoring group* has its own counters; a *control group* also has its own schemata, which sets its resources. Each
+//! domain (a last-level cache) has a separate counter. A percentage is relative to the maximum of one CPU, so two threads with
 //! 10 % have twice as much as one.
 //!
-//! Limits: on AMD's processors, and with the mount option `mba_MBps`, a schemata says rates and no percentages. These are left
-//! alone.
+//! Limits: on AMD processors, and with the mount option `mba_MBps`, a schemata has rates instead of percentages. Such groups are
+//! not throttled.
 //!
 //! Source: the kernel's Documentation/filesystems/resctrl.rst.
 
@@ -17,27 +17,27 @@ use commonhold_policy::Throttle;
 use crate::host;
 use crate::observe::files::Tree;
 
-/// Where it is mounted, if nobody says otherwise.
+/// The usual mount point.
 pub(crate) const FOLDER: &str = "/sys/fs/resctrl";
 
-/// What mountinfo shows of it where this program mounted it.
+/// The source in mountinfo if this program mounted it.
 pub(crate) const SOURCE: &str = "commonhold";
 
-/// What a control group has of everything, where it says percentages.
+/// The value of an unthrottled control group, in percent.
 const ALL_PERCENT: u64 = 100;
 
-/// Where the file system is mounted, and who did.
+/// A mount of the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mount {
-    /// Where.
+    /// The mount point.
     pub(crate) point: PathBuf,
-    /// What the one who mounted it called it.
+    /// The source that its mounter gave it, which tells whether this program mounted it.
     pub(crate) source: String,
-    /// Whether a schemata says MiB/s, by the mount option `mba_MBps`.
+    /// Whether schematas are in MiB/s, by the mount option `mba_MBps`.
     pub(crate) in_rates: bool,
 }
 
-/// The mount of a tree of kernel files; paths are those in the tree.
+/// The mount in a tree of kernel files, with paths in that tree.
 pub(crate) fn mounted(tree: &Tree) -> Option<Mount> {
     let text = tree.text("/proc/self/mountinfo")?;
     text.lines().find_map(|line| {
@@ -50,23 +50,23 @@ pub(crate) fn mounted(tree: &Tree) -> Option<Mount> {
     })
 }
 
-/// The event that counts what a group transfers: all of it, else what it does in its own node.
+/// The event that counts a group's transfers: preferably all of them, else those within its node.
 pub(crate) fn event(point: &Path) -> Option<&'static str> {
     let features = host::read_to_string(&point.join("info/L3_MON/mon_features")).ok()?;
     let has = |event: &&str| features.lines().any(|line| line.trim() == *event);
     ["mbm_total_bytes", "mbm_local_bytes"].into_iter().find(has)
 }
 
-/// The event that tells how much of a cache a group's lines fill, in bytes.
+/// The event for the bytes of a cache that a group's lines occupy.
 pub(crate) const OCCUPANCY: &str = "llc_occupancy";
 
-/// Whether that is there.
+/// Whether the processor supports [`OCCUPANCY`].
 pub(crate) fn counts_occupancy(point: &Path) -> bool {
     let features = host::read_to_string(&point.join("info/L3_MON/mon_features")).unwrap_or_default();
     features.lines().any(|line| line.trim() == OCCUPANCY)
 }
 
-/// What a group's tasks hold of all caches, in bytes; `None` where no cache tells it now.
+/// Bytes that a group's tasks occupy in all caches; `None` if no cache's counter can be read now.
 pub(crate) fn occupancy(group: &Path) -> Option<u64> {
     let domains = host::list(&group.join("mon_data")).ok()?;
     let domains = domains.into_iter().filter(|folder| folder.name().starts_with("mon_L3_"));
@@ -76,23 +76,24 @@ pub(crate) fn occupancy(group: &Path) -> Option<u64> {
     counts.reduce(u64::saturating_add)
 }
 
-/// How many groups can be told apart, the first included, which is everybody's.
+/// The number of groups that can be monitored, including the default group.
 pub(crate) fn group_count(point: &Path) -> Option<u64> {
     host::read_to_string(&point.join("info/L3_MON/num_rmids")).ok()?.trim().parse().ok()
 }
 
-/// How a group can be slowed down; otherwise why it cannot.
+/// How groups can be throttled, or why they cannot be.
 pub(crate) fn throttle(mount: &Mount) -> Result<Throttle, String> {
     let number = |name: &str| {
         let text = host::read_to_string(&mount.point.join("info/MB").join(name)).ok()?;
         text.trim().parse::<u32>().ok()
     };
     let (Some(least), Some(step)) = (number("min_bandwidth"), number("bandwidth_gran")) else {
-        return Err("the processor offers no cap (there is no info/MB)".to_owned());
+        return Err("the processor offers no cap (info/MB does not exist)".to_owned());
     };
     if mount.in_rates {
         return Err(
-            "it is mounted with `mba_MBps`: the kernel itself holds rates, which are left alone".to_owned()
+            "it is mounted with `mba_MBps`: the kernel enforces rates, which this program does not change"
+                .to_owned(),
         );
     }
     let text = host::read_to_string(&mount.point.join("schemata")).unwrap_or_default();
@@ -101,71 +102,72 @@ pub(crate) fn throttle(mount: &Mount) -> Result<Throttle, String> {
         return Err("the schemata has no line MB".to_owned());
     }
     if domains.iter().any(|(_, value)| *value > ALL_PERCENT) {
-        return Err("the processor takes rates of each cache and no percentages (as AMD's do)".to_owned());
+        return Err("the processor takes rates of each cache instead of percentages (as AMD's do)".to_owned());
     }
     Ok(Throttle { least: least.clamp(1, 100), step: step.clamp(1, 100) })
 }
 
-/// The line MB of a schemata: domains, and what is given there.
+/// The line MB of a schemata: domains and their values.
 pub(crate) fn bandwidths(schemata: &str) -> Vec<(u64, u64)> {
     let line = schemata.lines().find_map(|line| line.trim().strip_prefix("MB:"));
-    let pair = |pair: &str| {
+    let parse_pair = |pair: &str| {
         let (domain, value) = pair.split_once('=')?;
         Some((domain.trim().parse().ok()?, value.trim().parse().ok()?))
     };
-    line.unwrap_or_default().split(';').filter_map(pair).collect()
+    line.unwrap_or_default().split(';').filter_map(parse_pair).collect()
 }
 
-/// What is written to give a group so many percent in all domains.
+/// The schemata line that gives a group this percentage in all domains.
 pub(crate) fn bandwidth_line(domains: &[(u64, u64)], percent: u32) -> String {
     let pairs: Vec<String> = domains.iter().map(|(domain, _)| format!("{domain}={percent}")).collect();
     format!("MB:{}", pairs.join(";"))
 }
 
-/// The groups of a process as the kernel names them (`/proc/PID/cpu_resctrl_groups`): whether one of them is another program's.
+/// Whether a process is in a group of another program. `groups` is the text of `/proc/PID/cpu_resctrl_groups`; `ours` is the
+/// prefix of this program's groups.
 pub(crate) fn is_anothers(groups: &str, ours: &str) -> bool {
-    let of = |line: &str| {
+    let parse_name = |line: &str| {
         let name = line.strip_prefix("res:").or_else(|| line.strip_prefix("mon:"))?;
         Some(name.trim().trim_matches('/').to_owned())
     };
-    groups.lines().filter_map(of).any(|name| !name.is_empty() && !name.starts_with(ours))
+    groups.lines().filter_map(parse_name).any(|name| !name.is_empty() && !name.starts_with(ours))
 }
 
-/// Adds up what a group transferred, whatever happens to its counts.
+/// Sums a group's transfers across resets of its counters.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    /// By folder of a domain: its count when it was read last.
+    /// By folder of a domain: the last value of its counter.
     counts: BTreeMap<PathBuf, u64>,
     bytes: u64,
-    /// Whether a count was read ever.
-    is_told: bool,
+    /// Whether a counter has ever been read.
+    is_known: bool,
 }
 
 impl Meter {
-    /// Reads the counts of a group's domains, and adds what they have grown by. A count that cannot be read now (`Unavailable`
-    /// while nobody of it ran, `Error`, `Unassigned`) is the same as before; one that goes back began anew.
+    /// Reads the counters of a group's domains, and adds their growth. A counter that cannot be read now (`Unavailable` while
+    /// none of the group's tasks ran, `Error`, `Unassigned`) counts as unchanged. A counter that decreased was reset.
     pub(crate) fn read(&mut self, group: &Path, event: &str) {
         for folder in host::list(&group.join("mon_data")).unwrap_or_default() {
-            // The parts of a cache that belong to nodes are within: the whole has their sum.
+            // Folders of a cache's nodes are inside that of the cache, whose counter is their sum.
             if !folder.name().starts_with("mon_L3_") {
                 continue;
             }
             let text = host::read_to_string(&folder.path.join(event)).unwrap_or_default();
             let Ok(count) = text.trim().parse::<u64>() else { continue };
             let before = self.counts.insert(folder.path, count);
-            self.is_told = true;
+            self.is_known = true;
             self.bytes = self.bytes.saturating_add(before.map_or(0, |before| count.saturating_sub(before)));
         }
     }
 
-    /// Forgets the counts of a group that is gone, or begins anew. What they counted stays.
+    /// Forgets the counters of a group that was removed or is made anew. Their sum stays.
     pub(crate) fn forget(&mut self, group: &Path) {
         self.counts.retain(|folder, _| !folder.starts_with(group));
     }
 
-    /// Bytes since the first look; `None` before anything was told.
+    /// Bytes since the first reading; `None` before it.
     pub(crate) fn bytes(&self) -> Option<u64> {
-        self.is_told.then_some(self.bytes)
+        self.is_known.then_some(self.bytes)
     }
 }
 
@@ -179,21 +181,21 @@ mod tests {
 
     #[test]
     fn who_mounted_it_and_how() {
-        let of = |line: &str| {
+        let mount_of = |line: &str| {
             let dir = fake::tree(&[("/proc/self/mountinfo", line)]);
             let mount = mounted(&Tree::new(dir.path()))?;
             Some((mount.point.strip_prefix(dir.path()).unwrap().to_owned(), mount.source, mount.in_rates))
         };
         let at = PathBuf::from("sys/fs/resctrl");
-        assert_eq!(of(MOUNTED), Some((at.clone(), "resctrl".into(), false)));
+        assert_eq!(mount_of(MOUNTED), Some((at.clone(), "resctrl".into(), false)));
         let rates = MOUNTED.replace("resctrl rw\n", "us rw,mba_MBps\n");
-        assert_eq!(of(&rates), Some((at, "us".into(), true)));
-        assert_eq!(of("22 1 0:21 / /sys rw - sysfs sysfs rw\nnoise\n"), None);
+        assert_eq!(mount_of(&rates), Some((at, "us".into(), true)));
+        assert_eq!(mount_of("22 1 0:21 / /sys rw - sysfs sysfs rw\nnoise\n"), None);
     }
 
     #[test]
     fn caps_are_percentages_or_left_alone() {
-        let of = |schemata: &str, in_rates: bool| {
+        let throttle_of = |schemata: &str, in_rates: bool| {
             let dir = fake::tree(&[
                 ("info/MB/min_bandwidth", "10\n"),
                 ("info/MB/bandwidth_gran", "20\n"),
@@ -202,10 +204,10 @@ mod tests {
             throttle(&Mount { point: dir.path().to_owned(), source: String::new(), in_rates })
         };
         let two = "    MB:0=100;1=100\n    L3:0=7ff;1=7ff\n";
-        assert_eq!(of(two, false), Ok(Throttle { least: 10, step: 20 }));
-        assert!(of(two, true).unwrap_err().contains("mba_MBps"));
-        assert!(of("L3:0=f\nMB:0=2048;1=  16\n", false).unwrap_err().contains("AMD"));
-        assert!(of("L3:0=f\n", false).unwrap_err().contains("no line MB"));
+        assert_eq!(throttle_of(two, false), Ok(Throttle { least: 10, step: 20 }));
+        assert!(throttle_of(two, true).unwrap_err().contains("mba_MBps"));
+        assert!(throttle_of("L3:0=f\nMB:0=2048;1=  16\n", false).unwrap_err().contains("AMD"));
+        assert!(throttle_of("L3:0=f\n", false).unwrap_err().contains("no line MB"));
         assert_eq!(bandwidth_line(&bandwidths("MB:0=100;4= 30\n"), 70), "MB:0=70;4=70");
         let none = Mount { point: PathBuf::from("/nowhere"), source: String::new(), in_rates: false };
         assert!(throttle(&none).unwrap_err().contains("no cap"));
@@ -234,14 +236,14 @@ mod tests {
             meter.bytes()
         };
         assert_eq!(look("Unavailable\n", "Error\n"), None);
-        assert_eq!(look("1000\n", "Unavailable\n"), Some(0), "what was before is not known whose it is");
+        assert_eq!(look("1000\n", "Unavailable\n"), Some(0), "earlier transfers may be another group's");
         assert_eq!(look("1500\n", "40\n"), Some(500));
         assert_eq!(look("Unavailable\n", "100\n"), Some(560));
         assert_eq!(look("1700\n", "Unassigned\n"), Some(760));
-        assert_eq!(look("3\n", "100\n"), Some(760), "it began anew");
+        assert_eq!(look("3\n", "100\n"), Some(760), "the counter was reset");
         assert_eq!(look("10\n", "101\n"), Some(768));
         meter.forget(&group);
-        assert_eq!(look_at(&mut meter, &group, event), Some(768), "as at first");
+        assert_eq!(look_at(&mut meter, &group, event), Some(768), "as at the first reading");
     }
 
     fn look_at(meter: &mut Meter, group: &Path, event: &str) -> Option<u64> {

@@ -1,8 +1,8 @@
-//! What this machine tells of the memory bus, and how it slows units down there.
+//! How this machine measures use of the memory bus, and whether it can throttle units there.
 //!
-//! There are four ways to know what is transferred, and the rows of the first three begin with the best. By units: a processor
-//! counts what groups transfer. By jobs: it counts what their threads fetch. By programs: they tell it. Where none of these
-//! measures, it is assumed.
+//! There are four sources for what is transferred, with one row each, the best first. By units: the processor counts what
+//! resource groups transfer. By jobs: it counts what their threads fetch. By programs: they report it. Without any of these, a
+//! rate is assumed.
 
 use std::io;
 
@@ -15,16 +15,17 @@ use crate::host;
 use crate::observe::bus::capacity::known;
 use crate::observe::bus::resctrl::{FOLDER, event, mounted, throttle};
 
-/// Where others had more of the CPUs' time than that while the bus was measured, in percent, it may carry more.
+/// If other programs had more than this percentage of the CPUs' time while the bus was measured, its capacity may be larger.
 const OTHERS_PERCENT: u64 = 5;
 
-/// The row that says whether the processor slows units down.
-pub(super) const CAP: &str = "units slowed down";
+/// The row that says whether the processor can throttle units.
+pub(super) const CAP: &str = "bus use of units capped";
 
-const TELL: &str =
-    "start programs with LD_PRELOAD=libcommonhold-gang.so, or have them tell it (docs/gangs.md)";
+const REPORT: &str =
+    "start programs with LD_PRELOAD=libcommonhold-gang.so, or have them report it (docs/gangs.md)";
 
-/// The rows about the memory bus: the four ways, and what they stand on. `counter` is what opening a counter of our own said.
+/// The rows about the memory bus: the four sources, and what they need. `counter` is the result of opening a counter of cache
+/// misses for this process.
 pub(super) fn rows(context: &Context, counter: io::Result<()>) -> Vec<Row> {
     let counts = counters(context, counter);
     vec![
@@ -46,7 +47,7 @@ pub(super) fn has_flag(context: &Context, flags: &[&str]) -> bool {
     flags.iter().any(|flag| context.cpu_flags.contains(*flag))
 }
 
-/// Whether `run` would mount resctrl by itself.
+/// Whether `run` can mount resctrl.
 pub(super) fn is_mountable(context: &Context) -> bool {
     context.tree.exists(FOLDER) && context.status.has(Capability::SysAdmin)
 }
@@ -60,18 +61,19 @@ fn by_units(context: &Context) -> Row {
         if is_mountable(context) && has_flag(context, &METERS) {
             return Row::yes(area, name, format!("what outermost units fetch and write back: {MOUNTS}"));
         }
-        return Row::no(area, name, "there is no resctrl with counts, see below").remedy(TELL);
+        return Row::no(area, name, "no resctrl with counters is available, see below").remedy(REPORT);
     };
     let Some(event) = event(&mount.point) else {
         let reason = "resctrl is mounted, but the processor counts no transfers (info/L3_MON/mon_features)";
-        return Row::no(area, name, reason).remedy(TELL);
+        return Row::no(area, name, reason).remedy(REPORT);
     };
     if !host::may_write(&mount.point.join("tasks")) {
         return Row::no(area, name, "resctrl is mounted, and this user may not write there")
             .remedy("run as root");
     }
     if event == "mbm_local_bytes" {
-        let reason = "mbm_local_bytes counts what outermost units transfer in the node where they run, and nothing else";
+        let reason =
+            "mbm_local_bytes counts only what outermost units transfer within the node where they run";
         return Row::partly(area, name, reason);
     }
     Row::yes(area, name, format!("{event} counts what outermost units fetch and write back"))
@@ -81,9 +83,7 @@ fn by_jobs(counters: &Row) -> Row {
     let (area, name) = (Area::Bus, "bus use of jobs");
     let misses = "cache misses times a line, counted by the daemon for 512 threads";
     match counters.state {
-        State::Yes => {
-            Row::yes(area, name, format!("{misses}; what is fetched ahead or written back may be missing"))
-        }
+        State::Yes => Row::yes(area, name, format!("{misses}; prefetches and write-backs may be missing")),
         State::Partly => Row {
             area,
             name: name.to_owned(),
@@ -91,25 +91,25 @@ fn by_jobs(counters: &Row) -> Row {
             ..counters.clone()
         },
         State::No => Row { area, name: name.to_owned(), ..counters.clone() }
-            .remedy(counters.remedy.as_deref().unwrap_or(TELL)),
+            .remedy(counters.remedy.as_deref().unwrap_or(REPORT)),
     }
 }
 
 fn by_programs(counters: &Row) -> Row {
-    let (area, name) = (Area::Bus, "bus use told by programs");
+    let (area, name) = (Area::Bus, "bus use reported by programs");
     match counters.state {
         State::No => {
-            let reason = "by their own count alone (ch_transferred): the processor does not count for them here, \
-                 and one that does not count itself is unknown";
-            Row::partly(area, name, reason).remedy(TELL)
+            let reason = "only by their own count (ch_transferred): the processor does not count for them here, and a program \
+                without a count is unknown";
+            Row::partly(area, name, reason).remedy(REPORT)
         }
-        _ => Row::yes(area, name, "by counters of their own, or by their own count; they are believed")
-            .remedy(TELL),
+        _ => Row::yes(area, name, "by hardware counters, or by their own count; reports are trusted")
+            .remedy(REPORT),
     }
 }
 
 fn assumed() -> Row {
-    let reason = "a job of which nothing is known is taken to transfer `first-rate` for each thread";
+    let reason = "a job without measurements is assumed to transfer `first-rate` for each thread";
     Row::partly(Area::Bus, "bus use assumed", reason).remedy("set `first-rate` in [machine]")
 }
 
@@ -120,7 +120,7 @@ fn slowed_down(context: &Context) -> Row {
             true if is_mountable(context) => Row::partly(
                 area,
                 name,
-                format!("the processor has a cap; {MOUNTS}, and sees then whether it takes percentages"),
+                format!("the processor has a cap; {MOUNTS}, and then checks whether it takes percentages"),
             ),
             true => Row::no(area, name, "the processor has a cap, and resctrl is not mounted"),
             false => Row::no(area, name, "the processor, or the virtual machine, has no cap on transfers"),
@@ -129,8 +129,9 @@ fn slowed_down(context: &Context) -> Row {
     match throttle(&mount) {
         Ok(found) => {
             let (least, step) = (found.least, found.step);
-            let reason =
-                format!("from {least} % on, in steps of {step} %, of what a CPU can have: not of the bus");
+            let reason = format!(
+                "from {least} % in steps of {step} %, relative to a CPU's maximum and not to the bus"
+            );
             Row::yes(area, name, reason)
         }
         Err(why) => Row::no(area, name, why),
@@ -145,17 +146,16 @@ fn feature(context: &Context, name: &str, flags: &[&str], what: &str) -> Row {
     Row::no(Area::Bus, name, reason)
 }
 
-/// The row about what the memory bus carries.
+/// The row about the bandwidth of the memory bus.
 pub(super) fn capacity(context: &Context, machine: &Machine) -> Row {
-    let (area, name, measure) = (Area::Bus, "what the bus carries", "commonhold calibrate --bus");
+    let (area, name, measure) = (Area::Bus, "bus bandwidth measured", "commonhold calibrate --bus");
     let Some(found) = known(&context.tree, machine) else {
-        let reason =
-            "it was not measured on this machine; gangs are chosen as if it were 10 GB/s for each CPU";
+        let reason = "not on this machine; gangs are chosen as if it were 10 GB/s for each CPU";
         return Row::no(area, name, reason).remedy(measure);
     };
     let gb = |rate: u64| format!("{}.{} GB/s", rate / 1_000_000_000, rate / 100_000_000 % 10);
     let (all, one) = (gb(found.all_bytes_per_s), gb(found.one_bytes_per_s));
-    let reason = format!("measured: {all} by {} CPUs together, {one} by one", found.cpus);
+    let reason = format!("{all} by {} CPUs together, {one} by one", found.cpus);
     if found.others_percent > OTHERS_PERCENT {
         let reason = format!("{reason}, while others had {} % of the CPUs", found.others_percent);
         return Row::partly(area, name, reason).remedy(format!("{measure}, while nothing else runs"));
@@ -173,13 +173,13 @@ fn resctrl(context: &Context) -> Row {
             .remedy(format!("mount -t resctrl resctrl {folder}"));
     }
     if ["rdt_a", "cqm"].iter().any(|flag| context.cpu_flags.contains(*flag)) {
-        return Row::no(Area::Bus, name, "the processor could, but this kernel was built without it")
+        return Row::no(Area::Bus, name, "the processor supports it, but this kernel was built without it")
             .remedy("boot a kernel built with CONFIG_X86_CPU_RESCTRL=y");
     }
     Row::no(Area::Bus, name, "neither the kernel nor the processor offers it here")
 }
 
-/// Cache misses stand for use of the bus where resctrl is missing.
+/// Without resctrl, cache misses approximate use of the bus.
 fn counters(context: &Context, counter: io::Result<()>) -> Row {
     let name = "hardware counters";
     let paranoid = context.tree.text("/proc/sys/kernel/perf_event_paranoid");

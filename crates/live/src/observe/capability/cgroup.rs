@@ -1,15 +1,15 @@
-//! cgroup v2: whether it is mounted, where a subtree of ours may be, and which controllers it would have.
+//! cgroup v2: whether it is mounted, where this program may make its subtree, and with which controllers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use commonhold_machine::capability::{Area, Row, State};
 
-use super::CgroupPlace;
+use super::CgroupBase;
 use super::context::Context;
 use super::sched_ext::sched_ext;
 
-/// How a machine is set up so that cgroup v2 has all controllers.
+/// The remedy that gives cgroup v2 all controllers.
 fn boot_v2(context: &Context) -> &'static str {
     if context.systemd {
         "boot with `systemd.unified_cgroup_hierarchy=1 cgroup_no_v1=all` on the kernel command line"
@@ -18,21 +18,21 @@ fn boot_v2(context: &Context) -> &'static str {
     }
 }
 
-/// What was found about cgroup v2, in the words of the real machine's paths.
+/// Findings about cgroup v2, with paths as on the real machine.
 pub(super) struct Cgroup {
     /// Where it is mounted.
     mount: Option<PathBuf>,
     /// Where a subtree may be made.
     place: Option<Place>,
-    /// `cgroup.controllers` at the mount's top.
-    kernel_has: BTreeSet<String>,
+    /// `cgroup.controllers` of the root.
+    root_controllers: BTreeSet<String>,
 }
 
 /// A directory below which we may make cgroups.
 struct Place {
     base: PathBuf,
     controllers: BTreeSet<String>,
-    /// Not the root of the hierarchy.
+    /// Whether the base is a cgroup other than the root.
     delegated: bool,
     /// The highest directory whose processes we may move into the base.
     reach: PathBuf,
@@ -41,14 +41,14 @@ struct Place {
 impl Cgroup {
     pub(super) fn probe(context: &Context) -> Cgroup {
         let mount = context.cgroup2().map(|mount| mount.point.clone());
-        let kernel_has = mount.as_ref().map(|mount| controllers(context, mount)).unwrap_or_default();
-        Cgroup { place: mount.as_ref().and_then(|mount| place(context, mount)), mount, kernel_has }
+        let root_controllers = mount.as_ref().map(|mount| controllers(context, mount)).unwrap_or_default();
+        Cgroup { place: mount.as_ref().and_then(|mount| place(context, mount)), mount, root_controllers }
     }
 
-    /// The place as the backend needs it: paths in the tree that was probed.
-    pub(super) fn typed(&self, context: &Context) -> Option<CgroupPlace> {
+    /// The place for the backend, with paths in the probed tree.
+    pub(super) fn typed(&self, context: &Context) -> Option<CgroupBase> {
         let (mount, place) = (self.mount.as_ref()?, self.place.as_ref()?);
-        Some(CgroupPlace {
+        Some(CgroupBase {
             mount: context.tree.path(mount),
             base: context.tree.path(&place.base),
             controllers: place.controllers.clone(),
@@ -56,7 +56,7 @@ impl Cgroup {
         })
     }
 
-    /// The rows about control groups as such.
+    /// The rows about cgroup v2 itself.
     pub(super) fn rows(&self, context: &Context) -> Vec<Row> {
         let mut rows = vec![self.mounted(context), self.place_row(context)];
         rows.extend(self.mount.as_ref().map(|mount| nsdelegate(context, mount)));
@@ -122,11 +122,11 @@ impl Cgroup {
         if let Some(place) = self.place.as_ref().filter(|place| place.controllers.contains(controller)) {
             return Row::yes(area, name, format!("offered at {}", place.base.display()));
         }
-        if let (Some(place), true) = (&self.place, self.kernel_has.contains(controller)) {
+        if let (Some(place), true) = (&self.place, self.root_controllers.contains(controller)) {
             let reason = format!("the kernel has it, but it is not passed on to {}", place.base.display());
             return Row::no(area, name, reason).remedy(pass_on(context, place, controller));
         }
-        if self.kernel_has.contains(controller) {
+        if self.root_controllers.contains(controller) {
             let no_place = self.place_row(context).reason;
             let reason = format!("the kernel has it, but there is no place for our cgroups: {no_place}");
             return Row::no(area, name, reason);
@@ -147,9 +147,9 @@ impl Cgroup {
         if self.mount.is_none() {
             return no(self.mounted(context));
         }
-        // Without the controller no place would do: that comes first.
+        // Without the controller no place would do, so report that first.
         let cpu = self.controller(context, Area::Cpu, "cpu");
-        if cpu.state == State::No && (self.place.is_some() || !self.kernel_has.contains("cpu")) {
+        if cpu.state == State::No && (self.place.is_some() || !self.root_controllers.contains("cpu")) {
             return no(Row { reason: format!("the cpu controller is missing ({})", cpu.reason), ..cpu });
         }
         let Some(place) = &self.place else { return no(place_row) };
@@ -172,7 +172,7 @@ impl Cgroup {
     }
 }
 
-/// The top of the mount if we may write there, else our own cgroup if that was delegated to us.
+/// The root of the mount if we may write there, else our own cgroup if it was delegated to us.
 fn place(context: &Context, mount: &Path) -> Option<Place> {
     let own = context.own_cgroup(None).map(|(_, own)| own);
     let base = [Some(mount.to_owned()), own].into_iter().flatten().find(|dir| may_manage(context, dir))?;
@@ -185,12 +185,13 @@ fn place(context: &Context, mount: &Path) -> Option<Place> {
     })
 }
 
-/// Delegation gives the directory and these two files: cgroup-v2.rst, "Model of Delegation".
+/// Delegation grants the directory and these two files: cgroup-v2.rst, "Model of Delegation".
 fn may_manage(context: &Context, dir: &Path) -> bool {
     ["", "cgroup.procs", "cgroup.subtree_control"].iter().all(|file| context.tree.may_write(dir.join(file)))
 }
 
-/// A process may be moved if we may write cgroup.procs of the cgroup that encloses both ends.
+/// The highest ancestor of `base` from which processes can be moved: that takes write access to cgroup.procs of the common
+/// ancestor of source and destination.
 fn reach(context: &Context, base: &Path, mount: &Path) -> PathBuf {
     let below = base.ancestors().take_while(|dir| dir.starts_with(mount));
     let writable = below.take_while(|dir| context.tree.may_write(dir.join("cgroup.procs")));
@@ -210,7 +211,7 @@ fn get_a_place(context: &Context, mount: &Path) -> String {
     }
 }
 
-/// Containers mostly see their control groups read-only, and may not change that from within.
+/// Containers usually see their control groups read-only, and cannot change that from within.
 fn make_writable(context: &Context, mount: &Path) -> String {
     let outside = "in a container, start it with its control groups writable (docker run --privileged --cgroupns private)";
     match context.status.euid {
@@ -219,7 +220,7 @@ fn make_writable(context: &Context, mount: &Path) -> String {
     }
 }
 
-/// How an ancestor of our place passes a controller on.
+/// How the ancestors of our place pass a controller on.
 fn pass_on(context: &Context, place: &Place, controller: &str) -> String {
     if context.systemd
         && place.base.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"user@"))
@@ -236,7 +237,7 @@ fn pass_on(context: &Context, place: &Place, controller: &str) -> String {
     )
 }
 
-/// How a controller gets from version 1 to version 2: by booting, or at once if it has no cgroups there but the top.
+/// How a controller gets from version 1 to version 2: at the next boot, or at once if only the root exists in version 1.
 fn unbind(context: &Context, mount: &Path, v1_name: &str) -> String {
     let (mount, boot) = (mount.display(), boot_v2(context));
     match kernel_table(context, v1_name) {
@@ -248,7 +249,7 @@ fn unbind(context: &Context, mount: &Path, v1_name: &str) -> String {
     }
 }
 
-/// A controller's line of /proc/cgroups, which is name, hierarchy, number of cgroups, enabled: the last two.
+/// A controller's number of cgroups and whether it is enabled, from its line `name hierarchy cgroups enabled` in /proc/cgroups.
 fn kernel_table(context: &Context, v1_name: &str) -> Option<(u64, bool)> {
     let table = context.tree.text("/proc/cgroups")?;
     let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -276,7 +277,7 @@ fn not_in_kernel(context: &Context, area: Area, name: String, controller: &str, 
     }
 }
 
-/// Newer kernels list in /proc/cgroups only what version 1 offers, so the command line is looked at as well.
+/// Newer kernels list in /proc/cgroups only what version 1 offers, so this checks the kernel command line as well.
 fn is_disabled(context: &Context, controller: &str, v1_name: &str) -> bool {
     let command_line = context.tree.text("/proc/cmdline").unwrap_or_default();
     let mut disabled = command_line

@@ -1,4 +1,4 @@
-//! What the probes of all areas look at: mounts, our own cgroups and status, the processor's flags.
+//! Facts that all probes share: mounts, our own cgroups and status, the processor's flags.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use commonhold_machine::CpuSet;
 
 use crate::observe::files::Tree;
 
-/// How the line with the flags starts, on x86 and on Arm.
+/// The name of the line with the flags, on x86 and on Arm.
 const CPUINFO_FLAGS: [&str; 2] = ["flags", "Features"];
 
-/// Read once, looked at by every probe.
+/// Read once for all probes.
 pub(super) struct Context {
     pub(super) tree: Tree,
     pub(super) mounts: Vec<Mount>,
@@ -36,13 +36,13 @@ impl Context {
         }
     }
 
-    /// The kernel's version, where it can be told.
+    /// The kernel's version, if it can be parsed.
     pub(super) fn release(&self) -> Option<(u32, u32)> {
         let mut numbers = self.kernel.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     }
 
-    /// The mount of the cgroup v2 hierarchy; of several, the one at the usual place or the one that shows most.
+    /// The mount of the cgroup v2 hierarchy; of several, preferably that at the usual path, else one that shows the root.
     pub(super) fn cgroup2(&self) -> Option<&Mount> {
         let mounts = self.mounts.iter().filter(|mount| mount.kind == "cgroup2");
         mounts.min_by_key(|mount| (mount.point != Path::new("/sys/fs/cgroup"), mount.root != Path::new("/")))
@@ -54,8 +54,8 @@ impl Context {
         self.mounts.iter().find(has)
     }
 
-    /// Whether there is a cgroup of that path, in the hierarchy of version 2 or in that of systemd's, whose paths count where
-    /// version 2 is not used; none if neither would be seen.
+    /// Whether a cgroup of this path exists in the version 2 hierarchy or in systemd's version 1 hierarchy, whose paths count if
+    /// version 2 is unused. `None` if neither would be visible.
     pub(super) fn has_cgroup(&self, path: &Path) -> Option<bool> {
         let hierarchies = [self.cgroup2(), self.cgroup1("name=systemd")];
         let mut seen =
@@ -64,8 +64,8 @@ impl Context {
         Some(seen.any(|directory| self.tree.exists(directory)))
     }
 
-    /// Our own cgroup in the v2 hierarchy (`None`) or in that of a v1 controller, and the mount's top above it, both
-    /// as directories; none if it is not mounted, or lies outside what the mount shows.
+    /// The mount's root and our own cgroup, both as directories, in the v2 hierarchy (`None`) or in that of a v1 controller.
+    /// `None` if the hierarchy is not mounted, or our cgroup is outside the part that the mount shows.
     pub(super) fn own_cgroup(&self, controller: Option<&str>) -> Option<(PathBuf, PathBuf)> {
         let mount = match controller {
             None => self.cgroup2()?,
@@ -83,13 +83,13 @@ impl Context {
 pub(super) struct Mount {
     /// Where it is mounted.
     pub(super) point: PathBuf,
-    /// Which folder of its file system is shown there.
+    /// The folder of its file system that is mounted there.
     pub(super) root: PathBuf,
     /// `cgroup2`, `resctrl`, ...
     pub(super) kind: String,
     /// The file system's own options; a v1 hierarchy names its controllers here.
     pub(super) options: Vec<String>,
-    /// Whether nothing may be written there, by the mount or by its file system.
+    /// Whether the mount or its file system is read-only.
     pub(super) read_only: bool,
 }
 
@@ -155,7 +155,7 @@ fn parse_own(text: &str) -> Vec<OwnCgroup> {
     text.lines().filter_map(parse).collect()
 }
 
-/// What /proc/self/status says about us.
+/// Our privileges, from /proc/self/status.
 pub(super) struct Status {
     /// The effective user.
     pub(super) euid: u32,
@@ -163,7 +163,7 @@ pub(super) struct Status {
     pub(super) capabilities: u64,
     /// The CPUs we may use.
     pub(super) cpus: CpuSet,
-    /// The groups that file systems know us by: the one for files, and the supplementary ones.
+    /// The groups that count for file access: the file system group, and the supplementary ones.
     pub(super) groups: BTreeSet<u32>,
 }
 
@@ -182,7 +182,7 @@ impl Status {
         let groups = field("Groups").map(numbers).unwrap_or_default();
         let cpus = field("Cpus_allowed_list").and_then(|list| list.parse().ok());
         Status {
-            // Without the facts, the least privileges.
+            // If unknown, the least privileges.
             euid: euid.unwrap_or(u32::MAX),
             capabilities: capabilities.unwrap_or(0),
             cpus: cpus.unwrap_or_default(),
@@ -196,7 +196,7 @@ impl Status {
     }
 }
 
-/// The capabilities that matter here, with their numbers in linux/capability.h.
+/// The capabilities used here, with their numbers in linux/capability.h.
 #[derive(Clone, Copy)]
 pub(super) enum Capability {
     Kill = 5,

@@ -1,4 +1,4 @@
-//! What can be held of disks, disk by disk, and what cannot: write-back without an owner, and file systems elsewhere.
+//! What can be held on each disk, and what cannot: unattributed write-back, and file systems of other machines.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::resources::pressure;
 use crate::observe::disk::devices::{self, Device, Weigher};
 use crate::observe::disk::{NotADisk, is_numbered, not_a_disk};
 
-/// The rows about disks. `io` and `memory` are those about the controllers.
+/// The rows about disks. `io` and `memory` are the rows of these controllers.
 pub(super) fn rows(context: &Context, io: &Row, memory: &Row) -> Vec<Row> {
     let mount = context.cgroup2().map(|mount| mount.point.clone()).unwrap_or_default();
     let disks = devices::read(&context.tree, &mount);
@@ -27,7 +27,7 @@ pub(super) fn rows(context: &Context, io: &Row, memory: &Row) -> Vec<Row> {
     rows
 }
 
-/// Which means hold one disk.
+/// The row about one disk, with the means that hold it.
 fn held(context: &Context, disk: &Device, io: &Row) -> Row {
     let name = format!("disk {}", disk.name);
     if io.state == State::No {
@@ -40,10 +40,10 @@ fn held(context: &Context, disk: &Device, io: &Row) -> Row {
     }
     match disk.weigher {
         Some(Weigher::Bfq) => {
-            Row::yes(Area::Disk, name, "held by weights, which BFQ heeds, corrected by what comes out")
+            Row::yes(Area::Disk, name, "held by BFQ's weights, corrected by the measured throughput")
         }
         Some(Weigher::IoCost) => {
-            Row::yes(Area::Disk, name, "held by weights, which io.cost heeds, corrected by what comes out")
+            Row::yes(Area::Disk, name, "held by io.cost's weights, corrected by the measured throughput")
         }
         None => {
             let rates = "held by rates (io.max) that follow use";
@@ -56,15 +56,15 @@ fn held(context: &Context, disk: &Device, io: &Row) -> Row {
     }
 }
 
-/// What an array stands on.
+/// The drives of an array.
 fn drives(context: &Context, array: &str) -> String {
     context.tree.names(format!("/sys/block/{array}/slaves")).join(", ")
 }
 
-/// The row about the `user` backend.
+/// The name of the row about the `user` backend.
 pub(super) const BY_USER: &str = "user backend, disks";
 
-/// How the `user` backend holds disks, and how much weaker than control groups.
+/// The row that says how the `user` backend holds disks, which is weaker than control groups.
 pub(super) fn by_user(context: &Context) -> Row {
     let name = BY_USER;
     let mount = context.cgroup2().map(|mount| mount.point.clone()).unwrap_or_default();
@@ -77,28 +77,30 @@ pub(super) fn by_user(context: &Context) -> Row {
         let remedy = "boot a kernel built with CONFIG_TASK_IO_ACCOUNTING=y";
         return Row::no(Area::Disk, name, reason).remedy(remedy);
     }
-    let heeds = |disk: &&Device| disk.weigher == Some(Weigher::Bfq);
-    let heeding = named(disks.iter().filter(heeds));
-    let deaf = disks.iter().filter(|disk| !heeds(disk));
-    let why = |disk: &Device| {
+    let has_priorities = |disk: &&Device| disk.weigher == Some(Weigher::Bfq);
+    let with = named(disks.iter().filter(has_priorities));
+    let without = disks.iter().filter(|disk| !has_priorities(disk));
+    let with_scheduler = |disk: &Device| {
         let scheduler = disk.schedulers.split(['[', ']']).nth(1);
         let scheduler = scheduler.or(disk.level.as_deref()).unwrap_or("none");
-        let word = if scheduler == "mq-deadline" { "mq-deadline heeds classes alone" } else { scheduler };
+        let word = if scheduler == "mq-deadline" { "mq-deadline honours classes only" } else { scheduler };
         format!("{} ({word})", disk.name)
     };
-    let deaf: Vec<String> = deaf.map(why).collect();
-    let shares = match (heeding.as_str(), deaf.is_empty()) {
-        ("", _) => format!("shares are not held: no scheduler heeds priorities on {}", deaf.join(", ")),
-        (heeding, true) => format!("shares by I/O priority in eight steps on {heeding}"),
-        (heeding, false) => {
-            format!("shares by I/O priority in eight steps on {heeding}, not on {}", deaf.join(", "))
+    let without: Vec<String> = without.map(with_scheduler).collect();
+    let shares = match (with.as_str(), without.is_empty()) {
+        ("", _) => {
+            format!("shares are not held: no scheduler honours priorities on {}", without.join(", "))
+        }
+        (with, true) => format!("shares by I/O priority in eight steps on {with}"),
+        (with, false) => {
+            format!("shares by I/O priority in eight steps on {with}, not on {}", without.join(", "))
         }
     };
     let others = context.status.euid == 0 || context.status.has(Capability::SysPtrace);
     let own = if others { "" } else { "; our own user's processes only" };
     let reason = format!("limits by stopping a unit as a whole, all disks together; {shares}{own}");
     let row = Row::partly(Area::Disk, name, reason);
-    match disks.iter().find(|disk| !heeds(disk) && disk.level.is_none()) {
+    match disks.iter().find(|disk| !has_priorities(disk) && disk.level.is_none()) {
         Some(disk) => row.remedy(format!(
             "use control groups, or as root echo bfq > /sys/block/{}/queue/scheduler",
             disk.name
@@ -107,7 +109,7 @@ pub(super) fn by_user(context: &Context) -> Row {
     }
 }
 
-/// io.cost makes io.weight work. It is configured per disk, in the hierarchy's top cgroup only.
+/// The row about io.cost, which enforces io.weight. It is configured per disk, in the root cgroup only.
 fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
     let name = "io.cost";
     let mount = context.cgroup2().map(|mount| mount.point.clone()).unwrap_or_default();
@@ -115,12 +117,12 @@ fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
     if !context.tree.exists(&file) {
         return without_io_cost(context, &mount, io);
     }
-    // Where BFQ schedules, it is not needed.
+    // A disk that BFQ schedules does not need it.
     let unheld = || disks.iter().filter(|disk| disk.weigher.is_none());
     let off = unheld().find(|disk| disk.queues);
     let cannot = match named(unheld().filter(|disk| !disk.queues)).as_str() {
         "" => String::new(),
-        names => format!("; {names} cannot: the kernel has no queue of requests there"),
+        names => format!("; {names} cannot have it: the kernel has no request queue there"),
     };
     match (off, cannot.is_empty()) {
         (None, true) => {
@@ -132,7 +134,7 @@ fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
         (None, false) => {
             let row = Row::partly(Area::Disk, name, format!("the kernel has it{cannot}"));
             let multipath = unheld().any(|disk| !disk.queues && disk.name.starts_with("nvme"));
-            // The kernel's ways to one drive have queues, and what stands before them has none.
+            // Each path of a multipath drive has a queue; the device in front of the paths has none.
             if multipath {
                 row.remedy("boot with `nvme_core.multipath=N` on the kernel command line")
             } else {
@@ -152,7 +154,7 @@ fn io_cost(context: &Context, disks: &[Device], io: &Row) -> Row {
     }
 }
 
-/// Why the top cgroup has no io.cost.qos.
+/// Why the root cgroup has no io.cost.qos.
 fn without_io_cost(context: &Context, mount: &Path, io: &Row) -> Row {
     let name = "io.cost";
     if io.state == State::No {
@@ -163,16 +165,16 @@ fn without_io_cost(context: &Context, mount: &Path, io: &Row) -> Row {
             None => row,
         };
     }
-    // The hierarchy's own top has no events.
+    // Only the hierarchy's root has no cgroup.events.
     if context.tree.exists(mount.join("cgroup.events")) {
-        let reason = "what is mounted here is not the hierarchy's top, which alone has io.cost.qos";
-        return Row::no(Area::Disk, name, reason).remedy("look outside of this container");
+        let reason = "the mount does not show the hierarchy's root, the only cgroup with io.cost.qos";
+        return Row::no(Area::Disk, name, reason).remedy("look outside this container");
     }
     let config = context.tree.text(format!("/boot/config-{}", context.kernel)).unwrap_or_default();
     let reason = if config.lines().any(|line| line == "CONFIG_BLK_CGROUP_IOCOST=y") {
-        "the kernel was built with it, and its top cgroup has no io.cost.qos all the same"
+        "the kernel was built with it, but its root cgroup has no io.cost.qos"
     } else {
-        "the io controller is there and the top cgroup has no io.cost.qos: this kernel was built without it"
+        "the io controller exists, but the root cgroup has no io.cost.qos: this kernel was built without it"
     };
     Row::no(Area::Disk, name, reason).remedy("boot a kernel built with CONFIG_BLK_CGROUP_IOCOST=y")
 }
@@ -181,9 +183,9 @@ fn named<'d>(disks: impl Iterator<Item = &'d Device>) -> String {
     disks.map(|disk| disk.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// Of which disks it is known what they carry.
+/// The row about the disks whose throughput was measured.
 fn measured(disks: &[Device]) -> Row {
-    let name = "what disks carry";
+    let name = "disk throughput measured";
     let known: Vec<String> = disks
         .iter()
         .filter_map(|disk| {
@@ -199,7 +201,7 @@ fn measured(disks: &[Device]) -> Row {
     let remedy = "commonhold calibrate FOLDER, with a folder on a file system of the disk";
     match known.len() {
         0 => {
-            Row::no(Area::Disk, name, "no disk was measured: reservations in bytes per second count as none")
+            Row::no(Area::Disk, name, "no disk was measured: reservations in bytes per second have no effect")
                 .remedy(remedy)
         }
         all if all == disks.len() => Row::yes(Area::Disk, name, known.join("; ")),
@@ -212,7 +214,7 @@ fn bfq(context: &Context, disks: &[Device]) -> Row {
     let disks: Vec<String> =
         disks.iter().filter(|disk| disk.level.is_none()).map(|disk| disk.name.clone()).collect();
     if disks.is_empty() {
-        return Row::no(Area::Disk, name, "an array has no queue of requests that it could schedule");
+        return Row::no(Area::Disk, name, "an array has no request queue to schedule");
     }
     let scheduler = |disk: &String| {
         context.tree.text(format!("/sys/block/{disk}/queue/scheduler")).unwrap_or_else(|| "none".to_owned())
@@ -230,9 +232,9 @@ fn bfq(context: &Context, disks: &[Device]) -> Row {
     row.remedy(remedy)
 }
 
-/// Requests carry their cgroup through device mapper and md, so that it is the disk below that counts and holds them. Arrays
-/// that write to their drives themselves, in no unit's name, are disks. Of those that LVM makes, which have images as their
-/// drives, nobody tells the level.
+/// The row about layers. Requests carry their cgroup through device mapper and md, so the disk below counts and holds them. An
+/// array whose own threads write to its drives, attributed to no unit, is itself a disk. LVM's arrays, whose drives are images,
+/// are an exception: no file tells their level.
 fn layers(context: &Context, disks: &[Device]) -> Row {
     let name = "layers on disks";
     let on = |disk: &Device| {
@@ -240,8 +242,8 @@ fn layers(context: &Context, disks: &[Device]) -> Row {
         (!layers.is_empty()).then(|| format!("{} on {}", layers.join(", "), disk.name))
     };
     let layered: Vec<String> = disks.iter().filter_map(on).collect();
-    let silent = unattributed(context);
-    if layered.is_empty() && silent.is_empty() {
+    let unattributed = unattributed(context);
+    if layered.is_empty() && unattributed.is_empty() {
         return Row::yes(Area::Disk, name, "no device-mapper or md device");
     }
     let known = |layer: &&String| disks.iter().any(|disk| disk.name == **layer);
@@ -254,23 +256,24 @@ fn layers(context: &Context, disks: &[Device]) -> Row {
     };
     let below = || format!("{}: requests are counted and held at the disk below{writes}", layered.join("; "));
     let held = (!layered.is_empty()).then(below);
-    let reason = held.into_iter().chain(silent.iter().cloned()).collect::<Vec<_>>().join("; ");
+    let reason = held.into_iter().chain(unattributed.iter().cloned()).collect::<Vec<_>>().join("; ");
     let is_image = |layer: &String| {
         let name = context.tree.text(format!("/sys/block/{layer}/dm/name"));
         name.is_some_and(|name| name.contains("_rimage_"))
     };
     if !disks.iter().flat_map(|disk| &disk.layers).any(is_image) {
-        return if silent.is_empty() {
+        return if unattributed.is_empty() {
             Row::yes(Area::Disk, name, reason)
         } else {
-            Row::partly(Area::Disk, name, reason).remedy("keep what units share on a file system on a disk")
+            Row::partly(Area::Disk, name, reason).remedy("keep shared data on a file system on a disk")
         };
     }
-    let reason = format!("{reason}; writes to RAID 4 to 6 made by LVM carry no unit's name and are not held");
-    Row::partly(Area::Disk, name, reason).remedy("make such arrays with mdadm, and volumes on them")
+    let reason =
+        format!("{reason}; writes to RAID 4 to 6 made by LVM are attributed to no unit and are not held");
+    Row::partly(Area::Disk, name, reason).remedy("make such arrays with mdadm, and volumes on top of them")
 }
 
-/// What threads of the kernel's own transfer for layers, so that it is in no unit's name at the disk below.
+/// Layers whose transfers are made by kernel threads, so that the disk below attributes them to no unit.
 fn unattributed(context: &Context) -> Vec<String> {
     let blocks = context.tree.names("/sys/block");
     let named = |which: &dyn Fn(&str) -> bool| {
@@ -284,37 +287,38 @@ fn unattributed(context: &Context) -> Vec<String> {
     let kinds = [
         (
             zfs,
-            "all requests of ZFS come from its own threads, and which disks carry it is in no file of the kernel's: what \
-               units do there counts for none and is not held",
+            "all requests of ZFS come from its own threads, and no kernel file says which disks carry them: transfers of units \
+               there are attributed to no unit and are not held",
         ),
-        (bcache, "what bcache writes back or fills its cache with is in no unit's name and is not held"),
-        (drbd, "what drbd writes for its peer is in no unit's name and is not held"),
+        (bcache, "bcache's write-back and cache fills are attributed to no unit and are not held"),
+        (drbd, "drbd's writes for its peer are attributed to no unit and are not held"),
     ];
-    let there = kinds.into_iter().filter(|(names, _)| !names.is_empty());
-    there.map(|(names, what)| format!("{names}: {what}")).collect()
+    let present = kinds.into_iter().filter(|(names, _)| !names.is_empty());
+    present.map(|(names, what)| format!("{names}: {what}")).collect()
 }
 
-/// What is written to a file reaches the disk later, by threads of the kernel's own: whose it is, only some file systems say,
-/// and only with the memory controller.
+/// The row about write-back. Kernel threads write file data to the disk later. Only some file systems attribute these writes to
+/// a cgroup, and only with the memory controller.
 fn write_back(context: &Context, memory: &Row) -> Row {
-    let name = "write-back has an owner";
+    let name = "write-back is attributed";
     if memory.state == State::No {
-        let reason = "without the memory controller the kernel does not know which unit wrote: at most reads and \
+        let reason = "without the memory controller the kernel cannot attribute write-back to units: at most reads and \
             direct writes can be held";
         return Row::no(Area::Disk, name, reason);
     }
-    let silent = mounted(context, &|kind| devices::is_local(kind) && !devices::charges_write_back(kind));
-    if silent.is_empty() {
-        return Row::yes(Area::Disk, name, "the file systems on disks say which unit wrote");
+    let unattributed =
+        mounted(context, &|kind| devices::is_local(kind) && !devices::charges_write_back(kind));
+    if unattributed.is_empty() {
+        return Row::yes(Area::Disk, name, "all file systems on disks attribute it to units");
     }
     let reason = format!(
-        "{} does not say which unit wrote: there, only reads and direct writes are held",
-        silent.join(", ")
+        "{} does not attribute it to units: only reads and direct writes are held there",
+        unattributed.join(", ")
     );
     Row::partly(Area::Disk, name, reason).remedy("use ext4, xfs, btrfs or f2fs where several units write")
 }
 
-/// File systems whose disks are other machines'.
+/// The row about file systems whose disks belong to other machines.
 fn elsewhere(context: &Context) -> Row {
     let name = "file systems are local";
     match outside_of_control(context) {
@@ -323,15 +327,15 @@ fn elsewhere(context: &Context) -> Row {
     }
 }
 
-/// The same in words, if there are any.
+/// The message about file systems of other machines, if any are mounted.
 pub(super) fn outside_of_control(context: &Context) -> Option<String> {
     let remote = mounted(context, &devices::is_remote);
     let words =
-        || format!("outside of control, since the disks are another machine's: {}", remote.join(", "));
+        || format!("outside of control, since the disks belong to another machine: {}", remote.join(", "));
     (!remote.is_empty()).then(words)
 }
 
-/// The mounts of such kinds: `/home (nfs4)`; at most four, and how many more.
+/// The mounts of the kinds for which `which` is true, as `/home (nfs4)`: at most four, and the number of others.
 fn mounted(context: &Context, which: &dyn Fn(&str) -> bool) -> Vec<String> {
     let mounts = context.mounts.iter().filter(|mount| which(&mount.kind));
     let mut shown: Vec<String> =

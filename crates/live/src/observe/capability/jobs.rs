@@ -1,4 +1,4 @@
-//! What this machine offers to jobs: pools to be placed in, and nodes to move pages between.
+//! What this machine offers to jobs: pools for their threads, and nodes between which to move their pages.
 
 use commonhold_machine::Machine;
 use commonhold_machine::capability::{Area, Row};
@@ -8,15 +8,15 @@ use super::context::{Capability, Context};
 use super::surroundings::GIVE_CAPABILITIES;
 use crate::host::pages::migrate;
 
-/// What seats are made of: there is no other way under any backend.
+/// The mechanism behind seats, the same under every backend.
 const SEATS: &str = "a seat is the CPU affinity of a thread, under every backend";
 
-/// Whether the kernel has the call that moves pages. Nothing is moved for that.
+/// Whether the kernel has the system call that moves pages. Moves nothing.
 pub(super) fn kernel_moves_pages() -> bool {
     migrate(0, &[0], &[0]).is_ok()
 }
 
-/// The rows about jobs. `moves` says whether the kernel has the call that moves pages.
+/// The rows about jobs. `moves`: whether the kernel has the system call that moves pages.
 pub(super) fn rows(context: &Context, machine: &Machine, moves: bool) -> Vec<Row> {
     vec![seats(context, machine), pages(context, machine, moves)]
 }
@@ -38,10 +38,10 @@ fn seats(context: &Context, machine: &Machine) -> Row {
 fn pages(context: &Context, machine: &Machine, moves: bool) -> Row {
     let (area, name) = (Area::Memory, "pages of jobs moved");
     if machine.nodes.len() < 2 {
-        return Row::no(area, name, "the machine has one node, and nowhere to move pages to");
+        return Row::no(area, name, "the machine has only one node");
     }
     if !moves {
-        return Row::no(area, name, "the kernel refuses migrate_pages(2), or has it not").remedy(
+        return Row::no(area, name, "the kernel refuses or lacks migrate_pages(2)").remedy(
             "boot a kernel built with CONFIG_NUMA=y and CONFIG_MIGRATION=y; in a container, allow the call",
         );
     }

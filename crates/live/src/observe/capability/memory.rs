@@ -1,9 +1,9 @@
-//! What the kernel offers for holding memory, beside the memory controller itself.
+//! What the kernel offers for holding memory, besides the memory controller itself.
 
 use commonhold_machine::capability::{Area, Enforcer, Row, State};
 use commonhold_policy::MemoryMeans;
 
-use super::CgroupPlace;
+use super::CgroupBase;
 use super::context::{Capability, Context};
 use super::resources;
 use super::surroundings::GIVE_CAPABILITIES;
@@ -11,15 +11,15 @@ use crate::host;
 use crate::observe::memory::ages::are_made;
 use crate::observe::memory::facts::{is_protected, tightest_bound};
 
-/// Where the kernel shows generations of pages, and whether it makes any.
+/// The files that show generations of pages, and whether the kernel makes any.
 const GENERATIONS: &str = "/sys/kernel/debug/lru_gen";
 const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 
-/// Where the kernel tells, for each page frame, which control group is charged.
+/// The file with the control group that each page frame is charged to.
 const CHARGED_TO: &str = "/proc/kpagecgroup";
 
-/// The rows about guarantees, calling back, and cold pages. `place` is where our control groups would be.
-pub(super) fn rows(context: &Context, place: Option<&CgroupPlace>) -> Vec<Row> {
+/// The rows about guarantees, calling back, cold pages and shared files. `place` is where our control groups would be.
+pub(super) fn rows(context: &Context, place: Option<&CgroupBase>) -> Vec<Row> {
     let with_memory = place.filter(|place| place.controllers.contains("memory"));
     let mut rows: Vec<Row> = with_memory
         .map(|place| [guarantees(context, place), call_back(place)])
@@ -30,10 +30,10 @@ pub(super) fn rows(context: &Context, place: Option<&CgroupPlace>) -> Vec<Row> {
     rows
 }
 
-/// Whether what a unit is charged for others can be told.
+/// The row that says whether it is visible what a unit is charged for pages that other units map, too.
 fn shared_files(context: &Context) -> Row {
-    let name = "charges for others seen";
-    let unseen = "`status` does not tell what a unit is charged for files that others map too";
+    let name = "charges for shared files known";
+    let unseen = "`status` does not show what a unit is charged for files that other units map, too";
     if !context.tree.exists(CHARGED_TO) {
         return Row::partly(Area::Memory, name, format!("this kernel has no {CHARGED_TO}: {unseen}"))
             .remedy("boot a kernel built with CONFIG_PROC_PAGE_MONITOR=y and CONFIG_MEMCG=y");
@@ -45,11 +45,11 @@ fn shared_files(context: &Context) -> Row {
     Row::yes(
         Area::Memory,
         name,
-        format!("{CHARGED_TO} tells which unit is charged for a page that several units map"),
+        format!("{CHARGED_TO} shows which unit is charged for a page that several units map"),
     )
 }
 
-fn guarantees(context: &Context, place: &CgroupPlace) -> Row {
+fn guarantees(context: &Context, place: &CgroupBase) -> Row {
     let name = "memory guarantees";
     if !place.delegated || is_protected(&place.base, &place.mount) {
         return Row::yes(
@@ -60,19 +60,19 @@ fn guarantees(context: &Context, place: &CgroupPlace) -> Row {
     }
     let base = place.base.display();
     let reason = format!(
-        "memory.low is 0 in {base} or above it: units are held to what they are allowed, but others on the machine \
-         may take memory from them"
+        "memory.low is 0 in {base} or above it: units are held to their allowance, but other processes on the machine can \
+         take memory from them"
     );
     let root = if context.status.euid == 0 { "" } else { "run commonhold itself as root, or " };
     let remedy = format!(
         "as root{outside}, {root}raise memory.low of {base} and of all that enclose it",
-        outside = if place.base == place.mount { " outside of this container" } else { "" }
+        outside = if place.base == place.mount { " outside this container" } else { "" }
     );
     Row::partly(Area::Memory, name, reason).remedy(remedy)
 }
 
-/// What could be enforced below a place, where control groups have `memory.reclaim` or not.
-pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
+/// What can be enforced for memory below a place; `reclaim`: whether control groups there have `memory.reclaim`.
+pub(crate) fn means_at(place: &CgroupBase, reclaim: bool) -> MemoryMeans {
     if !place.controllers.contains("memory") {
         return MemoryMeans::NONE;
     }
@@ -80,33 +80,34 @@ pub(crate) fn means_at(place: &CgroupPlace, reclaim: bool) -> MemoryMeans {
     MemoryMeans { bounds: true, guarantees, reclaim, alarms: true, kill_order: true, frames: None }
 }
 
-impl CgroupPlace {
-    /// What could be enforced for memory here.
+impl CgroupBase {
+    /// What can be enforced for memory here.
     pub fn memory(&self) -> MemoryMeans {
         means_at(self, has_reclaim(self))
     }
 }
 
-/// Whether control groups here have memory.reclaim; the root never has.
-fn has_reclaim(place: &CgroupPlace) -> bool {
+/// Whether control groups here have memory.reclaim, which the root never has.
+fn has_reclaim(place: &CgroupBase) -> bool {
     host::list(&place.base)
         .unwrap_or_default()
         .iter()
         .any(|entry| host::exists(&entry.path.join("memory.reclaim")) || entry.name() == "memory.reclaim")
 }
 
-/// Kernels from 5.19 on have memory.reclaim; a bound in between takes more time, and makes the borrower wait.
-fn call_back(place: &CgroupPlace) -> Row {
+/// The row about memory.reclaim (Linux 5.19). Without it, a loan is called back by lowering the borrower's bound, which is
+/// slower and makes the borrower wait.
+fn call_back(place: &CgroupBase) -> Row {
     let name = "memory called back at once";
     let bound = tightest_bound(&place.base, &place.mount).filter(|_| place.delegated);
     let within =
-        bound.map(|bytes| format!("; we are bounded to {} MiB, which is what is divided", bytes >> 20));
+        bound.map(|bytes| format!("; we are bounded to {} MiB, which is the amount divided", bytes >> 20));
     let within = within.unwrap_or_default();
     if has_reclaim(place) {
         return Row::yes(Area::Memory, name, format!("the kernel has memory.reclaim{within}"));
     }
     let reason = format!(
-        "no cgroup here has memory.reclaim: a borrower gives back memory only when it asks for more{within}"
+        "no cgroup here has memory.reclaim: a borrower gives memory back only when it allocates more{within}"
     );
     Row::partly(Area::Memory, name, reason).remedy("boot a kernel of version 5.19 or later")
 }
@@ -117,7 +118,7 @@ fn cold(context: &Context) -> Row {
     let shown = context.tree.text(GENERATIONS).is_some_and(|text| text.starts_with("memcg"));
     let instead = "instead, only inactive pages of files count as cold";
     match (enabled, shown) {
-        (Some(_), true) => Row::yes(Area::Memory, name, format!("{GENERATIONS} tells how old pages are")),
+        (Some(_), true) => Row::yes(Area::Memory, name, format!("{GENERATIONS} shows the age of pages")),
         (Some(_), false) => {
             Row::partly(Area::Memory, name, format!("{GENERATIONS} cannot be read; {instead}"))
                 .remedy("as root: mount -t debugfs none /sys/kernel/debug")
@@ -126,7 +127,7 @@ fn cold(context: &Context) -> Row {
             Area::Memory,
             name,
             format!(
-                "the kernel has generations of pages, but they are switched off; \
+                "the kernel has generations of pages, but they are disabled; \
                 {instead}"
             ),
         )
@@ -138,8 +139,8 @@ fn cold(context: &Context) -> Row {
     }
 }
 
-/// Whether the kernel pages out other processes' memory for us, which is how the `user` backend holds it. `offered` tells
-/// whether it has the call.
+/// The row that says whether the `user` backend can hold memory, by having other processes' memory paged out. `offered`: whether
+/// the kernel has the system call.
 pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
     let name = "user backend, memory";
     let no = |why: &str, remedy: &str| {
@@ -157,9 +158,9 @@ pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
     if !context.status.has(Capability::SysNice) {
         return no("paging out others' memory takes CAP_SYS_NICE", GIVE_CAPABILITIES);
     }
-    // Beside control groups: nothing is bounded while nobody looks, and nobody else is kept from what is a unit's.
+    // Weaker than control groups: nothing bounds a unit between two polls, or keeps others from taking its memory.
     let weaker =
-        "memory beyond a unit's part is paged out after the unit took it; no guarantees, no cold pages";
+        "memory beyond a unit's allowance is paged out after the unit took it; no guarantees, no cold pages";
     let swapless = resources::swaps(context).is_empty();
     let only_files = if swapless { ", and without swap pages of files only" } else { "" };
     let others = context.status.euid == 0 || context.status.has(Capability::SysPtrace);
@@ -172,20 +173,19 @@ pub(super) fn paging_out(context: &Context, offered: bool) -> Row {
     }
 }
 
-/// What holds memory: control groups, or else what the `user` backend can do, of which `paging` tells.
-pub(super) fn enforcer(place: Result<&CgroupPlace, &Row>, rows: &[Row], paging: &Row) -> Enforcer {
+/// The enforcer of memory: control groups, else the `user` backend, whose row is `paging`.
+pub(super) fn enforcer(place: Result<&CgroupBase, &Row>, rows: &[Row], paging: &Row) -> Enforcer {
     let found = |name: &str| rows.iter().find(|row| row.area == Area::Memory && row.name == name);
     let (name, why) = match place {
         Ok(place) if place.controllers.contains("memory") => {
-            let means =
-                "memory.high for what units are allowed, memory.min and memory.low for what is theirs";
-            let less = found("memory guarantees").filter(|row| row.state == State::Partly);
+            let means = "memory.high for allowances, memory.min and memory.low for guarantees";
+            let limitation = found("memory guarantees").filter(|row| row.state == State::Partly);
             (
                 Some("cgroup".to_owned()),
-                less.map_or(means.to_owned(), |row| format!("{means}; {}", row.reason)),
+                limitation.map_or(means.to_owned(), |row| format!("{means}; {}", row.reason)),
             )
         }
-        // Without the controller a cgroup backend would not help.
+        // Without the memory controller, a cgroup backend would not help.
         place => {
             let missing = found("memory controller").filter(|row| place.is_ok() || row.state == State::No);
             let why = match (missing, place) {
@@ -193,7 +193,7 @@ pub(super) fn enforcer(place: Result<&CgroupPlace, &Row>, rows: &[Row], paging: 
                 (None, Err(row)) => format!("no cgroup backend here: {}", row.reason),
                 (None, Ok(_)) => "the memory controller is missing".to_owned(),
             };
-            // A cgroup backend holds CPU all the same, and then nothing holds memory.
+            // If a cgroup backend holds CPU without the memory controller, nothing holds memory.
             match place {
                 Err(_) if paging.state != State::No => {
                     (Some("user".to_owned()), format!("{}; not cgroup: {why}", paging.reason))

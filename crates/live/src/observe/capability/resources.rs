@@ -1,4 +1,4 @@
-//! What the kernel and the hardware offer per resource, beside cgroup controllers.
+//! What the kernel and the hardware offer per resource, besides cgroup controllers.
 
 use std::io;
 
@@ -24,7 +24,7 @@ pub(super) fn pressure(context: &Context, area: Area) -> Row {
     };
     match context.tree.read(file) {
         Ok(text) if text.starts_with("some ") => Row::yes(area, what, format!("{file} can be read")),
-        Ok(_) => Row::no(area, what, format!("{file} is in a format that is not known")),
+        Ok(_) => Row::no(area, what, format!("{file} is in an unknown format")),
         Err(error) => Row::no(area, what, format!("{file}: {}", plain(&error)))
             .remedy("boot with `psi=1` on the kernel command line (a kernel built with CONFIG_PSI=y)"),
     }
@@ -43,7 +43,7 @@ pub(super) fn swaps(context: &Context) -> Vec<String> {
 fn swap(context: &Context) -> Row {
     let swaps = swaps(context);
     if swaps.is_empty() {
-        let reason = "there is none: only memory for pages of files can be lent, since no other memory could be called back";
+        let reason = "there is none: only memory for file pages can be lent, since other memory could not be called back";
         return Row::no(Area::Memory, "swap", reason).remedy(ADD_SWAP);
     }
     Row::yes(Area::Memory, "swap", swaps.join(", "))
@@ -57,13 +57,13 @@ fn zram(context: &Context) -> Row {
             format!("{}; a unit's pages there still take memory, and count as used by it", used.join(", "));
         return Row::yes(Area::Memory, name, reason);
     }
-    let there = context.tree.names("/sys/block").iter().any(|name| name.starts_with("zram"));
+    let is_loaded = context.tree.names("/sys/block").iter().any(|name| name.starts_with("zram"));
     let reason =
-        if there { "the kernel has it, but no swap is on it" } else { "the module zram is not loaded" };
+        if is_loaded { "the kernel has it, but no swap is on it" } else { "the module zram is not loaded" };
     Row::no(Area::Memory, name, reason).remedy(ADD_ZRAM)
 }
 
-/// The kernel's words for an error, without the number that Rust adds.
+/// The kernel's message for an error, without the number that Rust appends.
 pub(super) fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_lowercase()

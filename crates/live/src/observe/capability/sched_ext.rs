@@ -1,15 +1,15 @@
-//! The kernel's extensible scheduler: whether it is there and free, and whether the `kernel` backend can work with it.
+//! The kernel's extensible scheduler: whether it is available, and whether the `kernel` backend can use it.
 
 use commonhold_machine::capability::{Area, Row, State};
 
 use super::context::{Capability, Context};
 
-/// Whether this program was built with the scheduler in it (the cargo feature `kernel`).
+/// Whether this program was built with the scheduler (the cargo feature `kernel`).
 pub const BUILT_IN: bool = cfg!(feature = "kernel");
 
-/// What is missing where the program was built without the scheduler, and the remedy.
+/// The reason and the remedy if the program was built without the scheduler.
 pub(crate) const NOT_BUILT_IN: (&str, &str) = (
-    "this binary was built without the scheduler; whether the kernel would take it does not matter",
+    "this binary was built without the scheduler, whether or not the kernel supports it",
     "build it with clang 17 or newer and the headers of libelf and zlib: `make packages-run build` (scripts/features says what \
      is missing)",
 );
@@ -17,11 +17,11 @@ pub(crate) const NOT_BUILT_IN: (&str, &str) = (
 /// The first kernel that has `sched_ext`.
 const KERNEL_MIN: (u32, u32) = (6, 12);
 const BTF: &str = "/sys/kernel/btf/vmlinux";
-/// What `sched_ext` itself, and its knowledge of control groups, are called in a kernel's configuration.
+/// The kernel configuration's options for `sched_ext` and for its support of control groups.
 const OPTION: &str = "CONFIG_SCHED_CLASS_EXT";
 const OPTION_GROUPS: &str = "CONFIG_EXT_GROUP_SCHED";
 
-/// The rows about what a scheduler of our own needs.
+/// The rows about what our scheduler needs.
 pub(super) fn rows(context: &Context, built_in: bool) -> Vec<Row> {
     let mut rows = vec![scheduler(built_in), sched_ext(context)];
     rows.extend(groups(context));
@@ -29,7 +29,7 @@ pub(super) fn rows(context: &Context, built_in: bool) -> Vec<Row> {
     rows
 }
 
-/// Whether the `kernel` backend can hold CPU here. `cgroup` is the row of the `cgroup` backend, which it builds on.
+/// The row of the `kernel` backend. `cgroup` is the row of the `cgroup` backend, which it builds on.
 pub(super) fn backend(context: &Context, cgroup: &Row, built_in: bool) -> Row {
     let name = "kernel backend";
     let usable = |row: &Row| row.state == State::Yes;
@@ -48,19 +48,19 @@ pub(super) fn backend(context: &Context, cgroup: &Row, built_in: bool) -> Row {
     Row::yes(Area::Cpu, name, means)
 }
 
-/// Whether this program has the scheduler in it.
+/// The row that says whether this program contains the scheduler.
 fn scheduler(built_in: bool) -> Row {
     let name = "our scheduler";
     if built_in {
-        return Row::yes(Area::Cpu, name, "it is in this program, for the kernel backend to load");
+        return Row::yes(Area::Cpu, name, "built into this program, for the kernel backend to load");
     }
     Row::no(Area::Cpu, name, NOT_BUILT_IN.0).remedy(NOT_BUILT_IN.1)
 }
 
-/// What the kernel says of a scheduler that it is unloading, for as long as all tasks take to be queued anew.
+/// The kernel's state of `sched_ext` while it unloads a scheduler, until all tasks are queued anew.
 pub(super) const LEAVING: &str = "disabling";
 
-/// The kernel's extensible scheduler. Another program's scheduler keeps ours out, and changes what cgroup weights mean.
+/// The row about `sched_ext` itself. Another program's scheduler keeps ours out, and changes the meaning of cgroup weights.
 pub(super) fn sched_ext(context: &Context) -> Row {
     let name = "sched_ext";
     let Some(state) = context.tree.text("/sys/kernel/sched_ext/state") else {
@@ -84,8 +84,7 @@ pub(super) fn sched_ext(context: &Context) -> Row {
     }
     if ops == "commonhold" {
         let reason = format!("our own scheduler is loaded ({state}): a daemon holds a contract with it");
-        return Row::partly(Area::Cpu, name, reason)
-            .remedy("end the daemon that `commonhold status` tells of");
+        return Row::partly(Area::Cpu, name, reason).remedy("end the daemon that `commonhold status` shows");
     }
     let reason =
         format!("the scheduler `{ops}` is loaded ({state}): it divides CPU time, and may ignore cpu.weight");
@@ -94,11 +93,12 @@ pub(super) fn sched_ext(context: &Context) -> Row {
     Row::partly(Area::Cpu, name, reason).remedy(stop)
 }
 
-/// Whether schedulers are told of control groups, by which units are known; nothing where nothing tells.
+/// The row that says whether the kernel reports control groups to schedulers, which identify units by them. `None` if the
+/// kernel's configuration cannot be read.
 fn groups(context: &Context) -> Option<Row> {
     let name = "cgroups in sched_ext";
-    let there = option(context, OPTION)? && option(context, OPTION_GROUPS)?;
-    Some(if there {
+    let is_built_in = option(context, OPTION)? && option(context, OPTION_GROUPS)?;
+    Some(if is_built_in {
         Row::yes(Area::Cpu, name, format!("the kernel was built with {OPTION_GROUPS}"))
     } else {
         Row::no(Area::Cpu, name, format!("the kernel was built without {OPTION_GROUPS}"))
@@ -109,13 +109,13 @@ fn groups(context: &Context) -> Option<Row> {
 fn btf(context: &Context) -> Row {
     let name = "kernel types (BTF)";
     if context.tree.exists(BTF) {
-        return Row::yes(Area::Cpu, name, format!("{BTF} is there; sched_ext needs it"));
+        return Row::yes(Area::Cpu, name, format!("{BTF} exists; sched_ext needs it"));
     }
-    Row::no(Area::Cpu, name, format!("{BTF} is not there; sched_ext needs it"))
+    Row::no(Area::Cpu, name, format!("{BTF} does not exist; sched_ext needs it"))
         .remedy("boot a kernel built with CONFIG_DEBUG_INFO_BTF=y")
 }
 
-/// Loading a scheduler takes both capabilities, or the one that they were split from (Linux 5.8).
+/// Loading a scheduler takes both capabilities, or the one from which they were split (Linux 5.8).
 fn may_load(context: &Context) -> Row {
     let (name, what) = ("may load a scheduler", "CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON");
     let has = |capability| context.status.has(capability);
@@ -137,8 +137,8 @@ fn recent(context: &Context) -> Row {
     }
 }
 
-/// Whether the running kernel was built with an option, where its configuration can be read. (The kernel's own copy in
-/// /proc/config.gz is compressed, and not looked at.)
+/// Whether the running kernel was built with an option; `None` if its configuration cannot be read. (The compressed copy in
+/// /proc/config.gz is not read.)
 fn option(context: &Context, name: &str) -> Option<bool> {
     let text = context.tree.text(format!("/boot/config-{}", context.kernel))?;
     Some(text.lines().any(|line| line.strip_prefix(name) == Some("=y")))

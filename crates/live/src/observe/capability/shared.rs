@@ -1,4 +1,4 @@
-//! What this machine tells of caches and cores, for gangs that are chosen by these.
+//! How this machine measures use of caches and cores, for gangs that are chosen by these.
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::observe::bus::resctrl::{counts_occupancy, group_count, mounted};
 const CACHE: &str = "cache held by jobs";
 const CORES: &str = "instructions of jobs";
 
-/// The rows about what jobs do. `instructions` is what opening a counter of our own said.
+/// The rows about measuring jobs. `instructions` is the result of opening a counter of instructions for this process.
 pub(super) fn rows(context: &Context, instructions: io::Result<()>) -> [Row; 2] {
     [held(context), executed(context, instructions)]
 }
@@ -25,7 +25,7 @@ fn held(context: &Context) -> Row {
         Row::no(
             area,
             CACHE,
-            format!("{why}; with `gangs-share = \"cache\"`, a job is taken to hold `first-rate`"),
+            format!("{why}; with `gangs-share = \"cache\"`, a job is assumed to hold `first-rate`"),
         )
         .remedy("choose gangs by another `gangs-share`")
     };
@@ -44,22 +44,24 @@ fn held(context: &Context) -> Row {
     }
     let all = group_count(&mount.point).unwrap_or(0).saturating_sub(1);
     let reason =
-        format!("llc_occupancy tells it of {all} groups, units and jobs together; in steps of some KiB");
+        format!("llc_occupancy counts it for {all} groups, units and jobs together, in steps of some KiB");
     Row::yes(area, CACHE, reason)
 }
 
 fn executed(context: &Context, instructions: io::Result<()>) -> Row {
     let area = Area::Bus;
     let no = |why: String| {
-        Row::no(area, CORES, format!("{why}; with `gangs-share = \"cores\"`, all jobs are taken to do alike"))
+        Row::no(
+            area,
+            CORES,
+            format!(
+                "{why}; with `gangs-share = \"cores\"`, all jobs are assumed to execute at the same rate"
+            ),
+        )
     };
     match instructions {
         Ok(()) if context.status.has(Capability::Perfmon) || context.status.has(Capability::SysAdmin) => {
-            Row::yes(
-                area,
-                CORES,
-                "counted by the daemon for 512 threads of every user, outside of the kernel",
-            )
+            Row::yes(area, CORES, "counted by the daemon for 512 threads of any user, outside the kernel")
         }
         Ok(()) => Row::partly(area, CORES, "counted by the daemon for 512 threads of our own processes only")
             .remedy("run as root"),
@@ -75,7 +77,7 @@ fn executed(context: &Context, instructions: io::Result<()>) -> Row {
     }
 }
 
-/// The rows about what there is to share.
+/// The rows about the caches and cores to be shared.
 pub(super) fn machine_rows(machine: &Machine) -> [Row; 2] {
     let area = Area::Bus;
     let caches = match machine.cache_bytes() {
@@ -85,7 +87,7 @@ pub(super) fn machine_rows(machine: &Machine) -> [Row; 2] {
             ..Row::no(
                 area,
                 "size of last-level caches",
-                "the kernel does not tell it; 2 MiB are taken for each CPU",
+                "the kernel does not show it; 2 MiB are assumed for each CPU",
             )
         },
     };
@@ -93,7 +95,7 @@ pub(super) fn machine_rows(machine: &Machine) -> [Row; 2] {
     let cores = if cpus > cores {
         Row::yes(area, "cores shared", format!("{cpus} hardware threads on {cores} cores"))
     } else {
-        let reason = "each CPU is a core of its own: `gangs-share = \"cores\"` gains nothing here";
+        let reason = "each CPU is a separate core: `gangs-share = \"cores\"` gains nothing here";
         Row::no(area, "cores shared", reason)
     };
     [caches, cores]

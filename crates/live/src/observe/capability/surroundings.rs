@@ -1,4 +1,4 @@
-//! What this process may do to others, and what surrounds it: kernel, container, virtual machine, limits.
+//! This process's privileges, and its surroundings: kernel, container, virtual machine, limits.
 
 use std::path::{Path, PathBuf};
 
@@ -13,11 +13,11 @@ use crate::observe::topology;
 /// The oldest kernel on which everything here works: `pidfd_open(2)` came with 5.3, waiting on a pidfd with 5.4.
 const KERNEL_MIN: (u32, u32) = (5, 4);
 
-/// All that the `user` backend has a use for: `setcap` replaces what a file has.
+/// All capabilities that the `user` backend can use, since `setcap` replaces those that a file has.
 pub(crate) const GIVE_CAPABILITIES: &str =
     "run as root, or `setcap cap_kill,cap_sys_nice,cap_sys_ptrace+ep $(command -v commonhold)`";
 
-/// The rows about what this process may do to others.
+/// The rows about this process's privileges.
 pub(super) fn privileges(context: &Context) -> Vec<Row> {
     let (area, euid) = (Area::Privileges, context.status.euid);
     let root = match euid {
@@ -50,7 +50,7 @@ pub(super) fn privileges(context: &Context) -> Vec<Row> {
     ]
 }
 
-/// Whether the `user` backend can hold every process, or our own only.
+/// The row of the `user` backend, which holds every process, or only our own user's.
 pub(super) fn user_backend(context: &Context) -> Row {
     let (area, name) = (Area::Cpu, "user backend");
     let means = "affinity for home CPUs and loans, stop/continue for finer shares";
@@ -64,7 +64,7 @@ pub(super) fn holds_other_users(context: &Context) -> bool {
     context.status.has(Capability::SysNice) && context.status.has(Capability::Kill)
 }
 
-/// The rows about what surrounds the program.
+/// The rows about the program's surroundings.
 pub(super) fn surroundings(context: &Context) -> Vec<Row> {
     let hidden = hidden_processes(context);
     let first = [kernel(context)].into_iter().chain(hidden);
@@ -82,10 +82,10 @@ pub(super) fn surroundings(context: &Context) -> Vec<Row> {
     first.chain(rest).collect()
 }
 
-/// Whether /proc shows other users' processes, where it is mounted so that it hides some: see `proc(5)`, `hidepid`.
+/// The row that says whether we see other users' processes, if /proc is mounted so that it hides some: see `proc(5)`, `hidepid`.
 ///
-/// `ptraceable` hides what we may not trace, whatever our groups are; the others spare the group that `gid=` names, root's
-/// unless it is set.
+/// `ptraceable` hides processes that we may not trace, whatever our groups are. The other modes exempt the group that `gid=`
+/// names, by default root's.
 pub(super) fn hidden_processes(context: &Context) -> Option<Row> {
     let proc =
         context.mounts.iter().rfind(|mount| mount.kind == "proc" && mount.point == Path::new("/proc"))?;
@@ -99,23 +99,23 @@ pub(super) fn hidden_processes(context: &Context) -> Option<Row> {
             format!("seen with CAP_SYS_PTRACE, though /proc has hidepid={hides}"),
         ));
     }
-    let spared = option("gid=").and_then(|gid| gid.parse().ok()).unwrap_or(0);
+    let exempt = option("gid=").and_then(|gid| gid.parse().ok()).unwrap_or(0);
     let by_group = !matches!(hides, "4" | "ptraceable");
-    if by_group && context.status.groups.contains(&spared) {
+    if by_group && context.status.groups.contains(&exempt) {
         return Some(Row::yes(
             area,
             name,
-            format!("seen as a member of group {spared}, though /proc has hidepid={hides}"),
+            format!("seen as a member of group {exempt}, though /proc has hidepid={hides}"),
         ));
     }
     let group = match by_group {
-        true if spared != 0 => format!(", add this user to group {spared}"),
+        true if exempt != 0 => format!(", add this user to group {exempt}"),
         _ => String::new(),
     };
     Some(
         Row::partly(area, name, format!("/proc hides them (hidepid={hides}): no rule can make them members"))
             .remedy(format!(
-                "give this program CAP_SYS_PTRACE, as root has it{group}, or mount /proc without hidepid"
+                "give this program CAP_SYS_PTRACE, which root has{group}, or mount /proc without hidepid"
             )),
     )
 }
@@ -141,12 +141,12 @@ fn container(context: &Context) -> Row {
         .remedy("run commonhold on the host")
 }
 
-/// As `sd_booted(3)` has it.
+/// The test of `sd_booted(3)`.
 pub(super) fn systemd_runs(context: &Context) -> bool {
     context.tree.exists("/run/systemd/system")
 }
 
-/// The socket of systemd's killer by pressure.
+/// The socket of systemd-oomd.
 const OOMD: &str = "/run/systemd/io.systemd.ManagedOOM";
 
 fn service_manager(context: &Context) -> Row {
@@ -154,39 +154,39 @@ fn service_manager(context: &Context) -> Row {
     if !systemd_runs(context) {
         return Row::yes(Area::Surroundings, name, "no sign of systemd");
     }
-    let oomd = "; systemd-oomd runs, and kills by pressure in the same groups, which no contract knows";
+    let oomd = "; systemd-oomd runs, and kills processes in the same groups under memory pressure, regardless of any contract";
     let managers: Vec<&str> =
         MANAGERS.iter().filter(|(sign, _)| context.tree.exists(*sign)).map(|(_, name)| *name).collect();
     let managers = match managers.is_empty() {
         true => String::new(),
-        false => format!("; {} makes groups, too: see `each = \"cgroup\"`", managers.join(", ")),
+        false => format!("; {} also makes groups: see `each = \"cgroup\"`", managers.join(", ")),
     };
     let reason = format!(
-        "systemd keeps every session and service in a control group of its own: root's `run` holds units there, and moves only \
+        "systemd keeps every session and service in a separate control group: root's `run` holds units there, and moves only \
          processes that a rule names; `run --dry-run` counts both; the `cgroup` backend holds whole CPUs there exactly, and \
-         parts of a CPU only among groups in one slice, such as users{managers}{}",
+         fractions of a CPU only among groups in one slice, such as users{managers}{}",
         if context.tree.exists(OOMD) { oomd } else { "" }
     );
     Row::partly(Area::Surroundings, name, reason)
 }
 
-/// Where version 2 of control groups is mounted on a machine with systemd.
+/// Where cgroup v2 is mounted on a machine with systemd.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// So many groups are named.
+/// The most groups named in a message.
 const NAMED_MAX: usize = 3;
 
-/// Bounds in slices of users and in services that are never this program's own: somebody has set them.
+/// The row about bounds in slices and services, which this program never sets there.
 fn bounds_of_others(context: &Context) -> Row {
-    let name = "no bounds of others in slices and services";
+    let name = "no bounds set by others in slices and services";
     let is_set = |dir: &str, file: &str| {
         let text = context.tree.text(format!("{dir}/{file}"));
         text.is_some_and(|text| !text.is_empty() && !text.starts_with("max"))
     };
     let (mut capped, mut bounded) = (Vec::new(), Vec::new());
     for slice in ["user.slice", "system.slice", "machine.slice"] {
-        let around = format!("{GROUPS}/{slice}");
-        let inside = context.tree.names(&around).into_iter().filter(|name| name.contains('.'));
+        let inside = context.tree.names(format!("{GROUPS}/{slice}")).into_iter();
+        let inside = inside.filter(|name| name.contains('.'));
         let groups = inside.map(|name| format!("{slice}/{name}")).chain([slice.to_owned()]);
         for group in groups.filter(|group| context.tree.exists(format!("{GROUPS}/{group}/cgroup.procs"))) {
             let dir = format!("{GROUPS}/{group}");
@@ -204,7 +204,7 @@ fn bounds_of_others(context: &Context) -> Row {
     };
     let caps = (!capped.is_empty()).then(|| {
         format!(
-            "caps on CPU time (`CPUQuota=`) in {}: while they are there, the scheduler of the `kernel` backend rests",
+            "caps on CPU time (`CPUQuota=`) in {}: as long as they exist, the scheduler of the `kernel` backend rests",
             list(&capped)
         )
     });
@@ -218,7 +218,7 @@ fn bounds_of_others(context: &Context) -> Row {
     Row::partly(Area::Surroundings, name, reason)
 }
 
-/// Managers of control groups, by what gives them away.
+/// Signs of other managers of control groups.
 const MANAGERS: [(&str, &str); 4] = [
     ("/sys/fs/cgroup/kubepods.slice", "Kubernetes"),
     ("/sys/fs/cgroup/system.slice/slurmd.service", "Slurm"),
@@ -226,7 +226,7 @@ const MANAGERS: [(&str, &str); 4] = [
     ("/sys/fs/cgroup/machine.slice", "a manager of containers or machines"),
 ];
 
-/// What gives a container away.
+/// The sign that this process runs in a container, if any.
 fn container_sign(context: &Context) -> Option<String> {
     let tree = &context.tree;
     let manager = tree.text("/run/systemd/container").filter(|name| !name.is_empty());
@@ -234,7 +234,7 @@ fn container_sign(context: &Context) -> Option<String> {
         return Some(format!("/run/systemd/container says {manager}"));
     }
     if let Some(file) = ["/.dockerenv", "/run/.containerenv"].iter().find(|file| tree.exists(**file)) {
-        return Some(format!("{file} is there"));
+        return Some(format!("{file} exists"));
     }
     let users = tree.text("/proc/self/uid_map").unwrap_or_default();
     let whole = ["0", "0", "4294967295"];
@@ -262,7 +262,7 @@ fn virtual_machine(context: &Context) -> Row {
     Row::partly(Area::Surroundings, name, format!("{sign}: its host may take CPU time away{steal}"))
 }
 
-/// The part of all CPU time that the host took away: column 8 of the first line of /proc/stat, in thousandths.
+/// Stolen CPU time in thousandths of all CPU time, from column 8 of the first line of /proc/stat.
 fn steal_per_mille(stat: &str) -> Option<u64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     // Columns 9 and 10 (guest time) are contained in columns 1 and 2.
@@ -271,18 +271,18 @@ fn steal_per_mille(stat: &str) -> Option<u64> {
     ticks.get(7)?.saturating_mul(1000).checked_div(total)
 }
 
-/// Whether the daemon's nice value counts against processes of other sessions: see `sched(7)`.
+/// The row that says whether the daemon's nice value counts against processes of other sessions: see `sched(7)`.
 fn nice_counts(context: &Context) -> Row {
     let (area, name) = (Area::Surroundings, "nice value counts beyond its session");
     if context.tree.text("/proc/sys/kernel/sched_autogroup_enabled").as_deref() != Some("1") {
         return Row::yes(area, name, "autogroup is off");
     }
-    // The kernel gives the file of a program with capabilities of its own (`setcap`) to root.
+    // Files in /proc/PID of a program with file capabilities (`setcap`) belong to root, so such a daemon cannot write there.
     if context.status.euid == 0 && context.status.has(Capability::SysNice) {
-        let reason = "autogroup is on: `run` gives the autogroup of its session the daemon's nice value, too, until the end";
+        let reason = "autogroup is on: until it ends, `run` gives its session's autogroup the daemon's nice value, too";
         return Row::yes(area, name, reason);
     }
-    let reason = "autogroup is on, and only root's `run` can raise that of its session: the daemon may wait behind other sessions";
+    let reason = "autogroup is on, and only root's `run` can raise its session's nice value: the daemon may wait behind other sessions";
     Row::partly(area, name, reason).remedy("run as root, or sysctl kernel.sched_autogroup_enabled=0")
 }
 
@@ -290,7 +290,7 @@ fn every_cpu(context: &Context) -> Row {
     let name = "every CPU usable";
     if let Some(renumbered) = topology::renumbered_in(&context.tree) {
         return Row::partly(Area::Surroundings, name, renumbered.to_string())
-            .remedy("run commonhold on the host, where CPUs have one number each");
+            .remedy("run commonhold on the host, where CPU numbers are consistent");
     }
     let online = context.tree.text("/sys/devices/system/cpu/online").and_then(|list| list.parse().ok());
     let online: CpuSet = online.unwrap_or_default();
@@ -298,7 +298,7 @@ fn every_cpu(context: &Context) -> Row {
     if ours == online {
         return Row::yes(Area::Surroundings, name, format!("CPUs {online}"));
     }
-    let reason = format!("{ours} of {online}: a cpuset or the affinity of our parent keeps us there");
+    let reason = format!("{ours} of {online}: a cpuset or our parent's affinity confines us");
     Row::partly(Area::Surroundings, name, reason).remedy(format!("taskset -c {online} commonhold ..."))
 }
 
@@ -307,23 +307,19 @@ fn not_isolated(context: &Context) -> Row {
     let name = "no isolated CPUs";
     let isolation = Isolation::read(&context.tree);
     if isolation.by.is_empty() {
-        return Row::yes(
-            Area::Surroundings,
-            name,
-            "neither isolcpus, nohz_full nor a cpuset partition names any",
-        );
+        return Row::yes(Area::Surroundings, name, "none by isolcpus, nohz_full or a cpuset partition");
     }
-    let reason = format!("isolated: {isolation}; units get none of these unless the contract says so");
+    let reason = format!("isolated: {isolation}; units get none of them unless the contract says so");
     Row::partly(Area::Surroundings, name, reason).remedy(
         "write `isolated = true` in [machine]; CPUs of isolcpus are divided if `run` may use them, as under `taskset -c LIST`",
     )
 }
 
-/// The row about CPUs that differ.
+/// The row about CPUs of different capacity.
 pub(super) fn equal_capacity(machine: &Machine) -> Row {
     let name = "CPUs of equal capacity";
     match machine.unequal_capacity() {
-        None => Row::yes(Area::Surroundings, name, "the kernel names no CPU that is slower than others"),
+        None => Row::yes(Area::Surroundings, name, "the kernel reports no CPU as slower than others"),
         Some(unequal) => Row::partly(Area::Surroundings, name, unequal),
     }
 }
@@ -337,7 +333,7 @@ fn cpu_time_not_capped(context: &Context) -> Row {
     });
     let version1 = || {
         find_cap(context, Some("cpu"), "cpu.cfs_quota_us", |text, file| {
-            // -1 is no cap, and does not parse as an unsigned number.
+            // -1 means no cap, and does not parse as an unsigned number.
             let quota = text.parse::<u64>().ok()?;
             let period = context.tree.text(file.with_file_name("cpu.cfs_period_us"))?.parse::<u64>().ok()?;
             quota.saturating_mul(100).checked_div(period)
@@ -372,13 +368,13 @@ fn memory_not_capped(context: &Context) -> Row {
     }
 }
 
-/// A cap that holds us.
+/// A cap in force for this process.
 struct Cap {
     file: PathBuf,
     value: u64,
 }
 
-/// The tightest cap from our own cgroup up to the top of what we see.
+/// The tightest cap from our own cgroup up to the highest visible one.
 fn find_cap(
     context: &Context,
     controller: Option<&str>,

@@ -1,5 +1,5 @@
-//! Machines as fake trees. The tests may run as root, whom no permission stops. So a folder that may not be written to
-//! is one whose files are missing.
+//! Machines as fake trees. The tests may run as root, to whom no permission is denied. So a folder that may not be written to is
+//! one whose files are missing.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::io;
 
 use commonhold_machine::capability::{Area, Row, State};
 
-use super::{Capabilities, Unwritten, probe, probe_with};
+use super::{Capabilities, Syscalls, probe, probe_with};
 use crate::observe::files::fake;
 
 const ROOT: (&str, &str) =
@@ -23,12 +23,12 @@ const PURE_V2: (&str, &str) = (
 const TOP: &str = "/sys/fs/cgroup";
 const SCOPE: &str = "/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope";
 
-fn unwritten(counter: io::Result<()>, built_in: bool) -> Unwritten {
+fn syscalls(counter: io::Result<()>, built_in: bool) -> Syscalls {
     let instructions = match &counter {
         Ok(()) => Ok(()),
         Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))),
     };
-    Unwritten { counter, instructions, built_in, pages_out: true, moves_pages: true }
+    Syscalls { counter, instructions, built_in, pages_out: true, moves_pages: true }
 }
 
 /// No perf counter, as in most virtual machines.
@@ -38,7 +38,7 @@ fn no_counter() -> io::Result<()> {
 
 fn probed(files: &[(&str, &str)]) -> (tempfile::TempDir, Capabilities) {
     let dir = fake::tree(files);
-    let found = probe_with(dir.path(), unwritten(no_counter(), true));
+    let found = probe_with(dir.path(), syscalls(no_counter(), true));
     (dir, found)
 }
 
@@ -86,7 +86,7 @@ fn root_on_a_pure_version_2_machine_has_the_top() {
     is(&found, "cold pages known (MGLRU)", State::Partly, "this kernel has no generations", "CONFIG_LRU_GEN");
     is(
         &found,
-        "charges for others seen",
+        "charges for shared files known",
         State::Partly,
         "has no /proc/kpagecgroup",
         "CONFIG_PROC_PAGE_MONITOR",
@@ -112,9 +112,9 @@ fn systemd_is_said_to_keep_groups_of_its_own() {
         ("/sys/fs/cgroup/system.slice/slurmd.service/memory.max", "4096\n"),
     ];
     let (_dir, found) = probed(&with(&top, &set));
-    is(&found, "no other manager of groups", State::Partly, "Slurm makes groups, too", "");
-    let name = "no bounds of others in slices and services";
-    is(&found, name, State::Partly, "in user.slice/user-1001.slice: while", "");
+    is(&found, "no other manager of groups", State::Partly, "Slurm also makes groups", "");
+    let name = "no bounds set by others in slices and services";
+    is(&found, name, State::Partly, "in user.slice/user-1001.slice: as long", "");
     is(&found, name, State::Partly, "(`MemoryMax=`) in system.slice/slurmd.service", "");
     let (_dir, found) = probed(&with(&top, &[ROOT, PURE_V2]));
     is(&found, "no other manager of groups", State::Yes, "no sign of systemd", "");
@@ -129,7 +129,7 @@ fn what_autogroup_means_for_the_daemon_is_said() {
         is(&found, name, State::Yes, "autogroup is off", "");
     }
     let (_dir, found) = probed(&[ROOT, PURE_V2, switched("1\n")]);
-    is(&found, name, State::Yes, "`run` gives the autogroup of its session the daemon's nice value", "");
+    is(&found, name, State::Yes, "`run` gives its session's autogroup the daemon's nice value", "");
     // A container's root, and a program that `setcap` gave CAP_SYS_NICE.
     let bounded = ("/proc/self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t00000000a80425fb\n");
     let given = ("/proc/self/status", "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000800020\n");
@@ -139,7 +139,7 @@ fn what_autogroup_means_for_the_daemon_is_said() {
     }
 }
 
-/// A container that sees its control group as the root, and may not write there: which is told, for every controller too.
+/// A container that sees its control group as the root, and may not write there: every controller's row says so, too.
 #[test]
 fn a_container_whose_control_groups_are_read_only_says_so() {
     let mount = "30 25 0:26 / /sys/fs/cgroup ro,nosuid,nodev - cgroup2 cgroup rw,nsdelegate\n";
@@ -314,7 +314,7 @@ fn another_schedulers_presence_is_a_reservation() {
     is(&found, "sched_ext", State::Yes, "no scheduler is loaded", "");
 }
 
-/// Everything that the `kernel` backend needs, and then one thing after the other is missing.
+/// Everything that the `kernel` backend needs, and then each requirement missing in turn.
 #[test]
 fn the_kernel_backend_and_what_it_needs() {
     const RELEASE: &str = "/proc/sys/kernel/osrelease";
@@ -336,13 +336,13 @@ fn the_kernel_backend_and_what_it_needs() {
         if other.1.is_empty() {
             std::fs::remove_file(dir.path().join(other.0.trim_start_matches('/'))).unwrap();
         }
-        probe_with(dir.path(), unwritten(no_counter(), built_in))
+        probe_with(dir.path(), syscalls(no_counter(), built_in))
     };
     let found = probed(true, ROOT);
     is(&found, "kernel backend", State::Yes, "loans at every switch", "");
     assert_eq!(found.kernel.as_ref().ok(), found.cgroup.as_ref().ok());
     assert_eq!(found.enforcers()[0].name.as_deref(), Some("kernel"));
-    // The configuration need not be there.
+    // The kernel's configuration need not be readable.
     is(&probed(true, (CONFIG, "")), "kernel backend", State::Yes, "", "");
     let missing = |built_in, other, reason, remedy| {
         let found = probed(built_in, other);
@@ -448,9 +448,9 @@ fn why_a_disk_has_no_cost_model() {
     let config = ("/boot/config-6.12", "CONFIG_X=y\nCONFIG_BLK_CGROUP_IOCOST=y\n");
     is(&disk(&[config]), "io.cost", State::No, "was built with it", "");
     let inner = ("/sys/fs/cgroup/cgroup.events", "populated 1\n");
-    is(&disk(&[inner]), "io.cost", State::No, "not the hierarchy's top", "outside of this container");
+    is(&disk(&[inner]), "io.cost", State::No, "does not show the hierarchy's root", "outside this container");
     let file = ("/sys/fs/cgroup/io.cost.qos", "");
-    is(&disk(&[file]), "io.cost", State::Partly, "nvme0n1 cannot", "nvme_core.multipath=N");
+    is(&disk(&[file]), "io.cost", State::Partly, "nvme0n1 cannot have it", "nvme_core.multipath=N");
     let queue = ("/sys/block/nvme0n1/mq/0/nr_tags", "31\n");
     is(
         &disk(&[file, queue]),
@@ -459,13 +459,13 @@ fn why_a_disk_has_no_cost_model() {
         "off on nvme0n1",
         "commonhold calibrate FOLDER, then",
     );
-    is(&disk(&[file]), "what disks carry", State::No, "no disk was measured", "commonhold calibrate");
+    is(&disk(&[file]), "disk throughput measured", State::No, "no disk was measured", "commonhold calibrate");
     let way = r#"{"bytes_per_s":8000000,"sequential_per_s":2,"random_per_s":1,"latency_us":3}"#;
     let model = format!(r#"{{"read":{way},"write":{way}}}"#);
     let known: &'static str = model.leak();
     let found = disk(&[file, queue, ("/var/lib/commonhold/disks/__512000.json", known)]);
     is(&found, "io.cost", State::Partly, "off on nvme0n1", "commonhold run switches it on; or, unmeasured");
-    is(&found, "what disks carry", State::Yes, "nvme0n1: 8.0 MB/s read, 8.0 MB/s written", "");
+    is(&found, "disk throughput measured", State::Yes, "nvme0n1: 8.0 MB/s read, 8.0 MB/s written", "");
 }
 
 #[test]
@@ -508,19 +508,19 @@ fn how_each_disk_is_held_and_what_is_not() {
     let elsewhere = super::file_systems_elsewhere(dir.path());
     assert_eq!(
         elsewhere.as_deref(),
-        Some("outside of control, since the disks are another machine's: /home (nfs4)")
+        Some("outside of control, since the disks belong to another machine: /home (nfs4)")
     );
     assert_eq!(super::file_systems_elsewhere(std::path::Path::new("/none")), None);
-    is(&found, "disk sda", State::Yes, "weights, which BFQ heeds", "");
+    is(&found, "disk sda", State::Yes, "held by BFQ's weights", "");
     is(&found, "disk sdb", State::Yes, "rates (io.max) that follow use", "");
     is(&found, "layers on disks", State::Yes, "dm-0 on sda: requests are counted", "");
-    is(&found, "write-back has an owner", State::Partly, "/efi (vfat) does not say", "ext4");
+    is(&found, "write-back is attributed", State::Partly, "/efi (vfat) does not attribute", "ext4");
     is(&found, "file systems are local", State::Partly, "/home (nfs4)", "where the disks are");
     let disk = &found.enforcers()[2];
     assert_eq!((disk.name.as_deref(), disk.why.contains("BFQ")), (Some("cgroup"), true), "{disk:?}");
 }
 
-/// What threads of the kernel's own transfer is named, since no unit is held to it.
+/// Layers whose kernel threads make transfers are named, since these are held for no unit.
 #[test]
 fn layers_whose_requests_carry_no_units_name_are_told() {
     let files = [
@@ -538,10 +538,10 @@ fn layers_whose_requests_carry_no_units_name_are_told() {
     assert_eq!(disks, ["sda"]);
     let layers = |words| is(&found, "layers on disks", State::Partly, words, "on a file system on a disk");
     layers("bcache0 on sda: requests are counted and held at the disk below; zd0: all requests of ZFS");
-    layers("bcache0: what bcache writes back");
+    layers("bcache0: bcache's write-back and cache fills are attributed to no unit");
 }
 
-/// Writes to an array with parity are held at the array, since its drives do not know whose they are.
+/// Writes to an array with parity are held at the array, since its drives attribute them to no unit.
 #[test]
 fn an_array_is_held_in_place_of_its_drives() {
     let array = [
@@ -573,18 +573,18 @@ fn an_array_is_held_in_place_of_its_drives() {
     };
     assert_eq!(rows(&alone), ["disk md0"]);
     is(&alone, "disk md0", State::Yes, "raid5 on sda1, sdb, held by rates (io.max) that follow use", "");
-    is(&alone, "BFQ", State::No, "an array has no queue", "");
-    is(&alone, "io.cost", State::Partly, "md0 cannot: the kernel has no queue", "");
+    is(&alone, "BFQ", State::No, "an array has no request queue", "");
+    is(&alone, "io.cost", State::Partly, "md0 cannot have it: the kernel has no request queue", "");
     is(&alone, "layers on disks", State::Yes, "dm-0 on md0: requests are counted and held", "");
     is(
         &alone,
         "user backend, disks",
         State::Partly,
-        "no scheduler heeds priorities on md0 (raid5)",
+        "no scheduler honours priorities on md0 (raid5)",
         "use control groups",
     );
     assert_eq!(row(&alone, "user backend, disks").remedy.as_deref(), Some("use control groups"));
-    // A partition that something else uses.
+    // A partition of a drive has another use.
     let beside = found(&[("/sys/block/sda/sda2/stat", "9 0 99999 0 9 0 0 0")]);
     assert_eq!(rows(&beside), ["disk md0", "disk sda"]);
     is(&beside, "layers on disks", State::Yes, "what md0 writes there is held at md0", "");
@@ -607,7 +607,7 @@ fn caps_of_a_container_are_found_in_either_version() {
         ("/sys/fs/cgroup/a/b/memory.max", "1073741824\n"),
         ("/sys/devices/system/cpu/online", "0-7\n"),
     ]);
-    is(&found, "outside a container", State::Partly, "/.dockerenv is there", "on the host");
+    is(&found, "outside a container", State::Partly, "/.dockerenv exists", "on the host");
     is(
         &found,
         "CPU time not capped",
@@ -637,7 +637,7 @@ fn the_bus_and_the_privileges() {
         ("/proc/stat", "cpu  10 0 10 70 0 0 0 10 5 0\n"),
     ];
     let dir = fake::tree(&[ROOT, files[0], files[1], files[2], files[3]]);
-    let found = probe_with(dir.path(), unwritten(Ok(()), true));
+    let found = probe_with(dir.path(), syscalls(Ok(()), true));
     is(&found, "bandwidth meter (MBM)", State::Yes, "`cqm_mbm_local`", "");
     is(&found, "bandwidth cap (MBA)", State::Yes, "`mba`", "");
     is(&found, "resctrl file system", State::No, "not mounted", "mount -t resctrl resctrl /sys/fs/resctrl");
@@ -646,47 +646,47 @@ fn the_bus_and_the_privileges() {
     fake::add(&dir, &[ORDINARY]);
     let denied = || Err(io::Error::from_raw_os_error(libc::EACCES));
     is(
-        &probe_with(dir.path(), unwritten(Ok(()), true)),
+        &probe_with(dir.path(), syscalls(Ok(()), true)),
         "hardware counters",
         State::Partly,
         "our own processes",
         "run as root",
     );
     is(
-        &probe_with(dir.path(), unwritten(denied(), true)),
+        &probe_with(dir.path(), syscalls(denied(), true)),
         "hardware counters",
         State::No,
         "paranoid = 2",
         "sysctl",
     );
-    is(&probe_with(dir.path(), unwritten(denied(), true)), "root", State::No, "user is 1000", "run as root");
+    is(&probe_with(dir.path(), syscalls(denied(), true)), "root", State::No, "user is 1000", "run as root");
 }
 
 #[test]
 fn how_the_use_of_the_bus_is_known() {
-    let of = |files: &[(&str, &str)], counter: fn() -> io::Result<()>| {
+    let found_with = |files: &[(&str, &str)], counter: fn() -> io::Result<()>| {
         let dir = fake::tree(files);
-        let found = probe_with(dir.path(), unwritten(counter(), true));
+        let found = probe_with(dir.path(), syscalls(counter(), true));
         (dir, found)
     };
     let (yes, no) = (|| Ok(()), || Err(io::Error::from_raw_os_error(libc::ENOENT)));
     let none = [ROOT, ("/proc/cpuinfo", "flags : fpu\n"), ("/proc/sys/kernel/perf_event_paranoid", "2\n")];
-    let (_dir, found) = of(&none, no);
+    let (_dir, found) = found_with(&none, no);
     is(&found, "bus use of units", State::No, "no resctrl", "LD_PRELOAD");
     is(&found, "bus use of jobs", State::No, "cannot count cache misses", "LD_PRELOAD");
-    is(&found, "bus use told by programs", State::Partly, "their own count alone", "LD_PRELOAD");
+    is(&found, "bus use reported by programs", State::Partly, "only by their own count", "LD_PRELOAD");
     is(&found, "bus use assumed", State::Partly, "first-rate", "first-rate");
     is(&found, "cache held by jobs", State::No, "no flag `cqm_occup_llc`", "gangs-share");
     is(&found, "instructions of jobs", State::No, "cannot count them", "gangs-share");
-    is(&found, "units slowed down", State::No, "no cap", "");
+    is(&found, "bus use of units capped", State::No, "no cap", "");
 
     let could = [ROOT, ("/proc/cpuinfo", "flags : mba cqm_mbm_total\n"), ("/sys/fs/resctrl/x", ""), none[2]];
-    let (_dir, found) = of(&could, yes);
+    let (_dir, found) = found_with(&could, yes);
     is(&found, "bus use of units", State::Yes, "`run` mounts resctrl", "");
     is(&found, "bus use of jobs", State::Yes, "times a line", "");
-    is(&found, "instructions of jobs", State::Yes, "512 threads of every user", "");
-    is(&found, "bus use told by programs", State::Yes, "counters of their own", "");
-    is(&found, "units slowed down", State::Partly, "`run` mounts", "");
+    is(&found, "instructions of jobs", State::Yes, "512 threads of any user", "");
+    is(&found, "bus use reported by programs", State::Yes, "by hardware counters", "");
+    is(&found, "bus use of units capped", State::Partly, "`run` mounts", "");
 
     let mount = ("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/resctrl rw - resctrl resctrl rw\n");
     let mon = |features| ("/sys/fs/resctrl/info/L3_MON/mon_features", features);
@@ -700,17 +700,17 @@ fn how_the_use_of_the_bus_is_known() {
         ("/sys/fs/resctrl/tasks", ""),
         ("/sys/fs/resctrl/info/L3_MON/num_rmids", "32\n"),
     ];
-    let (dir, found) = of(&mounted, yes);
+    let (dir, found) = found_with(&mounted, yes);
     is(&found, "bus use of units", State::Yes, "mbm_total_bytes", "");
-    is(&found, "cache held by jobs", State::Yes, "of 31 groups", "");
-    is(&found, "units slowed down", State::Yes, "from 10 % on, in steps of 20 %", "");
+    is(&found, "cache held by jobs", State::Yes, "for 31 groups", "");
+    is(&found, "bus use of units capped", State::Yes, "from 10 % in steps of 20 %", "");
     fake::add(&dir, &[mon("mbm_local_bytes\n"), ("/sys/fs/resctrl/schemata", "MB:0=2048\n")]);
-    let found = probe_with(dir.path(), unwritten(Ok(()), true));
+    let found = probe_with(dir.path(), syscalls(Ok(()), true));
     is(&found, "bus use of units", State::Partly, "the node where they run", "");
     is(&found, "cache held by jobs", State::No, "counts no llc_occupancy", "gangs-share");
-    is(&found, "units slowed down", State::No, "rates of each cache", "");
+    is(&found, "bus use of units capped", State::No, "rates of each cache", "");
     fake::add(&dir, &[mon("llc_occupancy\n")]);
-    let found = probe_with(dir.path(), unwritten(Ok(()), true));
+    let found = probe_with(dir.path(), syscalls(Ok(()), true));
     is(&found, "bus use of units", State::No, "counts no transfers", "LD_PRELOAD");
 }
 
@@ -724,20 +724,20 @@ fn what_the_bus_carries() {
         ("/sys/devices/system/cpu/cpu0/online", "1\n"),
     ];
     let row = |found: &Capabilities, state, words: &str, remedy: &str| {
-        is(found, "what the bus carries", state, words, remedy);
+        is(found, "bus bandwidth measured", state, words, remedy);
     };
     let dir = fake::tree(&files);
-    let found = probe_with(dir.path(), unwritten(Ok(()), true));
+    let found = probe_with(dir.path(), syscalls(Ok(()), true));
     row(&found, State::No, "10 GB/s", "commonhold calibrate --bus");
-    is(&found, "size of last-level caches", State::Partly, "2 MiB are taken", "");
-    is(&found, "cores shared", State::No, "a core of its own", "");
+    is(&found, "size of last-level caches", State::Partly, "2 MiB are assumed", "");
+    is(&found, "cores shared", State::No, "a separate core", "");
     let kept = r#"{"one_bytes_per_s":9000000000,"all_bytes_per_s":28750000000,"cpus":4,"others_percent":5}"#;
     let file = "/var/lib/commonhold/bus/X_1_1_1.json";
     fake::add(&dir, &[(file, kept)]);
     let words = "28.7 GB/s by 4 CPUs together, 9.0 GB/s by one";
-    row(&probe_with(dir.path(), unwritten(Ok(()), true)), State::Yes, words, "");
+    row(&probe_with(dir.path(), syscalls(Ok(()), true)), State::Yes, words, "");
     fake::add(&dir, &[(file, &kept.replace("\":5", "\":6"))]);
-    row(&probe_with(dir.path(), unwritten(Ok(()), true)), State::Partly, "6 %", "while nothing else runs");
+    row(&probe_with(dir.path(), syscalls(Ok(()), true)), State::Partly, "6 %", "while nothing else runs");
 }
 
 #[test]
@@ -787,7 +787,7 @@ fn this_machine_has_a_row_for_every_area_and_rows_are_sorted_by_area() {
     assert_eq!(areas, Area::ALL);
 }
 
-/// Without control groups, the `user` backend holds memory and disks, and it is said how much weaker that is.
+/// Without control groups, the `user` backend holds memory and disks, and the rows say how much more weakly.
 #[test]
 fn what_the_user_backend_holds_is_said_with_what_it_lacks() {
     let files = [
@@ -799,11 +799,11 @@ fn what_the_user_backend_holds_is_said_with_what_it_lacks() {
         ("/sys/block/sda/queue/scheduler", "none [mq-deadline] bfq\n"),
     ];
     let dir = fake::tree(&files);
-    let probe = |pages_out| probe_with(dir.path(), Unwritten { pages_out, ..unwritten(no_counter(), true) });
+    let probe = |pages_out| probe_with(dir.path(), Syscalls { pages_out, ..syscalls(no_counter(), true) });
     let found = probe(true);
     is(&found, "user backend, memory", State::Partly, "without swap pages of files only", "add swap");
     let reason =
-        "shares are not held: no scheduler heeds priorities on sda (mq-deadline heeds classes alone)";
+        "shares are not held: no scheduler honours priorities on sda (mq-deadline honours classes only)";
     is(&found, "user backend, disks", State::Partly, reason, "echo bfq > /sys/block/sda/queue/scheduler");
     let held: Vec<_> = found.enforcers().iter().map(|enforcer| enforcer.name.clone()).collect();
     let user = || Some("user".to_owned());
@@ -835,16 +835,16 @@ fn a_cgroup_is_looked_for_where_processes_show_it() {
         super::missing_cgroups(dir.path(), &paths).into_iter().collect()
     };
     assert_eq!(missing(PURE_V2.1, "/sys/fs/cgroup/lab/x"), ["/lab/y"]);
-    // Beside version 1, where every process shows as `/` in version 2.
+    // Beside version 1, if every process is at `/` in version 2.
     let v1 = "31 23 0:27 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n";
     assert_eq!(missing(v1, "/sys/fs/cgroup/systemd/lab/y"), ["/lab/x"]);
-    // What is mounted is a part of the hierarchy that has neither, or nothing: nobody can tell.
+    // A part of the hierarchy with neither is mounted, or nothing: unknown.
     let part = "30 23 0:26 /docker /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
     assert_eq!(missing(part, "/sys/fs/cgroup/lab/x"), [] as [&str; 0]);
     assert_eq!(missing("", "/sys/fs/cgroup/lab/x"), [] as [&str; 0]);
 }
 
-/// A /proc that hides processes, before programs that may see them all the same and others.
+/// A /proc that hides processes, seen by programs with and without the privilege to see them.
 #[test]
 fn hidden_processes_are_told_of_unless_we_see_them() {
     let seen = |options: &str, groups: &str, capabilities: &str| {
@@ -875,7 +875,7 @@ fn hidden_processes_are_told_of_unless_we_see_them() {
         let remedy = seen(&options, "7", none).1;
         assert_eq!(remedy.contains("group 5"), by_group, "{remedy}");
     }
-    // Without `gid=`, root's group is the one that is spared.
+    // Without `gid=`, root's group is exempt.
     assert_eq!(seen(",hidepid=2", "7 0", none).0, Some(State::Yes));
-    assert!(!seen(",hidepid=2", "7", none).1.contains("group"), "nobody is to be put into root's group");
+    assert!(!seen(",hidepid=2", "7", none).1.contains("group"), "no user should be added to root's group");
 }

@@ -1,20 +1,18 @@
-//! Arrays that write to their drives themselves: Linux md RAID 4, 5 and 6, and RAID 1 with write-behind.
+//! Self-writing arrays, whose own threads write to their drives: Linux md RAID 4, 5 and 6, and RAID 1 with write-behind.
 //!
-//! Problem: in such an array, parity must be written with the data, or a drive may lag behind. So what a unit writes
-//! to the array reaches the drives by requests of the array's own, in no unit's name. It is neither counted nor held
-//! there. At the array it arrives as the unit's. The kernel counts and holds it there as well (io.stat, io.max), reads
-//! included.
+//! Problem: such an array must write parity with the data, or lets a drive lag behind. So a unit's writes reach the drives as the
+//! array's own requests, attributed to no unit, and are neither counted nor limited there. At the array itself, they are
+//! attributed to the unit, and the kernel can count and limit them there (io.stat, io.max), along with reads.
 //!
-//! Algorithm: such an array is a disk like others, and a drive that serves nothing else is none. A drive serves
-//! nothing else if all that stands on it, or on its partitions, is such arrays, by way of other layers or not, and no
-//! other partition of it was used since the machine started. Arrays of arrays follow by the same rule.
+//! Algorithm: such an array counts as a disk, and a drive that serves only such arrays does not. A drive serves only such arrays
+//! if all devices stacked on it or its partitions, directly or through other layers, are such arrays, and no other partition
+//! of it was used since boot. The same rule covers arrays of arrays.
 //!
-//! Properties: what a unit has a disk do is held at one device at least. The exception is the first 16 MiB through a
-//! partition beside an array's. A drive that has something else in use is held beside the array: reads through the
-//! array then count at both.
+//! Properties: each transfer of a unit is limited at one device at least, except for the first 16 MiB through a partition beside
+//! an array's. A drive with another use is limited in addition to the array; reads through the array then count at both.
 //!
-//! Limits: only rates hold an array, since it has no queue of requests that could be scheduled. The same levels made
-//! by dm-raid (LVM) are not found: only an ioctl tells a device-mapper target's level.
+//! Limits: an array can be held only by rates, since it has no request queue to schedule. The same levels made by dm-raid (LVM)
+//! are not found, since only an ioctl shows the level of a device-mapper target.
 //!
 //! Source: the kernel's admin-guide/md.rst; `alloc_behind_master_bio` in drivers/md/raid1.c.
 
@@ -23,28 +21,28 @@ use crate::observe::files::Tree;
 
 const WITH_PARITY: [&str; 3] = ["raid4", "raid5", "raid6"];
 
-/// What goes through a partition without anybody using it: the firmware's and the kernel's look at what it is, a boot loader.
+/// The most sectors transferred through an unused partition: by probing of the firmware and the kernel, and by a boot loader.
 const UNUSED_SECTORS: u64 = (16 << 20) / 512;
 
-/// No stack of devices is that deep; a broken tree could be without end.
+/// Deeper than any stack of devices; guards against cycles in a broken tree.
 const DEPTH_MAX: u32 = 16;
 
-/// Whether a device is an array of md's, of whatever level.
+/// Whether a device is an md array, of any level.
 pub(crate) fn is_md(tree: &Tree, name: &str) -> bool {
     tree.exists(format!("/sys/block/{name}/md"))
 }
 
-/// The level of an array that writes to its drives itself; none of any other device.
+/// The level of a self-writing array; `None` for any other device.
 pub(crate) fn level(tree: &Tree, name: &str) -> Option<String> {
     let text = |file: &str| tree.text(format!("/sys/block/{name}/{file}"));
     let number = |file: &str| text(file).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     let level = text("md/level")?;
     let behind = || level == "raid1" && number("md/bitmap/backlog") > 0;
-    // One that was stopped, or is not started yet, has no size, and its drives nothing to do.
+    // An array that was stopped or not yet started has no size, and does not write.
     (number("size") > 0 && (WITH_PARITY.contains(&level.as_str()) || behind())).then_some(level)
 }
 
-/// Whether all that a disk is used for is arrays that write to it themselves.
+/// Whether a disk is used only by self-writing arrays.
 pub(crate) fn serves_arrays_only(tree: &Tree, disk: &str) -> bool {
     is_taken(tree, disk, 0)
 }
@@ -67,24 +65,24 @@ fn is_taken(tree: &Tree, name: &str, depth: u32) -> bool {
         })
 }
 
-/// Whether more went through a partition since the machine started than looking at it takes. Who has it mounted does not tell:
-/// a mount may be another namespace's, and databases and some file systems use partitions that nobody mounted.
+/// Whether more was transferred through a partition since boot than probing takes. Mounts are no evidence: a mount may be in
+/// another namespace, and databases and some file systems use partitions without a mount.
 fn was_used(tree: &Tree, part: &str) -> bool {
     let text = tree.text(format!("{part}/stat")).unwrap_or_default();
     let words: Vec<&str> = text.split_whitespace().collect();
-    let sectors = |place: usize| words.get(place).and_then(|word| word.parse::<u64>().ok());
-    // One whose account cannot be read may be in use.
+    let sectors = |field: usize| words.get(field).and_then(|word| word.parse::<u64>().ok());
+    // A partition whose statistics cannot be read may be in use.
     let sum = sectors(2).zip(sectors(6)).map(|(read, written)| read.saturating_add(written));
     sum.is_none_or(|sum| sum > UNUSED_SECTORS)
 }
 
-/// Why an array would be measured now as it is not usually.
+/// Why a measurement of an array would not be representative now; `None` if it would be.
 pub(crate) fn unfit(tree: &Tree, name: &str) -> Option<String> {
     let text = |file: &str| tree.text(format!("/sys/block/{name}/md/{file}")).unwrap_or_default();
     match (text("sync_action").as_str(), text("degraded").as_str()) {
         ("" | "idle" | "frozen" | "none", "" | "0") => None,
         ("" | "idle" | "frozen" | "none", missing) => Some(format!("{missing} of its drives are missing")),
-        (action, _) => Some(format!("a {action} of it is going on")),
+        (action, _) => Some(format!("a {action} of it is in progress")),
     }
 }
 
@@ -93,7 +91,7 @@ mod tests {
     use super::*;
     use crate::observe::files::fake;
 
-    /// sda and sdb: a large partition each for md0, a small one that a boot loader may have; sdc is md0's as a whole.
+    /// sda and sdb have a large partition for md0, and sda a small one that a boot loader may use; sdc as a whole belongs to md0.
     const ARRAY: [(&str, &str); 8] = [
         ("/sys/block/md0/size", "1000\n"),
         ("/sys/block/md0/md/level", "raid5\n"),
@@ -105,7 +103,7 @@ mod tests {
         ("/sys/block/sdd/size", "1000\n"),
     ];
 
-    /// Which of the disks serve arrays only, with these files beside those.
+    /// The disks that serve only arrays, with these files in addition.
     fn taken(more: &[(&str, &str)]) -> Vec<&'static str> {
         let dir = fake::tree(&ARRAY);
         fake::add(&dir, more);
@@ -119,13 +117,17 @@ mod tests {
         // 16 MiB, read and written together.
         let used = "9 0 32000 1 9 0 769 0 0 1 1\n";
         assert_eq!(taken(&[("/sys/block/sda/sda1/stat", used)]), ["sdb", "sdc"]);
-        assert_eq!(taken(&[("/sys/block/sda/sda1/stat", "")]), ["sdb", "sdc"], "who knows");
+        assert_eq!(taken(&[("/sys/block/sda/sda1/stat", "")]), ["sdb", "sdc"], "it may be in use");
         assert_eq!(
             taken(&[("/sys/block/sdb/sdb2/holders/dm-0/x", "")]),
             ["sda", "sdc"],
             "a volume beside it"
         );
-        assert_eq!(taken(&[("/sys/block/sdc/holders/md1/x", "")]), ["sda", "sdb"], "an array that is none");
+        assert_eq!(
+            taken(&[("/sys/block/sdc/holders/md1/x", "")]),
+            ["sda", "sdb"],
+            "an array that is not self-writing"
+        );
     }
 
     #[test]
@@ -141,7 +143,7 @@ mod tests {
         };
         assert_eq!(behind("256\n"), ["sda", "sdb", "sdc"], "write-behind");
         assert_eq!(behind("0\n"), [""; 0]);
-        assert_eq!(taken(&[("/sys/block/md0/size", "0\n")]), [""; 0], "it is not started");
+        assert_eq!(taken(&[("/sys/block/md0/size", "0\n")]), [""; 0], "an array that was not started");
     }
 
     #[test]
@@ -163,7 +165,7 @@ mod tests {
         assert_eq!(unfit(&[]), None);
         let action = "/sys/block/md0/md/sync_action";
         assert_eq!(unfit(&[(action, "idle\n"), ("/sys/block/md0/md/degraded", "0\n")]), None);
-        assert_eq!(unfit(&[(action, "resync\n")]).as_deref(), Some("a resync of it is going on"));
+        assert_eq!(unfit(&[(action, "resync\n")]).as_deref(), Some("a resync of it is in progress"));
         let missing = [(action, "idle\n"), ("/sys/block/md0/md/degraded", "1\n")];
         assert_eq!(unfit(&missing).as_deref(), Some("1 of its drives are missing"));
     }

@@ -1,7 +1,7 @@
-//! Which disk a folder is on.
+//! Finds the disk that a folder is on.
 //!
-//! Algorithm: from the device of the folder's file system, the search goes down to what that is made of: a partition's
-//! disk, and the devices under device mapper and md. An array that writes to its drives itself is a disk.
+//! Algorithm: from the device of the folder's file system, the search descends to the disk of a partition, and to the devices
+//! below device mapper and md. It stops at a self-writing array, which counts as a disk.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,40 +15,40 @@ use crate::observe::files::Tree;
 pub(crate) fn disk_below(tree: &Tree, folder: &Path) -> Result<String, LiveError> {
     let facts = host::look(folder).map_err(|source| LiveError::File {
         path: folder.to_owned(),
-        what: "look at it".to_owned(),
+        what: "read its attributes".to_owned(),
         source,
         remedy: "; name a folder on a file system of the disk".to_owned(),
     })?;
     if !facts.is_dir() {
         return Err(LiveError::Unavailable {
             what: format!("{} is not a folder", folder.display()),
-            remedy: "name a folder on a file system of the disk: nothing is written to the disk itself"
+            remedy: "name a folder on a file system of the disk: the disk itself is never written to"
                 .to_owned(),
         });
     }
     let number = number_of(tree, folder, facts.dev());
-    let none = |why: &str| LiveError::Unavailable {
+    let no_disk = |why: &str| LiveError::Unavailable {
         what: format!("{} is on no disk of this machine: {why}", folder.display()),
         remedy: "name a folder on a file system of the disk".to_owned(),
     };
-    let number = number.ok_or_else(|| none("its file system has no device"))?;
+    let number = number.ok_or_else(|| no_disk("its file system has no device"))?;
     let path = host::canonical(&tree.path(format!("/sys/dev/block/{number}")))
-        .map_err(|_| none("its device is not known to the kernel"))?;
+        .map_err(|_| no_disk("its device is not known to the kernel"))?;
     let mut found = Vec::new();
     whole_disks(&path, &is_array(tree), &mut found, 0);
     let known = all_disk_names(tree);
     found.retain(|name| known.contains(name));
     match found.as_slice() {
         [disk] => Ok(disk.clone()),
-        [] => Err(none("it is made of something else")),
+        [] => Err(no_disk("its device is not backed by a disk")),
         several => Err(LiveError::Unavailable {
             what: format!("{} is on several disks: {}", folder.display(), several.join(", ")),
-            remedy: "measure each with a folder on a file system of it alone".to_owned(),
+            remedy: "measure each with a folder on a file system of that disk alone".to_owned(),
         }),
     }
 }
 
-/// The drives that a disk is made of: of an array its own, else the disk itself.
+/// The drives below a disk: an array's drives, else the disk itself.
 pub(crate) fn drives_of(tree: &Tree, disk: &str) -> Vec<String> {
     let mut found = Vec::new();
     if let Ok(path) = host::canonical(&tree.path(format!("/sys/block/{disk}"))) {
@@ -57,37 +57,37 @@ pub(crate) fn drives_of(tree: &Tree, disk: &str) -> Vec<String> {
     found
 }
 
-/// Whether a device, by its name, is an array that writes to its drives itself.
+/// Whether the device of a name is a self-writing array.
 fn is_array(tree: &Tree) -> impl Fn(&str) -> bool {
     move |name| arrays::level(tree, name).is_some()
 }
 
-/// The number of the device that a file system is on. Those that give out numbers of their own (btrfs) name it as what is
-/// mounted.
+/// The number of the device below a file system. For file systems that report anonymous device numbers (btrfs), it is found
+/// through the mount's source.
 fn number_of(tree: &Tree, folder: &Path, device: u64) -> Option<String> {
     let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
-    let written = |(major, minor): (u32, u32)| format!("{major}:{minor}");
+    let text = |(major, minor): (u32, u32)| format!("{major}:{minor}");
     if number(device).0 != 0 {
-        return Some(written(number(device)));
+        return Some(text(number(device)));
     }
     let folder = host::canonical(folder).ok()?;
     let mounts = tree.text("/proc/self/mountinfo")?;
     let source = mounts.lines().filter_map(mounted).filter(|(point, _)| folder.starts_with(point));
     let (_, source) = source.max_by_key(|(point, _)| point.as_os_str().len())?;
     let facts = host::look(&source).ok()?;
-    Some(number(facts.rdev())).filter(|number| number.0 != 0).map(written)
+    Some(number(facts.rdev())).filter(|number| number.0 != 0).map(text)
 }
 
-/// Where a line of mountinfo says that something is mounted, and what.
+/// The mount point and the source in a line of mountinfo.
 fn mounted(line: &str) -> Option<(PathBuf, PathBuf)> {
     let (left, right) = line.split_once(" - ")?;
     Some((PathBuf::from(left.split_whitespace().nth(4)?), PathBuf::from(right.split_whitespace().nth(1)?)))
 }
 
-/// The whole disks that a device, a folder of /sys, is made of: the disk of a partition or of an eMMC device's area, and what
-/// device mapper, md and the like stand on, down to what is itself a disk.
+/// Adds the whole disks below `device`, a folder of /sys: the disk of a partition or of an eMMC area, and the slaves of device
+/// mapper, md and the like, down to the first device for which `is_disk` is true.
 fn whole_disks(device: &Path, is_disk: &dyn Fn(&str) -> bool, into: &mut Vec<String>, depth: u32) {
-    // No stack of devices is that deep; a broken tree could be without end.
+    // Deeper than any stack of devices; guards against cycles in a broken tree.
     if depth > 16 {
         return;
     }
@@ -166,7 +166,7 @@ mod tests {
         let error =
             |path: &str| disk_below(&Tree::new(Path::new("/")), Path::new(path)).unwrap_err().to_string();
         assert!(error("/proc").contains("on no disk of this machine"), "{}", error("/proc"));
-        assert!(error("/dev/null").contains("nothing is written to the disk itself"));
-        assert!(error("/no/such/folder").contains("cannot look at it"));
+        assert!(error("/dev/null").contains("the disk itself is never written to"));
+        assert!(error("/no/such/folder").contains("cannot read its attributes"));
     }
 }

@@ -1,4 +1,4 @@
-//! The disks of the machine, what is on them, and what on each heeds weights.
+//! The disks of the machine, the layers on them, and the mechanism by which each honours weights.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use super::{arrays, disk_names, parts};
 use crate::host;
 use crate::observe::files::Tree;
 
-/// What makes a disk heed weights.
+/// The mechanism by which a disk honours weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weigher {
     /// The kernel's cost model, enabled in the root's io.cost.qos.
@@ -19,32 +19,32 @@ pub(crate) enum Weigher {
     Bfq,
 }
 
-/// A whole physical disk, or an array that writes to its drives itself.
+/// A whole physical disk, or a self-writing array.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Device {
-    /// The kernel's name for it: `nvme0n1`.
+    /// Its kernel name: `nvme0n1`.
     pub(crate) name: String,
     /// Its number, as io.stat and io.max write it: `259:0`.
     pub(crate) number: String,
-    /// The number of its folder in /sys: names and device numbers are used again, this one is not for long. (What the kernel calls
-    /// `diskseq` counts media, and changes when an array is opened for the first time.)
+    /// The inode of its folder in /sys: a later device with the same name and device number has another one. (The kernel's
+    /// `diskseq` counts media, and changes when an array is first opened.)
     pub(crate) folder: Option<u64>,
     /// The level of an array.
     pub(crate) level: Option<String>,
-    /// What heeds weights on it now.
+    /// The mechanism by which it honours weights now, if any.
     pub(crate) weigher: Option<Weigher>,
-    /// The scheduler that the kernel can give it, as queue/scheduler shows them: the one in brackets is in force.
+    /// The schedulers available for it, as in queue/scheduler: the active one is in brackets.
     pub(crate) schedulers: String,
-    /// Devices of device mapper and md that stand on it, or on one of its partitions, however deep.
+    /// Devices of device mapper and md stacked on it or on one of its partitions, at any depth.
     pub(crate) layers: BTreeSet<String>,
-    /// What was measured of it.
+    /// Its measured cost model, if any.
     pub(crate) model: Option<CostModel>,
-    /// Whether requests to it wait in a queue that can be scheduled: the ways to a multipath drive have none in common.
+    /// Whether it has a request queue to schedule. The common device of a multipath drive's paths has none.
     pub(crate) queues: bool,
 }
 
-/// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`, but for those that are swap and nothing else. What a
-/// unit swaps out, its bound says. Were it held to its part of the drive, its lender would wait for that.
+/// The disks of a machine whose cgroup v2 hierarchy is mounted at `mount`, except those used only for swap. How much a unit
+/// swaps out follows from its memory bound. Throttling that on the drive would make a lender wait for its memory.
 pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
     let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
     let device = |name: String| {
@@ -59,46 +59,45 @@ pub(crate) fn read(tree: &Tree, mount: &Path) -> Vec<Device> {
         Some(Device { name, number, folder, level, weigher, schedulers, layers, model, queues })
     };
     let swaps = tree.text("/proc/swaps").unwrap_or_default();
-    let held = |name: &String| !is_swap_alone(tree, &swaps, name);
+    let held = |name: &String| !is_swap_only(tree, &swaps, name);
     disk_names(tree).into_iter().filter(held).filter_map(device).collect()
 }
 
-/// Whether a whole disk is a swap area, or has one partition, which is. `swaps` is the text of /proc/swaps.
-fn is_swap_alone(tree: &Tree, swaps: &str, name: &str) -> bool {
+/// Whether a whole disk, or its only partition, is a swap area. `swaps` is the text of /proc/swaps.
+fn is_swap_only(tree: &Tree, swaps: &str, name: &str) -> bool {
     let is_swap = |name: &str| {
         let areas =
             swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()?.strip_prefix("/dev/"));
         areas.into_iter().any(|area| area == name)
     };
     let parts: Vec<String> = parts(tree, name).collect();
-    let only = match parts.as_slice() {
+    let has_only_swap = match parts.as_slice() {
         [only] => only.rsplit('/').next().is_some_and(is_swap),
         _ => false,
     };
-    is_swap(name) || only
+    is_swap(name) || has_only_swap
 }
 
 impl Device {
-    /// Whether another device has the same name.
+    /// Whether `other` is a different device with the same name.
     pub(crate) fn is_replaced_by(&self, other: &Device) -> bool {
         self.name == other.name && (&self.number, self.folder) != (&other.number, other.folder)
     }
 
-    /// Whether it is still there.
+    /// Whether it still exists.
     pub(crate) fn is_there(&self, tree: &Tree) -> bool {
         tree.text(format!("/sys/block/{}/dev", self.name)).as_ref() == Some(&self.number)
     }
 }
 
-/// What makes a disk heed weights now, be it one that is held or one that serves an array.
+/// The mechanism by which any disk honours weights now, including drives of an array.
 pub(crate) fn weigher_of(tree: &Tree, mount: &Path, name: &str) -> Option<Weigher> {
     let qos = tree.text(mount.join("io.cost.qos")).unwrap_or_default();
     let schedulers = tree.text(format!("/sys/block/{name}/queue/scheduler")).unwrap_or_default();
     weigher(&schedulers, &qos, &tree.text(format!("/sys/block/{name}/dev"))?)
 }
 
-/// BFQ before io.cost: where BFQ schedules, it disables the other (`blk_stat_disable_accounting` aside, `wbt` and io.cost
-/// stand above it, but weights are then applied twice).
+/// BFQ takes precedence over io.cost, which is in a layer above it: with both active, weights would be applied twice.
 fn weigher(schedulers: &str, qos: &str, number: &str) -> Option<Weigher> {
     if schedulers.contains("[bfq]") {
         return Some(Weigher::Bfq);
@@ -107,19 +106,19 @@ fn weigher(schedulers: &str, qos: &str, number: &str) -> Option<Weigher> {
     line.split_whitespace().any(|word| word == "enable=1").then_some(Weigher::IoCost)
 }
 
-/// What stands on a device, by the kernel's `holders` of it and of its partitions.
+/// Adds all devices stacked on a device, by the kernel's `holders` of it and of its partitions.
 fn holders(tree: &Tree, name: &str, into: &mut BTreeSet<String>) {
     let own = format!("/sys/block/{name}/holders");
     let folders = parts(tree, name).map(|part| format!("{part}/holders")).chain([own]);
     for holder in folders.flat_map(|folder| tree.names(folder)) {
-        // Each is visited once: a cycle in a broken tree ends here too.
+        // Each is visited once, which also ends a cycle in a broken tree.
         if into.insert(holder.clone()) {
             holders(tree, &holder, into);
         }
     }
 }
 
-/// Kinds of file systems whose data is elsewhere, so that no disk of this machine can be ordered for them.
+/// File systems whose data is on other machines, so that no disk of this machine controls them.
 const REMOTE: [&str; 12] = [
     "nfs",
     "nfs4",
@@ -135,11 +134,11 @@ const REMOTE: [&str; 12] = [
     "gpfs",
 ];
 
-/// Kinds that charge write-back to the cgroup that wrote (those with `SB_I_CGROUPWB`: fs/ext2, ext4, btrfs, xfs, f2fs, and
-/// bcachefs).
+/// File systems that charge write-back to the cgroup that wrote (those with `SB_I_CGROUPWB`: fs/ext2, ext4, btrfs, xfs, f2fs,
+/// and bcachefs).
 const CHARGES_WRITE_BACK: [&str; 7] = ["ext2", "ext3", "ext4", "btrfs", "xfs", "f2fs", "bcachefs"];
 
-/// Other kinds that keep their data on a disk of this machine and are written to.
+/// Other writable file systems on disks of this machine.
 const LOCAL: [&str; 10] =
     ["vfat", "exfat", "ntfs", "ntfs3", "fuseblk", "zfs", "jfs", "reiserfs", "nilfs2", "hfsplus"];
 
@@ -153,7 +152,7 @@ pub(crate) fn is_local(kind: &str) -> bool {
     LOCAL.contains(&kind) || charges_write_back(kind)
 }
 
-/// Whether a kind of file system on a disk tells the kernel whose write-back is.
+/// Whether a kind of file system charges write-back to the cgroup that wrote.
 pub(crate) fn charges_write_back(kind: &str) -> bool {
     CHARGES_WRITE_BACK.contains(&kind)
 }
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
     use crate::observe::files::fake;
 
-    /// sda is a swap area, and so is sdb's only partition. sdc has a swap area beside something else.
+    /// sda is a swap area, and so is sdb's only partition. sdc has another partition besides its swap area.
     #[test]
     fn a_drive_for_swap_alone_is_not_held() {
         let dir = fake::tree(&[(
@@ -206,7 +205,7 @@ mod tests {
         let again = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));
         assert!(!disks[1].is_replaced_by(&again[1]));
         let folder = dir.path().join("sys/block/sda");
-        // Beside the old one, so that it cannot have its number.
+        // The old folder continues to exist, so that the new one cannot have its inode.
         std::fs::rename(&folder, dir.path().join("sda")).unwrap();
         fake::add(&dir, &[("/sys/block/sda/size", "2000\n"), ("/sys/block/sda/dev", "8:0\n")]);
         let again = read(&Tree::new(dir.path()), Path::new("/sys/fs/cgroup"));

@@ -1,4 +1,4 @@
-//! Disks: which there are, what they are made of, what the kernel counts of them, and what was measured.
+//! Disks: their names and layers, the kernel's statistics, and measured cost models.
 
 pub(crate) mod arrays;
 pub(crate) mod below;
@@ -11,26 +11,26 @@ use commonhold_machine::Disk;
 use super::files::Tree;
 use crate::LiveError;
 
-/// Why a device that /sys/block lists is no disk of its own. Held beside what carries it, every transfer would count twice.
+/// Why a device in /sys/block does not count as a disk. If it did, every transfer would count there and at the disk below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotADisk {
-    /// It stands on other devices of this machine: device mapper, md, bcache, drbd, anything with `slaves`.
+    /// It is stacked on other devices of this machine: device mapper, md, bcache, drbd, anything with `slaves`.
     Layer,
-    /// A volume of ZFS. Which devices carry it is in no file, and its requests come from threads of ZFS's own.
+    /// A ZFS volume. No file says which devices carry it, and its requests come from ZFS's own threads.
     Zvol,
     /// One of several paths to a disk (`NVMe` multipath).
     Path,
     /// A hardware partition of an eMMC device: boot areas, RPMB, general purpose.
     Area,
-    /// Memory, or a file.
+    /// Backed by memory or a file.
     Virtual,
-    /// A removable medium or raw flash, which no contract shares.
+    /// A removable medium or raw flash, which contracts do not cover.
     Medium,
     /// Its data is on another machine.
     Remote,
 }
 
-/// Devices that are no disks by their name: a prefix, and then a number.
+/// Devices that are not disks by their name, which is a prefix and a number.
 const BY_NAME: [(&str, NotADisk); 17] = [
     ("dm-", NotADisk::Layer),
     ("bcache", NotADisk::Layer),
@@ -51,7 +51,7 @@ const BY_NAME: [(&str, NotADisk); 17] = [
     ("etherd!e", NotADisk::Remote),
 ];
 
-/// Why a device is no disk of its own; none if it is one. An array that writes to its drives itself is a disk.
+/// Why a device does not count as a disk; `None` if it does. A self-writing array is a disk.
 pub(crate) fn not_a_disk(tree: &Tree, name: &str) -> Option<NotADisk> {
     let device = format!("/sys/block/{name}");
     if arrays::level(tree, name).is_some() {
@@ -71,7 +71,7 @@ pub(crate) fn not_a_disk(tree: &Tree, name: &str) -> Option<NotADisk> {
     BY_NAME.into_iter().find(|(prefix, _)| is_numbered(name, prefix)).map(|(_, why)| why)
 }
 
-/// Whether a name is that of one path to an `NVMe` namespace (`nvme0c1n1`). Kernels before 4.17 have no file `hidden`.
+/// Whether a name is that of a path to an `NVMe` namespace (`nvme0c1n1`). Kernels before 4.17 have no file `hidden`.
 fn is_nvme_path(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let parts = name.strip_prefix("nvme").and_then(|rest| rest.split_once('c'));
@@ -79,7 +79,7 @@ fn is_nvme_path(name: &str) -> bool {
     parts.is_some_and(|(disk, (path, namespace))| [disk, path, namespace].into_iter().all(is_number))
 }
 
-/// The eMMC device of one of its hardware partitions: `mmcblk0` of `mmcblk0boot1`. None of any other name.
+/// The eMMC device of a hardware partition: `mmcblk0` for `mmcblk0boot1`. `None` for any other name.
 pub(crate) fn emmc_of_area(name: &str) -> Option<&str> {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let rest = name.strip_prefix("mmcblk")?;
@@ -88,14 +88,14 @@ pub(crate) fn emmc_of_area(name: &str) -> Option<&str> {
     (!number.is_empty() && ["boot", "rpmb", "gp"].contains(&kind)).then(|| &name[..name.len() - area.len()])
 }
 
-/// The disks, without those that serve an array.
+/// The disks, without those that serve only self-writing arrays.
 pub(crate) fn list(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     let mut disks = all_disks(tree)?;
     disks.retain(|disk| !arrays::serves_arrays_only(tree, &disk.name));
     Ok(disks)
 }
 
-/// The disks, with those that serve an array.
+/// The disks, including those that serve only self-writing arrays.
 fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     let mut disks = Vec::new();
     for name in tree.names("/sys/block") {
@@ -104,7 +104,7 @@ fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
         }
         let size_file = format!("/sys/block/{name}/size");
         let Some(size) = tree.optional(&size_file)? else { continue };
-        // The size is in units of 512 bytes whatever the disk's own sector is: Documentation/ABI/stable/sysfs-block.
+        // The size is in units of 512 bytes, whatever the disk's sector size: Documentation/ABI/stable/sysfs-block.
         let bytes = size.parse::<u64>().ok().and_then(|sectors| sectors.checked_mul(512));
         let bytes = bytes.ok_or_else(|| tree.malformed(&size_file, "a number of sectors", &size))?;
         if bytes > 0 {
@@ -115,12 +115,12 @@ fn all_disks(tree: &Tree) -> Result<Vec<Disk>, LiveError> {
     Ok(disks)
 }
 
-/// The names of the disks, as far as they can be read.
+/// The names of the disks; empty if they cannot be read.
 pub(crate) fn disk_names(tree: &Tree) -> Vec<String> {
     list(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
 }
 
-/// The names of the disks with those that serve an array, as far as they can be read.
+/// The names of the disks, including those that serve only self-writing arrays; empty if they cannot be read.
 pub(crate) fn all_disk_names(tree: &Tree) -> Vec<String> {
     all_disks(tree).unwrap_or_default().into_iter().map(|disk| disk.name).collect()
 }
@@ -132,7 +132,7 @@ pub(crate) fn parts(tree: &Tree, name: &str) -> impl Iterator<Item = String> {
     parts.map(move |part| format!("{folder}/{part}"))
 }
 
-/// Whether a device's name is that prefix and a number, with what may follow it (`sr0`, but not `srv`).
+/// Whether a device's name begins with this prefix and a digit (`sr0`, but not `srv`).
 pub(crate) fn is_numbered(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
@@ -155,7 +155,7 @@ mod tests {
         for name in disks.iter().chain(&layers).chain(&areas).chain(&of_others).chain(&media) {
             fake::add(&dir, &[(&format!("/sys/block/{name}/size"), "2000\n")]);
         }
-        // What holds nothing below has the folder all the same.
+        // A device without slaves has the folder, too.
         std::fs::create_dir_all(dir.path().join("sys/block/sda/slaves")).unwrap();
         fake::add(
             &dir,

@@ -1,8 +1,8 @@
-//! The cost model that was measured of a disk, kept between runs of the program and of the machine.
+//! The measured cost model of a disk, kept across runs of the program and reboots.
 //!
-//! A disk is known again by its model, its serial number and its size, whatever the kernel calls it after the next
-//! boot. An array is known by its level, the number of its drives, its UUID and its size. Each has a file of its own
-//! below [`FOLDER`], JSON, which may be removed at any time.
+//! A disk is identified by its model, its serial number and its size, since its kernel name may change at the next boot. An array
+//! is identified by its level, the number of its drives, its UUID and its size. Each disk has a JSON file below [`FOLDER`],
+//! which may be removed at any time.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +10,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::observe::files::{Tree, plain};
 
-/// Where models are kept.
+/// The folder with the models.
 pub const FOLDER: &str = "/var/lib/commonhold/disks";
 
-/// What a disk does one way, with nothing else to do.
+/// A disk's performance in one direction, with no other load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Way {
     /// Bytes per second, in large requests.
     pub bytes_per_s: u64,
-    /// Requests of 4 KiB per second, one behind the other.
+    /// Sequential requests of 4 KiB per second.
     pub sequential_per_s: u64,
-    /// Requests of 4 KiB per second, from places drawn at random.
+    /// Random requests of 4 KiB per second.
     pub random_per_s: u64,
-    /// What 95 of 100 of these took at most, in microseconds, with as many under way as the disk was measured with.
+    /// The 95th percentile of the latency of random requests, in microseconds, at the queue depth of the measurement.
     pub latency_us: u64,
 }
 
-/// A disk's cost model: the coefficients of the kernel's `linear` one (io.cost.model), and latencies.
+/// A disk's cost model: the coefficients of the kernel's `linear` model (io.cost.model), and latencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostModel {
     /// Reading.
@@ -36,30 +36,30 @@ pub struct CostModel {
 }
 
 impl CostModel {
-    /// What the disk carries in large requests, in bytes per second, whichever way they go.
+    /// The disk's throughput with large requests, in bytes per second, in the slower direction.
     pub fn bytes_per_s(&self) -> u64 {
         self.read.bytes_per_s.min(self.write.bytes_per_s)
     }
 }
 
-/// What a disk is known by.
+/// Identifies a disk across reboots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Its maker's name for the kind; empty where the kernel does not tell.
+    /// The model name; empty if unknown.
     pub model: String,
-    /// Its serial number, or its world-wide name; empty where there is neither.
+    /// The serial number, else the world-wide name; empty if it has neither.
     pub serial: String,
-    /// Its size.
+    /// The size.
     pub bytes: u64,
 }
 
 impl Identity {
-    /// That of the disk which the kernel calls so.
+    /// The identity of the disk with this kernel name.
     pub(crate) fn read(tree: &Tree, disk: &str) -> Option<Identity> {
         let text =
             |file: &str| tree.text(format!("/sys/block/{disk}/{file}")).filter(|text| !text.is_empty());
         let sectors: u64 = text("size")?.parse().ok()?;
-        // An array carries what its level and its drives make of it; one without a superblock has no number of its own.
+        // An array's performance depends on its level and number of drives. Without a superblock it has no UUID.
         let array = || Some(format!("md {} of {}", text("md/level")?, text("md/raid_disks")?));
         let uuid =
             || text("md/uuid").filter(|uuid| uuid.contains(|c: char| c.is_ascii_hexdigit() && c != '0'));
@@ -80,7 +80,7 @@ impl Identity {
         format!("{}_{}_{}.json", plain(&self.model), plain(&self.serial), self.bytes)
     }
 
-    /// Where its model is kept.
+    /// The file with its model.
     pub(crate) fn path(&self) -> PathBuf {
         Path::new(FOLDER).join(self.file_name())
     }
@@ -90,7 +90,7 @@ impl Identity {
 pub(crate) fn known(tree: &Tree, disk: &str) -> Option<CostModel> {
     let text = tree.kept(Identity::read(tree, disk)?.path())?;
     let model: CostModel = serde_json::from_str(&text).ok()?;
-    // A rate of nothing would hold everybody to nothing.
+    // A rate of 0 would hold every unit to 0.
     (model.bytes_per_s() > 0).then_some(model)
 }
 
@@ -117,12 +117,12 @@ mod tests {
         assert_eq!((model.bytes_per_s(), model.read.random_per_s), (7_000_000, 1_900));
         assert_eq!(known(&tree, "sdb"), None, "another serial number");
         fake::add(&dir, &[(kept, &format!(r#"{{"read":{way},"write":{}}}"#, way.replace("8000000", "0")))]);
-        assert_eq!(known(&tree, "sda"), None, "a disk that carries nothing was not measured");
+        assert_eq!(known(&tree, "sda"), None, "a rate of 0 was not measured");
         fake::add(&dir, &[(kept, &format!(r#"{{"read":{way},"write":{way}}}"#))]);
         assert!(known(&tree, "sda").is_some());
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
         std::fs::set_permissions(tree.path(kept), open).unwrap();
-        assert_eq!(known(&tree, "sda"), None, "anybody may have written it");
+        assert_eq!(known(&tree, "sda"), None, "any user may have written it");
     }
 
     #[test]
@@ -135,12 +135,12 @@ mod tests {
             ("/sys/block/md0/md/uuid", &format!("{uuid}\n")),
         ]);
         let read = || Identity::read(&Tree::new(dir.path()), "md0").unwrap();
-        let of =
+        let identity =
             |serial: &str| Identity { model: "md raid5 of 3".into(), serial: serial.into(), bytes: 512_000 };
-        assert_eq!(read(), of(uuid));
+        assert_eq!(read(), identity(uuid));
         let none = uuid.replace(|c: char| c != '-', "0");
         fake::add(&dir, &[("/sys/block/md0/md/uuid", &none)]);
-        assert_eq!(read(), of(""), "an array without a superblock");
+        assert_eq!(read(), identity(""), "an array without a superblock");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! The kernel's text about disks.
+//! Parses the kernel's disk statistics.
 
 use commonhold_policy::{DeviceUse, DiskUse};
 
-/// io.stat: a line per device, `259:0 rbytes=90112 wbytes=0 rios=22 wios=0 dbytes=0 dios=0` and perhaps more. Some kernels
-/// write the number of a device of which they have nothing to say, and no line break after it.
+/// io.stat: a line per device, `259:0 rbytes=90112 wbytes=0 rios=22 wios=0 dbytes=0 dios=0` and possibly more keys. For a device
+/// without statistics, some kernels write only its number, without a line break.
 pub(crate) fn parse(text: &str) -> Vec<(&str, DiskUse)> {
     let mut devices: Vec<(&str, DiskUse)> = Vec::new();
     for word in text.split_whitespace() {
@@ -24,20 +24,20 @@ pub(crate) fn parse(text: &str) -> Vec<(&str, DiskUse)> {
     devices
 }
 
-/// io.pressure: the time in which some task was stalled, in nanoseconds.
+/// io.pressure: the time during which some task was stalled, in nanoseconds.
 pub(crate) fn stalled_ns(text: &str) -> Option<u64> {
     let some = text.lines().find(|line| line.starts_with("some "))?;
     let total = some.split_whitespace().find_map(|word| word.strip_prefix("total="))?;
     total.parse::<u64>().ok()?.checked_mul(1_000)
 }
 
-/// A disk's own `stat` (Documentation/block/stat.rst): for reading, writing, discarding and flushing the requests that ended,
-/// those that were merged with others, sectors, and milliseconds; after the second of these, what is in flight and for how many
-/// milliseconds anything was. Older kernels know no more than the first eleven.
+/// A disk's `stat` (Documentation/block/stat.rst): completed requests, merged requests, sectors and milliseconds, for reads and
+/// for writes; then requests in flight, and the milliseconds during which any were. Newer kernels append discards and flushes
+/// to these eleven fields.
 pub(crate) fn device(text: &str) -> Option<DeviceUse> {
     let values: Option<Vec<u64>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
     let values = values.filter(|values| values.len() >= 11)?;
-    // A flush is the device's work for many, and no request that waits behind others.
+    // Flushes are left out: a flush is work for many requests, and does not queue behind others.
     let sum = |fields: [usize; 2]| fields.iter().map(|field| values[*field]).fold(0, u64::saturating_add);
     Some(DeviceUse {
         requests: sum([0, 4]),
@@ -48,7 +48,7 @@ pub(crate) fn device(text: &str) -> Option<DeviceUse> {
     })
 }
 
-/// The line about one device, of a file that has a line per device.
+/// The line about one device, in a file with a line per device.
 pub(crate) fn line_of<'t>(text: &'t str, number: &str) -> Option<&'t str> {
     text.lines().find(|line| line.split_whitespace().next() == Some(number))
 }

@@ -1,21 +1,20 @@
-//! Which memory of a unit is cold.
+//! Finds the cold memory of units.
 //!
-//! Problem: a page in use, and a page that was used an hour ago, are charged alike.
+//! Problem: a control group's charge does not distinguish pages in use from pages last used an hour ago.
 //!
-//! Algorithm: this works where the kernel has its multi-generation LRU and lets us read it (debugfs). Every control
-//! group of ours, and every one in a place that a unit is held in, is made to begin a generation every [`AGE`]. Pages found touched since the last time move to the
-//! generation that was the youngest until then. Pages that stay behind were not touched between the two. Pages touched
-//! since the youngest began are not known yet. So cold pages are those that stayed behind for [`COLD`] before that.
+//! Algorithm: if the kernel has a multi-generation LRU and lets us read it (debugfs), every control group of ours, and every
+//! group in a foreign group that holds a unit, is made to begin a generation every [`AGE`]. Pages touched since the last time
+//! move to the generation that was the youngest until then. Pages that stay behind were not touched in between. Which pages
+//! were touched since the youngest began is not known yet. So pages that stayed behind for [`COLD`] before that are cold.
 //!
-//! Walking page tables takes time. A kernel that takes pages from a control group begins a generation by itself, and
-//! is then not asked for another. A thread of its own does the work, for no more than a small part of the machine's
-//! time ([`rest_after`]).
+//! Walking page tables takes time. When the kernel reclaims pages from a control group, it begins a generation by itself, and is
+//! not asked for another. A separate thread does the work, for a small part of the machine's time ([`rest_after`]).
 //!
-//! There may be no such LRU, or the kernel's generations may be switched off (it then shows those that were). There
-//! the files on the kernel's inactive list count as cold, and anonymous memory is never called cold.
+//! Fallback: if there is no such LRU, or generations are disabled (the kernel then shows the last ones), file pages on the
+//! kernel's inactive list count as cold, and anonymous memory never does.
 //!
-//! Limits: memory that a program reads only by system calls, again and again, may look colder than it is. The policy
-//! stops believing it when the unit misses what it lent.
+//! Limits: memory that a program reads only by system calls may look colder than it is. The policy stops relying on it when the
+//! unit refaults what it lent.
 //!
 //! Source: `multigen_lru.rst`, "Working set estimation".
 
@@ -33,11 +32,11 @@ use crate::observe::knob::read;
 
 /// How often a generation begins.
 const AGE: Duration = Duration::from_secs(5);
-/// One that began by itself less than this ago will do.
+/// A generation that began by itself less than this ago is used instead.
 const YOUNG: Duration = Duration::from_secs(4);
-/// What was not touched for so long is cold: two generations, of the four that there are at most.
+/// Pages not touched for this long are cold: two generations, of the four that exist at most.
 const COLD: Duration = Duration::from_secs(10);
-/// Where the kernel shows generations, and whether it makes any: a mask of what is switched on, in hexadecimal digits.
+/// The kernel's generations, and whether it makes any: a hexadecimal mask of enabled features.
 const LRU_GEN: &str = "/sys/kernel/debug/lru_gen";
 const ENABLED: &str = "/sys/kernel/mm/lru_gen/enabled";
 const MAIN_SWITCH: u64 = 1;
@@ -49,18 +48,18 @@ pub(crate) struct Cold {
     pub(crate) file: u64,
 }
 
-/// What is known of cold memory, by control group as the kernel names it; `None` while there are no generations.
+/// Cold memory by control group, as the kernel names it; `None` while the kernel makes no generations.
 type Known = Arc<Mutex<Option<BTreeMap<String, Cold>>>>;
 
-/// The control groups that are looked at, as the kernel names them: these, and all that are in them.
+/// The control groups that are aged with all their descendants, as the kernel names them.
 type Tops = Arc<Mutex<Vec<String>>>;
 
-/// The thread that knows.
+/// The thread that ages control groups.
 #[derive(Debug)]
 pub(crate) struct Ages {
     known: Known,
     tops: Tops,
-    /// That of our own groups.
+    /// The root of our own groups.
     top: String,
     ended: Arc<AtomicBool>,
 }
@@ -77,8 +76,8 @@ fn are_shown(file: &Path) -> bool {
 }
 
 impl Ages {
-    /// Begins to age the control groups below `top`, a path as /proc/PID/cgroup has it; `None` where generations are not
-    /// shown.
+    /// Begins to age the control groups below `top`, a path as in /proc/PID/cgroup; `None` if the kernel does not show
+    /// generations.
     pub(crate) fn begin(top: String) -> Option<Ages> {
         if !are_shown(Path::new(LRU_GEN)) {
             return None;
@@ -88,26 +87,26 @@ impl Ages {
         let ages = Ages { known, tops, top, ended: Arc::default() };
         let (known, ended) = (Arc::clone(&ages.known), Arc::clone(&ages.ended));
         let tops = Arc::clone(&ages.tops);
-        let live = move || {
+        let run = move || {
             while !ended.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 let made = read(Path::new(ENABLED)).is_ok_and(|text| are_made(&text));
                 let tops = tops.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                look(made.then_some(Path::new(LRU_GEN)), &tops, &known);
+                age(made.then_some(Path::new(LRU_GEN)), &tops, &known);
                 thread::sleep(AGE.max(rest_after(begun.elapsed())));
             }
         };
-        thread::Builder::new().name("ages".to_owned()).spawn(live).ok()?;
+        thread::Builder::new().name("ages".to_owned()).spawn(run).ok()?;
         Some(ages)
     }
 
-    /// Looks at these control groups as well, from the next time on.
-    pub(crate) fn follow(&self, places: impl Iterator<Item = String>) {
-        let tops = std::iter::once(self.top.clone()).chain(places).collect();
+    /// Ages these control groups as well, from the next time on.
+    pub(crate) fn follow(&self, foreign_groups: impl Iterator<Item = String>) {
+        let tops = std::iter::once(self.top.clone()).chain(foreign_groups).collect();
         *self.tops.lock().unwrap_or_else(PoisonError::into_inner) = tops;
     }
 
-    /// Cold memory of a control group with all that are in it; `None` where the kernel makes no generations.
+    /// Cold memory of a control group with its descendants; `None` if the kernel makes no generations.
     pub(crate) fn of_all(&self, path: &str) -> Option<Cold> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let all = known.as_ref()?.range(path.to_owned()..).take_while(|(group, _)| group.starts_with(path));
@@ -115,7 +114,7 @@ impl Ages {
         Some(inside.fold(Cold::default(), |sum, (_, cold)| sum.with(*cold)))
     }
 
-    /// Cold memory of a control group; `None` where the kernel makes no generations.
+    /// Cold memory of a control group without its descendants; `None` if the kernel makes no generations.
     pub(crate) fn of(&self, path: &str) -> Option<Cold> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         Some(known.as_ref()?.get(path).copied().unwrap_or_default())
@@ -128,26 +127,27 @@ impl Drop for Ages {
     }
 }
 
-/// Reads the generations, takes note of what is cold, and begins the next ones; without a `file` there are none.
-fn look(file: Option<&Path>, tops: &[String], known: &Known) {
+/// Reads the generations, records cold memory, and begins the next generations. Without a `file`, the kernel makes none.
+fn age(file: Option<&Path>, tops: &[String], known: &Known) {
     let Some(file) = file else {
         *known.lock().unwrap_or_else(PoisonError::into_inner) = None;
         return;
     };
     let Ok(text) = read(file) else { return };
     let groups = parse(&text, page_bytes());
-    let ours = |group: &&Group| tops.iter().any(|top| is_within(&group.path, top));
-    let cold = groups.iter().filter(ours).map(|group| (group.path.clone(), group.cold())).collect();
+    let is_aged = |group: &&Group| tops.iter().any(|top| is_within(&group.path, top));
+    let cold = groups.iter().filter(is_aged).map(|group| (group.path.clone(), group.cold())).collect();
     *known.lock().unwrap_or_else(PoisonError::into_inner) = Some(cold);
-    let youngest = groups.iter().filter(ours).flat_map(|group| group.due().map(move |of| (group.id, of)));
+    let youngest =
+        groups.iter().filter(is_aged).flat_map(|group| group.due().map(move |due| (group.id, due)));
     for (group, (node, generation)) in youngest {
-        // The last two: anonymous memory too, and even if there are as many generations as there can be. Refused when the
-        // generation is not the youngest any more: then another one has begun already.
+        // The two last numbers: age anonymous memory, too, and force it even if all generations are in use. The kernel refuses
+        // if this generation is no longer the youngest, since another has then begun already.
         let _ = write(file, &format!("+ {group} {node} {generation} 1 1"));
     }
 }
 
-/// Whether a control group is another, or in it.
+/// Whether a control group is `around` or one of its descendants.
 fn is_within(group: &str, around: &str) -> bool {
     Path::new(group).starts_with(around)
 }
@@ -165,14 +165,14 @@ impl Group {
         self.nodes.iter().fold(Cold::default(), |sum, node| sum.with(node.cold()))
     }
 
-    /// Nodes in which another generation is to begin, and the youngest of each.
+    /// The nodes in which another generation is due, with the youngest generation of each.
     fn due(&self) -> impl Iterator<Item = (u32, u64)> {
         let youngest = self.nodes.iter().filter_map(|node| Some((node.id, node.generations.last()?)));
         youngest.filter(|(_, last)| last.age >= YOUNG).map(|(node, last)| (node, last.number))
     }
 }
 
-/// Of one node's generations: the ages are those of the beginning, youngest last.
+/// One node's generations, youngest last.
 #[derive(Debug, Clone, Default)]
 struct Node {
     id: u32,
@@ -187,7 +187,8 @@ struct Generation {
 }
 
 impl Node {
-    /// What was not touched from when the next generation began until the youngest did, where that is long enough.
+    /// Pages of the generations that stayed behind for long enough: from the beginning of the next generation to that of the
+    /// youngest.
     fn cold(&self) -> Cold {
         let Some(youngest) = self.generations.last() else { return Cold::default() };
         let stayed = |next: &Generation| next.age.saturating_sub(youngest.age) >= COLD;
@@ -202,8 +203,8 @@ impl Cold {
     }
 }
 
-/// From the text of `lru_gen`: `memcg ID PATH`, below it `node ID`, below that `GENERATION AGE-IN-MS ANON FILE` in pages, the
-/// oldest first.
+/// Parses `lru_gen`: `memcg ID PATH`, below it `node ID`, below that `GENERATION AGE-IN-MS ANON FILE` in pages, the oldest
+/// first.
 fn parse(text: &str, page: u64) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for line in text.lines() {
@@ -239,8 +240,7 @@ fn parse(text: &str, page: u64) -> Vec<Group> {
 mod tests {
     use super::*;
 
-    /// The kernel goes on showing generations when they are switched off: nothing is known from then on, until they are on
-    /// again.
+    /// The kernel still shows generations when they are disabled: from then on nothing is known, until they are enabled again.
     #[test]
     fn generations_that_are_switched_off_tell_nothing() {
         assert!(are_made("0x0007\n") && are_made("0x0005") && are_made("1"));
@@ -256,14 +256,14 @@ mod tests {
             top: String::new(),
             ended: Arc::default(),
         };
-        look(Some(&file), &tops, &ages.known);
+        age(Some(&file), &tops, &ages.known);
         assert!(ages.of("/top/a").is_some_and(|cold| cold.anonymous == 300 * page_bytes()));
         assert_eq!(ages.of("/top/b"), Some(Cold::default()));
-        look(None, &tops, &ages.known);
+        age(None, &tops, &ages.known);
         assert_eq!(ages.of("/top/a"), None);
     }
 
-    /// A user's slice has groups of its own in it; one whose name begins alike is another's.
+    /// A user's slice has descendants. A group whose name begins alike is another user's.
     #[test]
     fn a_place_is_aged_with_all_that_is_in_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -283,7 +283,7 @@ mod tests {
             ended: Arc::default(),
         };
         ages.follow(["/user/1".to_owned()].into_iter());
-        look(Some(&file), &ages.tops.lock().unwrap(), &ages.known);
+        age(Some(&file), &ages.tops.lock().unwrap(), &ages.known);
         let pages = |path: &str| {
             ages.of_all(path).map(|cold| (cold.anonymous / page_bytes(), cold.file / page_bytes()))
         };
@@ -293,9 +293,9 @@ mod tests {
         );
     }
 
-    /// Of /commonhold/a, 13 began 5 s ago. Generation 10 was not touched from when 11 began, 16 s ago, until then: 300 + 40
-    /// pages; 11 from 12 on, 14.9 s ago: too young by a little. On the other node, 1 was not for 12 s. On the last the
-    /// kernel began one by itself: another would tell nothing.
+    /// On node 0 of /commonhold/a, generation 13 began 5 s ago. Pages of 10 were not touched from the beginning of 11, 16 s ago,
+    /// until then: 300 + 40 pages are cold. Pages of 11 were not touched since 14.9 s ago, which is slightly too short. On node
+    /// 1, those of 1 were not touched for 12 s. On node 2 the kernel began a generation by itself, so another would be useless.
     #[test]
     fn cold_is_what_stayed_behind_for_long_enough() {
         let text = "memcg     1 /\n node     0\n          0     999999          5          6 \nmemcg    44 /commonhold/a\n \
@@ -305,7 +305,7 @@ mod tests {
                     7       3900          0          0 \n";
         let groups = parse(text, 1);
         assert_eq!(groups.len(), 2);
-        assert_eq!(groups[0].cold(), Cold::default(), "nothing is known without a next one");
+        assert_eq!(groups[0].cold(), Cold::default(), "nothing is known without a next generation");
         let a = &groups[1];
         assert_eq!((a.id, a.path.as_str()), (44, "/commonhold/a"));
         assert_eq!(a.cold(), Cold { anonymous: 303, file: 43 });

@@ -1,8 +1,8 @@
-//! Waking the daemon when a unit that lends meets its bound.
+//! Wakes the daemon when a unit that lends reaches its bound.
 //!
-//! A daemon that looks five times a second would let an owner wait for up to 200 ms. The kernel tells sooner. A
-//! program that polls a cgroup's memory.events.local is woken when the cgroup is held at memory.high, at most once in
-//! 10 ms. All such files are in one epoll set, whose descriptor the daemon waits for beside its others.
+//! With five samples a second, an owner could wait for up to 200 ms. The kernel notifies sooner: a poll of a cgroup's
+//! memory.events.local wakes up when the cgroup is throttled at memory.high, at most once in 10 ms. All such files are in one
+//! epoll set, and the daemon waits for its descriptor along with its others.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +12,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::source::Source;
 
-/// The files that are waited for. Edges count: a file stays in the set without being read.
+/// The watched files. They are edge-triggered, so that they stay in the set without being read.
 #[derive(Debug)]
 pub(crate) struct Alarms {
     epoll: OwnedFd,
@@ -21,13 +21,13 @@ pub(crate) struct Alarms {
 }
 
 impl Alarms {
-    /// None yet; nothing at all where the kernel refuses, so that only the clock wakes the daemon.
+    /// Without watched files. `None` if the kernel refuses; then only the timer wakes the daemon.
     pub(crate) fn new() -> Option<Alarms> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
         Some(Alarms { epoll, watched: BTreeSet::new(), rung: false })
     }
 
-    /// Waits for a cgroup's events, or no longer.
+    /// Starts or stops watching a cgroup's events.
     pub(crate) fn watch(&mut self, dir: &std::path::Path, events: &Source, on: bool) {
         if on == self.watched.contains(dir) {
             return;
@@ -44,18 +44,18 @@ impl Alarms {
         }
     }
 
-    /// A cgroup's files were closed, which takes them out of the set.
+    /// Records that a cgroup's files were closed, which removes them from the set.
     pub(crate) fn forget(&mut self, dir: &std::path::Path) {
         self.watched.remove(dir);
     }
 
-    /// Becomes readable when somebody meets a bound.
+    /// Becomes readable when a watched cgroup reaches its bound.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Takes in what happened, so that the descriptor is quiet until something else does.
-    pub(crate) fn hear(&mut self) {
+    /// Consumes pending events, so that the descriptor is not readable until the next one.
+    pub(crate) fn drain(&mut self) {
         let mut events = Vec::with_capacity(64);
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         while epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&now))
@@ -66,9 +66,9 @@ impl Alarms {
         }
     }
 
-    /// Whether something happened since the last call.
+    /// Whether an event occurred since the last call.
     pub(crate) fn take(&mut self) -> bool {
-        self.hear();
+        self.drain();
         std::mem::take(&mut self.rung)
     }
 }

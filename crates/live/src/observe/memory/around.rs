@@ -1,14 +1,13 @@
-//! How much memory may be used below a place that is bounded: in a container, or in a slice that others use too.
+//! How much memory may be used below a bounded control group: in a container, or in a slice that others use, too.
 //!
-//! Problem: a control group may use what it and each of those that enclose it are bounded to, less what others already
-//! hold there. The tightest bound alone does not tell: others may nearly have used up a wider one.
+//! Problem: a control group's usage is limited by its own bound and by those of its ancestors, where others may already hold
+//! memory. The tightest bound alone is not enough: others may have nearly used up a wider one.
 //!
-//! Algorithm: for each enclosing control group with a bound, take the bound, less what is charged there and not to our
-//! units. The least of these counts. Pages of files that are not ours are not counted as held, as on a whole machine
-//! ([`super::machine`]): the kernel gives them up at the bound.
+//! Algorithm: for each bounded group on the path to the root, take the bound less what is charged there to others than our units.
+//! The least of these is the room. Others' file pages do not count as held, as on a whole machine ([`super::machine`]), since
+//! the kernel reclaims them at the bound.
 //!
-//! Limits: an enclosing control group's files may not be openable; then only its bound is known. Of those above the
-//! mount, not even that is known.
+//! Limits: ancestors whose files cannot be opened are left out. So are ancestors above the mount, which are not visible.
 
 use std::path::{Path, PathBuf};
 
@@ -16,12 +15,13 @@ use super::facts::{Charged, Group, bound_of};
 use super::source::Buffer;
 use crate::LiveError;
 
-/// The control groups from a place up to the mount that tell what they are charged, the place's own first.
+/// The control groups from a base up to the mount whose charge can be read, the base first.
 #[derive(Debug)]
 pub(crate) struct Around(Vec<(PathBuf, Group)>);
 
 impl Around {
-    /// Fails where the place's own files cannot be opened. The hierarchy's root has none.
+    /// # Errors
+    /// The base's own files cannot be opened. The hierarchy's root has none.
     pub(crate) fn open(base: &Path, mount: &Path) -> Result<Around, LiveError> {
         let mut groups = vec![(base.to_owned(), Group::open(base)?)];
         let above = base.ancestors().skip(1).take_while(|dir| dir.starts_with(mount));
@@ -29,7 +29,8 @@ impl Around {
         Ok(Around(groups))
     }
 
-    /// What our units may be charged in all, in bytes; `ours` is what they are. `None`: nothing here is bounded.
+    /// The most that our units may be charged in total, in bytes; `ours` is their present charge. `None`: no group here is
+    /// bounded.
     pub(crate) fn room(&self, ours: &Charged, buffer: &mut Buffer) -> Result<Option<u64>, LiveError> {
         let mut least = None;
         for (dir, group) in &self.0 {
@@ -42,7 +43,7 @@ impl Around {
     }
 }
 
-/// What others hold of a control group that encloses ours, in bytes, without what the kernel takes from them when asked.
+/// What others hold in a control group that encloses ours, in bytes, without what the kernel can reclaim.
 fn held_beside(all: &Charged, ours: &Charged) -> u64 {
     let beside = all.current.saturating_sub(ours.current);
     beside.saturating_sub(all.cached.saturating_sub(ours.cached))

@@ -1,4 +1,4 @@
-//! What the kernel tells about the memory of one control group.
+//! The memory of one control group.
 //!
 //! Source: cgroup-v2.rst, "Memory Interface Files".
 
@@ -17,11 +17,11 @@ use crate::observe::knob::value_of;
 pub(crate) struct Packing {
     /// Bytes in all swap areas.
     pub(super) swapped: u64,
-    /// Bytes of memory that those on zram take.
+    /// Bytes of memory taken by the pages on zram.
     pub(super) pool: u64,
-    /// The area that is filled next: a number that goes with its name. 0: there is none.
+    /// A hash of the name of the swap area that is filled next; 0 if there is none.
     pub(crate) next: u64,
-    /// What a byte that is swapped out next takes of memory all the same, in thousandths.
+    /// The memory that a byte still takes after being swapped out next, in thousandths.
     pub(crate) permille: u64,
 }
 
@@ -31,10 +31,10 @@ impl Packing {
         Packing { swapped, pool, next: 0, permille: 0 }
     }
 
-    /// What a unit's pages take that are on zram, if it has so many bytes in swap.
+    /// The memory that a unit's pages on zram take, if it has this many bytes in swap.
     pub(crate) fn of(&self, swapped: u64) -> u64 {
-        let part = u128::from(self.pool) * u128::from(swapped) / u128::from(self.swapped.max(1));
-        u64::try_from(part).unwrap_or(u64::MAX).min(self.pool)
+        let bytes = u128::from(self.pool) * u128::from(swapped) / u128::from(self.swapped.max(1));
+        u64::try_from(bytes).unwrap_or(u64::MAX).min(self.pool)
     }
 }
 
@@ -43,26 +43,26 @@ impl Packing {
 pub(crate) struct Group {
     current: Source,
     stat: Source,
-    /// Without swap in the kernel there is none.
+    /// `None` if the kernel has no swap support.
     swapped: Option<Source>,
 }
 
-/// What a control group is charged, with everything below it. Bytes.
+/// The charge of a control group with its descendants, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Charged {
-    /// With `packed`.
+    /// The total, including `packed`.
     pub(crate) current: u64,
-    /// What its pages on zram take: see [`super::swap`].
+    /// The memory that its pages on zram take: see [`super::swap`].
     pub(crate) packed: u64,
-    /// What it has in swap.
+    /// Its pages in swap, at full size.
     pub(crate) swapped: u64,
     pub(crate) anonymous: u64,
-    /// The part of that which is in swap as well, and is not being written there.
+    /// The part of `anonymous` that is in swap as well, and is not being written there.
     pub(crate) swap_cached: u64,
     pub(crate) dirty: u64,
     pub(crate) kernel: u64,
     pub(crate) inactive_file: u64,
-    /// Pages of files, and what the kernel caches for it beside them.
+    /// File pages, and reclaimable kernel caches.
     pub(crate) cached: u64,
     pub(crate) refaulted: u64,
     pub(crate) reclaimed: u64,
@@ -88,14 +88,14 @@ impl Group {
 }
 
 impl Charged {
-    /// From the text of memory.stat: sizes are in bytes there, events in pages.
+    /// Parses memory.stat, where sizes are in bytes and events in pages.
     fn parse(text: &str, page: u64) -> Charged {
         let value = |key: &str| value_of(text, key).unwrap_or(0);
         let kernel = value("kernel").saturating_sub(value("slab_reclaimable"));
-        // `anon` is what is mapped. What was read ahead from swap, or is on its way there, is not, and is in no file all the same.
+        // `anon` counts only mapped pages. Pages read ahead from swap, or on their way there, are anonymous but not mapped.
         let (mapped, swap_cached) = (value("anon") + value("shmem"), value("swapcached"));
         let anonymous = mapped.max(value("active_anon") + value("inactive_anon"));
-        // What is being written to swap counts as in swap, and as written to a file.
+        // Pages being written to swap count both as swap cache and as write-back.
         let to_swap = value("file_writeback").min(swap_cached).min(anonymous - mapped);
         let refaults = value("workingset_refault_anon") + value("workingset_refault_file");
         Charged {
@@ -113,13 +113,13 @@ impl Charged {
         }
     }
 
-    /// With what its pages on zram take, which nobody is charged.
+    /// Adds the memory of its pages on zram, which the kernel charges to no group.
     pub(crate) fn packed(self, packing: &Packing) -> Charged {
         let packed = packing.of(self.swapped);
         Charged { current: self.current.saturating_add(packed), packed, ..self }
     }
 
-    /// Together with another one.
+    /// The sum of both.
     pub(crate) fn with(self, other: &Charged) -> Charged {
         Charged {
             current: self.current + other.current,
@@ -136,9 +136,9 @@ impl Charged {
         }
     }
 
-    /// Without what belongs to others within it.
+    /// The charge without that of others within it.
     pub(crate) fn without(self, others: &[Charged]) -> Charged {
-        let less = |own: u64, of: fn(&Charged) -> u64| own.saturating_sub(others.iter().map(of).sum());
+        let less = |own: u64, field: fn(&Charged) -> u64| own.saturating_sub(others.iter().map(field).sum());
         Charged {
             current: less(self.current, |c| c.current),
             packed: less(self.packed, |c| c.packed),
@@ -154,9 +154,9 @@ impl Charged {
         }
     }
 
-    /// As the policy wants it, without what other files tell.
+    /// The policy's form, with the fields of other files left at their defaults.
     pub(crate) fn unit(self) -> UnitMemory {
-        // With Linux 7.3 what memory.stat tells was seen to be a second old in a busy machine. What is charged is not.
+        // On a busy machine with Linux 7.3, memory.stat was seen to lag by a second. memory.current does not.
         let counted = self
             .packed
             .saturating_add(self.anonymous)
@@ -178,26 +178,25 @@ impl Charged {
     }
 }
 
-/// Time in which somebody waited for memory, in nanoseconds, from the text of a memory.pressure.
+/// The time during which some task was stalled on memory, in nanoseconds, from the text of memory.pressure.
 pub(crate) fn stalled_ns(text: &str) -> u64 {
     let some = text.lines().find_map(|line| line.strip_prefix("some "));
     let total = some.and_then(|line| line.split_whitespace().find_map(|word| word.strip_prefix("total=")));
     total.and_then(|us| us.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1_000)
 }
 
-/// The tightest bound on a control group and those that enclose it, up to the mount: what a container may use. `None`:
-/// there is none.
+/// The tightest bound of a control group and its ancestors up to the mount; `None` if there is none.
 pub(crate) fn tightest_bound(dir: &Path, mount: &Path) -> Option<u64> {
     dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(bound_of).min()
 }
 
-/// The bound on a control group itself, in bytes; `None`: it has none.
+/// A control group's own bound, in bytes; `None` if it has none.
 pub(crate) fn bound_of(dir: &Path) -> Option<u64> {
     let bound = |file: &str| host::read_to_string(&dir.join(file)).ok()?.trim().parse::<u64>().ok();
     ["memory.max", "memory.high"].into_iter().filter_map(bound).min()
 }
 
-/// What a control group may still swap out, by its own bound on swap and those above; `None`: there is none.
+/// Bytes that a control group may still swap out, by its own swap bound and its ancestors'; `None` if unlimited.
 pub(crate) fn swap_room(dir: &Path, mount: &Path) -> Option<u64> {
     let number = |dir: &Path, file: &str| -> Option<u64> {
         host::read_to_string(&dir.join(file)).ok()?.trim().parse().ok()
@@ -209,8 +208,8 @@ pub(crate) fn swap_room(dir: &Path, mount: &Path) -> Option<u64> {
     dir.ancestors().take_while(|dir| dir.starts_with(mount)).filter_map(room).min()
 }
 
-/// Whether what is written into memory.low below `dir` can be in force: every control group that encloses it must be
-/// protected itself, but for the hierarchy's root, which has no such file.
+/// Whether memory.low takes effect below `dir`: `dir` and each ancestor must be protected themselves, except for the hierarchy's
+/// root, which has no such file.
 pub(crate) fn is_protected(dir: &Path, mount: &Path) -> bool {
     let above = dir.ancestors().take_while(|dir| dir.starts_with(mount));
     let unprotected = |dir: &Path| match host::read_to_string(&dir.join("memory.low")) {
@@ -244,7 +243,7 @@ mod tests {
             reclaimed: 6 * 4_096,
         };
         assert_eq!(seen, expected);
-        // 4,700 are files', or the kernel would give them up, and 200 are the kernel's.
+        // 4,700 are cached, 200 are the kernel's, 1,075 are anonymous.
         let uncounted = |current| Charged { current, ..seen }.unit().uncounted;
         assert_eq!([4_000, 5_975, 6_900].map(uncounted), [0, 0, 925]);
         let own = Charged { current: 10, ..expected }.without(&[Charged {
@@ -255,7 +254,7 @@ mod tests {
         assert_eq!((own.current, own.anonymous, own.dirty), (6, 0, 7));
     }
 
-    /// What a unit has on zram is used by it, without its sub-units' part.
+    /// A unit's memory on zram counts as used by it, without its sub-units' part.
     #[test]
     fn what_is_packed_counts_as_used() {
         let dir = tempfile::tempdir().unwrap();
@@ -277,7 +276,7 @@ mod tests {
         assert_eq!((stalled_ns(text), stalled_ns("")), (1_234_000, 0));
     }
 
-    /// A container of 1 MiB in a slice with 512 KiB; protection holds only while everything above has it.
+    /// A container of 1 MiB in a slice with 512 KiB; protection takes effect only while all ancestors have it.
     #[test]
     fn what_stands_above_bounds_and_protects() {
         let mount = tempfile::tempdir().unwrap();
@@ -293,7 +292,7 @@ mod tests {
             std::fs::write(mount.path().join(file), text).unwrap();
         }
         assert_eq!(tightest_bound(&dir, mount.path()), Some(512 << 10));
-        // Swap: 100 of 300 are used in the container, and none may be in what encloses it.
+        // Swap: 100 of 300 are used in the container; later, its parent allows none.
         assert_eq!(swap_room(&dir, mount.path()), None);
         for (file, text) in [("max", "300\n"), ("current", "100\n")] {
             std::fs::write(dir.join(format!("memory.swap.{file}")), text).unwrap();

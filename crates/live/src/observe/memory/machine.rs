@@ -1,20 +1,18 @@
-//! What the kernel tells about the memory of the machine.
+//! The memory of the machine.
 //!
-//! Problem: what is in no unit must be known to divide the rest. The kernel counts it nowhere: it is what is neither
-//! free nor charged to a unit. But `MemFree` leaves out free pages on the lists that every CPU keeps for itself. Since
-//! Linux 6.7 these may be an eighth of the machine, and they stay there as long as the CPU is idle. A process that
-//! ends on such a CPU would seem to hold its memory still. /proc/zoneinfo has them.
+//! Problem: to divide the rest, the memory that belongs to no unit must be known. The kernel does not count it; it is the memory
+//! neither free nor charged to a unit. But `MemFree` leaves out the free pages on per-CPU lists. Since Linux 6.7 these may be an
+//! eighth of the machine, and they stay there while the CPU is idle. A process that ended on such a CPU would still seem to
+//! hold its memory. /proc/zoneinfo has these pages.
 //!
-//! Algorithm: pages on the lists are free, with one exception. Where memory is short, the kernel takes pages from all,
-//! and kills where there are none to take, before it takes those of an idle CPU. It lets lists have as much as a
-//! zone's low watermark in any case. That much always counts as kept: a unit that fills the memory within a moment
-//! meets what is on the lists by then. When the machine has no more than is kept, the rest of the lists counts as kept
-//! too, little by little ([`SETTLE_NS`]): lists change by themselves within milliseconds, and what is divided
-//! should not.
+//! Algorithm: pages on the lists are free, with one exception. When memory is short, the kernel reclaims pages everywhere, and
+//! even kills processes, before it drains the lists of an idle CPU. It always leaves as much as a zone's low watermark on the
+//! lists. That much always counts as kept, since a unit that fills the memory within a moment cannot get it. When the free
+//! memory besides the lists sinks to what the kernel keeps, the rest of the lists counts as kept, too. This happens gradually
+//! ([`SETTLE_NS`]): lists change within milliseconds, and the amount to be divided should not.
 //!
-//! Cost: /proc/zoneinfo has some six lines per CPU and zone, which the kernel writes with the zone locked. It is read
-//! for a hundredth of the time at most. Where CPUs are so many that this is not at every look, lists are taken to be
-//! as they were.
+//! Cost: /proc/zoneinfo has about six lines per CPU and zone, which the kernel writes with the zone locked. At most a hundredth
+//! of the time is spent reading it. On machines with so many CPUs that not every sample can read it, the last value is used.
 //!
 //! Source: proc.rst, "meminfo", "zoneinfo"; `mm/page_alloc.c` (`zone_set_pageset_high_and_batch`, `decay_pcp_high`).
 
@@ -27,29 +25,29 @@ use super::source::{Buffer, Source, page_bytes};
 use crate::LiveError;
 use crate::host::clock;
 
-/// After a read of /proc/zoneinfo there is none for so many times as long as it took.
+/// After a read of /proc/zoneinfo, the next one waits for this many times its duration.
 const REST_TIMES: Time = 100;
-/// Where so many times what is free beyond what the kernel keeps is less than the lists hold, the rest cannot be had.
+/// Of the lists, at most this many times the free memory beyond what the kernel keeps is available; the rest is stuck.
 const FREE_TIMES: u64 = 4;
-/// The time in which what cannot be had of the lists follows what they are.
+/// The time within which the stuck part of the lists follows their state.
 const SETTLE_NS: Time = 5_000_000_000;
 
 /// The files of the machine's memory.
 #[derive(Debug)]
 pub(crate) struct Machine {
     meminfo: Source,
-    /// `None` where it may not be read: what is on the lists counts as used then.
+    /// `None` if it may not be read. Pages on the lists then count as used.
     zoneinfo: Option<Source>,
     min_free: Option<Source>,
-    /// Bytes on the lists when they were read.
+    /// Bytes on the lists when last read.
     listed: u64,
     rest_until: Time,
-    /// Bytes on the lists that cannot be had, of what is there beyond the usual, and when that was reckoned.
+    /// Bytes stuck on the lists, beyond what they always keep, and when that was calculated.
     stuck: u64,
-    reckoned: Time,
+    updated_at: Time,
 }
 
-/// What /proc/zoneinfo tells, in bytes.
+/// The sums of /proc/zoneinfo, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Zones {
     total: u64,
@@ -68,7 +66,7 @@ impl Machine {
             listed: 0,
             rest_until: 0,
             stuck: 0,
-            reckoned: 0,
+            updated_at: 0,
         })
     }
 
@@ -81,31 +79,32 @@ impl Machine {
             self.rest_until = now + REST_TIMES * (now - begun);
         }
         let least = self.min_free.as_ref().and_then(|file| file.read(buffer).ok()?.trim().parse().ok());
-        Ok(self.reckon(now, seen, zones, least.unwrap_or(0)))
+        Ok(self.update(now, seen, zones, least.unwrap_or(0)))
     }
 
-    /// `None` if it cannot be told, or of another machine: in a container, /proc/meminfo may be made up (lxcfs).
+    /// `None` if it cannot be read, or disagrees with /proc/meminfo about `total`: in a container, meminfo may be synthetic
+    /// (lxcfs).
     fn zones(&self, total: u64, buffer: &mut Buffer) -> Option<Zones> {
         let mut zones = Zones::default();
         self.zoneinfo.as_ref()?.lines(buffer, |line| zones.take(line)).ok()?;
         (zones.total.abs_diff(total) <= total / 100).then_some(zones)
     }
 
-    /// What is free, and what of it is kept, from all files; `least` is `vm.min_free_kbytes`. Where lists and what is free
-    /// without them are known of one moment, both are taken from there.
-    fn reckon(&mut self, now: Time, seen: MachineMemory, zones: Option<Zones>, least: u64) -> MachineMemory {
+    /// Combines all files to free and kept memory; `least` is `vm.min_free_kbytes`. With `zones`, lists and other free pages are
+    /// taken from there, so that both are of the same moment.
+    fn update(&mut self, now: Time, seen: MachineMemory, zones: Option<Zones>, least: u64) -> MachineMemory {
         let (free, listed) = zones.map_or((seen.free, self.listed), |zones| (zones.free, zones.listed));
         let least = least.saturating_mul(1_024);
         let (kept, on_lists) = (kept_free(seen.total, least), kept_on_lists(least));
         let stuck = listed
             .saturating_sub(on_lists)
             .saturating_sub(FREE_TIMES.saturating_mul(free.saturating_sub(kept)));
-        let passed = u128::from(now.saturating_sub(self.reckoned).min(SETTLE_NS));
-        let part =
+        let passed = u128::from(now.saturating_sub(self.updated_at).min(SETTLE_NS));
+        let settled =
             |bytes: u64| u64::try_from(u128::from(bytes) * passed / u128::from(SETTLE_NS)).unwrap_or(bytes);
-        self.stuck =
-            self.stuck - part(self.stuck.saturating_sub(stuck)) + part(stuck.saturating_sub(self.stuck));
-        (self.listed, self.reckoned) = (listed, now);
+        self.stuck = self.stuck - settled(self.stuck.saturating_sub(stuck))
+            + settled(stuck.saturating_sub(self.stuck));
+        (self.listed, self.updated_at) = (listed, now);
         MachineMemory {
             free: free.saturating_add(listed).min(seen.total),
             kept_free: kept + on_lists + self.stuck,
@@ -132,34 +131,34 @@ impl Zones {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MachineMemory {
     pub(crate) total: u64,
-    /// With what lies on the lists of CPUs.
+    /// Including pages on per-CPU lists.
     pub(crate) free: u64,
-    /// What the kernel does not let become less, with what cannot be had of those lists.
+    /// The part of `free` that the kernel keeps, including pages stuck on those lists.
     pub(crate) kept_free: u64,
     pub(crate) swap_free: u64,
-    /// Pages that zswap holds, and what they take.
+    /// Pages in zswap at full size, and the memory that they take.
     pub(crate) zswapped: u64,
     pub(crate) zswap: u64,
-    /// Pages of files, and what the kernel caches beside them and gives up when asked.
+    /// File pages, and reclaimable kernel caches.
     pub(crate) cached: u64,
-    /// What the kernel keeps for itself and for all control groups.
+    /// Kernel memory that cannot be reclaimed, including that charged to control groups.
     pub(crate) kernel: u64,
 }
 
 impl MachineMemory {
-    /// What those hold who are in no unit, and what the kernel keeps for itself; `ours` is what all units are charged.
-    /// `MemAvailable` would say nearly this; but it sinks by hundreds of megabytes while the kernel keeps more free for a while
-    /// (`watermark_boost_factor`), and entitlements would with it.
+    /// The memory of the kernel, and of processes in no unit; `ours` is the charge of all units. `MemAvailable` is similar, but
+    /// it drops by hundreds of megabytes while the kernel temporarily keeps more free (`watermark_boost_factor`), and
+    /// entitlements would drop with it.
     pub(crate) fn common(&self, ours: &Charged) -> (u64, u64) {
         let others = self.total.saturating_sub(self.free).saturating_sub(ours.current);
         let cached = self.cached.saturating_sub(ours.cached);
-        // They need some of their cache, as the kernel itself has it in MemAvailable.
+        // Others need some of their cache, by the same rule as in the kernel's MemAvailable.
         let needed = others.saturating_sub(cached) + self.kept_free.min(cached / 2);
         let kernel = self.kernel.saturating_sub(ours.kernel).min(needed);
         (kernel + self.kept_free, needed - kernel)
     }
 
-    /// From the text of /proc/meminfo, without the lists of CPUs and what is kept free; what a line does not say is 0.
+    /// Parses /proc/meminfo, which lacks per-CPU lists and kept memory. Missing lines count as 0.
     fn parse(text: &str) -> MachineMemory {
         let bytes = |key: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
@@ -179,14 +178,14 @@ impl MachineMemory {
     }
 }
 
-/// What the kernel keeps free of `total`, in bytes: it begins to take pages from everybody at 1.25 times
-/// `vm.min_free_kbytes`, and stops at 1.5 times, or a little above where memory is large (`watermark_scale_factor`).
+/// The free memory that the kernel keeps, of `total` bytes: it begins to reclaim at 1.25 times `vm.min_free_kbytes`, and stops
+/// at 1.5 times, or slightly above if memory is large (`watermark_scale_factor`).
 fn kept_free(total: u64, least: u64) -> u64 {
     least.saturating_add(least / 2).max(least.saturating_add(total / 500))
 }
 
-/// What the kernel lets CPUs keep on their lists in any case, in bytes: together as much as is left when it begins to take pages
-/// (`pcp->high_min`). It stays there where memory runs out: the lab's machine had 99 of 2,048 MiB there when it killed.
+/// Bytes that the kernel always leaves on per-CPU lists (`pcp->high_min`), in sum the low watermark at which it begins to
+/// reclaim. They stay there when memory runs out: the lab's machine had 99 of 2,048 MiB there when the OOM killer ran.
 fn kept_on_lists(least: u64) -> u64 {
     least.saturating_add(least / 4)
 }
@@ -200,14 +199,14 @@ mod tests {
                          cpu: 0\n              count:    7\n              high:     9\n              batch:    1\n    cpu: 1\n              \
                          count:    20\n              high:     0\nNode 1, zone   Normal\n  pages free     160\n        managed  4192\n";
 
-    /// A machine of 8,192 pages whose files are in `dir`, of which so many are free.
+    /// Writes the files of a machine of 8,192 pages, of which `free` are free.
     fn write(dir: &Path, free: u64, zones: &str) {
         let [total, free] = [8_192, free].map(|pages| pages * page_bytes() / 1024);
         std::fs::write(dir.join("meminfo"), format!("MemTotal: {total} kB\nMemFree: {free} kB\n")).unwrap();
         std::fs::write(dir.join("zoneinfo"), zones).unwrap();
     }
 
-    /// What is on the lists of CPUs is free; while they are not looked up again, they are as they were.
+    /// Pages on per-CPU lists are free. Between two reads of the lists, the last value counts.
     #[test]
     fn pages_on_the_lists_of_cpus_are_free() {
         let dir = tempfile::tempdir().unwrap();
@@ -223,8 +222,8 @@ mod tests {
         assert_eq!(free(&mut machine), 8_192, "no more than there is");
     }
 
-    /// On lists the kernel keeps 10 MiB in any case. Of 27 MiB more all can be had while 7 MiB beyond what is kept are free
-    /// besides; none while nothing is, but that is reckoned with only after five seconds, and half of it after 2.5.
+    /// The kernel always keeps 10 MiB on the lists. Another 27 MiB there are available while 7 MiB beyond what is kept are free
+    /// elsewhere, and stuck while nothing is. That takes effect within five seconds, half of it after 2.5.
     #[test]
     fn where_memory_is_short_lists_cannot_be_had() {
         const MIB: u64 = 1 << 20;
@@ -234,21 +233,21 @@ mod tests {
         let seen = MachineMemory { total: 1_000 * MIB, ..MachineMemory::default() };
         let kept = kept_free(seen.total, 8 * MIB);
         assert_eq!((kept, kept_on_lists(8 * MIB)), (12 * MIB, 10 * MIB));
-        let mut looks = |now, free| {
+        let mut stuck = |now, free| {
             let zones = Zones { total: seen.total, free, listed: 37 * MIB };
-            let told = machine.reckon(now, seen, Some(zones), 8 << 10);
-            assert_eq!(told.free, free + 37 * MIB);
-            told.kept_free - kept - 10 * MIB
+            let memory = machine.update(now, seen, Some(zones), 8 << 10);
+            assert_eq!(memory.free, free + 37 * MIB);
+            memory.kept_free - kept - 10 * MIB
         };
-        assert_eq!(looks(SETTLE_NS, kept + 7 * MIB), 0);
-        assert_eq!(looks(SETTLE_NS, 0), 0, "at once, nothing changes");
-        assert_eq!(looks(SETTLE_NS * 3 / 2, kept), 27 * MIB / 2);
-        assert_eq!(looks(SETTLE_NS * 5 / 2, 0), 27 * MIB);
-        assert_eq!(looks(SETTLE_NS * 7 / 2, kept + 5 * MIB), 7 * MIB);
-        assert_eq!(looks(SETTLE_NS * 9, kept + 70 * MIB), 0);
+        assert_eq!(stuck(SETTLE_NS, kept + 7 * MIB), 0);
+        assert_eq!(stuck(SETTLE_NS, 0), 0, "at once, nothing changes");
+        assert_eq!(stuck(SETTLE_NS * 3 / 2, kept), 27 * MIB / 2);
+        assert_eq!(stuck(SETTLE_NS * 5 / 2, 0), 27 * MIB);
+        assert_eq!(stuck(SETTLE_NS * 7 / 2, kept + 5 * MIB), 7 * MIB);
+        assert_eq!(stuck(SETTLE_NS * 9, kept + 70 * MIB), 0);
     }
 
-    /// Without the file, or where it tells of another machine, what `MemFree` tells.
+    /// Without the file, or if it describes another machine, `MemFree` counts.
     #[test]
     fn zones_of_another_machine() {
         let dir = tempfile::tempdir().unwrap();
@@ -287,8 +286,8 @@ mod tests {
         assert_eq!(seen, expected);
     }
 
-    /// Of 1,000: 100 free; units have 500, 300 of it cached; others 400, of which the kernel has 50 and the cache 150, and of
-    /// that they need 20, as much as the kernel keeps free.
+    /// Of 1,000, 100 are free. Units have 500, of which 300 are cached. Others have 400, of which the kernel has 50 and the cache
+    /// 150. They need 20 of that cache, as much as the kernel keeps free.
     #[test]
     fn what_others_would_give_up_is_not_theirs() {
         let machine = MachineMemory {

@@ -1,35 +1,34 @@
-//! Which of a process's mappings to page out first.
+//! The order in which a process's mappings are paged out.
 //!
-//! Rule: the mapping with the most pages that were not touched for long comes first, as far as the kernel's own marks
-//! tell (resident less referenced, in whole MiB). Among equals, the mapping with the most to take comes first. Pages
-//! that cannot be taken are left out: pages that several processes map, locked ones, huge pages of the reserved kind,
-//! devices, and without free swap all that is in no file.
+//! Rule: the mapping with the most unreferenced memory (resident less referenced, in whole MiB) comes first. Tie-break: the
+//! mapping with the most memory that can be taken. Pages that cannot be taken are left out: pages mapped by several processes,
+//! locked pages, reserved huge pages, devices, and without free swap all anonymous pages.
 //!
-//! Limits: the kernel clears marks only as it looks for memory to take. So on a machine that has enough, nearly
-//! everything counts as touched, and the largest mapping comes first.
+//! Limits: the kernel clears reference bits only while it reclaims. So on a machine with enough memory, nearly every page
+//! counts as referenced, and the largest mapping comes first.
 //!
 //! Source: proc.rst, "smaps".
 
-/// Mappings with one of these flags refuse to be paged out: locked, mapped from a device, of huge pages.
+/// Flags of mappings that cannot be paged out: locked, device memory, huge pages.
 const REFUSING: [&str; 4] = ["lo", "pf", "io", "ht"];
 
 /// One mapping of a process. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Mapping {
-    /// Where it begins and ends.
+    /// Its first address, and the address behind its last.
     pub(crate) start: u64,
     pub(crate) end: u64,
     resident: u64,
     referenced: u64,
     /// Pages that only this process maps.
     private: u64,
-    /// Pages in no file.
+    /// Anonymous pages.
     anonymous: u64,
     refuses: bool,
 }
 
 impl Mapping {
-    /// What could be taken from it at most.
+    /// The most that can be taken from it, in bytes. `swap`: whether there is free swap.
     pub(crate) fn takeable(&self, swap: bool) -> u64 {
         let in_files = self.private.saturating_sub(self.anonymous);
         match (self.refuses, swap) {
@@ -39,21 +38,21 @@ impl Mapping {
         }
     }
 
-    /// The rule: what is smallest comes first.
+    /// The sort key: the smallest comes first.
     pub(crate) fn rank(&self, swap: bool) -> impl Ord + use<> {
         let untouched = self.resident.saturating_sub(self.referenced) >> 20;
         (std::cmp::Reverse(untouched), std::cmp::Reverse(self.takeable(swap)), self.start)
     }
 }
 
-/// From the text of /proc/PID/smaps: a line `55d0-55d1 rw-p ...` for each mapping, followed by lines `Rss: 4 kB`.
+/// Parses /proc/PID/smaps: a line `55d0-55d1 rw-p ...` for each mapping, followed by lines `Rss: 4 kB`.
 pub(crate) fn parse(text: &str) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in text.lines() {
         let Some((key, rest)) = line.split_once(' ') else { continue };
         if let Some(key) = key.strip_suffix(':') {
             if let Some(mapping) = mappings.last_mut() {
-                take_in(mapping, key, rest);
+                set_field(mapping, key, rest);
             }
         } else if let Some((start, end)) = range(key) {
             mappings.push(Mapping { start, end, ..Mapping::default() });
@@ -67,7 +66,7 @@ fn range(text: &str) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
-fn take_in(mapping: &mut Mapping, key: &str, rest: &str) {
+fn set_field(mapping: &mut Mapping, key: &str, rest: &str) {
     if key == "VmFlags" {
         mapping.refuses = rest.split_whitespace().any(|flag| REFUSING.contains(&flag));
         return;
@@ -96,13 +95,13 @@ impl Page {
         self.0 & Page::PRESENT != 0
     }
 
-    /// Whether it is there, no other process maps it, and there is somewhere to put it.
+    /// Whether it is resident, no other process maps it, and it has a file or free swap to go to.
     pub(crate) fn can_go(self, swap: bool) -> bool {
         self.is_present() && self.0 & Page::EXCLUSIVE != 0 && (swap || self.0 & Page::IN_FILE != 0)
     }
 }
 
-/// Runs of pages that can go: first page and how many, at most `pages_max` in all.
+/// Runs of pages that can go, as first page and length; at most `pages_max` pages in total.
 pub(crate) fn runs(pages: &[Page], swap: bool, pages_max: usize) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     let can_go = pages.iter().enumerate().filter(|(_, page)| page.can_go(swap));

@@ -1,4 +1,4 @@
-//! Memory: what the kernel tells of the machine's, of control groups' and of processes'.
+//! Memory of the machine, of control groups and of processes.
 
 pub(crate) mod ages;
 pub(crate) mod alarms;
@@ -15,11 +15,11 @@ use std::num::NonZero;
 use std::thread;
 use std::time::Duration;
 
-/// The threads that look at pages take at most this part of the machine each.
-const THREAD_PART: u32 = 800;
+/// Each thread that scans pages takes at most 1/800 of the machine's CPU time.
+const THREAD_COST: u32 = 800;
 
-/// How long a thread rests that looked at pages for so long: for as long as it takes of one CPU what is allowed of all.
+/// How long a thread pauses after a scan, so that it stays within [`THREAD_COST`] of all CPUs together.
 fn rest_after(took: Duration) -> Duration {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    took * (THREAD_PART / u32::try_from(cpus).unwrap_or(THREAD_PART)).max(1)
+    took * (THREAD_COST / u32::try_from(cpus).unwrap_or(THREAD_COST)).max(1)
 }

@@ -1,17 +1,17 @@
-//! What units are charged for others: pages of files that were charged to the unit that touched them first, and that
-//! processes of other units map as well.
+//! Charges for others: file pages are charged to the unit that first touched them, although processes of other units may map
+//! them, too.
 //!
-//! Problem: a page has one charge, and may have many users. The kernel keeps no second charge. But for a page that a
-//! process maps, it tells which control group is charged for it, and how many mappings it has.
+//! Problem: a page is charged to one control group, and may have many users. But for a page that a process maps, the kernel shows
+//! which control group is charged, and the page's number of mappings.
 //!
-//! Algorithm: every [`EVERY`], up to [`PROCESSES_MAX`] processes of each unit are looked at. In the files that these
-//! map, [`SAMPLES`] places are drawn evenly with some chance. A page that is there and is charged to another unit
-//! counts for that one, divided by the page's mappings. The result is the part of a charge that would be others', if
-//! every page were charged in equal parts to the processes that map it. A thread does it, for no more than a small
+//! Algorithm: every [`EVERY`], up to [`PROCESSES_MAX`] processes of each unit are sampled. Among the pages of the files that
+//! such a process maps, [`SAMPLES`] are drawn by stratified sampling. A resident page that is charged to another unit counts as
+//! a charge of that unit for others, divided by the page's mappings. The result estimates the part of each unit's charge that
+//! would move to others if every page were charged in equal parts to the processes that map it. A thread does this, for a small
 //! part of the machine's time ([`rest_after`]).
 //!
-//! Limits: it is an estimate, to some percent of what is mapped. What is read without being mapped is not seen. Root
-//! alone may look (`CAP_SYS_ADMIN`), on kernels with `CONFIG_PROC_PAGE_MONITOR`.
+//! Limits: the estimate's error is some percent of the mapped memory. Files that are read without being mapped are not seen. It
+//! takes root (`CAP_SYS_ADMIN`), and a kernel with `CONFIG_PROC_PAGE_MONITOR`.
 //!
 //! Source: admin-guide/mm/pagemap.rst.
 
@@ -29,9 +29,9 @@ use super::source::page_bytes;
 use crate::host::{self, File};
 use crate::observe::knob::read;
 
-/// How often is looked.
+/// The shortest pause between two rounds.
 const EVERY: Duration = Duration::from_secs(10);
-/// Of each unit, and of each process.
+/// The most processes sampled in a unit, and pages sampled in a process.
 const PROCESSES_MAX: usize = 16;
 const SAMPLES: u64 = 256;
 
@@ -39,48 +39,48 @@ const SAMPLES: u64 = 256;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
-/// The thread that looks, and what it found.
+/// The sampling thread and its results.
 #[derive(Debug)]
-pub(crate) struct Sharing(Arc<Desk>);
+pub(crate) struct Sharing(Arc<Shared>);
 
 #[derive(Debug, Default)]
-struct Desk {
+struct Shared {
     /// The control groups of units' own processes.
     leaves: Mutex<Vec<PathBuf>>,
-    /// By such a control group, what it is charged for others, in bytes.
+    /// By such a control group: its charge for others, in bytes.
     found: Mutex<BTreeMap<PathBuf, u64>>,
     ended: AtomicBool,
 }
 
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sharing {
-    /// Begins to look; `None` where the kernel does not tell, or not us.
+    /// Starts sampling; `None` if the kernel does not show page frames to this process.
     pub(crate) fn begin() -> Option<Sharing> {
         let frames = Frames::open(Path::new("/proc")).ok()?;
-        let desk = Arc::<Desk>::default();
-        let at = Arc::clone(&desk);
-        let live = move || {
-            let mut chance = 1;
-            while !at.ended.load(Ordering::Relaxed) {
+        let shared = Arc::<Shared>::default();
+        let of_thread = Arc::clone(&shared);
+        let run = move || {
+            let mut random = 1;
+            while !of_thread.ended.load(Ordering::Relaxed) {
                 let begun = Instant::now();
-                let leaves = lock(&at.leaves).clone();
-                *lock(&at.found) = look(&leaves, &frames, &mut chance);
+                let leaves = lock(&of_thread.leaves).clone();
+                *lock(&of_thread.found) = sample(&leaves, &frames, &mut random);
                 thread::sleep(EVERY.max(rest_after(begun.elapsed())));
             }
         };
-        thread::Builder::new().name("sharing".to_owned()).spawn(live).ok()?;
-        Some(Sharing(desk))
+        thread::Builder::new().name("sharing".to_owned()).spawn(run).ok()?;
+        Some(Sharing(shared))
     }
 
-    /// From now on, these are the control groups.
+    /// Replaces the control groups to sample.
     pub(crate) fn follow(&self, leaves: Vec<PathBuf>) {
         *lock(&self.0.leaves) = leaves;
     }
 
-    /// What a control group is charged for others, in bytes.
+    /// A control group's charge for others, in bytes.
     pub(crate) fn of(&self, leaf: &Path) -> u64 {
         lock(&self.0.found).get(leaf).copied().unwrap_or(0)
     }
@@ -103,7 +103,7 @@ impl Frames {
     fn open(proc: &Path) -> io::Result<Frames> {
         let (charged_to, mapped) =
             (File::open(&proc.join("kpagecgroup"))?, File::open(&proc.join("kpagecount"))?);
-        // Some sandboxes let the files be opened, and not read.
+        // Some sandboxes allow opening these files, but not reading them.
         number(&charged_to, 0)?;
         Ok(Frames { proc: proc.to_owned(), charged_to, mapped })
     }
@@ -115,8 +115,8 @@ fn number(file: &File, index: u64) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// What each control group is charged for others.
-fn look(leaves: &[PathBuf], frames: &Frames, chance: &mut u64) -> BTreeMap<PathBuf, u64> {
+/// Each control group's charge for others.
+fn sample(leaves: &[PathBuf], frames: &Frames, random: &mut u64) -> BTreeMap<PathBuf, u64> {
     // A control group's number is its folder's inode.
     let numbered = |leaf: &PathBuf| Some((host::look(leaf).ok()?.ino(), leaf.clone()));
     let owners: BTreeMap<u64, PathBuf> = leaves.iter().filter_map(numbered).collect();
@@ -126,7 +126,7 @@ fn look(leaves: &[PathBuf], frames: &Frames, chance: &mut u64) -> BTreeMap<PathB
         let pids: Vec<&str> = text.lines().collect();
         let every = pids.len().div_ceil(PROCESSES_MAX).max(1);
         for pid in pids.iter().step_by(every) {
-            for (owner, bytes) in process(&frames.proc.join(pid), frames, chance) {
+            for (owner, bytes) in sample_process(&frames.proc.join(pid), frames, random) {
                 if let Some(owner) = owners.get(&owner).filter(|_| owner != *own) {
                     *found.entry(owner.clone()).or_insert(0) += bytes * every as u64;
                 }
@@ -136,9 +136,9 @@ fn look(leaves: &[PathBuf], frames: &Frames, chance: &mut u64) -> BTreeMap<PathB
     found
 }
 
-/// By the control group that is charged, what a process uses of files' pages: its part of those that it maps, in bytes.
-/// Nothing of a process that is gone.
-fn process(folder: &Path, frames: &Frames, chance: &mut u64) -> BTreeMap<u64, u64> {
+/// A process's part of the file pages that it maps, in bytes, by the control group that is charged for them. Empty for a process
+/// that has ended.
+fn sample_process(folder: &Path, frames: &Frames, random: &mut u64) -> BTreeMap<u64, u64> {
     let mut used = BTreeMap::new();
     let page = page_bytes();
     let Ok(pagemap) = File::open(&folder.join("pagemap")) else { return used };
@@ -146,10 +146,10 @@ fn process(folder: &Path, frames: &Frames, chance: &mut u64) -> BTreeMap<u64, u6
     let pages: u64 = mappings.iter().map(|(from, to)| (to - from) / page).sum();
     let samples = pages.min(SAMPLES);
     for sample in 0..samples {
-        let within = |part: u64| u64::try_from(u128::from(pages) * u128::from(part) / u128::from(samples));
-        let (from, to) = (within(sample).unwrap_or(0), within(sample + 1).unwrap_or(pages));
-        let place = address(&mappings, (from + draw(chance) % (to - from).max(1)) * page);
-        let Some((owner, mappers)) = place.and_then(|place| frame(&pagemap, frames, place / page)) else {
+        let boundary = |n: u64| u64::try_from(u128::from(pages) * u128::from(n) / u128::from(samples));
+        let (from, to) = (boundary(sample).unwrap_or(0), boundary(sample + 1).unwrap_or(pages));
+        let drawn = address(&mappings, (from + draw(random) % (to - from).max(1)) * page);
+        let Some((owner, mappers)) = drawn.and_then(|drawn| frame(&pagemap, frames, drawn / page)) else {
             continue;
         };
         *used.entry(owner).or_insert(0) += pages * page / samples / mappers;
@@ -157,19 +157,19 @@ fn process(folder: &Path, frames: &Frames, chance: &mut u64) -> BTreeMap<u64, u6
     used
 }
 
-/// Who is charged for the page at a place, and how many mappings it has.
+/// The control group charged for a process's page, and the page's number of mappings.
 fn frame(pagemap: &File, frames: &Frames, index: u64) -> Option<(u64, u64)> {
     let entry = number(pagemap, index).ok()?;
-    // Without the privilege, every frame's number is 0.
-    let at = entry & FRAME;
-    if entry & PRESENT == 0 || at == 0 {
+    // Without the privilege, every frame number reads as 0.
+    let frame = entry & FRAME;
+    if entry & PRESENT == 0 || frame == 0 {
         return None;
     }
-    let owner = number(&frames.charged_to, at).ok()?;
-    Some((owner, number(&frames.mapped, at).unwrap_or(1).max(1)))
+    let owner = number(&frames.charged_to, frame).ok()?;
+    Some((owner, number(&frames.mapped, frame).unwrap_or(1).max(1)))
 }
 
-/// The mappings of files, from and to, by the text of /proc/PID/maps: `FROM-TO FLAGS OFFSET DEVICE INODE PATH`.
+/// The address ranges of file mappings, from the text of /proc/PID/maps: `FROM-TO FLAGS OFFSET DEVICE INODE PATH`.
 fn files(text: &str) -> Vec<(u64, u64)> {
     let mapping = |line: &str| {
         let mut words = line.split_whitespace();
@@ -183,21 +183,21 @@ fn files(text: &str) -> Vec<(u64, u64)> {
     text.lines().filter_map(mapping).collect()
 }
 
-/// The address of a byte, counted through all mappings.
-fn address(mappings: &[(u64, u64)], mut at: u64) -> Option<u64> {
+/// The address of the byte at this offset in the concatenation of all mappings.
+fn address(mappings: &[(u64, u64)], mut offset: u64) -> Option<u64> {
     for (from, to) in mappings {
-        if at < to - from {
-            return Some(from + at);
+        if offset < to - from {
+            return Some(from + offset);
         }
-        at -= to - from;
+        offset -= to - from;
     }
     None
 }
 
-/// A number by chance, good enough to draw places (Knuth's constants, the upper bits).
-fn draw(chance: &mut u64) -> u64 {
-    *chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *chance >> 33
+/// A pseudo-random number, good enough for sampling (a linear congruential generator with Knuth's constants, the upper bits).
+fn draw(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *state >> 33
 }
 
 #[cfg(test)]
@@ -221,8 +221,9 @@ mod tests {
         assert_eq!(address(&mappings, 0x4000), None);
     }
 
-    /// Pages 1 to 4 of a process map a file: page 1 is its own unit's, 2 another's that it maps alone, 3 one that three map,
-    /// 4 is not there. All are looked at: of the other's charge one page and a third are this one's.
+    /// Pages 1 to 4 of a process map a file. Page 1 is charged to its own unit; 2 to another, and only this process maps it; 3 to
+    /// the other, and three processes map it; 4 is not resident. All are sampled: the other's charge for others is one page and a
+    /// third.
     #[test]
     fn a_page_is_divided_among_those_who_map_it() {
         let proc = tempfile::tempdir().unwrap();
@@ -240,13 +241,13 @@ mod tests {
         table(&at("kpagecgroup"), &[0, number(&own), number(&other), number(&other), number(&other)]);
         table(&at("kpagecount"), &[0, 1, 1, 3, 1]);
         let frames = Frames::open(proc.path()).unwrap();
-        let found = look(&[own, other.clone()], &frames, &mut 1);
+        let found = sample(&[own, other.clone()], &frames, &mut 1);
         assert_eq!(found, BTreeMap::from([(other, page + page / 3)]));
     }
 
-    /// Of forty processes every third is looked at, and stands for three: 14 of them map a page of another's each.
+    /// Every third of forty processes is sampled, and counts for three: 14 of them map a page charged to another unit.
     #[test]
-    fn of_many_processes_some_stand_for_the_others() {
+    fn a_sample_of_many_processes_is_extrapolated() {
         let proc = tempfile::tempdir().unwrap();
         let at = |name: &str| proc.path().join(name);
         let page = page_bytes();
@@ -263,7 +264,7 @@ mod tests {
         }
         table(&at("kpagecgroup"), &[0, std::fs::metadata(&other).unwrap().ino()]);
         table(&at("kpagecount"), &[0, 1]);
-        let found = look(&[own, other.clone()], &Frames::open(proc.path()).unwrap(), &mut 1);
+        let found = sample(&[own, other.clone()], &Frames::open(proc.path()).unwrap(), &mut 1);
         assert_eq!(found, BTreeMap::from([(other, page * 14 * 3)]));
     }
 }

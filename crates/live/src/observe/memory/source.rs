@@ -1,4 +1,4 @@
-//! Files of the kernel that are read again and again: kept open, read into one buffer.
+//! Kernel files that are read often: kept open, and read into one buffer.
 
 use std::io;
 use std::path::Path;
@@ -7,16 +7,16 @@ use crate::LiveError;
 use crate::host::File;
 use crate::observe::knob::failed;
 
-/// Larger than most files that are read here: memory.stat has some sixty lines.
+/// Larger than most files read here: memory.stat has about sixty lines.
 const BYTES: usize = 16 << 10;
 
-/// Bytes of a page; what the kernel counts in pages is of this size on every machine that the program is built for.
+/// Bytes of a page, the unit in which the kernel counts.
 pub(crate) fn page_bytes() -> u64 {
     // SAFETY: asks for a constant.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4_096)
 }
 
-/// A file of the kernel that is read again and again.
+/// A kernel file that is read often.
 #[derive(Debug)]
 pub(crate) struct Source(File);
 
@@ -28,7 +28,7 @@ impl Source {
         }
     }
 
-    /// The same file, or nothing if this kernel does not have it.
+    /// Opens a file; `None` if it cannot be opened, as on a kernel that lacks it.
     pub(crate) fn optional(path: &Path) -> Option<Source> {
         Source::open(path).ok()
     }
@@ -37,13 +37,13 @@ impl Source {
         &self.0
     }
 
-    /// The text, in one read: that of a file which the kernel writes at once, however long it is.
+    /// The text, in one read, growing the buffer if necessary, so that the text is consistent.
     pub(crate) fn read<'a>(&self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
         let n = self.fill(buffer)?;
         Ok(buffer.text(n))
     }
 
-    /// The same, of whatever is at that path now: a control group may have gone, and another one come.
+    /// Like [`Source::read`], but opens the path again if the file is gone: a control group may have been removed and made anew.
     pub(crate) fn read_anew<'a>(&mut self, buffer: &'a mut Buffer) -> Result<&'a str, LiveError> {
         let n = if let Ok(n) = self.fill(buffer) {
             n
@@ -56,7 +56,7 @@ impl Source {
 
     fn fill(&self, buffer: &mut Buffer) -> Result<usize, LiveError> {
         loop {
-            let n = told(self.0.read_at(&mut buffer.0, 0))
+            let n = empty_if_disabled(self.0.read_at(&mut buffer.0, 0))
                 .map_err(|source| failed(self.0.path(), "read it".to_owned(), source))?;
             if n < buffer.0.len() {
                 return Ok(n);
@@ -65,7 +65,7 @@ impl Source {
         }
     }
 
-    /// Shows every line of a file that may be larger than the buffer; of a line that is, nothing.
+    /// Passes every line of a file to `see`, without growing the buffer. A line longer than the buffer is skipped.
     pub(crate) fn lines(&self, buffer: &mut Buffer, mut see: impl FnMut(&str)) -> io::Result<()> {
         let (mut at, mut kept) = (0, 0);
         loop {
@@ -87,15 +87,15 @@ impl Source {
     }
 }
 
-/// What was read, which is nothing where a kernel has the file but not the feature: pressure with `psi=0`.
-fn told(read: io::Result<usize>) -> io::Result<usize> {
+/// The length read. It is 0 if the kernel has the file but the feature is disabled: pressure with `psi=0`.
+fn empty_if_disabled(read: io::Result<usize>) -> io::Result<usize> {
     match read {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(0),
         read => read,
     }
 }
 
-/// Room for a file's text, which grows with it.
+/// A growing buffer for a file's text.
 #[derive(Debug)]
 pub(crate) struct Buffer(Vec<u8>);
 
@@ -117,16 +117,16 @@ mod tests {
     use super::*;
     use crate::host::{self, Answer, Kind};
 
-    /// `psi=0` leaves the file and refuses to read it: nothing is told. Any other refusal is said.
+    /// With `psi=0` the file exists and cannot be read: it counts as empty. Any other refusal is an error.
     #[test]
     fn a_feature_that_is_off_tells_nothing() {
-        let refused = |errno| told(Err(io::Error::from_raw_os_error(errno)));
-        assert_eq!(told(Ok(3)).unwrap(), 3);
+        let refused = |errno| empty_if_disabled(Err(io::Error::from_raw_os_error(errno)));
+        assert_eq!(empty_if_disabled(Ok(3)).unwrap(), 3);
         assert_eq!(refused(libc::EOPNOTSUPP).unwrap(), 0);
         assert_eq!(refused(libc::EIO).unwrap_err().raw_os_error(), Some(libc::EIO));
     }
 
-    /// A file that was removed is gone; what came in its place is read, of whatever length.
+    /// Reading a removed file fails; a file made anew at its path is read, whatever its length.
     #[test]
     fn a_file_is_read_as_it_is_now() {
         let (dir, mut buffer) = (tempfile::tempdir().unwrap(), Buffer::default());
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(source.read(&mut buffer).unwrap(), long);
         std::fs::write(&path, "8:0 rbytes=2\n").unwrap();
         assert_eq!(source.read_anew(&mut buffer).unwrap(), "8:0 rbytes=2\n");
-        // As a control group's file is once that has gone: it cannot be read.
+        // Reading fails, as for a file of a removed control group.
         let gone = || {
             let mut anew = false;
             host::tamper(move |access| {

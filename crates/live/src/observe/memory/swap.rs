@@ -1,15 +1,14 @@
-//! Swap that is memory.
+//! Swap in memory: zram and zswap.
 //!
-//! Problem: a page that goes to zram or zswap is compressed and kept in memory. What zram keeps is charged to no unit.
-//! So a unit could have more than its part of the machine by swapping out. And what is swapped out frees less than its
-//! size.
+//! Problem: a page that goes to zram or zswap is compressed and kept in memory. The kernel charges zram's memory to no group.
+//! So a unit could exceed its part of the machine by swapping out. And swapping out a page frees less than its size.
 //!
-//! Algorithm: a unit's *packed* memory is its part of what zram takes in all: in proportion to what the unit has in
-//! swap (memory.swap.current), of all that is there. How much a page will take is what the pages there took, or half
-//! of a page until [`ENOUGH`] are there. Of several swap areas the kernel fills the one of the highest priority first.
+//! Algorithm: a unit's *packed* memory is its part of zram's memory, in proportion to its part of all swapped memory
+//! (memory.swap.current). The next page is expected to compress as well as those already there, or to half its size while
+//! there are less than [`ENOUGH`]. Of several swap areas, the kernel fills that of the highest priority first.
 //!
-//! Limits: the kernel does not say in which area a unit's pages are, nor how well they are compressed. Units are taken
-//! to be alike in that. zswap charges what it keeps to the unit itself, so only the size of a page counts here.
+//! Limits: the kernel does not show in which area a unit's pages are, nor how well they compress. All units are assumed to be
+//! alike. zswap charges its memory to the unit itself, so only the size of the next page counts here.
 //!
 //! Source: zram.rst (`mm_stat`), cgroup-v2.rst (`memory.swap.current`, `memory.zswap.current`), proc.rst (`Zswap`,
 //! `Zswapped`).
@@ -20,15 +19,15 @@ use super::source::{Buffer, Source};
 use crate::LiveError;
 use crate::observe::knob::read;
 
-/// Less than this in compressed swap says nothing about how well pages are compressed.
+/// The least amount in compressed swap from which a compression ratio is taken.
 const ENOUGH: u64 = 4 << 20;
-/// What is presumed until then, in thousandths.
+/// The ratio assumed until then, in thousandths.
 const ASSUMED_PERMILLE: u64 = 500;
 
 const SWAPS: &str = "/proc/swaps";
 const ZSWAP_ENABLED: &str = "/sys/module/zswap/parameters/enabled";
 
-/// Where the kernel lists its swap areas; none without swap in the kernel.
+/// The kernel's list of swap areas; `None` if the kernel has no swap support.
 #[derive(Debug)]
 pub(crate) struct Swaps(Option<Source>);
 
@@ -51,18 +50,18 @@ impl Swaps {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Area {
     name: String,
-    /// `zram0`, if it is one.
+    /// `zram0`, if the area is on zram.
     zram: Option<String>,
     used: u64,
     full: bool,
     priority: i64,
 }
 
-/// From the text of /proc/swaps: `NAME TYPE SIZE USED PRIORITY`, in KiB, below a line of headings.
+/// Parses /proc/swaps: `NAME TYPE SIZE USED PRIORITY`, in KiB, below a header.
 fn areas(text: &str) -> Vec<Area> {
     let area = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // A name may have blanks (as \040), the four words behind it have not.
+        // Blanks in a name are written as \040, so every line has five words.
         let [name, _, size, used, priority] = words.as_slice() else { return None };
         let (size, used): (u64, u64) = (size.parse().ok()?, used.parse().ok()?);
         let zram = name.strip_prefix("/dev/").filter(|name| name.starts_with("zram"));
@@ -77,14 +76,14 @@ fn areas(text: &str) -> Vec<Area> {
     text.lines().skip(1).filter_map(area).collect()
 }
 
-/// From the text of a zram device's `mm_stat`: bytes of pages that it holds, and bytes of memory that these take.
+/// Parses a zram device's `mm_stat`: bytes of its pages, and bytes of memory that they take.
 fn sizes(text: &str) -> Option<(u64, u64)> {
     let mut words = text.split_whitespace().map(str::parse);
     let (held, _compressed, taken) = (words.next()?.ok()?, words.next()?.ok()?, words.next()?.ok()?);
     Some((held, taken))
 }
 
-/// `zswap`: bytes of pages that it holds, and what these take, where it is switched on.
+/// `zswap`: bytes of its pages and bytes of memory that they take, if it is enabled.
 fn packing(areas: &[Area], sizes: impl Fn(&str) -> Option<(u64, u64)>, zswap: Option<(u64, u64)>) -> Packing {
     let on_zram = |area: &Area| area.zram.as_deref().and_then(&sizes);
     let next = areas.iter().filter(|area| !area.full).max_by_key(|area| area.priority);
@@ -92,13 +91,13 @@ fn packing(areas: &[Area], sizes: impl Fn(&str) -> Option<(u64, u64)>, zswap: Op
     Packing {
         swapped: areas.iter().map(|area| area.used).sum(),
         pool: areas.iter().filter_map(on_zram).map(|(_, taken)| taken).sum(),
-        next: next.map_or(0, |area| number(&area.name)),
+        next: next.map_or(0, |area| hash(&area.name)),
         permille: first.map_or(0, |(held, taken)| permille(held, taken)),
     }
 }
 
-/// The same for the same name, and hardly for another (FNV-1a).
-fn number(name: &str) -> u64 {
+/// A hash of a name (FNV-1a).
+fn hash(name: &str) -> u64 {
     name.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
@@ -116,7 +115,7 @@ mod tests {
                         /dev/zram0                              partition\t524284\t\t102400\t\t100\n\
                         /dev/nvme0n1                            partition\t786428\t\t102400\t\t-2\n";
 
-    /// 100 MiB on zram take 25, 100 MiB are on a drive: who has 40 of the 200 is taken to have a fifth of the 25.
+    /// 100 MiB on zram take 25 MiB, and 100 MiB are on a drive: a unit with 40 of the 200 has a fifth of the 25.
     #[test]
     fn a_unit_has_its_part_of_what_zram_takes() {
         let areas = areas(TEXT);
@@ -127,28 +126,28 @@ mod tests {
         let found = packing(&areas, zram, None);
         assert_eq!(
             found,
-            Packing { swapped: 200 * MIB, pool: 25 * MIB, next: number("/dev/zram0"), permille: 250 }
+            Packing { swapped: 200 * MIB, pool: 25 * MIB, next: hash("/dev/zram0"), permille: 250 }
         );
         assert_eq!(found.of(40 * MIB), 5 * MIB);
         assert_eq!(Packing::default().of(MIB), 0);
     }
 
-    /// The area of the highest priority counts that is not full; little in it says nothing.
+    /// The area of the highest priority that is not full counts. A small amount in it gives no ratio.
     #[test]
     fn what_the_next_page_takes_is_of_the_area_that_is_filled_next() {
         let full = TEXT.replace("524284\t\t102400", "102400\t\t102400");
         let zram = |_: &str| Some((100 * MIB, 25 * MIB));
         assert_eq!(packing(&areas(&full), zram, None).permille, 0);
         let next = |text: &str| packing(&areas(text), zram, None).next;
-        assert_eq!((next(TEXT), next(&full)), (number("/dev/zram0"), number("/dev/nvme0n1")));
-        assert_ne!(next(TEXT), next(&full), "each has a rate of its own");
+        assert_eq!((next(TEXT), next(&full)), (hash("/dev/zram0"), hash("/dev/nvme0n1")));
+        assert_ne!(next(TEXT), next(&full), "each has a separate rate");
         assert_eq!(packing(&areas(TEXT), |_| Some((MIB, 0)), None).permille, 500);
         assert_eq!(packing(&areas(TEXT), |_| Some((8 * MIB, 9 * MIB)), None).permille, 1_000);
-        // zswap comes before all areas; what it keeps is charged to the units themselves.
+        // zswap takes pages before all areas; its memory is charged to the units themselves.
         let drive = areas(&TEXT.replace("zram0", "sda1"));
         assert_eq!(
             packing(&drive, |_| None, Some((8 * MIB, 2 * MIB))),
-            Packing { swapped: 200 * MIB, pool: 0, next: number("/dev/sda1"), permille: 250 }
+            Packing { swapped: 200 * MIB, pool: 0, next: hash("/dev/sda1"), permille: 250 }
         );
         assert_eq!(packing(&drive, |_| None, None).permille, 0);
     }

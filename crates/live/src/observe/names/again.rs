@@ -1,4 +1,4 @@
-//! Looking up again, once a minute, what has no answer yet: in a thread, since a directory server may not answer for long.
+//! Repeats unanswered lookups once a minute, in a thread, since a directory server may take long to answer.
 
 use std::fmt;
 use std::io;
@@ -10,10 +10,10 @@ use commonhold_policy::Time;
 
 use super::nss::{Book, Found, NameService};
 
-/// How long after a look-up the next one is due.
+/// The pause between two rounds of lookups.
 pub(crate) const PAUSE_NS: Time = 60_000_000_000;
 
-/// What is asked.
+/// A lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Question {
     /// The number behind a name.
@@ -31,7 +31,7 @@ impl fmt::Display for Question {
     }
 }
 
-/// What the name service says now.
+/// The name service's answer to a question.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) question: Question,
@@ -39,39 +39,39 @@ pub(super) struct Answer {
     pub(super) found: Found<Vec<u32>>,
 }
 
-/// The thread, while there is one, and when the next one is due.
+/// The lookup thread, while one runs, and when the next one is due.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     due: Option<Time>,
-    /// Where the thread's answers come. It closes when the thread has asked all.
+    /// The channel with the thread's answers. It closes when the thread has asked all questions.
     answers: Option<Receiver<Answer>>,
 }
 
 impl Again {
-    /// The answers that came since the last call.
+    /// Takes the answers that arrived since the last call.
     pub(super) fn take(&mut self) -> Vec<Answer> {
         let Some(answers) = &self.answers else { return Vec::new() };
-        let mut came = Vec::new();
+        let mut arrived = Vec::new();
         loop {
             match answers.try_recv() {
-                Ok(answer) => came.push(answer),
-                Err(mpsc::TryRecvError::Empty) => return came,
+                Ok(answer) => arrived.push(answer),
+                Err(mpsc::TryRecvError::Empty) => return arrived,
                 Err(mpsc::TryRecvError::Disconnected) => {
                     self.answers = None;
-                    return came;
+                    return arrived;
                 }
             }
         }
     }
 
-    /// Starts a thread if it is time and none still waits for its server.
+    /// Starts a thread if one is due and none is still waiting for its server.
     pub(super) fn ask_if_due(
         &mut self,
         now: Time,
         service: &Arc<dyn NameService>,
         questions: impl FnOnce() -> Vec<Question>,
     ) -> io::Result<()> {
-        // Everything was asked for when it was first needed: the first pause begins now.
+        // Every name was looked up when first needed, so the first pause begins now.
         let due = *self.due.get_or_insert(now.saturating_add(PAUSE_NS));
         if now < due || self.answers.is_some() {
             return Ok(());
@@ -83,7 +83,7 @@ impl Again {
         }
         let (tell, answers) = mpsc::channel();
         let service = Arc::clone(service);
-        // It is never joined: the daemon may end while a server does not answer.
+        // Never joined: the daemon must be able to end while a server does not answer.
         thread::Builder::new().name("names".to_owned()).spawn(move || {
             for question in questions {
                 let found = ask(service.as_ref(), &question);

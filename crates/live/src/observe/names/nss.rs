@@ -1,7 +1,7 @@
-//! Look-ups in the machine's name service (NSS), which asks files, LDAP, or whatever `/etc/nsswitch.conf` says.
+//! Lookups in the machine's name service (NSS), which asks files, LDAP, or whatever `/etc/nsswitch.conf` says.
 //!
-//! Every look-up is one call of the C library's, repeated with a larger buffer while the entry does not fit. A call may
-//! take as long as the servers behind it take.
+//! Every lookup is one call into the C library, repeated with a larger buffer while the entry does not fit. A call blocks for as
+//! long as the servers behind it take.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -28,7 +28,7 @@ impl Book {
     }
 }
 
-/// What one of its entries is about.
+/// The kind of an entry: `user` or `group`.
 impl fmt::Display for Book {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -38,24 +38,24 @@ impl fmt::Display for Book {
     }
 }
 
-/// Why the name service gave no answer. That it has no such entry is an answer.
+/// Why the name service gave no answer. A missing entry is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum LookupError {
-    /// The entry does not fit into the largest buffer that is tried.
+    /// The entry does not fit into the largest buffer.
     #[error("its entry takes more than {} MiB (ERANGE); name a smaller group", BUFFER_BYTES_MAX >> 20)]
     TooLarge,
-    /// An error number: a server that does not answer, files that may not be read, no memory.
+    /// An error number: a server does not answer, files may not be read, memory is exhausted.
     #[error("the name service fails: {}", std::io::Error::from_raw_os_error(*.0))]
     Service(i32),
 }
 
-/// An entry; `None` if the name service answers that it has none.
+/// An entry; `None` if the name service has none.
 pub type Found<T> = Result<Option<T>, LookupError>;
 
-/// The largest buffer that is tried, in bytes. A group of 60,000 members takes about 2 MB; LDAP allows names of 256 bytes.
+/// The largest buffer, in bytes. A group of 60,000 members takes about 2 MB; LDAP allows names of 256 bytes.
 const BUFFER_BYTES_MAX: usize = 64 << 20;
 
-/// The name service. A trait, so that tests can have one that is slow or fails.
+/// The name service. A trait, so that a test can use one that is slow or fails.
 pub(crate) trait NameService: fmt::Debug + Send + Sync {
     /// The number of a user or of a group.
     fn number(&self, book: Book, name: &str) -> Found<u32>;
@@ -65,13 +65,13 @@ pub(crate) trait NameService: fmt::Debug + Send + Sync {
     fn groups_of(&self, uid: u32) -> Found<Vec<u32>>;
 }
 
-/// The C library's.
+/// The C library's name service.
 #[derive(Debug)]
 pub(crate) struct Nss;
 
 impl NameService for Nss {
     fn number(&self, book: Book, name: &str) -> Found<u32> {
-        // No entry's name contains NUL.
+        // A name with a NUL byte matches no entry.
         let Ok(name) = CString::new(name) else { return Ok(None) };
         match book {
             Book::Passwd => ask_uid(&name),
@@ -119,7 +119,7 @@ fn by_uid(uid: u32) -> Found<(libc::passwd, Vec<u8>)> {
     })
 }
 
-/// Calls with larger and larger buffers until the entry fits. Returns the record with the buffer that it points into.
+/// Calls `ask` with growing buffers until the entry fits. Returns the record with the buffer that it points into.
 fn with_buffer<T>(mut ask: impl FnMut(&mut T, &mut [u8], *mut *mut T) -> i32) -> Found<(T, Vec<u8>)> {
     let mut buffer = vec![0u8; 1024];
     loop {
@@ -137,8 +137,8 @@ fn with_buffer<T>(mut ask: impl FnMut(&mut T, &mut [u8], *mut *mut T) -> i32) ->
     }
 }
 
-/// Calls with longer and longer lists until all groups fit. `ask` returns a negative number, and how many there are, if they
-/// do not.
+/// Calls `ask` with growing lists until all groups fit. If they do not, `ask` returns a negative number, and sets its second
+/// argument to their number.
 fn groups_that_fit(
     mut ask: impl FnMut(&mut [u32], *mut libc::c_int) -> i32,
 ) -> Result<Vec<u32>, LookupError> {
@@ -152,7 +152,7 @@ fn groups_that_fit(
             return Ok(groups);
         }
         if count <= groups.len() {
-            // The list was long enough, so something else failed: getgrouplist(3) has memory alone to fail for.
+            // The list was long enough, so another thing failed: for getgrouplist(3), that can only be an allocation.
             return Err(LookupError::Service(libc::ENOMEM));
         }
         if count > BUFFER_BYTES_MAX / size_of::<u32>() {
@@ -247,8 +247,8 @@ mod tests {
             if interrupted == 0 { 0 } else { libc::EINTR }
         });
         assert_eq!(entry.map(|entry| entry.is_some()), Ok(false));
-        let said = LookupError::Service(libc::EIO).to_string();
-        assert_eq!(said, "the name service fails: Input/output error (os error 5)");
+        let message = LookupError::Service(libc::EIO).to_string();
+        assert_eq!(message, "the name service fails: Input/output error (os error 5)");
         assert_eq!(
             LookupError::TooLarge.to_string().split(';').next(),
             Some("its entry takes more than 64 MiB (ERANGE)")
@@ -257,16 +257,16 @@ mod tests {
 
     #[test]
     fn a_list_of_groups_grows_until_all_fit() {
-        let with = |there: i32, refuses: bool| {
+        let groups_of = |count_of_user: i32, refuses: bool| {
             groups_that_fit(|groups, count| {
-                let fits = groups.len() >= usize::try_from(there).unwrap();
+                let fits = groups.len() >= usize::try_from(count_of_user).unwrap();
                 // SAFETY: `count` is valid for writing.
-                unsafe { *count = there };
-                if fits && !refuses { there } else { -1 }
+                unsafe { *count = count_of_user };
+                if fits && !refuses { count_of_user } else { -1 }
             })
         };
-        assert_eq!(with(70_000, false).map(|groups| groups.len()), Ok(70_000));
-        assert_eq!(with(3, true), Err(LookupError::Service(libc::ENOMEM)));
-        assert_eq!(with(i32::MAX, false), Err(LookupError::TooLarge));
+        assert_eq!(groups_of(70_000, false).map(|groups| groups.len()), Ok(70_000));
+        assert_eq!(groups_of(3, true), Err(LookupError::Service(libc::ENOMEM)));
+        assert_eq!(groups_of(i32::MAX, false), Err(LookupError::TooLarge));
     }
 }

@@ -1,4 +1,4 @@
-//! The cache before a name service that is slow, fails, and learns names.
+//! The cache with a name service that is slow, fails, and learns names.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 pub(crate) use super::again::PAUSE_NS;
 use super::*;
 
-/// A name service whose answers a test sets, and which answers nothing while it hangs.
+/// A name service whose answers are set by a test, and that blocks while it hangs.
 #[derive(Debug, Default)]
 pub(crate) struct Scripted {
-    pub(crate) state: Mutex<State>,
+    pub(crate) script: Mutex<Script>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct Script {
     pub(crate) numbers: BTreeMap<(Book, String), u32>,
     pub(crate) fails: Option<i32>,
     hangs: bool,
@@ -23,44 +23,44 @@ pub(crate) struct State {
 }
 
 impl Scripted {
-    fn answer<T>(&self, of: impl FnOnce(&State) -> Option<T>) -> Found<T> {
-        let mut state = self.state.lock().unwrap();
-        state.asked += 1;
-        let state = self.changed.wait_while(state, |state| state.hangs).unwrap();
-        match state.fails {
+    fn answer<T>(&self, find: impl FnOnce(&Script) -> Option<T>) -> Found<T> {
+        let mut script = self.script.lock().unwrap();
+        script.asked += 1;
+        let script = self.changed.wait_while(script, |script| script.hangs).unwrap();
+        match script.fails {
             Some(errno) => Err(LookupError::Service(errno)),
-            None => Ok(of(&state)),
+            None => Ok(find(&script)),
         }
     }
 
     fn hang(&self, hangs: bool) {
-        self.state.lock().unwrap().hangs = hangs;
+        self.script.lock().unwrap().hangs = hangs;
         self.changed.notify_all();
     }
 
     fn asked(&self) -> u32 {
-        self.state.lock().unwrap().asked
+        self.script.lock().unwrap().asked
     }
 
     pub(crate) fn learn(&self, book: Book, name: &str, number: u32) {
-        self.state.lock().unwrap().numbers.insert((book, name.to_owned()), number);
+        self.script.lock().unwrap().numbers.insert((book, name.to_owned()), number);
     }
 
     fn fail(&self, errno: Option<i32>) {
-        self.state.lock().unwrap().fails = errno;
+        self.script.lock().unwrap().fails = errno;
     }
 }
 
 impl NameService for Scripted {
     fn number(&self, book: Book, name: &str) -> Found<u32> {
-        self.answer(|state| state.numbers.get(&(book, name.to_owned())).copied())
+        self.answer(|script| script.numbers.get(&(book, name.to_owned())).copied())
     }
 
     fn user_name(&self, uid: u32) -> Found<String> {
         let is_user = |(key, number): (&(Book, String), &u32)| {
             (key.0 == Book::Passwd && *number == uid).then(|| key.1.clone())
         };
-        self.answer(|state| state.numbers.iter().find_map(is_user))
+        self.answer(|script| script.numbers.iter().find_map(is_user))
     }
 
     fn groups_of(&self, uid: u32) -> Found<Vec<u32>> {
@@ -73,7 +73,7 @@ fn names() -> (Arc<Scripted>, SystemNames) {
     (service.clone(), SystemNames::asking(service))
 }
 
-/// Looks at one moment again and again until an answer of the thread's changes something.
+/// Repeats a call at one moment until an answer of the thread changes memberships.
 fn until_changed(names: &SystemNames, now: Time) {
     let begun = Instant::now();
     while !names.look_again(now) {
@@ -107,9 +107,9 @@ fn a_name_that_appears_is_found_within_a_minute_and_told() {
     assert_eq!((names.uid("ana"), service.asked()), (None, 2));
     until_changed(&names, PAUSE_NS);
     assert_eq!((names.uid("ana"), names.gid("lab"), names.changes()), (Some(1000), None, 1));
-    let told = names.take_told();
-    assert_eq!(told.news, ["this machine knows user `ana` now: rules that name it apply"]);
-    assert_eq!((told.problems.len(), names.take_told()), (0, Told::default()));
+    let messages = names.take_news();
+    assert_eq!(messages.news, ["this machine knows user `ana` now: rules that name it apply"]);
+    assert_eq!((messages.problems.len(), names.take_news()), (0, LookupNews::default()));
 }
 
 #[test]
@@ -143,13 +143,13 @@ fn an_outage_loses_no_answer_and_is_told() {
     names.forget();
     assert_eq!((names.gid("lab"), names.groups_of(7)), (Some(50), vec![7]));
     assert_eq!(names.number(Book::Passwd, "ana"), Err(LookupError::Service(libc::EIO)));
-    let problems = names.take_told().problems;
+    let problems = names.take_news().problems;
     assert_eq!(problems.len(), 3, "{problems:?}");
     assert!(
         problems[0].starts_with("cannot look up group `lab`: the name service fails: Input"),
         "{problems:?}"
     );
-    // What failed is asked for again as well as what was not there.
+    // Both failed lookups and unknown names are repeated.
     service.fail(None);
     service.learn(Book::Passwd, "ana", 1000);
     assert!(!names.look_again(0));

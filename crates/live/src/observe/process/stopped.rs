@@ -1,26 +1,26 @@
-//! Which processes SIGSTOP has stopped, and whether a terminal asked for a stop as well.
+//! Whether SIGSTOP stopped a process, and whether its terminal asked for a stop as well.
 
-use super::{ProcFs, ProcessKey, Stat, State};
+use super::{ProcFs, ProcessKey, Stat, ThreadState};
 use crate::LiveError;
 
 /// SIGTSTP in a signal mask as /proc/PID/status shows it: what Ctrl-Z sends.
 const SIGTSTP_BIT: u64 = 1 << (libc::SIGTSTP - 1);
 
 impl Stat {
-    /// Whether SIGSTOP stopped it, as far as the kernel tells: not its terminal (SIGTSTP, SIGTTIN, SIGTTOU), and not a
-    /// debugger. The kernel forgets the signal once the parent has waited for the stop: then SIGSTOP is assumed.
+    /// Whether SIGSTOP stopped it, and not its terminal (SIGTSTP, SIGTTIN, SIGTTOU) or a debugger. The kernel forgets the signal
+    /// once the parent has waited for the stop; SIGSTOP is then assumed.
     pub(crate) fn is_stopped_by_sigstop(&self) -> bool {
-        self.state == State::Stopped && matches!(self.stop_signal, 0 | libc::SIGSTOP)
+        self.state == ThreadState::Stopped && matches!(self.stop_signal, 0 | libc::SIGSTOP)
     }
 }
 
 impl ProcFs {
-    /// The processes that stopped together with `first`: itself, and those `among` other processes that are in its process
-    /// group and that SIGSTOP has stopped. A program may stop its whole group when its child stops, as sudo does. Children
-    /// come before their parents.
+    /// The processes that stopped together with `first`: itself, and those `among` other processes that are in its process group
+    /// and were stopped by SIGSTOP. A program may stop its whole group when its child stops, as sudo does. Children come before
+    /// their parents.
     ///
-    /// Empty if the terminal asked for a stop of that group meanwhile (Ctrl-Z): it is to stay stopped. That shows in a signal
-    /// that waits until the process continues; SIGCONT would discard it.
+    /// Empty if the terminal asked for a stop of that group meanwhile (Ctrl-Z), because the group must then stay stopped. The
+    /// request is a pending SIGTSTP, which SIGCONT would discard.
     pub(crate) fn stopped_with(&mut self, first: &Stat, among: &[u32]) -> Result<Vec<ProcessKey>, LiveError> {
         let mut stopped = vec![first.key];
         for pid in among.iter().filter(|pid| **pid != first.key.pid) {

@@ -1,9 +1,9 @@
-//! What one process holds of the memory, what it had disks do, and what the scheduler counted for its threads.
+//! Resource use of one process: resident memory, disk transfers, and scheduler statistics of its threads.
 
 use super::{ProcFs, parse_number};
 use crate::LiveError;
 
-/// What the scheduler counted for one thread.
+/// Scheduler statistics of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SchedStat {
     /// Time on a CPU, in nanoseconds.
@@ -12,12 +12,12 @@ pub struct SchedStat {
     pub waited_ns: u64,
 }
 
-/// Memory of a process that is there at the moment, in bytes. What several processes map is counted in each.
+/// Resident memory of a process, in bytes. A page that several processes map counts in each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Resident {
-    /// In no file: only swap could take it. Memory shared without a file is in it.
+    /// Backed by no file, so that only swap could take it. Includes shared memory without a file.
     pub(crate) anonymous: u64,
-    /// Pages of files that it maps. What it reads and writes without mapping it is nobody's.
+    /// Pages of mapped files. The page cache of files that it reads and writes without mapping them counts for no process.
     pub(crate) file: u64,
 }
 
@@ -27,7 +27,7 @@ impl Resident {
         self.anonymous.saturating_add(self.file)
     }
 
-    /// Together with another one.
+    /// The sum of both.
     pub(crate) fn with(self, other: Resident) -> Resident {
         Resident {
             anonymous: self.anonymous.saturating_add(other.anonymous),
@@ -36,33 +36,33 @@ impl Resident {
     }
 }
 
-/// What a process had disks transfer, with what it counted for its children since it waited for them. Bytes.
+/// Disk transfers of a process and of the children that it waited for, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Transferred {
-    /// Fetched from a disk.
+    /// Read from a disk.
     pub(crate) read: u64,
-    /// Handed over to be written, to the cache as well.
+    /// Submitted for writing, also to the page cache.
     pub(crate) written: u64,
 }
 
 impl ProcFs {
-    /// What the scheduler counted for a thread; `None` if it is gone or this kernel does not count.
+    /// Scheduler statistics of a thread; `None` if it has ended or this kernel keeps none.
     pub fn thread_schedstat(&mut self, pid: u32, tid: u32) -> Result<Option<SchedStat>, LiveError> {
         Ok(self.read(&format!("{pid}/task/{tid}/schedstat"))?.and_then(parse_schedstat))
     }
 
-    /// What a process holds of the memory; `None` if it is gone, or has none, as threads of the kernel.
+    /// Resident memory of a process; `None` if it has ended, or is a kernel thread.
     pub(crate) fn resident(&mut self, pid: u32) -> Result<Option<Resident>, LiveError> {
         Ok(self.read(&format!("{pid}/status"))?.and_then(parse_resident))
     }
 
-    /// The same with every page divided by those that map it: walks all of its pages. `None` if it is gone, not ours to
-    /// look at, or the kernel does not tell.
+    /// Like [`ProcFs::resident`], with each page divided by the number of processes that map it (PSS). Expensive: the kernel
+    /// walks all pages. `None` if the process has ended, may not be read, or the kernel does not support it.
     pub(crate) fn proportional(&mut self, pid: u32) -> Result<Option<Resident>, LiveError> {
         Ok(self.read(&format!("{pid}/smaps_rollup"))?.and_then(parse_proportional))
     }
 
-    /// What a process had disks transfer; `None` if it is gone, not ours to look at, or the kernel does not count.
+    /// Disk transfers of a process; `None` if it has ended, may not be read, or the kernel does not count them.
     pub(crate) fn transferred(&mut self, pid: u32) -> Result<Option<Transferred>, LiveError> {
         Ok(self.read(&format!("{pid}/io"))?.and_then(parse_transferred))
     }
@@ -91,7 +91,7 @@ fn parse_proportional(text: &[u8]) -> Option<Resident> {
     Some(Resident { anonymous: kib("Pss_Anon")?.checked_add(kib("Pss_Shmem")?)?, file: kib("Pss_File")? })
 }
 
-/// What was written into the cache and thrown away before it was written to a disk is taken off again.
+/// Data that was written to the page cache and discarded before it reached a disk is subtracted.
 fn parse_transferred(text: &[u8]) -> Option<Transferred> {
     let text = String::from_utf8_lossy(text);
     let bytes = |key| value(&text, key, 1);
@@ -119,12 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_and_its_part_of_it_is_not_more() {
+    fn proportional_memory_does_not_exceed_resident_memory() {
         let mut procfs = ProcFs::open(Path::new("/proc")).unwrap();
         let me = std::process::id();
         let resident = procfs.resident(me).unwrap().unwrap();
         assert!(resident.anonymous > 0 && resident.file > 0, "{resident:?}");
-        let part = procfs.proportional(me).unwrap();
-        assert!(part.is_none_or(|part| part.bytes() > 0 && part.file <= resident.file + (1 << 20)));
+        let proportional = procfs.proportional(me).unwrap();
+        assert!(proportional.is_none_or(|pss| pss.bytes() > 0 && pss.file <= resident.file + (1 << 20)));
     }
 }

@@ -1,4 +1,4 @@
-//! What each unit's processes use, wait for and want.
+//! CPU accounts of units: time used, time waited, and threads that want a CPU.
 
 use std::collections::BTreeMap;
 
@@ -9,90 +9,91 @@ use commonhold_policy::{MS, Time, UnitFacts};
 use super::{Known, Roster};
 use crate::LiveError;
 use crate::host::clock::process_cpu_ns;
-use crate::observe::process::{ProcFs, State};
+use crate::observe::process::{ProcFs, ThreadState};
 
-/// How old the facts of a unit may be that nobody watches.
+/// How old the facts of an unwatched unit may be.
 const UNWATCHED: Time = 100 * MS;
 
-/// How old those of the unit `shared` may be: nothing is decided on them, and it may hold most of a machine's processes.
+/// How old the facts of the unit `shared` may be: no decision depends on them, and it may have most of a machine's processes.
 const SHARED: Time = 1_000 * MS;
 
-/// A clock that stands still is read again after this part of the time for which it has: what just ran is looked at each time,
-/// and a process that has slept for long is looked at seldom.
-const STILL_PART: Time = 8;
+/// A CPU clock that has stood still for `t` is read again after `t / STILL_DIVISOR`: a process that just ran is read in every
+/// scan, one that has slept for long is read rarely.
+const STILL_DIVISOR: Time = 8;
 
-/// The longest pause between two readings of such a clock: the age that other facts may have, or longer on a machine with so
-/// many processes that reading them all would take more than half a percent of a CPU.
+/// The longest pause between two readings of such a clock: the age that other facts may have, or [`PAUSE_PER_PROCESS`] for each
+/// process if that is longer, so that reading all clocks takes at most half a percent of a CPU.
 const PAUSE_MAX: Time = UNWATCHED;
 const PAUSE_PER_PROCESS: Time = MS / 5;
 
-/// The same in a unit that is watched, for each of its processes: with up to 160 of them no look leaves any out.
+/// The longest pause in a watched unit, for each of its processes: with up to 160 of them, every scan reads them all.
 const PAUSE_PER_WATCHED: Time = MS / 20;
 
-/// How many threads of one process are looked at, at most, at each look; of more, an even sample stands for all, so that
-/// a program of a thousand threads does not cost its unit's neighbours a CPU.
-const THREADS_PER_LOOK: usize = 64;
+/// The most threads of one process that a scan reads. Of more, it takes an even sample and extrapolates, so that a program of a
+/// thousand threads does not cost its unit's neighbours a CPU.
+const THREADS_SAMPLED_MAX: usize = 64;
 
-/// How many looks long what wanted a CPU and ran meanwhile is taken to want one still: what computes without a pause is
-/// asked every fourth time. When it stops running, it is asked at once.
-const TRUSTED_LOOKS: u8 = 3;
+/// For how many scans a process that wanted a CPU and has run since is assumed to want it still: a process that computes
+/// without pause is read in every fourth scan. Once it stops running, it is read at once.
+const TRUSTED_SCANS: u8 = 3;
 
-/// One unit's sums since the roster began.
+/// One unit's sums since the roster was created.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Account {
     used_ns: u64,
-    /// Of that, by processes while they stayed outside the unit's control group.
+    /// The part used by processes while they were outside the unit's control group.
     outside_ns: u64,
     waited_ns: u64,
-    looked_at: Option<Time>,
+    updated_at: Option<Time>,
 }
 
 impl Account {
-    /// Books CPU time of a process.
+    /// Charges CPU time of a process.
     fn add(&mut self, known: &Known, ns: u64) {
         self.used_ns += ns;
-        // systemd takes it to where the kernel counts for the unit, at a moment that is not known: never twice.
+        // systemd moves it, at an unknown moment, to where the kernel charges the unit: do not charge twice.
         if known.member.stays.is_some_and(Stays::is_outside) && !known.is_leaving {
             self.outside_ns += ns;
         }
     }
 }
 
-/// A look, for those who read clocks.
+/// One pass over the processes' CPU clocks.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
-    pub(super) number: u64,
+pub(super) struct Pass {
+    /// The number of the scan that it belongs to.
+    pub(super) scan: u64,
     at: Time,
-    /// For how long a clock that stands still may go unread, at most.
+    /// The longest time for which a clock that stands still may go unread.
     pause_max: Time,
 }
 
-impl Look {
+impl Pass {
     /// Reads every clock.
-    pub(super) fn without_pause(self) -> Look {
-        Look { pause_max: 0, ..self }
+    pub(super) fn without_pause(self) -> Pass {
+        Pass { pause_max: 0, ..self }
     }
 }
 
-/// The counters of a process at the last look.
+/// The counters of a process at the last scan.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    /// Its CPU clock as it was read last, and the number of that look.
-    read: (u64, Option<u64>),
+    /// The scan that last read its CPU clock, and the value.
+    last_read: (u64, Option<u64>),
     read_at: Time,
     /// When the clock was last seen to advance.
     still_since: Time,
-    /// What its unit was charged for, of its CPU clock; `None` if it has none that can be read.
+    /// The value of its CPU clock up to which its unit was charged; `None` if the clock cannot be read.
     cpu_ns: Option<u64>,
-    /// CPU time of its children that it waited for; `None` before the first reading of a process that was there before.
+    /// CPU time of its children that it waited for; `None` before the first reading of a process older than the roster.
     children_ns: Option<u64>,
-    /// CPU time of its children that was counted while they lived: it shows again when they are waited for.
+    /// CPU time of its children that was charged while they lived, and that the kernel reports again once it waits for them.
     counted_ns: u64,
     /// Threads that wanted a CPU.
     runnable: u32,
-    /// Looks since its state was read.
-    trusted: u8,
-    /// Time that each thread spent runnable without a CPU, by thread. `None` before the first reading.
+    /// Scans since its state was read.
+    trusted_scans: u8,
+    /// Time that each thread spent runnable without a CPU, in nanoseconds, by thread. `None` before the first reading.
     waits: Option<Vec<(u32, u64)>>,
     waits_at: Time,
 }
@@ -103,35 +104,36 @@ impl Clocks {
         Clocks { cpu_ns, children_ns: born.then_some(0), waits: born.then(Vec::new), ..Clocks::default() }
     }
 
-    /// The CPU clock of this process: read once in a look, and where it stands still only after a pause. `None` if there is no
-    /// such process.
-    pub(super) fn read(&mut self, pid: u32, look: Look) -> Option<u64> {
-        let (number, before) = self.read;
-        let pause = (self.read_at.saturating_sub(self.still_since) / STILL_PART).min(look.pause_max);
-        if number != look.number && look.at >= self.read_at.saturating_add(pause) {
+    /// The CPU clock of this process. It is read once per scan, and only after a pause if it stands still. `None` if the process
+    /// does not exist.
+    pub(super) fn read(&mut self, pid: u32, pass: Pass) -> Option<u64> {
+        let (scan, before) = self.last_read;
+        let pause = (self.read_at.saturating_sub(self.still_since) / STILL_DIVISOR).min(pass.pause_max);
+        if scan != pass.scan && pass.at >= self.read_at.saturating_add(pause) {
             let clock = process_cpu_ns(pid);
-            if number == 0 || clock != before {
-                self.still_since = look.at;
+            if scan == 0 || clock != before {
+                self.still_since = pass.at;
             }
-            self.read = (look.number, clock);
-            self.read_at = look.at;
+            self.last_read = (pass.scan, clock);
+            self.read_at = pass.at;
         }
-        self.read.1
+        self.last_read.1
     }
 
-    /// What its parent will be told that it used, as far as that was counted: all but what it used since the last look.
+    /// The CPU time that its parent's children's time will contain and that was already charged: all but that since the last
+    /// scan.
     pub(super) fn bequest(&self) -> u64 {
         self.cpu_ns.unwrap_or(0) + self.children_ns.unwrap_or(0) + self.counted_ns
     }
 
-    /// A child ended that had been counted. Before the first reading there is nothing to be counted twice.
+    /// Takes over a child's [`bequest`](Clocks::bequest). Before the first reading nothing can be charged twice.
     pub(super) fn inherit(&mut self, bequest_ns: u64) {
         if self.children_ns.is_some() {
             self.counted_ns += bequest_ns;
         }
     }
 
-    /// Takes the children's time as it is now; what is new in it.
+    /// Updates the children's time, and returns the part that was not charged before.
     fn children(&mut self, now_ns: u64) -> u64 {
         let grown = now_ns.saturating_sub(self.children_ns.unwrap_or(now_ns));
         self.children_ns = Some(now_ns);
@@ -142,15 +144,15 @@ impl Clocks {
 }
 
 impl Roster {
-    /// Looks what the processes of the units in `watch` used and want; those of other units are looked at when the last
-    /// look is 100 ms ago (`shared`: a second; `kernel`: never). A process that slept since costs one system call at most.
+    /// Updates the accounts of the units in `watch`. Those of other units are updated if they are 100 ms old (`shared`: a second;
+    /// `kernel`: never). A process that has slept since costs at most one system call.
     pub fn account(&mut self, now: Time, watch: &[UnitId]) -> Result<(), LiveError> {
         self.now = now;
-        // Whoever accounts twice in a look wants to know what happened in between.
-        if self.accounted == self.look {
-            self.look += 1;
+        // Accounting twice in one scan must read the clocks anew.
+        if self.accounted == self.scan {
+            self.scan += 1;
         }
-        self.accounted = self.look;
+        self.accounted = self.scan;
         self.accounts.resize_with(self.contract.units.len().max(self.accounts.len()), Account::default);
         let default_unit = self.contract.default_unit;
         let due: Vec<bool> = (0u32..)
@@ -158,35 +160,35 @@ impl Roster {
             .zip(&mut self.accounts)
             .map(|(unit, account)| {
                 let age = if unit == UnitId::SHARED && default_unit != unit { SHARED } else { UNWATCHED };
-                let old = account.looked_at.is_none_or(|at| now >= at.saturating_add(age));
+                let old = account.updated_at.is_none_or(|at| now >= at.saturating_add(age));
                 let due = unit != UnitId::KERNEL && (old || watch.contains(&unit));
                 if due {
-                    account.looked_at = Some(now);
+                    account.updated_at = Some(now);
                 }
                 due
             })
             .collect();
-        let usual = self.this_look();
+        let usual = self.this_pass();
         let watched = self.pauses_of_watched(watch);
-        let (mut procfs_busy, accounts) = (None, &mut self.accounts);
+        let (mut first_error, accounts) = (None, &mut self.accounts);
         for known in self.known.values_mut().filter(|known| !known.ended) {
             let unit = known.member.placement.unit;
             let pause_max = watched.get(&unit).map_or(usual.pause_max, |pause| usual.pause_max.min(*pause));
-            let this = Look { pause_max, ..usual };
+            let pass = Pass { pause_max, ..usual };
             if due.get(unit.index()).copied().unwrap_or(false)
                 && let Some(account) = accounts.get_mut(unit.index())
-                && let Err(err) = look(&mut self.procfs, &mut self.threads, known, account, now, this)
+                && let Err(err) = update(&mut self.procfs, &mut self.threads, known, account, now, pass)
             {
-                procfs_busy.get_or_insert(err);
+                first_error.get_or_insert(err);
             }
         }
-        procfs_busy.map_or(Ok(()), Err)
+        first_error.map_or(Ok(()), Err)
     }
 
-    /// The look that is being made.
-    pub(super) fn this_look(&self) -> Look {
+    /// The pass of the present scan.
+    pub(super) fn this_pass(&self) -> Pass {
         let pause_max = PAUSE_MAX.max(self.known.len() as u64 * PAUSE_PER_PROCESS);
-        Look { number: self.look, at: self.now, pause_max }
+        Pass { scan: self.scan, at: self.now, pause_max }
     }
 
     fn pauses_of_watched(&self, watch: &[UnitId]) -> BTreeMap<UnitId, Time> {
@@ -204,7 +206,7 @@ impl Roster {
         let mut facts = vec![UnitFacts::default(); self.contract.units.len()];
         for (facts, account) in facts.iter_mut().zip(&self.accounts) {
             (facts.used_ns, facts.waited_ns) = (account.used_ns, account.waited_ns);
-            facts.at = account.looked_at.unwrap_or(0);
+            facts.at = account.updated_at.unwrap_or(0);
         }
         for known in self.known.values().filter(|known| !known.ended) {
             if let Some(facts) = facts.get_mut(known.member.placement.unit.index()) {
@@ -216,28 +218,28 @@ impl Roster {
         facts
     }
 
-    /// What processes of a unit used while they stayed outside its control group, in nanoseconds since the roster began.
+    /// CPU time of a unit's processes while outside its control group, in nanoseconds since the roster was created.
     pub fn used_outside_ns(&self, unit: UnitId) -> u64 {
         self.accounts.get(unit.index()).map_or(0, |account| account.outside_ns)
     }
 
-    /// Threads of one process that wanted a CPU at the last look.
+    /// Threads of one process that wanted a CPU at the last scan.
     pub fn runnable(&self, pid: u32) -> u32 {
         self.known.get(&pid).map_or(0, |known| known.clocks.runnable)
     }
 
-    /// The CPU clock of a process, as it was when it was looked at last.
+    /// The CPU clock of a process, up to which its unit was charged.
     pub(crate) fn cpu_ns(&self, pid: u32) -> Option<u64> {
         self.known.get(&pid)?.clocks.cpu_ns
     }
 
-    /// Gives what a process used so far to the unit that it is about to leave.
+    /// Charges what a process used so far to the unit that it is about to leave.
     pub(super) fn settle(&mut self, pid: u32) {
-        let look = self.this_look().without_pause();
+        let pass = self.this_pass().without_pause();
         if let Some(known) = self.known.get_mut(&pid)
             && let Some(account) = self.accounts.get_mut(known.member.placement.unit.index())
         {
-            advance(known, account, look);
+            charge(known, account, pass);
         }
     }
 
@@ -250,17 +252,17 @@ impl Roster {
     }
 }
 
-/// Adds what a process used since the last look. Whether it ran.
-fn advance(known: &mut Known, account: &mut Account, look: Look) -> bool {
-    let Some(cpu_ns) = known.clocks.read(known.member.key.pid, look) else {
-        // It ended: its parent has waited for it, so it wants nothing.
+/// Charges what a process used since the last scan. Whether it ran.
+fn charge(known: &mut Known, account: &mut Account, pass: Pass) -> bool {
+    let Some(cpu_ns) = known.clocks.read(known.member.key.pid, pass) else {
+        // It ended, and its parent has waited for it: it wants no CPU.
         known.clocks.runnable = 0;
         return false;
     };
     let before = known.clocks.cpu_ns.unwrap_or(cpu_ns);
     known.clocks.cpu_ns = Some(cpu_ns);
     if cpu_ns < before {
-        // A clock that goes back is another process's with the same number.
+        // A clock that went back belongs to a later process with the same pid.
         known.inode = 0;
         return false;
     }
@@ -268,23 +270,24 @@ fn advance(known: &mut Known, account: &mut Account, look: Look) -> bool {
     cpu_ns > before
 }
 
-fn look(
+/// Updates one process: CPU time used and waited for, and threads that want a CPU.
+fn update(
     procfs: &mut ProcFs,
     threads: &mut Vec<u32>,
     known: &mut Known,
     account: &mut Account,
     now: Time,
-    this: Look,
+    pass: Pass,
 ) -> Result<(), LiveError> {
-    let ran = advance(known, account, this);
+    let ran = charge(known, account, pass);
     if !ran && known.clocks.runnable == 0 {
         return Ok(());
     }
-    if ran && known.clocks.runnable > 0 && known.clocks.trusted < TRUSTED_LOOKS {
-        known.clocks.trusted += 1;
+    if ran && known.clocks.runnable > 0 && known.clocks.trusted_scans < TRUSTED_SCANS {
+        known.clocks.trusted_scans += 1;
         return Ok(());
     }
-    known.clocks.trusted = 0;
+    known.clocks.trusted_scans = 0;
     let pid = known.member.key.pid;
     let Some(stat) = procfs.stat(pid)? else {
         known.clocks.runnable = 0;
@@ -293,14 +296,14 @@ fn look(
     let children_ns = known.clocks.children(stat.children_ns);
     account.add(known, children_ns);
     if stat.threads == 1 {
-        known.clocks.runnable = u32::from(stat.state == State::Runnable);
+        known.clocks.runnable = u32::from(stat.state == ThreadState::Runnable);
         threads.clear();
         threads.push(pid);
     } else if procfs.threads(pid, threads)? {
         known.clocks.runnable = count_runnable(procfs, pid, threads)?;
     }
-    // The more threads, the less often: waiting is accounted, not decided on.
-    let pause = UNWATCHED * (1 + threads.len() as u64 / THREADS_PER_LOOK as u64);
+    // The more threads, the less often: the time waited is only accounted, no decision depends on it.
+    let pause = UNWATCHED * (1 + threads.len() as u64 / THREADS_SAMPLED_MAX as u64);
     if known.clocks.waits.is_none() || now >= known.clocks.waits_at.saturating_add(pause) {
         known.clocks.waits_at = now;
         account.waited_ns += waited_since(procfs, pid, threads, &mut known.clocks.waits)?;
@@ -309,17 +312,17 @@ fn look(
 }
 
 fn count_runnable(procfs: &mut ProcFs, pid: u32, threads: &[u32]) -> Result<u32, LiveError> {
-    let step = threads.len().div_ceil(THREADS_PER_LOOK).max(1);
-    let (mut looked, mut runnable) = (0, 0);
+    let step = threads.len().div_ceil(THREADS_SAMPLED_MAX).max(1);
+    let (mut sampled, mut runnable) = (0, 0);
     for tid in threads.iter().step_by(step) {
-        looked += 1;
-        runnable += usize::from(procfs.thread_state(pid, *tid)? == Some(State::Runnable));
+        sampled += 1;
+        runnable += usize::from(procfs.thread_state(pid, *tid)? == Some(ThreadState::Runnable));
     }
-    let estimate = (runnable * threads.len()).div_ceil(looked.max(1));
+    let estimate = (runnable * threads.len()).div_ceil(sampled.max(1));
     Ok(u32::try_from(estimate).unwrap_or(u32::MAX))
 }
 
-/// Time that the threads waited since the last reading. At the first reading of a process that was there before, none.
+/// Time that the threads waited since the last reading; 0 at the first reading of a process older than the roster.
 fn waited_since(
     procfs: &mut ProcFs,
     pid: u32,
@@ -334,12 +337,12 @@ fn waited_since(
     }
     let sum = waits
         .as_ref()
-        .map_or(0, |before| now.iter().map(|(tid, ns)| ns.saturating_sub(at(before, *tid))).sum());
+        .map_or(0, |before| now.iter().map(|(tid, ns)| ns.saturating_sub(value_of(before, *tid))).sum());
     *waits = Some(now);
     Ok(sum)
 }
 
 /// The value of a thread in a list sorted by thread; 0 if it is new.
-fn at(list: &[(u32, u64)], tid: u32) -> u64 {
+fn value_of(list: &[(u32, u64)], tid: u32) -> u64 {
     list.binary_search_by_key(&tid, |(tid, _)| *tid).map_or(0, |i| list[i].1)
 }

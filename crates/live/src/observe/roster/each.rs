@@ -1,4 +1,4 @@
-//! Who is to have a sub-unit by `each`, and whose is over.
+//! The users and control groups that get a sub-unit by `each`, and the sub-units that end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,22 +11,22 @@ use commonhold_policy::membership::Placement;
 use super::{Known, Roster, SECOND};
 use crate::observe::knob::read;
 
-/// How long nobody is in a control group before its sub-unit goes. Its manager may be between two steps of a job.
+/// How long a control group is empty before its sub-unit ends. Its manager may be between two steps of a job.
 const EMPTY_NS: Time = 10 * SECOND;
 
-/// What was seen of units with `each`.
+/// What a scan saw of units with `each`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// Seen directly in such a unit. Give each a sub-unit, and look again.
+    /// Users or control groups directly in such a unit. Give each a sub-unit, and scan again.
     pub newcomers: Vec<Newcomer>,
-    /// Sub-units of control groups in which nobody has been for ten seconds.
+    /// Sub-units whose control groups have been empty for ten seconds.
     pub gone: Vec<UnitId>,
-    /// How many CPUs the managers of sub-units' control groups have set there.
+    /// The number of CPUs that the manager of a sub-unit's control group has set there.
     pub cpus: Vec<(UnitId, u32)>,
 }
 
 impl Seen {
-    /// Adds what a later look saw.
+    /// Adds what a later scan saw.
     pub fn extend(&mut self, later: Seen) {
         self.newcomers.extend(later.newcomers);
         self.gone.extend(later.gone);
@@ -41,9 +41,9 @@ impl Roster {
     }
 
     pub(super) fn find_newcomers(&self) -> Vec<Newcomer> {
-        let there = self.known.values().filter(|known| !known.ended);
+        let alive = self.known.values().filter(|known| !known.ended);
         let (mut users, mut groups) = (BTreeSet::new(), BTreeSet::new());
-        for known in there {
+        for known in alive {
             let unit = known.member.placement.unit;
             match self.contract.unit(unit).each {
                 Some(Each::User) => drop(users.insert((unit, self.user_of(&known.facts)))),
@@ -62,21 +62,21 @@ impl Roster {
         users.into_iter().map(user).chain(groups.into_iter().map(group)).collect()
     }
 
-    /// The control group that a process is in or below, directly in one that the rule names that placed it.
+    /// The child of the rule's control group that contains a process. `None` if it is directly in the rule's group.
     fn group_of<'a>(&self, known: &'a Known) -> Option<&'a str> {
         let Placement { member: Some((unit, position)), .. } = known.member.placement else { return None };
         let rule = self.contract.unit(unit).members.get(usize::from(position))?;
         let MemberKind::Cgroup(around) = &rule.kind else { return None };
         let group = known.facts.cgroup.as_str();
-        let around = around.trim_end_matches('/').len();
-        let name = group.get(around + 1..)?;
+        let parent_len = around.trim_end_matches('/').len();
+        let name = group.get(parent_len + 1..)?;
         let end = name.find('/').unwrap_or(name.len());
-        (end > 0).then(|| &group[..around + 1 + end])
+        (end > 0).then(|| &group[..parent_len + 1 + end])
     }
 
-    /// Sub-units of control groups that are over; asked once a second.
+    /// Sub-units whose control groups have been empty for long enough. Called once a second.
     pub(super) fn find_gone(&mut self, now: Time) -> Vec<UnitId> {
-        let there: BTreeSet<UnitId> = self
+        let inhabited: BTreeSet<UnitId> = self
             .known
             .values()
             .filter(|known| !known.ended)
@@ -85,26 +85,27 @@ impl Roster {
         let empty: Vec<UnitId> = self
             .contract
             .held()
-            .filter(|unit| !there.contains(unit) && self.contract.group_of(*unit).is_some())
+            .filter(|unit| !inhabited.contains(unit) && self.contract.group_of(*unit).is_some())
             .collect();
         let since: BTreeMap<UnitId, Time> = empty
             .into_iter()
             .map(|unit| (unit, self.empty_since.get(&unit).copied().unwrap_or(now)))
             .collect();
         self.empty_since = since;
-        let over = |(unit, since): (&UnitId, &Time)| (now >= since.saturating_add(EMPTY_NS)).then_some(*unit);
-        self.empty_since.iter().filter_map(over).collect()
+        let expired =
+            |(unit, since): (&UnitId, &Time)| (now >= since.saturating_add(EMPTY_NS)).then_some(*unit);
+        self.empty_since.iter().filter_map(expired).collect()
     }
 }
 
 /// What a control group's manager has set in it.
 fn given(mount: &Path, group: &str) -> Given {
     let group = mount.join(group.trim_start_matches('/'));
-    let says = |file: &str| read(&group.join(file)).ok().filter(|text| !text.is_empty());
-    let cpus = says("cpuset.cpus").and_then(|text| text.parse::<CpuSet>().ok());
+    let text = |file: &str| read(&group.join(file)).ok().filter(|text| !text.is_empty());
+    let cpus = text("cpuset.cpus").and_then(|text| text.parse::<CpuSet>().ok());
     Given {
         cpus: cpus.and_then(|cpus| u32::try_from(cpus.len()).ok()),
-        weight: says("cpu.weight").and_then(|text| text.parse().ok()),
+        weight: text("cpu.weight").and_then(|text| text.parse().ok()),
     }
 }
 
@@ -124,9 +125,9 @@ mod tests {
         write("jobs/job_1/cpuset.cpus", "0,2-3\n");
         write("jobs/job_1/cpu.weight", "39\n");
         write("jobs/job_2/cpuset.cpus", "\n");
-        let of = |path: &str| given(folder.path(), path);
-        assert_eq!(of("/jobs/job_1"), Given { cpus: Some(3), weight: Some(39) });
-        assert_eq!(of("/jobs/job_2"), Given::default());
-        assert_eq!(of("/jobs/gone"), Given::default());
+        let given = |path: &str| given(folder.path(), path);
+        assert_eq!(given("/jobs/job_1"), Given { cpus: Some(3), weight: Some(39) });
+        assert_eq!(given("/jobs/job_2"), Given::default());
+        assert_eq!(given("/jobs/gone"), Given::default());
     }
 }

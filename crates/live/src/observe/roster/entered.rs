@@ -1,4 +1,4 @@
-//! Processes that entered units by `exec`: what is kept of them, so that the next daemon knows their units.
+//! Processes that entered units by `exec`, and the record that tells the next daemon their units.
 
 use commonhold_contract::{Contract, UnitId};
 
@@ -17,21 +17,20 @@ pub struct Entered {
     pub unit: String,
 }
 
-/// Where processes that enter are kept for the next daemon.
+/// Keeps processes that entered for the next daemon.
 pub trait KeepsEntered: std::fmt::Debug {
-    /// Keeps one more, before it is in its unit. `others` are those that entered before and have not ended.
+    /// Keeps `new`, before it is placed in its unit. `others` are those that entered before and have not ended.
     fn keep(&mut self, new: &Entered, others: &[Entered]) -> Result<(), LiveError>;
 }
 
 impl Roster {
-    /// Keeps who enters from now on there. Nobody enters who cannot be kept.
+    /// Sets the keeper for processes that enter from now on. A process that cannot be kept does not enter.
     pub fn keep_entered(&mut self, keeper: Box<dyn KeepsEntered>) {
         self.keeper = Some(keeper);
     }
 
-    /// Takes in processes that entered under an earlier daemon; the next look puts them into their units. They were allowed to
-    /// enter then, so that is not asked again. Those that have ended are left out. Of those whose unit the contract does not
-    /// have any more, this is what is to be said.
+    /// Takes over processes that entered under an earlier daemon, leaving out those that have ended; the next scan places them.
+    /// Permission is not checked again. Returns a message for each process whose unit the contract no longer has.
     pub fn restore_entered(
         &mut self,
         contract: &Contract,
@@ -45,12 +44,12 @@ impl Roster {
             }
             if contract.find(&unit).is_none_or(UnitId::is_common) {
                 notes.push(format!(
-                    "process {} entered unit `{unit}` by `commonhold exec` before this start; the contract has no such unit now, so \
-                     the rules decide where it is",
+                    "process {} entered unit `{unit}` by `commonhold exec` before this start; the contract no longer has that unit, \
+                     so the rules decide its unit",
                     process.pid
                 ));
             }
-            // Kept all the same: a reload may bring the unit back.
+            // Kept nevertheless: a reload may bring the unit back.
             self.grants.insert((uid, unit.clone()));
             self.entered.insert(process, (uid, unit));
             self.stale.insert(process.pid);

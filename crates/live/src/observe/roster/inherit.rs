@@ -1,4 +1,4 @@
-//! Placing processes in the order of their descent, and carrying what is known over to a new contract.
+//! Places processes in order of descent, and carries placements over to a new contract.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use crate::observe::process::ProcessKey;
 
 use super::{Changes, Decisive, Known, MARKER, Moved, Roster, marker, placement_of, stays_of};
 
-/// Stands for the unit of a process whose unit the contract has no more, until the process is placed again.
+/// The unit of a process whose unit the contract no longer has, until the process is placed again.
 const NOWHERE: UnitId = UnitId(u32::MAX);
 
 impl Roster {
-    /// Takes a new contract: units that stay keep their accounts, and what processes inherited stays where the new contract
-    /// still has the rule. `untold` is what was found under the contract before.
-    pub(super) fn adopt(&mut self, contract: &Contract, untold: &mut Changes) {
+    /// Switches to a new contract. Units that stay keep their accounts, and processes keep inherited placements whose rule the
+    /// new contract still has. `unreported` has the findings under the previous contract.
+    pub(super) fn adopt(&mut self, contract: &Contract, unreported: &mut Changes) {
         let new_id = |unit: UnitId| contract.has(unit).then_some(unit);
-        for (_, from) in &mut untold.left {
+        for (_, from) in &mut unreported.left {
             *from = from.and_then(new_id);
         }
-        for moved in &mut untold.moved {
+        for moved in &mut unreported.moved {
             moved.from = moved.from.and_then(new_id);
         }
         for known in self.known.values_mut() {
@@ -55,7 +55,8 @@ impl Roster {
         }
     }
 
-    /// A process that was born where the backend moved its parents: for `cgroup` rules it counts as standing where they did.
+    /// Finds the control group for `cgroup` rules of a process that started where the backend had moved its parent: it counts as
+    /// being where the parent came from.
     fn find_origin(&self, known: &mut Known) {
         let parent = self.known.get(&known.member.parent);
         let seen = std::mem::take(&mut known.facts.cgroup);
@@ -64,7 +65,8 @@ impl Roster {
         known.facts.cgroup = self.origins.of_newborn(seen, parent.map(|parent| parent.facts.cgroup.as_str()));
     }
 
-    /// A process whose parent was gone before the first look: reparented, so that its parent tells nothing about it.
+    /// Finds the placement of a process whose parent ended before the first scan: it was reparented, so its present parent says
+    /// nothing about it.
     fn find_lost_parent(&mut self, known: &mut Known) {
         let (pid, session) = (known.member.key.pid, known.member.session);
         let parent = self.known.get(&known.member.parent);
@@ -81,8 +83,8 @@ impl Roster {
         }
     }
 
-    /// The unit that a process's environment names, if its user did enter that unit by `exec`. A process that is root's
-    /// in every way is believed too: it could have entered.
+    /// The unit that a process's environment names, if its user entered that unit by `exec`. A process whose real and effective
+    /// user are root is trusted too if anyone entered: it could have entered itself.
     fn marked(&mut self, pid: u32, uid: u32) -> Option<String> {
         if self.grants.is_empty() {
             return None;
@@ -96,7 +98,8 @@ impl Roster {
         (granted || (entered && is_root())).then_some(path)
     }
 
-    /// Places again those whose own facts changed, and then those whose parents' places changed by that.
+    /// Places again the processes whose facts changed, then, generation by generation, the children of those whose placement
+    /// changed.
     pub(super) fn place_again(&mut self, changes: &mut Changes) {
         let mut due: Vec<u32> = std::mem::take(&mut self.stale).into_iter().collect();
         // Each round is one generation; no line of descent is longer than the number of processes.
@@ -111,7 +114,7 @@ impl Roster {
         }
     }
 
-    /// Whether the process's place changed.
+    /// Places one process again. Whether its placement changed.
     fn place_one_again(&mut self, pid: u32, changes: &mut Changes) -> bool {
         let Some(known) = self.known.get(&pid) else { return false };
         let placement = placement_of(self, known);
@@ -127,8 +130,8 @@ impl Roster {
         placement != before
     }
 
-    /// Looks whether a process may now be moved out of its control group. `here`: it is in the unit that it was in.
-    pub(super) fn regroup(&mut self, pid: u32, here: bool, changes: &mut Changes) {
+    /// Updates whether a process may be moved out of its control group. `same_unit`: its unit has not changed.
+    pub(super) fn regroup(&mut self, pid: u32, same_unit: bool, changes: &mut Changes) {
         let Some(known) = self.known.get(&pid) else { return };
         let (stays, before) = (stays_of(self, known), known.member.stays);
         if stays == Some(Stays::Mixed) {
@@ -137,23 +140,23 @@ impl Roster {
         if stays == before {
             return;
         }
-        // What it used until now was used where it was.
+        // Charge what it used until now where it was.
         self.settle(pid);
         let Some(known) = self.known.get(&pid) else { return };
-        if stays.is_some() != before.is_some() && here && !known.ended {
+        if stays.is_some() != before.is_some() && same_unit && !known.ended {
             note_regrouping(changes, known.member.key, known.member.placement.unit);
         }
         self.known.entry(pid).and_modify(|known| known.member.stays = stays);
     }
 }
 
-/// Notes that a process may be moved into its unit's control group, or no longer may.
+/// Records that a process may now be moved into its unit's control group, or no longer may.
 fn note_regrouping(changes: &mut Changes, key: ProcessKey, unit: UnitId) {
     changes.regrouped.retain(|(regrouped, _)| *regrouped != key);
     changes.regrouped.push((key, unit));
 }
 
-/// Notes a move; one of a process that joined or moved since the last look already is not a second event.
+/// Records a move. It is merged with an earlier event of the same process since the last report.
 fn note_move(changes: &mut Changes, key: ProcessKey, from: Option<UnitId>, to: UnitId) {
     if let Some(regrouped) = changes.regrouped.iter_mut().find(|(regrouped, _)| *regrouped == key) {
         regrouped.1 = to;
@@ -168,18 +171,18 @@ fn note_move(changes: &mut Changes, key: ProcessKey, from: Option<UnitId>, to: U
     changes.moved.retain(|moved| moved.from != Some(moved.to));
 }
 
-/// The unit, unless the contract has it no more.
+/// The unit, unless the contract no longer has it.
 pub(super) fn unit_if_there(unit: UnitId) -> Option<UnitId> {
     (unit != NOWHERE).then_some(unit)
 }
 
-/// A process and those of its ancestors that `parent` knows, the eldest first.
+/// A process and its ancestors among those that `parent` knows, the eldest first.
 fn line_of_descent(pid: u32, parent: impl Fn(u32) -> Option<u32>) -> Vec<u32> {
     let mut line = vec![pid];
     let mut next = parent(pid);
     while let Some(pid) = next {
         let above = parent(pid);
-        // A circle cannot be, except in files that were read at different times.
+        // There is no cycle, except in files that were read at different times.
         if above.is_none() || line.contains(&pid) {
             break;
         }
@@ -190,7 +193,7 @@ fn line_of_descent(pid: u32, parent: impl Fn(u32) -> Option<u32>) -> Vec<u32> {
     line
 }
 
-/// An inherited placement under a new contract; `None` if the unit or the rule is there no more.
+/// An inherited placement under a new contract; `None` if that lacks the unit or the rule.
 fn carry(
     placement: Placement,
     old: &Contract,

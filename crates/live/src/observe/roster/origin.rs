@@ -1,22 +1,21 @@
-//! Where a process counts as standing for `cgroup` rules, once this program has moved it.
+//! The control group that a process counts as being in for `cgroup` rules after this program has moved it.
 //!
-//! Problem: `cgroup:/lab` puts a process into a unit. A backend that holds units as control groups then moves it out
-//! of /lab. Looked at again it would no longer match, leave its unit and be sent home, where it matches again.
+//! Problem: `cgroup:/lab` puts a process into a unit. A backend that holds units as control groups then moves it out of /lab.
+//! Read again, it would no longer match, leave its unit and be moved back, where it matches again.
 //!
-//! Algorithm: while a process stands in that backend's subtree, it counts as standing where it stood before. A process
-//! that was born there counts as standing where its parent does. If the parent is gone, it counts as standing where
-//! the processes did that were looked at last in the same place. The same holds for scopes that systemd makes for processes of
-//! units.
+//! Algorithm: while a process is in that backend's subtree, it counts as being in the group that it came from. A process that
+//! started there counts as being where its parent does. If the parent has ended, it counts as being where the last process
+//! read in the same group came from. The same applies to scopes that systemd makes for processes of units.
 
 use std::collections::BTreeMap;
 
-/// The subtree to see through, and what is known of those in it.
+/// The subtree to see through, and where the processes in it came from.
 #[derive(Debug, Default)]
 pub(super) struct Origins {
     subtree: Option<String>,
-    /// The slice of all scopes, where there are any.
+    /// The slice of all scopes, if scopes are made.
     scopes: Option<&'static str>,
-    /// By control group in the subtree, where somebody in it came from.
+    /// By control group in the subtree: where the process read last in it came from.
     last: BTreeMap<String, String>,
 }
 
@@ -31,7 +30,7 @@ impl Origins {
         self.scopes = Some(slice);
     }
 
-    /// Whether a control group is one of the backend's own.
+    /// Whether a control group is in the backend's subtree.
     pub(super) fn is_own(&self, cgroup: &str) -> bool {
         self.subtree.as_deref().is_some_and(|subtree| is_below(cgroup, subtree))
     }
@@ -46,7 +45,7 @@ impl Origins {
         self.is_own(cgroup) || self.is_scope(cgroup)
     }
 
-    /// Where a process counts as standing that is seen in `seen` and counted as standing in `before` so far.
+    /// The group in which a process counts that is now in `seen` and counted in `before` so far.
     pub(super) fn counts_as(&mut self, seen: String, before: &str) -> String {
         if !self.hides(&seen) {
             return seen;
@@ -55,7 +54,7 @@ impl Origins {
         before.to_owned()
     }
 
-    /// Where a new process counts as standing. `parent` is where its parent does.
+    /// The group in which a new process counts. `parent` is its parent's.
     pub(super) fn of_newborn(&self, seen: String, parent: Option<&str>) -> String {
         if !self.hides(&seen) {
             return seen;
@@ -79,16 +78,16 @@ mod tests {
     }
 
     #[test]
-    fn who_was_moved_counts_as_standing_where_it_was() {
+    fn a_moved_process_counts_as_being_where_it_came_from() {
         let mut origins = origins();
         assert_eq!(origins.counts_as("/commonhold/a".to_owned(), "/lab"), "/lab");
-        // Its user moved it elsewhere: that counts.
+        // Its user moved it elsewhere, so it counts as being there.
         assert_eq!(origins.counts_as("/other".to_owned(), "/lab"), "/other");
         assert_eq!(origins.counts_as("/commonhold.daemon".to_owned(), "/lab"), "/commonhold.daemon");
     }
 
     #[test]
-    fn who_was_born_there_counts_as_standing_where_its_parent_does() {
+    fn a_process_started_there_counts_as_being_where_its_parent_does() {
         let mut origins = origins();
         assert_eq!(origins.of_newborn("/commonhold/a".to_owned(), Some("/lab")), "/lab");
         assert_eq!(origins.of_newborn("/commonhold/a".to_owned(), None), "");

@@ -1,8 +1,8 @@
-//! Who is to get a scope of systemd's, where units are held in place.
+//! The processes that get a systemd scope, where units are held in place.
 //!
-//! A process that entered by `exec`, or that a `pid:` or `command:` rule names, may stand in a group with processes of other
-//! units. No group of its unit's holds it there. So systemd is to make a scope for it, in its unit's slice. One that entered by
-//! `exec` is due at once. Any other is due in its second second: many live for less.
+//! A process that entered by `exec`, or that a `pid:` or `command:` rule names, may share a group with processes of other
+//! units, where no group of its unit holds it. So systemd is asked to make a scope for it, in its unit's slice. A process that
+//! entered by `exec` is due at once. Any other is due a second after it was first seen: many live for less.
 
 use std::collections::BTreeSet;
 
@@ -11,42 +11,42 @@ use commonhold_policy::Time;
 use commonhold_policy::membership::Stays;
 use commonhold_policy::tree::lineage;
 
-use super::place::{inhabited, is_kept_by_manager};
+use super::foreign_groups::{inhabited, is_kept_by_manager};
 use super::{Changes, Known, Roster, SECOND};
 use crate::LiveError;
 use crate::observe::process::ProcessKey;
 use crate::systemd::slice_for;
 
-/// The slice that the slices of units are in.
+/// The parent slice of the units' slices.
 pub(super) const SLICE: &str = "/commonhold.slice";
 
-/// What is known of scopes.
+/// The state of scopes.
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
-    /// Whether systemd is asked for them.
+    /// Whether the backend asks systemd for scopes.
     are_made: bool,
-    /// Processes that entered by `exec`, and have not begun their program.
+    /// Processes that entered by `exec` and have not executed their program yet.
     pub(super) entering: BTreeSet<ProcessKey>,
 }
 
-/// A process that is to get a scope.
+/// A process that is due for a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
     /// The process.
     pub key: ProcessKey,
     /// Its unit.
     pub unit: UnitId,
-    /// Whether it enters by `exec`, and waits.
+    /// Whether it is entering by `exec`, and waits for its scope.
     pub enters: bool,
 }
 
 impl Roster {
-    /// Tells that systemd is asked for scopes.
+    /// Declares that the backend asks systemd for scopes.
     pub fn makes_scopes(&mut self) {
         self.scopes.are_made = true;
     }
 
-    /// Who is to get a scope now.
+    /// The processes that are due for a scope now.
     pub fn due_for_scopes(&mut self, now: Time) -> Vec<Due> {
         let mut beside = std::mem::take(&mut self.beside);
         beside.retain(|pid| self.known.get(pid).is_some_and(|known| self.wants_scope(known)));
@@ -63,13 +63,13 @@ impl Roster {
         due
     }
 
-    /// Whether a process that enters by `exec` waits for its scope.
+    /// Whether a process is entering by `exec` and waits for its scope.
     pub fn is_entering(&self, key: ProcessKey) -> bool {
         let known = self.known.get(&key.pid).filter(|known| known.member.key == key);
         self.scopes.entering.contains(&key) && known.is_some_and(|known| self.wants_scope(known))
     }
 
-    /// systemd is asked for a scope for these.
+    /// Records that systemd has been asked for a scope for these processes.
     pub fn leave_for_scope(&mut self, keys: &[ProcessKey]) {
         for key in keys {
             self.settle(key.pid);
@@ -79,10 +79,10 @@ impl Roster {
         }
     }
 
-    /// systemd has answered about these, or they left a scope: where are they?
+    /// Reads these processes again, after systemd has answered about them or they left a scope.
     pub fn look_for_scopes(&mut self, pids: &[u32]) -> Result<Changes, LiveError> {
         let mut changes = self.look_again(pids)?;
-        self.find_places(true, &mut changes);
+        self.assign_foreign_groups(true, &mut changes);
         for pid in pids {
             if let Some(known) = self.known.get_mut(pid) {
                 known.is_leaving = false;
@@ -91,7 +91,7 @@ impl Roster {
         Ok(changes)
     }
 
-    /// systemd makes no scope for these: they may be moved into the unit's own group.
+    /// Records that systemd refused a scope for these processes. They may now be moved into the unit's own group.
     pub fn refuse_scopes(&mut self, keys: &[ProcessKey]) -> Changes {
         let mut changes = Changes::default();
         for key in keys {
@@ -103,13 +103,13 @@ impl Roster {
         changes
     }
 
-    /// Whether a process is in the scope of a unit that it is not in any more, and is to get no other.
+    /// Whether a process is in the scope of a unit that it has left, and gets no other scope.
     pub fn is_astray(&self, pid: u32) -> bool {
         let known = self.known.get(&pid).filter(|known| !known.ended);
         known.is_some_and(|known| self.is_in_others_scope(known) && !self.wants_scope(known))
     }
 
-    /// Whether it is in a scope of another unit than its own.
+    /// Whether it is in another unit's scope.
     pub(super) fn is_in_others_scope(&self, known: &Known) -> bool {
         let Some(scope) = &known.scope else { return false };
         let slice = scope
@@ -120,7 +120,7 @@ impl Roster {
         !lineage(&self.contract, known.member.placement.unit).any(is_units)
     }
 
-    /// Whether systemd is asked for a scope for such a process, where it is beside others.
+    /// Whether systemd is asked for a scope for this process if it shares a group with other units' processes.
     pub(super) fn may_have_scope(&self, known: &Known) -> bool {
         self.scopes.are_made && !known.is_refused && !known.is_moved && !known.ended
     }

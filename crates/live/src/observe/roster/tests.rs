@@ -1,4 +1,4 @@
-//! The roster on fake trees. Their process numbers are beyond any `pid_max`, so that no real process has them.
+//! The roster on fake trees. Their pids are beyond any `pid_max`, so that no real process has them.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::RefCell;
@@ -37,7 +37,7 @@ impl Fake {
         Fake { root, roster, contract, now: 0 }
     }
 
-    /// A process: number, parent and session counted from `BASE` (0: none), user, name.
+    /// Adds a process: pid, parent and session counted from `BASE` (0: none), user, name.
     fn put(&self, pid: u32, parent: u32, session: u32, uid: u32, comm: &str) {
         let at = |n: u32| if n == 0 { 0 } else { BASE + n };
         let dir = self.root.path().join(at(pid).to_string());
@@ -54,7 +54,7 @@ impl Fake {
         fs::write(dir.join("cgroup"), "0::/\n").unwrap();
     }
 
-    /// Puts a process into a control group.
+    /// Moves a process into a control group.
     fn stand(&self, pid: u32, cgroup: &str) {
         let file = self.root.path().join((BASE + pid).to_string()).join("cgroup");
         fs::write(file, format!("0::{cgroup}\n")).unwrap();
@@ -73,7 +73,7 @@ impl Fake {
         self.roster.refresh(&self.contract, self.now, how).unwrap()
     }
 
-    /// A look of which reading one file fails: one that is read after others.
+    /// A scan that fails at reading one file, after others were read.
     fn fail(&mut self, how: Scan, pid: u32, file: &str) {
         let file = format!("{}/{file}", BASE + pid);
         let hook = tamper(move |access| match access.is(Kind::Read, &file) {
@@ -111,26 +111,26 @@ fn contract() -> (Contract, UnitId, UnitId) {
 fn children_stay_with_a_parent_that_ends() {
     let (contract, build, ana) = contract();
     let mut fake = Fake::new(contract);
-    // The child has the lower number: it is placed after its parent all the same.
+    // The child has the lower pid, but is placed after its parent nevertheless.
     fake.put(5, 0, 5, 1000, "make");
     fake.put(3, 5, 5, 1000, "cc");
     fake.put(4, 0, 4, 1000, "sh");
     fake.put(9, 0, 9, 1000, "make");
     let mut joined = fake.look(Scan::Quick).joined;
     joined.sort_unstable();
-    // Number 9 is one of our own.
+    // Pid 9 is left out.
     assert_eq!(joined, [(key(3), build), (key(4), ana), (key(5), build)]);
     fake.end(5);
     fake.put(3, 1, 5, 1000, "cc");
     assert_eq!(fake.look(Scan::Quick).left, [(key(5), Some(build))]);
     assert!(fake.look(Scan::Full).is_empty());
     fake.check(3, "build", Rule::Command);
-    // A contract without that rule: nothing is inherited any more.
+    // The contract lacks that rule now, so nothing is inherited.
     fake.contract.units[build.index()].members.clear();
     assert_eq!(fake.look(Scan::Full).moved, [Moved { key: key(3), from: Some(build), to: ana }]);
 }
 
-/// A user whose account is created after the start: the rule holds its processes then, also those that were there.
+/// A user whose account is created after the start: from then on the rule applies, also to processes that already exist.
 #[test]
 fn a_user_that_appears_is_a_member_within_a_minute() {
     let (mut contract, build, ana) = contract();
@@ -138,7 +138,7 @@ fn a_user_that_appears_is_a_member_within_a_minute() {
     ana_members[0].kind = MemberKind::User(Principal::Name("ana".to_owned()));
     let mut fake = Fake::new(contract);
     let service = Arc::new(Scripted::default());
-    fake.roster.ask_names_of(SystemNames::asking(service.clone()));
+    fake.roster.set_names(SystemNames::asking(service.clone()));
     fake.put(2, 0, 2, 1000, "sh");
     fake.put(3, 0, 3, 1000, "make");
     let mut joined = fake.look(Scan::Quick).joined;
@@ -157,10 +157,10 @@ fn a_user_that_appears_is_a_member_within_a_minute() {
         thread::sleep(Duration::from_millis(1));
     };
     assert_eq!(moved, [Moved { key: key(2), from: Some(UnitId::SHARED), to: ana }]);
-    assert_eq!(fake.roster.names().take_told().news.len(), 1);
+    assert_eq!(fake.roster.names().take_news().news.len(), 1);
 }
 
-/// What a look found before it failed is told by the next one: who came, who went, and who moved.
+/// The findings of a failed scan are reported by the next one: processes that joined, left and moved.
 #[test]
 fn a_look_that_fails_midway_loses_nobody() {
     let (contract, build, ana) = contract();
@@ -171,27 +171,31 @@ fn a_look_that_fails_midway_loses_nobody() {
     fake.put(3, 0, 3, 1000, "make");
     fake.put(4, 0, 4, 1000, "make");
     fake.end(2);
-    // New ones are met first, then everybody's files are read again.
+    // New processes are read first, then the files of all others.
     fake.fail(Scan::Full, 7, "stat");
     fake.end(4);
     fake.put(5, 0, 5, 1000, "make");
     fake.put(7, 0, 7, 1001, "sh");
     fake.fail(Scan::Full, 7, "stat");
     let changes = fake.look(Scan::Full);
-    assert_eq!(changes.joined, [(key(3), build), (key(5), build)], "number 4 came and went untold");
+    assert_eq!(
+        changes.joined,
+        [(key(3), build), (key(5), build)],
+        "process 4 joined and left before a report"
+    );
     assert_eq!(changes.left, [(key(2), Some(ana))]);
     let moved = Moved { key: key(7), from: Some(ana), to: UnitId::SHARED };
     assert_eq!(changes.moved, [moved]);
-    assert!(fake.look(Scan::Full).is_empty(), "everything is told once");
-    // One that was asked for is no different.
+    assert!(fake.look(Scan::Full).is_empty(), "everything is reported once");
+    // The same applies to a scan of given processes.
     fake.put(6, 0, 6, 1000, "make");
     fake.fail(Scan::Full, 7, "stat");
     assert_eq!(fake.roster.look_again(&[]).unwrap().joined, [(key(6), build)]);
 }
 
-/// Who came before a reload and was not told yet is told in the unit of the new contract.
+/// A process that joined before a reload and was not reported yet is reported with its unit under the new contract.
 #[test]
-fn what_a_failed_look_found_is_told_under_the_contract_of_now() {
+fn findings_of_a_failed_scan_are_reported_under_the_new_contract() {
     let (contract, _, ana) = contract();
     let mut fake = Fake::new(contract);
     fake.put(7, 0, 7, 1000, "sh");
@@ -207,7 +211,7 @@ fn what_a_failed_look_found_is_told_under_the_contract_of_now() {
     assert_eq!(fake.look(Scan::Quick).joined, [(key(3), ana)]);
 }
 
-/// A user who was seen by a look that failed has a sub-unit after the next one.
+/// A user seen by a failed scan has a sub-unit after the next one.
 #[test]
 fn users_are_found_after_a_look_that_failed() {
     let (mut contract, _, ana) = contract();
@@ -225,7 +229,7 @@ fn users_are_found_after_a_look_that_failed() {
     );
 }
 
-/// A process whose file was cut short is met by the next look, though no process was born or ended since.
+/// A process whose file was truncated is read by the next scan, although no process started or ended since.
 #[test]
 fn who_could_not_be_read_is_met_by_the_next_look() {
     let (contract, build, _) = contract();
@@ -274,7 +278,7 @@ fn a_number_used_again_is_another_process() {
     fs::write(&path, text).unwrap();
     let mut changes = fake.look(Scan::Quick);
     if changes.is_empty() {
-        // The file system gave the new directory the old one's inode, as a procfs does not.
+        // The file system gave the new directory the old one's inode, which procfs does not do.
         fake.look(Scan::Full);
         changes = fake.look(Scan::Quick);
     }
@@ -299,7 +303,7 @@ fn the_mark_is_believed_of_those_who_entered_only() {
         fake.put(pid, 0, pid, uid, "sh");
         fake.environ(pid, &marked);
     }
-    // Another daemon's members are none of this one's.
+    // Another daemon's members are not members here.
     fake.put(7, 0, 7, 1000, "sh");
     fake.environ(7, &format!("{MARKER}={}\0", marker(1, "build")));
     fake.look(Scan::Quick);
@@ -310,7 +314,7 @@ fn the_mark_is_believed_of_those_who_entered_only() {
     fake.check(7, "ana", Rule::User);
 }
 
-/// A record that is kept in memory; one without room refuses.
+/// A keeper in memory, which may have no room.
 #[derive(Debug)]
 struct Record {
     kept: Rc<RefCell<Vec<Entered>>>,
@@ -327,7 +331,7 @@ impl KeepsEntered for Record {
     }
 }
 
-/// Red if nobody keeps who entered: under the next daemon's roster, a rule or the default decides.
+/// Fails if entered processes are not kept: under the next daemon's roster, a rule or the default would decide.
 #[test]
 fn who_entered_is_in_its_unit_under_the_next_roster_too() {
     let record = Rc::new(RefCell::new(Vec::new()));
@@ -341,7 +345,7 @@ fn who_entered_is_in_its_unit_under_the_next_roster_too() {
     for pid in [2, 4] {
         assert!(fake.roster.enter(&fake.contract, key(pid), build).unwrap());
     }
-    // Its number is another's by the time of the next daemon.
+    // Its pid is another process's when the next daemon starts.
     let stat = fake.root.path().join(format!("{}/stat", BASE + 4));
     fs::write(&stat, fs::read_to_string(&stat).unwrap().replace(" 104 0", " 999 0")).unwrap();
     fake.roster = Roster::new(fake.root.path(), &[]).unwrap();
@@ -356,7 +360,7 @@ fn who_entered_is_in_its_unit_under_the_next_roster_too() {
     fake.check(4, "ana", Rule::User);
 }
 
-/// Nobody enters who would be lost by the next daemon.
+/// A process that the next daemon would lose does not enter.
 #[test]
 fn who_cannot_be_kept_does_not_enter() {
     let (contract, build, _) = contract();
@@ -401,7 +405,7 @@ fn who_changes_its_user_moves() {
     assert_eq!(fake.roster.unit_facts()[ana.index()].processes, 1);
 }
 
-/// Wherever it stands: but a name alone does not make a service manager.
+/// A service manager stays in any group. A name alone does not make a service manager.
 #[test]
 fn a_service_manager_is_known_by_its_program() {
     let (contract, ..) = contract();
@@ -411,7 +415,7 @@ fn a_service_manager_is_known_by_its_program() {
     let [systemd, hog] = ["systemd", "hog"].map(|name| programs.path().join(name));
     fs::write(&systemd, "").unwrap();
     fs::write(&hog, "").unwrap();
-    // As in /proc, a link to what a process executes.
+    // As in /proc, a link to the executed file.
     let execute = |pid: u32, program| {
         let dir = fake.root.path().join(pid.to_string());
         fs::create_dir_all(&dir).unwrap();
@@ -450,15 +454,15 @@ fn contract_of_users() -> (Contract, [UnitId; 4]) {
 const SHELL: &str = "/user.slice/user-1000.slice/session-3.scope";
 
 fn places(fake: &Fake) -> Vec<(&str, UnitId)> {
-    fake.roster.places().iter().map(|(group, unit)| (group.as_str(), *unit)).collect()
+    fake.roster.foreign_groups().iter().map(|(group, unit)| (group.as_str(), *unit)).collect()
 }
 
 fn stays(fake: &Fake, pids: &[u32]) -> Vec<Option<Stays>> {
     pids.iter().map(|pid| fake.roster.member(BASE + pid).unwrap().stays).collect()
 }
 
-/// Root's shell, and what root runs as ana from it by `su` or `sudo -u`, stand in root's slice. It is ana's work, and nobody is
-/// moved for it.
+/// Root's shell, and a program that root runs as ana from it by `su` or `sudo -u`, are in root's slice. The program
+/// belongs to ana's unit, and no process is moved for it.
 #[test]
 fn what_root_runs_as_another_user_is_that_users() {
     let (contract, [_, _, ana, _]) = contract_of_users();
@@ -477,7 +481,7 @@ fn what_root_runs_as_another_user_is_that_users() {
     assert!(fake.roster.due_for_scopes(fake.now + super::SECOND).is_empty(), "no scope is asked for");
 }
 
-/// Ana's shell, what she runs as root, and her manager are in her slice. A job of hers stands in cron's group.
+/// Ana's shell, what she runs as root, and her service manager are in her slice. A job of hers is in cron's group.
 #[test]
 fn a_user_is_held_in_the_users_slice() {
     let (contract, [_, _, ana, bob]) = contract_of_users();
@@ -507,18 +511,18 @@ fn a_user_is_held_in_the_users_slice() {
     );
     fake.roster.account(fake.now, &[]).unwrap();
     assert_eq!(fake.roster.unit_facts()[ana.index()].outside, 1);
-    // What comes to a slice meanwhile is held there at once.
+    // A process that enters a slice in between is held there at once.
     fake.put(7, 1, 1, 1000, "cc");
     fake.stand(7, SHELL);
     fake.look(Scan::Quick);
     assert_eq!(stays(&fake, &[7]), [in_place]);
-    // Nobody is left in a slice: it is no place any more.
+    // An empty slice is no longer assigned.
     fake.end(6);
     fake.look(Scan::Quick);
     assert_eq!(places(&fake), [("/user.slice/user-1000.slice", ana)]);
 }
 
-/// A build in a session is moved, and nothing else of it is; where it has a group to itself, it stays.
+/// A build in a session is moved, and the rest of the session is not. A build alone in its group stays.
 #[test]
 fn who_is_named_is_moved_out_of_others_groups_alone() {
     let (contract, [_, tools, ana, _]) = contract_of_users();
@@ -533,7 +537,7 @@ fn who_is_named_is_moved_out_of_others_groups_alone() {
     fake.look(Scan::Full);
     assert_eq!(places(&fake), [("/system.slice/run-7.scope", tools), ("/user.slice/user-1000.slice", ana)]);
     assert_eq!(stays(&fake, &[1, 2, 3]), [Some(Stays::InPlace), None, Some(Stays::InPlace)]);
-    // It was moved: it stays moved, also when the shell has ended.
+    // It stays in its new group, even after the shell has ended.
     fake.stand(2, "/commonhold/tools");
     fake.look(Scan::Full);
     assert_eq!(stays(&fake, &[2]), [None]);
@@ -542,7 +546,7 @@ fn who_is_named_is_moved_out_of_others_groups_alone() {
     assert_eq!((stays(&fake, &[2]), places(&fake)), (vec![None], vec![("/system.slice/run-7.scope", tools)]));
 }
 
-/// Slurm's jobs: each has a group of its own, and a manager stands beside them in the group around.
+/// Slurm's jobs: each has a separate group, and a manager is in the parent group.
 #[test]
 fn groups_get_units_of_their_own_and_lose_them() {
     const SLURM: &str = "/system.slice/slurmstepd.scope";
@@ -573,7 +577,7 @@ fn groups_get_units_of_their_own_and_lose_them() {
         fake.check(pid, path, Rule::Cgroup);
     }
     fake.check(5, "shared", Rule::Default);
-    // A job is over. Another's process comes back before ten seconds are over.
+    // A job has ended. Another's process returns within ten seconds.
     fake.end(4);
     for second in 0..9 {
         if second == 5 {
@@ -596,8 +600,8 @@ fn groups_get_units_of_their_own_and_lose_them() {
     }
 }
 
-/// systemd makes scopes: a build in a session waits for its second second, and who entered by `exec` for nothing. Then they are
-/// held in the unit's slice. What `exec` began in cron's group is refused a scope.
+/// systemd makes scopes: a build in a session is due after a second, a process that entered by `exec` at once. They are then
+/// held in the unit's slice. A process that `exec` started in cron's group is refused a scope.
 #[test]
 fn who_is_named_is_due_for_a_scope() {
     let (contract, [_, tools, ana, bob]) = contract_of_users();
@@ -638,17 +642,17 @@ fn who_is_named_is_due_for_a_scope() {
     let of_bob = "/commonhold.slice/commonhold-physics.slice/commonhold-physics-u1001.slice";
     let slices = ["/commonhold.slice/commonhold-tools.slice", "/user.slice/user-1000.slice"];
     assert_eq!(places(&fake), [(of_bob, bob), (slices[0], tools), (slices[1], ana)]);
-    assert_eq!(fake.roster.place_of(BASE + 3), Some((of_bob, bob)));
+    assert_eq!(fake.roster.foreign_group_of(BASE + 3), Some((of_bob, bob)));
     assert_eq!(due(&mut fake, super::SECOND), []);
     assert_eq!(fake.roster.user_of(&fake.roster.known[&(BASE + 3)].facts), 1000, "it is ana's still");
-    // What a build starts is born there.
+    // Processes that a build starts begin there.
     fake.put(4, 2, 1, 1000, "cc");
     fake.stand(4, &scope("tools"));
     fake.look(Scan::Quick);
     assert_eq!(stays(&fake, &[4]), [in_place]);
     fake.check(4, "tools", Rule::Command);
 
-    // The contract has the unit tools no more: the build is ana's, and not in a scope of hers.
+    // The contract no longer has the unit tools: the build is ana's, but not in one of her scopes.
     let (reduced, [.., ana, _]) = {
         let (mut contract, ids) = contract_of_users();
         contract.units[tools.index()].members.clear();
@@ -666,7 +670,7 @@ fn who_is_named_is_due_for_a_scope() {
     fake.roster.look_for_scopes(&[BASE + 2, BASE + 4]).unwrap();
     assert_eq!(stays(&fake, &[2, 4]), [in_place, in_place]);
 
-    // systemd makes none: it is moved.
+    // systemd refuses: the process is moved.
     fake.put(5, 1, 1, 1000, "hog");
     fake.stand(5, SHELL);
     fake.look(Scan::Quick);
@@ -679,7 +683,7 @@ fn who_is_named_is_due_for_a_scope() {
     assert_eq!(due(&mut fake, 0), []);
 }
 
-/// Neither `exec` nor a rule takes anything from a user's manager.
+/// Neither `exec` nor a rule moves a process from a user's service manager.
 #[test]
 fn who_is_kept_by_a_manager_is_due_for_none() {
     let (contract, [_, tools, ..]) = contract_of_users();

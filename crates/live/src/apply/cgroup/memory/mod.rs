@@ -38,7 +38,7 @@ use commonhold_policy::{GroupId, MemoryFacts, MemoryMeans, UnitMemory};
 use super::knob;
 use crate::LiveError;
 use crate::host;
-use crate::observe::capability::{CgroupPlace, means_at};
+use crate::observe::capability::{CgroupBase, means_at};
 use crate::observe::knob::value_of;
 use crate::observe::memory::ages::{Ages, Cold};
 use crate::observe::memory::alarms::Alarms;
@@ -187,7 +187,7 @@ impl Counts {
 
 impl Memory {
     /// The memory of the units below `top`, at a place whose memory controller is ours to use.
-    pub(crate) fn new(place: &CgroupPlace, top: &Path) -> Result<Memory, LiveError> {
+    pub(crate) fn new(place: &CgroupBase, top: &Path) -> Result<Memory, LiveError> {
         let path = top.strip_prefix(&place.mount).map(|path| format!("/{}", path.display()));
         Ok(Memory {
             mount: place.mount.clone(),
@@ -325,7 +325,7 @@ impl Memory {
     /// Makes the alarm's descriptor quiet; the next look is one at memory, too.
     pub(crate) fn hear(&mut self) {
         if let Some(alarms) = &mut self.alarms {
-            alarms.hear();
+            alarms.drain();
         }
     }
 
@@ -592,7 +592,7 @@ mod tests {
     #[test]
     fn who_sees_nothing_holds_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let place = CgroupPlace {
+        let place = CgroupBase {
             mount: dir.path().to_owned(),
             base: dir.path().to_owned(),
             controllers: ["memory".to_owned()].into(),
@@ -627,7 +627,7 @@ mod tests {
     /// What units have of a machine of 10,000 MiB, all of it free, below `base`: they are charged 400 MiB, 50 of it pages of
     /// files. MiB: what is divided, and what others hold of it.
     fn divided(mount: &Path, base: &Path) -> (u64, u64) {
-        let place = CgroupPlace {
+        let place = CgroupBase {
             mount: mount.to_owned(),
             base: base.to_owned(),
             controllers: ["memory".to_owned()].into(),

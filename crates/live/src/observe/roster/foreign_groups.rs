@@ -1,7 +1,7 @@
-//! Which control groups of other programs units are held in, and who is held there.
+//! The control groups of other programs in which units are held, and the processes that they hold.
 //!
-//! The decision is the policy's ([`places`]). It is made anew when a unit has a process in a group where it had none, and once
-//! a second. Who comes to a place meanwhile is held there at once.
+//! The policy decides ([`foreign_groups`]): when a process of a unit appears in a group that had none of that unit's, and once a
+//! second. A process that enters an assigned group in between is held there at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,36 +11,37 @@ use commonhold_policy::foreign_groups::{self, Inhabited};
 use commonhold_policy::membership::{ProcessFacts, Rule, Stays, stays};
 
 use super::{Changes, Known, Roster};
-use crate::observe::capability::{CgroupPlace, systemd_runs};
+use crate::observe::capability::{CgroupBase, systemd_runs};
 
-/// The places of units.
+/// The policy's last decision.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    pub(super) held: BTreeMap<String, UnitId>,
-    /// Whom they were decided by.
+pub(super) struct ForeignGroups {
+    /// Which unit is held in which group.
+    pub(super) unit_by_group: BTreeMap<String, UnitId>,
+    /// The facts on which the policy decided.
     inhabited: BTreeSet<Inhabited>,
 }
 
-/// Who is in a group as a process of its unit.
+/// A process's control group and unit, as the policy takes them.
 pub(super) fn inhabited(known: &Known) -> Inhabited {
     let named = matches!(known.member.placement.rule, Rule::Exec | Rule::Pid | Rule::Command);
     Inhabited { group: known.group().to_owned(), unit: known.member.placement.unit, named }
 }
 
-/// Whether a process counts in whose a group is. The kernel's own threads and those that were moved away do not.
+/// Whether a process counts when groups are assigned to units. Kernel threads and processes that were moved away do not.
 fn counts(known: &Known) -> bool {
     !known.ended && !known.facts.kernel_thread && !known.is_moved && known.group().len() > 1
 }
 
-/// Whether a user's service manager keeps it.
+/// Whether a user's service manager keeps it in its group.
 pub(super) fn is_kept_by_manager(known: &Known) -> bool {
     stays(&known.facts, &known.member.placement, None) == Some(Stays::UserManager)
 }
 
 impl Roster {
-    /// Tells that members are held in control groups at such a place: where they are if systemd manages the machine, else in
-    /// groups of units.
-    pub fn held_at(&mut self, place: &CgroupPlace) {
+    /// Declares that control groups below this mount hold members: in the groups where they are if systemd manages the machine,
+    /// else in groups of units.
+    pub fn held_at(&mut self, place: &CgroupBase) {
         self.mount = Some(place.mount.clone());
         match place.delegated_path() {
             None if systemd_runs(Path::new("/")) => self.holds_in_place(),
@@ -48,59 +49,61 @@ impl Roster {
         }
     }
 
-    /// Whose a process is: where units are held in place, by the policy's [`foreign_groups::user_of`].
+    /// The user that a process counts for: where units are held in place, by its slice ([`foreign_groups::user_of`]).
     pub(super) fn user_of(&self, facts: &ProcessFacts) -> u32 {
         if self.is_in_place() { foreign_groups::user_of(&facts.cgroup, facts.uid) } else { facts.uid }
     }
 
-    /// Why a process is not moved, where units are held in place.
+    /// Why a process is not moved while units are held in place; `None` if it may be moved.
     pub(super) fn stays_in_place(&self, known: &Known) -> Option<Stays> {
         let Inhabited { group, unit, named } = inhabited(known);
         if named && known.is_moved {
             return None;
         }
-        let held = foreign_groups::held_in(&self.contract, &self.places.held, &group, unit).is_some();
+        let held = foreign_groups::held_in(&self.contract, &self.foreign_groups.unit_by_group, &group, unit)
+            .is_some();
         if held && !self.is_in_others_scope(known) {
             return Some(Stays::InPlace);
         }
-        // Until systemd has made a scope for it, it is where it is.
+        // It stays where it is until systemd has made a scope for it.
         (!named || is_kept_by_manager(known) || self.may_have_scope(known)).then_some(Stays::Mixed)
     }
 
-    /// The control group of another program that a process's unit is held in, if it is held there.
-    pub fn place_of(&self, pid: u32) -> Option<(&str, UnitId)> {
+    /// The control group of another program that holds a process, and the unit to which it is assigned.
+    pub fn foreign_group_of(&self, pid: u32) -> Option<(&str, UnitId)> {
         let known = self.known.get(&pid).filter(|known| known.member.stays == Some(Stays::InPlace))?;
-        let place = foreign_groups::held_in(
+        let group = foreign_groups::held_in(
             &self.contract,
-            &self.places.held,
+            &self.foreign_groups.unit_by_group,
             known.group(),
             known.member.placement.unit,
         )?;
-        Some((place, *self.places.held.get(place)?))
+        Some((group, *self.foreign_groups.unit_by_group.get(group)?))
     }
 
-    /// Decides which places there are, where that may have changed.
-    pub(super) fn find_places(&mut self, thorough: bool, changes: &mut Changes) {
+    /// Has the policy assign groups to units again, if processes may have changed groups.
+    pub(super) fn assign_foreign_groups(&mut self, thorough: bool, changes: &mut Changes) {
         if !self.is_in_place() {
             return;
         }
-        let is_new = |known: &Known| !self.places.inhabited.contains(&inhabited(known));
-        let came = changes
+        let is_new = |known: &Known| !self.foreign_groups.inhabited.contains(&inhabited(known));
+        let newcomers = changes
             .joined
             .iter()
             .map(|(key, _)| key.pid)
             .chain(changes.moved.iter().map(|moved| moved.key.pid));
-        let mut came = came.filter_map(|pid| self.known.get(&pid));
-        if !thorough && !came.any(|known| counts(known) && is_new(known)) {
+        let mut newcomers = newcomers.filter_map(|pid| self.known.get(&pid));
+        if !thorough && !newcomers.any(|known| counts(known) && is_new(known)) {
             return;
         }
         let inhabited: BTreeSet<Inhabited> =
             self.known.values().filter(|known| counts(known)).map(inhabited).collect();
-        if inhabited == self.places.inhabited {
+        if inhabited == self.foreign_groups.inhabited {
             return;
         }
         let list: Vec<Inhabited> = inhabited.iter().cloned().collect();
-        self.places = Places { held: foreign_groups::find(&self.contract, &list), inhabited };
+        let unit_by_group = foreign_groups::find(&self.contract, &list);
+        self.foreign_groups = ForeignGroups { unit_by_group, inhabited };
         let all: Vec<u32> = self.known.keys().copied().collect();
         for pid in all {
             self.regroup(pid, true, changes);
