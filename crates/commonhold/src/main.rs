@@ -31,7 +31,7 @@ use cli::{Cli, Command};
 use exit::{Exit, Failure};
 
 fn main() -> ExitCode {
-    commonhold_live::keep_children();
+    commonhold_live::host::child::keep_children();
     // clap leaves with 2 on wrong usage and with 0 on --help and --version.
     let cli = Cli::try_parse().unwrap_or_else(|error| {
         // clap quotes arguments as they are.

@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 
 use commonhold_live::apply::program::{self, Asked, Done, Ended, Learned, NotRun, Unnamed, Wish};
-use commonhold_live::quota::Cap;
+use commonhold_live::observe::quota::Cap;
 use commonhold_machine::{CpuSet, Machine};
 use commonhold_report::scale as report;
 use commonhold_scale::study::{Limit, Measure, Run, Size, Sizes, Study};

@@ -8,10 +8,11 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::Backend;
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
-use commonhold_live::roster::Roster;
-use commonhold_live::{Backend, affinity, clock};
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_policy::{MS, Time};
 
 const LOOKS: u32 = 1_000;

@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use commonhold_contract::{Contract, Member, MemberKind, Scheme, UnitId};
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::caretaker::{self, Caretaker, Launch};
-use commonhold_live::journal::Journal;
-use commonhold_live::roster::Roster;
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::caretaker::{self, Caretaker, Launch};
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::undo;
-use commonhold_live::{Backend, LiveError, affinity, clock};
+use commonhold_live::{Backend, LiveError};
 use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason};
 

@@ -16,8 +16,8 @@ use std::error::Error;
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use commonhold_live::journal::{Entry, Journal};
 use commonhold_live::systemd::{Held, Manager, Property, Scope, Value, Whose, unit_of};
+use commonhold_live::undo::journal::{Entry, Journal};
 use commonhold_live::undo::undo;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,4 +1,6 @@
 //! The live machine: observes it, and applies plans to it. Applying makes no choices.
+//!
+//! A module is called by the folder it is in: `commonhold_live::undo::journal` is `undo/journal.rs`.
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make what the code is to find"))]
 
 pub mod apply;
@@ -8,28 +10,10 @@ pub mod observe;
 pub mod systemd;
 pub mod undo;
 
-pub use apply::{means_for_jobs, standing};
 pub use commonhold_steward::Backend;
-pub use host::child::{command, ends_with_this, keep_children};
-pub use host::{affinity, clock, trust};
 pub use live_backend::{HeldBy, Instead, LiveBackend};
-pub use observe::{names, quota, roster};
-pub use undo::{caretaker, entered, journal, lock, tickets};
 
-/// Disks: measuring one, what was measured, and the cost model that the kernel is given of it.
-pub mod disk {
-    pub use crate::apply::calibrate;
-    pub use crate::apply::cgroup::io_cost;
-    pub use crate::observe::disk::model;
-}
-
-/// The memory bus: measuring what it carries, and what was measured.
-pub mod bus {
-    pub use crate::apply::bus::probe;
-    pub use crate::observe::bus::capacity;
-}
-
-/// What to do where a process has no descriptor left.
+/// Ends the message about a process that may open no more files: the remedy.
 pub const MORE_FILES: &str =
     "; raise the limit on open files before it starts: `ulimit -n` as root, or LimitNOFILE= of the service";
 

@@ -8,9 +8,9 @@ use commonhold_dispatch::Account;
 use commonhold_policy::Time;
 
 use crate::apply::kernel::Switched;
-use crate::journal::{Journal, ProcessKey};
 use crate::observe::arena::NotJoined;
-use crate::roster::{Roster, Seen};
+use crate::observe::roster::{Roster, Seen};
+use crate::undo::journal::{Journal, ProcessKey};
 use crate::{Backend, LiveError};
 
 /// What holds a contract.

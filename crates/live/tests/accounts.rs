@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
-use commonhold_live::clock::now;
-use commonhold_live::roster::{Roster, Scan};
+use commonhold_live::host::clock::now;
+use commonhold_live::observe::roster::{Roster, Scan};
 
 /// Ends its process with it.
 struct Ends(Child);

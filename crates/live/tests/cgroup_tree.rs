@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
 use commonhold_live::apply::cgroup::CgroupBackend;
-use commonhold_live::journal::{Entry, Journal};
 use commonhold_live::observe::capability::CgroupPlace;
-use commonhold_live::roster::Roster;
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::{Entry, Journal};
 use commonhold_live::{Backend, LiveBackend};
 use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason};
@@ -261,7 +261,7 @@ fn a_shut_gate_stops_a_unit_and_remembers_what_it_wanted() {
 }
 
 fn monotonic() -> u64 {
-    commonhold_live::clock::now()
+    commonhold_live::host::clock::now()
 }
 
 #[test]
@@ -509,7 +509,7 @@ fn an_affinity_that_a_thread_chose_survives() {
     let Some(mut bench) = Bench::new("affinity", &["cpuset"]) else { return };
     let pid = bench.spawn("exec sleep 1000");
     let chosen = "1".parse().unwrap();
-    commonhold_live::affinity::set(pid, &chosen).unwrap();
+    commonhold_live::host::affinity::set(pid, &chosen).unwrap();
     let a = bench.unit(None, "a", pid);
     let mut backend = bench.backend();
     observe(&mut backend, SECOND);

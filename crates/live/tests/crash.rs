@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use commonhold_live::affinity;
+use commonhold_live::host::affinity;
 use support::{Job, churn, descendants, eventually, masks, one_cpu, session_masks, start, state, states};
 
 /// A small daemon that holds a job.

@@ -13,11 +13,11 @@ use std::rc::Rc;
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::host::{Access, Answer, Kind, tamper};
-use commonhold_live::journal::{Entry, Journal};
-use commonhold_live::roster::Roster;
+use commonhold_live::host::{Access, Answer, Kind, affinity, tamper};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::{Entry, Journal};
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::{Backend, LiveBackend, affinity};
+use commonhold_live::{Backend, LiveBackend};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason};

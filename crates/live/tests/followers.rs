@@ -8,11 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::Backend;
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
-use commonhold_live::roster::Roster;
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::{Backend, affinity, clock};
 use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason};
 use support::skipped::skipped;

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use commonhold_contract::{Contract, Gangs, JobKind};
+use commonhold_live::LiveBackend;
+use commonhold_live::host::clock;
 use commonhold_live::observe::arena::NotJoined;
 use commonhold_live::observe::topology;
-use commonhold_live::{LiveBackend, clock};
 use commonhold_policy::plan::{CpuOrder, GangOrder, Orders};
 use commonhold_policy::{JobId, Plan, Reason, Snapshot};
 use commonhold_steward::Backend;

@@ -6,9 +6,10 @@ mod support;
 use std::time::Duration;
 
 use commonhold_contract::{Contract, JobKind, PoolForm};
+use commonhold_live::LiveBackend;
+use commonhold_live::host::{affinity, clock};
 use commonhold_live::observe::topology;
 use commonhold_live::undo::Undone;
-use commonhold_live::{LiveBackend, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::JobFacts;
 use support::jobs::Loop;

@@ -8,11 +8,12 @@ use std::process::Command;
 
 use commonhold_contract::{Amount, Contract, Member, MemberKind, UnitId};
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
 use commonhold_live::observe::topology;
-use commonhold_live::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
+use commonhold_live::{Backend, LiveBackend, LiveError};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{CpuOrder, DiskOrder, Orders};
 use commonhold_policy::{Plan, Reason, Snapshot};

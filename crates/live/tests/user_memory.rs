@@ -6,11 +6,12 @@ mod support;
 use std::path::Path;
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::Backend;
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
+use commonhold_live::host::{affinity, clock};
 use commonhold_live::observe::capability::paging_out;
-use commonhold_live::roster::Roster;
-use commonhold_live::{Backend, affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_machine::capability::State;
 use commonhold_policy::UnitMemory;
 use commonhold_policy::plan::{MemoryOrder, Orders};

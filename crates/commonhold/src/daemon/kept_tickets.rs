@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, PerResource, Resource, UnitId};
 use commonhold_live::LiveError;
-use commonhold_live::tickets::{self, AllKept, Kept, KeptExchange, KeptFunds, KeptLeg, KeptOffer};
+use commonhold_live::undo::tickets::{self, AllKept, Kept, KeptExchange, KeptFunds, KeptLeg, KeptOffer};
 use commonhold_policy::Time;
 use commonhold_policy::rights::{Bid, Change, Deal, Leg, Resumed, Rights};
 use commonhold_steward::Changed;

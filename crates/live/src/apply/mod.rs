@@ -9,9 +9,7 @@ mod kept;
 pub mod kernel;
 mod pages;
 pub mod program;
-mod seats;
+pub mod seats;
 pub mod standing;
 mod stops;
 pub mod user;
-
-pub use seats::means_for_jobs;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use commonhold_contract::{Member, MemberKind, Principal, UnitId};
 use commonhold_live::LiveBackend;
 use commonhold_live::apply::cgroup::CgroupBackend;
-use commonhold_live::journal::Journal;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::{Undone, undo};
 use commonhold_policy::membership::Stays;
 

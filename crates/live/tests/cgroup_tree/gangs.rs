@@ -6,7 +6,7 @@ use std::path::Path;
 use commonhold_contract::{Gangs, JobKind};
 use commonhold_live::Backend;
 use commonhold_live::apply::cgroup::CgroupBackend;
-use commonhold_live::journal::Journal;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::undo;
 use commonhold_policy::plan::{CpuOrder, GangOrder};
 use commonhold_policy::{JobId, Plan, Reason, Step};

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use commonhold_contract::{Contract, JobKind, Member, MemberKind};
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
-use commonhold_live::roster::Roster;
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::{affinity, clock};
 use commonhold_machine::Machine;
 use commonhold_policy::{Plan, Snapshot};
 use commonhold_steward::Steward;

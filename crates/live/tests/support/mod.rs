@@ -14,9 +14,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use commonhold_live::affinity;
-use commonhold_live::journal::ProcessKey;
-use commonhold_live::roster::{MARKER, marker};
+use commonhold_live::host::affinity;
+use commonhold_live::observe::roster::{MARKER, marker};
+use commonhold_live::undo::journal::ProcessKey;
 use commonhold_machine::CpuSet;
 
 /// A process with a session of its own; all of the session ends with the test.

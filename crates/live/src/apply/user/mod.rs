@@ -39,13 +39,14 @@ use commonhold_policy::membership::is_within;
 use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, Orders};
 use commonhold_policy::{Means, Plan, Snapshot, Time};
 
+use crate::host::clock;
 use crate::live_backend::{cannot, newcomers};
 use crate::observe::arena::NotJoined;
 use crate::observe::jobs::{has_gangs, told_every};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Scan, Seen};
 use crate::undo::journal::Journal;
-use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
+use crate::{Backend, HeldBy, LiveBackend, LiveError};
 
 use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
