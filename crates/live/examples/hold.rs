@@ -1,7 +1,8 @@
-//! The smallest daemon. It holds one process, and all that this starts, on some CPUs, until its standard input ends or
-//! it is killed. A caretaker undoes everything either way.
+//! The smallest daemon. It confines one process and its descendants to some CPUs, until its standard input ends or it is
+//! killed. A caretaker undoes everything either way.
 //!
 //! `hold DIRECTORY PID CPUS [closed]`: journal in DIRECTORY; `closed` also stops the processes.
+//!
 //! `hold caretaker JOURNAL FD`: the caretaker's command line.
 #![allow(clippy::disallowed_methods)]
 
@@ -28,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["caretaker", journal, fd] => {
-            // SAFETY: the daemon passes this descriptor for us alone to own.
+            // SAFETY: the daemon passes this descriptor to be owned by this process alone.
             let pipe = unsafe { OwnedFd::from_raw_fd(fd.parse()?) };
             caretaker::main(Path::new(journal), pipe);
             Ok(())

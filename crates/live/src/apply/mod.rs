@@ -1,4 +1,4 @@
-//! Carrying out: everything here writes, and records first how to undo it.
+//! Carries out plans. Everything here that changes the system first records how to undo it.
 
 mod allowance;
 pub mod bus;

@@ -142,7 +142,7 @@ impl CgroupBackend {
         let overwritten =
             forgets_affinity(&rustix::system::uname().release().to_string_lossy()).then(|| usable.clone());
         if let Some(cpus) = &overwritten {
-            journal::record(&mut journal, &[Entry::Given { cpus: cpus.clone() }])?;
+            journal::record(&mut journal, &[Entry::AffinityGiven { cpus: cpus.clone() }])?;
         }
         let mut groups = Groups::new(tree);
         problems.extend(groups.follow(contract, &mut journal, 0));

@@ -37,7 +37,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use commonhold_policy::{MS, PlaceBounds, Time};
 
 use crate::LiveError;
-use crate::systemd::{Answer, Change, Done, Former, Held, Property, Queue, Request, Reverted, Value, Whose};
+use crate::systemd::{
+    Answer, Change, Done, Former, Property, PropertyChange, Queue, Request, Reverted, Value, Whose,
+};
 use crate::undo::journal::{Entry, Journal, record};
 
 /// What is set of places.
@@ -329,7 +331,7 @@ impl Properties {
             if told.is_busy || since.is_some_and(|since| since < ASK_NS) {
                 continue;
             }
-            let held: Vec<Held> = told.held();
+            let held: Vec<PropertyChange> = told.held();
             if told.leaves {
                 let properties = held.iter().map(|held| held.former.property).collect();
                 back.push((unit.clone(), properties, held));
@@ -355,8 +357,8 @@ impl Properties {
         }
     }
 
-    fn take_back(&mut self, unit: String, properties: Vec<Property>, held: Vec<Held>) {
-        let number = self.queue.ask(Request::Revert { unit: unit.clone(), held });
+    fn take_back(&mut self, unit: String, properties: Vec<Property>, held: Vec<PropertyChange>) {
+        let number = self.queue.ask(Request::Revert { unit: unit.clone(), changes: held });
         self.asked.insert(number, (unit, Asked::Revert(properties)));
     }
 
@@ -437,7 +439,7 @@ impl Properties {
 
     /// Nothing is held of a systemd unit any more. One that is held still, or came again meanwhile, begins anew.
     fn forget(&mut self, unit: &str, given: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
-        let back = given.iter().map(|property| Entry::PropertyBack {
+        let back = given.iter().map(|property| Entry::PropertyReverted {
             whose: self.whose.clone(),
             unit: unit.to_owned(),
             property: *property,
@@ -485,13 +487,13 @@ impl Told {
         !self.wanted.is_empty() && (rests || !self.wanted.keys().all(changes_often))
     }
 
-    fn held(&self) -> Vec<Held> {
+    fn held(&self) -> Vec<PropertyChange> {
         self.given.keys().filter_map(|property| self.held_of(*property)).collect()
     }
 
-    fn held_of(&self, property: Property) -> Option<Held> {
+    fn held_of(&self, property: Property) -> Option<PropertyChange> {
         let given = self.given.get(&property)?.clone();
-        Some(Held { former: self.former.get(&property)?.clone(), given })
+        Some(PropertyChange { former: self.former.get(&property)?.clone(), given })
     }
 
     /// Learns what properties are now. Whether a file of systemd's was removed, or written.
@@ -516,7 +518,7 @@ impl Told {
                 self.former.insert(property, now);
                 continue;
             };
-            let others = held.of_others(&now.value);
+            let others = held.set_by_others(&now.value);
             let before = &held.former.value;
             if held.given.contains(&now.value) || *before == now.value || others.as_ref() == Some(before) {
                 if let Some(last) = held.given.last().filter(|last| **last != now.value && !self.leaves) {
@@ -549,9 +551,9 @@ impl Told {
     ) -> Result<(), LiveError> {
         let (property, in_force) = (now.property, now.value.clone());
         let (whose, unit) = (whose.clone(), unit.to_owned());
-        let back = Entry::PropertyBack { whose: whose.clone(), unit: unit.clone(), property };
+        let back = Entry::PropertyReverted { whose: whose.clone(), unit: unit.clone(), property };
         let (former, given) = match others {
-            Some(others) => (now.of_others(others), Some(in_force)),
+            Some(others) => (now.restricted_to(others), Some(in_force)),
             None => (now, None),
         };
         let mut entries = vec![back];

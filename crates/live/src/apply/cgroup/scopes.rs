@@ -247,7 +247,7 @@ impl Scopes {
         let to_come: BTreeSet<&PathBuf> = self.asked.values().map(|asked| &asked.cgroup).collect();
         let is_gone = |dir: &&PathBuf| !to_come.contains(dir) && matches!(host::is_there(dir), Ok(false));
         let gone: Vec<PathBuf> = self.there.iter().filter(is_gone).cloned().collect();
-        let over = gone.iter().map(|cgroup| Entry::ScopeOver { cgroup: cgroup.clone() });
+        let over = gone.iter().map(|cgroup| Entry::ScopeEnded { cgroup: cgroup.clone() });
         record(journal, &over.collect::<Vec<_>>())?;
         self.there.retain(|dir| !gone.contains(dir));
         Ok(())
@@ -407,7 +407,7 @@ mod tests {
         fs::remove_dir(&cgroup).unwrap();
         fake.now += SECOND;
         fake.look();
-        assert_eq!(fake.entries().last(), Some(&Entry::ScopeOver { cgroup }));
+        assert_eq!(fake.entries().last(), Some(&Entry::ScopeEnded { cgroup }));
         let before = fake.entries().len();
         fake.now += SECOND;
         fake.look();

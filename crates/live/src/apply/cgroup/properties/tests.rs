@@ -43,7 +43,7 @@ fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
     assert_eq!(told.former[&property].value, Value::Number(1_000));
     assert_eq!(told.wanted, BTreeMap::new());
     let entries = Journal::read(journal.path()).unwrap();
-    assert!(matches!(entries.as_slice(), [Entry::PropertyBack { .. }]));
+    assert!(matches!(entries.as_slice(), [Entry::PropertyReverted { .. }]));
 }
 
 /// A played systemd with one slice, which is held.
