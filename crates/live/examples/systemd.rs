@@ -16,7 +16,7 @@ use std::error::Error;
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use commonhold_live::systemd::{Manager, Property, PropertyChange, Scope, Value, Whose, unit_of};
+use commonhold_live::systemd::{Instance, Manager, Property, PropertyChange, Scope, Value, unit_of};
 use commonhold_live::undo::journal::{Entry, Journal};
 use commonhold_live::undo::undo;
 
@@ -27,11 +27,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         args.remove(0);
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let whose = if is_user { Whose::user() } else { Whose::system() };
-    if !whose.is_there() {
-        println!("{} has no systemd", whose.run().display());
+    let instance = if is_user { Instance::user() } else { Instance::system() };
+    if !instance.is_there() {
+        println!("{} has no systemd", instance.run().display());
     }
-    let mut manager = Manager::new(whose);
+    let mut manager = Manager::new(instance);
     match args.as_slice() {
         ["of", path] => println!("{:?}", unit_of(Path::new(path))),
         ["show", unit, properties @ ..] => {
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["journal", dir, unit, settings @ ..] => {
             let (mut journal, _) = Journal::create(Path::new(dir))?;
             let (settings, changes) = prepared(&mut manager, unit, settings)?;
-            journal.record(&Entry::of_properties(manager.whose(), unit, &changes))?;
+            journal.record(&Entry::of_properties(manager.instance(), unit, &changes))?;
             manager.set_runtime(unit, &settings)?;
         }
         ["undo", dir] => {

@@ -71,7 +71,7 @@ impl Manager {
     /// The state of properties, before they are set. Properties that this systemd does not know are left out.
     pub fn former(&mut self, unit: &str, properties: &[Property]) -> Result<Vec<Former>, Error> {
         let state = self.state(unit)?;
-        let folder = self.whose().drop_ins(state.is_transient).join(format!("{}.d", state.id));
+        let folder = self.instance().drop_ins(state.is_transient).join(format!("{}.d", state.id));
         let record = |(property, value): (Property, Value)| {
             let file = folder.join(format!("50-{property}.conf"));
             let content = content(&file)?;
@@ -135,7 +135,7 @@ impl Manager {
         gone: &[(String, u64)],
         until: Instant,
     ) -> Result<(), Error> {
-        let Some(folder) = self.whose().lasting_drop_ins().filter(|_| !gone.is_empty()) else {
+        let Some(folder) = self.instance().lasting_drop_ins().filter(|_| !gone.is_empty()) else {
             return Ok(());
         };
         let file = folder.join(format!("{unit}.d/50-{property}.conf"));
@@ -240,7 +240,7 @@ fn failed(file: &Path, source: io::Error) -> Error {
 mod tests {
     use std::fs;
 
-    use super::super::played::{Fault, Played};
+    use super::super::fake::{FakeSystemd, Fault};
     use super::*;
 
     const U: &str = "user-7.slice";
@@ -274,18 +274,18 @@ mod tests {
     #[test]
     fn a_reverted_property_is_as_if_never_set() {
         for is_transient in [false, true] {
-            let played = Played::new(true);
+            let systemd = FakeSystemd::new(true);
             let base = [(Property::CPUWeight, number(42))];
-            played.unit(U, is_transient, &base);
-            let mut manager = Manager::new(played.whose());
+            systemd.unit(U, is_transient, &base);
+            let mut manager = Manager::new(systemd.instance());
             let before = manager.show(U, Property::ALL).unwrap();
             let changes = hold(&mut manager, U, &some("0-3"));
-            assert_eq!(played.files().len(), 6);
+            assert_eq!(systemd.files().len(), 6);
             assert_ne!(manager.show(U, Property::ALL).unwrap(), before);
             let reverted = manager.revert(U, &changes).unwrap();
             let set = changes.iter().map(|change| change.former.property).collect();
             assert_eq!(reverted, Reverted { properties: 5, set, left: vec![], reload: true });
-            assert_eq!((manager.show(U, Property::ALL).unwrap(), played.files()), (before.clone(), vec![]));
+            assert_eq!((manager.show(U, Property::ALL).unwrap(), systemd.files()), (before.clone(), vec![]));
             assert!(manager.state(U).unwrap().needs_reload, "the removed file is among those it has read");
             assert!(manager.reload().unwrap());
             assert!(!manager.state(U).unwrap().needs_reload);
@@ -297,53 +297,53 @@ mod tests {
     /// The kernel's file keeps the line of an unlisted device.
     #[test]
     fn a_device_gets_its_units_weight_before_it_is_unlisted() {
-        let played = Played::new(true);
-        played.unit(U, false, &[(Property::IOWeight, number(300))]);
-        let mut manager = Manager::new(played.whose());
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[(Property::IOWeight, number(300))]);
+        let mut manager = Manager::new(systemd.instance());
         let changes = hold(&mut manager, U, &some("0")[3..4]);
-        played.stage().heard.clear();
+        systemd.stage().heard.clear();
         // If the first of two calls is refused, nothing else is done.
-        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.Failed"));
+        systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.Failed"));
         manager.revert(U, &changes).unwrap_err();
-        assert_eq!(played.stage().heard, ["SetUnitProperties"]);
+        assert_eq!(systemd.stage().heard, ["SetUnitProperties"]);
         manager.revert(U, &changes).unwrap();
-        assert_eq!(played.stage().heard.len(), 3);
-        assert_eq!(played.value(U, Property::IODeviceWeight), Property::IODeviceWeight.nothing());
+        assert_eq!(systemd.stage().heard.len(), 3);
+        assert_eq!(systemd.value(U, Property::IODeviceWeight), Property::IODeviceWeight.nothing());
     }
 
     #[test]
     fn an_earlier_run_time_value_is_restored() {
-        let played = Played::new(true);
-        played.unit(U, false, &[]);
-        played.set(U, Property::CPUWeight, number(77));
-        let file = played.drop_in(U, Property::CPUWeight);
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[]);
+        systemd.set(U, Property::CPUWeight, number(77));
+        let file = systemd.drop_in(U, Property::CPUWeight);
         let content = fs::read_to_string(&file).unwrap() + "# by hand\n";
         fs::write(&file, &content).unwrap();
-        let mut manager = Manager::new(played.whose());
+        let mut manager = Manager::new(systemd.instance());
         let changes = hold(&mut manager, U, &some("0-3")[..1]);
-        assert_eq!(played.value(U, Property::CPUWeight), number(200));
+        assert_eq!(systemd.value(U, Property::CPUWeight), number(200));
         manager.revert(U, &changes).unwrap();
         assert_eq!(
-            (played.value(U, Property::CPUWeight), fs::read_to_string(&file).unwrap()),
+            (systemd.value(U, Property::CPUWeight), fs::read_to_string(&file).unwrap()),
             (number(77), content)
         );
     }
 
     #[test]
     fn a_value_that_an_administrator_set_meanwhile_stays() {
-        let played = Played::new(true);
-        played.unit(U, false, &[]);
-        let mut manager = Manager::new(played.whose());
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[]);
+        let mut manager = Manager::new(systemd.instance());
         let changes = hold(&mut manager, U, &some("0-3"));
         // One by `set-property --runtime`, one by another file, which leaves the daemon's file unchanged.
-        played.set(U, Property::CPUWeight, number(500));
-        played.stage().units.get_mut(U).unwrap().now.insert(Property::MemoryMin, number(5));
+        systemd.set(U, Property::CPUWeight, number(500));
+        systemd.stage().units.get_mut(U).unwrap().now.insert(Property::MemoryMin, number(5));
         let reverted = manager.revert(U, &changes).unwrap();
         let left = vec![(Property::CPUWeight, number(500)), (Property::MemoryMin, number(5))];
         let set = vec![Property::AllowedCPUs, Property::IODeviceWeight, Property::IOReadBandwidthMax];
         assert_eq!(reverted, Reverted { properties: 3, set, left, reload: true });
-        assert_eq!(played.files(), ["user-7.slice.d", "50-CPUWeight.conf"]);
-        assert_eq!(played.value(U, Property::CPUWeight), number(500));
+        assert_eq!(systemd.files(), ["user-7.slice.d", "50-CPUWeight.conf"]);
+        assert_eq!(systemd.value(U, Property::CPUWeight), number(500));
     }
 
     fn rates(all: &[(&str, u64)]) -> Value {
@@ -354,60 +354,60 @@ mod tests {
     #[test]
     fn the_daemons_entries_are_removed_from_an_administrators_list() {
         for lasts in [false, true] {
-            let played = Played::new(true);
-            played.unit(U, false, &[]);
-            let mut manager = Manager::new(played.whose());
+            let systemd = FakeSystemd::new(true);
+            systemd.unit(U, false, &[]);
+            let mut manager = Manager::new(systemd.instance());
             let changes = hold(&mut manager, U, &some("0-3")[4..]);
             let (property, theirs) = (Property::IOReadBandwidthMax, rates(&[("/dev/sdc", 3)]));
             match lasts {
-                false => played.set(U, property, theirs.clone()),
-                true => played.set_lasting(U, property, theirs.clone()),
+                false => systemd.set(U, property, theirs.clone()),
+                true => systemd.set_lasting(U, property, theirs.clone()),
             }
             let all = rates(&[("/dev/sda", 9), ("/dev/sdb", 7), ("/dev/sdc", 3)]);
-            assert_eq!(played.value(U, property), all, "systemd adds to what is there");
+            assert_eq!(systemd.value(U, property), all, "systemd adds to what is there");
             let reverted = manager.revert(U, &changes).unwrap();
             let left = vec![(property, theirs.clone())];
             assert_eq!(reverted, Reverted { properties: 0, set: vec![], left, reload: lasts });
-            assert_eq!(played.value(U, property), theirs);
+            assert_eq!(systemd.value(U, property), theirs);
             manager.reload().unwrap();
-            assert_eq!(played.value(U, property), theirs, "the files say the same");
-            assert_eq!(played.files().is_empty(), lasts, "{:?}", played.files());
+            assert_eq!(systemd.value(U, property), theirs, "the files say the same");
+            assert_eq!(systemd.files().is_empty(), lasts, "{:?}", systemd.files());
         }
     }
 
     /// `IOReadBandwidthMax=/dev/sda infinity`: one of the daemon's entries is gone, and no other was set.
     #[test]
     fn the_rest_of_a_shortened_list_is_removed() {
-        let played = Played::new(true);
-        played.unit(U, false, &[(Property::IOReadBandwidthMax, rates(&[("/dev/sdc", 3)]))]);
-        let mut manager = Manager::new(played.whose());
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[(Property::IOReadBandwidthMax, rates(&[("/dev/sdc", 3)]))]);
+        let mut manager = Manager::new(systemd.instance());
         let changes = hold(&mut manager, U, &some("0-3")[4..]);
         let some = rates(&[("/dev/sdb", 7), ("/dev/sdc", 3)]);
-        played.stage().units.get_mut(U).unwrap().now.insert(Property::IOReadBandwidthMax, some);
+        systemd.stage().units.get_mut(U).unwrap().now.insert(Property::IOReadBandwidthMax, some);
         let reverted = manager.revert(U, &changes).unwrap();
         let set = vec![Property::IOReadBandwidthMax];
         assert_eq!(reverted, Reverted { properties: 1, set, left: vec![], reload: true });
-        assert_eq!(played.value(U, Property::IOReadBandwidthMax), rates(&[("/dev/sdc", 3)]));
+        assert_eq!(systemd.value(U, Property::IOReadBandwidthMax), rates(&[("/dev/sdc", 3)]));
     }
 
     #[test]
     fn the_drop_ins_of_a_systemd_unit_that_is_gone_are_removed() {
-        let played = Played::new(true);
-        played.unit(U, false, &[]);
-        let mut manager = Manager::new(played.whose());
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[]);
+        let mut manager = Manager::new(systemd.instance());
         let changes = hold(&mut manager, U, &some("0-3"));
-        played.stage().units.clear();
+        systemd.stage().units.clear();
         let reverted = manager.revert(U, &changes).unwrap();
         assert_eq!(reverted, Reverted { properties: 5, set: vec![], left: vec![], reload: false });
-        assert_eq!(played.files(), [""; 0]);
+        assert_eq!(systemd.files(), [""; 0]);
     }
 
     #[test]
     fn a_value_that_only_a_file_can_have_is_restored_by_a_reload() {
-        let played = Played::new(true);
+        let systemd = FakeSystemd::new(true);
         let nothing = (Property::MemoryMax, number(0));
-        played.unit(U, false, std::slice::from_ref(&nothing));
-        let mut manager = Manager::new(played.whose());
+        systemd.unit(U, false, std::slice::from_ref(&nothing));
+        let mut manager = Manager::new(systemd.instance());
         let changes = hold(&mut manager, U, &[(Property::MemoryMax, number(7))]);
         assert!(manager.revert(U, &changes).unwrap().reload);
         manager.reload().unwrap();

@@ -9,7 +9,7 @@ use zvariant::{OwnedObjectPath, OwnedValue, Value as Sent};
 
 use super::connection::{Connection, new_call};
 use super::message::{Call, Message};
-use super::{Error, Property, Value, Whose};
+use super::{Error, Instance, Property, Value};
 
 /// The timeout of a call.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 /// [`Queue`](super::Queue).
 #[derive(Debug)]
 pub struct Manager {
-    whose: Whose,
+    instance: Instance,
     connection: Option<Connection>,
     /// Whether the last call over the bus was not answered: the next one uses systemd's private socket.
     off_bus: bool,
@@ -56,20 +56,20 @@ pub struct UnitState {
 
 impl Manager {
     /// A client that connects at its first call.
-    pub fn new(whose: Whose) -> Manager {
-        Manager { whose, connection: None, off_bus: false, has_no_oom_policy: false }
+    pub fn new(instance: Instance) -> Manager {
+        Manager { instance, connection: None, off_bus: false, has_no_oom_policy: false }
     }
 
     /// A client that connects now.
-    pub fn connect(whose: Whose) -> Result<Manager, Error> {
-        let mut manager = Manager::new(whose);
+    pub fn connect(instance: Instance) -> Result<Manager, Error> {
+        let mut manager = Manager::new(instance);
         manager.open(Instant::now() + ANSWERS_WITHIN)?;
         Ok(manager)
     }
 
     /// The systemd instance.
-    pub fn whose(&self) -> &Whose {
-        &self.whose
+    pub fn instance(&self) -> &Instance {
+        &self.instance
     }
 
     /// The socket it is connected to, if any.
@@ -242,8 +242,8 @@ impl Manager {
     /// The connection: over the bus, or, if there is none or systemd is not on it, over systemd's private socket.
     fn open(&mut self, until: Instant) -> Result<&mut Connection, Error> {
         if self.connection.is_none() {
-            let own = self.whose.own_socket();
-            let by_bus = || Connection::open(&self.whose.bus(), true, until);
+            let own = self.instance.own_socket();
+            let by_bus = || Connection::open(&self.instance.bus(), true, until);
             let opened = match self.off_bus {
                 true => Connection::open(&own, false, until).or_else(|_| by_bus()),
                 false => by_bus().or_else(|error| match Connection::open(&own, false, until) {
@@ -313,7 +313,7 @@ pub(super) fn unexpected(call: &str, what: &impl ToString) -> Error {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::UNSET;
-    use super::super::played::{Fault, Played};
+    use super::super::fake::{FakeSystemd, Fault};
     use super::*;
     use crate::host::{Access, Answer, Kind, tamper};
 
@@ -334,9 +334,9 @@ mod tests {
     #[test]
     fn properties_are_shown_and_set_over_the_bus_and_without_one() {
         for by_bus in [true, false] {
-            let played = Played::new(by_bus);
-            played.unit(U, false, &weight(42));
-            let mut manager = Manager::connect(played.whose()).unwrap();
+            let systemd = FakeSystemd::new(by_bus);
+            systemd.unit(U, false, &weight(42));
+            let mut manager = Manager::connect(systemd.instance()).unwrap();
             let socket = if by_bus { "system_bus_socket" } else { "private" };
             assert!(manager.connected_at().unwrap().ends_with(socket));
             let properties = Property::ALL;
@@ -350,18 +350,18 @@ mod tests {
             let state = manager.state(U).unwrap();
             assert_eq!((state.id.as_str(), state.active.as_str(), state.is_transient), (U, "active", false));
             assert_eq!((state.group.as_str(), state.load.as_str()), ("/user-7.slice", "loaded"));
-            assert_eq!(played.stage().connections, 1);
+            assert_eq!(systemd.stage().connections, 1);
         }
     }
 
     #[test]
     fn a_list_of_devices_replaces_the_old_one() {
-        let played = Played::new(true);
-        played.unit(U, false, &[(Property::IOReadIOPSMax, devices(&[("/dev/a", 1), ("/dev/b", 2)]))]);
-        let mut manager = Manager::new(played.whose());
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[(Property::IOReadIOPSMax, devices(&[("/dev/a", 1), ("/dev/b", 2)]))]);
+        let mut manager = Manager::new(systemd.instance());
         let list = devices(&[("/dev/b", 3)]);
         manager.set_runtime(U, &[(Property::IOReadIOPSMax, list.clone())]).unwrap();
-        assert_eq!(played.value(U, Property::IOReadIOPSMax), list);
+        assert_eq!(systemd.value(U, Property::IOReadIOPSMax), list);
     }
 
     /// systemd finds its files only in the order of their names.
@@ -377,10 +377,10 @@ mod tests {
 
     #[test]
     fn a_refusal_is_reported_and_the_connection_stays() {
-        let played = Played::new(true);
-        played.unit(U, false, &[]);
-        let mut manager = Manager::new(played.whose());
-        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[]);
+        let mut manager = Manager::new(systemd.instance());
+        systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
         let error = manager.set_runtime(U, &weight(7)).unwrap_err();
         assert!(error.is_denied() && !error.is_gone() && !error.is_silence(), "{error}");
         let error = manager.set_runtime("none.slice", &weight(7)).unwrap_err();
@@ -389,12 +389,12 @@ mod tests {
         assert!(error.is_gone(), "{error}");
         let error = manager.set_runtime(U, &weight(10_001)).unwrap_err();
         assert!(matches!(error, Error::Unsuitable { .. }), "{error}");
-        played.fail("GetUnit", Fault::Malformed);
+        systemd.fail("GetUnit", Fault::Malformed);
         let error = weight_of(&mut manager).unwrap_err();
         assert!(matches!(error, Error::Unexpected { .. }), "{error}");
         assert!(error.to_string().contains("`us` instead of `o`"), "{error}");
         assert_eq!(manager.show(U, &[]).unwrap(), []);
-        assert_eq!(played.stage().connections, 1);
+        assert_eq!(systemd.stage().connections, 1);
     }
 
     /// What happens when the bus is restarted, and at `daemon-reexec`.
@@ -406,32 +406,32 @@ mod tests {
             Fault::Refuse("org.freedesktop.DBus.Error.NoReply"),
             Fault::Refuse("org.freedesktop.DBus.Error.NameHasNoOwner"),
         ] {
-            let played = Played::new(true);
-            played.unit(U, false, &[]);
-            let mut manager = Manager::connect(played.whose()).unwrap();
-            played.fail("SetUnitProperties", fault);
+            let systemd = FakeSystemd::new(true);
+            systemd.unit(U, false, &[]);
+            let mut manager = Manager::connect(systemd.instance()).unwrap();
+            systemd.fail("SetUnitProperties", fault);
             manager.set_runtime(U, &weight(7)).unwrap();
-            assert_eq!(played.value(U, Property::CPUWeight), Value::Number(7), "{fault:?}");
-            assert_eq!(played.stage().connections, 2, "{fault:?}");
+            assert_eq!(systemd.value(U, Property::CPUWeight), Value::Number(7), "{fault:?}");
+            assert_eq!(systemd.stage().connections, 2, "{fault:?}");
         }
     }
 
     #[test]
     fn a_systemd_that_is_not_on_the_bus_is_called_at_its_own_socket() {
-        let played = Played::new(true);
-        played.unit(U, false, &[]);
-        let mut manager = Manager::new(played.whose());
-        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.ServiceUnknown"));
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[]);
+        let mut manager = Manager::new(systemd.instance());
+        systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.ServiceUnknown"));
         manager.set_runtime(U, &weight(7)).unwrap();
         assert!(manager.connected_at().unwrap().ends_with("private"));
     }
 
     #[test]
     fn a_silent_systemd_is_not_waited_for() {
-        let played = Played::new(true);
-        played.unit(U, false, &[]);
-        let mut manager = Manager::new(played.whose());
-        played.fail("GetUnit", Fault::Silence);
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[]);
+        let mut manager = Manager::new(systemd.instance());
+        systemd.fail("GetUnit", Fault::Silence);
         let error = weight_of(&mut manager).unwrap_err();
         assert!(error.is_silence(), "{error}");
         assert_eq!(manager.connected_at(), None, "a late reply must not be taken for the next call's");
@@ -445,12 +445,12 @@ mod tests {
     #[test]
     fn a_missing_systemd_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let whose = Whose::at(dir.path(), false);
-        assert!(!whose.is_there());
-        let error = Manager::connect(whose).unwrap_err();
+        let instance = Instance::at(dir.path(), false);
+        assert!(!instance.is_there());
+        let error = Manager::connect(instance).unwrap_err();
         assert!(error.is_silence() && error.to_string().contains("has no systemd"), "{error}");
-        let played = Played::new(false);
-        assert!(played.whose().is_there());
+        let systemd = FakeSystemd::new(false);
+        assert!(systemd.instance().is_there());
     }
 
     /// Each call to the kernel fails in turn: there is an error or a success, and the next call succeeds.
@@ -461,9 +461,9 @@ mod tests {
                 let nonsense = Answer::Falsify(b"what is this?\r\n\0\0\0\0\0\0\0\0\0\0".to_vec());
                 [(n, Answer::Refuse(libc::ECONNRESET)), (n, Answer::Shorten(0)), (n, nonsense)]
             }) {
-                let played = Played::new(false);
-                played.unit(U, false, &[]);
-                let mut manager = Manager::new(played.whose());
+                let systemd = FakeSystemd::new(false);
+                systemd.unit(U, false, &[]);
+                let mut manager = Manager::new(systemd.instance());
                 let mut left = n;
                 let hook = tamper(move |access: &Access<'_>| {
                     if access.kind != kind || access.path.ends_with("system_bus_socket") {
@@ -478,7 +478,7 @@ mod tests {
                     assert!(error.is_silence(), "{error}");
                     manager.set_runtime(U, &weight(7)).unwrap();
                 }
-                assert_eq!(played.value(U, Property::CPUWeight), Value::Number(7));
+                assert_eq!(systemd.value(U, Property::CPUWeight), Value::Number(7));
             }
         }
     }

@@ -183,7 +183,7 @@ impl Message {
 
 /// The other side of the protocol, for the simulated systemd in tests.
 #[cfg(test)]
-pub(super) mod played {
+pub(super) mod fake {
     use super::*;
 
     /// A call as its recipient sees it.
@@ -290,12 +290,12 @@ mod tests {
 
     #[test]
     fn answers_and_refusals_are_understood() {
-        let answer = Message::parse(&played::answer(5, &("x", 3_u64))).unwrap();
+        let answer = Message::parse(&fake::answer(5, &("x", 3_u64))).unwrap();
         assert_eq!((answer.kind, answer.reply_to), (Kind::Return, Some(5)));
         assert_eq!(answer.values::<(String, u64)>(), Ok(("x".to_owned(), 3)));
         let error = answer.values::<(String, u32)>().unwrap_err();
         assert_eq!(error, "values of the types `st` instead of `su`");
-        let refusal = Message::parse(&played::refusal(6, "a.B", "no")).unwrap();
+        let refusal = Message::parse(&fake::refusal(6, "a.B", "no")).unwrap();
         assert_eq!(
             (refusal.kind, refusal.reply_to, refusal.error.as_deref()),
             (Kind::Error, Some(6), Some("a.B"))
@@ -312,7 +312,7 @@ mod tests {
 
         #[test]
         fn a_damaged_message_never_panics(at in 0usize..96, with in any::<u8>()) {
-            let mut bytes = played::answer(5, &("x", vec![(1_u64, "abc")]));
+            let mut bytes = fake::answer(5, &("x", vec![(1_u64, "abc")]));
             let at = at % bytes.len();
             bytes[at] = with;
             let _ = length(&bytes);

@@ -17,12 +17,12 @@
 //! is first set to the unit's general weight.
 
 mod connection;
+#[cfg(test)]
+pub(crate) mod fake;
 mod former;
 mod manager;
 mod message;
 mod names;
-#[cfg(test)]
-pub(crate) mod played;
 mod property;
 mod queue;
 mod scope;
@@ -42,28 +42,28 @@ pub use scope::Scope;
 
 /// A systemd instance: the machine's, or a user's own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Whose {
+pub struct Instance {
     /// The folder of its sockets and files: `/run`, or the user's run-time directory.
     run: PathBuf,
     is_user: bool,
 }
 
-impl Whose {
+impl Instance {
     /// The machine's systemd.
-    pub fn system() -> Whose {
-        Whose { run: PathBuf::from("/run"), is_user: false }
+    pub fn system() -> Instance {
+        Instance { run: PathBuf::from("/run"), is_user: false }
     }
 
     /// The systemd of the user who runs this program. Its folder is `$XDG_RUNTIME_DIR`, or the default without that.
-    pub fn user() -> Whose {
+    pub fn user() -> Instance {
         let uid = rustix::process::geteuid().as_raw();
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-        Whose { run: folder.unwrap_or_else(|| format!("/run/user/{uid}").into()), is_user: true }
+        Instance { run: folder.unwrap_or_else(|| format!("/run/user/{uid}").into()), is_user: true }
     }
 
     /// An instance with another folder: in tests, and from an entry of the journal.
-    pub fn at(run: &Path, is_user: bool) -> Whose {
-        Whose { run: run.to_owned(), is_user }
+    pub fn at(run: &Path, is_user: bool) -> Instance {
+        Instance { run: run.to_owned(), is_user }
     }
 
     /// The folder of its sockets and files.

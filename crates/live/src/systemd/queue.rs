@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::manager::ANSWERS_WITHIN;
-use super::{Error, Former, Manager, Property, PropertyChange, Reverted, Scope, UnitState, Value, Whose};
+use super::{Error, Former, Instance, Manager, Property, PropertyChange, Reverted, Scope, UnitState, Value};
 use crate::LiveError;
 
 /// The back-off after the first call without an answer.
@@ -124,12 +124,12 @@ pub struct Queue {
 
 impl Queue {
     /// Starts the thread. It connects at the first request.
-    pub fn start(whose: Whose) -> Result<Queue, LiveError> {
+    pub fn start(instance: Instance) -> Result<Queue, LiveError> {
         let (requests, asked) = channel();
         let (answers, done) = channel();
         let ends = Arc::new(AtomicBool::new(false));
         let has_ended = ends.clone();
-        let work = move || serve(Manager::new(whose), &asked, &answers, &has_ended);
+        let work = move || serve(Manager::new(instance), &asked, &answers, &has_ended);
         let thread = thread::Builder::new().name("systemd".to_owned()).spawn(work).map_err(|source| {
             LiveError::Unavailable {
                 what: format!("systemd cannot be asked: no thread: {source}"),
@@ -269,7 +269,7 @@ fn change(manager: &mut Manager, unit: &str, changes: Vec<Change>) -> Result<Vec
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::played::{Fault, Played};
+    use super::super::fake::{FakeSystemd, Fault};
     use super::*;
 
     /// A request to set a weight that was unset.
@@ -291,9 +291,9 @@ mod tests {
 
     #[test]
     fn requests_are_answered_in_order() {
-        let played = Played::new(true);
-        played.unit("a.slice", false, &[]);
-        let mut queue = Queue::start(played.whose()).unwrap();
+        let systemd = FakeSystemd::new(true);
+        systemd.unit("a.slice", false, &[]);
+        let mut queue = Queue::start(systemd.instance()).unwrap();
         let former = Request::Former { unit: "a.slice".to_owned(), properties: vec![Property::CPUWeight] };
         let numbers =
             [queue.ask(former), queue.ask(set(10_001)), queue.ask(set(7)), queue.ask(Request::Reload)];
@@ -309,28 +309,28 @@ mod tests {
     /// The loop saw no weight; an administrator sets one before the loop's request is made.
     #[test]
     fn a_value_changed_meanwhile_is_not_overwritten() {
-        let played = Played::new(true);
-        played.unit("a.slice", false, &[]);
-        played.set("a.slice", Property::CPUWeight, Value::Number(300));
-        let mut queue = Queue::start(played.whose()).unwrap();
+        let systemd = FakeSystemd::new(true);
+        systemd.unit("a.slice", false, &[]);
+        systemd.set("a.slice", Property::CPUWeight, Value::Number(300));
+        let mut queue = Queue::start(systemd.instance()).unwrap();
         queue.ask(set(7));
         let all = answered(&mut queue, 1);
         assert!(matches!(&all[0].answer, Ok(Answer::Set(left)) if *left == [Property::CPUWeight]));
-        assert_eq!(played.value("a.slice", Property::CPUWeight), Value::Number(300));
+        assert_eq!(systemd.value("a.slice", Property::CPUWeight), Value::Number(300));
     }
 
     #[test]
     fn silence_is_reported_once_and_costs_the_time_of_one_call() {
-        let played = Played::new(true);
-        played.unit("a.slice", false, &[]);
-        played.fail("SetUnitProperties", Fault::Silence);
-        let mut queue = Queue::start(played.whose()).unwrap();
+        let systemd = FakeSystemd::new(true);
+        systemd.unit("a.slice", false, &[]);
+        systemd.fail("SetUnitProperties", Fault::Silence);
+        let mut queue = Queue::start(systemd.instance()).unwrap();
         for weight in 1..20 {
             queue.ask(set(weight));
         }
         let all = answered(&mut queue, 19);
         assert!(all.iter().all(|done| done.answer.as_ref().is_err_and(Error::is_silence)));
-        assert_eq!(played.stage().heard.len(), 1, "the others were not asked");
+        assert_eq!(systemd.stage().heard.len(), 1, "the others were not asked");
         assert!(queue.silence().is_some());
         thread::sleep(REST);
         queue.ask(set(50));
@@ -340,17 +340,17 @@ mod tests {
 
     #[test]
     fn dropping_the_queue_discards_pending_requests() {
-        let played = Played::new(true);
-        played.unit("a.slice", false, &[]);
-        played.fail("SetUnitProperties", Fault::Silence);
-        let mut queue = Queue::start(played.whose()).unwrap();
+        let systemd = FakeSystemd::new(true);
+        systemd.unit("a.slice", false, &[]);
+        systemd.fail("SetUnitProperties", Fault::Silence);
+        let mut queue = Queue::start(systemd.instance()).unwrap();
         queue.ask(set(1));
         queue.ask(set(2));
-        while played.stage().heard.is_empty() && queue.done().is_empty() {
+        while systemd.stage().heard.is_empty() && queue.done().is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
         drop(queue);
-        assert_eq!(played.stage().heard, ["SetUnitProperties"]);
-        assert_eq!(played.value("a.slice", Property::CPUWeight), Property::CPUWeight.nothing());
+        assert_eq!(systemd.stage().heard, ["SetUnitProperties"]);
+        assert_eq!(systemd.value("a.slice", Property::CPUWeight), Property::CPUWeight.nothing());
     }
 }

@@ -135,7 +135,7 @@ fn late(call: &str, what: String) -> Error {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::played::{Fault, Played};
+    use super::super::fake::{FakeSystemd, Fault};
     use super::*;
 
     fn scope() -> Scope {
@@ -151,21 +151,21 @@ mod tests {
     /// Version 252 does not know `OOMPolicy` of scopes.
     #[test]
     fn an_older_systemd_is_asked_once_for_an_unknown_property() {
-        let played = Played::new(true);
-        let mut manager = Manager::new(played.whose());
-        played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
+        let systemd = FakeSystemd::new(true);
+        let mut manager = Manager::new(systemd.instance());
+        systemd.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
         for name in ["a.scope", "b.scope"] {
             manager.start_scope(&Scope { name: name.to_owned(), ..scope() }).unwrap();
         }
-        let heard: Vec<bool> = played
+        let heard: Vec<bool> = systemd
             .stage()
             .heard
             .iter()
             .filter(|heard| heard.contains("PIDs"))
             .map(|heard| heard.contains("OOMPolicy"))
             .collect();
-        assert_eq!((heard, played.stage().heard.len()), (vec![false, false], 5));
-        played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
+        assert_eq!((heard, systemd.stage().heard.len()), (vec![false, false], 5));
+        systemd.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
         let error = manager.start_scope(&Scope { name: "c.scope".to_owned(), ..scope() }).unwrap_err();
         assert!(error.is_unknown_property(), "{error}");
     }
@@ -174,14 +174,14 @@ mod tests {
     fn a_scope_is_started_and_stopped() {
         let scope = scope();
         for fault in [None, Some(Fault::EndAfter)] {
-            let played = Played::new(true);
-            let mut manager = Manager::new(played.whose());
+            let systemd = FakeSystemd::new(true);
+            let mut manager = Manager::new(systemd.instance());
             if let Some(fault) = fault {
-                played.fail("StartTransientUnit", fault);
+                systemd.fail("StartTransientUnit", fault);
             }
             manager.start_scope(&scope).unwrap();
             let heard = "Slice s, Description s, PIDs au, CollectMode s, OOMPolicy s, AllowedCPUs ay";
-            assert_eq!(played.stage().heard[1], heard);
+            assert_eq!(systemd.stage().heard[1], heard);
             if fault.is_none() {
                 let error = manager.start_scope(&scope).unwrap_err();
                 assert!(
@@ -192,7 +192,7 @@ mod tests {
             assert!(manager.stop("a.scope").unwrap());
             assert!(manager.stop("a.scope").unwrap(), "it is gone");
             manager.start_scope(&scope).unwrap();
-            played.stage().units.get_mut("a.scope").unwrap().active = "failed";
+            systemd.stage().units.get_mut("a.scope").unwrap().active = "failed";
             assert_eq!(manager.state("a.scope").unwrap().active, "failed");
         }
     }

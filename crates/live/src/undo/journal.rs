@@ -27,7 +27,7 @@ use crate::LiveError;
 use crate::host::io_priority::IoPriority;
 use crate::host::{self, File, trust};
 use crate::observe::process::{ProcFs, is_alive};
-use crate::systemd::{Former, Property, Value, Whose};
+use crate::systemd::{Former, Instance, Property, Value};
 use crate::undo::lifeline::Beats;
 
 pub use crate::observe::process::ProcessKey;
@@ -165,7 +165,7 @@ pub enum Entry {
     /// A property of a systemd unit is about to be set.
     Property {
         /// The systemd instance.
-        whose: Whose,
+        instance: Instance,
         /// The systemd unit.
         unit: String,
         /// Its state before.
@@ -174,7 +174,7 @@ pub enum Entry {
     /// A value that the daemon gives to a property. If the property has another value later, an administrator set it.
     PropertyGiven {
         /// The systemd instance.
-        whose: Whose,
+        instance: Instance,
         /// The systemd unit.
         unit: String,
         /// The property.
@@ -185,7 +185,7 @@ pub enum Entry {
     /// A property was reverted, or its systemd unit is gone. Cancels the earlier entries.
     PropertyReverted {
         /// The systemd instance.
-        whose: Whose,
+        instance: Instance,
         /// The systemd unit.
         unit: String,
         /// The property.
@@ -481,8 +481,8 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
                 false
             }
             Entry::Scope { cgroup } => !over.contains(cgroup),
-            Entry::PropertyReverted { whose, unit, property } => {
-                back.insert((whose, unit, *property));
+            Entry::PropertyReverted { instance, unit, property } => {
+                back.insert((instance, unit, *property));
                 false
             }
             Entry::KnobReleased { path } => {
@@ -490,11 +490,11 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
                 false
             }
             Entry::Knob { path, .. } | Entry::Line { path, .. } => !left.contains(path),
-            Entry::Property { whose, unit, former } => !back.contains(&(whose, unit, former.property)),
-            Entry::PropertyGiven { whose, unit, property, .. } => {
-                let times = given_values.entry((whose, unit, *property)).or_insert(0);
+            Entry::Property { instance, unit, former } => !back.contains(&(instance, unit, former.property)),
+            Entry::PropertyGiven { instance, unit, property, .. } => {
+                let times = given_values.entry((instance, unit, *property)).or_insert(0);
                 *times += 1;
-                *times <= 2 && !back.contains(&(whose, unit, *property))
+                *times <= 2 && !back.contains(&(instance, unit, *property))
             }
             Entry::AffinityGiven { .. }
             | Entry::PriorityGiven { .. }
@@ -522,8 +522,8 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
         | Entry::Mounted { point: path } => created.insert(path.clone()),
         Entry::Knob { path, .. } => knobs.insert(path.clone()),
         Entry::Line { path, original, .. } => lines.insert((path.clone(), first_word(original).to_owned())),
-        Entry::Property { whose, unit, former } => {
-            properties.insert((whose.clone(), unit.clone(), former.property))
+        Entry::Property { instance, unit, former } => {
+            properties.insert((instance.clone(), unit.clone(), former.property))
         }
         _ => true,
     });
@@ -808,19 +808,19 @@ mod tests {
 
     #[test]
     fn of_properties_the_first_state_and_the_last_values_are_kept() {
-        let whose = Whose::system;
+        let instance = Instance::system;
         let unit = || "a.slice".to_owned();
         let property = Property::CPUWeight;
         let before = |weight: u64| {
             let file = "/run/systemd/system.control/a.slice.d/50-CPUWeight.conf".into();
             let former = Former { property, value: Value::Number(weight), file, content: None };
-            Entry::Property { whose: whose(), unit: unit(), former }
+            Entry::Property { instance: instance(), unit: unit(), former }
         };
         let given = |weight: u64| {
             let value = Value::Number(weight);
-            Entry::PropertyGiven { whose: whose(), unit: unit(), property, value }
+            Entry::PropertyGiven { instance: instance(), unit: unit(), property, value }
         };
-        let back = Entry::PropertyReverted { whose: whose(), unit: unit(), property };
+        let back = Entry::PropertyReverted { instance: instance(), unit: unit(), property };
         let entries = [
             before(1),
             given(2),

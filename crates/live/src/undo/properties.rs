@@ -10,22 +10,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Undone;
-use crate::systemd::{Error, Manager, Property, PropertyChange, Value, Whose};
+use crate::systemd::{Error, Instance, Manager, Property, PropertyChange, Value};
 use crate::undo::journal::Entry;
 
 impl Entry {
     /// The entries to record before properties of a systemd unit are set.
-    pub fn of_properties(whose: &Whose, unit: &str, changes: &[PropertyChange]) -> Vec<Entry> {
+    pub fn of_properties(instance: &Instance, unit: &str, changes: &[PropertyChange]) -> Vec<Entry> {
         let mut entries = Vec::new();
         for PropertyChange { former, given } in changes {
-            let (whose, unit, property) = (whose.clone(), unit.to_owned(), former.property);
+            let (instance, unit, property) = (instance.clone(), unit.to_owned(), former.property);
             entries.push(Entry::Property {
-                whose: whose.clone(),
+                instance: instance.clone(),
                 unit: unit.clone(),
                 former: former.clone(),
             });
             entries.extend(given.iter().map(|value| Entry::PropertyGiven {
-                whose: whose.clone(),
+                instance: instance.clone(),
                 unit: unit.clone(),
                 property,
                 value: value.clone(),
@@ -46,7 +46,7 @@ const PAUSES: [Duration; 4] = match cfg!(test) {
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
 /// All changes, by systemd instance and unit.
-type AllChanges = BTreeMap<Whose, BTreeMap<String, BTreeMap<Property, PropertyChange>>>;
+type AllChanges = BTreeMap<Instance, BTreeMap<String, BTreeMap<Property, PropertyChange>>>;
 
 /// The state of reverting.
 #[derive(Default)]
@@ -121,11 +121,11 @@ pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn
         _ => None,
     });
     restored.systemds.extend(back);
-    for (whose, units) in changes(entries) {
+    for (instance, units) in changes(entries) {
         let units = units.into_iter().map(|(unit, changes)| (unit, changes.into_values().collect()));
         let units =
             units.filter(|(_, changes): &(String, Vec<PropertyChange>)| !changes.is_empty()).collect();
-        restore_all((Manager::new(whose), false), units, &mut restored, undone, progress);
+        restore_all((Manager::new(instance), false), units, &mut restored, undone, progress);
     }
     restored
 }
@@ -134,20 +134,20 @@ fn changes(entries: &[Entry]) -> AllChanges {
     let mut all = AllChanges::new();
     for entry in entries {
         match entry {
-            Entry::Property { whose, unit, former } => {
-                let unit = all.entry(whose.clone()).or_default().entry(unit.clone()).or_default();
+            Entry::Property { instance, unit, former } => {
+                let unit = all.entry(instance.clone()).or_default().entry(unit.clone()).or_default();
                 // The first entry counts: later ones found the daemon's own value.
                 let unchanged = || PropertyChange { former: former.clone(), given: Vec::new() };
                 unit.entry(former.property).or_insert_with(unchanged);
             }
-            Entry::PropertyGiven { whose, unit, property, value } => {
-                let change = all.get_mut(whose).and_then(|units| units.get_mut(unit)?.get_mut(property));
+            Entry::PropertyGiven { instance, unit, property, value } => {
+                let change = all.get_mut(instance).and_then(|units| units.get_mut(unit)?.get_mut(property));
                 if let Some(change) = change {
                     change.given.push(value.clone());
                 }
             }
-            Entry::PropertyReverted { whose, unit, property } => {
-                if let Some(unit) = all.get_mut(whose).and_then(|units| units.get_mut(unit)) {
+            Entry::PropertyReverted { instance, unit, property } => {
+                if let Some(unit) = all.get_mut(instance).and_then(|units| units.get_mut(unit)) {
                     unit.remove(property);
                 }
             }
@@ -237,7 +237,7 @@ fn stays_notice(unit: &str, property: Property, value: &Value) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::systemd::played::{Fault, Played};
+    use crate::systemd::fake::{FakeSystemd, Fault};
 
     const A: &str = "a.slice";
     const B: &str = "b.scope";
@@ -247,10 +247,10 @@ mod tests {
     }
 
     /// Sets two properties of two systemd units, and returns the journal of that.
-    fn set_properties(played: &Played) -> Vec<Entry> {
-        played.unit(A, false, &[(Property::CPUWeight, number(42))]);
-        played.unit(B, true, &[]);
-        let mut manager = Manager::new(played.whose());
+    fn set_properties(systemd: &FakeSystemd) -> Vec<Entry> {
+        systemd.unit(A, false, &[(Property::CPUWeight, number(42))]);
+        systemd.unit(B, true, &[]);
+        let mut manager = Manager::new(systemd.instance());
         let mut entries = Vec::new();
         for unit in [A, B] {
             for value in [number(7), number(8)] {
@@ -258,11 +258,11 @@ mod tests {
                 let former = manager.former(unit, &all).unwrap();
                 let change = |former| PropertyChange { former, given: vec![value.clone()] };
                 let changes: Vec<PropertyChange> = former.into_iter().map(change).collect();
-                entries.extend(Entry::of_properties(&played.whose(), unit, &changes));
+                entries.extend(Entry::of_properties(&systemd.instance(), unit, &changes));
                 manager.set_runtime(unit, &all.map(|property| (property, value.clone()))).unwrap();
             }
         }
-        assert_eq!(played.files().len(), 6);
+        assert_eq!(systemd.files().len(), 6);
         entries
     }
 
@@ -272,47 +272,47 @@ mod tests {
         undone
     }
 
-    fn weights(played: &Played) -> [Value; 2] {
-        [A, B].map(|unit| played.value(unit, Property::CPUWeight))
+    fn weights(systemd: &FakeSystemd) -> [Value; 2] {
+        [A, B].map(|unit| systemd.value(unit, Property::CPUWeight))
     }
 
     #[test]
     fn the_journal_alone_suffices_to_revert_everything() {
-        let played = Played::new(true);
-        let entries = set_properties(&played);
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
         assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
-        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
-        assert_eq!(played.files(), [""; 0]);
-        let heard = played.stage().heard.clone();
+        assert_eq!(weights(&systemd), [number(42), Property::CPUWeight.nothing()]);
+        assert_eq!(systemd.files(), [""; 0]);
+        let heard = systemd.stage().heard.clone();
         assert_eq!(heard.iter().filter(|method| *method == "Reload").count(), 1);
         assert_eq!(undo(&entries), Undone::default(), "twice");
     }
 
     #[test]
     fn a_value_recorded_and_never_given_is_not_another_programs() {
-        let played = Played::new(true);
-        let mut entries = set_properties(&played);
+        let systemd = FakeSystemd::new(true);
+        let mut entries = set_properties(&systemd);
         let value = number(9);
-        let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
-        entries.push(Entry::PropertyGiven { whose, unit, property, value });
+        let (instance, unit, property) = (systemd.instance(), A.to_owned(), Property::CPUWeight);
+        entries.push(Entry::PropertyGiven { instance, unit, property, value });
         assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
     }
 
     #[test]
     fn an_already_reverted_property_is_left_alone() {
-        let played = Played::new(true);
-        let mut entries = set_properties(&played);
-        let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
-        entries.push(Entry::PropertyReverted { whose, unit, property });
+        let systemd = FakeSystemd::new(true);
+        let mut entries = set_properties(&systemd);
+        let (instance, unit, property) = (systemd.instance(), A.to_owned(), Property::CPUWeight);
+        entries.push(Entry::PropertyReverted { instance, unit, property });
         assert_eq!(undo(&entries).properties, 3);
-        assert_eq!(weights(&played), [number(8), Property::CPUWeight.nothing()]);
+        assert_eq!(weights(&systemd), [number(8), Property::CPUWeight.nothing()]);
     }
 
     #[test]
     fn a_property_that_another_program_set_stays_and_is_reported() {
-        let played = Played::new(true);
-        let entries = set_properties(&played);
-        played.set(B, Property::CPUWeight, number(500));
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
+        systemd.set(B, Property::CPUWeight, number(500));
         let undone = undo(&entries);
         assert_eq!(undone.notices, ["b.scope: CPUWeight stays 500: another program has set it"]);
         assert_eq!((undone.properties, undone.problems.len()), (3, 0));
@@ -320,12 +320,12 @@ mod tests {
 
     #[test]
     fn the_kernels_file_of_a_property_that_another_program_set_is_not_overwritten() {
-        let played = Played::new(true);
-        let mut entries = set_properties(&played);
-        played.set(B, Property::MemoryHigh, number(500));
+        let systemd = FakeSystemd::new(true);
+        let mut entries = set_properties(&systemd);
+        systemd.set(B, Property::MemoryHigh, number(500));
         // Seen while the daemon ran.
-        let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
-        entries.push(Entry::PropertyReverted { whose, unit, property });
+        let (instance, unit, property) = (systemd.instance(), A.to_owned(), Property::CPUWeight);
+        entries.push(Entry::PropertyReverted { instance, unit, property });
         let restored = restore(&entries, &mut Undone::default(), &mut || ());
         let is_systemds = |file: &str| restored.is_systemds(&Path::new("/sys/fs/cgroup/x.slice").join(file));
         assert!(is_systemds("b.scope/memory.high") && is_systemds("a.slice/cpu.weight"));
@@ -336,56 +336,56 @@ mod tests {
     /// had the administrator's weight then.
     #[test]
     fn the_kernels_file_of_a_reverted_property_is_not_overwritten() {
-        let played = Played::new(true);
-        let entries = set_properties(&played);
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
         let restored = restore(&entries, &mut Undone::default(), &mut || ());
         let file = Path::new("/sys/fs/cgroup/x.slice/b.scope/cpu.weight");
         assert!(restored.is_systemds(file));
         // Without an answer from systemd, the kernel's file is the only record.
-        let played = Played::new(true);
-        let entries = set_properties(&played);
-        played.fail("GetUnit", Fault::Silence);
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
+        systemd.fail("GetUnit", Fault::Silence);
         assert!(!restore(&entries, &mut Undone::default(), &mut || ()).is_systemds(file));
     }
 
     /// As on a busy machine, when its daemon is stopped.
     #[test]
     fn a_slow_systemd_is_asked_again() {
-        let played = Played::new(true);
-        let entries = set_properties(&played);
-        played.fail("SetUnitProperties", Fault::Silence);
-        played.fail("SetUnitProperties", Fault::Silence);
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
+        systemd.fail("SetUnitProperties", Fault::Silence);
+        systemd.fail("SetUnitProperties", Fault::Silence);
         assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
-        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
-        assert_eq!(played.files(), [""; 0]);
+        assert_eq!(weights(&systemd), [number(42), Property::CPUWeight.nothing()]);
+        assert_eq!(systemd.files(), [""; 0]);
     }
 
     #[test]
     fn without_an_answer_the_drop_ins_are_removed_and_one_problem_is_reported() {
-        let played = Played::new(true);
-        let entries = set_properties(&played);
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
         for _ in 0..=PAUSES.len() {
-            played.fail("GetUnit", Fault::Silence);
+            systemd.fail("GetUnit", Fault::Silence);
         }
         let undone = undo(&entries);
         assert_eq!(undone.problems.len(), 1, "{undone:?}");
         assert!(undone.problems[0].starts_with("a.slice, b.scope: properties"), "{undone:?}");
         assert!(undone.problems[0].contains("systemctl daemon-reload"), "{undone:?}");
-        assert_eq!(played.files(), [""; 0]);
+        assert_eq!(systemd.files(), [""; 0]);
         // As a later daemon finds it: the given values are still in force, and are reverted.
         assert_eq!(undo(&entries).properties, 4);
-        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
+        assert_eq!(weights(&systemd), [number(42), Property::CPUWeight.nothing()]);
     }
 
     #[test]
     fn a_refusal_for_one_unit_is_reported_and_the_others_are_reverted() {
-        let played = Played::new(true);
-        let entries = set_properties(&played);
-        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
+        systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
         let undone = undo(&entries);
         assert_eq!((undone.problems.len(), undone.properties), (1, 2), "{undone:?}");
         assert!(undone.problems[0].starts_with("a.slice: properties"), "{undone:?}");
         // systemd has reloaded its files for the other unit, so this unit is restored, too.
-        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
+        assert_eq!(weights(&systemd), [number(42), Property::CPUWeight.nothing()]);
     }
 }

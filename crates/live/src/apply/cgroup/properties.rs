@@ -38,7 +38,7 @@ use commonhold_policy::{MS, PlaceBounds, Time};
 
 use crate::LiveError;
 use crate::systemd::{
-    Answer, Change, Done, Former, Property, PropertyChange, Queue, Request, Reverted, Value, Whose,
+    Answer, Change, Done, Former, Instance, Property, PropertyChange, Queue, Request, Reverted, Value,
 };
 use crate::undo::journal::{Entry, Journal, record};
 
@@ -111,7 +111,7 @@ struct Told {
 /// What systemd was told.
 #[derive(Debug)]
 pub(super) struct Properties {
-    whose: Whose,
+    instance: Instance,
     queue: Queue,
     units: BTreeMap<String, Told>,
     asked: BTreeMap<u64, (String, Asked)>,
@@ -133,17 +133,17 @@ pub(super) struct Properties {
 impl Properties {
     /// Of the machine's systemd; `None` where there is none.
     pub(super) fn begin() -> Result<Option<Properties>, LiveError> {
-        let whose = Whose::system();
-        whose.is_there().then(|| Properties::of(whose)).transpose()
+        let instance = Instance::system();
+        instance.is_there().then(|| Properties::of(instance)).transpose()
     }
 
     /// Of a systemd that is there.
-    pub(super) fn of(whose: Whose) -> Result<Properties, LiveError> {
-        let queue = Queue::start(whose.clone())?;
+    pub(super) fn of(instance: Instance) -> Result<Properties, LiveError> {
+        let queue = Queue::start(instance.clone())?;
         let (units, asked) = (BTreeMap::new(), BTreeMap::new());
         let (rewritten, said) = (BTreeSet::new(), BTreeSet::new());
         Ok(Properties {
-            whose,
+            instance,
             queue,
             units,
             asked,
@@ -246,7 +246,7 @@ impl Properties {
             match (asked, answer) {
                 (Asked::Former, Ok(Answer::Former(list))) => {
                     let now = list.iter().map(|former| (former.property, former.value.clone())).collect();
-                    let has_removed = told.hear(&self.whose, &unit, list, journal, &mut problems);
+                    let has_removed = told.hear(&self.instance, &unit, list, journal, &mut problems);
                     self.is_to_read |= has_removed;
                     problems.extend(self.set(&unit, &now, journal).err());
                 }
@@ -420,10 +420,14 @@ impl Properties {
         for Change { property, to, .. } in &changes {
             if !told.given.contains_key(property) {
                 let former = told.former[property].clone();
-                entries.push(Entry::Property { whose: self.whose.clone(), unit: unit.to_owned(), former });
+                entries.push(Entry::Property {
+                    instance: self.instance.clone(),
+                    unit: unit.to_owned(),
+                    former,
+                });
             }
-            let (whose, unit, value) = (self.whose.clone(), unit.to_owned(), to.clone());
-            entries.push(Entry::PropertyGiven { whose, unit, property: *property, value });
+            let (instance, unit, value) = (self.instance.clone(), unit.to_owned(), to.clone());
+            entries.push(Entry::PropertyGiven { instance, unit, property: *property, value });
         }
         record(journal, &entries)?;
         for Change { property, to, .. } in &changes {
@@ -440,7 +444,7 @@ impl Properties {
     /// Nothing is held of a systemd unit any more. One that is held still, or came again meanwhile, begins anew.
     fn forget(&mut self, unit: &str, given: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
         let back = given.iter().map(|property| Entry::PropertyReverted {
-            whose: self.whose.clone(),
+            instance: self.instance.clone(),
             unit: unit.to_owned(),
             property: *property,
         });
@@ -499,7 +503,7 @@ impl Told {
     /// Learns what properties are now. Whether a file of systemd's was removed, or written.
     fn hear(
         &mut self,
-        whose: &Whose,
+        instance: &Instance,
         unit: &str,
         list: Vec<Former>,
         journal: &mut Journal,
@@ -532,7 +536,7 @@ impl Told {
                 Ok(false) => {}
                 Err(error) => problems.push(error.into()),
             }
-            problems.extend(self.yields(whose, unit, now, others, journal).err());
+            problems.extend(self.yields(instance, unit, now, others, journal).err());
         }
         self.let_rates_go();
         self.keep_cpu();
@@ -543,15 +547,15 @@ impl Told {
     /// was added, what was given is in force still, and all but what is of `others` is to go.
     fn yields(
         &mut self,
-        whose: &Whose,
+        instance: &Instance,
         unit: &str,
         now: Former,
         others: Option<Value>,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let (property, in_force) = (now.property, now.value.clone());
-        let (whose, unit) = (whose.clone(), unit.to_owned());
-        let back = Entry::PropertyReverted { whose: whose.clone(), unit: unit.clone(), property };
+        let (instance, unit) = (instance.clone(), unit.to_owned());
+        let back = Entry::PropertyReverted { instance: instance.clone(), unit: unit.clone(), property };
         let (former, given) = match others {
             Some(others) => (now.restricted_to(others), Some(in_force)),
             None => (now, None),
@@ -559,8 +563,8 @@ impl Told {
         let mut entries = vec![back];
         if let Some(value) = given.clone() {
             let former = former.clone();
-            entries.push(Entry::Property { whose: whose.clone(), unit: unit.clone(), former });
-            entries.push(Entry::PropertyGiven { whose, unit, property, value });
+            entries.push(Entry::Property { instance: instance.clone(), unit: unit.clone(), former });
+            entries.push(Entry::PropertyGiven { instance, unit, property, value });
         }
         record(journal, &entries)?;
         self.wanted.remove(&property);

@@ -13,7 +13,7 @@ use commonhold_machine::CpuSet;
 
 use super::{Entry, ProcessKey};
 use crate::host::io_priority::IoPriority;
-use crate::systemd::{Former, Property, Value, Whose};
+use crate::systemd::{Former, Instance, Property, Value};
 
 /// The first line.
 pub(super) const HEADER: &[u8] = b"commonhold journal 1\n";
@@ -61,17 +61,24 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
         Entry::Line { path, original, given } => {
             put(lines, b'L', &[path.as_os_str().as_bytes(), original.as_bytes(), given.as_bytes()]);
         }
-        Entry::Property { whose, unit, former } => {
+        Entry::Property { instance, unit, former } => {
             let Former { property, value, file, content } = former;
             let content = content.as_ref().map_or("-".to_owned(), |content| format!("={content}"));
             let (value, file) = (value.text(*property), file.as_os_str().as_bytes());
-            put_property(lines, b'U', whose, unit, *property, &[value.as_bytes(), file, content.as_bytes()]);
+            put_property(
+                lines,
+                b'U',
+                instance,
+                unit,
+                *property,
+                &[value.as_bytes(), file, content.as_bytes()],
+            );
         }
-        Entry::PropertyGiven { whose, unit, property, value } => {
-            put_property(lines, b'V', whose, unit, *property, &[value.text(*property).as_bytes()]);
+        Entry::PropertyGiven { instance, unit, property, value } => {
+            put_property(lines, b'V', instance, unit, *property, &[value.text(*property).as_bytes()]);
         }
-        Entry::PropertyReverted { whose, unit, property } => {
-            put_property(lines, b'W', whose, unit, *property, &[]);
+        Entry::PropertyReverted { instance, unit, property } => {
+            put_property(lines, b'W', instance, unit, *property, &[]);
         }
     }
 }
@@ -124,13 +131,13 @@ fn put(lines: &mut Vec<u8>, letter: u8, fields: &[&[u8]]) {
 fn put_property(
     lines: &mut Vec<u8>,
     letter: u8,
-    whose: &Whose,
+    instance: &Instance,
     unit: &str,
     property: Property,
     more: &[&[u8]],
 ) {
-    let run = whose.run().as_os_str().as_bytes();
-    let owner = [if whose.is_user() { b"u" } else { b"s" }, run].concat();
+    let run = instance.run().as_os_str().as_bytes();
+    let owner = [if instance.is_user() { b"u" } else { b"s" }, run].concat();
     let mut fields = vec![owner.as_slice(), unit.as_bytes(), property.name().as_bytes()];
     fields.extend(more);
     put(lines, letter, &fields);
@@ -206,7 +213,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
             given: field().map_or(Some(String::new()), |field| String::from_utf8(field).ok())?,
         },
         b"U" => {
-            let (whose, unit, property) = parse_property(&mut field)?;
+            let (instance, unit, property) = parse_property(&mut field)?;
             let value = parse_value(property, field()?)?;
             let file = parse_path(field()?);
             let content = String::from_utf8(field()?).ok()?;
@@ -215,15 +222,15 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
                 None => return None,
                 Some(content) => Some(content.to_owned()),
             };
-            Entry::Property { whose, unit, former: Former { property, value, file, content } }
+            Entry::Property { instance, unit, former: Former { property, value, file, content } }
         }
         b"V" => {
-            let (whose, unit, property) = parse_property(&mut field)?;
-            Entry::PropertyGiven { whose, unit, property, value: parse_value(property, field()?)? }
+            let (instance, unit, property) = parse_property(&mut field)?;
+            Entry::PropertyGiven { instance, unit, property, value: parse_value(property, field()?)? }
         }
         b"W" => {
-            let (whose, unit, property) = parse_property(&mut field)?;
-            Entry::PropertyReverted { whose, unit, property }
+            let (instance, unit, property) = parse_property(&mut field)?;
+            Entry::PropertyReverted { instance, unit, property }
         }
         _ => return None,
     };
@@ -247,16 +254,16 @@ fn parse_path(field: Vec<u8>) -> PathBuf {
     OsString::from_vec(field).into()
 }
 
-fn parse_property(mut field: impl FnMut() -> Option<Vec<u8>>) -> Option<(Whose, String, Property)> {
+fn parse_property(mut field: impl FnMut() -> Option<Vec<u8>>) -> Option<(Instance, String, Property)> {
     let mut run = field()?;
     let is_user = match run.first()? {
         b'u' => true,
         b's' => false,
         _ => return None,
     };
-    let whose = Whose::at(&parse_path(run.split_off(1)), is_user);
+    let instance = Instance::at(&parse_path(run.split_off(1)), is_user);
     let unit = String::from_utf8(field()?).ok()?;
-    Some((whose, unit, Property::named(std::str::from_utf8(&field()?).ok()?)?))
+    Some((instance, unit, Property::named(std::str::from_utf8(&field()?).ok()?)?))
 }
 
 fn parse_value(property: Property, field: Vec<u8>) -> Option<Value> {
@@ -306,20 +313,21 @@ mod tests {
     }
 
     fn some_entry() -> impl Strategy<Value = Entry> {
-        let whose = || (some_path(), any::<bool>()).prop_map(|(run, is_user)| Whose::at(&run, is_user));
+        let instance = || (some_path(), any::<bool>()).prop_map(|(run, is_user)| Instance::at(&run, is_user));
         prop_oneof![
-            (whose(), any::<String>(), some_property(), some_path(), any::<Option<String>>()).prop_map(
-                |(whose, unit, (property, value), file, content)| Entry::Property {
-                    whose,
+            (instance(), any::<String>(), some_property(), some_path(), any::<Option<String>>()).prop_map(
+                |(instance, unit, (property, value), file, content)| Entry::Property {
+                    instance,
                     unit,
                     former: Former { property, value, file, content }
                 }
             ),
-            (whose(), any::<String>(), some_property()).prop_map(|(whose, unit, (property, value))| {
-                Entry::PropertyGiven { whose, unit, property, value }
+            (instance(), any::<String>(), some_property()).prop_map(|(instance, unit, (property, value))| {
+                Entry::PropertyGiven { instance, unit, property, value }
             }),
-            (whose(), any::<String>(), some_property())
-                .prop_map(|(whose, unit, (property, _))| Entry::PropertyReverted { whose, unit, property }),
+            (instance(), any::<String>(), some_property()).prop_map(|(instance, unit, (property, _))| {
+                Entry::PropertyReverted { instance, unit, property }
+            }),
             (some_key(), any::<u32>(), some_cpus()).prop_map(|(process, tid, cpus)| Entry::Affinity {
                 process,
                 tid,

@@ -11,8 +11,8 @@ use std::thread;
 
 use zvariant::{ObjectPath, OwnedValue, Value as Sent};
 
-use super::message::{length, played};
-use super::{Property, Value, Whose};
+use super::message::{fake, length};
+use super::{Instance, Property, Value};
 
 /// How a call goes wrong.
 #[derive(Debug, Clone, Copy)]
@@ -50,24 +50,24 @@ pub(crate) struct Stage {
     pub(crate) connections: u32,
 }
 
-pub(crate) struct Played {
+pub(crate) struct FakeSystemd {
     dir: tempfile::TempDir,
     stage: Arc<Mutex<Stage>>,
 }
 
-impl Played {
+impl FakeSystemd {
     /// A systemd with a bus and its private socket, or with the latter only.
-    pub(crate) fn new(by_bus: bool) -> Played {
+    pub(crate) fn new(by_bus: bool) -> FakeSystemd {
         let dir = tempfile::tempdir().unwrap();
-        let played = Played { dir, stage: Arc::default() };
+        let systemd = FakeSystemd { dir, stage: Arc::default() };
         for folder in ["systemd/system", "systemd/system.control", "systemd/transient", "dbus"] {
-            fs::create_dir_all(played.run().join(folder)).unwrap();
+            fs::create_dir_all(systemd.run().join(folder)).unwrap();
         }
-        played.listen("systemd/private", false);
+        systemd.listen("systemd/private", false);
         if by_bus {
-            played.listen("dbus/system_bus_socket", true);
+            systemd.listen("dbus/system_bus_socket", true);
         }
-        played
+        systemd
     }
 
     /// Its `/run`; its `/etc` is beside it.
@@ -87,8 +87,8 @@ impl Played {
         });
     }
 
-    pub(crate) fn whose(&self) -> Whose {
-        Whose::at(&self.run(), false)
+    pub(crate) fn instance(&self) -> Instance {
+        Instance::at(&self.run(), false)
     }
 
     pub(crate) fn stage(&self) -> MutexGuard<'_, Stage> {
@@ -215,11 +215,11 @@ impl Actor {
         stream.write_all(b"OK 0123456789abcdef\r\n").unwrap();
         loop {
             while let Some(length) = length(&received).unwrap().filter(|length| *length <= received.len()) {
-                let heard = played::Heard::parse(&received[..length]);
+                let heard = fake::Heard::parse(&received[..length]);
                 received.drain(..length);
                 if !self.by_bus {
                     // On its private socket, systemd sends all signals to every client.
-                    let _ = stream.write_all(&played::signal());
+                    let _ = stream.write_all(&fake::signal());
                 }
                 match self.answer(&heard) {
                     Some(answer) if stream.write_all(&answer).is_ok() => {}
@@ -232,12 +232,12 @@ impl Actor {
         }
     }
 
-    fn answer(&self, heard: &played::Heard) -> Option<Vec<u8>> {
+    fn answer(&self, heard: &fake::Heard) -> Option<Vec<u8>> {
         assert_eq!(heard.flags, 2, "the bus must not start systemd");
         let bus = "org.freedesktop.DBus";
         if heard.interface == bus {
             assert_eq!((self.by_bus, heard.method.as_str(), heard.to.as_deref()), (true, "Hello", Some(bus)));
-            return Some(played::answer(heard.number, &(":1.7",)));
+            return Some(fake::answer(heard.number, &(":1.7",)));
         }
         assert_eq!(heard.to.as_deref(), self.by_bus.then_some("org.freedesktop.systemd1"));
         let mut stage = self.stage.lock().unwrap();
@@ -248,7 +248,7 @@ impl Actor {
         let fault = if is_next { stage.faults.pop_front().map(|(_, fault)| fault) } else { None };
         match fault {
             Some(Fault::Refuse(name)) => {
-                return Some(played::refusal(heard.number, name, "requested by the test"));
+                return Some(fake::refusal(heard.number, name, "requested by the test"));
             }
             Some(Fault::Silence) => {
                 drop(stage);
@@ -256,19 +256,19 @@ impl Actor {
                 return None;
             }
             Some(Fault::End) => return None,
-            Some(Fault::Malformed) => return Some(played::answer(heard.number, &(7_u32, "what?"))),
+            Some(Fault::Malformed) => return Some(fake::answer(heard.number, &(7_u32, "what?"))),
             Some(Fault::EndAfter) | None => {}
         }
         let answer = self.act(&mut stage, heard);
         if fault.is_some() { None } else { Some(answer) }
     }
 
-    fn act(&self, stage: &mut Stage, heard: &played::Heard) -> Vec<u8> {
+    fn act(&self, stage: &mut Stage, heard: &fake::Heard) -> Vec<u8> {
         let to = heard.number;
         let job = || ObjectPath::try_from("/org/freedesktop/systemd1/job/7").unwrap();
         let gone = |name: &str| {
             let says = format!("Unit {name} not loaded.");
-            played::refusal(to, "org.freedesktop.systemd1.NoSuchUnit", &says)
+            fake::refusal(to, "org.freedesktop.systemd1.NoSuchUnit", &says)
         };
         let unit_name = |path: &str| path.rsplit('/').next().unwrap().replace("_2e", ".").replace("_2d", "-");
         match (heard.method.as_str(), heard.types()) {
@@ -279,7 +279,7 @@ impl Actor {
                 }
                 let name = name.replace('-', "_2d").replace('.', "_2e");
                 let path = format!("/org/freedesktop/systemd1/unit/{name}");
-                played::answer(to, &(ObjectPath::try_from(path).unwrap(),))
+                fake::answer(to, &(ObjectPath::try_from(path).unwrap(),))
             }
             ("Get", "ss") => {
                 let (interface, name): (String, String) = heard.message.values().unwrap();
@@ -293,7 +293,7 @@ impl Actor {
                     "NeedDaemonReload" => unit.dropins.iter().any(|file| !file.exists()).into(),
                     "MemoryLow" => {
                         let name = "org.freedesktop.DBus.Error.UnknownProperty";
-                        return played::refusal(to, name, "an older one");
+                        return fake::refusal(to, name, "an older one");
                     }
                     other => {
                         assert!(
@@ -303,7 +303,7 @@ impl Actor {
                         now(unit, Property::named(other).unwrap()).to_message()
                     }
                 };
-                played::answer(to, &(value,))
+                fake::answer(to, &(value,))
             }
             ("SetUnitProperties", "sba(sv)") => {
                 let (name, runtime, all): (String, bool, Vec<(String, OwnedValue)>) =
@@ -319,7 +319,7 @@ impl Actor {
                     (property, property.from_message(value.into()).unwrap())
                 });
                 set(stage, &self.run, &name, runtime, all.collect());
-                played::answer(to, &())
+                fake::answer(to, &())
             }
             ("StartTransientUnit", "ssa(sv)a(sa(sv))") => {
                 type Others = Vec<(String, Vec<(String, OwnedValue)>)>;
@@ -327,7 +327,7 @@ impl Actor {
                     heard.message.values().unwrap();
                 assert_eq!((mode.as_str(), others.len()), ("fail", 0));
                 if stage.units.contains_key(&name) {
-                    return played::refusal(to, "org.freedesktop.systemd1.UnitExists", "it is there");
+                    return fake::refusal(to, "org.freedesktop.systemd1.UnitExists", "it is there");
                 }
                 let types: Vec<String> =
                     all.iter().map(|(name, value)| format!("{name} {}", value.value_signature())).collect();
@@ -339,13 +339,13 @@ impl Actor {
                 assert!(!pids.is_empty(), "systemd refuses a scope without processes");
                 stage.scopes.push((name.clone(), slice, pids));
                 stage.units.insert(name, Unit { is_transient: true, active: "active", ..Unit::default() });
-                played::answer(to, &(job(),))
+                fake::answer(to, &(job(),))
             }
             ("StopUnit", "ss") => {
                 let (name, mode): (String, String) = heard.message.values().unwrap();
                 assert_eq!(mode, "replace");
                 match stage.units.remove(&name) {
-                    Some(_) => played::answer(to, &(job(),)),
+                    Some(_) => fake::answer(to, &(job(),)),
                     None => gone(&name),
                 }
             }
@@ -364,7 +364,7 @@ impl Actor {
                         }
                     }
                 }
-                played::answer(to, &())
+                fake::answer(to, &())
             }
             (method, types) => panic!("{method} with values of the types `{types}`"),
         }
