@@ -9,8 +9,9 @@ use commonhold_policy::Time;
 
 use crate::apply::kernel::Switched;
 use crate::observe::arena::NotJoined;
+use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Seen};
-use crate::undo::journal::{Journal, ProcessKey};
+use crate::undo::journal::Journal;
 use crate::{Backend, LiveError};
 
 /// What holds a contract.

@@ -331,7 +331,7 @@ fn two_programs_do_not_fight_over_a_process_for_ever() {
         "{problems:?}"
     );
     observe(&mut backend, 6 * SECOND);
-    assert_eq!(procs(&elsewhere), [pid], "left where it is, and said once");
+    assert_eq!(procs(&elsewhere), [pid], "left alone, and reported once");
 }
 
 #[test]

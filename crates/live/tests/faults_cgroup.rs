@@ -273,8 +273,8 @@ fn a_unit_that_could_not_be_split_is_split_later() {
         rig.contract.units[inner.index()].members.push(member);
         rig.backend.set_contract(&rig.contract);
         let problems = rig.look();
-        assert!(problems.iter().any(|said| said.contains(end)), "{end}: {problems:?}");
-        assert!(rig.tree.procs("").is_empty(), "nobody is put out");
+        assert!(problems.iter().any(|problem| problem.contains(end)), "{end}: {problems:?}");
+        assert!(rig.tree.procs("").is_empty(), "no process is moved out");
         rig.tree.heal();
         for _ in 0..4 {
             rig.look();
@@ -381,7 +381,7 @@ fn a_group_that_could_not_be_made_is_made_later_and_its_members_come() {
         let mut rig = Rig::with(2, fault);
         let pids = [rig.jobs[0].pid(), rig.jobs[1].pid()];
         let problems = rig.look();
-        assert!(problems.iter().any(|said| said.contains("commonhold/u0")), "{problems:?}");
+        assert!(problems.iter().any(|problem| problem.contains("commonhold/u0")), "{problems:?}");
         assert_eq!(rig.procs("u1"), [pids[1]], "the other unit is held");
         rig.tree.heal();
         for _ in 0..4 {
@@ -528,7 +528,7 @@ fn undoing_waits_for_a_busy_group_and_reports_one_that_stays() {
     let undone = rig.undo();
     assert_eq!((undone.removed, undone.moved), (1, 2), "everything else is undone: {undone:?}");
     assert!(
-        undone.problems.iter().any(|said| said.contains("commonhold/u0") && said.contains("rmdir")),
+        undone.problems.iter().any(|problem| problem.contains("commonhold/u0") && problem.contains("rmdir")),
         "{undone:?}"
     );
     rig.tree.heal();
@@ -579,7 +579,7 @@ fn life(nth: usize, answer: &Answer) -> bool {
     let pids: Vec<u32> = jobs.iter().map(Job::pid).collect();
     let (at, ours, wrong) = (dir.path().to_owned(), pids.clone(), answer.clone());
     let what = Rc::<RefCell<String>>::default();
-    let (mut calls, told) = (0, Rc::clone(&what));
+    let (mut calls, failed_call) = (0, Rc::clone(&what));
     tree.fault(move |access| {
         // The kernel takes or refuses a value as a whole.
         let no_part = matches!(wrong, Answer::Shorten(_))
@@ -590,7 +590,7 @@ fn life(nth: usize, answer: &Answer) -> bool {
         }
         calls += 1;
         (calls == nth + 1).then(|| {
-            *told.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
+            *failed_call.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
             wrong.clone()
         })
     });

@@ -364,7 +364,7 @@ fn life(nth: usize, answer: &Answer, one: &CpuSet, all: &CpuSet) -> bool {
     let mut rig = Rig::new();
     let (pid, dir, wrong) = (rig.job.pid(), rig.dir.path().to_owned(), answer.clone());
     let what = Rc::<RefCell<String>>::default();
-    let (mut calls, told) = (0, Rc::clone(&what));
+    let (mut calls, failed_call) = (0, Rc::clone(&what));
     let hook = tamper(move |access| {
         let is_ours = access.path.starts_with(&dir)
             || access.path.starts_with(format!("/proc/{pid}"))
@@ -373,7 +373,7 @@ fn life(nth: usize, answer: &Answer, one: &CpuSet, all: &CpuSet) -> bool {
         if !is_ours || calls != nth + 1 {
             return Answer::GoOn;
         }
-        *told.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
+        *failed_call.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
         wrong.clone()
     });
     rig.look();

@@ -249,7 +249,7 @@ fn a_parent_that_is_about_to_stop_itself_at_the_end_runs() {
         let mut rig = Rig::new(&[parent.member]);
         rig.gate(0, false);
         rig.undo();
-        eventually("nobody is on the way", || {
+        eventually("none is about to stop itself", || {
             let runs = |pid: &u32| *pid != parent.member && kernels_state(*pid) == Some('R');
             !descendants(parent.job.pid()).iter().any(runs)
         });

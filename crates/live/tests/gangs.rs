@@ -210,7 +210,7 @@ fn newcomers_to_a_shut_gang_are_stopped_and_its_owners_stop_stays() {
     eventually("the shell is stopped", || state(job.pid()) == 'T');
     let undone = held.undo();
     assert!(undone.problems.is_empty() && undone.continued == 1, "{undone:?}");
-    assert_eq!(state(sleeper), 'T', "and nobody undoes that");
+    assert_eq!(state(sleeper), 'T', "and it stays stopped");
     kill(sleeper, libc::SIGCONT);
 }
 
@@ -239,7 +239,7 @@ fn pages_are_given_only_under_a_contract_with_gangs() {
     let (mut held, _) = seen(&[&job]);
     let (page, every_ns) = held.backend.join(key(job.pid()), 0).unwrap().unwrap();
     assert_eq!(every_ns, QUANTUM_NS / 2);
-    assert_eq!(held.look().jobs[0].shared, None, "it told nothing");
+    assert_eq!(held.look().jobs[0].shared, None, "it reported nothing");
     // What the process would write.
     let now = clock::now();
     let words = [2u64, now, 4096].map(u64::to_ne_bytes).concat();

@@ -434,7 +434,7 @@ fn a_unit_dropped_while_stopped_leaves_no_process_stopped() {
     without.adopt(&before, true);
     rig.backend.set_contract(&without);
     rig.backend.observe(clock::now(), &[]).unwrap();
-    eventually("it goes on", || state(job.pid()) == 'S');
+    eventually("it continues", || state(job.pid()) == 'S');
     let mut with = contract_of(&[&other]);
     with.units[2].path = "other".to_owned();
     with.adopt(&without, true);
@@ -485,7 +485,7 @@ fn a_unit_is_held_to_its_rate_on_disks() {
     assert!(stopped > 0 || held < 4 * mib, "it was never stopped and wrote {held} bytes");
     steward.reload(free, machine);
     backend.set_contract(steward.contract());
-    eventually("it goes on", || {
+    eventually("it continues", || {
         turn(&mut steward, &mut backend);
         !states(job.pid()).contains(&'T')
     });

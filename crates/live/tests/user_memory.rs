@@ -151,7 +151,7 @@ fn shared_pages_count_once_and_stay() {
     eventually("it is counted once", || rig.seen().used < 70 * MIB);
     rig.allow(20 * MIB);
     let mut problems = Vec::new();
-    eventually("it is said", || {
+    eventually("it is reported", || {
         rig.seen();
         problems.extend(rig.problems());
         !problems.is_empty()
@@ -191,7 +191,7 @@ fn a_refusal_is_reported_once_and_ends_enforcement() {
     give_up_sys_nice();
     rig.allow(20 * MIB);
     let mut problems = Vec::new();
-    eventually("it is said", || {
+    eventually("it is reported", || {
         let _ = rig.backend.observe(clock::now(), &[]);
         problems.extend(rig.problems());
         !problems.is_empty()

@@ -38,7 +38,7 @@ pub fn means_for_jobs(contract: &Contract, means: Means) -> Means {
 }
 
 impl Seats {
-    /// [`means_for_jobs`]
+    /// The same as [`means_for_jobs`], for the backends.
     pub(super) fn means(contract: &Contract, means: Means) -> Means {
         means_for_jobs(contract, means)
     }

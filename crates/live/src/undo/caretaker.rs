@@ -224,20 +224,20 @@ pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
     await_end(&pipe, journal);
     drop(pipe);
     let mut reported_at = Instant::now();
-    let undone = take_care(journal, &mut || {
+    let undone = undo_journal(journal, &mut || {
         if reported_at.elapsed() >= SIGN_OF_LIFE {
             reported_at = Instant::now();
             say("");
         }
     });
     if !say(&serde_json::to_string(&undone).unwrap_or_default()) {
-        complain(&undone);
+        report_to_stderr(&undone);
     }
     undone
 }
 
 /// The daemon was killed, or gave up waiting: report to standard error instead.
-fn complain(undone: &Undone) {
+fn report_to_stderr(undone: &Undone) {
     let mut to = io::stderr().lock();
     let _ = writeln!(to, "commonhold: the daemon ended, and its caretaker undid its changes: {undone}");
     let kinds = [("note", &undone.notices), ("problem", &undone.problems)];
@@ -273,7 +273,7 @@ fn await_end(pipe: &OwnedFd, journal: &Path) {
     loop {
         match poll(&mut [PollFd::new(pipe, PollFlags::IN)], watch.time_left(Instant::now()).as_ref()) {
             Ok(0) => {
-                let_go(journal);
+                continue_all(journal);
                 watch.missed(Instant::now());
                 continue;
             }
@@ -284,7 +284,7 @@ fn await_end(pipe: &OwnedFd, journal: &Path) {
         }
         match rustix::io::read(pipe, &mut bytes) {
             Ok(0) => return,
-            Ok(length) => watch.hear(&bytes[..length], Instant::now()),
+            Ok(length) => watch.receive(&bytes[..length], Instant::now()),
             Err(Errno::INTR) => {}
             Err(_) => return,
         }
@@ -292,9 +292,9 @@ fn await_end(pipe: &OwnedFd, journal: &Path) {
 }
 
 /// The daemon is stalled: continues the processes that it stopped.
-fn let_go(journal: &Path) {
+fn continue_all(journal: &Path) {
     match Journal::read(journal) {
-        Ok(entries) => super::let_go(&entries, Path::new("/proc"), &mut report_continued),
+        Ok(entries) => super::continue_all(&entries, Path::new("/proc"), &mut report_continued),
         Err(err) => {
             let why =
                 format!("{}: cannot read: {err}; continue stopped processes by hand", journal.display());
@@ -341,7 +341,7 @@ fn close_others(keep: i32) {
     }
 }
 
-fn take_care(path: &Path, progress: &mut dyn FnMut()) -> Undone {
+fn undo_journal(path: &Path, progress: &mut dyn FnMut()) -> Undone {
     let problem = |what: String| Undone { problems: vec![what], ..Undone::default() };
     match journal::take_over(path) {
         Ok(None) => Undone::default(),

@@ -26,11 +26,9 @@ use commonhold_machine::CpuSet;
 use crate::LiveError;
 use crate::host::io_priority::IoPriority;
 use crate::host::{self, File, trust};
-use crate::observe::process::{ProcFs, is_alive};
+use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::systemd::{Former, Instance, Property, Value};
 use crate::undo::lifeline::Beats;
-
-pub use crate::observe::process::ProcessKey;
 
 /// A change to undo, or the end of one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -152,7 +152,7 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
 
 /// Continues every stopped and frozen process, and undoes nothing else, because the daemon is alive and only stalled. `tell` is
 /// called after that, and again with the followers that were continued, which takes longer.
-fn let_go(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
+fn continue_all(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
     let mut undone = Undone::default();
     match ProcFs::open(proc) {
         Ok(mut procfs) => {
@@ -238,10 +238,10 @@ mod tests {
         fs::write(group.join("cgroup.procs"), member.id().to_string()).unwrap();
         fs::write(group.join("cgroup.freeze"), "1").unwrap();
         let gone = Entry::Created { cgroup: group.join("gone") };
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         let entries = [Entry::Created { cgroup: group.clone() }, gone];
-        let_go(&entries, Path::new("/proc"), &mut |undone| told.push(undone.clone()));
-        let undone = told.remove(0);
+        continue_all(&entries, Path::new("/proc"), &mut |undone| reports.push(undone.clone()));
+        let undone = reports.remove(0);
         let frozen = fs::read_to_string(group.join("cgroup.freeze"));
         member.kill().unwrap();
         member.wait().unwrap();

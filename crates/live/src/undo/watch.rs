@@ -42,7 +42,7 @@ impl Watch {
     }
 
     /// Takes in bytes that the daemon wrote.
-    pub(super) fn hear(&mut self, bytes: &[u8], now: Instant) {
+    pub(super) fn receive(&mut self, bytes: &[u8], now: Instant) {
         let is_trusted = |at: Instant| now.saturating_duration_since(at) >= TRUST_AGAIN;
         if self.missed_at.is_some_and(is_trusted) {
             (self.patience, self.missed_at) = (PATIENCE, None);
@@ -78,23 +78,23 @@ mod tests {
         let mut watch = Watch::over(1);
         let left = |watch: &Watch, now| watch.time_left(now).map(|left| (left.tv_sec, left.tv_nsec));
         assert_eq!(left(&watch, begin), None);
-        watch.hear(&[WATCH], begin);
+        watch.receive(&[WATCH], begin);
         assert_eq!(left(&watch, begin), Some((1, 500_000_000)));
         watch.disarm(begin, true);
         assert_eq!(left(&watch, begin), None, "disarmed until the next heartbeat");
-        watch.hear(&[WATCH], begin);
+        watch.receive(&[WATCH], begin);
         assert_eq!(left(&watch, begin), Some((1, 500_000_000)));
         for seconds in [3, 6, 12, 12] {
             watch.disarm(begin, false);
-            watch.hear(&[REST, WATCH], begin);
+            watch.receive(&[REST, WATCH], begin);
             assert_eq!(left(&watch, begin), Some((seconds, 0)));
         }
-        watch.hear(&[WATCH], begin + TRUST_AGAIN / 2);
+        watch.receive(&[WATCH], begin + TRUST_AGAIN / 2);
         assert_eq!(left(&watch, begin + TRUST_AGAIN / 2), Some((12, 0)));
         let later = begin + TRUST_AGAIN;
-        watch.hear(&[WATCH], later);
+        watch.receive(&[WATCH], later);
         assert_eq!(left(&watch, later), Some((1, 500_000_000)));
-        watch.hear(&[WATCH, REST], later);
+        watch.receive(&[WATCH, REST], later);
         assert_eq!(left(&watch, later), None);
     }
 }

@@ -98,8 +98,8 @@ fn a_unit_that_is_a_gang_is_frozen() {
     let snapshot = observe(&mut backend, monotonic());
     let job = snapshot.jobs.iter().find(|job| job.unit == unit).unwrap().job;
     let frozen = |bench: &Bench, yes: bool| {
-        let said = format!("frozen {}", u32::from(yes));
-        wait_for(&said.clone(), || bench.file("a/own/cgroup.events").contains(&said));
+        let line = format!("frozen {}", u32::from(yes));
+        wait_for(&line.clone(), || bench.file("a/own/cgroup.events").contains(&line));
     };
     gate(&mut backend, job, unit, false);
     frozen(&bench, true);

@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use commonhold_live::host::affinity;
+use commonhold_live::observe::process::ProcessKey;
 use commonhold_live::observe::roster::{MARKER, marker};
-use commonhold_live::undo::journal::ProcessKey;
 use commonhold_machine::CpuSet;
 
 /// A process with its own session, all of which ends with the test.

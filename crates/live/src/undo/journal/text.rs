@@ -11,8 +11,9 @@ use std::path::PathBuf;
 
 use commonhold_machine::CpuSet;
 
-use super::{Entry, ProcessKey};
+use super::Entry;
 use crate::host::io_priority::IoPriority;
+use crate::observe::process::ProcessKey;
 use crate::systemd::{Former, Instance, Property, Value};
 
 /// The first line.
