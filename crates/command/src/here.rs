@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use commonhold_contract::{Contract, Diagnostic, Member, MemberKind, Principal, UnitId, Whose, nearest};
-use commonhold_live::names::{Book, SystemNames, local_names};
 use commonhold_live::observe::capability;
+use commonhold_live::observe::names::{Book, SystemNames, local_names};
 use commonhold_machine::capability::Row;
 use commonhold_policy::membership::{Names, is_within};
 use commonhold_report::present::EXEMPT;

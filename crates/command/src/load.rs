@@ -4,10 +4,10 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use commonhold_contract::{Contract, Diagnostic, position, render};
-use commonhold_live::names::SystemNames;
+use commonhold_live::host::trust;
 use commonhold_live::observe::cpu_kinds::Isolation;
+use commonhold_live::observe::names::SystemNames;
 use commonhold_live::observe::topology;
-use commonhold_live::trust;
 use commonhold_machine::Machine;
 
 use crate::exit::{Exit, Failure};

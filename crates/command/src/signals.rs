@@ -28,7 +28,7 @@ pub struct Signals {
 
 impl Signals {
     /// Blocks the signals for this process, and opens the file. What is started would inherit that: see
-    /// [`commonhold_live::command`].
+    /// [`commonhold_live::host::child::command`].
     pub fn open(signals: &[i32]) -> io::Result<Signals> {
         // SAFETY: plain system calls on sets that live on this stack; the descriptor is ours alone.
         unsafe {

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use commonhold_live::LiveError;
-use commonhold_live::bus::probe;
-use commonhold_live::disk::calibrate::{Measured, PASS_COUNT, Target};
+use commonhold_live::apply::bus::probe;
+use commonhold_live::apply::calibrate::{Measured, PASS_COUNT, Target};
 use commonhold_report::{bus_capacity, cost_model};
 
 use crate::cli::Calibrate;
@@ -70,7 +70,7 @@ fn bus(args: &Calibrate) -> Result<Exit, Failure> {
 
 /// What there is to show of a measurement.
 fn shown<'a>(target: &'a Target, measured: &Measured, kept: &'a Path) -> cost_model::Shown<'a> {
-    let way = |way: commonhold_live::disk::model::Way| cost_model::Way {
+    let way = |way: commonhold_live::observe::disk::model::Way| cost_model::Way {
         bytes_per_s: way.bytes_per_s,
         sequential_per_s: way.sequential_per_s,
         random_per_s: way.random_per_s,

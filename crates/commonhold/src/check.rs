@@ -1,7 +1,7 @@
 //! `commonhold check`.
 
 use commonhold_contract::{Contract, PerResource, Resource};
-use commonhold_live::names::SystemNames;
+use commonhold_live::observe::names::SystemNames;
 use commonhold_machine::Machine;
 use commonhold_policy::entitlement::{capacity, entitle_all};
 use commonhold_report::holdings::{self, Holding};

@@ -7,7 +7,7 @@ use commonhold_client::wire::{Asked, Call};
 use commonhold_client::{Client, Error, PATIENCE, Why};
 use commonhold_contract::PerResource;
 use commonhold_ledger::Exchange;
-use commonhold_live::roster::{MARKER, marker};
+use commonhold_live::observe::roster::{MARKER, marker};
 use commonhold_policy::rights::{How, TICKETS_MAX};
 use commonhold_report::currency::{self, Currency};
 use commonhold_report::{exchanges, memory, status, switches, tickets};
@@ -79,7 +79,7 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
     // The variable tells the daemon of descendants whose parents it never saw.
-    let error = commonhold_live::command(program)
+    let error = commonhold_live::host::child::command(program)
         .args(arguments)
         .env(MARKER, marker(daemon.unsigned_abs(), &args.unit))
         .exec();

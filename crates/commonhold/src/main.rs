@@ -18,7 +18,7 @@ use commonhold_command::exit::{self, Exit, Failure};
 use commonhold_command::{flags, load, output, progress, signals};
 
 fn main() -> ExitCode {
-    commonhold_live::keep_children();
+    commonhold_live::host::child::keep_children();
     exit::leave(program_beside::run_if_named().and_then(|()| run(&flags::parse::<Cli>(|_| None).command)))
 }
 

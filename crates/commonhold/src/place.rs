@@ -6,8 +6,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use commonhold_live::journal::FILE_NAME;
-use commonhold_live::trust;
+use commonhold_live::host::trust;
+use commonhold_live::undo::journal::FILE_NAME;
 
 use crate::cli::Place;
 use crate::exit::{Exit, Failure};

@@ -1,11 +1,11 @@
-//! A program that never stands still, to test programs that have to keep up with it.
+//! A program in constant change, to test programs that must keep up with it.
 //!
-//! `churn threads N`: N threads at a time, each of which starts its successor and ends.
-//! `churn forks N`: N processes at a time. Each starts its successor, does not wait for it, and ends. The first
-//! process takes the orphans in, since not every machine's process 1 does so quickly.
+//! `churn threads N`: N threads at a time, each of which starts its successor and ends. `churn forks N`: N processes at a time.
+//! Each starts its successor, does not wait for it, and ends. The first process adopts the orphans, since not every machine's
+//! process 1 does so quickly.
 //!
-//! It ends by itself after [`LENGTH`], whatever becomes of the program that started it: a storm that outlives its test
-//! stops the machine.
+//! It ends by itself after [`LENGTH`], even if the program that started it is gone: a storm that outlives its test would stall
+//! the machine.
 #![allow(clippy::disallowed_methods)]
 
 use std::env;
@@ -13,10 +13,10 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Short enough that many live between two looks, long enough that one CPU carries some tens of them.
+/// Short enough that many live between two scans, long enough that one CPU sustains some tens of them.
 const LIFE: Duration = Duration::from_millis(10);
 
-/// The longest a storm lasts.
+/// The longest duration of a storm.
 const LENGTH: Duration = Duration::from_secs(30);
 
 /// The variable that carries a storm's end, in seconds since 1970.
@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         ["fork"] => {
             thread::sleep(LIFE);
-            // Without the first process, who takes the orphans in, the storm is over.
+            // Without the first process, which adopts the orphans, the storm ends.
             if std::os::unix::process::parent_id() != 1 && !is_over() {
                 fork()?;
             }
@@ -67,7 +67,7 @@ fn succeed() {
     thread::spawn(succeed);
 }
 
-/// Who ends is forgotten at once, by every process of the storm: to ignore the signal is inherited.
+/// Ended processes are reaped at once, in every process of the storm: ignoring the signal is inherited.
 fn take_orphans_in() -> std::io::Result<()> {
     rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
     // SAFETY: ignoring a signal runs no code.

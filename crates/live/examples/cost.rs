@@ -1,6 +1,6 @@
-//! What looking costs: microseconds of CPU time per look with 50 and 1,000 sleeping members.
+//! The cost of a scan: microseconds of CPU time with 50 and 1,000 sleeping members.
 //!
-//! `cost` prints, for each number of members and each kind of look, the mean CPU time of the looking process. Run it with
+//! `cost` prints, for each number of members and each kind of scan, the mean CPU time of the looking process. Run it with
 //! `cargo run --release -p commonhold-live --example cost`.
 #![allow(clippy::disallowed_methods)]
 
@@ -8,16 +8,17 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::Backend;
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
-use commonhold_live::roster::Roster;
-use commonhold_live::{Backend, affinity, clock};
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_policy::{MS, Time};
 
 const LOOKS: u32 = 1_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    println!("members  look                                      us per look   % of a CPU");
+    println!("members  scan                                      us per scan   % of a CPU");
     for members in [50, 1_000] {
         let sleepers = Sleepers::start(members)?;
         measure(&sleepers.0)?;
@@ -41,7 +42,7 @@ fn measure(members: &[Child]) -> Result<(), Box<dyn std::error::Error>> {
     ] {
         let begin = cpu_ns();
         for _ in 0..LOOKS {
-            // Looks are made one after the other, each told that the time between two has passed.
+            // Scans follow each other at once, with the clock advanced between them.
             now += every;
             backend.observe(now, watch)?;
         }
@@ -56,7 +57,7 @@ fn measure(members: &[Child]) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Four units, and the members dealt out among them.
+/// Four units, with the members dealt out among them.
 fn contract(members: &[Child]) -> (Contract, Vec<UnitId>) {
     let mut contract = Contract::default();
     let units: Vec<UnitId> = (0..4).map(|n| contract.add(None, &format!("unit{n}"))).collect();

@@ -1,6 +1,5 @@
-//! A program that has memory: `has MIB [FILE]`. It touches so much memory in no file, and maps and reads all of FILE.
-//! It prints `ready`, and touches all of it again for each line that it reads. It ends with its input, and after a
-//! minute at the latest.
+//! A program that uses memory: `has MIB [FILE]`. It touches MIB of anonymous memory, and maps and reads all of FILE. It prints
+//! `ready`, and touches all of it again for each line that it reads. It ends with its input, and after a minute at the latest.
 #![allow(clippy::disallowed_methods)]
 
 use std::env;
@@ -43,7 +42,7 @@ fn touch(own: &mut [u8], mapped: Option<&[u8]>) {
 fn map(path: &str) -> io::Result<&'static [u8]> {
     let file = File::open(path)?;
     let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-    // SAFETY: a new mapping, of a file that nobody shortens, which is never taken away again.
+    // SAFETY: a new mapping, never unmapped, of a file that no process truncates.
     unsafe {
         let at =
             libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);

@@ -1,7 +1,8 @@
-//! The smallest daemon. It holds one process, and all that this starts, on some CPUs, until its standard input ends or
-//! it is killed. A caretaker undoes everything either way.
+//! The smallest daemon. It confines one process and its descendants to some CPUs, until its standard input ends or it is
+//! killed. A caretaker undoes everything either way.
 //!
 //! `hold DIRECTORY PID CPUS [closed]`: journal in DIRECTORY; `closed` also stops the processes.
+//!
 //! `hold caretaker JOURNAL FD`: the caretaker's command line.
 #![allow(clippy::disallowed_methods)]
 
@@ -14,11 +15,12 @@ use std::time::Duration;
 
 use commonhold_contract::{Contract, Member, MemberKind, Scheme, UnitId};
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::caretaker::{self, Caretaker, Launch};
-use commonhold_live::journal::Journal;
-use commonhold_live::roster::Roster;
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::caretaker::{self, Caretaker, Launch};
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::undo;
-use commonhold_live::{Backend, LiveError, affinity, clock};
+use commonhold_live::{Backend, LiveError};
 use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason};
 
@@ -27,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
         ["caretaker", journal, fd] => {
-            // SAFETY: the daemon passes this descriptor for us alone to own.
+            // SAFETY: the daemon passes this descriptor to be owned by this process alone.
             let pipe = unsafe { OwnedFd::from_raw_fd(fd.parse()?) };
             caretaker::main(Path::new(journal), pipe);
             Ok(())

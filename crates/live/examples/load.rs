@@ -1,20 +1,20 @@
-//! Loads the scheduler into the running kernel, sets up units, and prints what became of them.
+//! Loads the scheduler into the running kernel, sets up units, and prints their accounts.
 //!
 //! usage: load [--unit NAME=CGROUP:WEIGHT[:FLAGS]]... [--at-once CGROUP]... [--own CPUS=NAME]... [--recall now|tick]
 //!             [--slice MILLISECONDS] [--for SECONDS] [--timeout MILLISECONDS]
 //!        load --break CGROUP
 //!
-//! `--unit` admits a control group to a unit, which lies within another that stands before it if its NAME is that one's, a
-//! slash and its own; FLAGS are `lend`, `borrow` and a discipline such as `lottery`, separated by commas. `--at-once` admits a control group to the kernel's
-//! own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. All CPUs that nobody owns are
-//! time-shared by weight. Without `--for` it schedules until its standard input ends. What is not named is as the daemon has
-//! it: the slice, and which CPUs are near each other.
+//! `--unit` admits a control group to a unit. A NAME of the form ENCLOSER/NAME makes it a sub-unit of an earlier one. FLAGS are
+//! `lend`, `borrow` and a discipline such as `lottery`, separated by commas. `--at-once` admits a control group to the kernel's
+//! own unit: light tasks that must not wait. `--own` gives CPUs, such as `0-3,6`, to a unit. CPUs without an owner are
+//! time-shared by weight. Without `--for` it schedules until its standard input ends. Other settings are the daemon's: the
+//! slice, and which CPUs are near each other.
 //!
-//! Two options are for tests of how the kernel ends the scheduler. `--timeout` is how long a task may wait. `--break` loads
-//! nothing. It makes the scheduler that runs, whoever loaded it, use a queue that does not exist for every task that enters
-//! that control group.
+//! Two options test how the kernel ends the scheduler. `--timeout` is how long a task may wait. `--break` loads nothing. It
+//! makes the running scheduler, whichever program loaded it, use a nonexistent queue for every task that enters that control
+//! group.
 //!
-//! Prints `ready` once it schedules, and at the end a line per unit; if the kernel ended it, then why.
+//! Prints `ready` once it schedules, and at the end a line per unit; if the kernel ended it, also why.
 #![allow(clippy::disallowed_methods)]
 
 use std::fs;
@@ -31,14 +31,14 @@ use commonhold_dispatch::{
 };
 use commonhold_live::apply::kernel;
 
-/// How often it looks whether the kernel ended the scheduler.
+/// How often to check whether the kernel has ended the scheduler.
 const LOOK: Duration = Duration::from_millis(100);
-/// Whose number is fixed: the kernel's, and that of all who are in no other unit.
+/// A unit with a fixed number: the kernel's, and that of all processes in no other unit.
 const NAMES: [&str; 2] = ["kernel", "others"];
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What one `--unit` says.
+/// One `--unit`.
 struct Asked {
     name: String,
     cgroup: String,
@@ -47,7 +47,7 @@ struct Asked {
     discipline: Discipline,
 }
 
-/// What the command line says.
+/// The parsed command line.
 struct Options {
     units: Vec<Asked>,
     at_once: Vec<String>,
@@ -215,7 +215,7 @@ fn number_of(cgroup: &str) -> Result<u64, Failure> {
         .ino())
 }
 
-/// Until its time is up, its input ends, or the kernel ends the scheduler.
+/// Waits until the time is up, the input ends, or the kernel ends the scheduler.
 fn wait(options: &Options, scheduler: &Scheduler) {
     static INPUT_ENDED: AtomicBool = AtomicBool::new(false);
     let begun = Instant::now();

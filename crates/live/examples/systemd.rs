@@ -1,23 +1,23 @@
-//! Asks systemd as the daemon does: to try what it says on a machine that it runs.
+//! Calls systemd as the daemon does, to try it on a machine with systemd.
 //!
 //! usage: `cargo run --example systemd -- [--user] COMMAND`, as root or with `--user`
 //!
-//! - `show UNIT [PROPERTY...]`: what properties are
-//! - `hold UNIT PROPERTY=VALUE...`: sets them until the machine's next start, waits for a line, and takes them back
-//! - `journal DIR UNIT PROPERTY=VALUE...`: sets them, with a journal in this folder, and ends without taking them back
-//! - `undo DIR`: takes back what a journal says
+//! - `show UNIT [PROPERTY...]`: shows properties
+//! - `hold UNIT PROPERTY=VALUE...`: sets them until the next reboot, waits for a line, and reverts them
+//! - `journal DIR UNIT PROPERTY=VALUE...`: sets them, with a journal in this folder, and ends without reverting them
+//! - `undo DIR`: undoes a journal
 //! - `scope NAME SLICE PID...`: starts a scope, waits for a line, and stops it
-//! - `of PATH`: whose a control group is
+//! - `of PATH`: the owner of a control group
 //!
-//! Values are written as in files of systemd's. Lines of several devices are separated by commas:
-//! `IOReadBandwidthMax='/dev/sda 1000000,/dev/sdb 2000000'`.
+//! Values have the format of systemd's files. Lines of several devices are separated by commas: `IOReadBandwidthMax='/dev/sda
+//! 1000000,/dev/sdb 2000000'`.
 
 use std::error::Error;
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use commonhold_live::journal::{Entry, Journal};
-use commonhold_live::systemd::{Held, Manager, Property, Scope, Value, Whose, unit_of};
+use commonhold_live::systemd::{Instance, Manager, Property, PropertyChange, Scope, Value, unit_of};
+use commonhold_live::undo::journal::{Entry, Journal};
 use commonhold_live::undo::undo;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -27,11 +27,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         args.remove(0);
     }
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let whose = if is_user { Whose::user() } else { Whose::system() };
-    if !whose.is_there() {
-        println!("{} has no systemd", whose.run().display());
+    let instance = if is_user { Instance::user() } else { Instance::system() };
+    if !instance.is_there() {
+        println!("{} has no systemd", instance.run().display());
     }
-    let mut manager = Manager::new(whose);
+    let mut manager = Manager::new(instance);
     match args.as_slice() {
         ["of", path] => println!("{:?}", unit_of(Path::new(path))),
         ["show", unit, properties @ ..] => {
@@ -46,19 +46,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         ["hold", unit, settings @ ..] => {
-            let (settings, held) = remembered(&mut manager, unit, settings)?;
+            let (settings, changes) = prepared(&mut manager, unit, settings)?;
             manager.set_runtime(unit, &settings)?;
             wait(&format!("{} are set", settings.len()));
-            let reverted = manager.revert(unit, &held)?;
+            let reverted = manager.revert(unit, &changes)?;
             println!("{reverted:?}");
             if reverted.reload {
-                println!("files read anew: {}", manager.reload()?);
+                println!("files reloaded: {}", manager.reload()?);
             }
         }
         ["journal", dir, unit, settings @ ..] => {
             let (mut journal, _) = Journal::create(Path::new(dir))?;
-            let (settings, held) = remembered(&mut manager, unit, settings)?;
-            journal.record(&Entry::of_properties(manager.whose(), unit, &held))?;
+            let (settings, changes) = prepared(&mut manager, unit, settings)?;
+            journal.record(&Entry::of_properties(manager.instance(), unit, &changes))?;
             manager.set_runtime(unit, &settings)?;
         }
         ["undo", dir] => {
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         ["scope", name, slice, pids @ ..] => {
             let pids: Vec<u32> = pids.iter().map(|pid| pid.parse()).collect::<Result<_, _>>()?;
-            let description = "a trial of commonhold's".to_owned();
+            let description = "a trial by commonhold".to_owned();
             let (name, slice) = ((*name).to_owned(), (*slice).to_owned());
             manager.start_scope(&Scope {
                 name: name.clone(),
@@ -87,36 +87,38 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 type Settings = Vec<(Property, Value)>;
 
-/// What is to be set, and what was before.
-fn remembered(
+/// The parsed settings, and the changes to revert.
+fn prepared(
     manager: &mut Manager,
     unit: &str,
     settings: &[&str],
-) -> Result<(Settings, Vec<Held>), Box<dyn Error>> {
+) -> Result<(Settings, Vec<PropertyChange>), Box<dyn Error>> {
     let settings: Settings = settings.iter().map(|text| setting(text)).collect::<Result<_, _>>()?;
     let properties: Vec<Property> = settings.iter().map(|(property, _)| *property).collect();
     let former = manager.former(unit, &properties)?;
-    let given = |of: Property| {
-        settings.iter().filter(|(set, _)| *set == of).map(|(_, value)| value.clone()).collect()
+    let given = |property: Property| {
+        settings.iter().filter(|(set, _)| *set == property).map(|(_, value)| value.clone()).collect()
     };
-    let held = former.into_iter().map(|former| Held { given: given(former.property), former }).collect();
-    Ok((settings, held))
+    let changes =
+        former.into_iter().map(|former| PropertyChange { given: given(former.property), former }).collect();
+    Ok((settings, changes))
 }
 
 fn property(name: &str) -> Result<Property, Box<dyn Error>> {
     Property::named(name)
-        .ok_or_else(|| format!("{name}: no property that is known here: {:?}", Property::ALL).into())
+        .ok_or_else(|| format!("{name}: unknown property; known are {:?}", Property::ALL).into())
 }
 
 fn setting(text: &str) -> Result<(Property, Value), Box<dyn Error>> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text}: say PROPERTY=VALUE"))?;
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text}: write PROPERTY=VALUE"))?;
     let property = property(name)?;
-    let value =
-        property.parse(&value.replace(',', "\n")).ok_or_else(|| format!("{text}: no value of its"))?;
+    let value = property
+        .parse(&value.replace(',', "\n"))
+        .ok_or_else(|| format!("{text}: not a value of this property"))?;
     Ok((property, value))
 }
 
 fn wait(what: &str) {
-    println!("{what}; a line, or the end of the input, goes on");
+    println!("{what}; enter a line, or end the input, to continue");
     let _ = io::stdin().lock().read_line(&mut String::new());
 }

@@ -8,9 +8,10 @@ use commonhold_dispatch::Account;
 use commonhold_policy::Time;
 
 use crate::apply::kernel::Switched;
-use crate::journal::{Journal, ProcessKey};
 use crate::observe::arena::NotJoined;
-use crate::roster::{Roster, Seen};
+use crate::observe::process::ProcessKey;
+use crate::observe::roster::{Roster, Seen};
+use crate::undo::journal::Journal;
 use crate::{Backend, LiveError};
 
 /// What holds a contract.

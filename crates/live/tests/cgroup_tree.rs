@@ -1,8 +1,7 @@
-//! The `cgroup` backend on a real kernel. Trees, moves, gates and ownership need only a cgroup v2 mount and root;
-//! knobs need its cpu and cpuset controllers. A test that lacks something on the machine at hand is skipped, with the
-//! reason.
+//! The `cgroup` backend on a real kernel. Trees, moves, gates and ownership need only a cgroup v2 mount and root; control files
+//! need its cpu and cpuset controllers. A test whose requirements the machine lacks is skipped, with the reason.
 //!
-//! Every test works below a cgroup of its own, so that a daemon on the same machine is not disturbed.
+//! Every test works in its own cgroup, so that a daemon on the same machine is not disturbed.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 #[path = "cgroup_tree/beside_systemd.rs"]
@@ -20,18 +19,18 @@ use std::time::{Duration, Instant};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
 use commonhold_live::apply::cgroup::CgroupBackend;
-use commonhold_live::journal::{Entry, Journal};
 use commonhold_live::observe::capability::CgroupBase;
-use commonhold_live::roster::Roster;
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::{Entry, Journal};
 use commonhold_live::{Backend, LiveBackend};
 use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason};
 use skipped::skipped;
 
-/// A second, on the backend's clock: tests pass the time themselves.
+/// A second on the backend's clock, which tests set themselves.
 const SECOND: u64 = 1_000_000_000;
 
-/// A cgroup to work below, and the processes of one test. Everything ends with it.
+/// A cgroup to work in, and the processes of one test. All of them end with it.
 struct Bench {
     place: CgroupBase,
     run: tempfile::TempDir,
@@ -40,14 +39,14 @@ struct Bench {
 }
 
 impl Bench {
-    /// `None`, and the reason told, where this machine cannot do it.
+    /// `None`, with the reason printed, if this machine lacks a requirement.
     #[track_caller]
     fn new(name: &str, controllers: &[&str]) -> Option<Bench> {
         let Some(mount) = mount() else {
             skipped("no cgroup v2 here: mount -t cgroup2 none /sys/fs/cgroup");
             return None;
         };
-        // Who is not root may work below a cgroup that was delegated, and move what stands in it.
+        // Without root, a delegated cgroup will do, and the processes in it can be moved.
         let root = rustix::process::geteuid().is_root();
         let above =
             if root { mount.clone() } else { mount.join(cgroup_of(std::process::id()).trim_matches('/')) };
@@ -71,7 +70,7 @@ impl Bench {
     /// A shell command as a process of its own.
     fn spawn(&mut self, script: &str) -> u32 {
         let mut shell = Command::new("sh");
-        // A process group of its own, so that what the shell starts ends with it.
+        // A process group, so that everything the shell starts ends with it.
         shell
             .args(["-c", script])
             .stdin(Stdio::null())
@@ -134,14 +133,14 @@ impl Drop for Bench {
     }
 }
 
-/// Where cgroup v2 is mounted.
+/// The mount point of cgroup v2.
 fn mount() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
     line.split(' ').nth(1).map(PathBuf::from)
 }
 
-/// Removes a tree of cgroups; processes that are left in it are killed. Whether it is gone.
+/// Removes a tree of cgroups, killing processes left in it. Returns whether it is gone.
 fn remove(dir: &Path) -> bool {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().unwrap().is_dir() {
@@ -160,7 +159,7 @@ fn procs(dir: &Path) -> Vec<u32> {
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-/// The cgroup that a process stands in, below the mount.
+/// The cgroup of a process, below the mount.
 fn cgroup_of(pid: u32) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     text.lines().find_map(|line| line.strip_prefix("0::")).unwrap().to_owned()
@@ -217,13 +216,13 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_storm_of_short_lived_processes_leaves_nobody_outside() {
+fn a_storm_of_short_lived_processes_leaves_none_outside() {
     let Some(mut bench) = Bench::new("storm", &[]) else { return };
     let pid = bench.spawn("while :; do for i in 1 2 3 4; do (exec true) & done; wait; sleep 0.01; done");
     bench.unit(None, "a", pid);
     let mut backend = bench.backend();
-    for look in 1..40 {
-        observe(&mut backend, look * SECOND / 10);
+    for scan in 1..40 {
+        observe(&mut backend, scan * SECOND / 10);
     }
     assert!(bench.procs("a").contains(&pid));
     assert!(
@@ -233,12 +232,12 @@ fn a_storm_of_short_lived_processes_leaves_nobody_outside() {
 
 fn cgroup_or_gone(pid: u32) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    // What ended is shown in the root.
+    // An ended process is shown in the root.
     text.lines().find_map(|line| line.strip_prefix("0::")).filter(|path| *path != "/").map(str::to_owned)
 }
 
 #[test]
-fn a_shut_gate_stops_a_unit_and_remembers_what_it_wanted() {
+fn a_shut_gate_stops_a_unit_and_remembers_its_demand() {
     let Some(mut bench) = Bench::new("gates", &[]) else { return };
     let pid = bench.spawn("while :; do :; done");
     let unit = bench.unit(None, "a", pid);
@@ -261,7 +260,7 @@ fn a_shut_gate_stops_a_unit_and_remembers_what_it_wanted() {
 }
 
 fn monotonic() -> u64 {
-    commonhold_live::clock::now()
+    commonhold_live::host::clock::now()
 }
 
 #[test]
@@ -303,7 +302,7 @@ fn a_unit_that_is_gone_sends_its_processes_home() {
     assert!(!bench.dir("b").exists());
     assert_eq!((cgroup_of(goes), cgroup_of(children(goes)[0])), (home.clone(), home));
     assert_eq!(bench.procs("a"), [stays]);
-    // And once more: the unit comes back at the same place.
+    // Once more: the unit returns in the same place.
     backend.set_contract(&bench.contract);
     observe(&mut backend, 3 * SECOND);
     assert_eq!(bench.procs("b/own"), [goes]);
@@ -318,10 +317,10 @@ fn two_programs_do_not_fight_over_a_process_for_ever() {
     fs::create_dir(&elsewhere).unwrap();
     let mut backend = bench.backend();
     observe(&mut backend, SECOND);
-    for look in 2..5 {
+    for scan in 2..5 {
         fs::write(elsewhere.join("cgroup.procs"), pid.to_string()).unwrap();
-        observe(&mut backend, look * SECOND);
-        assert_eq!(bench.procs("a"), [pid], "look {look}");
+        observe(&mut backend, scan * SECOND);
+        assert_eq!(bench.procs("a"), [pid], "scan {scan}");
     }
     fs::write(elsewhere.join("cgroup.procs"), pid.to_string()).unwrap();
     backend.observe(5 * SECOND, &[]).unwrap();
@@ -332,11 +331,11 @@ fn two_programs_do_not_fight_over_a_process_for_ever() {
         "{problems:?}"
     );
     observe(&mut backend, 6 * SECOND);
-    assert_eq!(procs(&elsewhere), [pid], "left where it is, and said once");
+    assert_eq!(procs(&elsewhere), [pid], "left alone, and reported once");
 }
 
 #[test]
-fn those_who_stand_in_base_step_aside() {
+fn processes_in_base_are_moved_aside() {
     let Some(mut bench) = Bench::new("aside", &[]) else { return };
     let (member, other) = (bench.spawn("exec sleep 1000"), bench.spawn("exec sleep 1000"));
     for pid in [member, other] {
@@ -375,15 +374,18 @@ fn a_subtree_of_a_running_daemon_is_refused_and_that_of_a_dead_one_cleared() {
     let error = bench.backend_with(journal).unwrap_err().to_string();
     assert!(error.contains(&format!("a running commonhold, process {};", std::process::id())), "{error}");
 
-    // As if it had died without anybody to clean up: no process has this number and this start.
+    // As if it had died without cleaning up: no process has this number and start time.
     let mark = format!("{} 1", std::process::id());
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(bench.dir(""), "user.commonhold", mark.as_bytes(), flags).unwrap();
     drop(first);
     let (journal, _) = Journal::create(other_run.path()).unwrap();
     let mut second = bench.backend_with(journal).unwrap();
-    let told = second.take_problems();
-    assert!(told.len() == 1 && told[0].to_string().contains(&format!("{pid} (sleep)")), "{told:?}");
+    let problems = second.take_problems();
+    assert!(
+        problems.len() == 1 && problems[0].to_string().contains(&format!("{pid} (sleep)")),
+        "{problems:?}"
+    );
     observe(&mut second, SECOND);
     assert_eq!(bench.procs("a"), [pid]);
 }
@@ -484,13 +486,13 @@ fn orders_are_in_force_and_go_with_the_journal() {
     apply(&mut backend, [CpuOrder::Cap { unit: c, micro_cpus: None }]);
     assert_eq!(bench.file("c/cpu.max"), "max 100000");
 
-    // A CPU that this machine has not: the kernel takes it and ignores it, which is an error.
+    // A CPU that this machine does not have: the kernel accepts and ignores it, which is an error.
     let problems = backend.apply(&plan([confine(c, "0,4095")]));
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].contains("0,4095"), "{problems:?}");
 
-    // A user's sub-unit that comes at run time is confined from its first moment.
+    // A user's sub-unit that appears at run time is confined from the start.
     apply(&mut backend, [confine(c, "1")]);
     let user = bench.unit(Some(c), "ana", other);
     backend.set_contract(&bench.contract);
@@ -509,7 +511,7 @@ fn an_affinity_that_a_thread_chose_survives() {
     let Some(mut bench) = Bench::new("affinity", &["cpuset"]) else { return };
     let pid = bench.spawn("exec sleep 1000");
     let chosen = "1".parse().unwrap();
-    commonhold_live::affinity::set(pid, &chosen).unwrap();
+    commonhold_live::host::affinity::set(pid, &chosen).unwrap();
     let a = bench.unit(None, "a", pid);
     let mut backend = bench.backend();
     observe(&mut backend, SECOND);
@@ -521,7 +523,7 @@ fn an_affinity_that_a_thread_chose_survives() {
     assert_eq!(allowed(pid), "1");
 }
 
-/// Weights 1:2:3:2, everybody busy, on a machine that has nothing else to do: shares of the kernel's own account.
+/// Weights 1:2:3:2, all units busy, on an otherwise idle machine: shares by the kernel's own accounting.
 #[test]
 #[ignore = "needs an idle machine for ten seconds"]
 fn busy_units_get_the_shares_of_their_weights() {
@@ -569,9 +571,9 @@ fn members_by_cgroup_stay_members_when_they_are_moved() {
     let rule = MemberKind::Cgroup(cgroup_of(pid));
     bench.contract.units[unit.index()].members.push(Member { kind: rule, span: 0..0 });
     let mut backend = bench.backend();
-    for look in 1..40 {
-        observe(&mut backend, look * SECOND / 4);
-        assert!(bench.procs("a").contains(&pid), "look {look}");
+    for scan in 1..40 {
+        observe(&mut backend, scan * SECOND / 4);
+        assert!(bench.procs("a").contains(&pid), "scan {scan}");
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(procs(&lab), [] as [u32; 0], "what it starts is a member too");
@@ -581,7 +583,7 @@ fn members_by_cgroup_stay_members_when_they_are_moved() {
     assert!(procs(&lab).contains(&pid), "and back at the end");
 }
 
-/// What an ordinary user has after `systemd-run --user --scope -p Delegate=yes`: the daemon itself stands in BASE.
+/// The situation after `systemd-run --user --scope -p Delegate=yes`: the daemon itself is in BASE.
 #[test]
 #[ignore = "needs to be run alone, in a cgroup delegated to this user: it moves this very process"]
 fn a_delegated_cgroup_is_held_from_within() {
@@ -607,7 +609,7 @@ fn a_delegated_cgroup_is_held_from_within() {
     assert_eq!(bench.place.mount.join(cgroup_of(std::process::id()).trim_matches('/')), base);
     assert!(procs(&base).contains(&pid));
     assert_eq!(fs::read_to_string(base.join("cgroup.subtree_control")).unwrap().trim(), "");
-    // The bench ends with a directory of its own.
+    // The bench removes only its own directory.
     bench.place.base = base.join("end");
     fs::create_dir(&bench.place.base).unwrap();
 }

@@ -1,5 +1,5 @@
-//! Whatever ends the daemon, nothing stays stopped or pinned: its caretaker undoes everything.
-// `[mask.clone()]` says what is expected; a slice made from a reference says how it was made.
+//! However the daemon ends, nothing stays stopped or pinned: its caretaker undoes everything.
+// `[mask.clone()]` shows the expected value; a slice made from a reference would show how it was made.
 #![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs, clippy::disallowed_methods)]
 
 mod support;
@@ -8,13 +8,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use commonhold_live::affinity;
+use commonhold_live::host::affinity;
 use support::{Job, churn, descendants, eventually, masks, one_cpu, session_masks, start, state, states};
 
 /// A small daemon that holds a job.
 struct Daemon {
     child: Child,
-    said: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Daemon {
@@ -27,16 +27,16 @@ impl Daemon {
             .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(std::fs::File::create(directory.join("said")).unwrap())
+            .stderr(std::fs::File::create(directory.join("errors")).unwrap())
             .spawn()
             .unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         while line != "holding\n" {
             line.clear();
-            assert_ne!(said.read_line(&mut line).unwrap(), 0, "the daemon ended");
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the daemon ended");
         }
-        Daemon { child, said }
+        Daemon { child, output }
     }
 
     fn kill(mut self) {
@@ -44,11 +44,11 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    /// The regular end: what it says last.
+    /// A regular shutdown; returns the last output.
     fn end(mut self) -> String {
         drop(self.child.stdin.take());
         let mut rest = String::new();
-        self.said.read_to_string(&mut rest).unwrap();
+        self.output.read_to_string(&mut rest).unwrap();
         self.child.wait().unwrap();
         rest
     }
@@ -72,8 +72,8 @@ fn a_killed_daemon_leaves_nothing_pinned_or_stopped() {
     eventually("the journal is removed", || journal_is_gone(directory.path()));
 }
 
-/// A daemon that is stopped itself makes no turn: the caretaker continues what it has stopped, but does not unpin it. The daemon
-/// stops it again when it goes on.
+/// A daemon that is stopped itself is stalled: the caretaker continues the processes that it stopped, but does not unpin them.
+/// When the daemon continues, it stops them again.
 #[test]
 fn a_stopped_daemon_leaves_nothing_stopped() {
     let Some((one, all)) = one_cpu() else { return };
@@ -90,21 +90,21 @@ fn a_stopped_daemon_leaves_nothing_stopped() {
         support::kill(daemon.child.id(), libc::SIGCONT);
     }
     eventually("all stopped", || states(job.pid()) == ['T'; 2]);
-    let said = std::fs::read_to_string(directory.path().join("said")).unwrap();
-    assert_eq!(said.matches("problem: the daemon makes no turn").count(), 2, "{said}");
+    let errors = std::fs::read_to_string(directory.path().join("errors")).unwrap();
+    assert_eq!(errors.matches("problem: the daemon's loop is stalled").count(), 2, "{errors}");
     assert_eq!(daemon.end(), "undone: 2 threads unpinned, 2 processes continued\n");
     assert_eq!(masks(job.pid()), [all]);
 }
 
-/// A daemon that turns is left alone, and a caretaker that has nobody to continue does not wake up.
+/// A daemon that is not stalled is left alone, and a caretaker with nothing to continue does not wake up.
 #[test]
-fn the_caretaker_of_a_daemon_that_turns_does_nothing() {
+fn the_caretaker_of_a_running_daemon_does_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let job = start("sleep", &["1000"]);
     let daemon = Daemon::start(directory.path(), &job, &["closed"]);
     std::thread::sleep(std::time::Duration::from_secs(4));
     assert_eq!(state(job.pid()), 'T');
-    assert_eq!(std::fs::read_to_string(directory.path().join("said")).unwrap(), "");
+    assert_eq!(std::fs::read_to_string(directory.path().join("errors")).unwrap(), "");
     daemon.end();
     let daemon = Daemon::start(directory.path(), &job, &[]);
     let caretaker = descendants(daemon.child.id()).into_iter().find(|pid| *pid != daemon.child.id()).unwrap();
@@ -119,7 +119,7 @@ fn the_caretaker_of_a_daemon_that_turns_does_nothing() {
 }
 
 #[test]
-fn a_regular_end_is_the_same_undoing_and_is_reported() {
+fn a_regular_shutdown_undoes_the_same_and_reports_it() {
     let Some((_, all)) = one_cpu() else { return };
     let directory = tempfile::tempdir().unwrap();
     let job = start("sleep", &["1000"]);
@@ -131,7 +131,7 @@ fn a_regular_end_is_the_same_undoing_and_is_reported() {
 }
 
 #[test]
-fn what_its_user_stopped_stays_stopped_when_the_daemon_is_killed() {
+fn a_process_that_its_user_stopped_stays_stopped_when_the_daemon_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let job = start("sleep", &["1000"]);
     job.signal(libc::SIGSTOP);
@@ -142,7 +142,7 @@ fn what_its_user_stopped_stays_stopped_when_the_daemon_is_killed() {
 }
 
 #[test]
-fn a_storm_that_the_killed_daemon_did_not_know_to_its_last_process_is_let_go() {
+fn a_storm_that_the_killed_daemon_knew_only_in_part_is_unpinned() {
     let Some((_, all)) = one_cpu() else { return };
     let directory = tempfile::tempdir().unwrap();
     let job = start(churn(), &["forks", "3"]);
@@ -152,7 +152,7 @@ fn a_storm_that_the_killed_daemon_did_not_know_to_its_last_process_is_let_go() {
 }
 
 #[test]
-fn a_killed_caretaker_is_replaced_by_what_the_next_daemon_finds() {
+fn the_next_daemon_undoes_what_a_killed_caretaker_could_not() {
     let Some((one, all)) = one_cpu() else { return };
     let directory = tempfile::tempdir().unwrap();
     let job = start("sleep", &["1000"]);
@@ -168,7 +168,7 @@ fn a_killed_caretaker_is_replaced_by_what_the_next_daemon_finds() {
 }
 
 #[test]
-fn the_caretaker_ignores_what_ends_a_program() {
+fn the_caretaker_ignores_terminating_signals() {
     let Some((_, all)) = one_cpu() else { return };
     let directory = tempfile::tempdir().unwrap();
     let job = start("sleep", &["1000"]);

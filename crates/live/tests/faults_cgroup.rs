@@ -1,7 +1,7 @@
-//! What goes wrong under the `cgroup` backend: calls to the kernel that fail when they should not. The processes are real, the
-//! control groups are a folder that behaves like them (`support/groups.rs`), so this needs no privileges.
+//! Faults under the `cgroup` backend: system calls that fail when they should not. The processes are real; the control groups
+//! are a simulated folder (`support/groups.rs`), so this needs no privileges.
 //!
-//! For each: the error names file, value and remedy, nothing is lost or half in force, and the next step recovers.
+//! For each fault: the error names file, value and remedy, nothing is lost or half in force, and the next step recovers.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 #[path = "support/groups.rs"]
@@ -16,8 +16,8 @@ use std::rc::Rc;
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
 use commonhold_live::apply::cgroup::CgroupBackend;
 use commonhold_live::host::{Access, Answer, Kind};
-use commonhold_live::journal::{Entry, Journal};
-use commonhold_live::roster::Roster;
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::{Entry, Journal};
 use commonhold_live::undo::{Undone, undo};
 use commonhold_live::{Backend, LiveBackend};
 use commonhold_policy::plan::{CpuOrder, Orders};
@@ -43,7 +43,7 @@ impl Rig {
         Rig::with(jobs, |_| None)
     }
 
-    /// The same, with something that goes wrong from the beginning.
+    /// The same, with a fault from the beginning.
     fn with(jobs: usize, fault: impl FnMut(&Access<'_>) -> Option<Answer> + 'static) -> Rig {
         let dir = tempfile::tempdir().unwrap();
         let jobs: Vec<Job> = (0..jobs).map(|_| start("sleep", &["1000"])).collect();
@@ -63,7 +63,7 @@ impl Rig {
         Rig { tree, backend, contract, units, jobs, now: SECOND, dir }
     }
 
-    /// A look, a second after the one before: what went wrong.
+    /// A scan, a second after the previous one; returns the problems.
     fn look(&mut self) -> Vec<String> {
         self.now += SECOND;
         self.backend.observe(self.now, &self.units).unwrap();
@@ -119,7 +119,7 @@ impl Rig {
     }
 }
 
-/// The only problem, with all these words in it.
+/// Asserts that this is the only problem, and contains all these words.
 #[track_caller]
 fn says(problems: &[String], words: &[&str]) {
     assert_eq!(problems.len(), 1, "{problems:?}");
@@ -163,7 +163,7 @@ fn a_weight_that_is_refused_is_written_when_it_is_ordered_again() {
 }
 
 #[test]
-fn a_value_that_reads_back_differently_is_no_order_in_force() {
+fn a_value_that_reads_back_differently_is_not_in_force() {
     let mut rig = Rig::new(1);
     rig.look_well();
     rig.tree.fault(once(Kind::Write, "u0/cpu.weight", Answer::Falsify(b"1".to_vec())));
@@ -176,7 +176,7 @@ fn a_value_that_reads_back_differently_is_no_order_in_force() {
     assert_eq!(rig.file("u0/cpu.weight"), "300");
 }
 
-/// The kernel takes the first digits, and would take the others for a value of their own.
+/// The kernel takes the first digits, and would take the rest for another value.
 #[test]
 fn a_short_write_is_an_error_and_not_another_value() {
     let mut rig = Rig::new(1);
@@ -188,7 +188,7 @@ fn a_short_write_is_an_error_and_not_another_value() {
     assert_eq!(rig.file("u0/cpu.weight"), "350");
 }
 
-/// The write succeeds and the look after it fails: the unit may be capped, and must be let go when that is ordered.
+/// The write succeeds and the read-back fails: the cap may be in force, and must be lifted when that is ordered.
 #[test]
 fn a_cap_that_may_be_in_force_is_lifted() {
     let mut rig = Rig::new(1);
@@ -201,7 +201,7 @@ fn a_cap_that_may_be_in_force_is_lifted() {
     assert_eq!(rig.file("u0/cpu.max"), "max 100000");
 }
 
-/// A read that is cut in the middle shows half of the value.
+/// A truncated read shows half of the value.
 #[test]
 fn a_cap_that_is_read_in_part_is_written_again() {
     let mut rig = Rig::new(1);
@@ -227,9 +227,9 @@ fn cpus_that_are_refused_to_one_unit_are_given_to_the_others_and_to_it_later() {
     assert_eq!(rig.file("u0/cpuset.cpus"), "0-1");
 }
 
-/// Written, and then not to be read: the CPUs may be in force, and must go when that is ordered.
+/// Written, but not readable afterwards: the CPUs may be in force, and must be withdrawn when that is ordered.
 #[test]
-fn cpus_that_may_be_in_force_are_taken_back() {
+fn cpus_that_may_be_in_force_are_withdrawn() {
     let mut rig = Rig::new(1);
     rig.look_well();
     rig.tree.fault(always(Kind::Read, "u0/cpuset.cpus", Answer::Refuse(libc::EIO)));
@@ -240,7 +240,7 @@ fn cpus_that_may_be_in_force_are_taken_back() {
     assert_eq!(rig.file("u0/cpuset.cpus"), "");
 }
 
-/// Another program's value is seen, and ours written when it is ordered again.
+/// Another program's value is found, and ours is written when it is ordered again.
 #[test]
 fn cpus_that_read_back_differently_are_written_again() {
     let mut rig = Rig::new(1);
@@ -252,7 +252,7 @@ fn cpus_that_read_back_differently_are_written_again() {
     assert_eq!(rig.file("u0/cpuset.cpus"), "0-1");
 }
 
-/// A unit gets its first sub-unit, and its processes cannot step into a leaf of their own yet.
+/// A unit gets its first sub-unit, and its processes cannot enter their leaf yet.
 #[test]
 fn a_unit_that_could_not_be_split_is_split_later() {
     for (kind, end) in [
@@ -268,13 +268,13 @@ fn a_unit_that_could_not_be_split_is_split_later() {
         let inner = rig.contract.add(Some(rig.units[0]), "inner");
         let guest = start("sleep", &["1000"]);
         let member = Member { kind: MemberKind::Pid(guest.pid()), span: 0..0 };
-        // A sub-unit's members are its encloser's.
+        // A sub-unit's rules select among its encloser's members.
         rig.contract.units[rig.units[0].index()].members.push(member.clone());
         rig.contract.units[inner.index()].members.push(member);
         rig.backend.set_contract(&rig.contract);
         let problems = rig.look();
-        assert!(problems.iter().any(|said| said.contains(end)), "{end}: {problems:?}");
-        assert!(rig.tree.procs("").is_empty(), "nobody is put out");
+        assert!(problems.iter().any(|problem| problem.contains(end)), "{end}: {problems:?}");
+        assert!(rig.tree.procs("").is_empty(), "no process is moved out");
         rig.tree.heal();
         for _ in 0..4 {
             rig.look();
@@ -287,7 +287,7 @@ fn a_unit_that_could_not_be_split_is_split_later() {
     }
 }
 
-/// Kernels such as 6.1 take no empty set where there are processes: the encloser's CPUs stand for it.
+/// Kernels such as 6.1 refuse an empty set where there are processes: the encloser's CPUs are used instead.
 #[test]
 fn an_empty_set_of_cpus_that_is_refused_for_space_becomes_the_enclosers() {
     let mut rig = Rig::new(1);
@@ -318,9 +318,9 @@ fn a_process_that_ends_before_it_is_moved_is_no_problem() {
     assert_eq!(rig.undo().problems, Vec::<String>::new());
 }
 
-/// Its files can be read no more between the list of processes and the look at it.
+/// Its files become unreadable between the listing of processes and the scan at it.
 #[test]
-fn a_process_whose_files_vanish_between_list_and_look_is_gone_and_comes_back() {
+fn a_process_whose_files_vanish_between_listing_and_scan_is_gone_and_comes_back() {
     let mut rig = Rig::new(1);
     let pid = rig.jobs[0].pid();
     rig.tree.fault(move |access| {
@@ -354,7 +354,7 @@ fn a_move_that_was_refused_is_made_later() {
     assert_eq!((undone.moved, undone.problems), (1, vec![]));
 }
 
-/// It is in no unit any more, and its way home is barred for a while: it does not stay in the unit's group for ever.
+/// It has left all units, and cannot be moved back for a while: it must not stay in the unit's group for ever.
 #[test]
 fn a_process_that_could_not_be_sent_home_is_sent_later() {
     let mut rig = Rig::new(2);
@@ -381,7 +381,7 @@ fn a_group_that_could_not_be_made_is_made_later_and_its_members_come() {
         let mut rig = Rig::with(2, fault);
         let pids = [rig.jobs[0].pid(), rig.jobs[1].pid()];
         let problems = rig.look();
-        assert!(problems.iter().any(|said| said.contains("commonhold/u0")), "{problems:?}");
+        assert!(problems.iter().any(|problem| problem.contains("commonhold/u0")), "{problems:?}");
         assert_eq!(rig.procs("u1"), [pids[1]], "the other unit is held");
         rig.tree.heal();
         for _ in 0..4 {
@@ -416,7 +416,7 @@ fn a_group_that_cannot_be_removed_is_removed_later() {
     assert!(!rig.exists("u1"));
 }
 
-/// The unit comes back before its group could be removed: it is the same group, and stays.
+/// The unit returns before its group could be removed: the same group is kept.
 #[test]
 fn a_unit_that_comes_back_has_its_group_again() {
     let mut rig = Rig::new(2);
@@ -476,7 +476,7 @@ fn a_gate_that_is_refused_is_shut_when_it_is_ordered_again() {
     assert_eq!(rig.file("u0/cgroup.freeze"), "0");
 }
 
-/// The gate was written, and whether the unit has stopped cannot be read: it may be stopped, and must be let go.
+/// The gate was written, but whether the unit has stopped cannot be read: it may be stopped, and must be continued.
 #[test]
 fn a_gate_that_may_be_shut_is_opened() {
     let mut rig = Rig::new(1);
@@ -490,13 +490,13 @@ fn a_gate_that_may_be_shut_is_opened() {
     assert_eq!(rig.file("u0/cgroup.freeze"), "0");
 }
 
-/// No entry, no action.
+/// Without an entry, no change.
 #[test]
 fn nothing_is_moved_that_the_journal_does_not_have() {
     let mut rig = Rig::new(1);
     rig.tree.fault(always(Kind::Write, "run/journal", Answer::Refuse(libc::ENOSPC)));
     let mut problems = rig.look();
-    // Who came, and the same again as one that is not where it belongs.
+    // A newcomer, and then one that has to be moved back.
     problems.dedup();
     says(&problems, &["cannot record how to undo the next change, which is therefore not made", "make room"]);
     assert_eq!(rig.procs("u0"), Vec::<u32>::new());
@@ -509,7 +509,7 @@ fn nothing_is_moved_that_the_journal_does_not_have() {
 }
 
 #[test]
-fn undoing_waits_for_a_busy_group_and_tells_of_one_that_stays() {
+fn undoing_waits_for_a_busy_group_and_reports_one_that_stays() {
     let mut rig = Rig::new(2);
     rig.look_well();
     let mut tries = 0;
@@ -528,7 +528,7 @@ fn undoing_waits_for_a_busy_group_and_tells_of_one_that_stays() {
     let undone = rig.undo();
     assert_eq!((undone.removed, undone.moved), (1, 2), "everything else is undone: {undone:?}");
     assert!(
-        undone.problems.iter().any(|said| said.contains("commonhold/u0") && said.contains("rmdir")),
+        undone.problems.iter().any(|problem| problem.contains("commonhold/u0") && problem.contains("rmdir")),
         "{undone:?}"
     );
     rig.tree.heal();
@@ -536,9 +536,9 @@ fn undoing_waits_for_a_busy_group_and_tells_of_one_that_stays() {
     assert_eq!((again.removed, again.problems), (2, vec![]), "the next start undoes the rest");
 }
 
-/// A controller that is refused back, and a process that ends on its way: the rest is undone, and this when it is tried again.
+/// A controller cannot be disabled, and a process ends while it is moved: everything else is undone, and this is retried.
 #[test]
-fn undoing_goes_on_where_one_file_is_refused() {
+fn undoing_continues_after_one_refused_file() {
     let mut rig = Rig::new(2);
     rig.look_well();
     let pid = rig.jobs[0].pid();
@@ -564,14 +564,14 @@ fn undoing_goes_on_where_one_file_is_refused() {
     assert_eq!(rig.tree.file("cgroup.subtree_control"), "");
 }
 
-/// Whether a call is about this test's files and processes: there are others on the machine.
+/// Whether a call is about this test's files and processes, and not others on the machine.
 fn is_ours(access: &Access<'_>, dir: &Path, pids: &[u32]) -> bool {
     let of_ours = |pid: &u32| access.path.starts_with(format!("/proc/{pid}")) || access.pid == *pid;
     access.path.starts_with(dir) || pids.iter().any(of_ours)
 }
 
-/// Goes through a daemon's life, and has the `nth` call go wrong, whichever it is. Then nothing goes wrong any more: some looks
-/// later, with orders given again, everything is as ordered, and then undone. Whether there were so many calls.
+/// Runs a daemon's life in which the `nth` call fails. Then nothing fails any more: some scans later, with orders repeated,
+/// everything is as ordered, and is then undone. Returns whether there were that many calls.
 fn life(nth: usize, answer: &Answer) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let tree = Tree::new(&dir.path().join("cgroup"));
@@ -579,9 +579,9 @@ fn life(nth: usize, answer: &Answer) -> bool {
     let pids: Vec<u32> = jobs.iter().map(Job::pid).collect();
     let (at, ours, wrong) = (dir.path().to_owned(), pids.clone(), answer.clone());
     let what = Rc::<RefCell<String>>::default();
-    let (mut calls, told) = (0, Rc::clone(&what));
+    let (mut calls, failed_call) = (0, Rc::clone(&what));
     tree.fault(move |access| {
-        // A file of the kernel's takes a value or refuses it, and no part of it.
+        // The kernel takes or refuses a value as a whole.
         let no_part = matches!(wrong, Answer::Shorten(_))
             && access.kind == Kind::Write
             && !access.path.ends_with("journal");
@@ -590,7 +590,7 @@ fn life(nth: usize, answer: &Answer) -> bool {
         }
         calls += 1;
         (calls == nth + 1).then(|| {
-            *told.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
+            *failed_call.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
             wrong.clone()
         })
     });
@@ -602,7 +602,7 @@ fn life(nth: usize, answer: &Answer) -> bool {
     };
     joins(&mut contract, units[0], 0);
     joins(&mut contract, units[1], 1);
-    // Later the second unit goes, and the first has a sub-unit.
+    // Later the second unit is removed, and the first gets a sub-unit.
     let mut later = Contract::default();
     let outer = later.add(None, "u0");
     let inner = later.add(Some(outer), "inner");
@@ -619,9 +619,9 @@ fn life(nth: usize, answer: &Answer) -> bool {
         let roster = Roster::new(Path::new("/proc"), &[])?;
         CgroupBackend::new(&tree.place(), &contract, roster, journal)
     };
-    // A daemon that cannot begin says why. The next one undoes what it left, and begins.
+    // A daemon that cannot start says why. The next one undoes what it left, and starts.
     let mut backend = begin().or_else(|_| begin()).unwrap();
-    // Without a controller that was refused it goes on, and says so. That is for its whole life.
+    // If a controller is refused, it continues without it, and reports that. This lasts for its whole life.
     if backend.take_problems().iter().any(|problem| problem.to_string().contains("cgroup.subtree_control")) {
         drop(backend);
         backend = begin().unwrap();
@@ -630,7 +630,7 @@ fn life(nth: usize, answer: &Answer) -> bool {
     let mut look = |backend: &mut CgroupBackend, times: u64| {
         for _ in 0..times {
             now += SECOND;
-            // A look may fail. The next one is another.
+            // A scan may fail. The next one must not.
             let _ = backend.observe(now, &units);
             for problem in backend.take_problems() {
                 assert!(problem.to_string().len() > 20, "{problem}");
@@ -674,7 +674,7 @@ fn life(nth: usize, answer: &Answer) -> bool {
     let held = ["cpu.max", "cpu.weight", "cpuset.cpus", "own/cpuset.cpus", "inner/cpuset.cpus"].map(file);
     assert_eq!(held, ["max 100000", "300", "2", "2", "2"], "{went_wrong}");
     assert_eq!([file("own/cgroup.freeze"), file("inner/cgroup.freeze")], ["0", "0"], "{went_wrong}");
-    // Where home was barred, a process is in the leaf there.
+    // A process that could not be moved back is in the leaf of its original group.
     let home = || [tree.procs(""), tree.procs("commonhold.left")].concat();
     let there = [tree.procs("commonhold/u0/own"), tree.procs("commonhold/u0/inner"), home()];
     assert_eq!(there, [0, 2, 1].map(|job| vec![pids[job]]), "{went_wrong}");
@@ -687,7 +687,7 @@ fn life(nth: usize, answer: &Answer) -> bool {
     !went_wrong.is_empty()
 }
 
-/// Goes through a life for every so many-th call; for every call where the environment says `COMMONHOLD_FAULTS=all`.
+/// Runs a life for every k-th call; for every call with `COMMONHOLD_FAULTS=all` in the environment.
 fn lives(from: usize, answer: &Answer) {
     let all = std::env::var("COMMONHOLD_FAULTS").is_ok_and(|which| which == "all");
     let (from, every) = if all { (0, 1) } else { (from, 6) };
@@ -696,16 +696,16 @@ fn lives(from: usize, answer: &Answer) {
 }
 
 #[test]
-fn whichever_call_is_refused_everything_is_as_ordered_later_and_then_undone() {
+fn after_any_refused_call_everything_recovers_and_is_undone() {
     lives(0, &Answer::Refuse(libc::EIO));
 }
 
 #[test]
-fn whichever_call_finds_the_kernel_busy_everything_is_as_ordered_later_and_then_undone() {
+fn after_any_busy_call_everything_recovers_and_is_undone() {
     lives(2, &Answer::Refuse(libc::EBUSY));
 }
 
 #[test]
-fn whichever_call_is_cut_short_everything_is_as_ordered_later_and_then_undone() {
+fn after_any_short_call_everything_recovers_and_is_undone() {
     lives(4, &Answer::Shorten(2));
 }

@@ -1,8 +1,8 @@
-//! What goes wrong under the `user` backend, with real processes: calls to the kernel that fail when they should not, and
-//! processes that end between a look and an order.
+//! Faults under the `user` backend, with real processes: system calls that fail when they should not, and processes that end
+//! between a scan and an order.
 //!
-//! For each: the error names process, value and remedy, nothing is lost or half in force, and the next step recovers.
-// `[mask.clone()]` says what is expected; a slice made from a reference says how it was made.
+//! For each fault: the error names process, value and remedy, nothing is lost or half in force, and the next step recovers.
+// `[mask.clone()]` shows the expected value; a slice made from a reference would show how it was made.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, clippy::cloned_ref_to_slice_refs)]
 
 mod support;
@@ -13,11 +13,11 @@ use std::rc::Rc;
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::host::{Access, Answer, Kind, tamper};
-use commonhold_live::journal::{Entry, Journal};
-use commonhold_live::roster::Roster;
+use commonhold_live::host::{Access, Answer, Kind, affinity, tamper};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::{Entry, Journal};
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::{Backend, LiveBackend, affinity};
+use commonhold_live::{Backend, LiveBackend};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason};
@@ -51,7 +51,7 @@ impl Rig {
         rig
     }
 
-    /// A look, a second after the one before: what went wrong.
+    /// A scan, a second after the previous one; returns the problems.
     fn look(&mut self) -> Vec<String> {
         self.now += SECOND;
         if let Err(error) = self.backend.observe(self.now, &[self.unit]) {
@@ -92,7 +92,7 @@ impl Rig {
     }
 }
 
-/// The first so many calls of a kind get this answer.
+/// Gives the first `times` calls of a kind this answer.
 fn first(mut times: u32, kind: Kind, answer: Answer) -> impl FnMut(&Access<'_>) -> Answer + 'static {
     move |access| {
         if access.kind != kind || times == 0 {
@@ -103,7 +103,7 @@ fn first(mut times: u32, kind: Kind, answer: Answer) -> impl FnMut(&Access<'_>) 
     }
 }
 
-/// The only problem, with all these words in it.
+/// Asserts that this is the only problem, and contains all these words.
 #[track_caller]
 fn says(problems: &[String], words: &[&str]) {
     assert_eq!(problems.len(), 1, "{problems:?}");
@@ -113,7 +113,7 @@ fn says(problems: &[String], words: &[&str]) {
 }
 
 #[test]
-fn a_process_that_ends_between_look_and_order_is_no_problem() {
+fn a_process_that_ends_between_scan_and_order_is_no_problem() {
     let Some((one, _)) = one_cpu() else { return };
     let mut rig = Rig::new();
     let pid = rig.job.pid();
@@ -131,7 +131,7 @@ fn a_process_that_ends_between_look_and_order_is_no_problem() {
     assert_eq!(rig.undo().problems, Vec::<String>::new());
 }
 
-/// Between the list of processes and the order it ended, and another one has its number: that one is not touched.
+/// Between the listing of processes and the order, it ended, and its number was reused: the new process is not touched.
 #[test]
 fn a_process_that_ends_before_its_signal_is_no_problem() {
     let mut rig = Rig::new();
@@ -150,14 +150,14 @@ fn a_process_that_ends_before_its_signal_is_no_problem() {
 }
 
 #[test]
-fn cpus_that_are_refused_are_given_by_the_next_look() {
+fn the_next_scan_gives_cpus_that_were_refused() {
     let Some((one, all)) = one_cpu() else { return };
     let mut rig = Rig::new();
     let hook = tamper(first(1, Kind::SetAffinity, Answer::Refuse(libc::EINVAL)));
     let pid = rig.job.pid();
     says(
         &rig.confine(Some(&one)),
-        &[&format!("process {pid} (sleep): cannot confine to cpus {one}"), "cpuset"],
+        &[&format!("process {pid} (sleep): cannot confine to CPUs {one}"), "cpuset"],
     );
     assert_eq!(rig.masks(), [all.clone()]);
     rig.look_well();
@@ -167,30 +167,30 @@ fn cpus_that_are_refused_are_given_by_the_next_look() {
     assert_eq!(rig.masks(), [all]);
 }
 
-/// An order is lifted, and the kernel refuses: the thread is not forgotten with the CPUs that it was given.
+/// An order is lifted, and the kernel refuses: the thread and its given CPUs are not forgotten.
 #[test]
-fn cpus_that_could_not_be_given_back_are_by_the_next_look() {
+fn the_next_scan_restores_cpus_that_could_not_be_restored() {
     let Some((one, all)) = one_cpu() else { return };
     let mut rig = Rig::new();
     rig.confine(Some(&one));
     let hook = tamper(first(1, Kind::SetAffinity, Answer::Refuse(libc::EINVAL)));
-    says(&rig.confine(None), &[&format!("cannot confine to cpus {all}")]);
+    says(&rig.confine(None), &[&format!("cannot confine to CPUs {all}")]);
     assert_eq!(rig.masks(), [one]);
     rig.look_well();
     assert_eq!(rig.masks(), [all]);
     drop(hook);
 }
 
-/// A cpuset leaves some of the CPUs out: what is in force is told, and known as ours when it is undone.
+/// A cpuset removes some of the CPUs: the mask in force is reported, and recognised as ours when it is undone.
 #[test]
-fn cpus_that_read_back_differently_are_told_and_undone() {
+fn cpus_that_read_back_differently_are_reported_and_undone() {
     let Some((one, all)) = one_cpu() else { return };
     let mut rig = Rig::new();
     let two: CpuSet = all.iter().take(2).collect();
     let list = one.to_string().into_bytes();
     let hook = tamper(first(1, Kind::SetAffinity, Answer::Falsify(list)));
     if two == all {
-        // An order of all CPUs is none.
+        // An order of all CPUs is no order.
         drop(hook);
         let second: CpuSet = all.iter().skip(1).take(1).collect();
         let hook = tamper(first(1, Kind::SetAffinity, Answer::Falsify(one.to_string().into_bytes())));
@@ -208,9 +208,9 @@ fn cpus_that_read_back_differently_are_told_and_undone() {
     assert_eq!(rig.masks(), [all]);
 }
 
-/// No entry, no action; and the order is not forgotten.
+/// Without an entry, no change; and the order is not forgotten.
 #[test]
-fn nobody_is_confined_without_an_entry_and_everybody_when_there_is_room_again() {
+fn without_an_entry_no_process_is_confined_until_there_is_room_again() {
     let Some((one, all)) = one_cpu() else { return };
     let mut rig = Rig::new();
     let hook = tamper(|access| match access.is(Kind::Write, "journal") {
@@ -218,7 +218,7 @@ fn nobody_is_confined_without_an_entry_and_everybody_when_there_is_room_again() 
         false => Answer::GoOn,
     });
     says(&rig.confine(Some(&one)), &["journal: cannot write", "free some space"]);
-    assert_eq!(rig.masks(), [all.clone()], "nothing is done that could not be undone");
+    assert_eq!(rig.masks(), [all.clone()], "no change without an entry");
     drop(hook);
     rig.look_well();
     assert_eq!(rig.masks(), [one]);
@@ -227,7 +227,7 @@ fn nobody_is_confined_without_an_entry_and_everybody_when_there_is_room_again() 
 }
 
 #[test]
-fn who_could_not_be_stopped_is_stopped_by_the_next_look() {
+fn the_next_scan_stops_a_process_that_could_not_be_stopped() {
     let mut rig = Rig::new();
     let hook = tamper(first(1, Kind::Signal, Answer::Refuse(libc::EPERM)));
     let pid = rig.job.pid();
@@ -239,9 +239,9 @@ fn who_could_not_be_stopped_is_stopped_by_the_next_look() {
     assert_eq!(rig.undo().continued, 1);
 }
 
-/// The worst: a process that stays stopped, with a journal that says it runs.
+/// The worst case: a process stays stopped, with a journal that says it runs.
 #[test]
-fn who_could_not_be_continued_is_continued_by_the_next_look() {
+fn the_next_scan_continues_a_process_that_could_not_be_continued() {
     let mut rig = Rig::new();
     let pid = rig.job.pid();
     assert_eq!(rig.gate(false), Vec::<String>::new());
@@ -261,9 +261,9 @@ fn who_could_not_be_continued_is_continued_by_the_next_look() {
     assert!(rig.undo().is_empty());
 }
 
-/// What the caretaker cannot do itself, it says how to do by hand; the rest is done.
+/// If the caretaker cannot undo something, it says how to do it by hand; everything else is undone.
 #[test]
-fn undoing_tells_what_it_could_not_do_and_does_the_rest() {
+fn undoing_reports_what_it_could_not_do_and_does_the_rest() {
     let Some((one, all)) = one_cpu() else { return };
     let mut rig = Rig::new();
     let pid = rig.job.pid();
@@ -285,9 +285,9 @@ fn undoing_tells_what_it_could_not_do_and_does_the_rest() {
     assert_eq!(rig.undo().continued, 1);
 }
 
-/// A list of /proc that cannot be had is an error, and nobody is taken for gone.
+/// If /proc cannot be listed, that is an error, and no process is taken for gone.
 #[test]
-fn a_list_that_is_refused_is_an_error_and_nobody_is_lost() {
+fn a_refused_listing_is_an_error_and_loses_no_process() {
     let Some((one, all)) = one_cpu() else { return };
     let mut rig = Rig::new();
     rig.confine(Some(&one));
@@ -295,7 +295,7 @@ fn a_list_that_is_refused_is_an_error_and_nobody_is_lost() {
         true => Answer::Refuse(libc::EMFILE),
         false => Answer::GoOn,
     });
-    // Births make the next look list.
+    // Births make the next scan list /proc.
     let other = start("sleep", &["1000"]);
     says(&rig.look(), &["/proc", "cannot list", "raise the limit on open files"]);
     drop(hook);
@@ -306,9 +306,9 @@ fn a_list_that_is_refused_is_an_error_and_nobody_is_lost() {
     assert_eq!(rig.masks(), [all]);
 }
 
-/// A process whose threads cannot be listed keeps nobody else from its unit's CPUs, and has its own by the next look.
+/// A process whose threads cannot be listed does not delay the others, and gets its unit's CPUs at the next scan.
 #[test]
-fn threads_that_cannot_be_listed_hold_nobody_up() {
+fn a_process_whose_threads_cannot_be_listed_does_not_delay_others() {
     let Some((one, _)) = one_cpu() else { return };
     let mut rig = Rig::new();
     let other = start("sleep", &["1000"]);
@@ -332,9 +332,9 @@ fn threads_that_cannot_be_listed_hold_nobody_up() {
     assert_eq!(masks(first), [one]);
 }
 
-/// A file of /proc that is read in part says nothing of the process. It keeps its unit, and what was its own.
+/// A truncated file of /proc tells nothing of the process. It keeps its unit, and its original state.
 #[test]
-fn a_stat_that_is_cut_loses_nobody() {
+fn a_truncated_stat_loses_no_process() {
     let Some((one, all)) = one_cpu() else { return };
     let mut rig = Rig::new();
     rig.confine(Some(&one));
@@ -358,13 +358,13 @@ fn a_stat_that_is_cut_loses_nobody() {
     assert_eq!(rig.masks(), [all], "after {} cuts", cuts.get());
 }
 
-/// Goes through a daemon's life, and has the `nth` call go wrong, whichever it is. Then nothing goes wrong any more: some looks
-/// later everything is as ordered, and then undone. Whether there were so many calls.
+/// Runs a daemon's life in which the `nth` call fails. Then nothing fails any more: some scans later everything is as ordered,
+/// and is then undone. Returns whether there were that many calls.
 fn life(nth: usize, answer: &Answer, one: &CpuSet, all: &CpuSet) -> bool {
     let mut rig = Rig::new();
     let (pid, dir, wrong) = (rig.job.pid(), rig.dir.path().to_owned(), answer.clone());
     let what = Rc::<RefCell<String>>::default();
-    let (mut calls, told) = (0, Rc::clone(&what));
+    let (mut calls, failed_call) = (0, Rc::clone(&what));
     let hook = tamper(move |access| {
         let is_ours = access.path.starts_with(&dir)
             || access.path.starts_with(format!("/proc/{pid}"))
@@ -373,7 +373,7 @@ fn life(nth: usize, answer: &Answer, one: &CpuSet, all: &CpuSet) -> bool {
         if !is_ours || calls != nth + 1 {
             return Answer::GoOn;
         }
-        *told.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
+        *failed_call.borrow_mut() = format!("call {nth} {wrong:?}: {access:?}");
         wrong.clone()
     });
     rig.look();
@@ -402,7 +402,7 @@ fn life(nth: usize, answer: &Answer, one: &CpuSet, all: &CpuSet) -> bool {
 }
 
 #[test]
-fn whichever_call_goes_wrong_everything_is_as_ordered_later_and_then_undone() {
+fn after_any_failed_call_everything_recovers_and_is_undone() {
     let Some((one, all)) = one_cpu() else { return };
     for answer in [Answer::Refuse(libc::EIO), Answer::Refuse(libc::EAGAIN), Answer::Shorten(3)] {
         let calls = (0..10_000).take_while(|nth| life(*nth, &answer, &one, &all)).count();

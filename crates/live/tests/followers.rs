@@ -1,4 +1,4 @@
-//! Parents that stop themselves with a stopped child (su, sudo, script) go on when it does.
+//! Parents that stop themselves with a stopped child (su, sudo, script) continue when it does.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
@@ -8,24 +8,25 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::Backend;
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
-use commonhold_live::roster::Roster;
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::{Backend, affinity, clock};
 use commonhold_policy::plan::{CpuOrder, Orders};
 use commonhold_policy::{Plan, Reason};
 use support::skipped::skipped;
 use support::{Job, descendants, eventually, find, kill, start};
 
-/// A parent, and the member that it waits for, which computes: one that sleeps would be left asleep.
+/// A parent, and the member that it waits for, which computes: a sleeping member would be left asleep.
 struct Parent {
     job: Job,
     member: u32,
 }
 
 impl Parent {
-    /// Starts a command line in which `TOKEN` stands for a word that no other process is started with.
+    /// Starts a command line in which `TOKEN` is replaced by a word unique to this process.
     fn start(command: &[&str]) -> Parent {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let token = 20_000_000 + std::process::id() * 100 + COUNT.fetch_add(1, Ordering::Relaxed);
@@ -38,7 +39,7 @@ impl Parent {
         Parent { member: find(&member).unwrap(), job }
     }
 
-    /// Everybody but the member that is stopped.
+    /// All stopped processes except for the member.
     fn stopped(&self) -> Vec<u32> {
         let others = descendants(self.job.pid()).into_iter().filter(|pid| *pid != self.member);
         others.filter(|pid| state(*pid) == Some('T')).collect()
@@ -83,10 +84,10 @@ impl Rig {
             let unit = contract.add(None, &format!("unit{n}"));
             contract.units[unit.index()].members.push(Member { kind: MemberKind::Pid(*pid), span: 0..0 });
         }
-        Rig::of(contract)
+        Rig::holding(contract)
     }
 
-    fn of(contract: Contract) -> Rig {
+    fn holding(contract: Contract) -> Rig {
         let units = contract.held().collect();
         let directory = tempfile::tempdir().unwrap();
         let (journal, _) = Journal::create(directory.path()).unwrap();
@@ -118,7 +119,7 @@ impl Rig {
         });
     }
 
-    /// Looks again for longer than anybody may still stop itself.
+    /// Looks for longer than a follower may still stop itself.
     fn settle(&mut self) {
         let begun = clock::now();
         while clock::now() < begun + 1_300_000_000 {
@@ -127,7 +128,7 @@ impl Rig {
         }
     }
 
-    /// Undoes what the journal says, as a caretaker would.
+    /// Undoes the journal, as a caretaker would.
     fn undo(self) -> Undone {
         drop(self.backend);
         undo(&Journal::read(&self.directory.path().join("journal")).unwrap(), "/proc".as_ref())
@@ -153,8 +154,8 @@ fn has(programs: &[&str]) -> bool {
     true
 }
 
-/// One test at a time: each waits for what programs do within moments of a stop, and a dozen of them at once on two CPUs take
-/// longer than the time for which a parent is watched.
+/// One test at a time: each depends on reactions within moments of a stop, and a dozen tests at once on two CPUs exceed the
+/// time for which a parent is watched.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -162,9 +163,9 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 
 const SU: &[&str] = &["su", "nobody", "-s", "/bin/sh", "-c", "exec md5sum /dev/zero TOKEN"];
 
-/// The programs, and whether something of theirs stops itself.
+/// The programs, and whether a process of theirs stops itself.
 #[test]
-fn whatever_starts_a_member_runs_again_when_it_does() {
+fn a_members_parents_continue_when_it_does() {
     let _alone = alone();
     let all: [(&[&str], &[&str], bool); 11] = [
         (&["su"], SU, true),
@@ -176,7 +177,7 @@ fn whatever_starts_a_member_runs_again_when_it_does() {
         (&["runuser"], &["runuser", "-u", "nobody", "--", "md5sum", "/dev/zero", "TOKEN"], true),
         (&["sudo"], &["sudo", "-u", "nobody", "md5sum", "/dev/zero", "TOKEN"], true),
         (&["script"], &["script", "-qc", "exec md5sum /dev/zero TOKEN", "/dev/null"], true),
-        // Two within each other; sudo has a terminal, and stops its process group.
+        // Nested; sudo has a terminal, and stops its process group.
         (
             &["script", "sudo"],
             &["script", "-qc", "sudo -u nobody md5sum /dev/zero TOKEN | cat", "/dev/null"],
@@ -236,7 +237,7 @@ fn whatever_starts_a_member_runs_again_when_it_does() {
     }
 }
 
-/// The end comes at once after the stop: the parent has not got to stopping itself.
+/// The daemon ends right after the stop: the parent has not stopped itself yet.
 #[test]
 fn a_parent_that_is_about_to_stop_itself_at_the_end_runs() {
     let _alone = alone();
@@ -248,7 +249,7 @@ fn a_parent_that_is_about_to_stop_itself_at_the_end_runs() {
         let mut rig = Rig::new(&[parent.member]);
         rig.gate(0, false);
         rig.undo();
-        eventually("nobody is on the way", || {
+        eventually("none is about to stop itself", || {
             let runs = |pid: &u32| *pid != parent.member && kernels_state(*pid) == Some('R');
             !descendants(parent.job.pid()).iter().any(runs)
         });
@@ -256,7 +257,7 @@ fn a_parent_that_is_about_to_stop_itself_at_the_end_runs() {
     }
 }
 
-/// The parent is a member as well. Whichever unit goes first, it goes on when its own unit and its child may.
+/// The parent is a member as well. Whichever unit continues first, the parent runs when both its own unit and its child may.
 #[test]
 fn a_parent_in_a_unit_of_its_own_waits_for_both() {
     let _alone = alone();
@@ -290,8 +291,8 @@ fn a_parent_in_a_unit_of_its_own_waits_for_both() {
     eventually("both run", || parent.all_run());
 }
 
-/// An interactive shell that is a member like its job is stopped before it, and continued after it: it sees no stop, and goes
-/// on waiting. One that sees a stop goes on with its next command.
+/// An interactive shell that is a member like its job is stopped before the job, and continued after it: it sees no stop, and
+/// keeps waiting. A shell that sees a stop would continue with its next command.
 #[test]
 fn a_shell_that_is_stopped_with_its_job_does_not_see_the_stop() {
     let _alone = alone();
@@ -303,7 +304,7 @@ fn a_shell_that_is_stopped_with_its_job_does_not_see_the_stop() {
     let mut contract = Contract::default();
     let unit = contract.add(None, "unit");
     contract.units[unit.index()].members.push(Member { kind: MemberKind::Pid(shell), span: 0..0 });
-    let mut rig = Rig::of(contract);
+    let mut rig = Rig::holding(contract);
     for _ in 0..5 {
         rig.gate(0, false);
         rig.eventually("both stop", || [shell, job.member].map(state) == [Some('T'); 2]);
@@ -326,14 +327,14 @@ fn parent_of(pid: u32) -> u32 {
 }
 
 #[test]
-fn what_ctrl_z_stopped_meanwhile_stays_stopped() {
+fn a_parent_that_ctrl_z_stopped_stays_stopped() {
     let _alone = alone();
     let job = background_job();
     let shell = parent_of(job.member);
     let mut rig = Rig::new(&[job.member]);
     rig.gate(0, false);
     rig.eventually("the member stops", || state(job.member) == Some('T'));
-    // To the process group, as the terminal does. The shell above waits for stops, so that the kernel forgets the signal.
+    // To the process group, as the terminal does. The shell above waits for stops, so the kernel forgets the signal.
     let group = i32::try_from(shell).unwrap();
     // SAFETY: a signal to a process group that this test started.
     assert_eq!(unsafe { libc::kill(-group, libc::SIGTSTP) }, 0);
@@ -346,7 +347,7 @@ fn what_ctrl_z_stopped_meanwhile_stays_stopped() {
 }
 
 #[test]
-fn what_was_stopped_before_its_child_was_stays_stopped() {
+fn a_parent_stopped_before_its_child_stays_stopped() {
     let _alone = alone();
     let job = background_job();
     let shell = parent_of(job.member);
@@ -363,7 +364,7 @@ fn what_was_stopped_before_its_child_was_stays_stopped() {
     assert_eq!((state(shell), state(job.member)), (Some('T'), Some('S')));
 }
 
-/// The daemon is killed while su is stopped: the caretaker has both run.
+/// The daemon is killed while su is stopped: the caretaker continues both.
 #[test]
 fn a_killed_daemon_leaves_no_parent_stopped() {
     let _alone = alone();

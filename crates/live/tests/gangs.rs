@@ -1,5 +1,5 @@
-//! Gangs on real processes of this machine, under the `user` backend: which jobs are stopped in a quantum, what their processes
-//! tell of the memory bus, and what is undone.
+//! Gangs of real processes, under the `user` backend: which jobs are stopped in a quantum, what their processes report of the
+//! memory bus, and undoing.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use commonhold_contract::{Contract, Gangs, JobKind};
+use commonhold_live::LiveBackend;
+use commonhold_live::host::clock;
 use commonhold_live::observe::arena::NotJoined;
 use commonhold_live::observe::topology;
-use commonhold_live::{LiveBackend, clock};
 use commonhold_policy::plan::{CpuOrder, GangOrder, Orders};
 use commonhold_policy::{JobId, Plan, Reason, Snapshot};
 use commonhold_steward::Backend;
@@ -40,21 +41,21 @@ fn two_jobs() -> [Job; 2] {
     jobs
 }
 
-/// Whether all of a job's processes are stopped; nothing if some are and others are not.
+/// Whether all of a job's processes are stopped; `None` if only some are.
 fn is_stopped(job: &Job) -> Option<bool> {
     let stopped: Vec<bool> = descendants(job.pid()).iter().map(|pid| state(*pid) == 'T').collect();
     if stopped.iter().all(|it| *it) { Some(true) } else { stopped.iter().all(|it| !it).then_some(false) }
 }
 
 fn cpu_ns(job: &Job) -> u64 {
-    let of = |pid: &u32| {
+    let cpu_of = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
         stat.split_whitespace().next().unwrap().parse::<u64>().unwrap()
     };
-    descendants(job.pid()).iter().map(of).sum()
+    descendants(job.pid()).iter().map(cpu_of).sum()
 }
 
-/// At any look no more than one job's processes run, each job's all together, and both jobs get on.
+/// At any scan at most one job's processes run, each job's all together, and both jobs make progress.
 #[test]
 fn gangs_take_turns() {
     let jobs = two_jobs();
@@ -79,7 +80,7 @@ fn gangs_take_turns() {
             name[name.find('(').unwrap() + 1..name.len() - 1].parse().unwrap()
         };
         let shut: Vec<u32> = shut.iter().map(pid_of).collect();
-        // A signal takes effect when the process next enters the kernel, on a machine that others use, too.
+        // On a machine shared with others, a signal also takes effect only when the process next enters the kernel.
         eventually("each is as ordered", || {
             jobs.iter().all(|job| is_stopped(job) == Some(shut.contains(&job.pid())))
         });
@@ -89,13 +90,13 @@ fn gangs_take_turns() {
     }
     let after = jobs.each_ref().map(cpu_ns);
     assert!(after[0] > before[0] && after[1] > before[1], "{before:?} {after:?}");
-    // Whoever is stopped now continues.
+    // Stopped processes continue.
     let undone = held.undo();
     assert!(undone.problems.is_empty() && undone.continued == 2, "{undone:?}");
     eventually("all run", || jobs.iter().all(|job| is_stopped(job) == Some(false)));
 }
 
-/// A backend without a policy, that has seen its jobs; and the jobs' numbers.
+/// A backend without a policy, after its first scan at the jobs; and the jobs' numbers.
 fn seen(jobs: &[&Job]) -> (Loop, Vec<JobId>) {
     let mut held = gangs(jobs);
     let snapshot = held.backend.observe(clock::now(), &[]).unwrap();
@@ -150,7 +151,7 @@ fn a_gang_runs_only_if_its_gate_and_its_units_are_open() {
     assert_eq!(held.undo().continued, 0);
 }
 
-/// However fast signals follow each other: the last one counts.
+/// However fast signals follow each other, the last one counts.
 #[test]
 fn the_last_of_many_orders_is_in_force() {
     let job = start("sh", &["-c", TWO]);
@@ -166,7 +167,7 @@ fn the_last_of_many_orders_is_in_force() {
 }
 
 #[test]
-fn who_is_stopped_wants_nothing_and_its_unit_does() {
+fn a_stopped_process_has_no_demand_but_its_unit_has() {
     let job = start("sh", &["-c", TWO]);
     eventually("two processes", || descendants(job.pid()).len() == 2);
     let (mut held, numbers) = seen(&[&job]);
@@ -185,8 +186,8 @@ fn who_is_stopped_wants_nothing_and_its_unit_does() {
 }
 
 #[test]
-fn those_that_come_while_a_gang_is_shut_are_stopped_and_its_owners_stop_stays() {
-    // The child is started by a process that is no member: by its session it is of the gang.
+fn newcomers_to_a_shut_gang_are_stopped_and_its_owners_stop_stays() {
+    // The child is started by a process that is no member: its session puts it into the gang.
     let job = start("sh", &["-c", "sleep 1000 & while :; do :; done"]);
     eventually("two processes", || descendants(job.pid()).len() == 2);
     let children = descendants(job.pid());
@@ -195,7 +196,7 @@ fn those_that_come_while_a_gang_is_shut_are_stopped_and_its_owners_stop_stays() 
     let (mut held, numbers) = seen(&[&job]);
     held.gate(numbers[0], false);
     eventually("the shell is stopped", || state(job.pid()) == 'T');
-    // Whoever continues one of them does not get far.
+    // A process continued by others is stopped again.
     kill(job.pid(), libc::SIGCONT);
     eventually("it is stopped again", || {
         held.look();
@@ -209,7 +210,7 @@ fn those_that_come_while_a_gang_is_shut_are_stopped_and_its_owners_stop_stays() 
     eventually("the shell is stopped", || state(job.pid()) == 'T');
     let undone = held.undo();
     assert!(undone.problems.is_empty() && undone.continued == 1, "{undone:?}");
-    assert_eq!(state(sleeper), 'T', "and nobody undoes that");
+    assert_eq!(state(sleeper), 'T', "and it stays stopped");
     kill(sleeper, libc::SIGCONT);
 }
 
@@ -218,9 +219,9 @@ fn job_stops(pid: u32) {
     eventually("it is stopped", || state(pid) == 'T');
 }
 
-/// Whoever is born while the gang is being shut is stopped, without another look.
+/// Processes born while the gang is being shut are stopped, without another scan.
 #[test]
-fn a_storm_of_forks_stands_still_while_its_gang_is_shut() {
+fn a_fork_storm_is_stopped_while_its_gang_is_shut() {
     let job = start("sh", &["-c", "read line; while :; do sleep 1000 & done"]);
     let (mut held, numbers) = seen(&[&job]);
     job.say("go\n");
@@ -232,20 +233,20 @@ fn a_storm_of_forks_stands_still_while_its_gang_is_shut() {
 }
 
 #[test]
-fn pages_are_for_those_who_live_under_a_contract_with_gangs() {
+fn pages_are_given_only_under_a_contract_with_gangs() {
     let job = start("sh", &["-c", TWO]);
     eventually("both are there", || descendants(job.pid()).len() > 1);
     let (mut held, _) = seen(&[&job]);
     let (page, every_ns) = held.backend.join(key(job.pid()), 0).unwrap().unwrap();
     assert_eq!(every_ns, QUANTUM_NS / 2);
-    assert_eq!(held.look().jobs[0].shared, None, "it told nothing");
+    assert_eq!(held.look().jobs[0].shared, None, "it reported nothing");
     // What the process would write.
     let now = clock::now();
     let words = [2u64, now, 4096].map(u64::to_ne_bytes).concat();
     rustix::io::pwrite(&page, &words, 64).unwrap();
     let shared = held.look().jobs[0].shared.unwrap();
     assert_eq!((shared.at, shared.amount), (now, 4096));
-    // A thread that works does, whatever it is said to be.
+    // A working thread counts as working, whatever its process reports.
     for writer in [u64::from(job.pid()), u64::from(descendants(job.pid())[1])] {
         rustix::io::pwrite(&page, &writer.to_ne_bytes(), 88).unwrap();
         eventually("both want a CPU", || {

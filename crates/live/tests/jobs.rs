@@ -1,4 +1,4 @@
-//! Jobs in pools on real processes of this machine, under the `user` backend: seats of threads, and what becomes of them.
+//! Jobs in pools of real processes, under the `user` backend: seats of threads, and undoing.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
@@ -6,9 +6,10 @@ mod support;
 use std::time::Duration;
 
 use commonhold_contract::{Contract, JobKind, PoolForm};
+use commonhold_live::LiveBackend;
+use commonhold_live::host::{affinity, clock};
 use commonhold_live::observe::topology;
 use commonhold_live::undo::Undone;
-use commonhold_live::{LiveBackend, affinity, clock};
 use commonhold_machine::CpuSet;
 use commonhold_policy::JobFacts;
 use support::jobs::Loop;
@@ -24,14 +25,14 @@ impl Pools {
         Pools(Loop::over(jobs, kind, contract, topology::read("/".as_ref()).unwrap()))
     }
 
-    /// A turn, and some of the time until the next.
+    /// A turn, and the wait until the next.
     fn turn(&mut self) -> Vec<JobFacts> {
         let (snapshot, _, wait) = self.0.step();
         std::thread::sleep(wait);
         snapshot.jobs
     }
 
-    /// Turns until there are jobs of so many threads each.
+    /// Turns until there are jobs with these numbers of threads.
     #[track_caller]
     fn has_jobs_of(&mut self, sizes: &[usize]) {
         let mut before = Vec::new();
@@ -47,7 +48,7 @@ impl Pools {
         });
     }
 
-    /// A reload by which something else is a job.
+    /// A reload that changes what a job is.
     fn change_kind(&mut self, kind: Option<JobKind>) {
         let mut contract = self.0.steward.contract().clone();
         let unit = contract.held().next().unwrap();
@@ -56,7 +57,7 @@ impl Pools {
         self.0.backend.set_contract(self.0.steward.contract());
     }
 
-    /// Turns for so long.
+    /// Turns for this long.
     fn go_on(&mut self, length: Duration) {
         let end = clock::now() + u64::try_from(length.as_nanos()).unwrap();
         while clock::now() < end {
@@ -71,7 +72,7 @@ impl Pools {
 
 const SPIN: &str = "while :; do :; done";
 
-/// The CPU of a job whose threads all have the same single one.
+/// The CPU of a job whose threads are all tied to the same one.
 fn cpu(job: &Job) -> Option<u32> {
     match masks(job.pid()).as_slice() {
         [mask] if mask.len() == 1 => mask.iter().next(),
@@ -80,7 +81,7 @@ fn cpu(job: &Job) -> Option<u32> {
 }
 
 #[test]
-fn two_jobs_sit_apart_and_are_let_go() {
+fn two_jobs_are_seated_apart_and_released() {
     let Some((_, all)) = one_cpu() else { return };
     let jobs = [start("sh", &["-c", SPIN]), start("sh", &["-c", SPIN])];
     let mut held = Pools::new(&[&jobs[0], &jobs[1]], JobKind::Process);
@@ -97,7 +98,7 @@ fn two_jobs_sit_apart_and_are_let_go() {
 }
 
 #[test]
-fn a_mask_that_its_owner_chose_has_its_way() {
+fn a_mask_that_its_owner_chose_is_kept() {
     let Some((_, all)) = one_cpu() else { return };
     let job = start("sh", &["-c", SPIN]);
     let mut held = Pools::new(&[&job], JobKind::Process);
@@ -110,19 +111,19 @@ fn a_mask_that_its_owner_chose_has_its_way() {
     affinity::set(job.pid(), &other).unwrap();
     held.go_on(Duration::from_millis(2_500));
     assert_eq!(masks(job.pid()), std::slice::from_ref(&other));
-    // Nor is it taken back to what it was before.
+    // Nor is its earlier mask restored.
     held.undo();
     assert_eq!(masks(job.pid()), [other]);
 }
 
-/// What a seated thread starts is born on its CPU. It stays there only with a seat of its own.
+/// A child of a seated thread is born on its CPU. It stays there only with its own seat.
 #[test]
 fn a_child_that_sleeps_may_run_anywhere() {
     let Some((_, all)) = one_cpu() else { return };
     let job = start("sh", &["-c", "read line; sleep 1000 & while :; do :; done"]);
     let mut held = Pools::new(&[&job], JobKind::Tree);
     held.turn();
-    // It has a seat once it runs; the child is made by a thread that has one.
+    // It gets a seat once it runs; the child is made by a seated thread.
     let set = affinity::get(job.pid()).unwrap();
     assert_eq!(set, all);
     job.say("go\n");
@@ -139,9 +140,9 @@ fn a_child_that_sleeps_may_run_anywhere() {
     }
 }
 
-/// Threads that come and go faster than they are seen: none is left on one CPU in the end, and nothing goes wrong meanwhile.
+/// Threads that come and go faster than they are seen: none stays on one CPU in the end, and there is no error meanwhile.
 #[test]
-fn a_storm_of_threads_leaves_nobody_stranded() {
+fn a_storm_of_threads_leaves_none_stranded() {
     let Some((_, all)) = one_cpu() else { return };
     let job = start(churn(), &["threads", "8"]);
     eventually("threads", || support::threads(job.pid()).len() > 4);
@@ -152,9 +153,9 @@ fn a_storm_of_threads_leaves_nobody_stranded() {
     assert_eq!(masks(job.pid()), [all]);
 }
 
-/// A reload without the key takes all seats.
+/// A reload without the key removes all seats.
 #[test]
-fn a_contract_without_jobs_takes_the_seats() {
+fn a_contract_without_jobs_removes_the_seats() {
     let Some((_, all)) = one_cpu() else { return };
     let job = start("sh", &["-c", SPIN]);
     let mut held = Pools::new(&[&job], JobKind::Unit);
@@ -169,7 +170,7 @@ fn a_contract_without_jobs_takes_the_seats() {
     });
 }
 
-/// What a shell starts is a job each, with what that starts; what a program starts is part of its job.
+/// Each program that a shell starts is a job, with its descendants; what a program starts is part of its job.
 #[test]
 fn a_shell_starts_jobs_and_a_program_starts_processes() {
     // A shell that leads a session, as a terminal's does.
@@ -182,7 +183,7 @@ fn a_shell_starts_jobs_and_a_program_starts_processes() {
     held.has_jobs_of(&[1; 7]);
 }
 
-/// A process that begins a session leaves the job of the one it was in.
+/// A process that begins a session leaves its job.
 #[test]
 fn a_process_that_begins_a_session_begins_a_job() {
     let script = "exec 3<&0; sh -c 'read line; exec setsid sleep 1000' <&3 & wait";
@@ -193,7 +194,7 @@ fn a_process_that_begins_a_session_begins_a_job() {
     held.has_jobs_of(&[1, 1]);
 }
 
-/// A thread that its owner tied to a CPU is known to be so, and a seat that it is given is there.
+/// A thread that its owner tied to a CPU is recognised, and its seat is there.
 #[test]
 fn a_tied_thread_sits_where_it_is_tied() {
     let Some((one, all)) = one_cpu() else { return };

@@ -1,5 +1,5 @@
-//! The `user` backend on real processes of this machine. The user that runs the tests owns the processes, root or not.
-// `[mask.clone()]` says what is expected; a slice made from a reference says how it was made.
+//! The `user` backend on real processes. The user that runs the tests owns the processes, root or not.
+// `[mask.clone()]` shows the expected value; a slice made from a reference would show how it was made.
 #![allow(clippy::unwrap_used, clippy::cloned_ref_to_slice_refs, clippy::disallowed_methods)]
 
 mod support;
@@ -8,11 +8,12 @@ use std::process::Command;
 
 use commonhold_contract::{Amount, Contract, Member, MemberKind, UnitId};
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
 use commonhold_live::observe::topology;
-use commonhold_live::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::{Backend, LiveBackend, LiveError, affinity, clock};
+use commonhold_live::{Backend, LiveBackend, LiveError};
 use commonhold_machine::CpuSet;
 use commonhold_policy::plan::{CpuOrder, DiskOrder, Orders};
 use commonhold_policy::{Plan, Reason, Snapshot};
@@ -80,7 +81,7 @@ impl Rig {
         assert!(problems.is_empty(), "{problems:?}");
     }
 
-    /// Undoes what the journal says, as a caretaker would.
+    /// Undoes the journal, as a caretaker would.
     fn undo(self) -> Undone {
         drop(self.backend);
         undo(&Journal::read(&self.journal).unwrap(), "/proc".as_ref())
@@ -113,13 +114,13 @@ fn a_job_that_was_there_before_its_order_is_joined_by_what_it_starts() {
 }
 
 #[test]
-fn a_storm_of_forks_is_confined_and_let_go() {
+fn a_fork_storm_is_confined_and_released() {
     let Some((one, all)) = one_cpu() else { return };
     let job = start(churn(), &["forks", "3"]);
     let mut rig = Rig::new(&[&job]);
     for _ in 0..5 {
         rig.confine(0, Some(&one));
-        // What was forked by a process that was not confined yet is found by the next looks.
+        // A child forked by a process that was not confined yet is found by the next scans.
         eventually("all on one CPU", || {
             rig.observe();
             support::session_masks(job.pid()) == [one.clone()]
@@ -162,7 +163,7 @@ fn a_storm_is_undone_to_its_last_process() {
 }
 
 #[test]
-fn who_shares_a_cpu_waits_for_it() {
+fn threads_that_share_a_cpu_wait_for_it() {
     let Some((one, _)) = one_cpu() else { return };
     let jobs = [start("sh", &["-c", "while :; do :; done"]), start("sh", &["-c", "while :; do :; done"])];
     let mut rig = Rig::new(&[&jobs[0], &jobs[1]]);
@@ -184,7 +185,7 @@ fn who_shares_a_cpu_waits_for_it() {
 }
 
 #[test]
-fn a_closed_gate_stops_the_unit_and_remembers_what_it_wanted() {
+fn a_closed_gate_stops_the_unit_and_remembers_its_demand() {
     let (busy, other) = (start("sh", &["-c", "while :; do :; done"]), start("sleep", &["1000"]));
     let mut rig = Rig::new(&[&busy, &other]);
     eventually("the busy unit runs", || rig.observe().unit(rig.units[0]).runnable == 1);
@@ -200,7 +201,7 @@ fn a_closed_gate_stops_the_unit_and_remembers_what_it_wanted() {
     eventually("it runs again", || rig.observe().unit(rig.units[0]).used_ns > used);
 }
 
-/// Two turns of others: in the first one all are stopped, in the second one only who runs.
+/// Two turns of other units: in the first, all processes are stopped, in the second only running ones.
 fn close_twice(rig: &mut Rig, job: &Job) {
     let all = descendants(job.pid()).len();
     rig.gate(0, false);
@@ -212,7 +213,7 @@ fn close_twice(rig: &mut Rig, job: &Job) {
 }
 
 #[test]
-fn who_sleeps_is_left_asleep_and_stopped_when_it_wakes() {
+fn a_sleeper_is_left_asleep_and_stopped_when_it_wakes() {
     let job = start("sh", &["-c", "read line; while :; do :; done"]);
     eventually("asleep", || state(job.pid()) == 'S');
     let mut rig = Rig::new(&[&job]);
@@ -229,7 +230,7 @@ fn who_sleeps_is_left_asleep_and_stopped_when_it_wakes() {
 
 /// A shell that saw its job stopped would take the terminal back.
 #[test]
-fn who_waits_for_a_process_that_is_stopped_is_stopped_as_well() {
+fn a_parent_that_waits_for_a_stopped_process_is_stopped_as_well() {
     let job = start("sh", &["-c", "(while :; do :; done) & sleep 1000 & wait"]);
     eventually("two children", || descendants(job.pid()).len() == 3);
     let mut rig = Rig::new(&[&job]);
@@ -257,7 +258,7 @@ fn a_storm_of_forks_stops_at_a_closed_gate() {
 }
 
 #[test]
-fn what_its_user_stopped_is_not_continued() {
+fn a_process_that_its_user_stopped_is_not_continued() {
     let (job, running) = (start("sleep", &["1000"]), start("sleep", &["1000"]));
     job.signal(libc::SIGSTOP);
     eventually("stopped", || state(job.pid()) == 'T');
@@ -273,7 +274,7 @@ fn what_its_user_stopped_is_not_continued() {
 }
 
 #[test]
-fn who_continues_a_process_of_a_closed_unit_does_not_open_it() {
+fn continuing_a_process_of_a_closed_unit_does_not_open_it() {
     let job = start("sleep", &["1000"]);
     let mut rig = Rig::new(&[&job]);
     rig.gate(0, false);
@@ -285,7 +286,7 @@ fn who_continues_a_process_of_a_closed_unit_does_not_open_it() {
 }
 
 #[test]
-fn the_owners_own_choice_is_kept_and_given_back() {
+fn the_owners_choice_is_kept_and_restored() {
     let Some((one, all)) = one_cpu() else { return };
     let other: CpuSet = all.difference(&one).iter().take(1).collect();
     let job = start("sleep", &["1000"]);
@@ -293,14 +294,14 @@ fn the_owners_own_choice_is_kept_and_given_back() {
     let mut rig = Rig::new(&[&job]);
     rig.confine(0, Some(&all));
     assert_eq!(masks(job.pid()), [other.clone()]);
-    // Contradicted: the order wins, and it is reported, once.
+    // Contradicted: the order wins, which is reported once.
     let problems = rig.apply(CpuOrder::Confine { unit: rig.units[0], cpus: Some(one.clone()) });
     assert_eq!((problems.len(), rig.backend.overridden()), (1, 1));
     assert!(problems[0].to_string().contains("its unit holds none of these CPUs"), "{}", problems[0]);
     assert_eq!(masks(job.pid()), [one.clone()]);
     rig.confine(0, Some(&all));
     rig.confine(0, Some(&one));
-    // The owner changes its mind while the order holds: that is what it gets back in the end.
+    // The owner chooses another mask while the order holds: that one is restored in the end.
     affinity::set(job.pid(), &all).unwrap();
     rig.confine(0, Some(&one));
     assert_eq!(rig.undo().threads, 1);
@@ -319,7 +320,7 @@ fn a_choice_made_between_two_orders_is_seen_within_a_second() {
 }
 
 #[test]
-fn who_leaves_the_unit_gets_its_cpus_back() {
+fn a_process_that_leaves_the_unit_gets_its_cpus_back() {
     let Some((one, all)) = one_cpu() else { return };
     let (job, other) = (start("sleep", &["1000"]), start("sleep", &["1000"]));
     let mut rig = Rig::new(&[&job, &other]);
@@ -343,7 +344,7 @@ fn who_leaves_the_unit_gets_its_cpus_back() {
 }
 
 #[test]
-fn who_entered_by_exec_is_followed_by_its_descendants() {
+fn descendants_follow_a_process_that_entered_by_exec() {
     let Some((one, _)) = one_cpu() else { return };
     let member = start("sleep", &["1000"]);
     let mut rig = Rig::new(&[&member]);
@@ -357,7 +358,8 @@ fn who_entered_by_exec_is_followed_by_its_descendants() {
     rig.observe();
     assert_eq!(masks(job.pid()), [one.clone()]);
     job.say("go\n");
-    // Daemonised: another session, its parent gone. Its environment tells, and the one who entered is of the same user.
+    // Daemonised: another session, its parent gone. Its environment identifies it, and the process that entered has the same
+    // user.
     let grandchild = || support::find(&["sleep", &nap]);
     eventually("the daemonised process", || grandchild().is_some());
     eventually("it is a member", || {
@@ -370,7 +372,7 @@ fn who_entered_by_exec_is_followed_by_its_descendants() {
 }
 
 #[test]
-fn orders_that_it_cannot_carry_out_are_refused() {
+fn unsupported_orders_are_refused() {
     let job = start("sleep", &["1000"]);
     let mut rig = Rig::new(&[&job]);
     let problems = rig.apply(CpuOrder::Weigh { unit: rig.units[0], weight: 5 });
@@ -388,7 +390,7 @@ fn a_cpu_that_is_not_there_is_refused_by_name() {
     let cpus: CpuSet = "4000".parse().unwrap();
     let problems = rig.apply(CpuOrder::Confine { unit: rig.units[0], cpus: Some(cpus) });
     assert!(
-        problems.iter().any(|problem| problem.to_string().contains("confine to cpus 4000")),
+        problems.iter().any(|problem| problem.to_string().contains("confine to CPUs 4000")),
         "{problems:?}"
     );
     assert_eq!(masks(job.pid()), [affinity::get(0).unwrap()]);
@@ -410,15 +412,15 @@ fn another_users_process_is_reported_once_and_left_alone() {
         .stdin(std::process::Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.matches("it is another user's: run commonhold as root").count(), 2, "{said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors.matches("it is another user's: run commonhold as root").count(), 2, "{errors}");
     assert_eq!(state(theirs.pid()), 'S');
 }
 
-/// A unit stands still for a disk and a reload drops it: its process goes on at the next look, without an order. Another unit
-/// that comes in its place does not stand still.
+/// A unit is stopped for its disk use, and a reload drops it: its process continues at the next scan, without an order. Another
+/// unit that replaces it is not stopped.
 #[test]
-fn a_unit_that_is_dropped_while_it_stands_still_leaves_nobody_stopped() {
+fn a_unit_dropped_while_stopped_leaves_no_process_stopped() {
     let (job, other) = (start("sleep", &["1000"]), start("sleep", &["1000"]));
     let mut rig = Rig::new(&[&job]);
     let before = contract_of(&[&job]);
@@ -432,7 +434,7 @@ fn a_unit_that_is_dropped_while_it_stands_still_leaves_nobody_stopped() {
     without.adopt(&before, true);
     rig.backend.set_contract(&without);
     rig.backend.observe(clock::now(), &[]).unwrap();
-    eventually("it goes on", || state(job.pid()) == 'S');
+    eventually("it continues", || state(job.pid()) == 'S');
     let mut with = contract_of(&[&other]);
     with.units[2].path = "other".to_owned();
     with.adopt(&without, true);
@@ -444,8 +446,8 @@ fn a_unit_that_is_dropped_while_it_stands_still_leaves_nobody_stopped() {
     }
 }
 
-/// A unit that writes as fast as it can is stopped in between, so that it keeps to its rate; without one it goes on. The
-/// policy says when, turn by turn.
+/// A unit that writes as fast as it can is stopped in between, to keep to its rate; without a rate it continues. The policy
+/// decides when, turn by turn.
 #[test]
 fn a_unit_is_held_to_its_rate_on_disks() {
     if std::fs::read_dir("/sys/block").is_ok_and(|mut disks| disks.next().is_none()) {
@@ -479,11 +481,11 @@ fn a_unit_is_held_to_its_rate_on_disks() {
         held = turn(&mut steward, &mut backend) - before;
         stopped += u32::from(states(job.pid()).contains(&'T'));
     }
-    // How much it wrote is no matter for a test: where looks come late, that is what it wrote in between.
+    // The amount is not tested: late scans let it write more in between.
     assert!(stopped > 0 || held < 4 * mib, "it was never stopped and wrote {held} bytes");
     steward.reload(free, machine);
     backend.set_contract(steward.contract());
-    eventually("it goes on", || {
+    eventually("it continues", || {
         turn(&mut steward, &mut backend);
         !states(job.pid()).contains(&'T')
     });

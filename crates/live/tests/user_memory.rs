@@ -1,4 +1,4 @@
-//! Memory under the `user` backend, on real processes of this machine: pages of a file can be paged out without swap.
+//! Memory under the `user` backend, on real processes: file pages can be paged out without swap.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod support;
@@ -6,11 +6,12 @@ mod support;
 use std::path::Path;
 
 use commonhold_contract::{Contract, Member, MemberKind, UnitId};
+use commonhold_live::Backend;
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
+use commonhold_live::host::{affinity, clock};
 use commonhold_live::observe::capability::paging_out;
-use commonhold_live::roster::Roster;
-use commonhold_live::{Backend, affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_machine::capability::State;
 use commonhold_policy::UnitMemory;
 use commonhold_policy::plan::{MemoryOrder, Orders};
@@ -40,10 +41,10 @@ impl Rig {
         Rig { backend: backend.with_memory().unwrap(), unit, _directory: directory }
     }
 
-    /// The next look at memory.
+    /// The next scan at memory.
     fn seen(&mut self) -> UnitMemory {
         let mut seen = None;
-        eventually("a look at memory", || {
+        eventually("a scan of memory", || {
             let snapshot = self.backend.observe(clock::now(), &[]).unwrap();
             seen = snapshot.memory.map(|memory| memory.units[self.unit.index()]);
             seen.is_some()
@@ -66,7 +67,7 @@ impl Rig {
     }
 }
 
-/// Whether the kernel pages out for whoever runs the tests; says why not.
+/// Whether the kernel pages out for the user that runs the tests; prints the reason if not.
 #[track_caller]
 fn pages_out() -> bool {
     let found = paging_out("/".as_ref());
@@ -76,7 +77,7 @@ fn pages_out() -> bool {
     found.state != State::No
 }
 
-/// A file of 48 MiB that is on its disk, in a place that is one.
+/// A file of 48 MiB on a disk, synced.
 fn file() -> tempfile::NamedTempFile {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = tempfile::NamedTempFile::new_in(place).unwrap();
@@ -85,7 +86,7 @@ fn file() -> tempfile::NamedTempFile {
     file
 }
 
-/// What a process has, by the kernel's word.
+/// A process's resident memory, as the kernel reports it.
 fn resident(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
     text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
@@ -95,7 +96,7 @@ fn has(mib: &str, file: &tempfile::NamedTempFile) -> Job {
     start(example("has"), &[mib, file.path().to_str().unwrap()])
 }
 
-/// A process that has a file of 48 MiB, and little else.
+/// A process that has mapped a file of 48 MiB, and little else.
 fn with_its_file() -> (tempfile::NamedTempFile, Job, Rig) {
     let file = file();
     let job = has("1", &file);
@@ -104,9 +105,9 @@ fn with_its_file() -> (tempfile::NamedTempFile, Job, Rig) {
     (file, job, rig)
 }
 
-/// 8 MiB of its own and 48 of a file; of 57 or so, 40 are allowed: the rest is paged out, and not more.
+/// 8 MiB of its own and 48 of a file, together some 57; 40 are allowed: the rest is paged out, and no more.
 #[test]
-fn what_is_too_much_is_paged_out_and_no_more() {
+fn the_excess_is_paged_out_and_no_more() {
     if !pages_out() {
         return;
     }
@@ -122,12 +123,12 @@ fn what_is_too_much_is_paged_out_and_no_more() {
     rig.allow(40 * MIB);
     eventually("it is within its bound", || rig.seen().used <= 41 * MIB);
     let after = rig.seen();
-    // Pages that the kernel keeps in one piece are unmapped together, some of which stay in its cache.
+    // Pages that the kernel keeps in one folio are unmapped together, but some of them stay in its cache.
     assert!(after.used > 30 * MIB, "too much is gone: {after:?}");
-    // The kernel adds up what is there by CPU, and may be some pages behind.
+    // The kernel sums resident pages per CPU, and may be some pages behind.
     assert!(after.taken <= before.used - 39 * MIB, "{after:?}");
     assert!(after.anonymous + MIB > before.anonymous && after.refused > 0, "{after:?}");
-    // As it touches all of it again, it has that from the disk, and loses as much.
+    // When it touches all of it again, the pages are read from the disk, and as many are taken.
     job.say("again\n");
     eventually("what was taken came back", || rig.seen().refaulted > 0);
     eventually("it is within its bound again", || rig.seen().used <= 41 * MIB);
@@ -137,9 +138,9 @@ fn what_is_too_much_is_paged_out_and_no_more() {
     assert!(rig.problems().is_empty());
 }
 
-/// A file that two processes map counts once, and what both map is left alone: that is said, once.
+/// A file that two processes map counts once, and its shared pages are left alone, which is reported once.
 #[test]
-fn what_several_map_counts_once_and_stays() {
+fn shared_pages_count_once_and_stay() {
     if !pages_out() {
         return;
     }
@@ -150,7 +151,7 @@ fn what_several_map_counts_once_and_stays() {
     eventually("it is counted once", || rig.seen().used < 70 * MIB);
     rig.allow(20 * MIB);
     let mut problems = Vec::new();
-    eventually("it is said", || {
+    eventually("it is reported", || {
         rig.seen();
         problems.extend(rig.problems());
         !problems.is_empty()
@@ -164,9 +165,9 @@ fn what_several_map_counts_once_and_stays() {
     assert!(rig.seen().used > 48 * MIB);
 }
 
-/// Reclaim takes what was ordered, whatever the bound is.
+/// Reclaim takes the ordered amount, whatever the bound is.
 #[test]
-fn what_is_ordered_on_trial_is_taken_once() {
+fn a_reclaim_order_is_carried_out_once() {
     if !pages_out() {
         return;
     }
@@ -179,18 +180,18 @@ fn what_is_ordered_on_trial_is_taken_once() {
     assert!(rig.seen().taken <= 10 * MIB, "{:?}", rig.seen());
 }
 
-/// Without the privilege, the kernel's refusal is said once, and nothing is held from then on.
+/// Without the privilege, the kernel's refusal is reported once, and memory is not enforced from then on.
 #[test]
-fn a_refusal_is_said_once_and_ends_it() {
+fn a_refusal_is_reported_once_and_ends_enforcement() {
     if !pages_out() {
         return;
     }
     let (_file, job, mut rig) = with_its_file();
-    // Of this thread, and of those that it starts.
+    // For this thread, and the threads it starts.
     give_up_sys_nice();
     rig.allow(20 * MIB);
     let mut problems = Vec::new();
-    eventually("it is said", || {
+    eventually("it is reported", || {
         let _ = rig.backend.observe(clock::now(), &[]);
         problems.extend(rig.problems());
         !problems.is_empty()
@@ -215,10 +216,10 @@ fn give_up_sys_nice() {
     }
 }
 
-/// A process that sleeps is remembered; but what others take from it is seen when its turn comes. Here the file that it maps is
-/// cut off.
+/// A sleeping process's numbers are remembered, but pages that others take from it are noticed when its turn comes. Here the
+/// file that it maps is truncated.
 #[test]
-fn what_others_take_from_a_sleeper_is_seen() {
+fn pages_that_others_take_from_a_sleeper_are_noticed() {
     let (file, job, mut rig) = with_its_file();
     file.as_file().set_len(0).unwrap();
     eventually("the kernel has unmapped it", || resident(job.pid()) < 16 * MIB);

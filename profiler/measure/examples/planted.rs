@@ -64,8 +64,8 @@ fn spend(hold: Hold) {
         std::thread::sleep(Duration::from_micros(hold.us));
         return;
     }
-    let (begun, mut sum) = (commonhold_live::clock::thread_cpu_ns(), 1u64);
-    while commonhold_live::clock::thread_cpu_ns() - begun < hold.us * 1000 {
+    let (begun, mut sum) = (commonhold_live::host::clock::thread_cpu_ns(), 1u64);
+    while commonhold_live::host::clock::thread_cpu_ns() - begun < hold.us * 1000 {
         sum = (0..100).fold(sum, |sum, n| black_box(sum.rotate_left(5) ^ n));
     }
     black_box(sum);

@@ -26,9 +26,9 @@ fn ns(since: Instant) -> u64 {
 
 /// Computes for so much CPU time.
 fn compute(ns: u64) {
-    let begun = commonhold_live::clock::thread_cpu_ns();
+    let begun = commonhold_live::host::clock::thread_cpu_ns();
     let mut sum = begun;
-    while commonhold_live::clock::thread_cpu_ns() - begun < ns {
+    while commonhold_live::host::clock::thread_cpu_ns() - begun < ns {
         sum = (0..200).fold(sum, |sum, n| std::hint::black_box(sum.rotate_left(7) ^ n));
     }
     std::hint::black_box(sum);
@@ -46,7 +46,7 @@ fn main() {
     let share = ms * 1_000_000 / threads;
     let work = || {
         let (begun, mut sums) = (Instant::now(), Sums::default());
-        while commonhold_live::clock::thread_cpu_ns() < share {
+        while commonhold_live::host::clock::thread_cpu_ns() < share {
             compute(2_000_000);
             if kind == "none" {
                 continue;
@@ -67,7 +67,7 @@ fn main() {
                 drop(held);
             }
         }
-        sums.ran = commonhold_live::clock::thread_cpu_ns();
+        sums.ran = commonhold_live::host::clock::thread_cpu_ns();
         sums.lived = ns(begun);
         sums
     };

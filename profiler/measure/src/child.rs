@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus};
 
-use commonhold_live::{affinity, ends_with_this};
+use commonhold_live::host::affinity;
+use commonhold_live::host::child::ends_with_this;
 use commonhold_machine::CpuSet;
 use rustix::process::{Pid, Signal, getpid};
 

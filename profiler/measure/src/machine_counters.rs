@@ -28,11 +28,11 @@ impl Busy {
 
     /// Used and stolen time on these CPUs since `before`, in nanoseconds.
     pub(crate) fn since(&self, before: &Busy, cpus: &CpuSet) -> (u64, u64) {
-        let grown = |cpu: u32| {
+        let of = |cpu: u32| {
             let (now, then) = (self.0.get(&cpu)?, before.0.get(&cpu)?);
             Some((now.0.saturating_sub(then.0), now.1.saturating_sub(then.1)))
         };
-        cpus.iter().filter_map(grown).fold((0, 0), |sum, cpu| (sum.0 + cpu.0, sum.1 + cpu.1))
+        cpus.iter().filter_map(of).fold((0, 0), |sum, its| (sum.0 + its.0, sum.1 + its.1))
     }
 }
 
@@ -42,9 +42,9 @@ fn parse_busy(text: &str) -> BTreeMap<u32, (u64, u64)> {
         let mut words = line.split_whitespace();
         let cpu: u32 = words.next()?.strip_prefix("cpu")?.parse().ok()?;
         let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-        let field = |index: usize| numbers.get(index).copied().unwrap_or(0);
-        let used = [0, 1, 2, 5, 6].map(field).iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));
-        Some((cpu, (used.saturating_mul(TICK_NS), field(7).saturating_mul(TICK_NS))))
+        let at = |at: usize| numbers.get(at).copied().unwrap_or(0);
+        let used = [0, 1, 2, 5, 6].map(at).iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));
+        Some((cpu, (used.saturating_mul(TICK_NS), at(7).saturating_mul(TICK_NS))))
     };
     text.lines().filter_map(line).collect()
 }
@@ -73,8 +73,8 @@ impl Counts {
     pub(crate) fn now() -> Counts {
         let read = |path: &str| read_to_string(path).unwrap_or_default();
         let mut sources = parse_interrupts(&read("/proc/interrupts"));
-        let softirqs = parse_interrupts(&read("/proc/softirqs"));
-        sources.extend(softirqs.into_iter().map(|(name, counts)| (format!("softirq {name}"), counts)));
+        let left = parse_interrupts(&read("/proc/softirqs"));
+        sources.extend(left.into_iter().map(|(name, counts)| (format!("softirq {name}"), counts)));
         Counts {
             interrupt_ns: parse_stat(&read("/proc/stat")),
             sources,
@@ -88,8 +88,8 @@ impl Counts {
             let its = |by_cpu: &BTreeMap<u32, u64>| by_cpu.get(&cpu).copied().unwrap_or(0);
             let ns = its(&self.interrupt_ns).checked_sub(its(&before.interrupt_ns))?;
             let sources = self.sources.iter().filter_map(|(source, by_cpu)| {
-                let earlier = before.sources.get(source).map_or(0, count);
-                Some((source.clone(), count(by_cpu).checked_sub(earlier).filter(|count| *count > 0)?))
+                let earlier = before.sources.get(source).map_or(0, its);
+                Some((source.clone(), its(by_cpu).checked_sub(earlier).filter(|count| *count > 0)?))
             });
             self.interrupt_ns.contains_key(&cpu).then(|| InterruptTime {
                 cpu,
@@ -97,7 +97,7 @@ impl Counts {
                 sources: sources.collect(),
             })
         };
-        cpus.iter().filter_map(stolen).collect()
+        cpus.iter().filter_map(of).collect()
     }
 
     /// Disk I/O since `before`. Stacked devices are listed beside the disks below them; partitions are not listed.
@@ -106,7 +106,7 @@ impl Counts {
         let is_part = |name: &str| Path::new("/sys/class/block").join(name).join("partition").exists();
         let names: Vec<&str> = self.disks.keys().map(String::as_str).filter(|name| !is_part(name)).collect();
         let mut by_disk = mounts_of(&mounts, &self.disks, &names);
-        let activity = |name: &&str| {
+        let of = |name: &&str| {
             let (now, then) = (self.disks.get(*name)?, before.disks.get(*name).copied().unwrap_or_default());
             let requests = now.requests.checked_sub(then.requests).filter(|requests| *requests > 0)?;
             let ms = |now: u64, then: u64| now.saturating_sub(then) * 1_000_000;
@@ -119,7 +119,7 @@ impl Counts {
                 bytes: now.bytes.saturating_sub(then.bytes),
             })
         };
-        names.iter().filter_map(activity).collect()
+        names.iter().filter_map(of).collect()
     }
 }
 
@@ -157,8 +157,8 @@ fn parse_interrupts(text: &str) -> BTreeMap<String, BTreeMap<u32, u64>> {
             Some(_) => rest.join(" "),
             None => name.to_owned(),
         };
-        let by_cpu = sources.entry(source).or_default();
-        cpus.iter().zip(counts).for_each(|(cpu, count)| *by_cpu.entry(*cpu).or_default() += count);
+        let its = sources.entry(source).or_default();
+        cpus.iter().zip(counts).for_each(|(cpu, count)| *its.entry(*cpu).or_default() += count);
     }
     sources
 }
@@ -194,10 +194,10 @@ fn mounts_of(
         let (Some(number), Some(path)) = (words.get(2), words.get(4)) else { continue };
         let device = source.split_whitespace().nth(1).and_then(|path| path.strip_prefix("/dev/"));
         let number = number.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-        let is_mounted = |(name, counts): &(&String, &DiskCounts)| {
+        let is_it = |(name, counts): &(&String, &DiskCounts)| {
             number == Some(counts.number) || device == Some(name.as_str())
         };
-        let Some((found, _)) = disks.iter().find(is_mounted) else { continue };
+        let Some((found, _)) = disks.iter().find(is_it) else { continue };
         let disk = names.iter().filter(|name| found.starts_with(**name)).max_by_key(|name| name.len());
         if let Some(disk) = disk {
             let paths = by_disk.entry((*disk).to_owned()).or_default();

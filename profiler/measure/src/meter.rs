@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use commonhold_live::clock;
+use commonhold_live::host::clock;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 /// The shared object that is preloaded into the program.

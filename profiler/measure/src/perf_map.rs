@@ -93,7 +93,7 @@ fn read_within(
 #[allow(clippy::unwrap_used, clippy::disallowed_methods)]
 mod tests {
     use super::*;
-    use commonhold_live::clock;
+    use commonhold_live::host::clock;
     use std::fs;
     use std::os::unix::fs::{chown, symlink};
     use std::process::Command;

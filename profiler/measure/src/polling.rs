@@ -13,7 +13,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use commonhold_live::clock;
+use commonhold_live::host::clock;
 use commonhold_scale::states::{Activity, State};
 
 use crate::remote_memory;
@@ -56,7 +56,7 @@ impl Polls {
         self.asked += 1;
         let read = || fs::read_to_string("/proc/locks").unwrap_or_default();
         let locks = self.locks.get_or_insert_with(|| read().lines().filter_map(parse).collect());
-        if !locks.iter().any(|lock| lock.pid != pid) || !is_short(pid, sleep) {
+        if !locks.iter().any(|lock| lock.pid != pid) || !is_short(pid, at) {
             return None;
         }
         let is_locked = |path: &Path| {
@@ -158,7 +158,7 @@ mod tests {
             child.wait().unwrap();
             found
         };
-        assert_eq!(polled("1.9"), None, "no process has locked it");
+        assert_eq!(polled("1.9"), None, "nobody has locked it");
         // Not `fcntl`: that lock would go when the descriptor for the other process is closed here.
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
         assert_eq!(polled("1.9"), Some(path.canonicalize().unwrap().display().to_string()));

@@ -15,9 +15,10 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use commonhold_live::LiveError;
 use commonhold_live::host::Pinned;
+use commonhold_live::host::clock;
 use commonhold_live::observe::process::{self, Listed, ProcFs, ProcessKey};
-use commonhold_live::{LiveError, clock};
 use commonhold_machine::CpuSet;
 use commonhold_scale::locks::Lock;
 use commonhold_scale::study::{Load, Watched};
@@ -205,7 +206,7 @@ pub fn run(asked: &Asked, online: &CpuSet, stop: BorrowedFd, learned: &mut Learn
     let output = child::scratch().map_err(cannot("keep what a program prints"))?;
     let copy = |file: &std::os::fd::OwnedFd| file.try_clone().map(Stdio::from);
     let mut command =
-        commonhold_live::command(asked.command.first().map_or("".as_ref(), OsString::as_os_str));
+        commonhold_live::host::child::command(asked.command.first().map_or("".as_ref(), OsString::as_os_str));
     command.args(asked.command.iter().skip(1)).stdin(Stdio::null()).process_group(0);
     command.stderr(copy(&errors).map_err(cannot("keep what a program prints"))?);
     command.stdout(match asked.keep_output {

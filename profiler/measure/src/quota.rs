@@ -34,9 +34,9 @@ impl Cap {
 
 fn strictest(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>) -> Option<Cap> {
     let mut found: Vec<Cap> = Vec::new();
-    for (mount, group, is_v2) in mounts.lines().filter_map(|line| own_group(line, groups)) {
-        let ancestors = group.ancestors().filter(|dir| dir.starts_with(&mount));
-        found.extend(ancestors.filter_map(|dir| cap(dir, is_v2, &read)));
+    for (mount, group, is_v2) in mounts.lines().filter_map(|line| place(line, groups)) {
+        let up = group.ancestors().filter(|dir| dir.starts_with(&mount));
+        found.extend(up.filter_map(|dir| cap(dir, is_v2, &read)));
     }
     found.into_iter().min_by(|a, b| a.quota.cpus.total_cmp(&b.quota.cpus))
 }
@@ -53,13 +53,13 @@ fn place(line: &str, groups: &str) -> Option<(PathBuf, PathBuf, bool)> {
     let is_v2 = kind == "cgroup2";
     let is_v1 = kind == "cgroup" && options.split(',').any(|option| option == "cpu");
     (is_v1 || is_v2).then_some(())?;
-    let matches = |controllers: &str| {
+    let is_its = |controllers: &str| {
         if is_v2 { controllers.is_empty() } else { controllers.split(',').any(|name| name == "cpu") }
     };
     let path = groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
-        matches(controllers).then_some(path)
+        is_its(controllers).then_some(path)
     })?;
     // In a container only a subtree may be mounted. A group outside of it has no path there.
     let below = Path::new(path).strip_prefix(root).ok()?;
@@ -97,8 +97,8 @@ fn parse_throttled(text: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// The strictest quota in these files, given as paths and contents.
-    fn strictest_of(groups: &str, mounts: &str, files: &[(&str, &str)]) -> Option<(f64, String)> {
+    /// The strictest of these files; paths end in a directory, and their value.
+    fn of(groups: &str, mounts: &str, files: &[(&str, &str)]) -> Option<(f64, String)> {
         let read = |path: &Path| {
             let file = files.iter().find(|(its, _)| Path::new(its) == path);
             file.map(|(_, text)| (*text).to_owned())
@@ -119,9 +119,9 @@ mod tests {
             ("/sys/fs/cgroup/cpu.max", "400000 100000\n"),
             ("/sys/fs/cgroup/other/cpu.max", "1000 100000\n"),
         ];
-        let found = strictest_of("0::/a/b\n", V2, &files);
+        let found = of("0::/a/b\n", V2, &files);
         assert_eq!(found, Some((1.5, "/sys/fs/cgroup/a/cpu.max".to_owned())));
-        assert_eq!(strictest_of("0::/\n", V2, &files[..2]), None);
+        assert_eq!(of("0::/\n", V2, &files[..2]), None);
     }
 
     #[test]
@@ -133,10 +133,7 @@ mod tests {
             ("/cg/cpu,cpuacct/cpu.cfs_period_us", "25000\n"),
         ];
         let groups = "4:cpuset:/x\n2:cpu,cpuacct:/a\n0::/\n";
-        assert_eq!(
-            strictest_of(groups, V1, &files),
-            Some((2.0, "/cg/cpu,cpuacct/cpu.cfs_quota_us".to_owned()))
-        );
+        assert_eq!(of(groups, V1, &files), Some((2.0, "/cg/cpu,cpuacct/cpu.cfs_quota_us".to_owned())));
     }
 
     #[test]
@@ -146,9 +143,9 @@ mod tests {
             ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "70000\n"),
             ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
         ];
-        assert_eq!(strictest_of("2:cpu:/docker/1a\n", mounts, &files).unwrap().0.to_bits(), 0.7f64.to_bits());
-        assert_eq!(strictest_of("2:cpu:/elsewhere\n", mounts, &files), None);
-        assert_eq!(strictest_of("0::/../x\n", V2, &[("/sys/fs/cgroup/../x/cpu.max", "1 1\n")]), None);
+        assert_eq!(of("2:cpu:/docker/1a\n", mounts, &files).unwrap().0.to_bits(), 0.7f64.to_bits());
+        assert_eq!(of("2:cpu:/elsewhere\n", mounts, &files), None);
+        assert_eq!(of("0::/../x\n", V2, &[("/sys/fs/cgroup/../x/cpu.max", "1 1\n")]), None);
     }
 
     #[test]

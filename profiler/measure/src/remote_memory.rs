@@ -23,8 +23,8 @@ pub(crate) fn copy(pid: u32, at: u64, to: &mut [u8]) -> io::Result<usize> {
         left -= length;
     }
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
-    // SAFETY: the kernel writes up to `to.len()` bytes at `to`, which is borrowed exclusively; the addresses in `pages` are
-    // another process's, and are only read source.
+    // SAFETY: the kernel writes up to `to.len()` bytes at `to`, which is exclusively ours; the addresses in `pages` are of
+    // another process, and are only read there.
     let copied = unsafe {
         libc::process_vm_readv(process, &raw const local, 1, pages.as_ptr(), pages.len() as libc::c_ulong, 0)
     };

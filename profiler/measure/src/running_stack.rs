@@ -28,11 +28,11 @@ pub(crate) struct StackSample {
 
 const SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
-/// The kernel allows no less than 10 us.
+/// The shortest that the kernel allows is 10 us.
 const PERIOD_NS: u64 = 20_000;
 /// `PERF_SAMPLE_REGS_USER`, `PERF_SAMPLE_STACK_USER`.
 const SAMPLES: u64 = 1 << 12 | 1 << 13;
-/// On x86: frame pointer, stack pointer and instruction pointer, in this order.
+/// Of x86: frame pointer, stack pointer, instruction pointer, in this order.
 const REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 const STACK_BYTES: u32 = 8192;
 /// `PERF_EVENT_IOC_REFRESH`: enables the event for a number of samples.
@@ -57,7 +57,7 @@ pub(crate) fn sample(tid: u32) -> io::Result<Option<StackSample>> {
     }
     let clock = open(tid)?;
     let ring = Ring::of(&clock)?;
-    // SAFETY: the call takes a number, and accesses no memory.
+    // SAFETY: the call takes a number, and no memory.
     if unsafe { libc::ioctl(clock.as_raw_fd(), REFRESH as _, 1) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -106,8 +106,8 @@ impl Ring {
 
     /// The records written so far.
     fn taken(&self) -> Vec<u8> {
-        // SAFETY: both are within the mapping of `PAGES` pages, which lives as long as `self`. The kernel updates the head after
-        // it has written, and writes nothing after the one sample that was enabled.
+        // SAFETY: both are within the mapping of `PAGES` pages, which lives as long as `self`. The kernel moves the head
+        // after it has written, and writes nothing after the one sample that it was asked for.
         unsafe {
             let head = ptr::read_volatile(self.0.byte_add(HEAD));
             std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
@@ -119,7 +119,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: only this value uses the mapping, and nothing refers to it any more.
+        // SAFETY: the mapping is ours, and nothing refers to it any more.
         unsafe { libc::munmap(self.0.cast(), PAGES * PAGE) };
     }
 }
@@ -156,7 +156,7 @@ mod tests {
     fn records_are_read_as_the_kernel_writes_them() {
         let words = |words: &[u64]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
         let head = |kind: u64, length: u64| kind | length << 48;
-        // Another record comes first; 16 bytes of stack were requested, 8 are valid.
+        // One of another kind before it; 16 bytes asked for, 8 there.
         let bytes = words(&[head(2, 16), 0, head(9, 72), 2, 0xb, 0x5, 0x1, 16, 77, 0, 8]);
         let shot = StackSample { at: 1, stack: 5, frame: 11, bytes: 77u64.to_ne_bytes().to_vec() };
         assert_eq!(parse(&bytes), Some(shot));
@@ -168,12 +168,12 @@ mod tests {
     #[test]
     fn a_thread_that_runs_is_in_its_code_and_one_that_sleeps_is_not() {
         let stop = AtomicBool::new(false);
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (tell, told) = std::sync::mpsc::channel();
         let tid = || u32::try_from(rustix::thread::gettid().as_raw_pid()).unwrap();
         std::thread::scope(|scope| {
-            let sender_asleep = sender.clone();
+            let tell_asleep = tell.clone();
             scope.spawn(|| {
-                sender.send(tid()).unwrap();
+                tell.send(tid()).unwrap();
                 while !stop.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
@@ -183,7 +183,7 @@ mod tests {
             let shot = (0..200).find_map(|_| sample(spins).transpose());
             stop.store(true, Ordering::Relaxed);
             match shot {
-                None => panic!("no sample of a running thread in 200 attempts"),
+                None => panic!("no sample of a thread that runs in 200 times"),
                 Some(Err(error)) => assert!(error.raw_os_error().is_some(), "{error}"),
                 Some(Ok(shot)) => {
                     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -195,10 +195,10 @@ mod tests {
                     assert!(maps.lines().find(has).unwrap().contains("r-xp"), "{:x}", shot.at);
                     assert!(!shot.bytes.is_empty() && shot.stack != 0);
                     let sleeps = scope.spawn(move || {
-                        sender_asleep.send(tid()).unwrap();
+                        tell_asleep.send(tid()).unwrap();
                         std::thread::sleep(std::time::Duration::from_millis(100));
                     });
-                    let asleep = receiver.recv().unwrap();
+                    let asleep = told.recv().unwrap();
                     std::thread::sleep(std::time::Duration::from_millis(20));
                     assert_eq!(sample(asleep).unwrap(), None);
                     sleeps.join().unwrap();

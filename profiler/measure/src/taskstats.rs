@@ -117,7 +117,7 @@ impl Exits {
         message.extend(attribute.to_ne_bytes());
         message.extend(text);
         message.resize(len, 0);
-        // SAFETY: the kernel reads the message and keeps no reference to it.
+        // SAFETY: the kernel reads the message and keeps nothing of it.
         let sent = unsafe { libc::send(self.socket.as_raw_fd(), message.as_ptr().cast(), len, 0) };
         if usize::try_from(sent) == Ok(len) { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -138,7 +138,7 @@ impl Exits {
     }
 
     fn receive(&mut self, flags: libc::c_int) -> io::Result<usize> {
-        // SAFETY: the kernel writes at most `buffer.len()` bytes.
+        // SAFETY: the kernel writes at most as many bytes as the buffer has.
         let read = unsafe {
             let buffer = self.buffer.as_mut_ptr().cast();
             libc::recv(self.socket.as_raw_fd(), buffer, self.buffer.len(), flags)
@@ -237,11 +237,11 @@ mod tests {
 
     #[test]
     fn an_ended_thread_leaves_a_record() {
-        let cpus = commonhold_live::affinity::get(0).unwrap();
+        let cpus = commonhold_live::host::affinity::get(0).unwrap();
         let mut exits = match Exits::listen(&cpus) {
             Ok(exits) => exits,
             Err(error) => {
-                // Without root, only this refusal can be tested.
+                // Without root the kernel says so; the test is of the rest.
                 assert!(matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL)), "{error}");
                 return;
             }

@@ -22,8 +22,9 @@
 //! /proc/PID/task/TID/syscall and `wchan` are readable for processes of the same user, except setuid programs. If they are not,
 //! state D counts as waiting for a disk and all other waits as sleeping.
 
+use commonhold_live::LiveError;
+use commonhold_live::host::clock;
 use commonhold_live::observe::process::ProcFs;
-use commonhold_live::{LiveError, clock};
 use commonhold_scale::states::{Activity, Counters, Reading, State};
 
 use crate::machine_counters::parse_io;

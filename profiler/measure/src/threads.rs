@@ -14,8 +14,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use commonhold_live::LiveError;
+use commonhold_live::host::clock;
 use commonhold_live::observe::process::{Listed, ProcFs};
-use commonhold_live::{LiveError, clock};
 use commonhold_scale::blame::Observed;
 use commonhold_scale::states::{Activity, Counters, Delays, State, Thread, Times};
 use commonhold_scale::study::{Named, Watched};

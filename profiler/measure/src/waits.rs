@@ -22,8 +22,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use commonhold_live::LiveError;
+use commonhold_live::host::clock;
 use commonhold_live::observe::process::ProcFs;
-use commonhold_live::{LiveError, clock};
 use commonhold_scale::blame::Holding;
 use commonhold_scale::states::{Activity, State};
 use commonhold_trace::{CALL_MAX, Calls, ImageId, Images, Maker, Names, Registers, Shared, Space, Stack};

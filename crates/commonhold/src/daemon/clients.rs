@@ -20,9 +20,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use commonhold_live::MORE_FILES;
-use commonhold_live::journal::ProcessKey;
 use commonhold_live::observe::peer::{self, Peer};
-use commonhold_live::observe::process::ProcFs;
+use commonhold_live::observe::process::{ProcFs, ProcessKey};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};

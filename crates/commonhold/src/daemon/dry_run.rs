@@ -6,10 +6,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use commonhold_contract::{Contract, UnitId};
-use commonhold_live::names::SystemNames;
+use commonhold_live::apply::cgroup::io_cost;
+use commonhold_live::host::clock;
+use commonhold_live::observe::names::SystemNames;
+use commonhold_live::observe::roster::{Roster, Scan};
 use commonhold_live::observe::{bounds, capability};
-use commonhold_live::roster::{Roster, Scan};
-use commonhold_live::{clock, disk};
 use commonhold_policy::{Input, PolicyState, Snapshot, step};
 use commonhold_report::present::{self, Present};
 use commonhold_report::{holdings, plan};
@@ -141,7 +142,7 @@ fn own_only(choice: &Choice) -> Option<u32> {
 fn io_cost(choice: &Choice) -> Vec<String> {
     match choice {
         Choice::Kernel(place) | Choice::Cgroup(place) if place.controllers.contains("io") => {
-            disk::io_cost::would_be_on(&place.mount)
+            io_cost::would_be_on(&place.mount)
         }
         _ => Vec::new(),
     }

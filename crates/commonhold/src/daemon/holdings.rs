@@ -323,7 +323,7 @@ fn missing(controller: &str, asked: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use commonhold_live::means_for_jobs;
+    use commonhold_live::apply::seats::means_for_jobs;
 
     use super::*;
     use commonhold_contract::{Amount, JobKind, MILLIONTH, Permission};

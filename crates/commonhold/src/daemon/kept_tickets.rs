@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, PerResource, Resource, UnitId};
 use commonhold_live::LiveError;
-use commonhold_live::tickets::{self, AllKept, Kept, KeptExchange, KeptFunds, KeptLeg, KeptOffer};
+use commonhold_live::undo::tickets::{
+    self, AllKept, KeptExchange, KeptFunds, KeptLeg, KeptOffer, KeptTickets,
+};
 use commonhold_policy::Time;
 use commonhold_policy::rights::{Bid, Change, Deal, Leg, Resumed, Rights};
 use commonhold_steward::Changed;
@@ -93,7 +95,7 @@ impl Keeper {
     }
 
     /// The changes of tickets that wait for units that are not there yet.
-    pub(super) fn waiting(&self) -> &[Kept] {
+    pub(super) fn waiting(&self) -> &[KeptTickets] {
         &self.waiting.changed
     }
 
@@ -107,7 +109,7 @@ impl Keeper {
         now: Time,
         wall_ms: u64,
     ) -> Result<(), LiveError> {
-        let of = |it: &Changed| Kept {
+        let of = |it: &Changed| KeptTickets {
             unit: contract.unit(it.unit).path.clone(),
             resource: it.resource,
             contract: it.contract,
@@ -253,8 +255,8 @@ fn there(contract: &Contract, path: &str, what: &dyn Fn() -> String) -> Result<U
     })
 }
 
-fn set(contract: &Contract, kept: &Kept) -> Result<Change, Not> {
-    let Kept { unit, resource, contract: before, tickets } = kept;
+fn set(contract: &Contract, kept: &KeptTickets) -> Result<Change, Not> {
+    let KeptTickets { unit, resource, contract: before, tickets } = kept;
     let what = || format!("tickets {unit}: no longer {tickets} {resource} tickets");
     let id = there(contract, unit, &what)?;
     match contract.unit(id).tickets[*resource] {
@@ -274,11 +276,11 @@ mod tests {
     use commonhold_contract::{Each, Given, Newcomer, Weighed};
     use commonhold_live::host::{Answer, Kind, tamper};
 
-    fn kept(unit: &str, contract: u64) -> Kept {
-        Kept { unit: unit.to_owned(), resource: Resource::Cpu, contract, tickets: 7 }
+    fn kept(unit: &str, contract: u64) -> KeptTickets {
+        KeptTickets { unit: unit.to_owned(), resource: Resource::Cpu, contract, tickets: 7 }
     }
 
-    fn changed_alone(changed: &[Kept]) -> AllKept {
+    fn changed_alone(changed: &[KeptTickets]) -> AllKept {
         AllKept { changed: changed.to_vec(), ..AllKept::default() }
     }
 

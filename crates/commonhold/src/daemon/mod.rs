@@ -27,11 +27,12 @@ use std::time::Instant;
 use commonhold_client::Why;
 use commonhold_client::wire::{Asked, Call, Refusal};
 use commonhold_contract::Scheme;
-use commonhold_live::caretaker::Caretaker;
-use commonhold_live::journal::ProcessKey;
-use commonhold_live::names::SystemNames;
+use commonhold_live::HeldBy;
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::names::SystemNames;
+use commonhold_live::observe::process::ProcessKey;
 use commonhold_live::observe::topology;
-use commonhold_live::{HeldBy, affinity, clock};
+use commonhold_live::undo::caretaker::Caretaker;
 use commonhold_machine::CpuSet;
 use commonhold_policy::Time;
 use commonhold_policy::rights::Change;
@@ -97,7 +98,7 @@ pub(crate) fn main(args: &Run) -> Result<Exit, Failure> {
 pub(crate) fn caretaker(args: &crate::cli::Caretaker) -> Exit {
     // SAFETY: the daemon that started this process put the pipe's descriptor there, for it alone.
     let pipe = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(args.pipe) };
-    let undone = commonhold_live::caretaker::main(&args.journal, pipe);
+    let undone = commonhold_live::undo::caretaker::main(&args.journal, pipe);
     if undone.problems.is_empty() { Exit::Ok } else { Exit::System }
 }
 
@@ -267,7 +268,7 @@ struct Daemon<'a> {
     moved_at: Time,
     blind: Blind,
     /// Keeps a second daemon out of the directory.
-    _lock: commonhold_live::lock::Lock,
+    _lock: commonhold_live::undo::lock::Lock,
 }
 
 impl Daemon<'_> {

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use commonhold_contract::Contract;
+use commonhold_live::apply::seats::means_for_jobs;
 use commonhold_live::apply::{kernel, user};
-use commonhold_live::means_for_jobs;
 use commonhold_live::observe::capability::{self, CgroupBase};
 use commonhold_machine::Machine;
 use commonhold_machine::capability::State;

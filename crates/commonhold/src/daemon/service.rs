@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process;
 use std::time::Duration;
 
-use commonhold_live::clock;
+use commonhold_live::host::clock;
 use commonhold_policy::Time;
 
 /// The manager that has started this daemon, if one has.

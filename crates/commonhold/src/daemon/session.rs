@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use commonhold_contract::{Contract, Resource, Scheme, UnitId};
 use commonhold_ledger::Statement;
-use commonhold_live::{LiveBackend, LiveError, clock};
+use commonhold_live::host::clock;
+use commonhold_live::{LiveBackend, LiveError};
 use commonhold_machine::Machine;
 use commonhold_policy::plan::RightsChange;
 use commonhold_policy::rights::{Change, Rights, Trade};
@@ -317,7 +318,7 @@ impl Session {
     }
 
     /// Ends the session; what is left to undo is in the journal.
-    pub(super) fn end(self) -> commonhold_live::journal::Journal {
+    pub(super) fn end(self) -> commonhold_live::undo::journal::Journal {
         self.backend.into_journal()
     }
 
@@ -401,10 +402,10 @@ mod tests {
     use std::rc::Rc;
 
     use commonhold_live::apply::user::UserBackend;
-    use commonhold_live::journal::Journal;
     use commonhold_live::observe::arena::NotJoined;
     use commonhold_live::observe::process::ProcessKey;
-    use commonhold_live::roster::{Roster, Seen};
+    use commonhold_live::observe::roster::{Roster, Seen};
+    use commonhold_live::undo::journal::Journal;
     use commonhold_live::{Backend, HeldBy};
     use commonhold_policy::rights::Bid;
     use commonhold_policy::{Means, Snapshot};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use commonhold_client::wire::Call;
 use commonhold_contract::Scheme;
 use commonhold_ledger::Statement;
-use commonhold_live::{command, ends_with_this};
+use commonhold_live::host::child::{command, ends_with_this};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::work::Kind;

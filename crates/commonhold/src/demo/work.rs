@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use commonhold_live::command;
+use commonhold_live::host::child::command;
 
 use super::pause;
 use super::session::Job;

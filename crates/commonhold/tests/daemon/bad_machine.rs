@@ -134,7 +134,7 @@ fn a_journal_or_a_lock_that_is_none() {
         assert_eq!(fs::read(&journal).unwrap(), content, "it is kept");
     };
     foreign(b"commonhold journal 7\nS 1-2\n", "it is of version 7, and this program reads version 1");
-    foreign(&[0; 4096], "is not how a journal begins");
+    foreign(&[0; 4096], "is not the header of a journal");
     for name in ["journal", "lock"] {
         let path = place.directory().join(name);
         fs::remove_file(&path).unwrap();

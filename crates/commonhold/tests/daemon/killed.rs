@@ -51,7 +51,7 @@ fn a_stopped_daemon_leaves_nobody_stopped() {
         eventually("one is stopped", || members.iter().any(Process::is_stopped));
         daemon.signal(libc::SIGSTOP);
         eventually("the caretaker says so", || {
-            daemon.err().matches("the daemon makes no turn").count() == said
+            daemon.err().matches("the daemon's loop is stalled").count() == said
         });
         eventually("all run", || !members.iter().any(Process::is_stopped));
         assert_eq!(state(daemon.pid()), 'T');

@@ -1,16 +1,15 @@
-//! Measuring a disk's cost model, with a file of our own on a file system of it.
+//! Measures a disk's cost model, with a temporary file on a file system of that disk.
 //!
-//! Algorithm: a file without a name is written for a while, which lays it out. It has no name so that nothing of it is
-//! left, however this ends. Then requests are kept under way past the page cache, each kind for as long: large and
-//! small, one behind the other and from places drawn at random, reading and writing. Rates are what was done until the
-//! last request ended.
+//! Algorithm: an unnamed file is written for a while, which allocates it. It has no name so that nothing of it remains, however
+//! this ends. Then direct requests are kept in flight, for the same time with each kind: large and small, sequential and
+//! random, reading and writing. Rates are averages until the last request has completed.
 //!
-//! Properties: nothing but that file is written to. A disk that others use, or that is held at the moment, is refused,
-//! before and after. Bytes are pseudo-random, so that nothing on the way can make them fewer.
+//! Properties: nothing but that file is written to. A disk that is used by others, or currently held by weights, is refused,
+//! before and after. The data is pseudo-random, so that no layer can compress or deduplicate it.
 //!
-//! Limits: the disk is measured as this file system and the layers between give it out. The file lies close together,
-//! so a disk with heads seeks less than it may have to. A drive that caches writes is measured with its cache, as long
-//! as this is not full. A drive that takes more than 64 requests at once may carry more.
+//! Limits: the disk is measured as this file system and the layers between present it. The file is contiguous, so a disk with
+//! heads seeks less than it may have to. A drive with a write cache is measured with it until the cache is full. A drive that
+//! takes more than 64 requests at once may have a higher capacity.
 //!
 //! Source: the measures are those of the kernel's `tools/cgroup/iocost_coef_gen.py`.
 
@@ -32,22 +31,22 @@ use crate::observe::disk::devices::{self, Weigher};
 use crate::observe::disk::model::{CostModel, FOLDER, Identity, Way};
 use crate::observe::files::Tree;
 
-/// The largest file, and the part of the free space that it may take.
+/// The largest file, and the fraction of the free space that it may take (as its inverse).
 const FILE_BYTES_MAX: u64 = 4 << 30;
 const FREE_PART: u64 = 4;
-/// The smallest file that says something.
+/// The smallest useful file.
 const FILE_BYTES_MIN: u64 = 4 << 20;
 const LARGE: usize = 1 << 20;
 const SMALL: usize = 4 << 10;
-/// What a buffer for direct requests, and their places, are aligned to.
+/// The alignment of buffers and offsets for direct requests.
 const ALIGNMENT: usize = 4 << 10;
-/// How long to look whether others use the disk, and which part of that it may be in use.
+/// How long to check whether others use the disk, and the largest utilisation accepted.
 const LOOK: Duration = Duration::from_secs(1);
 const BUSY_PERCENT: u64 = 5;
-/// How much more than our own the disk may have transferred meanwhile: metadata of the file system.
+/// The disk may transfer this fraction more than our own requests (as its inverse): file system metadata.
 const OTHERS_PART: u64 = 4;
 
-/// Which requests are kept under way.
+/// The requests of one pass.
 #[derive(Debug, Clone, Copy)]
 struct Pass {
     writes: bool,
@@ -60,7 +59,7 @@ const fn pass(writes: bool, random: bool, bytes: usize, depth: usize) -> Pass {
     Pass { writes, random, bytes, depth }
 }
 
-/// The first lays the file out; then large, sequential and random requests, reading, and the same writing.
+/// The first allocates the file; then large, sequential and random requests, first reading, then writing.
 const PASSES: [Pass; 7] = [
     pass(true, false, LARGE, 8),
     pass(false, false, LARGE, 8),
@@ -71,31 +70,32 @@ const PASSES: [Pass; 7] = [
     pass(true, true, SMALL, 64),
 ];
 
-/// How many passes a measurement has.
+/// The number of passes of a measurement.
 pub const PASS_COUNT: usize = PASSES.len();
 
 /// The disk below a folder, ready to be measured.
 #[derive(Debug)]
 pub struct Target {
-    /// The kernel's name for it.
+    /// The kernel's name of the disk.
     pub disk: String,
-    /// What it is.
+    /// Its identity.
     pub identity: Identity,
     folder: PathBuf,
 }
 
-/// What a measurement came to.
+/// The result of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
     /// The model.
     pub model: CostModel,
-    /// How large the file was.
+    /// The size of the file.
     pub file_bytes: u64,
 }
 
 impl Target {
-    /// The disk that a folder's file system is on. Refused: a folder without one, or with several; a disk that is held by
-    /// weights at the moment; and anybody who may not keep the result.
+    /// The disk that a folder's file system is on.
+    ///
+    /// Errors: the folder has no disk, or several; weights hold the disk at the moment; this user may not store the result.
     pub fn below(folder: &Path) -> Result<Target, LiveError> {
         let tree = Tree::new(Path::new("/"));
         let disk = disk_below(&tree, folder)?;
@@ -103,19 +103,19 @@ impl Target {
         refuse_if_held(&tree, mount, &disk)?;
         if let Some(why) = arrays::unfit(&tree, &disk) {
             return Err(LiveError::Unavailable {
-                what: format!("array {disk} is not in its usual state: {why}"),
+                what: format!("array {disk} is not in its normal state: {why}"),
                 remedy: "measure it when it is whole and idle (see /proc/mdstat)".to_owned(),
             });
         }
         let identity = Identity::read(&tree, &disk).ok_or_else(|| LiveError::Unavailable {
-            what: format!("disk {disk} has gone"),
-            remedy: "measure one that is there".to_owned(),
+            what: format!("disk {disk} does not exist any more"),
+            remedy: "measure an existing disk".to_owned(),
         })?;
         kept::make_folder(Path::new(FOLDER))?;
         Ok(Target { disk, identity, folder: folder.to_owned() })
     }
 
-    /// Measures it, for so long with each of [`PASS_COUNT`] kinds of requests; `done` is called after each.
+    /// Measures the disk, for `each` with each of [`PASS_COUNT`] kinds of requests; calls `done` after each.
     pub fn measure(&self, each: Duration, done: &dyn Fn()) -> Result<Measured, LiveError> {
         let tree = Tree::new(Path::new("/"));
         self.refuse_if_busy(&tree)?;
@@ -123,7 +123,7 @@ impl Target {
         let before = transferred(&tree, &self.disk);
         let mut size = self.room()?;
         let mut ours = 0;
-        let mut found = [Found::default(); PASS_COUNT];
+        let mut found = [PassResult::default(); PASS_COUNT];
         for (n, (pass, found)) in PASSES.iter().zip(&mut found).enumerate() {
             *found =
                 run(&file, pass, size, each, n == 0).map_err(|source| self.failed("use a file", source))?;
@@ -136,11 +136,11 @@ impl Target {
         let all = transferred(&tree, &self.disk).saturating_sub(before);
         if all > ours + ours / OTHERS_PART + FILE_BYTES_MIN {
             return Err(self.busy(&format!(
-                "something else transferred {} KiB meanwhile",
+                "other programs transferred {} KiB meanwhile",
                 all.saturating_sub(ours) >> 10
             )));
         }
-        let way = |large: &Found, sequential: &Found, random: &Found| Way {
+        let way = |large: &PassResult, sequential: &PassResult, random: &PassResult| Way {
             bytes_per_s: large.bytes_per_s(),
             sequential_per_s: sequential.requests_per_s(),
             random_per_s: random.requests_per_s(),
@@ -154,7 +154,7 @@ impl Target {
         Ok(Measured { model, file_bytes: size })
     }
 
-    /// Keeps what was measured; returns the file that has it.
+    /// Stores the model; returns the path of the file.
     pub fn keep(&self, model: &CostModel) -> Result<PathBuf, LiveError> {
         let path = self.identity.path();
         kept::keep(&path, model)?;
@@ -177,15 +177,15 @@ impl Target {
 
     fn busy(&self, why: &str) -> LiveError {
         LiveError::Unavailable {
-            what: format!("disk {} is busy, so the measurement would be too low: {why}", self.disk),
-            remedy: "measure it while nothing else uses it".to_owned(),
+            what: format!("disk {} is busy, which would distort the measurement: {why}", self.disk),
+            remedy: "measure it while no other program uses it".to_owned(),
         }
     }
 
-    /// How large the file may become.
+    /// The largest size that the file may have.
     fn room(&self) -> Result<u64, LiveError> {
-        let free =
-            host::free_bytes(&self.folder).map_err(|source| self.failed("look for room in it", source))?;
+        let free = host::free_bytes(&self.folder)
+            .map_err(|source| self.failed("determine its free space", source))?;
         let size = (free / FREE_PART).min(FILE_BYTES_MAX) / LARGE as u64 * LARGE as u64;
         if size < FILE_BYTES_MIN {
             return Err(LiveError::Unavailable {
@@ -203,7 +203,7 @@ impl Target {
         Ok(size)
     }
 
-    /// A file that nobody else can open. Some file systems cannot make one without a name: there it loses it at once.
+    /// An unnamed file that nothing else can open. On file systems without `O_TMPFILE` its name is removed at once.
     fn file(&self) -> Result<File, LiveError> {
         let direct = |more: i32| {
             let mut options = OpenOptions::new();
@@ -216,7 +216,7 @@ impl Target {
         let path = self.folder.join(format!(".commonhold-calibrate-{}", std::process::id()));
         File::open_with(&path, direct(0).create_new(true))
             .and_then(|file| host::remove_file(&path).map(|()| file))
-            .map_err(|source| self.failed("make a file that goes past the page cache", source))
+            .map_err(|source| self.failed("make a file for direct requests", source))
     }
 
     fn failed(&self, what: &str, source: io::Error) -> LiveError {
@@ -229,10 +229,10 @@ impl Target {
     }
 }
 
-/// A disk is not measured while weights hold it, nor an array while io.cost holds a drive of it.
+/// Refuses a disk that weights hold, and an array with a drive that io.cost holds.
 fn refuse_if_held(tree: &Tree, mount: &Path, disk: &str) -> Result<(), LiveError> {
     let refused = |name: &str, remedy: String| LiveError::Unavailable {
-        what: format!("disk {name} is held by weights now, so the measurement would be too low"),
+        what: format!("disk {name} is held by weights now, which would distort the measurement"),
         remedy,
     };
     let mut all = drives_of(tree, disk);
@@ -250,7 +250,7 @@ fn refuse_if_held(tree: &Tree, mount: &Path, disk: &str) -> Result<(), LiveError
             }
             Some(Weigher::Bfq) if name == disk => {
                 let remedy = format!(
-                    "BFQ needs no model; to measure it all the same: echo none > /sys/block/{disk}/queue/scheduler"
+                    "BFQ needs no model; to measure it anyway: echo none > /sys/block/{disk}/queue/scheduler"
                 );
                 return Err(refused(&name, remedy));
             }
@@ -260,17 +260,17 @@ fn refuse_if_held(tree: &Tree, mount: &Path, disk: &str) -> Result<(), LiveError
     Ok(())
 }
 
-/// What one pass did.
+/// The result of one pass.
 #[derive(Debug, Clone, Copy, Default)]
-struct Found {
+struct PassResult {
     bytes: u64,
     requests: u64,
     elapsed: Duration,
-    /// What 95 of 100 requests took at most.
+    /// The 95th percentile of the latency.
     latency_us: u64,
 }
 
-impl Found {
+impl PassResult {
     fn bytes_per_s(&self) -> u64 {
         per_second(self.bytes, self.elapsed)
     }
@@ -285,21 +285,21 @@ fn per_second(count: u64, elapsed: Duration) -> u64 {
     u64::try_from(per).unwrap_or(u64::MAX)
 }
 
-/// Keeps a pass's requests under way, below `size`, for so long; where it lays a file out, at most once all over it.
-fn run(file: &File, pass: &Pass, size: u64, length: Duration, lays_out: bool) -> io::Result<Found> {
+/// Keeps a pass's requests in flight, at offsets below `size`, for `length`. If `lays_out`, each offset at most once.
+fn run(file: &File, pass: &Pass, size: u64, length: Duration, lays_out: bool) -> io::Result<PassResult> {
     let begun = Instant::now();
-    let (next, took) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let (next, latencies) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     let places = (size / pass.bytes as u64).max(1);
-    let one = |number: u64| -> io::Result<()> {
+    let serve = |number: u64| -> io::Result<()> {
         let mut buffer = Buffer::new(pass.bytes, number);
-        let mut chance = Chance(number + 1);
+        let mut random = Xorshift(number + 1);
         let mut own = Vec::new();
         while begun.elapsed() < length {
             let turn = next.fetch_add(1, Ordering::Relaxed);
             if lays_out && turn >= places {
                 break;
             }
-            let place = if pass.random { chance.next() } else { turn } % places;
+            let place = if pass.random { random.next() } else { turn } % places;
             let at = Instant::now();
             let offset = place * pass.bytes as u64;
             if pass.writes {
@@ -310,25 +310,26 @@ fn run(file: &File, pass: &Pass, size: u64, length: Duration, lays_out: bool) ->
             }
             own.push(u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX));
         }
-        took.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(own);
+        latencies.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(own);
         Ok(())
     };
-    let one = &one;
+    let serve = &serve;
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..pass.depth as u64).map(|number| scope.spawn(move || one(number))).collect();
+        let threads: Vec<_> =
+            (0..pass.depth as u64).map(|number| scope.spawn(move || serve(number))).collect();
         threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the measurement failed")))
         })
     })?;
     let elapsed = begun.elapsed();
-    let mut took = took.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    took.sort_unstable();
-    let requests = took.len() as u64;
-    let latency_us = took.get(took.len() * 95 / 100).copied().unwrap_or(0);
-    Ok(Found { bytes: requests * pass.bytes as u64, requests, elapsed, latency_us })
+    let mut latencies = latencies.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    latencies.sort_unstable();
+    let requests = latencies.len() as u64;
+    let latency_us = latencies.get(latencies.len() * 95 / 100).copied().unwrap_or(0);
+    Ok(PassResult { bytes: requests * pass.bytes as u64, requests, elapsed, latency_us })
 }
 
-/// A buffer that direct requests can be made from.
+/// A buffer for direct requests.
 struct Buffer {
     memory: Vec<u8>,
     begin: usize,
@@ -336,14 +337,14 @@ struct Buffer {
 }
 
 impl Buffer {
-    /// Filled with what no two threads have alike, and nothing can compress.
+    /// Filled with incompressible data that differs between threads.
     fn new(bytes: usize, seed: u64) -> Buffer {
         let memory = vec![0; bytes + ALIGNMENT];
         let begin = memory.as_ptr().align_offset(ALIGNMENT);
         let mut buffer = Buffer { memory, begin, bytes };
-        let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Xorshift(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for word in buffer.bytes().chunks_exact_mut(8) {
-            word.copy_from_slice(&chance.next().to_le_bytes());
+            word.copy_from_slice(&random.next().to_le_bytes());
         }
         buffer
     }
@@ -352,7 +353,7 @@ impl Buffer {
         &mut self.memory[self.begin..self.begin + self.bytes]
     }
 
-    /// Makes every page of it another than it was, so that no two that are written are alike.
+    /// Changes every page, so that no two written pages are equal.
     fn renew(&mut self, turn: u64) {
         for page in self.bytes().chunks_exact_mut(SMALL) {
             page[..8].copy_from_slice(&turn.to_le_bytes());
@@ -360,10 +361,10 @@ impl Buffer {
     }
 }
 
-/// Numbers in no order: xorshift64 (Marsaglia 2003).
-struct Chance(u64);
+/// Pseudo-random numbers: xorshift64 (Marsaglia 2003).
+struct Xorshift(u64);
 
-impl Chance {
+impl Xorshift {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -372,7 +373,7 @@ impl Chance {
     }
 }
 
-/// A disk's counts, by their place in /sys/block/NAME/stat: Documentation/block/stat.rst.
+/// The sum of fields of /sys/block/NAME/stat, by position: Documentation/block/stat.rst.
 fn counts(tree: &Tree, disk: &str, places: &[usize]) -> u64 {
     let text = tree.text(format!("/sys/block/{disk}/stat")).unwrap_or_default();
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -384,7 +385,7 @@ fn transferred(tree: &Tree, disk: &str) -> u64 {
     counts(tree, disk, &[2, 6]).saturating_mul(512)
 }
 
-/// Time in which requests were under way so far.
+/// The time with requests in flight so far.
 fn in_use_ms(tree: &Tree, disk: &str) -> u64 {
     counts(tree, disk, &[9])
 }
@@ -396,7 +397,7 @@ mod tests {
     use crate::observe::files::fake;
 
     #[test]
-    fn what_weights_hold_is_not_measured() {
+    fn a_disk_held_by_weights_is_refused() {
         let dir = fake::tree(&[
             ("/sys/block/sda/dev", "8:0\n"),
             ("/sys/block/sda/queue/scheduler", "[none]\n"),
@@ -416,7 +417,7 @@ mod tests {
             "{by_a_drive}"
         );
         fake::add(&dir, &[("/sys/block/sda/queue/scheduler", "none [bfq]\n")]);
-        assert_eq!(refused("md0"), Ok(()), "BFQ holds nobody back who is alone");
+        assert_eq!(refused("md0"), Ok(()), "BFQ does not slow a single user");
         assert!(refused("sda").unwrap_err().contains("echo none > /sys/block/sda/queue/scheduler"));
         fake::add(
             &dir,
@@ -433,7 +434,7 @@ mod tests {
         // Long enough for a first request on a busy machine.
         let short = Duration::from_millis(200);
         let laid = run(&file, &pass(true, false, SMALL, 4), 40 << 10, Duration::from_secs(10), true).unwrap();
-        assert_eq!((laid.bytes, laid.requests), (40 << 10, 10), "once all over it");
+        assert_eq!((laid.bytes, laid.requests), (40 << 10, 10), "each offset once");
         let read = run(&file, &pass(false, true, SMALL, 4), laid.bytes, short, false).unwrap();
         assert!(read.elapsed >= short && read.bytes == read.requests * 4096);
         assert_eq!(file.look().unwrap().len(), 40 << 10, "nothing is written beyond");

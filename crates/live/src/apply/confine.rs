@@ -1,12 +1,12 @@
-//! Confinement: threads run on the CPUs that are ordered for them, as far as their owners let them.
+//! Confinement: keeps threads on the CPUs ordered for them, within what their owners allow.
 //!
 //! Without control groups, every thread of every member runs on the CPUs that its unit holds. With them, a CPU set keeps the
-//! unit there, and this is for the threads of jobs alone, which have a seat in a pool. A scheduler of the project's own takes
-//! seats for preferences: then they are kept here, and no affinity changes.
+//! unit there, and only threads of jobs, which have a seat in a pool, are confined here. The `kernel` backend's scheduler
+//! treats seats as preferences: then they are only recorded here, and no affinity changes.
 //!
-//! Where units take turns, they change their CPUs ten times a second, and most of their processes sleep. So a sleeper that was
-//! confined once keeps the mask of an earlier order until it has run, or until there is time for it ([`CATCH_UP`]). What it
-//! uses by then is taken from its unit's [allowance](super::allowance).
+//! Where units take turns, their CPUs change ten times a second, and most of their processes sleep. So a sleeper that was
+//! confined once keeps the mask of an earlier order until it has run, or until there is time for it ([`CATCH_UP`]). The CPU
+//! time it uses by then is taken from its unit's [allowance](super::allowance).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,31 +23,31 @@ use crate::observe::process::{Pins, ProcessKey};
 use crate::observe::roster::Roster;
 use crate::undo::journal::{Entry, Journal};
 
-/// Looks for threads that were created meanwhile: a thread that is confined creates confined ones, so each look finds
-/// only those of threads that the look before did not know.
+/// The maximum number of passes over new threads: a confined thread creates confined ones, so each pass finds only threads
+/// whose creators the previous one did not know.
 const ROUNDS_MAX: usize = 20;
 
-/// How many sleepers get the masks of the orders in force with each comparison of masks, once a second.
+/// The number of sleepers that get their current masks with each comparison of masks, once a second.
 const CATCH_UP: usize = 100;
 
-/// In units of fewer processes, sleepers are confined at once as well: that costs little.
+/// In units with fewer processes, sleepers are confined at once: that is cheap.
 const SPARED_FROM: usize = 100;
 
-/// How often it is looked whether they have run; the roster reads their clocks no more often than that.
+/// The interval of checks for sleepers that have run; the roster reads their clocks no more often than that.
 const CATCH_UP_NS: Time = 100 * MS;
 
 /// A thread under an order.
 #[derive(Debug, Clone)]
-struct Held {
-    /// Where its owner wants it.
+struct ConfinedThread {
+    /// The mask that its owner wants.
     original: CpuSet,
-    /// Where it was put, as the kernel showed it afterwards; where it was, as long as that was refused.
+    /// The mask it was given, as read back from the kernel; the mask it had, if giving failed.
     given: CpuSet,
-    /// The order contradicts its owner's wish.
+    /// Whether the order contradicts its owner's wish.
     overridden: bool,
 }
 
-/// What went wrong without stopping the rest: each kind once per process.
+/// Errors that did not stop the rest: each kind is reported once per process.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     pub(super) unread: Vec<LiveError>,
@@ -67,7 +67,7 @@ impl Problems {
 }
 
 /// The CPUs that are ordered for a unit; `None`: all.
-pub(super) type OfUnit<'a> = &'a dyn Fn(UnitId) -> Option<CpuSet>;
+pub(super) type CpusOfUnit<'a> = &'a dyn Fn(UnitId) -> Option<CpuSet>;
 
 /// What confining needs, besides the threads.
 pub(super) struct Confining<'a> {
@@ -75,31 +75,31 @@ pub(super) struct Confining<'a> {
     pub(super) roster: &'a mut Roster,
     pub(super) journal: &'a mut Journal,
     pub(super) problems: &'a mut Problems,
-    /// What is ordered by way of threads.
-    pub(super) ordered: OfUnit<'a>,
-    /// What a control group keeps the unit to: the kernel leaves out other CPUs of a mask.
-    pub(super) within: OfUnit<'a>,
-    /// All CPUs that the machine lets this program use.
+    /// The CPUs ordered by way of affinities.
+    pub(super) ordered: CpusOfUnit<'a>,
+    /// The CPU set of the unit's control group: the kernel removes other CPUs from a mask.
+    pub(super) within: CpusOfUnit<'a>,
+    /// All CPUs that this program may use.
     pub(super) all: &'a CpuSet,
 }
 
 /// The threads under orders, and the masks they were given.
 #[derive(Debug, Default)]
 pub(super) struct Confinement {
-    /// Threads of jobs, and the CPUs of their pools.
+    /// The seats of threads of jobs, as the CPUs of their pools.
     seats: BTreeMap<ProcessKey, BTreeMap<u32, CpuSet>>,
-    /// Seats are a scheduler's, and no affinities: it is told those that changed.
+    /// Whether seats are left to a scheduler instead of affinities. It is given the changed ones.
     leaves_seats: bool,
     changed_seats: Vec<(u32, Option<u32>)>,
     /// By process and thread.
-    held: BTreeMap<ProcessKey, BTreeMap<u32, Held>>,
-    /// Every mask given so far, with an original that it stood for last: children inherit it.
+    held: BTreeMap<ProcessKey, BTreeMap<u32, ConfinedThread>>,
+    /// Every mask given so far, with the last original it replaced: children inherit the mask.
     given: BTreeMap<CpuSet, CpuSet>,
-    /// Processes that the kernel does not let us touch.
+    /// Processes that the kernel does not let us change.
     refused: BTreeSet<ProcessKey>,
-    /// Processes that wait for an order to be carried out, since it was refused, or how to undo it could not be recorded.
+    /// Processes whose order was not carried out: it was refused, or how to undo it could not be recorded.
     waiting: BTreeSet<ProcessKey>,
-    /// CPU clocks of processes when they were confined last.
+    /// CPU clocks of processes when they were last confined.
     clocks: BTreeMap<ProcessKey, u64>,
     /// Sleepers under the mask of an earlier order.
     lagging: BTreeSet<ProcessKey>,
@@ -107,22 +107,22 @@ pub(super) struct Confinement {
     allowance: Allowance,
 }
 
-/// A thread that was looked at, and what is to become of it.
+/// A thread that was examined, and its new state.
 struct Change {
     key: ProcessKey,
     tid: u32,
-    held: Held,
-    /// The mask it is to have; `None` if it has it.
+    held: ConfinedThread,
+    /// Its new mask; `None` if it already has it.
     cpus: Option<CpuSet>,
 }
 
-/// One look at threads: nothing of it is in force before its entries are in the journal.
+/// The result of examining threads: nothing is applied before its entries are in the journal.
 #[derive(Default)]
 struct Batch {
     entries: Vec<Entry>,
     given: BTreeMap<CpuSet, CpuSet>,
     changes: Vec<Change>,
-    /// Processes of which a thread could not be looked at.
+    /// Processes with a thread that could not be examined.
     unseen: Vec<ProcessKey>,
 }
 
@@ -136,7 +136,7 @@ impl Confinement {
         self.lagging.remove(&key);
     }
 
-    /// A thread of a job has a seat on these CPUs, or none any more. In force with the next look at its process.
+    /// Seats a thread of a job on these CPUs, or unseats it. Takes effect with the next scan at its process.
     pub(super) fn seat(&mut self, key: ProcessKey, tid: u32, cpus: Option<CpuSet>) {
         if self.leaves_seats {
             self.changed_seats.push((tid, cpus.as_ref().and_then(first)));
@@ -155,14 +155,15 @@ impl Confinement {
         self.leaves_seats
     }
 
-    /// Seats are left to a scheduler, or not. Whether that is new: then processes with seats are to be looked at.
+    /// Leaves seats to a scheduler, or takes them back. Returns whether that changed: then processes with seats must be
+    /// examined.
     pub(super) fn leave_seats(&mut self, leave: bool) -> bool {
         let is_new = self.leaves_seats != leave && !self.seats.is_empty();
         self.leaves_seats = leave;
         is_new
     }
 
-    /// Processes of which a thread has a seat.
+    /// Processes with a seated thread.
     pub(super) fn seated(&self) -> Vec<ProcessKey> {
         self.seats.keys().copied().collect()
     }
@@ -177,8 +178,8 @@ impl Confinement {
         std::mem::take(&mut self.changed_seats)
     }
 
-    /// The CPUs that its owner ties a thread to, of those that the program may use; `None`: all of them, or those of its
-    /// group, or nobody can tell.
+    /// The CPUs that its owner restricts a thread to, of those that this program may use. `None` if its owner allows all of
+    /// them, only its group restricts it, or the owner's wish is unknown.
     pub(super) fn tied(
         &self,
         key: ProcessKey,
@@ -189,7 +190,7 @@ impl Confinement {
         let held = self.held.get(&key).and_then(|threads| threads.get(&tid));
         let wish = match held {
             Some(held) => held.original.clone(),
-            // A mask that was given may have been inherited, and is nobody's wish then.
+            // A given mask may have been inherited, and then is not the owner's wish.
             None => {
                 affinity::get(tid).ok().filter(|now| !self.given.contains_key(now) && within != Some(now))?
             }
@@ -201,15 +202,15 @@ impl Confinement {
         self.held.values().flat_map(BTreeMap::values).filter(|held| held.overridden).count()
     }
 
-    fn first(&self, key: ProcessKey) -> Option<&Held> {
+    fn first(&self, key: ProcessKey) -> Option<&ConfinedThread> {
         let threads = self.held.get(&key)?;
         threads.get(&key.pid).or_else(|| threads.values().next())
     }
 }
 
 impl Confining<'_> {
-    /// The same as [`Confining::confine`], where the order of a unit changed: sleepers that were confined before may keep the masks
-    /// that they have until [`Confining::catch_up`].
+    /// Like [`Confining::confine`], after a change of a unit's order: sleepers that were confined before may keep their masks
+    /// until [`Confining::catch_up`].
     pub(super) fn confine_unit(&mut self, keys: &[ProcessKey], now: Time) {
         let mut awake = Vec::new();
         for key in keys {
@@ -222,7 +223,7 @@ impl Confining<'_> {
         self.confine(&awake);
     }
 
-    /// Whether a process has not run since it was confined, and its unit's sleepers may be left alone.
+    /// Whether a process has not run since it was confined, and its unit's allowance is not overdrawn.
     fn sleeps(&mut self, key: ProcessKey, now: Time) -> bool {
         let clock = self.roster.cpu_ns(key.pid);
         let is_settled = clock.is_some()
@@ -257,7 +258,7 @@ impl Confining<'_> {
         self.confine(&woken);
     }
 
-    /// Puts every thread of these processes where the orders in force for their units say.
+    /// Applies the orders in force to every thread of these processes.
     pub(super) fn confine(&mut self, keys: &[ProcessKey]) {
         for key in keys {
             self.confinement.lagging.remove(key);
@@ -270,7 +271,7 @@ impl Confining<'_> {
             if keys.is_empty() || !self.confine_round(&mut keys, &mut done) {
                 break;
             }
-            // Nothing was born since the threads were listed: there is none that was not seen.
+            // No process or thread was born since the listing, so none was missed.
             if births.is_some() && self.roster.procfs().births().ok().flatten() == births {
                 break;
             }
@@ -278,7 +279,7 @@ impl Confining<'_> {
         self.release(&keys);
     }
 
-    /// Whether a process is or was under an order, or was born with a mask of ours. Others are not even looked at.
+    /// Whether a process is or was under an order, or inherited a mask of ours. Others are not examined.
     fn is_concerned(&self, key: ProcessKey) -> bool {
         if self.confinement.refused.contains(&key) {
             return false;
@@ -293,14 +294,14 @@ impl Confining<'_> {
         ordered || self.confinement.held.contains_key(&key) || born_with()
     }
 
-    /// Confines the threads that are not in `done` yet. Whether there were any. A process whose threads cannot be listed is
-    /// none of `keys` any more: it waits.
+    /// Confines the threads that are not in `done` yet. Returns whether there were any. A process whose threads cannot be
+    /// listed is removed from `keys`, and waits.
     fn confine_round(&mut self, keys: &mut Vec<ProcessKey>, done: &mut BTreeSet<u32>) -> bool {
         let (mut batch, mut threads) = (Batch::default(), Vec::new());
         let before = done.len();
         keys.retain(|key| {
             let listed = self.roster.procfs().threads(key.pid, &mut threads);
-            let can_be = listed.is_ok();
+            let is_listed = listed.is_ok();
             if let Err(err) = listed {
                 self.problems.add(err);
                 self.confinement.waiting.insert(*key);
@@ -309,7 +310,7 @@ impl Confining<'_> {
             for tid in threads.iter().filter(|tid| done.insert(**tid)) {
                 self.examine(*key, *tid, &mut batch);
             }
-            can_be
+            is_listed
         });
         if let Err(err) = self.record(&batch.entries) {
             self.problems.add(err);
@@ -325,7 +326,7 @@ impl Confining<'_> {
         done.len() > before
     }
 
-    /// Adds to the batch what is to become of a thread, and what must be in the journal before.
+    /// Adds a thread's new state to the batch, and the entries that must be recorded before.
     fn examine(&self, key: ProcessKey, tid: u32, batch: &mut Batch) {
         let now = match affinity::get(tid) {
             Ok(now) => now,
@@ -337,22 +338,22 @@ impl Confining<'_> {
         let unit = self.roster.member(key.pid).map(|member| member.placement.unit);
         let seats = self.confinement.seats.get(&key).filter(|_| !self.confinement.leaves_seats);
         let seat = seats.and_then(|threads| threads.get(&tid)).cloned();
-        let of_unit = unit.and_then(|unit| (self.ordered)(unit));
+        let ordered_for_unit = unit.and_then(|unit| (self.ordered)(unit));
         let within = unit.and_then(|unit| (self.within)(unit));
         let held = self.confinement.held.get(&key).and_then(|threads| threads.get(&tid));
         let original = match held {
-            Some(held) if is_left(&held.given, &now, within.as_ref()) => held.original.clone(),
-            // Somebody else chose a mask since: that is the wish from now on.
+            Some(held) if is_effect_of(&held.given, &now, within.as_ref()) => held.original.clone(),
+            // Its owner has chosen another mask since: that is the wish from now on.
             Some(_) => now.clone(),
-            // Its group alone keeps it there: that is nobody's wish.
+            // Only its group keeps it there: the owner allows all CPUs.
             None if within.as_ref() == Some(&now) => self.all.clone(),
-            None => {
-                self.inherited(key, &now, seat.is_some() || of_unit.is_some()).unwrap_or_else(|| now.clone())
-            }
+            None => self
+                .inherited(key, &now, seat.is_some() || ordered_for_unit.is_some())
+                .unwrap_or_else(|| now.clone()),
         };
-        // The owner may have tied it to other CPUs since the plan was made.
+        // The owner may have restricted it to other CPUs since the plan was made.
         let seat = seat.filter(|seat| !seat.intersection(&original).is_empty());
-        let ordered = seat.or(of_unit);
+        let ordered = seat.or(ordered_for_unit);
         let (cpus, overridden) = mask(ordered.as_ref(), &original);
         if held.is_none_or(|held| held.original != original) {
             batch.entries.push(Entry::Affinity { process: key, tid, cpus: original.clone() });
@@ -361,14 +362,19 @@ impl Confining<'_> {
             && !self.confinement.given.contains_key(&cpus)
             && batch.given.insert(cpus.clone(), original.clone()).is_none()
         {
-            batch.entries.push(Entry::Given { cpus: cpus.clone() });
+            batch.entries.push(Entry::AffinityGiven { cpus: cpus.clone() });
         }
-        let cpus = (!is_left(&cpus, &now, within.as_ref())).then_some(cpus);
-        batch.changes.push(Change { key, tid, held: Held { original, given: now, overridden }, cpus });
+        let cpus = (!is_effect_of(&cpus, &now, within.as_ref())).then_some(cpus);
+        batch.changes.push(Change {
+            key,
+            tid,
+            held: ConfinedThread { original, given: now, overridden },
+            cpus,
+        });
     }
 
-    /// The original of a thread that was born with a mask we gave: that of its process, its parent, its session. `None`
-    /// if the mask is its owner's own choice, or if nothing tells (`guess` allows to take any that fits).
+    /// The original of a thread that inherited a mask we gave: that of its process, its parent, its session. `None` if its
+    /// owner chose the mask, or nothing is known (`guess` allows any original that fits).
     fn inherited(&self, key: ProcessKey, now: &CpuSet, guess: bool) -> Option<CpuSet> {
         let any = self.confinement.given.get(now)?;
         if let Some(first) = self.confinement.first(key) {
@@ -378,7 +384,7 @@ impl Confining<'_> {
         if let Some(parent) = self.roster.member(member.parent) {
             return self.confinement.first(parent.key).map(|held| held.original.clone());
         }
-        // Its parent is gone: it was reparented, unless it leads a session of its own, as services do.
+        // Its parent is gone: it was reparented, unless it leads a session, as services do.
         let leads = member.session == key.pid;
         let of_session = self
             .roster
@@ -405,9 +411,10 @@ impl Confining<'_> {
 
     /// Gives a thread its mask, and reads back what the kernel made of it.
     ///
-    /// `sched_setaffinity(2)` takes a number. Its process is pinned, and [`Pinned::give`] looks the thread up around the call.
+    /// `sched_setaffinity(2)` takes a bare thread number. The process is pinned, and [`Pinned::give`] checks the thread around
+    /// the call.
     fn give(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, cpus: &CpuSet) {
-        // The kernel leaves out CPUs that a cpuset does not have.
+        // The kernel removes CPUs that a cpuset does not have.
         let is_ours = |now: &CpuSet| now.difference(cpus).is_empty();
         let given = pins
             .pin(self.roster.procfs(), key)
@@ -428,10 +435,10 @@ impl Confining<'_> {
         }
     }
 
-    /// The kernel leaves out CPUs that the process's cpuset does not have. The mask it made of ours counts as given.
+    /// The kernel removed CPUs outside of the process's cpuset. The resulting mask counts as given.
     fn note_difference(&mut self, key: ProcessKey, cpus: &CpuSet, now: &CpuSet) {
         if !self.confinement.given.contains_key(now) {
-            if let Err(err) = self.record(&[Entry::Given { cpus: now.clone() }]) {
+            if let Err(err) = self.record(&[Entry::AffinityGiven { cpus: now.clone() }]) {
                 self.problems.add(err);
             }
             let original = self.confinement.given.get(cpus).cloned().unwrap_or_else(|| cpus.clone());
@@ -454,7 +461,7 @@ impl Confining<'_> {
             self.confinement.waiting.insert(key);
         }
         let remedy = remedy(&source);
-        let what = format!("confine to cpus {cpus}");
+        let what = format!("confine to CPUs {cpus}");
         self.problems.once(key, "confine", || LiveError::Process {
             pid: key.pid,
             name,
@@ -469,7 +476,7 @@ impl Confining<'_> {
         self.problems.once(key, "overridden", || LiveError::Process {
             pid: key.pid,
             name,
-            what: format!("keep to its own choice of cpus, {original}"),
+            what: format!("keep to its own choice of CPUs, {original}"),
             source: io::Error::other(
                 "its unit holds none of these CPUs, so the process runs where its unit does",
             ),
@@ -477,7 +484,7 @@ impl Confining<'_> {
         });
     }
 
-    /// Forgets threads that are where their owners want them, under no order.
+    /// Forgets threads under no order that have their owners' masks.
     fn release(&mut self, keys: &[ProcessKey]) {
         for key in keys {
             let member = self.roster.member(key.pid);
@@ -493,8 +500,8 @@ impl Confining<'_> {
         }
     }
 
-    /// Looks whether somebody chose another mask for a thread since, and puts such processes under the order anew, and those
-    /// that wait for it.
+    /// Finds threads whose owners have chosen another mask since, and applies the orders again to their processes and to those
+    /// that wait.
     pub(super) fn compare_masks(&mut self) {
         let mut changed: Vec<ProcessKey> =
             std::mem::take(&mut self.confinement.waiting).into_iter().collect();
@@ -505,7 +512,7 @@ impl Confining<'_> {
             // A thread that ended is forgotten.
             threads.retain(|tid, held| match affinity::get(*tid) {
                 Ok(now) => {
-                    if !is_left(&held.given, &now, within.as_ref()) && changed.last() != Some(key) {
+                    if !is_effect_of(&held.given, &now, within.as_ref()) && changed.last() != Some(key) {
                         changed.push(*key);
                     }
                     true
@@ -521,45 +528,45 @@ fn first(cpus: &CpuSet) -> Option<u32> {
     cpus.iter().next()
 }
 
-/// Records how to undo what is about to be done without control groups.
+/// Records how to undo a change that is made without control groups.
 pub(super) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
     journal.record(entries).map_err(|source| LiveError::File {
         path: journal.path().to_owned(),
         what: "write".to_owned(),
         source,
-        remedy: "; nothing is done that could not be undone: free some space there".to_owned(),
+        remedy: "; a change that could not be undone is not made: free some space there".to_owned(),
     })
 }
 
-/// A unit and those around it, from within.
+/// A unit and its enclosers, from within.
 pub(super) fn lineage(contract: &Contract, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
     std::iter::successors(Some(unit), |unit| contract.units.get(unit.index()).and_then(|unit| unit.parent))
 }
 
-/// [`Confining::compare_masks`], for whatever lifetime.
+/// [`Confining::compare_masks`], as a function over any lifetime.
 pub(super) fn compare_masks(confining: &mut Confining<'_>) {
     confining.compare_masks();
 }
 
-/// Whether a mask is what the kernel makes of the one that was given, in a group that is kept to some CPUs: it leaves out the
-/// others, and if nothing is left, the mask.
-fn is_left(given: &CpuSet, now: &CpuSet, within: Option<&CpuSet>) -> bool {
-    let left = |within: &CpuSet| {
+/// Whether a mask is what the kernel makes of `given` in a group with a CPU set: it removes other CPUs, and ignores the mask if
+/// nothing would be left.
+fn is_effect_of(given: &CpuSet, now: &CpuSet, within: Option<&CpuSet>) -> bool {
+    let reduced = |within: &CpuSet| {
         let both = given.intersection(within);
         *now == both || (both.is_empty() && now == within)
     };
-    given == now || within.is_some_and(left)
+    given == now || within.is_some_and(reduced)
 }
 
-/// Where a thread is to run under an order, given where its owner wants it: where both allow it, else as ordered. The flag
-/// tells that they contradict each other.
+/// The CPUs of a thread under an order: those that both the order and its owner allow, or else the order's. The flag reports
+/// that the two contradict each other.
 fn mask(ordered: Option<&CpuSet>, original: &CpuSet) -> (CpuSet, bool) {
     let Some(ordered) = ordered else { return (original.clone(), false) };
     let both = ordered.intersection(original);
     if both.is_empty() { (ordered.clone(), true) } else { (both, false) }
 }
 
-/// What to do about a process that the kernel does not let us touch.
+/// The remedy if the kernel does not let us change a process.
 pub(super) fn remedy(err: &io::Error) -> String {
     match err.raw_os_error() {
         Some(libc::EPERM) => {
@@ -578,9 +585,9 @@ pub(super) fn remedy(err: &io::Error) -> String {
 mod tests {
     use super::*;
 
-    /// What the kernel makes of a mask in a group that is kept to some CPUs is no choice of anybody's.
+    /// What the kernel makes of a mask in a group with a CPU set is not the owner's choice.
     #[test]
-    fn a_group_leaves_out_cpus() {
+    fn a_group_removes_cpus_from_a_mask() {
         let set = |text: &str| text.parse::<CpuSet>().unwrap();
         for (given, now, within, left) in [
             ("0-1", "0-1", None, true),
@@ -591,11 +598,15 @@ mod tests {
             ("0-1", "0", Some("0-3"), false),
         ] {
             let within = within.map(set);
-            assert_eq!(is_left(&set(given), &set(now), within.as_ref()), left, "{given} {now} {within:?}");
+            assert_eq!(
+                is_effect_of(&set(given), &set(now), within.as_ref()),
+                left,
+                "{given} {now} {within:?}"
+            );
         }
     }
 
-    /// A scheduler is told seats that changed since it has them, and one that is new all of them.
+    /// A scheduler is given the seats that changed since it took over, and a new one all of them.
     #[test]
     fn seats_are_left_to_a_scheduler() {
         let (mut confinement, key) = (Confinement::default(), ProcessKey { pid: 4, start: 7 });
@@ -613,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_holds_within_what_the_owner_wants_where_that_is_possible() {
+    fn an_order_is_narrowed_to_the_owners_wish_if_possible() {
         let set = |text: &str| text.parse::<CpuSet>().unwrap();
         for (ordered, original, cpus, overridden) in
             [("0-1", "0-3", "0-1", false), ("0-1", "1-2", "1", false), ("0-1", "3", "0-1", true)]

@@ -1,4 +1,4 @@
-//! Keeping what was measured between runs of the program and of the machine.
+//! Keeps measurements between runs of the program and across reboots.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -10,23 +10,23 @@ use serde::Serialize;
 use crate::LiveError;
 use crate::host::{self, trust};
 
-/// Makes a folder for results, so that nothing is measured for naught.
+/// Makes the folder for results before measuring, so that no measurement is wasted.
 pub(crate) fn make_folder(folder: &Path) -> Result<(), LiveError> {
     host::make_dirs(folder).map_err(|source| failed(folder, "make it", source))
 }
 
-/// Keeps a result, in place of what was known before.
+/// Keeps a result, replacing an earlier one.
 pub(crate) fn keep(path: &Path, result: &impl Serialize) -> Result<(), LiveError> {
     let text =
         serde_json::to_string_pretty(result).map_err(|error| failed(path, "write it", error.into()))?;
-    // Whoever reads it meanwhile finds the one or the other.
+    // Atomic: a concurrent reader finds the old or the new result.
     let new = path.with_extension("new");
     write(&new, (text + "\n").as_bytes())
         .and_then(|()| host::rename(&new, path))
         .map_err(|source| failed(path, "write it", source))
 }
 
-/// Every user may read it, since `doctor` shows it.
+/// Readable by every user, because `doctor` shows it.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = trust::open_own(path, options.append(true).create(true).mode(0o644), u64::MAX)?;

@@ -1,4 +1,4 @@
-//! Carrying out: everything here writes, and records first how to undo it.
+//! Carries out plans. Everything here that changes the system first records how to undo it.
 
 mod allowance;
 pub mod bus;
@@ -8,9 +8,7 @@ mod confine;
 mod kept;
 pub mod kernel;
 mod pages;
-mod seats;
+pub mod seats;
 pub mod standing;
 mod stops;
 pub mod user;
-
-pub use seats::means_for_jobs;

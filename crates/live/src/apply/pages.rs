@@ -1,13 +1,13 @@
-//! Bringing a job's pages to its nodes, by a thread of its own: the kernel copies before it answers.
+//! Moves a job's pages to its nodes, in a thread: the system calls block until the pages are copied.
 //!
-//! Algorithm: a job of one pool has what lies elsewhere brought by `migrate_pages(2)`, process by process. That call cannot
-//! divide the pages of one node among several. So a job of several pools has its pages moved by `move_pages(2)`, in blocks
-//! of [`BLOCK_PAGES`], as many as a huge page has ([`spread`] says which).
+//! Algorithm: for a job of one pool, pages elsewhere are moved by `migrate_pages(2)`, process by process. That call cannot
+//! divide the pages of one node among several. So for a job of several pools, pages are moved by `move_pages(2)`, in blocks of
+//! [`BLOCK_PAGES`], as many as a huge page has ([`spread`] decides which).
 //!
-//! Limits: what a process will map is out of reach. Only a process itself can say where its new pages come
-//! (`set_mempolicy(2)`, `mbind(2)`). So these come where they are touched first, and are divided again when enough of them
-//! lie apart. Pages that several processes map stay, when they are divided. A process of the same user may be
-//! told, others' need `CAP_SYS_PTRACE`. The kernel's own balancing (`kernel.numa_balancing`) may bring pages back.
+//! Limits: memory that a process maps later is out of reach, because only the process itself can set where new pages go
+//! (`set_mempolicy(2)`, `mbind(2)`). New pages go where they are first touched, and are divided again when enough of them are
+//! misplaced. When pages are divided, those mapped by several processes stay. Processes of other users need `CAP_SYS_PTRACE`.
+//! The kernel's own balancing (`kernel.numa_balancing`) may move pages back.
 
 mod spread;
 
@@ -30,21 +30,21 @@ use crate::observe::memory::source::page_bytes;
 use crate::observe::process::{ProcFs, ProcessKey, pin};
 use crate::observe::topology;
 
-/// Pages that are looked at, and go, together: as many as a huge page has.
+/// Pages that are examined and moved together: as many as a huge page has.
 const BLOCK_PAGES: u64 = 512;
 
-/// Of what is mapped in one piece, so many times the blocks are looked at that its pages would fill, and so many at the least.
+/// Of one mapping, at most this multiple of the blocks that its pages would fill is examined, but at least `BLOCKS_MIN`.
 const SPARSE: u64 = 16;
 const BLOCKS_MIN: u64 = 512;
 
-/// Pages of several processes that are on their way.
+/// Pages of several processes in transit.
 #[derive(Debug)]
 pub(super) struct Moving {
     thread: Option<JoinHandle<Vec<LiveError>>>,
 }
 
 impl Moving {
-    /// Begins to move the pages of these processes to these nodes: from all others, or so that each has its part.
+    /// Begins to move the pages of these processes to these nodes: all of them, or (`divided`) so that each node gets its part.
     pub(super) fn begin(
         processes: Vec<ProcessKey>,
         nodes: &[NodePart],
@@ -72,40 +72,40 @@ impl Moving {
         Ok(Moving { thread: Some(thread) })
     }
 
-    /// What went wrong, once all have moved; `None` as long as some are on their way.
+    /// The errors, once the move has ended; `None` while it goes on.
     pub(super) fn ended(&mut self) -> Option<Vec<LiveError>> {
-        let is_over = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        is_over.then(|| self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default())
+        let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        has_ended.then(|| self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default())
     }
 }
 
-/// Those of some processes that have not ended.
+/// Pins those of some processes that have not ended.
 ///
-/// `migrate_pages(2)` and `move_pages(2)` take numbers. Each call is made only while the pinned process runs. A number that
-/// changes hands between that look and the kernel's own is the one case that remains: then pages of a process that was born a
-/// moment ago move, which changes where they are and nothing else, and no other call follows.
+/// `migrate_pages(2)` and `move_pages(2)` take bare process numbers, so each call is made only while the pinned process runs.
+/// One race remains: the number is reused between that check and the kernel's lookup. Then pages of a newborn process move,
+/// once, which affects only where they are.
 fn pinned(processes: Vec<ProcessKey>) -> Result<Vec<(ProcessKey, Pinned)>, LiveError> {
     let mut procfs = ProcFs::open(Path::new("/proc"))?;
     let pin = |key| Ok(pin(&mut procfs, key)?.map(|pinned| (key, pinned)));
     processes.into_iter().map(pin).filter_map(Result::transpose).collect()
 }
 
-/// Refuses to go on with the number of a process that has ended.
+/// The process's number; an error if it has ended.
 fn while_running(process: &Pinned) -> io::Result<u32> {
     if process.is_running()? { Ok(process.pid()) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
 }
 
 fn bring((key, process): &(ProcessKey, Pinned), from: &[u32], to: &[u32]) -> Result<(), LiveError> {
-    said(*key, to, while_running(process).and_then(|pid| migrate(pid, from, to)))
+    outcome(*key, to, while_running(process).and_then(|pid| migrate(pid, from, to)))
 }
 
-/// What is to be said of a process whose pages went to nodes, or did not.
-fn said(key: ProcessKey, to: &[u32], moved: io::Result<()>) -> Result<(), LiveError> {
+/// The outcome of moving a process's pages, without errors that do not matter.
+fn outcome(key: ProcessKey, to: &[u32], moved: io::Result<()>) -> Result<(), LiveError> {
     match moved {
         Ok(()) => Ok(()),
-        // It ended.
+        // It has ended.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-        // It is ending, and has no memory any more.
+        // It is ending, and has released its memory.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) && has_no_memory(key.pid) => Ok(()),
         Err(source) => {
             let remedy = match source.raw_os_error() {
@@ -123,7 +123,7 @@ fn said(key: ProcessKey, to: &[u32], moved: io::Result<()>) -> Result<(), LiveEr
     }
 }
 
-/// Moves pages of processes that have their memory together, so that each node has its part of all of them.
+/// Moves pages of processes that share their memory, so that each node gets its part of all of them.
 fn divide(processes: &[(ProcessKey, Pinned)], parts: &[NodePart]) -> Vec<LiveError> {
     let mapped: Vec<(&(ProcessKey, Pinned), Vec<Mapped>)> =
         processes.iter().map(|process| (process, mapped(process.0.pid))).collect();
@@ -138,12 +138,12 @@ fn divide(processes: &[(ProcessKey, Pinned)], parts: &[NodePart]) -> Vec<LiveErr
         let mut areas = areas.iter().filter(|area| area.pages.keys().any(|node| spread.gives(*node)));
         let areas: Vec<&Mapped> = areas.by_ref().collect();
         let moved = areas.into_iter().try_for_each(|area| divide_area(process, area, &mut spread));
-        failed.extend(said(*key, &to, moved).err());
+        failed.extend(outcome(*key, &to, moved).err());
     }
     failed
 }
 
-/// The same for what is mapped in one piece. The end of one that is mostly not there is left alone.
+/// Divides one mapping. The end of a sparse one is left alone.
 fn divide_area(process: &Pinned, area: &Mapped, spread: &mut Spread) -> io::Result<()> {
     let mut left: u64 = area.pages.values().sum();
     let blocks_max = (left / BLOCK_PAGES).saturating_mul(SPARSE).max(BLOCKS_MIN);
@@ -159,7 +159,7 @@ fn divide_area(process: &Pinned, area: &Mapped, spread: &mut Spread) -> io::Resu
         from = to;
         let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for (page, node) in pages.iter().zip(nodes_of(while_running(process)?, &pages, None)?) {
-            // What is not there has an error in place of a node.
+            // A page that is not present has an error code instead of a node.
             if let Ok(node) = u32::try_from(node) {
                 by_node.entry(node).or_default().push(*page);
             }
@@ -176,7 +176,7 @@ fn divide_area(process: &Pinned, area: &Mapped, spread: &mut Spread) -> io::Resu
     Ok(())
 }
 
-/// Whether a process has given its memory up, or is gone.
+/// Whether a process has released its memory, or has ended.
 fn has_no_memory(pid: u32) -> bool {
     let path = PathBuf::from(format!("/proc/{pid}/statm"));
     host::read_to_string(&path).map_or(true, |pages| pages.starts_with("0 "))
@@ -191,8 +191,8 @@ fn list(nodes: &[u32]) -> String {
 mod tests {
     use super::*;
 
-    /// One that has ended and is not waited for yet has none; no more has one that is gone.
-    /// Red if only the number is looked at: a key with another start time stands for a process that has ended.
+    /// A process that has ended has no memory, before and after it is waited for. Red if only the number is examined: a key
+    /// with another start time denotes a process that has ended.
     #[test]
     fn pages_of_a_reused_number_stay() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_has_no_memory() {
+    fn an_ended_process_has_no_memory() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         assert!(!has_no_memory(std::process::id()));

@@ -1,7 +1,7 @@
-//! Jobs on a live machine: where their threads are told to run, and where their pages are told to come.
+//! Jobs on a live machine: seats their threads, and moves their pages.
 //!
-//! A seat is a thread's affinity (see [`super::confine`]), so it needs neither root nor control groups. Pages are moved
-//! process by process (see [`super::pages`]).
+//! A seat is a thread's affinity (see [`super::confine`]), so it needs neither root nor control groups. Pages are moved process
+//! by process (see [`super::pages`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -19,17 +19,17 @@ use crate::observe::jobs::{Jobs, Tied, has_gangs};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::Roster;
 
-/// The jobs of a contract's units, and what was ordered for them.
+/// The jobs of a contract's units, and the orders for them.
 #[derive(Debug, Default)]
 pub(super) struct Seats {
     jobs: Jobs,
-    /// Gangs are stopped by a scheduler, and not by signals.
-    left: bool,
-    /// Pages that are on their way, by job: each has at most one move at a time.
+    /// Whether gangs are left to a scheduler, and not stopped by signals.
+    left_to_scheduler: bool,
+    /// Pages in transit, by job: each has at most one move at a time.
     moving: BTreeMap<JobId, pages::Moving>,
 }
 
-/// A backend's means, and those that every backend has for jobs: nothing where the contract has none.
+/// A backend's means, with those that every backend has for jobs, if the contract has any.
 pub fn means_for_jobs(contract: &Contract, means: Means) -> Means {
     match contract.units.iter().any(|unit| unit.job.is_some()) {
         true => Means { seats: SeatMeans::Cpus, gangs: true, brings: capability::moves_pages(), ..means },
@@ -38,12 +38,12 @@ pub fn means_for_jobs(contract: &Contract, means: Means) -> Means {
 }
 
 impl Seats {
-    /// A backend's means, and those that it has for jobs: nothing where the contract has none.
+    /// The same as [`means_for_jobs`], for the backends.
     pub(super) fn means(contract: &Contract, means: Means) -> Means {
         means_for_jobs(contract, means)
     }
 
-    /// The jobs that are there.
+    /// The facts of all jobs.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -54,19 +54,19 @@ impl Seats {
         self.jobs.observe(now, contract, roster, tied)
     }
 
-    /// The units to look at, beside those that must be watched: what threads of gangs want is seen at each look.
+    /// The units to examine: `watch`, and units with gangs, whose demand must be seen at each scan.
     pub(super) fn watched(contract: &Contract, watch: &[UnitId]) -> Vec<UnitId> {
         let has_jobs = |unit: &UnitId| contract.unit(*unit).job.is_some() && !watch.contains(unit);
         let gangs = contract.held().filter(has_jobs).take(if has_gangs(contract) { usize::MAX } else { 0 });
         watch.iter().copied().chain(gangs).collect()
     }
 
-    /// Puts those who came since the last look into their jobs, where that matters: one that is shut may have grown.
+    /// Adds new processes to their jobs, if any gang is shut: it may have grown.
     pub(super) fn catch_up(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
         if self.jobs.any_shut() { self.jobs.catch_up(contract, roster) } else { Ok(()) }
     }
 
-    /// Takes in which gangs run. Who is stopped, [`Seats::is_shut`] says from now on.
+    /// Takes in which gangs run. [`Seats::is_shut`] then tells which processes must stop.
     pub(super) fn gate(&mut self, orders: &[Step<GangOrder>], now: Time, roster: &Roster) {
         for order in orders {
             let GangOrder::Gate { job, unit, open } = order.action;
@@ -74,37 +74,37 @@ impl Seats {
         }
     }
 
-    /// Whether a process is of a gang that is shut, and to be stopped for it.
+    /// Whether a process must be stopped because its gang is shut.
     pub(super) fn is_shut(&self, key: ProcessKey) -> bool {
-        !self.left && self.jobs.is_shut(key)
+        !self.left_to_scheduler && self.jobs.is_shut(key)
     }
 
-    /// Whether any gang is shut whose processes are to be stopped.
+    /// Whether any gang is shut whose processes must be stopped.
     pub(super) fn any_shut(&self) -> bool {
-        !self.left && self.jobs.any_shut()
+        !self.left_to_scheduler && self.jobs.any_shut()
     }
 
-    /// The units that are one job each which is shut, and to be stopped for it.
+    /// The units that consist of one job which is shut, and must be stopped.
     pub(super) fn shut_units(&self, contract: &Contract) -> BTreeSet<UnitId> {
-        if self.left { BTreeSet::new() } else { self.jobs.shut_units(contract) }
+        if self.left_to_scheduler { BTreeSet::new() } else { self.jobs.shut_units(contract) }
     }
 
-    /// Gangs are left to a scheduler from now on, or stopped.
+    /// Leaves gangs to a scheduler, or takes them back.
     pub(super) fn leave_gangs(&mut self, leave: bool) {
-        self.left = leave;
+        self.left_to_scheduler = leave;
     }
 
-    /// The processes of all jobs, and whether these are shut.
+    /// The processes of all jobs, and whether the job is shut.
     pub(super) fn members(&self) -> impl Iterator<Item = (ProcessKey, JobId, bool)> + '_ {
         self.jobs.members()
     }
 
-    /// Has threads that are stopped count in what their units want.
+    /// Counts stopped threads in the demand of their units.
     pub(super) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
         self.jobs.count_shut(roster, units);
     }
 
-    /// A page in which a process tells what it transfers over the memory bus.
+    /// A page in which a process reports its transfers over the memory bus.
     pub(super) fn join(
         &mut self,
         contract: &Contract,
@@ -115,14 +115,14 @@ impl Seats {
         self.jobs.join(contract, key, user, roster)
     }
 
-    /// Says what is not to be believed of what processes tell, once for each.
+    /// Reports implausible numbers from processes, once each.
     pub(super) fn complain(&mut self, problems: &mut Problems) {
         for (key, kind, error) in self.jobs.take_complaints() {
             problems.once(key, kind, || error);
         }
     }
 
-    /// Takes in what is ordered. The processes of threads whose seats changed.
+    /// Takes in orders. Returns the processes of threads whose seats changed.
     pub(super) fn order(
         &mut self,
         orders: &[Step<SeatOrder>],
@@ -133,7 +133,7 @@ impl Seats {
         for order in orders.iter().map(|step| &step.action) {
             match order {
                 SeatOrder::Seat { thread, cpus, .. } => {
-                    // One that ended meanwhile needs no seat.
+                    // A thread that has ended needs no seat.
                     let Some((key, tid)) = self.jobs.thread(*thread) else { continue };
                     confinement.seat(key, tid, cpus.clone());
                     if concerned.last() != Some(&key) {

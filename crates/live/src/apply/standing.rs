@@ -1,4 +1,4 @@
-//! The daemon's own standing among processes.
+//! The daemon's own CPU priority among other sessions.
 
 use std::path::Path;
 
@@ -6,14 +6,15 @@ use crate::LiveError;
 use crate::host::autogroup::{AutogroupFile, OWN};
 use crate::undo::journal::{Entry, Journal, record};
 
-/// Has the daemon's nice value count beyond its session: its session's autogroup gets it, too, until the daemon's end. Without the
-/// privilege, or without autogroups in the kernel, nothing changes.
+/// Extends the daemon's nice value to its session's autogroup, until the daemon's end, so that it also counts against other
+/// sessions. Does nothing without the privilege, or without autogroups in the kernel.
 ///
-/// Also where autogroup is switched off at the moment: it may be switched on at any time. And where the session has other
-/// processes, as a shell's has: these go first as well. A daemon that waits harms every unit, and whoever starts one from a
-/// shell decides what else runs there. Of two daemons in one session, the first sets the value and takes it back at its own end.
+/// Also sets it while autogroups are switched off, because they may be switched on at any time; and if the session has other
+/// processes, as a shell's has, which then gain priority, too. A daemon that waits for a CPU harms every unit, and the user who
+/// starts one from a shell decides what else runs there. Of two daemons in one session, the first sets the value and reverts it
+/// at its own end.
 ///
-/// Errors: the journal cannot take how to undo it.
+/// Errors: the journal cannot record the change.
 pub fn raise_session(nice: i32, journal: &mut Journal) -> Result<(), LiveError> {
     let Ok(mut file) = AutogroupFile::open(Path::new(OWN)) else { return Ok(()) };
     let Some(found) = file.get().ok().flatten().filter(|found| found.nice > nice) else { return Ok(()) };

@@ -1,16 +1,17 @@
-//! Stop signals: processes are stopped and continued, those of a unit as a whole, and those of a gang.
+//! Stop signals: stops and continues the processes of a unit as a whole, and those of a gang.
 //!
-//! Properties: whoever its user or a debugger stopped already stays theirs. A stop is in the journal before it is sent, so that
-//! the caretaker continues whoever is stopped when the daemon ends. A process is stopped as long as any gate of its is closed.
+//! Properties: a process that its user or a debugger has stopped is left to them. A stop is in the journal before it is sent,
+//! so that the caretaker continues every stopped process when the daemon ends. A process is stopped while any of its gates is
+//! closed.
 //!
-//! A thread blocks only if more blocks than unblocks were sent to it in seed 003, section 4, where signals pass from thread to
-//! thread and may overtake each other. Here the kernel stops all threads of a process at once, and a continuation takes back a
-//! stop that has not taken effect yet: none can overtake another.
+//! In seed 003, section 4, signals pass from thread to thread and may overtake each other, so a thread blocks only if it was
+//! sent more blocks than unblocks. Here the kernel stops all threads of a process at once, and a continue cancels a pending
+//! stop: signals cannot overtake each other.
 //!
-//! Parents are stopped before their children, and continued after them: one that waits for stopped children (WUNTRACED) does
-//! not run while there is one to be seen. Parents that are not to be stopped see it: [`followers`].
+//! Parents are stopped before their children, and continued after them: a parent that waits for stopped children (WUNTRACED)
+//! must not run while it could see one. Parents that are not stopped themselves do see it: [`followers`].
 //!
-//! A process that sleeps is not stopped ([`sleepers`]), unless it is the ancestor of one that is.
+//! A sleeping process is not stopped ([`sleepers`]), unless it is the ancestor of one that is.
 
 mod followers;
 mod sleepers;
@@ -32,70 +33,70 @@ use crate::undo::journal::{Entry, Journal};
 use followers::{Followers, Verdict};
 use sleepers::{Rest, Sleepers};
 
-/// More rounds than any storm of forks needs: a stopped process forks no more, so each round leaves fewer that can.
+/// More rounds than any fork storm needs: a stopped process cannot fork, so each round leaves fewer that can.
 pub(super) const ROUNDS_MAX: usize = 100;
 
-/// How often, and for how long at a time, to wait for processes that were sent a stop and still run: one that is on its way through
-/// fork(2) has a child in a moment, which would be missed.
+/// How often, and how long each time, to wait for processes that were sent a stop and still run: one inside fork(2) is about to
+/// have a child, which would be missed.
 const SETTLE_ROUNDS: usize = 10;
 const SETTLE_PAUSE: Duration = Duration::from_micros(100);
 
-/// Who is stopped.
+/// The stopped processes.
 #[derive(Debug, Default)]
 pub(super) struct Stops {
-    /// Processes that we stopped, by number, and their CPU clocks when they were seen to be stopped.
+    /// Processes that we stopped, by number, and their CPU clocks when they were seen stopped.
     ours: BTreeMap<u32, (ProcessKey, Option<u64>)>,
     followers: Followers,
     sleepers: Sleepers,
-    /// Rounds that are left for those who were stopped last to come to rest.
+    /// Remaining rounds of waiting for the most recently stopped processes.
     settle_rounds: usize,
-    /// Whether others are stopped than when the followers were judged last.
+    /// Whether the set of stopped processes has changed since the followers were judged.
     changed: bool,
 }
 
-/// Who is behind a closed gate, and is not stopped as it should be.
+/// Processes behind a closed gate that are not stopped as they should be.
 #[derive(Default)]
 struct Found {
     /// Not stopped by us before.
     new: Vec<ProcessKey>,
-    /// Stopped by us, and continued by somebody else.
+    /// Stopped by us, and continued by another process.
     again: Vec<ProcessKey>,
-    /// They stopped themselves.
+    /// Stopped by themselves.
     followed: Vec<ProcessKey>,
-    /// One that was stopped by us runs at this moment.
+    /// Whether a process that we stopped is running at this moment.
     runs_on: bool,
 }
 
-/// What stopping needs, besides who is stopped.
+/// What stopping needs, besides the set of stopped processes.
 pub(super) struct Stopping<'a> {
     pub(super) stops: &'a mut Stops,
     pub(super) roster: &'a mut Roster,
     pub(super) journal: &'a mut Journal,
     pub(super) problems: &'a mut Problems,
-    /// The time of this look.
+    /// The time of this scan.
     pub(super) now: Time,
     /// Whether a gate of the process is closed.
     pub(super) closed: &'a dyn Fn(&Member) -> bool,
 }
 
 impl Stops {
-    /// Whether nobody is stopped, nor may be as a consequence.
+    /// Whether no process is stopped, by us or in response.
     pub(super) fn is_empty(&self) -> bool {
         self.ours.is_empty() && self.followers.is_empty()
     }
 
-    /// Whether no gate holds anybody, nor is there anybody to look at for one that did.
+    /// Whether no gate holds a process, and no follower or sleeper needs watching.
     pub(super) fn is_idle(&self) -> bool {
         self.is_empty() && self.sleepers.asleep().next().is_none()
     }
 
-    /// It ended.
+    /// The process has ended.
     pub(super) fn forget(&mut self, key: ProcessKey) {
         self.drop_stop(key);
         self.sleepers.forget(key);
     }
 
-    /// It is not stopped by us any more.
+    /// The process is not stopped by us any more.
     fn drop_stop(&mut self, key: ProcessKey) {
         if self.has(key) {
             self.ours.remove(&key.pid);
@@ -103,7 +104,7 @@ impl Stops {
         }
     }
 
-    /// Others may have continued anybody: each is looked at again, whether it has run or not.
+    /// Another process may have continued any of them: examine each again, even if its clock has not moved.
     pub(super) fn doubt(&mut self) {
         for (_, clock) in self.ours.values_mut() {
             *clock = None;
@@ -114,12 +115,12 @@ impl Stops {
         self.ours.get(&key.pid).is_some_and(|(ours, _)| *ours == key)
     }
 
-    /// Whether a process was seen to be stopped, with its clock where it is now.
-    fn stands_still(&self, key: ProcessKey, clock: Option<u64>) -> bool {
+    /// Whether a process was seen stopped with its clock at this value.
+    fn is_still_stopped(&self, key: ProcessKey, clock: Option<u64>) -> bool {
         clock.is_some() && self.ours.get(&key.pid) == Some(&(key, clock))
     }
 
-    fn sees(&mut self, key: ProcessKey, clock: Option<u64>) {
+    fn note_stopped(&mut self, key: ProcessKey, clock: Option<u64>) {
         if self.has(key) {
             self.ours.insert(key.pid, (key, clock));
         }
@@ -127,7 +128,7 @@ impl Stops {
 }
 
 impl Stopping<'_> {
-    /// Stops who is behind a closed gate and runs. Whether there was anybody new, or may be in a moment.
+    /// Stops the running processes behind closed gates. Returns whether there were new ones, or may be in a moment.
     fn stop_closed(&mut self) -> Result<bool, LiveError> {
         let members = self.roster.members().filter(|member| (self.closed)(member));
         let mut members: Vec<(ProcessKey, UnitId)> =
@@ -135,16 +136,16 @@ impl Stopping<'_> {
         members.sort_unstable_by_key(|(key, _)| (key.start, key.pid));
         let mut found = Found::default();
         for (key, unit) in members {
-            // It stays stopped until somebody continues it, and then its clock goes on, which the roster sees.
+            // If another process continues it, its clock moves, which the roster sees.
             let clock = self.roster.cpu_ns(key.pid);
-            if self.stops.stands_still(key, clock) {
+            if self.stops.is_still_stopped(key, clock) {
                 continue;
             }
             let is_ours = self.stops.has(key);
             let rest =
                 if is_ours { Rest::Stop } else { self.stops.sleepers.judge(key, unit, clock, self.now) };
             if rest != Rest::Sleeps {
-                self.find(key, clock, rest, &mut found)?;
+                self.examine(key, clock, rest, &mut found)?;
             }
         }
         self.wake_ancestors(&mut found)?;
@@ -163,13 +164,13 @@ impl Stopping<'_> {
         let mut missed = Vec::new();
         for key in &new {
             if self.signal(*key, Signal::STOP, "stop", runs) != Some(true) {
-                // It ended, or somebody else stopped it in the meantime: not ours to continue.
+                // It ended, or another process stopped it in the meantime: it is not ours to continue.
                 self.stops.drop_stop(*key);
                 missed.push(Entry::Continued { process: *key });
             }
         }
         for key in again {
-            // Not sent if it is stopped by now: the first signal had not taken effect yet, and it stays ours.
+            // Not sent if it is stopped by now: the first signal had not taken effect yet, and the process stays ours.
             self.signal(key, Signal::STOP, "stop", runs);
         }
         record(self.journal, &missed)?;
@@ -177,16 +178,16 @@ impl Stopping<'_> {
             self.stops.settle_rounds = SETTLE_ROUNDS;
             return Ok(true);
         }
-        let settles = runs_on && self.stops.settle_rounds > 0;
-        if settles {
+        let wait = runs_on && self.stops.settle_rounds > 0;
+        if wait {
             self.stops.settle_rounds -= 1;
             thread::sleep(SETTLE_PAUSE);
         }
-        Ok(settles)
+        Ok(wait)
     }
 
-    /// Finds out what a process behind a closed gate does, and what is to be done to it.
-    fn find(
+    /// Examines a process behind a closed gate, and adds it to `found` if it must be stopped.
+    fn examine(
         &mut self,
         key: ProcessKey,
         clock: Option<u64>,
@@ -194,18 +195,18 @@ impl Stopping<'_> {
         found: &mut Found,
     ) -> Result<(), LiveError> {
         let stat = self.roster.procfs().stat(key.pid)?.filter(|stat| stat.key == key);
-        // It stopped itself behind somebody else's gate: from now on it is stopped for its own as well.
+        // It stopped itself in response to another gate: from now on it is stopped for its own as well.
         let is_follower = self.stops.followers.contains_key(&key) && !self.stops.has(key);
         if is_follower && stat.as_ref().is_some_and(Stat::is_stopped_by_sigstop) {
             found.followed.push(key);
             return Ok(());
         }
         let is_stopped = stat.as_ref().is_some_and(|stat| stat.state == ThreadState::Stopped);
-        self.stops.sees(key, clock.filter(|_| is_stopped));
+        self.stops.note_stopped(key, clock.filter(|_| is_stopped));
         // A process that its user or a debugger stopped is left to them.
         let Some(stat) = stat.filter(runs) else { return Ok(()) };
         match clock {
-            // One that waits for a disk is not idle: a unit that is stopped for its transfers makes none.
+            // One that waits for a disk is not idle: a unit that is stopped for its disk use must not transfer anything.
             Some(clock) if rest == Rest::IfAsleep && stat.state == ThreadState::Asleep => {
                 self.stops.sleepers.leave(key, clock);
             }
@@ -218,7 +219,7 @@ impl Stopping<'_> {
         Ok(())
     }
 
-    /// Has sleepers stopped whose descendants are: a shell would take a stopped job for one that its user stopped.
+    /// Stops sleeping ancestors of stopped processes: a shell would report its job as stopped by the user.
     fn wake_ancestors(&mut self, found: &mut Found) -> Result<(), LiveError> {
         if found.new.is_empty() && !self.stops.changed {
             return Ok(());
@@ -229,12 +230,12 @@ impl Stopping<'_> {
             self.stops.sleepers.asleep().filter(|key| ancestors.contains(key)).collect();
         for key in woken {
             self.stops.sleepers.wake(key);
-            self.find(key, None, Rest::Stop, found)?;
+            self.examine(key, None, Rest::Stop, found)?;
         }
         Ok(())
     }
 
-    /// Continues whom we stopped and no closed gate holds any more, and then who stopped themselves for that.
+    /// Continues our stopped processes that no closed gate holds any more, and then their followers.
     fn continue_released(&mut self) -> Result<(), LiveError> {
         let released =
             |key: &ProcessKey| self.roster.member(key.pid).is_none_or(|member| !(self.closed)(member));
@@ -242,7 +243,7 @@ impl Stopping<'_> {
             self.stops.ours.values().map(|(key, _)| *key).filter(released).collect();
         released.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
         let leaving: BTreeSet<ProcessKey> = released.iter().copied().collect();
-        // What cannot be looked at keeps nobody stopped: the next look judges again.
+        // An error must not keep processes stopped: the next scan judges again.
         let verdict = self.judge_followers(&leaving).unwrap_or_else(|error| {
             self.problems.add(error);
             Verdict::default()
@@ -251,15 +252,15 @@ impl Stopping<'_> {
         let follow: Vec<Entry> =
             followers.iter().map(|(key, _)| Entry::MayFollow { process: *key }).collect();
         if let Err(error) = record(self.journal, &follow) {
-            // Nobody stays stopped for that: they are watched all the same, and only a caretaker would not know.
+            // This must not keep processes stopped. They are watched all the same; only a caretaker would not know of them.
             self.problems.add(error);
         }
         self.stops.followers.extend(followers);
         self.release_sleepers();
         let mut entries = Vec::new();
         for key in released {
-            // A stop takes effect when the process next leaves the kernel: it is taken back even if it does not show yet.
-            // One that could not be continued stays ours, and is tried again by the next look.
+            // A stop takes effect when the process next leaves the kernel: cancel it even if it does not show yet. A process
+            // that could not be continued stays ours, and the next scan retries.
             if self.signal(key, Signal::CONT, "continue", |stat| stat.state != ThreadState::Ended).is_some() {
                 self.stops.drop_stop(key);
                 let clock = self.roster.cpu_ns(key.pid);
@@ -306,19 +307,19 @@ impl Stopping<'_> {
     }
 }
 
-/// [`Stopping::stop_closed`], for whatever lifetime.
+/// [`Stopping::stop_closed`], as a function over any lifetime.
 pub(super) fn stop_closed(stopping: &mut Stopping<'_>) -> Result<bool, LiveError> {
     stopping.stop_closed()
 }
 
-/// [`Stopping::continue_released`], for whatever lifetime.
+/// [`Stopping::continue_released`], as a function over any lifetime.
 pub(super) fn continue_released(stopping: &mut Stopping<'_>) {
     if let Err(error) = stopping.continue_released() {
         stopping.problems.add(error);
     }
 }
 
-/// Neither stopped, nor in a debugger's hands, nor ended.
+/// Neither stopped, nor traced, nor ended.
 fn runs(stat: &Stat) -> bool {
     matches!(stat.state, ThreadState::Runnable | ThreadState::Blocked | ThreadState::Asleep)
 }

@@ -19,7 +19,7 @@
 pub mod affinity;
 pub(crate) mod arena;
 pub(crate) mod autogroup;
-pub(crate) mod child;
+pub mod child;
 pub mod clock;
 mod dir;
 mod files;

@@ -7,7 +7,7 @@ pub mod bus;
 pub mod capability;
 pub(crate) mod caps;
 pub mod cpu_kinds;
-pub(crate) mod disk;
+pub mod disk;
 pub(crate) mod files;
 pub(crate) mod idle;
 pub(crate) mod jobs;

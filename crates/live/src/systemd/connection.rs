@@ -1,4 +1,4 @@
-//! A connection to the bus, or to systemd's own socket: who calls says who it is, and then calls and answers alternate.
+//! A D-Bus connection over the bus, or over systemd's private socket: authenticate, then synchronous request/reply.
 
 use std::io;
 use std::path::Path;
@@ -8,26 +8,26 @@ use super::Error;
 use super::message::{Call, Kind, Message, length};
 use crate::host::stream::Stream;
 
-/// The longest line that is said before the first message.
+/// The longest line accepted during authentication.
 const LINE_MAX: usize = 16 << 10;
 
-/// Whose name systemd has on a bus.
+/// systemd's name on a bus.
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 
-/// A connection that is open.
+/// An open connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
-    /// Whether a bus is between.
+    /// Whether it goes over a bus.
     by_bus: bool,
-    /// The number of the last call.
-    number: u32,
-    /// What came and was not looked at.
-    came: Vec<u8>,
+    /// The serial of the last call.
+    serial: u32,
+    /// Bytes received and not parsed yet.
+    received: Vec<u8>,
 }
 
 impl Connection {
-    /// Calls the bus or systemd itself.
+    /// Connects to the bus or to systemd itself.
     pub(super) fn open(path: &Path, by_bus: bool, until: Instant) -> Result<Connection, Error> {
         let stream = Stream::connect(path, until).map_err(|source| {
             let remedy = match source.kind() {
@@ -39,35 +39,35 @@ impl Connection {
             };
             Error::Unreachable { path: path.to_owned(), source, remedy: remedy.to_owned() }
         })?;
-        let mut connection = Connection { stream, by_bus, number: 0, came: Vec::new() };
-        connection.introduce(until).map_err(|source| {
-            let remedy = "it does not take this user for who it is, or is being replaced".to_owned();
+        let mut connection = Connection { stream, by_bus, serial: 0, received: Vec::new() };
+        connection.authenticate(until).map_err(|source| {
+            let remedy = "it does not accept this user's identity, or is being replaced".to_owned();
             Error::Unreachable { path: path.to_owned(), source, remedy }
         })?;
         if by_bus {
             let bus = "org.freedesktop.DBus";
             let mut hello = new_call("/org/freedesktop/DBus", bus, "Hello", &())?;
             hello.to = Some(bus);
-            connection.answer(&hello, until)?;
+            connection.send_and_wait(&hello, until)?;
         }
         Ok(connection)
     }
 
-    /// Whether a bus is between.
+    /// Whether it goes over a bus.
     pub(super) fn is_by_bus(&self) -> bool {
         self.by_bus
     }
 
-    /// Says who this is: by its user's number, which the kernel confirms. All is said at once, as systemd's own programs do:
-    /// systemd does not look at a call that it reads together with the end of the introduction, until another comes.
-    fn introduce(&mut self, until: Instant) -> io::Result<()> {
+    /// Authenticates by user number, which the kernel confirms. Everything is sent at once, as systemd's own programs do:
+    /// systemd ignores a call that it reads together with the end of the authentication, until another arrives.
+    fn authenticate(&mut self, until: Instant) -> io::Result<()> {
         let uid = rustix::process::geteuid().as_raw().to_string();
-        // In hexadecimal, as all that is said of who somebody is: the digits of ASCII are 30 to 39.
+        // The protocol wants the ASCII digits in hexadecimal: 30 to 39.
         let hex: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
         self.stream.send(format!("\0AUTH EXTERNAL {hex}\r\nBEGIN\r\n").as_bytes(), until)?;
         let line = self.line(until)?;
         if !line.starts_with("OK ") {
-            let why = format!("it says `{}`", line.trim_end());
+            let why = format!("it answered `{}`", line.trim_end());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         Ok(())
@@ -75,51 +75,51 @@ impl Connection {
 
     fn line(&mut self, until: Instant) -> io::Result<String> {
         loop {
-            if let Some(end) = self.came.windows(2).position(|two| two == b"\r\n") {
-                let line = self.came.drain(..end + 2).collect::<Vec<u8>>();
+            if let Some(end) = self.received.windows(2).position(|two| two == b"\r\n") {
+                let line = self.received.drain(..end + 2).collect::<Vec<u8>>();
                 return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
             }
-            if self.came.len() > LINE_MAX {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "it says a line without an end"));
+            if self.received.len() > LINE_MAX {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "it sent an endless line"));
             }
             self.receive(until)?;
         }
     }
 
     fn receive(&mut self, until: Instant) -> io::Result<()> {
-        match self.stream.receive(&mut self.came, until)? {
+        match self.stream.receive(&mut self.received, until)? {
             0 => Err(io::Error::new(io::ErrorKind::ConnectionReset, "the connection has ended")),
             _ => Ok(()),
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Calls a method, and waits for the reply.
     pub(super) fn call(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
         if !self.by_bus {
-            return self.answer(call, until);
+            return self.send_and_wait(call, until);
         }
         let mut call = call.clone();
         call.to = Some(SYSTEMD);
-        self.answer(&call, until)
+        self.send_and_wait(&call, until)
     }
 
-    fn answer(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
+    fn send_and_wait(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
         let silent = |source| Error::Silent { call: call.method.to_owned(), source };
-        self.number = self.number.wrapping_add(1).max(1);
-        let bytes = call.bytes(self.number).map_err(|error| unexpected(call.method, &error))?;
+        self.serial = self.serial.wrapping_add(1).max(1);
+        let bytes = call.bytes(self.serial).map_err(|error| unexpected(call.method, &error))?;
         self.stream.send(&bytes, until).map_err(silent)?;
         loop {
             let message = self.message(until).map_err(silent)?;
-            if message.answers != Some(self.number) {
-                // A signal, or an answer that nobody waits for any more.
+            if message.reply_to != Some(self.serial) {
+                // A signal, or a late reply to an earlier call.
                 continue;
             }
             match message.kind {
                 Kind::Return => return Ok(message),
                 Kind::Error => {
-                    let says = message.says();
+                    let text = message.error_text();
                     let name = message.error.unwrap_or_default();
-                    return Err(Error::Refused { call: call.method.to_owned(), name, message: says });
+                    return Err(Error::Refused { call: call.method.to_owned(), name, message: text });
                 }
                 Kind::Call | Kind::Signal => {}
             }
@@ -129,24 +129,24 @@ impl Connection {
     fn message(&mut self, until: Instant) -> io::Result<Message> {
         let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         loop {
-            if let Some(length) = length(&self.came).map_err(invalid)?
-                && length <= self.came.len()
+            if let Some(length) = length(&self.received).map_err(invalid)?
+                && length <= self.received.len()
             {
-                let message = Message::parse(&self.came[..length]).map_err(invalid)?;
-                self.came.drain(..length);
+                let message = Message::parse(&self.received[..length]).map_err(invalid)?;
+                self.received.drain(..length);
                 return Ok(message);
             }
             self.receive(until)?;
         }
     }
 
-    /// Where it is connected.
+    /// The socket it is connected to.
     pub(super) fn path(&self) -> &Path {
         self.stream.path()
     }
 }
 
-/// A call with these values. What cannot be sent is an error, and no panic: names come from elsewhere.
+/// Builds a call. Values that cannot be sent are an error and no panic, because names come from outside.
 pub(super) fn new_call<T: serde::Serialize + zvariant::DynamicType>(
     path: &str,
     interface: &'static str,

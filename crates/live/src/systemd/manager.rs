@@ -1,4 +1,4 @@
-//! What systemd is asked: `org.freedesktop.systemd1.Manager`, and the properties of its units.
+//! Calls to `org.freedesktop.systemd1.Manager`, and to the properties of systemd units.
 
 use std::io;
 use std::path::Path;
@@ -9,15 +9,15 @@ use zvariant::{OwnedObjectPath, OwnedValue, Value as Sent};
 
 use super::connection::{Connection, new_call};
 use super::message::{Call, Message};
-use super::{Error, Property, Value, Whose};
+use super::{Error, Instance, Property, Value};
 
-/// A call is over within this time.
+/// The timeout of a call.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Reading all files anew takes systemd longer; while it does, it answers nobody.
+/// The timeout of a reload, during which systemd answers no other call.
 const RELOADS_WITHIN: Duration = Duration::from_secs(4);
 
-/// How soon the same is asked again of a systemd that is being replaced, or that is at work.
+/// The delay before a call is repeated while systemd is re-executed, and between polls.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) const PATH: &str = "/org/freedesktop/systemd1";
@@ -25,65 +25,66 @@ pub(super) const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 pub(super) const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// A systemd. Each call waits for its answer, two seconds at most: a loop that may not wait has a [`Queue`](super::Queue).
+/// A client of one systemd instance. Each call blocks for at most two seconds: a loop that may not block uses a
+/// [`Queue`](super::Queue).
 #[derive(Debug)]
 pub struct Manager {
-    whose: Whose,
+    instance: Instance,
     connection: Option<Connection>,
-    /// Whether the last call over the bus was not answered: the next one goes to systemd's own socket.
+    /// Whether the last call over the bus was not answered: the next one uses systemd's private socket.
     off_bus: bool,
     /// Whether this systemd does not know `OOMPolicy` of scopes.
     pub(super) has_no_oom_policy: bool,
 }
 
-/// What systemd knows of one of its units.
+/// The state of a systemd unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct State {
-    /// Its name, where it has several.
+pub struct UnitState {
+    /// Its primary name, if it has several.
     pub id: String,
-    /// Whether its file is there: `loaded`, `not-found`.
+    /// Whether its file was found: `loaded`, `not-found`.
     pub load: String,
     /// Whether it runs: `active`, `activating`, `deactivating`, `inactive`, `failed`.
     pub active: String,
-    /// Whether it was made by a program and has no file of an administrator's.
+    /// Whether a program made it, so that it has no file of an administrator's.
     pub is_transient: bool,
-    /// Its control group, below the root of systemd's; empty where it has none now.
+    /// Its control group, below the root of systemd's; empty if it has none.
     pub group: String,
-    /// Whether its files are others than those that are in force.
+    /// Whether its files have changed since systemd read them.
     pub needs_reload: bool,
 }
 
 impl Manager {
-    /// The machine's, or a user's own. It is called when it is asked for something.
-    pub fn new(whose: Whose) -> Manager {
-        Manager { whose, connection: None, off_bus: false, has_no_oom_policy: false }
+    /// A client that connects at its first call.
+    pub fn new(instance: Instance) -> Manager {
+        Manager { instance, connection: None, off_bus: false, has_no_oom_policy: false }
     }
 
-    /// The same, called at once.
-    pub fn connect(whose: Whose) -> Result<Manager, Error> {
-        let mut manager = Manager::new(whose);
+    /// A client that connects now.
+    pub fn connect(instance: Instance) -> Result<Manager, Error> {
+        let mut manager = Manager::new(instance);
         manager.open(Instant::now() + ANSWERS_WITHIN)?;
         Ok(manager)
     }
 
-    /// Whose it is.
-    pub fn whose(&self) -> &Whose {
-        &self.whose
+    /// The systemd instance.
+    pub fn instance(&self) -> &Instance {
+        &self.instance
     }
 
-    /// Where it is connected, if it is.
+    /// The socket it is connected to, if any.
     pub fn connected_at(&self) -> Option<&Path> {
         self.connection.as_ref().map(Connection::path)
     }
 
-    /// Ends the connection until something is asked again. On its own socket, systemd tells all that happens to everybody
-    /// who is connected, and keeps it for those who do not listen.
+    /// Closes the connection until the next call. On its private socket, systemd sends every signal to every client, and
+    /// buffers it for clients that do not read.
     pub fn disconnect(&mut self) {
         self.connection = None;
         self.off_bus = false;
     }
 
-    /// What properties of a systemd unit are now. One that this systemd does not know is left out.
+    /// The current values of properties of a systemd unit. Properties that this systemd does not know are left out.
     pub fn show(&mut self, unit: &str, properties: &[Property]) -> Result<Vec<(Property, Value)>, Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let path = self.path_of(unit, until)?;
@@ -95,7 +96,7 @@ impl Manager {
                 sent => sent?,
             };
             let types = sent.value_signature().to_string();
-            let value = property.of_message(sent.into());
+            let value = property.from_message(sent.into());
             let value = value
                 .ok_or_else(|| unexpected(property.name(), &format!("values of the types `{types}`")))?;
             all.push((*property, value));
@@ -103,11 +104,11 @@ impl Manager {
         Ok(all)
     }
 
-    /// What it knows of one of its units.
-    pub fn state(&mut self, unit: &str) -> Result<State, Error> {
+    /// The state of a systemd unit.
+    pub fn state(&mut self, unit: &str) -> Result<UnitState, Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let path = self.path_of(unit, until)?;
-        Ok(State {
+        Ok(UnitState {
             id: self.text(&path, UNIT, "Id", until)?,
             load: self.text(&path, UNIT, "LoadState", until)?,
             active: self.text(&path, UNIT, "ActiveState", until)?,
@@ -117,8 +118,8 @@ impl Manager {
         })
     }
 
-    /// Sets properties until the machine's next start, all of them or none. A list of devices takes the place of the one that
-    /// was there. In the kernel, a weight of a device that is on the list no more stays.
+    /// Sets properties until the next reboot, all of them or none. A list of devices replaces the old one. The kernel keeps the
+    /// weight of a device that is no longer listed.
     pub fn set_runtime(&mut self, unit: &str, properties: &[(Property, Value)]) -> Result<(), Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         self.set_until(unit, properties, until)
@@ -133,7 +134,7 @@ impl Manager {
         self.set(unit, properties, true, until)
     }
 
-    /// Sets properties until the machine's next start, or for longer.
+    /// Sets properties until the next reboot (`is_runtime`), or persistently.
     pub(super) fn set(
         &mut self,
         unit: &str,
@@ -149,7 +150,7 @@ impl Manager {
         self.ask(&call, until)?.values::<()>().map_err(|what| unexpected(call.method, &what))
     }
 
-    /// Has systemd read all its files anew. False: it takes longer than four seconds, and goes on.
+    /// Makes systemd reload all its files. False: it takes longer than four seconds, and continues.
     pub fn reload(&mut self) -> Result<bool, Error> {
         let call = new_call(PATH, MANAGER, "Reload", &())?;
         match self.ask(&call, Instant::now() + RELOADS_WITHIN) {
@@ -159,7 +160,7 @@ impl Manager {
         }
     }
 
-    /// Where one of its units is among its objects. Only one that it has loaded: to ask for others would load them.
+    /// The D-Bus path of a systemd unit that is loaded. `LoadUnit` would work for others, but load them.
     pub(super) fn path_of(&mut self, unit: &str, until: Instant) -> Result<String, Error> {
         let call = new_call(PATH, MANAGER, "GetUnit", &(unit,))?;
         let answer = self.ask(&call, until)?;
@@ -202,16 +203,16 @@ impl Manager {
     }
 
     pub(super) fn ask(&mut self, call: &Call, until: Instant) -> Result<Message, Error> {
-        self.ask_noting(call, until, &mut false)
+        self.ask_idempotently(call, until, &mut false)
     }
 
-    /// Asks, and asks again over a new connection where the old one ended before the answer. What is asked here may be asked
-    /// twice: it is what things are to be like.
-    pub(super) fn ask_noting(
+    /// Calls, and calls again over a new connection if the old one ended before the reply. A call may thus be made twice, which
+    /// is safe because all calls here are idempotent.
+    pub(super) fn ask_idempotently(
         &mut self,
         call: &Call,
         until: Instant,
-        again: &mut bool,
+        repeated: &mut bool,
     ) -> Result<Message, Error> {
         loop {
             let error = match self.ask_once(call, until) {
@@ -219,17 +220,17 @@ impl Manager {
                 answered => return answered,
             };
             let was_by_bus = self.connection.take().is_some_and(|connection| connection.is_by_bus());
-            // A bus without systemd stays without it in a container. One that is replaced is on it again in a moment.
+            // In a container the bus may lack systemd for good. A systemd that is re-executed is back on the bus in a moment.
             self.off_bus = was_by_bus;
-            let is_over = match &error {
+            let is_final = match &error {
                 Error::Unreachable { .. } => true,
                 Error::Silent { source, .. } => source.kind() == io::ErrorKind::TimedOut,
                 _ => false,
             };
-            if is_over || Instant::now() + PAUSE >= until {
+            if is_final || Instant::now() + PAUSE >= until {
                 return Err(error);
             }
-            *again = true;
+            *repeated = true;
             thread::sleep(PAUSE);
         }
     }
@@ -238,15 +239,15 @@ impl Manager {
         self.open(until)?.call(call, until)
     }
 
-    /// The connection: over the bus; where there is none, or systemd is not on it, to systemd's own socket.
+    /// The connection: over the bus, or, if there is none or systemd is not on it, over systemd's private socket.
     fn open(&mut self, until: Instant) -> Result<&mut Connection, Error> {
         if self.connection.is_none() {
-            let own = self.whose.own_socket();
-            let by_bus = || Connection::open(&self.whose.bus(), true, until);
+            let own = self.instance.own_socket();
+            let by_bus = || Connection::open(&self.instance.bus(), true, until);
             let opened = match self.off_bus {
                 true => Connection::open(&own, false, until).or_else(|_| by_bus()),
                 false => by_bus().or_else(|error| match Connection::open(&own, false, until) {
-                    // Where both fail, a socket that is there says more than one that is not.
+                    // If both fail, the error of a socket that exists tells more.
                     Err(Error::Unreachable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                         Err(error)
                     }
@@ -255,12 +256,12 @@ impl Manager {
             };
             self.connection = Some(opened?);
         }
-        self.connection.as_mut().ok_or_else(|| unexpected("a connection", &"there is none"))
+        self.connection.as_mut().ok_or_else(|| unexpected("a connection", &"not connected"))
     }
 }
 
-/// Properties as they are sent: in the order of their files, and each list of devices behind an empty one, which ends the
-/// list that was there.
+/// Properties as they are sent: in the order of their files, and each list of devices preceded by an empty one, which clears
+/// the old list.
 pub(super) fn to_send(
     unit: &str,
     properties: &[(Property, Value)],
@@ -269,7 +270,7 @@ pub(super) fn to_send(
     sorted.sort_by_key(|(property, _)| *property);
     let mut all = Vec::new();
     for (property, value) in sorted {
-        property.takes(value).map_err(|remedy| Error::Unsuitable {
+        property.validate(value).map_err(|remedy| Error::Unsuitable {
             unit: unit.to_owned(),
             property: property.name().to_owned(),
             value: format!("`{}`", value.text(*property).replace('\n', ", ")),
@@ -284,7 +285,7 @@ pub(super) fn to_send(
     Ok(all)
 }
 
-/// Where the properties are that limit a control group: each kind of systemd unit has its own.
+/// The D-Bus interface of a control group's properties: each kind of systemd unit has its own.
 fn interface_of(unit: &str) -> Result<&'static str, Error> {
     Ok(match unit.rsplit_once('.').map_or("", |(_, kind)| kind) {
         "slice" => "org.freedesktop.systemd1.Slice",
@@ -312,7 +313,7 @@ pub(super) fn unexpected(call: &str, what: &impl ToString) -> Error {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::UNSET;
-    use super::super::played::{Fault, Played};
+    use super::super::fake::{FakeSystemd, Fault};
     use super::*;
     use crate::host::{Access, Answer, Kind, tamper};
 
@@ -333,37 +334,37 @@ mod tests {
     #[test]
     fn properties_are_shown_and_set_over_the_bus_and_without_one() {
         for by_bus in [true, false] {
-            let played = Played::new(by_bus);
-            played.unit(U, false, &weight(42));
-            let mut manager = Manager::connect(played.whose()).unwrap();
+            let systemd = FakeSystemd::new(by_bus);
+            systemd.unit(U, false, &weight(42));
+            let mut manager = Manager::connect(systemd.instance()).unwrap();
             let socket = if by_bus { "system_bus_socket" } else { "private" };
             assert!(manager.connected_at().unwrap().ends_with(socket));
             let properties = Property::ALL;
             let all: Vec<(Property, Value)> =
                 properties.iter().map(|property| (*property, property.nothing())).collect();
             manager.set_runtime(U, &all).unwrap();
-            // One of them is not known to the one that is played.
+            // The simulated systemd does not know one of them.
             assert_eq!(manager.show(U, properties).unwrap().len(), properties.len() - 1);
             manager.set_runtime(U, &weight(7)).unwrap();
             assert_eq!(weight_of(&mut manager).unwrap(), weight(7));
             let state = manager.state(U).unwrap();
             assert_eq!((state.id.as_str(), state.active.as_str(), state.is_transient), (U, "active", false));
             assert_eq!((state.group.as_str(), state.load.as_str()), ("/user-7.slice", "loaded"));
-            assert_eq!(played.stage().connections, 1);
+            assert_eq!(systemd.stage().connections, 1);
         }
     }
 
     #[test]
-    fn a_list_of_devices_takes_the_place_of_the_one_before() {
-        let played = Played::new(true);
-        played.unit(U, false, &[(Property::IOReadIOPSMax, devices(&[("/dev/a", 1), ("/dev/b", 2)]))]);
-        let mut manager = Manager::new(played.whose());
+    fn a_list_of_devices_replaces_the_old_one() {
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[(Property::IOReadIOPSMax, devices(&[("/dev/a", 1), ("/dev/b", 2)]))]);
+        let mut manager = Manager::new(systemd.instance());
         let list = devices(&[("/dev/b", 3)]);
         manager.set_runtime(U, &[(Property::IOReadIOPSMax, list.clone())]).unwrap();
-        assert_eq!(played.value(U, Property::IOReadIOPSMax), list);
+        assert_eq!(systemd.value(U, Property::IOReadIOPSMax), list);
     }
 
-    /// Files in the order of their names: only so does systemd find them as it remembers them.
+    /// systemd finds its files only in the order of their names.
     #[test]
     fn properties_are_sent_in_the_order_of_their_files() {
         let set = [
@@ -375,11 +376,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_told_and_the_connection_stays() {
-        let played = Played::new(true);
-        played.unit(U, false, &[]);
-        let mut manager = Manager::new(played.whose());
-        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+    fn a_refusal_is_reported_and_the_connection_stays() {
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[]);
+        let mut manager = Manager::new(systemd.instance());
+        systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
         let error = manager.set_runtime(U, &weight(7)).unwrap_err();
         assert!(error.is_denied() && !error.is_gone() && !error.is_silence(), "{error}");
         let error = manager.set_runtime("none.slice", &weight(7)).unwrap_err();
@@ -388,15 +389,15 @@ mod tests {
         assert!(error.is_gone(), "{error}");
         let error = manager.set_runtime(U, &weight(10_001)).unwrap_err();
         assert!(matches!(error, Error::Unsuitable { .. }), "{error}");
-        played.fail("GetUnit", Fault::Nonsense);
+        systemd.fail("GetUnit", Fault::Malformed);
         let error = weight_of(&mut manager).unwrap_err();
         assert!(matches!(error, Error::Unexpected { .. }), "{error}");
         assert!(error.to_string().contains("`us` instead of `o`"), "{error}");
         assert_eq!(manager.show(U, &[]).unwrap(), []);
-        assert_eq!(played.stage().connections, 1);
+        assert_eq!(systemd.stage().connections, 1);
     }
 
-    /// What happens when the bus is started anew, and at `daemon-reexec`.
+    /// What happens when the bus is restarted, and at `daemon-reexec`.
     #[test]
     fn a_connection_that_ends_is_made_again() {
         for fault in [
@@ -405,35 +406,35 @@ mod tests {
             Fault::Refuse("org.freedesktop.DBus.Error.NoReply"),
             Fault::Refuse("org.freedesktop.DBus.Error.NameHasNoOwner"),
         ] {
-            let played = Played::new(true);
-            played.unit(U, false, &[]);
-            let mut manager = Manager::connect(played.whose()).unwrap();
-            played.fail("SetUnitProperties", fault);
+            let systemd = FakeSystemd::new(true);
+            systemd.unit(U, false, &[]);
+            let mut manager = Manager::connect(systemd.instance()).unwrap();
+            systemd.fail("SetUnitProperties", fault);
             manager.set_runtime(U, &weight(7)).unwrap();
-            assert_eq!(played.value(U, Property::CPUWeight), Value::Number(7), "{fault:?}");
-            assert_eq!(played.stage().connections, 2, "{fault:?}");
+            assert_eq!(systemd.value(U, Property::CPUWeight), Value::Number(7), "{fault:?}");
+            assert_eq!(systemd.stage().connections, 2, "{fault:?}");
         }
     }
 
     #[test]
     fn a_systemd_that_is_not_on_the_bus_is_called_at_its_own_socket() {
-        let played = Played::new(true);
-        played.unit(U, false, &[]);
-        let mut manager = Manager::new(played.whose());
-        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.ServiceUnknown"));
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[]);
+        let mut manager = Manager::new(systemd.instance());
+        systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.ServiceUnknown"));
         manager.set_runtime(U, &weight(7)).unwrap();
         assert!(manager.connected_at().unwrap().ends_with("private"));
     }
 
     #[test]
-    fn who_does_not_answer_is_not_waited_for() {
-        let played = Played::new(true);
-        played.unit(U, false, &[]);
-        let mut manager = Manager::new(played.whose());
-        played.fail("GetUnit", Fault::Silence);
+    fn a_silent_systemd_is_not_waited_for() {
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(U, false, &[]);
+        let mut manager = Manager::new(systemd.instance());
+        systemd.fail("GetUnit", Fault::Silence);
         let error = weight_of(&mut manager).unwrap_err();
         assert!(error.is_silence(), "{error}");
-        assert_eq!(manager.connected_at(), None, "an answer that comes later is none to the next question");
+        assert_eq!(manager.connected_at(), None, "a late reply must not be taken for the next call's");
         assert_eq!(weight_of(&mut manager).unwrap(), weight(UNSET));
         assert!(
             manager.connected_at().unwrap().ends_with("private"),
@@ -442,27 +443,27 @@ mod tests {
     }
 
     #[test]
-    fn where_no_systemd_is_that_is_said() {
+    fn a_missing_systemd_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let whose = Whose::at(dir.path(), false);
-        assert!(!whose.is_there());
-        let error = Manager::connect(whose).unwrap_err();
+        let instance = Instance::at(dir.path(), false);
+        assert!(!instance.is_there());
+        let error = Manager::connect(instance).unwrap_err();
         assert!(error.is_silence() && error.to_string().contains("has no systemd"), "{error}");
-        let played = Played::new(false);
-        assert!(played.whose().is_there());
+        let systemd = FakeSystemd::new(false);
+        assert!(systemd.instance().is_there());
     }
 
-    /// Each call to the kernel fails in turn: there is an error or what was asked for, and the next time all is well.
+    /// Each call to the kernel fails in turn: there is an error or a success, and the next call succeeds.
     #[test]
-    fn whatever_fails_of_the_connection_the_next_call_finds_it_well() {
+    fn the_call_after_any_failure_succeeds() {
         for kind in [Kind::Connect, Kind::Send, Kind::Receive] {
             for (n, answer) in (0..12).flat_map(|n| {
                 let nonsense = Answer::Falsify(b"what is this?\r\n\0\0\0\0\0\0\0\0\0\0".to_vec());
                 [(n, Answer::Refuse(libc::ECONNRESET)), (n, Answer::Shorten(0)), (n, nonsense)]
             }) {
-                let played = Played::new(false);
-                played.unit(U, false, &[]);
-                let mut manager = Manager::new(played.whose());
+                let systemd = FakeSystemd::new(false);
+                systemd.unit(U, false, &[]);
+                let mut manager = Manager::new(systemd.instance());
                 let mut left = n;
                 let hook = tamper(move |access: &Access<'_>| {
                     if access.kind != kind || access.path.ends_with("system_bus_socket") {
@@ -477,7 +478,7 @@ mod tests {
                     assert!(error.is_silence(), "{error}");
                     manager.set_runtime(U, &weight(7)).unwrap();
                 }
-                assert_eq!(played.value(U, Property::CPUWeight), Value::Number(7));
+                assert_eq!(systemd.value(U, Property::CPUWeight), Value::Number(7));
             }
         }
     }

@@ -1,18 +1,18 @@
-//! Messages of D-Bus: a header, and a body of values. Their format is [`zvariant`]'s; here is what the header says.
+//! D-Bus messages: a header, and a body of values. [`zvariant`] has the encoding; this module has the header.
 
 use zvariant::serialized::{Context, Data};
 use zvariant::{Endian, LE, ObjectPath, Type, Value, to_bytes};
 
-/// Longer than any answer to a question of ours. A message that says that it is longer is none.
+/// Larger than any reply to our calls. A message that claims to be larger is rejected.
 const BYTES_MAX: usize = 4 << 20;
 
-/// The fixed part of a header, with the length of the rest.
+/// The length of the fixed part of a header, which includes the length of the rest.
 const HEAD: usize = 16;
 
-/// No program is to be started for this message; a systemd that is not there cannot be.
+/// The flag `NO_AUTO_START`: the bus must not try to start systemd for this message.
 const NO_AUTO_START: u8 = 2;
 
-/// What a message is.
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Call,
@@ -21,25 +21,25 @@ pub(super) enum Kind {
     Signal,
 }
 
-/// What is asked of whom.
+/// A method call.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// Nobody, where no bus is between.
+    /// The destination; `None` without a bus.
     pub(super) to: Option<&'static str>,
     pub(super) path: String,
     pub(super) interface: &'static str,
     pub(super) method: &'static str,
-    /// The values, as they are sent, and their types.
+    /// The encoded values, and their signature.
     body: Vec<u8>,
     types: String,
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// Which message it answers.
-    pub(super) answers: Option<u32>,
+    /// The serial of the call it replies to.
+    pub(super) reply_to: Option<u32>,
     /// The name of the error, if it is one.
     pub(super) error: Option<String>,
     types: String,
@@ -47,15 +47,15 @@ pub(super) struct Message {
     context: Context,
 }
 
-/// The fields of a header, by their numbers.
+/// The header fields' codes.
 mod field {
     pub(super) const PATH: u8 = 1;
     pub(super) const INTERFACE: u8 = 2;
     pub(super) const MEMBER: u8 = 3;
     pub(super) const ERROR: u8 = 4;
-    pub(super) const ANSWERS: u8 = 5;
+    pub(super) const REPLY_SERIAL: u8 = 5;
     pub(super) const DESTINATION: u8 = 6;
-    pub(super) const TYPES: u8 = 8;
+    pub(super) const SIGNATURE: u8 = 8;
 }
 
 type Header<'a> = (u8, u8, u8, u8, u32, u32, Vec<(u8, Value<'a>)>);
@@ -73,7 +73,7 @@ impl Call {
         Ok(Call { to: None, path: path.to_owned(), interface, method, body, types })
     }
 
-    /// As it is sent, with its number.
+    /// The encoded call, with its serial.
     pub(super) fn bytes(&self, number: u32) -> Result<Vec<u8>, zvariant::Error> {
         let mut fields: Vec<(u8, Value<'_>)> = vec![
             (field::PATH, ObjectPath::try_from(self.path.as_str())?.into()),
@@ -97,10 +97,10 @@ fn message(
     let header: Header<'_> = (b'l', kind, flags, 1, length(body)?, number, fields);
     let mut bytes = to_bytes(Context::new_dbus(LE, 0), &header)?.bytes().to_vec();
     if !types.is_empty() {
-        // By hand: the library has the types of several values in brackets, which are those of one value that has parts.
+        // By hand: the library writes the signature of several values with brackets, as of one structure.
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         let count = u8::try_from(types.len()).map_err(|_| zvariant::Error::OutOfBounds)?;
-        bytes.extend([field::TYPES, 1, b'g', 0, count]);
+        bytes.extend([field::SIGNATURE, 1, b'g', 0, count]);
         bytes.extend_from_slice(types.as_bytes());
         bytes.push(0);
         let fields = length(&bytes[HEAD..])?;
@@ -111,7 +111,7 @@ fn message(
     Ok(bytes)
 }
 
-/// How long the message is that begins with these bytes; nothing as long as they do not tell. An error: it is no message.
+/// The length of the message that begins with these bytes; `None` if more bytes are needed. An error if it is no message.
 pub(super) fn length(bytes: &[u8]) -> Result<Option<usize>, String> {
     let Some((head, _)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
     let number = |at: usize| {
@@ -119,17 +119,17 @@ pub(super) fn length(bytes: &[u8]) -> Result<Option<usize>, String> {
         (if head[0] == b'B' { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }) as usize
     };
     if !matches!(head[0], b'l' | b'B') || head[3] != 1 {
-        return Err("it does not begin as a message of D-Bus does".to_owned());
+        return Err("it does not begin like a D-Bus message".to_owned());
     }
     let (body, fields) = (number(4), number(12));
     if body > BYTES_MAX || fields > BYTES_MAX {
-        return Err(format!("a message of {} bytes", body.saturating_add(fields)));
+        return Err(format!("a message of {} bytes, which is too long", body.saturating_add(fields)));
     }
     Ok(Some((HEAD + fields).next_multiple_of(8) + body))
 }
 
 impl Message {
-    /// The message that these bytes are.
+    /// Decodes a message.
     pub(super) fn parse(bytes: &[u8]) -> Result<Message, String> {
         let endian = if bytes.first() == Some(&b'B') { Endian::Big } else { Endian::Little };
         let context = Context::new_dbus(endian, 0);
@@ -141,12 +141,12 @@ impl Message {
             2 => Kind::Return,
             3 => Kind::Error,
             4 => Kind::Signal,
-            other => return Err(format!("a message of kind {other}")),
+            other => return Err(format!("a message of type {other}")),
         };
-        let body = bytes.len().checked_sub(length as usize).ok_or("it is shorter than it says")?;
+        let body = bytes.len().checked_sub(length as usize).ok_or("it is shorter than its header claims")?;
         let mut message = Message {
             kind,
-            answers: None,
+            reply_to: None,
             error: None,
             types: String::new(),
             body: bytes[body..].to_vec(),
@@ -154,16 +154,16 @@ impl Message {
         };
         for (number, value) in fields {
             match (number, value) {
-                (field::ANSWERS, Value::U32(number)) => message.answers = Some(number),
+                (field::REPLY_SERIAL, Value::U32(number)) => message.reply_to = Some(number),
                 (field::ERROR, Value::Str(name)) => message.error = Some(name.to_string()),
-                (field::TYPES, Value::Signature(types)) => message.types = types.to_string_no_parens(),
+                (field::SIGNATURE, Value::Signature(types)) => message.types = types.to_string_no_parens(),
                 _ => {}
             }
         }
         Ok(message)
     }
 
-    /// Its values, if they are of these types.
+    /// Its values, if they have this signature.
     pub(super) fn values<T: Type + serde::de::DeserializeOwned>(&self) -> Result<T, String> {
         let wanted = T::SIGNATURE.to_string_no_parens();
         if self.types != wanted {
@@ -173,20 +173,20 @@ impl Message {
         data.deserialize().map(|(values, _)| values).map_err(|error| error.to_string())
     }
 
-    /// What an error says for people: its first value, if that is a text.
-    pub(super) fn says(&self) -> String {
+    /// An error's text: its first value, if that is a string.
+    pub(super) fn error_text(&self) -> String {
         let data = Data::new(self.body.as_slice(), self.context);
         let text = data.deserialize::<String>().ok().filter(|_| self.types.starts_with('s'));
-        text.map_or_else(|| "it does not say why".to_owned(), |(text, _)| text)
+        text.map_or_else(|| "it gave no reason".to_owned(), |(text, _)| text)
     }
 }
 
-/// What a systemd sends, and hears: for one that is played in tests.
+/// The other side of the protocol, for the simulated systemd in tests.
 #[cfg(test)]
-pub(super) mod played {
+pub(super) mod fake {
     use super::*;
 
-    /// A call as its recipient sees it: number, path, method, types and values.
+    /// A call as its recipient sees it.
     pub(in crate::systemd) struct Heard {
         pub(in crate::systemd) number: u32,
         pub(in crate::systemd) to: Option<String>,
@@ -211,9 +211,9 @@ pub(super) mod played {
                 }
             };
             if !message.types.is_empty() {
-                // As they were sent: the library does not tell brackets around all of them.
+                // As they were sent: the library omits brackets around all of them.
                 let count = u8::try_from(message.types.len()).unwrap();
-                let sent = [&[field::TYPES, 1, b'g', 0, count], message.types.as_bytes(), &[0]].concat();
+                let sent = [&[field::SIGNATURE, 1, b'g', 0, count], message.types.as_bytes(), &[0]].concat();
                 assert!(bytes.windows(sent.len()).any(|part| part == sent), "{}", message.types);
             }
             Heard {
@@ -239,17 +239,17 @@ pub(super) mod played {
     ) -> Vec<u8> {
         let types = values.signature().to_string_no_parens();
         let body = to_bytes(Context::new_dbus(LE, 0), values).unwrap().bytes().to_vec();
-        message(2, 1, 7, vec![(field::ANSWERS, to.into())], &types, &body).unwrap()
+        message(2, 1, 7, vec![(field::REPLY_SERIAL, to.into())], &types, &body).unwrap()
     }
 
     /// A refusal.
     pub(in crate::systemd) fn refusal(to: u32, name: &str, says: &str) -> Vec<u8> {
         let body = to_bytes(Context::new_dbus(LE, 0), says).unwrap().bytes().to_vec();
-        let fields = vec![(field::ERROR, name.into()), (field::ANSWERS, to.into())];
+        let fields = vec![(field::ERROR, name.into()), (field::REPLY_SERIAL, to.into())];
         message(3, 1, 7, fields, "s", &body).unwrap()
     }
 
-    /// A signal: who speaks on systemd's own socket hears all of them.
+    /// A signal: on its private socket, systemd sends them all to every client.
     pub(in crate::systemd) fn signal() -> Vec<u8> {
         let fields = vec![
             (field::PATH, ObjectPath::try_from("/org/freedesktop/systemd1").unwrap().into()),
@@ -290,29 +290,29 @@ mod tests {
 
     #[test]
     fn answers_and_refusals_are_understood() {
-        let answer = Message::parse(&played::answer(5, &("x", 3_u64))).unwrap();
-        assert_eq!((answer.kind, answer.answers), (Kind::Return, Some(5)));
+        let answer = Message::parse(&fake::answer(5, &("x", 3_u64))).unwrap();
+        assert_eq!((answer.kind, answer.reply_to), (Kind::Return, Some(5)));
         assert_eq!(answer.values::<(String, u64)>(), Ok(("x".to_owned(), 3)));
         let error = answer.values::<(String, u32)>().unwrap_err();
         assert_eq!(error, "values of the types `st` instead of `su`");
-        let refusal = Message::parse(&played::refusal(6, "a.B", "no")).unwrap();
+        let refusal = Message::parse(&fake::refusal(6, "a.B", "no")).unwrap();
         assert_eq!(
-            (refusal.kind, refusal.answers, refusal.error.as_deref()),
+            (refusal.kind, refusal.reply_to, refusal.error.as_deref()),
             (Kind::Error, Some(6), Some("a.B"))
         );
-        assert_eq!((refusal.says().as_str(), answer.says().as_str()), ("no", "x"));
+        assert_eq!((refusal.error_text().as_str(), answer.error_text().as_str()), ("no", "x"));
     }
 
     proptest! {
         #[test]
-        fn nonsense_is_no_message_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn nonsense_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = length(&bytes);
             let _ = Message::parse(&bytes).map(|message| message.values::<(String, Vec<u64>)>());
         }
 
         #[test]
-        fn a_message_that_is_damaged_is_none_and_never_a_panic(at in 0usize..96, with in any::<u8>()) {
-            let mut bytes = played::answer(5, &("x", vec![(1_u64, "abc")]));
+        fn a_damaged_message_never_panics(at in 0usize..96, with in any::<u8>()) {
+            let mut bytes = fake::answer(5, &("x", vec![(1_u64, "abc")]));
             let at = at % bytes.len();
             bytes[at] = with;
             let _ = length(&bytes);

@@ -1,28 +1,28 @@
-//! The way to systemd: what it knows of the control groups that are its own, and properties that are set while it runs.
+//! Talks to systemd: reads the state of its control groups, and sets properties of its units at run time.
 //!
-//! Problem: a control group of systemd's is written by systemd. What another program writes there is gone at the next
-//! `daemon-reload`, and `systemctl show` does not tell it. So limits are set there as *properties*, at run time: systemd
-//! writes them into the control group, and keeps each in a file, its *drop-in*.
+//! Problem: systemd owns and writes its units' control groups. A value that another program writes there is lost at the next
+//! `daemon-reload`, and `systemctl show` does not report it. So limits are set as run-time *properties*: systemd writes them
+//! into the control group, and keeps each in a file, its *drop-in*.
 //!
 //! Terms: a *systemd unit* is a slice, a service or a scope, and owns a control group. It is not a unit of the contract.
 //!
-//! Algorithm: `message` and `connection` speak D-Bus over the system's bus, or over systemd's own socket where there is no bus.
-//! [`Manager`] has the calls. [`Queue`] makes them in a thread of its own, for a loop that may not wait. `former` remembers
-//! what was before, as an entry of the journal, and takes back. [`unit_of`] tells from its path whose a control group is.
+//! Algorithm: `message` and `connection` speak D-Bus over the system bus, or over systemd's private socket if there is no bus.
+//! [`Manager`] has the calls. [`Queue`] makes them in a thread, for a loop that may not block. `former` records a property's
+//! former state for the journal, and reverts it. [`unit_of`] maps a control group's path to the systemd unit that owns it.
 //!
-//! Properties: a call is over within two seconds. A connection that ends is made again. What is taken back leaves
-//! the properties and the files that were there before, and what an administrator has set meanwhile.
+//! Properties: a call takes at most two seconds. A lost connection is reopened. Reverting restores the former properties and
+//! drop-ins, and keeps what an administrator has set meanwhile.
 //!
-//! Limits: systemd takes properties since version 244 (`AllowedCPUs`). A weight that was set for one device alone stays in
-//! the kernel's file when the property goes; so it is set to what the unit's weight is, before.
+//! Limits: needs systemd 244 (`AllowedCPUs`). When a device's weight is removed, the kernel's file keeps the old value; so it
+//! is first set to the unit's general weight.
 
 mod connection;
+#[cfg(test)]
+pub(crate) mod fake;
 mod former;
 mod manager;
 mod message;
 mod names;
-#[cfg(test)]
-pub(crate) mod played;
 mod property;
 mod queue;
 mod scope;
@@ -33,50 +33,50 @@ use std::path::{Path, PathBuf};
 use crate::LiveError;
 use crate::host;
 
-pub use former::{Former, Held, Reverted};
-pub use manager::{Manager, State};
-pub use names::{Place, group_of_slice, slice_for, unit_of};
+pub use former::{Former, PropertyChange, Reverted};
+pub use manager::{Manager, UnitState};
+pub use names::{GroupOwner, group_of_slice, slice_for, unit_of};
 pub use property::{Property, UNSET, Value};
 pub use queue::{Answer, Change, Done, Queue, Request};
 pub use scope::Scope;
 
-/// Whose systemd it is: the machine's, or a user's own.
+/// A systemd instance: the machine's, or a user's own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Whose {
-    /// Where it has its sockets and its files: `/run`, or the user's folder there.
+pub struct Instance {
+    /// The folder of its sockets and files: `/run`, or the user's run-time directory.
     run: PathBuf,
     is_user: bool,
 }
 
-impl Whose {
-    /// The machine's.
-    pub fn system() -> Whose {
-        Whose { run: PathBuf::from("/run"), is_user: false }
+impl Instance {
+    /// The machine's systemd.
+    pub fn system() -> Instance {
+        Instance { run: PathBuf::from("/run"), is_user: false }
     }
 
-    /// That of the user who runs this program. Its folder is `$XDG_RUNTIME_DIR`, if that is set.
-    pub fn user() -> Whose {
+    /// The systemd of the user who runs this program. Its folder is `$XDG_RUNTIME_DIR`, or the default without that.
+    pub fn user() -> Instance {
         let uid = rustix::process::geteuid().as_raw();
         let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-        Whose { run: folder.unwrap_or_else(|| format!("/run/user/{uid}").into()), is_user: true }
+        Instance { run: folder.unwrap_or_else(|| format!("/run/user/{uid}").into()), is_user: true }
     }
 
-    /// One that has its sockets and files elsewhere: in a test, and from an entry of the journal.
-    pub fn at(run: &Path, is_user: bool) -> Whose {
-        Whose { run: run.to_owned(), is_user }
+    /// An instance with another folder: in tests, and from an entry of the journal.
+    pub fn at(run: &Path, is_user: bool) -> Instance {
+        Instance { run: run.to_owned(), is_user }
     }
 
-    /// Where it has its sockets and its files.
+    /// The folder of its sockets and files.
     pub fn run(&self) -> &Path {
         &self.run
     }
 
-    /// Whether it is a user's.
+    /// Whether it is a user's systemd.
     pub fn is_user(&self) -> bool {
         self.is_user
     }
 
-    /// Whether it is there at all: not where process 1 is something else, or where the user has no systemd of its own.
+    /// Whether it runs. False if process 1 is another program, or the user has no systemd.
     pub fn is_there(&self) -> bool {
         host::is_dir(&self.run.join("systemd")) && self.is_user
             || host::is_dir(&self.run.join("systemd/system"))
@@ -90,7 +90,7 @@ impl Whose {
         self.run.join("systemd/private")
     }
 
-    /// Where the drop-ins are of what is set at run time.
+    /// The folder of drop-ins for run-time properties.
     fn drop_ins(&self, is_transient: bool) -> PathBuf {
         self.run.join(match (is_transient, self.is_user) {
             (true, _) => "systemd/transient",
@@ -99,70 +99,68 @@ impl Whose {
         })
     }
 
-    /// Where those are of what is set for longer than until the machine's next start. A user's are not looked at.
+    /// The folder of drop-ins for properties that survive a reboot. `None` for a user's systemd, whose are not examined.
     fn lasting_drop_ins(&self) -> Option<PathBuf> {
         (!self.is_user).then(|| self.run.with_file_name("etc").join("systemd/system.control"))
     }
 }
 
-/// Why systemd did not do what it was asked for.
+/// Why a request to systemd failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is none, or it cannot be called.
+    /// systemd is not running, or its socket cannot be used.
     #[error("{}: cannot call systemd: {source}; {remedy}", path.display())]
     Unreachable {
         /// Its socket.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
-        /// What to do about it.
+        /// The remedy.
         remedy: String,
     },
-    /// The connection ended before the answer, or the answer did not come in time.
-    #[error("systemd was asked for {call}, and has not answered: {source}; it is asked again later")]
+    /// The connection ended before the reply, or the reply did not come in time.
+    #[error("systemd did not answer {call}: {source}; it is asked again later")]
     Silent {
-        /// What was asked.
+        /// The D-Bus method.
         call: String,
-        /// What was seen of the connection.
+        /// The error of the connection.
         source: io::Error,
     },
-    /// It has not answered a moment ago, and is left alone for another.
-    #[error("systemd is not asked for a second: {why}")]
+    /// systemd did not answer before, and is not called again until the back-off ends.
+    #[error("systemd is not called until its back-off ends: {why}")]
     Resting {
-        /// What came of the last question.
+        /// The earlier error.
         why: String,
     },
-    /// It says no.
-    #[error("systemd refuses {call}: {message} ({name})")]
+    /// systemd refused.
+    #[error("systemd refused {call}: {message} ({name})")]
     Refused {
-        /// What was asked.
+        /// The D-Bus method.
         call: String,
-        /// The name of the error, by which programs know it.
+        /// The D-Bus name of the error.
         name: String,
-        /// The same for people.
+        /// Its text.
         message: String,
     },
-    /// The answer is none to the question.
-    #[error(
-        "systemd answers {call} with what is no answer to it: {what}; this program does not know its version"
-    )]
+    /// A malformed reply.
+    #[error("systemd sent a malformed reply to {call}: {what}; its version may not be supported")]
     Unexpected {
-        /// What was asked.
+        /// The D-Bus method.
         call: String,
-        /// What is wrong with the answer.
+        /// What is wrong with the reply.
         what: String,
     },
-    /// A file in which systemd keeps what was set.
+    /// A drop-in could not be read or written.
     #[error("{}: {source}; {remedy}", path.display())]
     Files {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
-        /// What to do about it.
+        /// The remedy.
         remedy: String,
     },
-    /// There is no such property of such a systemd unit, or no such value of it.
+    /// The systemd unit has no such property, or the property takes no such value.
     #[error("{unit}: {property} cannot be {value}; {remedy}")]
     Unsuitable {
         /// The systemd unit.
@@ -171,18 +169,18 @@ pub enum Error {
         property: String,
         /// The value.
         value: String,
-        /// What to do about it.
+        /// The remedy.
         remedy: String,
     },
 }
 
 impl Error {
-    /// Whether the systemd unit is not there, or not any more.
+    /// Whether the systemd unit does not exist, or no longer.
     pub fn is_gone(&self) -> bool {
         self.is_named(&["org.freedesktop.systemd1.NoSuchUnit", "org.freedesktop.systemd1.UnitMasked"])
     }
 
-    /// Whether this user may not ask for that.
+    /// Whether this user lacks the permission.
     pub fn is_denied(&self) -> bool {
         self.is_named(&[
             "org.freedesktop.DBus.Error.AccessDenied",
@@ -191,22 +189,22 @@ impl Error {
         ])
     }
 
-    /// Whether systemd was not reached, or did not answer: the same may be asked again later.
+    /// Whether systemd was not reached, or did not answer: the request may be retried later.
     pub fn is_silence(&self) -> bool {
         matches!(self, Error::Unreachable { .. } | Error::Silent { .. } | Error::Resting { .. })
-            || self.is_nobody()
+            || self.is_off_the_bus()
     }
 
-    /// Whether it does not know something that it was to set.
-    fn is_about_unknown(&self) -> bool {
+    /// Whether systemd does not know a property that it was asked to set.
+    fn is_unknown_property(&self) -> bool {
         self.is_named(&[
             "org.freedesktop.DBus.Error.PropertyReadOnly",
             "org.freedesktop.DBus.Error.UnknownProperty",
         ])
     }
 
-    /// Whether the bus says that systemd is not there at the moment: it is being replaced (`daemon-reexec`).
-    fn is_nobody(&self) -> bool {
+    /// Whether the bus reports that systemd is not connected at the moment: it is being re-executed (`daemon-reexec`).
+    fn is_off_the_bus(&self) -> bool {
         self.is_named(&[
             "org.freedesktop.DBus.Error.Disconnected",
             "org.freedesktop.DBus.Error.NameHasNoOwner",
@@ -223,8 +221,8 @@ impl Error {
 impl From<Error> for LiveError {
     fn from(error: Error) -> LiveError {
         let remedy = match &error {
-            _ if error.is_denied() => "run commonhold as root, or give it to the user's own systemd",
-            _ if error.is_gone() => "nothing is to be done: its processes have ended",
+            _ if error.is_denied() => "run commonhold as root, or use the user's own systemd",
+            _ if error.is_gone() => "nothing to do: its processes have ended",
             _ => "see `systemctl status` and the journal of systemd",
         };
         LiveError::Unavailable { what: error.to_string(), remedy: remedy.to_owned() }

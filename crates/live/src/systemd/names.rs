@@ -1,14 +1,14 @@
-//! Whose a control group is, from its path.
+//! Which systemd unit owns a control group, from the group's path.
 //!
-//! Example: `/user.slice/user-1000.slice/session-3.scope` is the group of the systemd unit `session-3.scope`.
-//! In `/system.slice/docker.service/a` the folder `a` belongs to `docker.service`, which may make groups of its own.
-//! Below `user@1000.service` the groups are those of the user's own systemd.
+//! Example: `/user.slice/user-1000.slice/session-3.scope` belongs to the systemd unit `session-3.scope`. In
+//! `/system.slice/docker.service/a` the folder `a` belongs to `docker.service`, which may make groups below its own. Below
+//! `user@1000.service` the groups belong to the user's own systemd.
 //!
-//! systemd puts `_` before a name that the kernel uses for a file of its own, as in `_cpu.service`, and before one that
-//! begins with `_` or `.`. In unit names, it writes characters as `\x2d`; these are names of units, and stay as they are.
+//! systemd prefixes `_` to a name that clashes with one of the kernel's files, as in `_cpu.service`, and to one that begins
+//! with `_` or `.`. Escapes such as `\x2d` are part of a unit's name, and are kept.
 //!
-//! A `-` in the name of a slice is a step down: `commonhold-physics-ana.slice` is in `commonhold-physics.slice`, and that in
-//! `commonhold.slice`. So the slices for units of the contract are in each other as the units are.
+//! A `-` in a slice's name is a level: `commonhold-physics-ana.slice` is in `commonhold-physics.slice`, and that in
+//! `commonhold.slice`. So the slices for units of the contract nest as the units do.
 
 use std::fmt::Write;
 use std::path::{Component, Path};
@@ -19,21 +19,21 @@ const SUFFIXES: [&str; 6] = [".slice", ".scope", ".service", ".socket", ".mount"
 /// The longest name of a systemd unit.
 const LENGTH_MAX: usize = 255;
 
-/// Whose a control group is.
+/// The owner of a control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct GroupOwner {
     /// The systemd unit.
     pub unit: String,
-    /// The user in whose own systemd it is; nobody for the machine's.
+    /// The user whose own systemd it belongs to; `None` for the machine's.
     pub user: Option<u32>,
-    /// Whether the group is the systemd unit's own, and not one that its processes made in it.
+    /// Whether the group is the systemd unit's own, and not one that its processes made below it.
     pub is_its_own: bool,
 }
 
-/// Whose a control group is, by its path below the root of systemd's groups, which is where the file system is mounted
-/// except in a container. Nobody's, where the path has no names of systemd units.
-pub fn unit_of(cgroup: &Path) -> Option<Place> {
-    let mut place = Place { unit: "-.slice".to_owned(), user: None, is_its_own: true };
+/// The systemd unit that owns a control group, by the group's path below the root of systemd's groups. That is where the file
+/// system is mounted, except in a container. `None` if the path is not one of systemd's.
+pub fn unit_of(cgroup: &Path) -> Option<GroupOwner> {
+    let mut owner = GroupOwner { unit: "-.slice".to_owned(), user: None, is_its_own: true };
     let mut in_slices = true;
     for part in cgroup.components() {
         let name = match part {
@@ -44,26 +44,26 @@ pub fn unit_of(cgroup: &Path) -> Option<Place> {
         match name {
             Some(name) if in_slices => {
                 in_slices = is_slice(name);
-                name.clone_into(&mut place.unit);
+                name.clone_into(&mut owner.unit);
             }
-            // The user's own systemd begins anew.
-            Some(name) if place.user.is_none() && place.is_its_own && user_of(&place.unit).is_some() => {
-                place = Place { unit: name.to_owned(), user: user_of(&place.unit), is_its_own: true };
+            // The user's own systemd has a hierarchy of slices below.
+            Some(name) if owner.user.is_none() && owner.is_its_own && user_of(&owner.unit).is_some() => {
+                owner = GroupOwner { unit: name.to_owned(), user: user_of(&owner.unit), is_its_own: true };
                 in_slices = is_slice(name);
             }
-            // Beside systemd's groups there are those of others.
-            None if place.unit == "-.slice" => return None,
+            // A group at the root that is not systemd's.
+            None if owner.unit == "-.slice" => return None,
             _ => {
-                place.is_its_own = false;
+                owner.is_its_own = false;
                 in_slices = false;
             }
         }
     }
-    Some(place)
+    Some(owner)
 }
 
 /// The slice for processes of a unit of the contract, by the unit's path: `commonhold-physics-ana.slice` for `physics/ana`.
-/// None, where that name would be too long for systemd.
+/// `None` if that name is too long for systemd.
 pub fn slice_for(unit: &str) -> Option<String> {
     let mut slice = "commonhold".to_owned();
     for name in unit.split('/') {
@@ -94,7 +94,7 @@ fn is_slice(unit: &str) -> bool {
     unit.strip_suffix(".slice").is_some()
 }
 
-/// The user whose systemd a service is.
+/// The user that a `user@UID.service` belongs to.
 fn user_of(unit: &str) -> Option<u32> {
     unit.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok()
 }
@@ -103,10 +103,10 @@ fn user_of(unit: &str) -> Option<u32> {
 fn unescaped(name: &str) -> Option<&str> {
     let name = name.strip_prefix('_').unwrap_or(name);
     let stem = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix))?;
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
     // A template (`user@.service`) has no group.
     let is_name = !stem.is_empty() && !stem.starts_with('@') && !stem.ends_with('@');
-    (is_name && name.len() <= LENGTH_MAX && name.bytes().all(fits)).then_some(name)
+    (is_name && name.len() <= LENGTH_MAX && name.bytes().all(is_allowed)).then_some(name)
 }
 
 #[cfg(test)]
@@ -114,15 +114,15 @@ fn unescaped(name: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn told(path: &str) -> String {
-        unit_of(Path::new(path)).map_or("nobody's".to_owned(), |place| {
-            let user = place.user.map_or(String::new(), |user| format!(" of {user}"));
-            format!("{}{user}{}", place.unit, if place.is_its_own { "" } else { ", inside" })
+    fn owner_of(path: &str) -> String {
+        unit_of(Path::new(path)).map_or("none".to_owned(), |owner| {
+            let user = owner.user.map_or(String::new(), |user| format!(" of {user}"));
+            format!("{}{user}{}", owner.unit, if owner.is_its_own { "" } else { ", inside" })
         })
     }
 
     #[test]
-    fn a_units_slice_is_in_the_slice_of_the_unit_around() {
+    fn a_units_slice_is_in_its_enclosers_slice() {
         for (unit, slice) in [
             ("physics", "commonhold-physics.slice"),
             ("physics/ana", "commonhold-physics-ana.slice"),
@@ -132,7 +132,7 @@ mod tests {
         ] {
             assert_eq!(slice_for(unit).as_deref(), Some(slice));
             let group = group_of_slice(slice);
-            assert_eq!(told(&group), slice, "{group}");
+            assert_eq!(owner_of(&group), slice, "{group}");
         }
         assert_eq!(
             group_of_slice("commonhold-a-b.slice"),
@@ -142,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn a_path_tells_whose_a_group_is() {
-        for (path, whose) in [
+    fn a_path_determines_the_owner_of_a_group() {
+        for (path, owner) in [
             ("/", "-.slice"),
             ("/init.scope", "init.scope"),
             ("/user.slice/user-1000.slice", "user-1000.slice"),
@@ -164,14 +164,14 @@ mod tests {
             ("/system.slice/getty@.service", "system.slice, inside"),
             ("/system.slice/other", "system.slice, inside"),
             ("/system.slice/other/x.service", "system.slice, inside"),
-            ("/commonhold/a", "nobody's"),
-            ("/commonhold", "nobody's"),
-            ("/commonhold/x.slice", "nobody's"),
-            ("/../x", "nobody's"),
-            ("/.service", "nobody's"),
+            ("/commonhold/a", "none"),
+            ("/commonhold", "none"),
+            ("/commonhold/x.slice", "none"),
+            ("/../x", "none"),
+            ("/.service", "none"),
         ] {
-            assert_eq!(told(path), whose, "{path}");
+            assert_eq!(owner_of(path), owner, "{path}");
         }
-        assert_eq!(told(&format!("/{}.service", "x".repeat(250))), "nobody's");
+        assert_eq!(owner_of(&format!("/{}.service", "x".repeat(250))), "none");
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use commonhold_machine::CpuSet;
 
-/// A weight that is not set, and a bound that is none.
+/// systemd's *unset* weight and *infinity* limit.
 pub const UNSET: u64 = u64::MAX;
 
 /// The weight `idle`.
@@ -12,7 +12,7 @@ const IDLE: u64 = 0;
 
 macro_rules! properties {
     ($($name:ident $shape:ident $doc:literal,)*) => {
-        /// What can be set of a systemd unit while it runs. The names are systemd's.
+        /// The run-time properties that the daemon uses, by systemd's names.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[allow(clippy::upper_case_acronyms, reason = "the names are systemd's")]
         pub enum Property { $(#[doc = $doc] $name,)* }
@@ -44,35 +44,35 @@ enum Shape {
 }
 
 properties! {
-    AllowedCPUs Cpus "The CPUs that its processes may run on; none: all.",
+    AllowedCPUs Cpus "The CPUs that its processes may run on; empty: all.",
     CPUAccounting Flag "Whether its CPU time is counted.",
-    CPUWeight Weight "Its part of CPU time among its siblings: 1 to 10,000; 0 is `idle`.",
+    CPUWeight Weight "Its weight for CPU time among its siblings: 1 to 10,000; 0 is `idle`.",
     IOAccounting Flag "Whether its transfers are counted.",
-    IODeviceWeight Weights "Its part of single disks.",
-    IOReadBandwidthMax Devices "The bytes a second that it reads from single disks.",
-    IOReadIOPSMax Devices "The requests a second by which it reads from single disks.",
-    IOWeight Weight "Its part of every disk: 1 to 10,000.",
-    IOWriteBandwidthMax Devices "The bytes a second that it writes to single disks.",
-    IOWriteIOPSMax Devices "The requests a second by which it writes to single disks.",
+    IODeviceWeight Weights "Its weight on single disks.",
+    IOReadBandwidthMax Devices "The read limit on single disks, in bytes/s.",
+    IOReadIOPSMax Devices "The read limit on single disks, in requests/s.",
+    IOWeight Weight "Its weight on every disk: 1 to 10,000.",
+    IOWriteBandwidthMax Devices "The write limit on single disks, in bytes/s.",
+    IOWriteIOPSMax Devices "The write limit on single disks, in requests/s.",
     MemoryAccounting Flag "Whether its memory is counted.",
-    MemoryHigh Bound "The memory beyond which its own pages are taken, and it waits.",
-    MemoryLow Bound "The memory that is taken last.",
+    MemoryHigh Bound "The memory above which its pages are reclaimed and it is throttled.",
+    MemoryLow Bound "The memory that is reclaimed last.",
     MemoryMax Bound "The memory beyond which its processes are killed.",
-    MemoryMin Bound "The memory that is never taken.",
+    MemoryMin Bound "The memory that is never reclaimed.",
 }
 
 impl Property {
-    /// The one with this name.
+    /// The property with this name.
     pub fn named(name: &str) -> Option<Property> {
         Property::ALL.iter().copied().find(|property| property.name() == name)
     }
 
-    /// Whether it has a line for each device.
+    /// Whether it has one line per device.
     pub fn is_by_device(self) -> bool {
         matches!(self.shape(), Shape::Devices | Shape::Weights)
     }
 
-    /// The value of a property that nobody has set.
+    /// The value of an unset property.
     pub fn nothing(self) -> Value {
         match self.shape() {
             Shape::Bound if matches!(self, Property::MemoryLow | Property::MemoryMin) => Value::Number(0),
@@ -83,7 +83,7 @@ impl Property {
         }
     }
 
-    /// The value that a text says, as [`Value::text`] writes it.
+    /// Parses a text as [`Value::text`] writes it.
     pub fn parse(self, text: &str) -> Option<Value> {
         match (self.shape(), text) {
             (Shape::Weight, "") | (Shape::Bound, "infinity") => Some(Value::Number(UNSET)),
@@ -106,12 +106,12 @@ impl Property {
         }
     }
 
-    /// The value that a file of systemd's gives it; nothing if it says nothing of it that is understood.
-    pub(super) fn said_by(self, file: &str) -> Option<Value> {
+    /// The value in a drop-in; `None` if it does not set this property, or the value is malformed.
+    pub(super) fn parse_file(self, file: &str) -> Option<Value> {
         let prefix = format!("{}=", self.name());
-        let mut said: Option<Vec<&str>> = None;
+        let mut texts: Option<Vec<&str>> = None;
         for text in file.lines().filter_map(|line| line.trim().strip_prefix(&prefix)) {
-            let so_far = said.get_or_insert_default();
+            let so_far = texts.get_or_insert_default();
             if text.is_empty() || !self.is_by_device() {
                 so_far.clear();
             }
@@ -119,22 +119,22 @@ impl Property {
                 so_far.push(text);
             }
         }
-        self.parse(&said?.join("\n")).map(Value::sorted)
+        self.parse(&texts?.join("\n")).map(Value::sorted)
     }
 
-    /// A file of systemd's without the lines that give devices these numbers.
+    /// A drop-in's content without the lines that set exactly these values for devices.
     pub(super) fn without(self, file: &str, gone: &[(String, u64)]) -> String {
         let prefix = format!("{}=", self.name());
         let is_gone = |line: &str| {
-            let said = line.trim().strip_prefix(&prefix).and_then(|text| self.parse(text));
-            let said = said.as_ref().map_or(&[][..], Value::devices);
-            !said.is_empty() && said.iter().all(|device| gone.contains(device))
+            let value = line.trim().strip_prefix(&prefix).and_then(|text| self.parse(text));
+            let devices = value.as_ref().map_or(&[][..], Value::devices);
+            !devices.is_empty() && devices.iter().all(|device| gone.contains(device))
         };
         file.split_inclusive('\n').filter(|line| !is_gone(line)).collect()
     }
 
-    /// Whether systemd takes the value; if not, what it would take.
-    pub(super) fn takes(self, value: &Value) -> Result<(), &'static str> {
+    /// Whether systemd accepts the value; if not, what it accepts.
+    pub(super) fn validate(self, value: &Value) -> Result<(), &'static str> {
         let weight = |weight: u64| (1..=10_000).contains(&weight);
         let path = |path: &str| path.starts_with('/') && !path.contains(char::is_whitespace);
         let (fits, what) = match (self.shape(), value) {
@@ -144,23 +144,23 @@ impl Property {
             }
             (Shape::Bound, Value::Number(n)) => {
                 let protects = matches!(self, Property::MemoryLow | Property::MemoryMin);
-                (protects || *n > 0, "give it a byte at the least")
+                (protects || *n > 0, "the least is 1 byte")
             }
             (Shape::Weights, Value::Devices(all)) => {
-                let fits = all.iter().all(|(device, n)| path(device) && weight(*n));
-                (fits, "name devices by their path in /dev, and give them weights of 1 to 10,000")
+                let all_fit = all.iter().all(|(device, n)| path(device) && weight(*n));
+                (all_fit, "name devices by their path in /dev, and give them weights of 1 to 10,000")
             }
             (Shape::Devices, Value::Devices(all)) => {
                 (all.iter().all(|(device, _)| path(device)), "name devices by their path in /dev")
             }
             (Shape::Flag, Value::Flag(_)) | (Shape::Cpus, Value::Cpus(_)) => (true, ""),
-            _ => (false, "this property has values of another kind"),
+            _ => (false, "this property takes values of another kind"),
         };
         if fits { Ok(()) } else { Err(what) }
     }
 
-    /// The value in a message of systemd's.
-    pub(super) fn of_message(self, value: zvariant::Value<'_>) -> Option<Value> {
+    /// The value in a D-Bus message.
+    pub(super) fn from_message(self, value: zvariant::Value<'_>) -> Option<Value> {
         use zvariant::Value as Sent;
         Some(match (self.shape(), value) {
             (Shape::Weight | Shape::Bound, Sent::U64(number)) => Value::Number(number),
@@ -189,18 +189,18 @@ impl fmt::Display for Property {
 /// A value of a property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// A weight, or bytes of memory; [`UNSET`] where there is none.
+    /// A weight, or bytes of memory; may be [`UNSET`].
     Number(u64),
     /// Yes or no.
     Flag(bool),
     /// CPUs.
     Cpus(CpuSet),
-    /// By device (`/dev/sda`): a weight, bytes a second or requests a second. Devices that are not named have none.
+    /// By device (`/dev/sda`): a weight, bytes/s or requests/s. Unlisted devices have none.
     Devices(Vec<(String, u64)>),
 }
 
 impl Value {
-    /// As systemd writes it into a file, behind the property's name. That of devices has a line for each.
+    /// The text that systemd writes into a drop-in after the property's name, with one line per device.
     pub fn text(&self, property: Property) -> String {
         match (property.shape(), self) {
             (Shape::Weight, Value::Number(UNSET)) => String::new(),
@@ -216,7 +216,7 @@ impl Value {
         }
     }
 
-    /// With its devices in order: systemd tells them in that in which it heard of them first.
+    /// With devices sorted: systemd lists them in the order in which it first learned of them.
     pub(crate) fn sorted(mut self) -> Value {
         if let Value::Devices(devices) = &mut self {
             devices.sort();
@@ -224,7 +224,7 @@ impl Value {
         self
     }
 
-    /// The list of devices; nothing of a value of another kind.
+    /// The list of devices; empty for other kinds of values.
     pub(super) fn devices(&self) -> &[(String, u64)] {
         match self {
             Value::Devices(devices) => devices,
@@ -232,12 +232,12 @@ impl Value {
         }
     }
 
-    /// The devices that have another number in another value, or none.
+    /// The devices that are not in `other` with the same number.
     pub(super) fn beyond(&self, other: &Value) -> Vec<(String, u64)> {
         self.devices().iter().filter(|device| !other.devices().contains(device)).cloned().collect()
     }
 
-    /// As it goes into a message.
+    /// The value in a D-Bus message.
     pub(super) fn to_message(&self) -> zvariant::Value<'static> {
         match self {
             Value::Number(number) => (*number).into(),
@@ -284,15 +284,19 @@ mod tests {
     }
 
     #[test]
-    fn every_value_goes_into_text_and_into_messages_and_comes_back() {
+    fn every_value_reads_back_from_text_and_from_messages() {
         for (property, value, text) in samples() {
-            assert_eq!((property.takes(&value), value.text(property).as_str()), (Ok(()), text), "{property}");
+            assert_eq!(
+                (property.validate(&value), value.text(property).as_str()),
+                (Ok(()), text),
+                "{property}"
+            );
             assert_eq!(property.parse(text).as_ref(), Some(&value), "{property}");
-            assert_eq!(property.of_message(value.to_message()), Some(value), "{property}");
+            assert_eq!(property.from_message(value.to_message()), Some(value), "{property}");
         }
     }
 
-    /// The types are those of systemd's table of properties (`src/core/dbus-cgroup.c`), also where a list is empty.
+    /// The signatures are those of systemd's table of properties (`src/core/dbus-cgroup.c`), also for empty lists.
     #[test]
     fn the_types_are_those_that_systemd_reads() {
         for (property, value, _) in samples() {
@@ -308,11 +312,11 @@ mod tests {
         assert_eq!(bitmap, [1, 0b1010]);
         // systemd's bitmaps are as long as those of the kernel.
         let long = zvariant::Value::from(vec![0_u8, 2, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Property::AllowedCPUs.of_message(long), Some(Value::Cpus("9".parse().unwrap())));
+        assert_eq!(Property::AllowedCPUs.from_message(long), Some(Value::Cpus("9".parse().unwrap())));
     }
 
     #[test]
-    fn what_systemd_would_refuse_is_not_sent() {
+    fn invalid_values_are_not_sent() {
         let devices = |device: &str, n| Value::Devices(vec![(device.to_owned(), n)]);
         for (property, value) in [
             (Property::CPUWeight, Value::Number(10_001)),
@@ -324,31 +328,31 @@ mod tests {
             (Property::IOReadBandwidthMax, devices("8:0", 1)),
             (Property::IOReadBandwidthMax, devices("/dev/a b", 1)),
         ] {
-            assert!(property.takes(&value).is_err(), "{property} {value:?}");
+            assert!(property.validate(&value).is_err(), "{property} {value:?}");
         }
     }
 
     #[test]
-    fn a_file_of_systemds_is_understood() {
+    fn a_drop_in_is_parsed() {
         let head = "# This is a drop-in unit file extension\n[Slice]\n";
         for (property, value, text) in samples() {
             let lines: Vec<String> = text.lines().map(|line| format!("{property}={line}\n")).collect();
             let lines = lines.concat();
             let file = format!("{head}{property}=7\n{property}=\n{lines}\n");
-            // The empty line is the value where there is nothing else.
-            assert_eq!(property.said_by(&file), Some(value), "{file}");
+            // An empty line clears the value.
+            assert_eq!(property.parse_file(&file), Some(value), "{file}");
         }
-        assert_eq!(Property::CPUWeight.said_by("[Slice]\nIOWeight=3\n"), None);
-        assert_eq!(Property::CPUWeight.said_by("[Slice]\nCPUWeight=many\n"), None);
+        assert_eq!(Property::CPUWeight.parse_file("[Slice]\nIOWeight=3\n"), None);
+        assert_eq!(Property::CPUWeight.parse_file("[Slice]\nCPUWeight=many\n"), None);
         let two = format!("{head}IODeviceWeight=\nIODeviceWeight=/dev/sdb 9\nIODeviceWeight=/dev/sda 7\n");
         assert_eq!(
-            Property::IODeviceWeight.said_by(&two).as_ref(),
+            Property::IODeviceWeight.parse_file(&two).as_ref(),
             samples().last().map(|(_, value, _)| value)
         );
     }
 
     #[test]
-    fn of_a_file_of_systemds_the_lines_of_some_devices_are_taken_out() {
+    fn lines_of_devices_are_removed_from_a_drop_in() {
         let file = "# by hand\n[Slice]\nIOReadBandwidthMax=\nIOReadBandwidthMax=/dev/sda 5\nIOReadBandwidthMax=/dev/sdb 7\n\
                     IOWriteBandwidthMax=/dev/sda 5\n";
         let gone = |devices: &[(&str, u64)]| -> String {
@@ -368,7 +372,7 @@ mod tests {
         assert!(Property::ALL.is_sorted_by_key(|property| property.name()));
         for property in Property::ALL {
             assert_eq!(Property::named(property.name()), Some(*property));
-            assert!(property.takes(&property.nothing()).is_ok(), "{property}");
+            assert!(property.validate(&property.nothing()).is_ok(), "{property}");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! A thread that asks systemd, for a loop that may not wait.
+//! A thread that calls systemd, for a loop that may not block.
 //!
-//! Problem: an answer takes a tenth of a millisecond, and two seconds where systemd reads its files anew or is being replaced.
-//! The loop has CPUs to call back meanwhile.
+//! Problem: a reply takes a tenth of a millisecond, but two seconds while systemd reloads its files or is re-executed.
+//! Meanwhile the loop has CPUs to call back.
 //!
-//! Algorithm: requests stand in a queue, and a thread makes them in turn. The loop takes their answers at its next look
-//! ([`Queue::done`]). Where systemd does not answer, what stands in the queue is answered with the same error, without asking,
-//! for a second: else a queue of many would take two seconds for each. That time doubles with each call that is not answered
-//! (exponential back-off, [`REST_MAX`] at most). When nothing was asked for a second, the connection ends.
+//! Algorithm: requests go into a queue, and a thread makes them in order. The loop collects the answers at its next turn
+//! ([`Queue::done`]). If systemd does not answer, queued requests fail with the same error, without a call, for a second:
+//! otherwise each would take another two seconds. Each further failure doubles that time (exponential back-off, up to
+//! [`REST_MAX`]). After a second without requests the connection is closed.
 //!
-//! Properties: no call of the loop waits, but for the end. What is asked for is asked in order. [`Queue::silence`] says for as
-//! long as systemd does not answer what was seen of that.
+//! Properties: the loop never blocks, except when it drops the queue. Requests are made in order. While systemd does not
+//! answer, [`Queue::silence`] has the error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,98 +18,98 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::manager::ANSWERS_WITHIN;
-use super::{Error, Former, Held, Manager, Property, Reverted, Scope, State, Value, Whose};
+use super::{Error, Former, Instance, Manager, Property, PropertyChange, Reverted, Scope, UnitState, Value};
 use crate::LiveError;
 
-/// For how long nothing is asked of a systemd that has not answered once.
+/// The back-off after the first call without an answer.
 const REST: Duration = Duration::from_secs(1);
 
-/// The same after it has not answered several times.
+/// The longest back-off.
 const REST_MAX: Duration = Duration::from_secs(16);
 
-/// For how long a connection is kept that nobody uses.
+/// How long an unused connection is kept open.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What systemd is to be asked.
+/// A request to systemd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// What it knows of one of its units.
+    /// The state of a systemd unit.
     State {
-        /// Which.
+        /// The systemd unit.
         unit: String,
     },
-    /// What properties are, for the journal, before they are set.
+    /// The former state of properties, for the journal, before they are set.
     Former {
-        /// Of which systemd unit.
+        /// The systemd unit.
         unit: String,
-        /// Which.
+        /// The properties.
         properties: Vec<Property>,
     },
-    /// To set properties until the machine's next start, but for those that somebody has changed meanwhile.
+    /// Set properties until the next reboot, except those that another program changed meanwhile.
     Set {
-        /// Of which systemd unit.
+        /// The systemd unit.
         unit: String,
-        /// Which.
+        /// The new values.
         changes: Vec<Change>,
     },
-    /// To take properties back.
+    /// Revert properties.
     Revert {
-        /// Of which systemd unit.
+        /// The systemd unit.
         unit: String,
-        /// Which.
-        held: Vec<Held>,
+        /// The changes to revert.
+        changes: Vec<PropertyChange>,
     },
-    /// To read all its files anew: once, after what was taken back.
+    /// Reload all files: once, after properties were reverted.
     Reload,
-    /// To start a scope.
+    /// Start a scope.
     Start(Scope),
-    /// To stop a systemd unit, which ends its processes.
+    /// Stop a systemd unit, which ends its processes.
     Stop {
-        /// Which.
+        /// The systemd unit.
         unit: String,
     },
 }
 
-/// A property that is to have another value.
+/// A new value for a property.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which.
+    /// The property.
     pub property: Property,
-    /// What it was when it was asked for last.
+    /// The value that the caller last saw.
     pub from: Value,
-    /// What it is to be.
+    /// The new value.
     pub to: Value,
 }
 
-/// What came of a request.
+/// The answer to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// What it knows.
-    State(State),
-    /// What properties are.
+    /// The state of the systemd unit.
+    State(UnitState),
+    /// The former state of the properties.
     Former(Vec<Former>),
-    /// They are set; these are not, since somebody has changed them.
+    /// The properties are set, except for these, which another program changed.
     Set(Vec<Property>),
-    /// What was taken back.
+    /// What was reverted.
     Reverted(Reverted),
-    /// Whether it has read its files; it still does, otherwise.
+    /// Whether systemd has reloaded its files; if not, it is still doing so.
     Reloaded(bool),
-    /// The scope is there, with its processes.
+    /// The scope has started, with its processes in it.
     Started,
-    /// Whether it has ended; it is still ending, otherwise.
+    /// Whether the systemd unit has ended; if not, it is still ending.
     Stopped(bool),
 }
 
-/// A request that was made, by its number, in the order of the requests.
+/// A finished request.
 #[derive(Debug)]
 pub struct Done {
-    /// What [`Queue::ask`] returned.
+    /// The number that [`Queue::ask`] returned.
     pub number: u64,
-    /// What came of it.
+    /// The answer.
     pub answer: Result<Answer, Error>,
 }
 
-/// The queue, and the thread that makes what stands in it.
+/// The queue, and the thread that serves it.
 #[derive(Debug)]
 pub struct Queue {
     requests: Option<Sender<(u64, Request)>>,
@@ -118,18 +118,18 @@ pub struct Queue {
     ends: Arc<AtomicBool>,
     asked: u64,
     answered: u64,
-    /// What was seen when it stopped answering, if it has not begun again.
+    /// The error with which systemd stopped answering, if it still does not answer.
     silence: Option<String>,
 }
 
 impl Queue {
-    /// Starts the thread. systemd is called when it is asked for something.
-    pub fn start(whose: Whose) -> Result<Queue, LiveError> {
+    /// Starts the thread. It connects at the first request.
+    pub fn start(instance: Instance) -> Result<Queue, LiveError> {
         let (requests, asked) = channel();
         let (answers, done) = channel();
         let ends = Arc::new(AtomicBool::new(false));
-        let is_over = ends.clone();
-        let work = move || serve(Manager::new(whose), &asked, &answers, &is_over);
+        let has_ended = ends.clone();
+        let work = move || serve(Manager::new(instance), &asked, &answers, &has_ended);
         let thread = thread::Builder::new().name("systemd".to_owned()).spawn(work).map_err(|source| {
             LiveError::Unavailable {
                 what: format!("systemd cannot be asked: no thread: {source}"),
@@ -147,7 +147,7 @@ impl Queue {
         })
     }
 
-    /// Puts a request into the queue; its number.
+    /// Queues a request; returns its number.
     pub fn ask(&mut self, request: Request) -> u64 {
         self.asked += 1;
         if let Some(requests) = &self.requests {
@@ -157,18 +157,18 @@ impl Queue {
         self.asked
     }
 
-    /// How many requests are not answered yet.
+    /// The number of requests without an answer so far.
     pub fn waiting(&self) -> u64 {
         self.asked - self.answered
     }
 
-    /// What was answered since the last call. It does not wait.
+    /// The answers since the last call, in the order of the requests. Does not block.
     pub fn done(&mut self) -> Vec<Done> {
         let all: Vec<Done> = self.done.try_iter().collect();
         self.answered += all.len() as u64;
         for done in &all {
             match &done.answer {
-                // The first one: others that follow from it are no news.
+                // Keep the first error: the following ones are its consequences.
                 Err(error) if error.is_silence() => {
                     self.silence.get_or_insert_with(|| error.to_string());
                 }
@@ -178,14 +178,14 @@ impl Queue {
         all
     }
 
-    /// What was seen when systemd stopped answering; `None` while it answers. [`Queue::done`] learns it.
+    /// The error with which systemd stopped answering; `None` while it answers. Updated by [`Queue::done`].
     pub fn silence(&self) -> Option<&str> {
         self.silence.as_deref()
     }
 }
 
 impl Drop for Queue {
-    /// Waits for the call that is being made, and makes no other. So nothing is set behind the back of who undoes.
+    /// Waits for the call in flight, and discards the queued ones, so that nothing is set while the changes are undone.
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
         self.requests = None;
@@ -238,7 +238,7 @@ fn make(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
         Request::State { unit } => Answer::State(manager.state(&unit)?),
         Request::Former { unit, properties } => Answer::Former(manager.former(&unit, &properties)?),
         Request::Set { unit, changes } => Answer::Set(change(manager, &unit, changes)?),
-        Request::Revert { unit, held } => Answer::Reverted(manager.revert(&unit, &held)?),
+        Request::Revert { unit, changes } => Answer::Reverted(manager.revert(&unit, &changes)?),
         Request::Reload => Answer::Reloaded(manager.reload()?),
         Request::Start(scope) => {
             manager.start_scope(&scope)?;
@@ -248,17 +248,17 @@ fn make(manager: &mut Manager, request: Request) -> Result<Answer, Error> {
     })
 }
 
-/// Sets properties that are still what they were: what an administrator sets between a look at them and now is not written over.
-/// The properties that are not.
+/// Sets the properties that still have the value that the caller last saw, so that a value set by an administrator in between
+/// is not overwritten. Returns the others.
 fn change(manager: &mut Manager, unit: &str, changes: Vec<Change>) -> Result<Vec<Property>, Error> {
     let properties: Vec<Property> = changes.iter().map(|change| change.property).collect();
     let now = manager.show(unit, &properties)?;
-    let is_as_it_was = |change: &Change| {
+    let is_unchanged = |change: &Change| {
         now.iter().any(|(property, value)| *property == change.property && *value == change.from)
     };
-    let (to_set, left): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_as_it_was);
+    let (to_set, left): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_unchanged);
     for Change { property, from, to } in &to_set {
-        manager.take_out(unit, *property, &from.beyond(to), Instant::now() + ANSWERS_WITHIN)?;
+        manager.remove_persistent(unit, *property, &from.beyond(to), Instant::now() + ANSWERS_WITHIN)?;
     }
     let to_set: Vec<(Property, Value)> =
         to_set.into_iter().map(|change| (change.property, change.to)).collect();
@@ -269,17 +269,17 @@ fn change(manager: &mut Manager, unit: &str, changes: Vec<Change>) -> Result<Vec
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::played::{Fault, Played};
+    use super::super::fake::{FakeSystemd, Fault};
     use super::*;
 
-    /// Of a weight that nobody has set so far.
+    /// A request to set a weight that was unset.
     fn set(weight: u64) -> Request {
         let property = Property::CPUWeight;
         let changes = vec![Change { property, from: property.nothing(), to: Value::Number(weight) }];
         Request::Set { unit: "a.slice".to_owned(), changes }
     }
 
-    /// Looks until so many are answered, as a loop does again and again.
+    /// Polls until this many requests are answered, as the loop does.
     fn answered(queue: &mut Queue, wanted: usize) -> Vec<Done> {
         let mut all = Vec::new();
         while all.len() < wanted {
@@ -290,10 +290,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_answered_in_order() {
-        let played = Played::new(true);
-        played.unit("a.slice", false, &[]);
-        let mut queue = Queue::start(played.whose()).unwrap();
+    fn requests_are_answered_in_order() {
+        let systemd = FakeSystemd::new(true);
+        systemd.unit("a.slice", false, &[]);
+        let mut queue = Queue::start(systemd.instance()).unwrap();
         let former = Request::Former { unit: "a.slice".to_owned(), properties: vec![Property::CPUWeight] };
         let numbers =
             [queue.ask(former), queue.ask(set(10_001)), queue.ask(set(7)), queue.ask(Request::Reload)];
@@ -306,31 +306,31 @@ mod tests {
         assert_eq!((queue.waiting(), queue.silence()), (0, None));
     }
 
-    /// The loop has seen no weight; an administrator sets one before the loop's own is asked for.
+    /// The loop saw no weight; an administrator sets one before the loop's request is made.
     #[test]
-    fn what_somebody_changed_meanwhile_is_not_written_over() {
-        let played = Played::new(true);
-        played.unit("a.slice", false, &[]);
-        played.set("a.slice", Property::CPUWeight, Value::Number(300));
-        let mut queue = Queue::start(played.whose()).unwrap();
+    fn a_value_changed_meanwhile_is_not_overwritten() {
+        let systemd = FakeSystemd::new(true);
+        systemd.unit("a.slice", false, &[]);
+        systemd.set("a.slice", Property::CPUWeight, Value::Number(300));
+        let mut queue = Queue::start(systemd.instance()).unwrap();
         queue.ask(set(7));
         let all = answered(&mut queue, 1);
         assert!(matches!(&all[0].answer, Ok(Answer::Set(left)) if *left == [Property::CPUWeight]));
-        assert_eq!(played.value("a.slice", Property::CPUWeight), Value::Number(300));
+        assert_eq!(systemd.value("a.slice", Property::CPUWeight), Value::Number(300));
     }
 
     #[test]
-    fn silence_is_said_once_and_costs_the_time_of_one_call() {
-        let played = Played::new(true);
-        played.unit("a.slice", false, &[]);
-        played.fail("SetUnitProperties", Fault::Silence);
-        let mut queue = Queue::start(played.whose()).unwrap();
+    fn silence_is_reported_once_and_costs_the_time_of_one_call() {
+        let systemd = FakeSystemd::new(true);
+        systemd.unit("a.slice", false, &[]);
+        systemd.fail("SetUnitProperties", Fault::Silence);
+        let mut queue = Queue::start(systemd.instance()).unwrap();
         for weight in 1..20 {
             queue.ask(set(weight));
         }
         let all = answered(&mut queue, 19);
         assert!(all.iter().all(|done| done.answer.as_ref().is_err_and(Error::is_silence)));
-        assert_eq!(played.stage().heard.len(), 1, "the others were not asked");
+        assert_eq!(systemd.stage().heard.len(), 1, "the others were not asked");
         assert!(queue.silence().is_some());
         thread::sleep(REST);
         queue.ask(set(50));
@@ -339,18 +339,18 @@ mod tests {
     }
 
     #[test]
-    fn at_the_end_nothing_more_is_set() {
-        let played = Played::new(true);
-        played.unit("a.slice", false, &[]);
-        played.fail("SetUnitProperties", Fault::Silence);
-        let mut queue = Queue::start(played.whose()).unwrap();
+    fn dropping_the_queue_discards_pending_requests() {
+        let systemd = FakeSystemd::new(true);
+        systemd.unit("a.slice", false, &[]);
+        systemd.fail("SetUnitProperties", Fault::Silence);
+        let mut queue = Queue::start(systemd.instance()).unwrap();
         queue.ask(set(1));
         queue.ask(set(2));
-        while played.stage().heard.is_empty() && queue.done().is_empty() {
+        while systemd.stage().heard.is_empty() && queue.done().is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
         drop(queue);
-        assert_eq!(played.stage().heard, ["SetUnitProperties"]);
-        assert_eq!(played.value("a.slice", Property::CPUWeight), Property::CPUWeight.nothing());
+        assert_eq!(systemd.stage().heard, ["SetUnitProperties"]);
+        assert_eq!(systemd.value("a.slice", Property::CPUWeight), Property::CPUWeight.nothing());
     }
 }

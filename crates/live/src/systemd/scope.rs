@@ -1,7 +1,7 @@
-//! Scopes: control groups that systemd makes for processes that are there already.
+//! Scopes: control groups that systemd makes for existing processes.
 //!
-//! A scope is gone with its last process, also if that failed (`CollectMode`). Where the kernel kills one of its processes for want
-//! of memory, the others stay (`OOMPolicy`, which scopes have since version 253).
+//! A scope ends with its last process, even if that failed (`CollectMode`). If the kernel kills one of its processes for lack
+//! of memory, the others stay (`OOMPolicy`, available for scopes since version 253).
 
 use std::io;
 use std::thread;
@@ -14,18 +14,18 @@ use super::manager::{ANSWERS_WITHIN, MANAGER, PATH, PAUSE, UNIT, to_send, unexpe
 use super::message::{Call, Message};
 use super::{Error, Manager, Property, Value};
 
-/// A scope that is to be started: a group for processes that are there already.
+/// A scope to start, for existing processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
     /// Its name: `commonhold-a.scope`.
     pub name: String,
-    /// The slice that it is to be in.
+    /// Its slice.
     pub slice: String,
-    /// What `systemctl status` says of it.
+    /// The description that `systemctl status` shows.
     pub description: String,
-    /// The processes that go there: one at the least.
+    /// Its processes: at least one.
     pub pids: Vec<u32>,
-    /// What is set from the beginning.
+    /// Its initial properties.
     pub properties: Vec<(Property, Value)>,
 }
 
@@ -34,17 +34,17 @@ impl Manager {
     pub fn start_scope(&mut self, scope: &Scope) -> Result<(), Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let name = scope.name.as_str();
-        let mut asked_again = false;
+        let mut repeated = false;
         let mut call = scope.call(!self.has_no_oom_policy)?;
-        let mut answer = self.ask_noting(&call, until, &mut asked_again);
-        if !self.has_no_oom_policy && answer.as_ref().is_err_and(Error::is_about_unknown) {
+        let mut answer = self.ask_idempotently(&call, until, &mut repeated);
+        if !self.has_no_oom_policy && answer.as_ref().is_err_and(Error::is_unknown_property) {
             self.has_no_oom_policy = true;
             call = scope.call(false)?;
-            answer = self.ask_noting(&call, until, &mut asked_again);
+            answer = self.ask_idempotently(&call, until, &mut repeated);
         }
         match answer {
-            // The answer to the first time was lost: it is the one that was to be started.
-            Err(Error::Refused { name, .. }) if asked_again && name.ends_with(".UnitExists") => {}
+            // The reply to the first attempt was lost: this is the scope it started.
+            Err(Error::Refused { name, .. }) if repeated && name.ends_with(".UnitExists") => {}
             answer => drop(job(&call, &answer?)?),
         }
         self.wait_for(name, until, |active| match active {
@@ -55,13 +55,13 @@ impl Manager {
         .and_then(|is_active| match is_active {
             Some(true) => Ok(()),
             Some(false) => {
-                Err(refused(call.method, format!("{name} has ended at once, or could not be started")))
+                Err(refused(call.method, format!("{name} ended at once, or could not be started")))
             }
             None => Err(late(call.method, format!("{name} is still being started"))),
         })
     }
 
-    /// Stops a systemd unit, which ends its processes. False: it takes longer than two seconds, and goes on.
+    /// Stops a systemd unit, which ends its processes. False: it takes longer than two seconds, and continues.
     pub fn stop(&mut self, unit: &str) -> Result<bool, Error> {
         let until = Instant::now() + ANSWERS_WITHIN;
         let call = new_call(PATH, MANAGER, "StopUnit", &(unit, "replace"))?;
@@ -69,12 +69,12 @@ impl Manager {
             Err(error) if error.is_gone() => return Ok(true),
             answer => drop(job(&call, &answer?)?),
         }
-        let over =
+        let ended =
             self.wait_for(unit, until, |active| matches!(active, "inactive" | "failed").then_some(true));
-        Ok(over?.is_some())
+        Ok(ended?.is_some())
     }
 
-    /// Looks until what a systemd unit does satisfies; nothing if time is over before. One that is gone is `inactive`.
+    /// Polls a systemd unit's state until `satisfied`; `None` at the deadline. A unit that is gone counts as `inactive`.
     fn wait_for<T>(
         &mut self,
         unit: &str,
@@ -102,7 +102,7 @@ impl Manager {
 }
 
 impl Scope {
-    /// What starts it.
+    /// The call that starts it.
     fn call(&self, with_oom_policy: bool) -> Result<Call, Error> {
         let name = self.name.as_str();
         let mut properties: Vec<(&str, Sent<'_>)> = vec![
@@ -135,53 +135,53 @@ fn late(call: &str, what: String) -> Error {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::played::{Fault, Played};
+    use super::super::fake::{FakeSystemd, Fault};
     use super::*;
 
     fn scope() -> Scope {
         Scope {
             name: "a.scope".to_owned(),
             slice: "user-7.slice".to_owned(),
-            description: "what it is".to_owned(),
+            description: "a test".to_owned(),
             pids: vec![7, 8],
             properties: vec![(Property::AllowedCPUs, Value::Cpus("0".parse().unwrap()))],
         }
     }
 
-    /// Version 252 does not know what becomes of a scope of which the kernel kills a process.
+    /// Version 252 does not know `OOMPolicy` of scopes.
     #[test]
-    fn an_older_systemd_is_asked_once_for_what_it_does_not_know() {
-        let played = Played::new(true);
-        let mut manager = Manager::new(played.whose());
-        played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
+    fn an_older_systemd_is_asked_once_for_an_unknown_property() {
+        let systemd = FakeSystemd::new(true);
+        let mut manager = Manager::new(systemd.instance());
+        systemd.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
         for name in ["a.scope", "b.scope"] {
             manager.start_scope(&Scope { name: name.to_owned(), ..scope() }).unwrap();
         }
-        let heard: Vec<bool> = played
+        let heard: Vec<bool> = systemd
             .stage()
             .heard
             .iter()
             .filter(|heard| heard.contains("PIDs"))
             .map(|heard| heard.contains("OOMPolicy"))
             .collect();
-        assert_eq!((heard, played.stage().heard.len()), (vec![false, false], 5));
-        played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
+        assert_eq!((heard, systemd.stage().heard.len()), (vec![false, false], 5));
+        systemd.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.PropertyReadOnly"));
         let error = manager.start_scope(&Scope { name: "c.scope".to_owned(), ..scope() }).unwrap_err();
-        assert!(error.is_about_unknown(), "{error}");
+        assert!(error.is_unknown_property(), "{error}");
     }
 
     #[test]
     fn a_scope_is_started_and_stopped() {
         let scope = scope();
         for fault in [None, Some(Fault::EndAfter)] {
-            let played = Played::new(true);
-            let mut manager = Manager::new(played.whose());
+            let systemd = FakeSystemd::new(true);
+            let mut manager = Manager::new(systemd.instance());
             if let Some(fault) = fault {
-                played.fail("StartTransientUnit", fault);
+                systemd.fail("StartTransientUnit", fault);
             }
             manager.start_scope(&scope).unwrap();
             let heard = "Slice s, Description s, PIDs au, CollectMode s, OOMPolicy s, AllowedCPUs ay";
-            assert_eq!(played.stage().heard[1], heard);
+            assert_eq!(systemd.stage().heard[1], heard);
             if fault.is_none() {
                 let error = manager.start_scope(&scope).unwrap_err();
                 assert!(
@@ -192,7 +192,7 @@ mod tests {
             assert!(manager.stop("a.scope").unwrap());
             assert!(manager.stop("a.scope").unwrap(), "it is gone");
             manager.start_scope(&scope).unwrap();
-            played.stage().units.get_mut("a.scope").unwrap().active = "failed";
+            systemd.stage().units.get_mut("a.scope").unwrap().active = "failed";
             assert_eq!(manager.state("a.scope").unwrap().active, "failed");
         }
     }

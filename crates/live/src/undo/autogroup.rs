@@ -1,7 +1,8 @@
-//! Giving the autogroup of the daemon's session the nice value back that it had.
+//! Restores the nice value of the autogroup of the daemon's session.
 //!
-//! The daemon may be dead and the caretaker has left its session. So any process that is still in that autogroup serves.
-//! Where none is left, the autogroup is gone. A value that is not the daemon's by now is another program's, and stays.
+//! The daemon may be dead, and the caretaker has left its session. So the value is set through any process still in that
+//! autogroup. If none is left, the autogroup is gone. A value other than the daemon's was set by another program meanwhile, and
+//! stays.
 
 use std::io;
 use std::path::Path;
@@ -52,7 +53,7 @@ fn restore_one(
                 return Ok(());
             }
             Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
-            // Another process of the autogroup may be this user's.
+            // This user may own another process of the autogroup.
             Err(err) => refused = Some((path, err)),
         }
     }
@@ -65,7 +66,7 @@ fn restore_one(
     Ok(())
 }
 
-/// Whether the process is still in that autogroup, which then has the value.
+/// Restores the value through one process. False if the process has left the autogroup, or the value is no longer the daemon's.
 fn set(path: &Path, given: Autogroup, nice: i32) -> io::Result<bool> {
     let mut file = AutogroupFile::open(path)?;
     if file.get()? != Some(given) {
@@ -83,7 +84,7 @@ mod tests {
 
     const ENTRY: Entry = Entry::Autogroup { number: 7, nice: 3, given: -15 };
 
-    /// What undoing comes to where processes 1, 2 and 3 show these; and what was written into their files.
+    /// The outcome when processes 1, 2 and 3 have these autogroups, and whether each one's file was written.
     fn undone(autogroups: [&str; 3]) -> (Undone, Vec<bool>) {
         let names = ["/1/autogroup", "/2/autogroup", "/3/autogroup"];
         let files: Vec<(&str, &str)> = names.into_iter().zip(autogroups).collect();
@@ -99,28 +100,28 @@ mod tests {
     const OURS: &str = "/autogroup-7 nice -15\n";
 
     #[test]
-    fn any_process_that_is_left_in_it_serves() {
-        let (told, written) = undone(["", OTHER, OURS]);
+    fn any_process_left_in_the_autogroup_will_do() {
+        let (outcome, written) = undone(["", OTHER, OURS]);
         assert_eq!(
-            (told, written),
+            (outcome, written),
             (Undone { autogroups: 1, ..Undone::default() }, vec![false, false, true])
         );
-        let (told, written) = undone(["", OTHER, "/autogroup-70 nice -15\n"]);
-        assert_eq!((told, written), (Undone::default(), vec![false; 3]), "nobody is left");
-        let (told, written) = undone(["", OTHER, "/autogroup-7 nice 3\n"]);
-        assert_eq!((told, written), (Undone::default(), vec![false; 3]), "it has its value");
+        let (outcome, written) = undone(["", OTHER, "/autogroup-70 nice -15\n"]);
+        assert_eq!((outcome, written), (Undone::default(), vec![false; 3]), "no process is left");
+        let (outcome, written) = undone(["", OTHER, "/autogroup-7 nice 3\n"]);
+        assert_eq!((outcome, written), (Undone::default(), vec![false; 3]), "it has its value");
     }
 
     #[test]
-    fn what_another_program_has_set_stays() {
-        let (told, written) = undone(["", OTHER, "/autogroup-7 nice 5\n"]);
-        assert_eq!(told.notices, ["autogroup 7: its nice value stays 5: another program has set it"]);
-        assert_eq!((written, told.autogroups, told.problems.len()), (vec![false; 3], 0, 0));
+    fn a_value_that_another_program_set_stays() {
+        let (outcome, written) = undone(["", OTHER, "/autogroup-7 nice 5\n"]);
+        assert_eq!(outcome.notices, ["autogroup 7: its nice value stays 5: another program has set it"]);
+        assert_eq!((written, outcome.autogroups, outcome.problems.len()), (vec![false; 3], 0, 0));
     }
 
     /// A process of another user refuses. One that ends meanwhile is no problem.
     #[test]
-    fn another_process_is_tried_and_what_all_refuse_is_told() {
+    fn another_process_is_tried_and_a_refusal_by_all_is_reported() {
         let refuse = |pid: &'static str, errno| {
             tamper(move |access| match access.is(Kind::Open, &format!("{pid}/autogroup")) {
                 true => Answer::Refuse(errno),
@@ -129,17 +130,17 @@ mod tests {
         };
         for (errno, problems) in [(libc::EACCES, 1), (libc::ESRCH, 0)] {
             let hook = refuse("2", errno);
-            let (told, _) = undone(["", OURS, OTHER]);
-            assert_eq!((told.autogroups, told.problems.len()), (0, problems), "{told:?}");
-            let (told, written) = undone([OURS, OURS, OURS]);
+            let (outcome, _) = undone(["", OURS, OTHER]);
+            assert_eq!((outcome.autogroups, outcome.problems.len()), (0, problems), "{outcome:?}");
+            let (outcome, written) = undone([OURS, OURS, OURS]);
             drop(hook);
-            assert_eq!((told.autogroups, told.problems.len()), (1, 0), "{told:?}");
+            assert_eq!((outcome.autogroups, outcome.problems.len()), (1, 0), "{outcome:?}");
             assert_eq!(written.iter().filter(|written| **written).count(), 1);
         }
         let hook = refuse("2", libc::EACCES);
-        let (told, _) = undone(["", OURS, OTHER]);
+        let (outcome, _) = undone(["", OURS, OTHER]);
         drop(hook);
         let words = "2/autogroup: cannot set the nice value 3: Permission denied (os error 13); set it by hand, as root: echo 3";
-        assert!(told.problems[0].contains(words), "{told:?}");
+        assert!(outcome.problems[0].contains(words), "{outcome:?}");
     }
 }

@@ -1,7 +1,7 @@
-//! Removing the groups of `resctrl` that the daemon made, and taking away the file system if the daemon mounted it.
+//! Removes the `resctrl` groups that the daemon made, and unmounts the file system if the daemon mounted it.
 //!
-//! The tasks of a group that is removed are everybody's again. The file system stays if another program has groups there by
-//! now, or mounted it itself.
+//! The kernel moves the tasks of a removed group to the default group. The file system stays mounted if another program mounted
+//! it, or has groups there.
 
 use std::io;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn unmount(root: &Path, point: &Path, undone: &mut Undone) -> io::Result<()> {
     if !is_ours {
         return Ok(());
     }
-    // What the kernel makes itself.
+    // Made by the kernel.
     let own = ["info", "mon_groups", "mon_data"];
     let others = |folder: &Path, own: &[&str]| {
         let entries = host::list(folder).unwrap_or_default();
@@ -83,7 +83,7 @@ mod tests {
         restore(&entries, dir.path(), &mut undone);
         assert_eq!(undone, Undone { removed: 1, ..Undone::default() });
         assert!(!at(&dir, "mon_groups/commonhold-3-a").exists());
-        // Ours, but another program works there: no unmount is tried, which would fail on a folder.
+        // Ours, but another program uses it: no unmount is attempted (it would fail on a plain folder).
         fake::add(&dir, &[("/proc/self/mountinfo", &line.replace("resctrl rw\n", "commonhold rw\n"))]);
         std::fs::create_dir_all(at(&dir, "p0")).unwrap();
         restore(&entries, dir.path(), &mut undone);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_does_not_go_is_told() {
+    fn a_group_that_cannot_be_removed_is_reported() {
         let dir = fake::tree(&[("/sys/fs/resctrl/g/busy", "")]);
         let mut undone = Undone::default();
         restore(&[Entry::ResourceGroup { dir: at(&dir, "g") }], dir.path(), &mut undone);

@@ -1,13 +1,13 @@
-//! The caretaker: a process that waits for the daemon's end and undoes what the daemon did.
+//! The caretaker: a process that waits for the daemon to end and then undoes what the daemon did.
 //!
-//! It depends on nothing but a pipe whose other end only the daemon has. When the daemon is gone, for whatever reason,
-//! the pipe ends. The caretaker has a session of its own, ignores the signals by which a terminal or a service manager
-//! ends a program, keeps no other file open, and is never a member of a unit. A regular end goes the same way: there
-//! is one way of undoing.
+//! It depends only on a pipe whose write end the daemon alone holds: when the daemon ends, for any reason, the caretaker reads
+//! end of file. The caretaker runs in its own session, ignores the signals by which a terminal or a service manager ends a
+//! program, keeps no other file open, and is never a member of a unit. A regular shutdown takes the same path, so undoing is
+//! exercised every time.
 //!
-//! While somebody is stopped, the daemon beats over the pipe ([`lifeline`](super::lifeline)). If no beat comes in time, the
-//! daemon is stopped itself, or hangs: then the caretaker continues what the journal has as stopped, and leaves the rest and
-//! the daemon alone. A daemon that turns again stops anew what is to be stopped.
+//! While processes are stopped, the daemon sends heartbeats over the pipe ([`lifeline`](super::lifeline)). If one is overdue,
+//! the daemon is itself stopped, or hangs. The caretaker then continues the processes that the journal lists as stopped, and
+//! leaves everything else, and the daemon, alone. A daemon that recovers stops them again as needed.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -30,40 +30,39 @@ use crate::undo::lifeline::{Beats, Lifeline};
 use crate::undo::watch::Watch;
 use crate::undo::{Undone, undo_visibly};
 
-/// What the caretaker says when it is ready.
+/// The line that the caretaker prints when it is ready.
 const READY: &str = "ready";
 
-/// How long the daemon waits for a caretaker to start, or to say that it is at work. It undoes what is usual within one
-/// second; the rest is for a machine that is short of everything. A thousand control groups take their time, so what
-/// counts is that something is being undone.
+/// How long the daemon waits for a caretaker to start, or for a sign of progress. Undoing usually takes less than a second; the
+/// rest allows for a machine that is short of everything. A thousand control groups take longer, so the limit restarts with
+/// each sign of progress.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// How often the caretaker says that it is at work.
+/// The interval at which the caretaker reports progress.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// The program that is to become the caretaker: it calls [`main`] with the journal's path and the descriptor, which it
-/// gets as its last two arguments.
+/// The program to run as the caretaker: it calls [`main`] with the journal's path and the descriptor, its last two arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     /// The program.
     pub program: PathBuf,
-    /// Arguments before the two.
+    /// Arguments before those two.
     pub arguments: Vec<OsString>,
 }
 
 impl Default for Launch {
-    /// This very program, even if its file was replaced or removed meanwhile, with the command `caretaker`.
+    /// The running program itself, even if its file was replaced or removed, with the command `caretaker`.
     fn default() -> Self {
         Launch { program: PathBuf::from("/proc/self/exe"), arguments: vec!["caretaker".into()] }
     }
 }
 
-/// The daemon's end of a running caretaker. Dropping it without [`Caretaker::finish`] makes the caretaker undo
-/// everything as well, once the journal is closed.
+/// The daemon's handle on a running caretaker. If it is dropped without [`Caretaker::finish`], the caretaker still undoes
+/// everything, once the journal is closed.
 #[derive(Debug)]
 pub struct Caretaker {
     child: Child,
-    /// Its end is the caretaker's signal.
+    /// Closing it tells the caretaker to begin.
     lifeline: Option<Lifeline>,
     report: BufReader<ChildStdout>,
     alive: Pinned,
@@ -78,7 +77,7 @@ impl Caretaker {
             path: launch.program.clone(),
             what: "start the caretaker".to_owned(),
             source,
-            remedy: "; without it, what is done to processes would not be undone if this program is killed"
+            remedy: "; without it, changes to processes would not be undone if this program is killed"
                 .to_owned(),
         })
     }
@@ -86,18 +85,19 @@ impl Caretaker {
     fn start(journal: &Path, launch: &Launch) -> io::Result<Caretaker> {
         let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
-        // It keeps the daemon's blocked signals until it ignores them (`withdraw`): Ctrl-C would end it before that.
+        // It inherits the daemon's blocked signals until it ignores them (`withdraw`): unblocked, Ctrl-C would end it before
+        // that.
         #[allow(
             clippy::disallowed_methods,
             reason = "the signals of `host::child::command` come too early here"
         )]
         let mut child = Command::new(&launch.program)
-            // As `ps` shows it: by its path it would be anybody.
+            // The name that `ps` shows; `/proc/self/exe` would tell nothing.
             .arg0("commonhold")
             .args(&launch.arguments)
-            // It leaves this directory, where a relative path begins.
+            // Absolute, because the caretaker changes its directory.
             .arg(std::path::absolute(journal)?)
-            // Its standard input, which needs no agreement on a number.
+            // The pipe is its standard input, so that both sides know the number.
             .arg("0")
             .stdin(theirs)
             .stdout(Stdio::piped())
@@ -119,7 +119,7 @@ impl Caretaker {
     fn await_ready(mut self) -> io::Result<Caretaker> {
         if !self.readable()? {
             self.kill();
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not become ready"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not become ready"));
         }
         let mut line = String::new();
         self.report.read_line(&mut line)?;
@@ -127,16 +127,16 @@ impl Caretaker {
             return Ok(self);
         }
         self.kill();
-        Err(io::Error::other(format!("it says `{}` and not `{READY}`", line.trim_end())))
+        Err(io::Error::other(format!("it prints `{}` instead of `{READY}`", line.trim_end())))
     }
 
-    /// Its number: no unit's member.
+    /// Its process number, so that no unit takes it as a member.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What a journal is to beat with ([`Journal::beat_with`]), so that a daemon that makes no turn leaves nobody stopped. It goes
-    /// on with the caretaker that takes this one's place.
+    /// The heartbeats to give the journal ([`Journal::beat_with`]), so that a stalled daemon leaves nothing stopped. They carry
+    /// over to the caretaker that replaces this one.
     pub fn beats(&self) -> Beats {
         self.lifeline.as_ref().map(Lifeline::beats).unwrap_or_default()
     }
@@ -146,7 +146,7 @@ impl Caretaker {
         self.alive.descriptor().as_fd()
     }
 
-    /// Starts another caretaker if this one is gone. Whether that was so: then the number changed.
+    /// Replaces a caretaker that has ended. Returns whether it did, and so whether the process number changed.
     pub fn keep(&mut self) -> Result<bool, LiveError> {
         if matches!(self.child.try_wait(), Ok(None)) {
             return Ok(false);
@@ -163,9 +163,9 @@ impl Caretaker {
         Ok(true)
     }
 
-    /// The regular end: closes the journal, lets the caretaker undo everything, and returns its report.
+    /// The regular shutdown: closes the journal, lets the caretaker undo everything, and returns its report.
     pub fn finish(mut self, journal: Journal) -> Result<Undone, LiveError> {
-        // The journal's lock must be free before the caretaker looks for it.
+        // The caretaker needs the journal's lock.
         drop(journal);
         self.lifeline = None;
         self.collect().map_err(|source| LiveError::File {
@@ -183,23 +183,23 @@ impl Caretaker {
                 let why = format!("it has undone nothing for {} s", PATIENCE.tv_sec);
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
             }
-            let said = self.report.fill_buf()?;
-            if said.is_empty() {
+            let received = self.report.fill_buf()?;
+            if received.is_empty() {
                 break;
             }
-            report.extend_from_slice(said);
-            let length = said.len();
+            report.extend_from_slice(received);
+            let length = received.len();
             self.report.consume(length);
         }
         self.child.wait()?;
-        // Signs of life are line breaks, which JSON may begin with.
+        // Signs of progress are line breaks, which may precede JSON.
         if report.trim_ascii().is_empty() {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a report"));
         }
         Ok(serde_json::from_slice(&report)?)
     }
 
-    /// Whether its report has something to read, or ended, within the time that the caretaker is given.
+    /// Waits for the report to become readable, or to end. False after [`PATIENCE`].
     fn readable(&self) -> io::Result<bool> {
         let mut report = [PollFd::new(self.report.get_ref(), PollFlags::IN)];
         loop {
@@ -216,120 +216,122 @@ impl Caretaker {
     }
 }
 
-/// The caretaker's life: waits for the pipe's end, undoes the journal and removes it. The report goes to standard output
-/// as one line of JSON, if anybody still listens, and is returned.
+/// The caretaker's main function: waits for the pipe's end, undoes the journal and removes it. Returns the report, and prints
+/// it to standard output as one line of JSON if the daemon still reads.
 pub fn main(journal: &Path, pipe: OwnedFd) -> Undone {
     withdraw();
     say(READY);
     await_end(&pipe, journal);
     drop(pipe);
-    let mut said = Instant::now();
-    let undone = take_care(journal, &mut || {
-        if said.elapsed() >= SIGN_OF_LIFE {
-            said = Instant::now();
+    let mut reported_at = Instant::now();
+    let undone = undo_journal(journal, &mut || {
+        if reported_at.elapsed() >= SIGN_OF_LIFE {
+            reported_at = Instant::now();
             say("");
         }
     });
     if !say(&serde_json::to_string(&undone).unwrap_or_default()) {
-        complain(&undone);
+        report_to_stderr(&undone);
     }
     undone
 }
 
-/// The daemon was killed, or gave up: where it complained, this is told instead.
-fn complain(undone: &Undone) {
+/// The daemon was killed, or gave up waiting: report to standard error instead.
+fn report_to_stderr(undone: &Undone) {
     let mut to = io::stderr().lock();
-    let _ = writeln!(to, "commonhold: the daemon ended and left this to its caretaker: {undone}");
+    let _ = writeln!(to, "commonhold: the daemon ended, and its caretaker undid its changes: {undone}");
     let kinds = [("note", &undone.notices), ("problem", &undone.problems)];
     for (kind, what) in kinds.iter().flat_map(|(kind, all)| all.iter().map(move |what| (kind, what))) {
-        // Its terminal may be gone as well.
+        // The terminal may be gone, too.
         let _ = writeln!(to, "commonhold: {kind}: {what}");
     }
 }
 
-/// Leaves the daemon's terminal, session and directory, and everything that could end it or that it could keep open.
+/// Leaves the daemon's terminal, session and directory, and ignores signals that could end this process.
 fn withdraw() {
-    // Refused only to the leader of a session, which a child of the daemon is not.
+    // Refused only to a session leader, which a child of the daemon is not.
     if rustix::process::setsid().is_ok() {
-        stand_as_before();
+        adopt_nice_value();
     }
     let _ = rustix::process::chdir("/");
-    // The kernel has named it after the link that it was started by, `exe`.
+    // The kernel named it after the link that it was executed by, `exe`.
     let _ = rustix::thread::set_name(c"commonhold");
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE] {
         // SAFETY: ignoring a signal runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    // The daemon's mask came with it. Blocked or not, what is ignored is ignored: nothing is lost if this fails.
+    // The signal mask is the daemon's. Ignored signals stay ignored either way, so a failure here is harmless.
     let _ = host::child::unblock_signals();
-    // Among the last to be killed when memory is short: it is small, and others depend on it. Needs privileges.
+    // Among the last to be killed when memory runs out: it is small, and others depend on it. Needs privileges.
     let _ = host::write("/proc/self/oom_score_adj".as_ref(), "-900");
 }
 
 fn await_end(pipe: &OwnedFd, journal: &Path) {
     close_others(pipe.as_raw_fd());
-    let mut watch = Watch::of(std::os::unix::process::parent_id());
+    let mut watch = Watch::over(std::os::unix::process::parent_id());
     let mut bytes = [0u8; 64];
     loop {
         match poll(&mut [PollFd::new(pipe, PollFlags::IN)], watch.time_left(Instant::now()).as_ref()) {
             Ok(0) => {
-                let_go(journal);
-                watch.opened(Instant::now());
+                continue_all(journal);
+                watch.missed(Instant::now());
                 continue;
             }
             Ok(_) => {}
             Err(Errno::INTR) => continue,
-            // Nothing can be waited for any more: undoing too early harms less than never.
+            // Waiting is impossible now. Undoing too early harms less than never.
             Err(_) => return,
         }
         match rustix::io::read(pipe, &mut bytes) {
             Ok(0) => return,
-            Ok(length) => watch.hear(&bytes[..length], Instant::now()),
+            Ok(length) => watch.receive(&bytes[..length], Instant::now()),
             Err(Errno::INTR) => {}
             Err(_) => return,
         }
     }
 }
 
-/// The daemon makes no turn: whom it has stopped goes on.
-fn let_go(journal: &Path) {
+/// The daemon is stalled: continues the processes that it stopped.
+fn continue_all(journal: &Path) {
     match Journal::read(journal) {
-        Ok(entries) => super::let_go(&entries, Path::new("/proc"), &mut tell_of_letting_go),
+        Ok(entries) => super::continue_all(&entries, Path::new("/proc"), &mut report_continued),
         Err(err) => {
-            let why = format!("{}: cannot read: {err}; continue by hand what is stopped", journal.display());
-            tell_of_letting_go(&Undone { problems: vec![why], ..Undone::default() });
+            let why =
+                format!("{}: cannot read: {err}; continue stopped processes by hand", journal.display());
+            report_continued(&Undone { problems: vec![why], ..Undone::default() });
         }
     }
 }
 
-fn tell_of_letting_go(undone: &Undone) {
+fn report_continued(undone: &Undone) {
     if undone.is_empty() {
         return;
     }
     let mut to = io::stderr().lock();
     let _ = writeln!(
         to,
-        "commonhold: problem: the daemon makes no turn, so what it has stopped goes on; {undone}"
+        "commonhold: problem: the daemon's loop is stalled, so the processes that it stopped continue; {undone}"
     );
     for problem in &undone.problems {
         let _ = writeln!(to, "commonhold: problem: {problem}");
     }
 }
 
-/// The new session's autogroup has nice value 0. It gets this process's own, as the daemon's has it, and ends with this process.
-fn stand_as_before() {
+/// The new session's autogroup starts with nice value 0. Gives it this process's own nice value, as the daemon's autogroup has.
+/// The autogroup ends with this process.
+fn adopt_nice_value() {
     let (Ok(nice), Ok(mut file)) =
         (rustix::process::getpriority_process(None), AutogroupFile::open(Path::new(autogroup::OWN)))
     else {
         return;
     };
-    // Needs the privilege that the daemon had, or had not.
+    // A negative value needs a privilege that the daemon may not have had.
     if nice < 0 {
         let _ = file.set(nice);
     }
 }
 
-/// Whatever the daemon had open without marking it: a descriptor kept here would keep a lock or a pipe alive.
+/// Closes descriptors that the daemon had not marked close-on-exec: kept open here, they would keep a lock or a pipe alive.
 fn close_others(keep: i32) {
     let Ok(open) = host::list("/proc/self/fd".as_ref()) else { return };
     let numbers = open.iter().filter_map(|entry| entry.name().parse::<i32>().ok());
@@ -339,7 +341,7 @@ fn close_others(keep: i32) {
     }
 }
 
-fn take_care(path: &Path, progress: &mut dyn FnMut()) -> Undone {
+fn undo_journal(path: &Path, progress: &mut dyn FnMut()) -> Undone {
     let problem = |what: String| Undone { problems: vec![what], ..Undone::default() };
     match journal::take_over(path) {
         Ok(None) => Undone::default(),
@@ -354,7 +356,7 @@ fn take_care(path: &Path, progress: &mut dyn FnMut()) -> Undone {
     }
 }
 
-/// Says a line to the daemon. False if that does not listen any more.
+/// Prints a line to the daemon. False if the daemon no longer reads.
 fn say(line: &str) -> bool {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
@@ -365,8 +367,8 @@ fn say(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A caretaker whose part is played by a shell.
-    fn played(script: &str) -> io::Result<Undone> {
+    /// A caretaker simulated by a shell script.
+    fn simulated(script: &str) -> io::Result<Undone> {
         let dir = tempfile::tempdir().unwrap();
         let launch = Launch {
             program: PathBuf::from("/bin/sh"),
@@ -378,15 +380,15 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_signs_of_life_is_waited_for() {
+    fn progress_restarts_the_time_limit() {
         let report = serde_json::to_string(&Undone { removed: 1_000, ..Undone::default() }).unwrap();
         let wait = format!("echo {READY}; cat > /dev/null; for i in 1 2 3; do sleep 2; echo; done");
-        assert_eq!(played(&format!("{wait}; echo '{report}'")).unwrap().removed, 1_000);
+        assert_eq!(simulated(&format!("{wait}; echo '{report}'")).unwrap().removed, 1_000);
     }
 
     #[test]
-    fn who_gives_none_is_not() {
-        let why = |script: &str| played(&format!("echo {READY}; {script}")).unwrap_err().to_string();
+    fn without_progress_the_daemon_stops_waiting() {
+        let why = |script: &str| simulated(&format!("echo {READY}; {script}")).unwrap_err().to_string();
         assert_eq!(why("exec sleep 7"), "it has undone nothing for 5 s");
         assert_eq!(why("echo"), "it ended without a report");
     }

@@ -1,16 +1,16 @@
 //! Processes that entered units by `exec`, kept for the next daemon.
 //!
-//! Problem: no rule of the contract leads to such a process, so a daemon that starts anew would not know its unit.
+//! Problem: no rule of the contract matches such a process, so a restarted daemon would not know its unit.
 //!
-//! Algorithm: a file beside the tickets has a line for each: number, start time, user, unit's path. A line is appended before
-//! the process is in the unit. When most lines are of processes that have ended, the file is written anew under another name,
-//! which takes its place. The first line names the boot that start times count from.
+//! Algorithm: a file beside the tickets has a line for each process: number, start time, user, the unit's path. A line is
+//! appended before the process enters the unit. When most lines belong to ended processes, the file is rewritten under another
+//! name and renamed over the old one. The first line names the boot that start times count from.
 //!
-//! Properties (tested): what is kept is read. A line that was not written to its end is no line. Any bytes are read, or
-//! refused, without harm; no link is followed, and nothing but a regular file of this user is opened for long.
+//! Properties (tested): what is written reads back. An incomplete last line is ignored. Any content is read, or refused,
+//! safely. No symbolic link is followed, and only a regular file of this user is read.
 //!
-//! Limits: nothing is forced to a disk, since no process outlives a loss of power. What an entered process started inherits its
-//! unit from it; if the entered process has ended before the next daemon looks, nothing tells that.
+//! Limits: the file is not synced, since no process survives a loss of power. Descendants inherit an entered process's unit
+//! from it, so they lose it if that process ends before the next daemon looks.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -24,11 +24,11 @@ use crate::observe::roster::{Entered, KeepsEntered};
 
 /// The file's name in the daemon's directory.
 pub const FILE_NAME: &str = "entered";
-/// What the first line begins with; the boot follows.
+/// The beginning of the first line; the boot's ID follows.
 const HEADER: &str = "commonhold-entered 1 ";
-/// A line for every process that a kernel can have, and no more: no daemon wrote a longer file.
+/// Room for a line per process of the largest kernel configuration. A longer file was not written by a daemon.
 const BYTES_MAX: u64 = 256 << 20;
-/// Lines of processes that have ended are left until there are this many more than others.
+/// The file is rewritten when it has more than twice the needed lines, and this many on top.
 const SLACK: usize = 64;
 
 /// The file of one daemon.
@@ -36,18 +36,19 @@ const SLACK: usize = 64;
 pub struct EnteredFile {
     path: PathBuf,
     boot: String,
-    /// Lines in it; `None` until this daemon has written it as a whole.
+    /// The number of lines in it; `None` until this daemon has rewritten the file.
     lines: Option<usize>,
 }
 
 impl EnteredFile {
-    /// The file of a daemon's directory, and what an earlier daemon of this boot kept in it: also processes that have ended.
+    /// Opens a daemon directory's file. Also returns what an earlier daemon of this boot kept in it, which may include ended
+    /// processes.
     ///
-    /// A file that cannot be read is an error beside it; it is replaced when the next process enters a unit.
+    /// A file that cannot be read is the inner error; it is replaced when the next process enters a unit.
     pub fn open(directory: &Path) -> Result<(EnteredFile, Result<Vec<Entered>, LiveError>), LiveError> {
-        let of_boot = Path::new("/proc/sys/kernel/random/boot_id");
-        let boot = host::read_to_string(of_boot).map_err(|source| LiveError::File {
-            path: of_boot.to_owned(),
+        let boot_id_file = Path::new("/proc/sys/kernel/random/boot_id");
+        let boot = host::read_to_string(boot_id_file).map_err(|source| LiveError::File {
+            path: boot_id_file.to_owned(),
             what: "read".to_owned(),
             source,
             remedy: "; mount /proc".to_owned(),
@@ -88,9 +89,9 @@ impl EnteredFile {
         }
         let entered = (2..).zip(lines).map(|(number, line)| {
             entered(line).ok_or_else(|| {
-                let shown: String =
+                let quoted: String =
                     line.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
-                let what = format!("line {number}, `{shown}`, is not PID START UID UNIT");
+                let what = format!("line {number}, `{quoted}`, is not PID START UID UNIT");
                 self.failed("understand", io::Error::new(io::ErrorKind::InvalidData, what))
             })
         });
@@ -103,7 +104,7 @@ impl EnteredFile {
         File::open_with(&self.path, &options)?.write_all(line(new).as_bytes())
     }
 
-    /// Writes the whole file.
+    /// Rewrites the whole file.
     fn replace(&self, all: &[&Entered]) -> io::Result<()> {
         let text: String = all.iter().map(|entered| line(entered)).collect();
         let temporary = self.path.with_extension("new");
@@ -136,7 +137,7 @@ impl KeepsEntered for EnteredFile {
             Some(lines) if lines < 2 * count + SLACK => self.append(new).map(|()| lines + 1),
             _ => self.replace(&others.iter().chain([new]).collect::<Vec<_>>()).map(|()| count),
         };
-        // After an error the last line may be a part of one: the next write is a whole file.
+        // After an error the last line may be incomplete: the next write rewrites the file.
         self.lines = written.as_ref().ok().copied();
         written.map(drop).map_err(|error| self.failed("write", error))
     }
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
     use crate::host::{Answer, Kind, tamper};
 
-    fn of(pid: u32) -> Entered {
+    fn entered_process(pid: u32) -> Entered {
         Entered { process: ProcessKey { pid, start: 7 }, uid: 1000, unit: "physics/night batch".to_owned() }
     }
 
@@ -169,42 +170,42 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_and_does_not_grow_for_ever() {
+    fn entries_read_back_and_the_file_does_not_grow_without_bound() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read(dir.path()).unwrap(), []);
         let (mut file, _) = EnteredFile::open(dir.path()).unwrap();
-        file.keep(&of(2), &[of(1)]).unwrap();
-        file.keep(&of(3), &[of(1), of(2)]).unwrap();
-        assert_eq!(read(dir.path()).unwrap(), [of(1), of(2), of(3)]);
-        // One enters after another, and each ends at once.
+        file.keep(&entered_process(2), &[entered_process(1)]).unwrap();
+        file.keep(&entered_process(3), &[entered_process(1), entered_process(2)]).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), [entered_process(1), entered_process(2), entered_process(3)]);
+        // One process after another enters, and ends at once.
         for pid in 4..2_000 {
-            file.keep(&of(pid), &[]).unwrap();
+            file.keep(&entered_process(pid), &[]).unwrap();
         }
         let kept = read(dir.path()).unwrap();
-        assert!(kept.len() < 2 * SLACK && kept.last() == Some(&of(1_999)), "{}", kept.len());
+        assert!(kept.len() < 2 * SLACK && kept.last() == Some(&entered_process(1_999)), "{}", kept.len());
     }
 
     #[test]
-    fn a_line_that_was_cut_is_none_and_the_next_write_is_whole() {
+    fn a_cut_line_is_ignored_and_the_next_write_is_whole() {
         let dir = tempfile::tempdir().unwrap();
         let (mut file, _) = EnteredFile::open(dir.path()).unwrap();
-        file.keep(&of(1), &[]).unwrap();
+        file.keep(&entered_process(1), &[]).unwrap();
         let mut cut = false;
         let hook = tamper(move |access| match access.kind {
             Kind::Write if std::mem::replace(&mut cut, true) => Answer::Refuse(libc::ENOSPC),
             Kind::Write => Answer::Shorten(3),
             _ => Answer::GoOn,
         });
-        let refused = file.keep(&of(22), &[of(1)]).unwrap_err().to_string();
+        let refused = file.keep(&entered_process(22), &[entered_process(1)]).unwrap_err().to_string();
         drop(hook);
         assert!(refused.contains("free some space"), "{refused}");
-        assert_eq!(read(dir.path()).unwrap(), [of(1)]);
-        file.keep(&of(3), &[of(1)]).unwrap();
-        assert_eq!(read(dir.path()).unwrap(), [of(1), of(3)]);
+        assert_eq!(read(dir.path()).unwrap(), [entered_process(1)]);
+        file.keep(&entered_process(3), &[entered_process(1)]).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), [entered_process(1), entered_process(3)]);
     }
 
     #[test]
-    fn what_is_none_of_ours_is_refused_at_once() {
+    fn a_foreign_file_is_refused_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE_NAME);
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();

@@ -1,7 +1,7 @@
-//! Continuing processes that stopped themselves because a descendant was stopped, as su, sudo and script do.
+//! Continues processes that stopped themselves because a descendant was stopped, as su, sudo and script do.
 //!
-//! Such a parent may have seen its child stopped, and send itself SIGSTOP only after the child goes on again. While it is on its
-//! way it is running. So whoever runs is looked at again, until nobody does, or for [`ROUNDS_MAX`] rounds.
+//! Such a parent may see its child stopped, and send itself SIGSTOP only after the child was continued. Until then it is
+//! running. So the running ones are polled until none runs, or for [`ROUNDS_MAX`] rounds.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -12,13 +12,14 @@ use crate::LiveError;
 use crate::observe::process::{Listed, ProcFs, ProcessKey, Stat, ThreadState};
 use crate::undo::journal::Entry;
 
-/// How often to look at those that run, at most: an ancestor may be busy with something of its own.
+/// The maximum number of polls: an ancestor may be busy with unrelated work.
 const ROUNDS_MAX: usize = 30;
-/// Rounds in which nobody runs, after which nobody is on its way: sudo is told by another process of its own.
+/// After this many polls with none running, none is about to stop itself. More than one: sudo learns of the stop from another
+/// of its processes.
 const QUIET_ROUNDS: usize = 2;
 const ROUND: Duration = Duration::from_millis(5);
 
-/// Who stopped as a consequence, children before their parents. To be asked before anybody is continued.
+/// The processes that stopped in response, children before their parents. Call this before any process is continued.
 pub(super) fn stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) -> Vec<ProcessKey> {
     all_stopped(&followers(entries), procfs, undone)
 }
@@ -28,16 +29,17 @@ fn all_stopped(
     procfs: &mut ProcFs,
     undone: &mut Undone,
 ) -> Vec<ProcessKey> {
-    stopped_of(followers, procfs).unwrap_or_else(|error| {
-        undone
-            .problems
-            .push(format!("cannot see who stopped with a stopped child: {error}; see: ps -eo pid,stat,args"));
+    stopped_among(followers, procfs).unwrap_or_else(|error| {
+        undone.problems.push(format!(
+            "cannot find the processes that stopped with a child: {error}; see: ps -eo pid,stat,args"
+        ));
         Vec::new()
     })
 }
 
-/// Continues who stops after its child went on. A parent among those that were `continued` may have seen its child's stop before
-/// its own, and does so as soon as it goes on. None may be named whom a living daemon may stop again.
+/// Continues followers that stop after their child was continued. Parents among the `continued` processes count as followers:
+/// such a parent may have seen its child's stop before its own, and reacts once it runs. `continued` must not contain processes
+/// that a living daemon may stop again.
 pub(super) fn settle(
     entries: &[Entry],
     continued: &BTreeSet<ProcessKey>,
@@ -65,20 +67,23 @@ pub(super) fn settle(
     }
 }
 
-/// Processes that may have stopped themselves.
+/// The processes that may have stopped themselves.
 fn followers(entries: &[Entry]) -> BTreeSet<ProcessKey> {
     let mut followers = BTreeSet::new();
     for entry in entries {
         match entry {
             Entry::MayFollow { process } => followers.insert(*process),
-            Entry::FollowsNot { process } => followers.remove(process),
+            Entry::NoLongerFollows { process } => followers.remove(process),
             _ => false,
         };
     }
     followers
 }
 
-fn stopped_of(followers: &BTreeSet<ProcessKey>, procfs: &mut ProcFs) -> Result<Vec<ProcessKey>, LiveError> {
+fn stopped_among(
+    followers: &BTreeSet<ProcessKey>,
+    procfs: &mut ProcFs,
+) -> Result<Vec<ProcessKey>, LiveError> {
     let (mut stopped, mut all) = (BTreeSet::new(), Vec::<Listed>::new());
     for key in followers {
         let stat = procfs.stat(key.pid)?.filter(|stat| stat.key == *key && stat.is_stopped_by_sigstop());

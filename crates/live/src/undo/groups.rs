@@ -1,13 +1,13 @@
-//! Emptying and removing the control groups that the daemon made, and restoring the files it wrote.
+//! Empties and removes the control groups that the daemon made, and restores the files it wrote.
 //!
-//! A setting that another program made meanwhile is left to that program. A device's line that says something else than the
-//! daemon wrote stays as it is. A controller that another control group uses by now stays enabled. Both are told, and
-//! neither is a problem.
+//! A setting that another program changed meanwhile is left alone: a device's line that differs from the daemon's stays, and a
+//! controller that another control group uses stays enabled. Both are notices, not problems.
 //!
-//! A scope is systemd's, and goes with its last process. Whoever is in one goes back to where it came from, if that is still there.
+//! A scope belongs to systemd, and ends with its last process. Its processes go back to the group they came from, if that still
+//! exists.
 //!
-//! The last entry comes first, and each is tried again for a while. A group is busy until the last of its processes is
-//! out of it. And a process cannot go back to a group whose controllers are still enabled for its children.
+//! Entries are undone in reverse order, and failures are retried for a while. A group is busy until its last process has left,
+//! and a process cannot go back to a group whose controllers are still enabled for its children.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,10 +22,10 @@ use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::undo::journal::{Entry, compacted, first_word};
 use crate::undo::way_back::{Elsewhere, Sent, WayBack, enter, origin_of, residents, send_out_of_scope};
 
-/// How long what fails is tried again while nothing else succeeds: the more there is to undo, the longer that takes.
+/// How long failures are retried after the last success. Counting from there allows for any amount of work.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Time between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) fn restore(
@@ -35,17 +35,17 @@ pub(super) fn restore(
     progress: &mut dyn FnMut(),
 ) {
     let mut work = Work { procfs, undone, elsewhere: Elsewhere::default(), insist: false };
-    Tree::of(entries).restore(&mut work, progress);
+    Tree::from_entries(entries).restore(&mut work, progress);
     let notices = work.elsewhere.notices();
     undone.notices.extend(notices);
 }
 
-/// Continues the processes of control groups of ours that are frozen. The groups stay.
+/// Thaws the daemon's frozen control groups. The groups stay.
 pub(super) fn thaw(entries: &[Entry], undone: &mut Undone) {
     let groups: BTreeSet<&PathBuf> = entries.iter().filter_map(created).collect();
     for group in groups {
         let file = group.join("cgroup.freeze");
-        // A group that is gone, and one that systemd made, has nothing to thaw.
+        // A removed group, or one that systemd made, has nothing to thaw.
         if host::read_to_string(&file).is_ok_and(|text| text.trim_end() == "1") {
             match host::write(&file, "0") {
                 Ok(()) => undone.knobs += 1,
@@ -58,16 +58,16 @@ pub(super) fn thaw(entries: &[Entry], undone: &mut Undone) {
     }
 }
 
-/// What undoing needs, and what it came to so far.
+/// What undoing needs, and its outcome so far.
 struct Work<'a> {
     procfs: &'a mut ProcFs,
     undone: &'a mut Undone,
     elsewhere: Elsewhere,
-    /// Whether a process whose group has not taken it for so long goes into a leaf there.
+    /// Whether to move a process into a leaf of its original group, which has refused it for too long.
     insist: bool,
 }
 
-/// What the journal says about control groups.
+/// What the journal records about control groups.
 struct Tree {
     entries: Vec<Entry>,
     created: BTreeSet<PathBuf>,
@@ -93,7 +93,7 @@ impl Tree {
             if !failed.is_empty() && succeeded.elapsed() > PATIENCE {
                 let busy = failed.iter().any(|(_, err)| err.raw_os_error() == Some(libc::EBUSY));
                 if work.insist || !busy {
-                    work.undone.problems.extend(failed.iter().map(|(entry, err)| describe(entry, err)));
+                    work.undone.problems.extend(failed.iter().map(|(entry, err)| problem_of(entry, err)));
                     return;
                 }
                 work.insist = true;
@@ -105,19 +105,19 @@ impl Tree {
         }
     }
 
-    fn of(entries: &[Entry]) -> Tree {
+    fn from_entries(entries: &[Entry]) -> Tree {
         let created: BTreeSet<PathBuf> = entries.iter().filter_map(created).cloned().collect();
         let scopes: BTreeSet<PathBuf> = entries.iter().filter_map(scope).cloned().collect();
-        // From one of our groups to another is not where a process came from.
+        // A move between two of our groups does not tell where a process came from.
         let is_ours =
             |path: &Path| path.ancestors().any(|path| created.contains(path) || scopes.contains(path));
         let foreign = entries.iter().filter(|entry| match entry {
             Entry::Moved { from, .. } => !is_ours(from),
             Entry::Created { .. }
             | Entry::Scope { .. }
-            | Entry::ScopeOver { .. }
+            | Entry::ScopeEnded { .. }
             | Entry::Knob { .. }
-            | Entry::KnobLeft { .. }
+            | Entry::KnobReleased { .. }
             | Entry::Line { .. } => true,
             _ => false,
         });
@@ -126,7 +126,7 @@ impl Tree {
         Tree { entries, created, origins }
     }
 
-    /// `inside` are those who were in our groups when this round began; who was born there since is found in its group.
+    /// `inside` are the processes that were in our groups when this round began. Those born since are found in their groups.
     fn undo_one(&self, entry: &Entry, inside: &BTreeSet<u32>, work: &mut Work<'_>) -> io::Result<()> {
         match entry {
             Entry::Moved { process, from } => {
@@ -139,7 +139,9 @@ impl Tree {
             }
             Entry::Created { cgroup } => self.remove(cgroup, work),
             Entry::Scope { cgroup } => self.leave_scope(cgroup, work),
-            Entry::Knob { path, original } if passes_on(path) => self.take_back(path, original, work.undone),
+            Entry::Knob { path, original } if is_subtree_control(path) => {
+                self.disable_controllers(path, original, work.undone)
+            }
             Entry::Knob { path, original } => {
                 work.undone.knobs += u32::from(write_back(path, original)?);
                 Ok(())
@@ -149,17 +151,17 @@ impl Tree {
         }
     }
 
-    /// Who is in one of our groups.
+    /// The processes in our groups.
     fn inside(&self) -> BTreeSet<u32> {
         self.created.iter().flat_map(|group| processes(group).unwrap_or_default()).collect()
     }
 
-    /// Sends whoever is in a scope to where it came from, if that is there.
+    /// Sends each process in a scope back to the group it came from, if that exists.
     fn leave_scope(&self, scope: &Path, work: &mut Work<'_>) -> io::Result<()> {
         for child in children(scope) {
             self.leave_scope(&child, work)?;
         }
-        // Who is born while this goes on is found by the next round.
+        // Processes born meanwhile are found by the next iteration.
         let mut seen = BTreeSet::new();
         loop {
             let mut here = residents(work.procfs, scope).unwrap_or_default();
@@ -176,7 +178,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Moves out whoever is in a group, removes what others made below it, and then the group.
+    /// Moves the processes out of a group, removes the groups that others made below it, and then the group itself.
     fn remove(&self, group: &Path, work: &mut Work<'_>) -> io::Result<()> {
         if !host::is_there(group)? {
             return Ok(());
@@ -195,8 +197,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Moves a process out of a group. Home may not take processes yet: in a delegated group its controllers are enabled
-    /// for ours until those are gone. Then it waits in the leaf that was made beside them, whose turn comes later.
+    /// Moves a process out of a group. In a delegated group, its original group refuses it while controllers are enabled for
+    /// our groups there. It then waits in the leaf beside them, which is emptied later.
     fn move_home(&self, key: ProcessKey, group: &Path, work: &mut Work<'_>) -> io::Result<bool> {
         let origin = origin_of(work.procfs, key.pid, &self.origins);
         let home = origin.as_deref().or(self.last());
@@ -209,12 +211,12 @@ impl Tree {
         }
     }
 
-    /// Sends a process to where it came from, or to the next best place. False if it is gone.
+    /// Sends a process back to its original group, or the next best one. False if the process has ended.
     fn send(&self, key: ProcessKey, origin: Option<&Path>, work: &mut Work<'_>) -> io::Result<bool> {
         let (Some(ours), Some(last)) = (self.created.first(), self.last()) else {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                "the journal names no control group of ours",
+                "the journal lists no control group made by commonhold",
             ));
         };
         match (WayBack { last, ours }).send(work.procfs, key, origin, work.insist)? {
@@ -232,16 +234,16 @@ impl Tree {
         self.created.first()?.parent()
     }
 
-    /// Takes back the controllers that this program passed on in a group, but for those that another group uses by now.
-    fn take_back(&self, file: &Path, original: &str, undone: &mut Undone) -> io::Result<()> {
+    /// Disables the controllers that this program enabled in a group, except for those that another group uses now.
+    fn disable_controllers(&self, file: &Path, original: &str, undone: &mut Undone) -> io::Result<()> {
         let there = host::is_there(file)?;
         let Some(group) = file.parent().filter(|_| there) else { return Ok(()) };
         let now = host::read_to_string(file)?;
         let given: Vec<&str> = now
             .split_whitespace()
             .filter(|name| !original.split_whitespace().any(|had| had == *name))
-            // Others, such as `pids`, are passed on by another program.
-            .filter(|name| UNTOUCHED.iter().any(|(ours, _)| ours == name))
+            // Other controllers, such as `pids`, were enabled by another program.
+            .filter(|name| DEFAULTS.iter().any(|(ours, _)| ours == name))
             .collect();
         let is_ours = |child: &PathBuf| self.created.contains(child);
         let others: Vec<PathBuf> = children(group).filter(|child| !is_ours(child)).collect();
@@ -251,7 +253,7 @@ impl Tree {
             if let Some(other) = others.iter().find(used) {
                 let (group, other) = (group.display(), other.display());
                 let notice = format!("{group}: the {name} controller stays enabled, since {other} uses it");
-                // It was told before, if another controller had to be tried again.
+                // Already reported if this entry is being retried for another controller.
                 if !undone.notices.contains(&notice) {
                     undone.notices.push(notice);
                 }
@@ -268,8 +270,8 @@ impl Tree {
     }
 }
 
-/// Whether a file says which controllers a group passes on to the groups in it.
-fn passes_on(file: &Path) -> bool {
+/// Whether a file lists the controllers that a group enables for its children.
+fn is_subtree_control(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name == "cgroup.subtree_control")
 }
 
@@ -278,8 +280,8 @@ fn children(group: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.filter(|entry| entry.is_dir).map(|entry| entry.path)
 }
 
-/// By controller, what its files hold of which nobody has chosen anything: the beginning of what the kernel shows.
-const UNTOUCHED: [(&str, &[(&str, &str)]); 4] = [
+/// The defaults of each controller's files, as the kernel shows them at the beginning of the file.
+const DEFAULTS: [(&str, &[(&str, &str)]); 4] = [
     (
         "cpu",
         &[
@@ -318,20 +320,20 @@ const UNTOUCHED: [(&str, &[(&str, &str)]); 4] = [
     ),
 ];
 
-/// Whether a group passes a controller on, or has something set that the controller holds.
+/// Whether a group enables a controller for its children, or has a file of it that is not at its default.
 fn uses(group: &Path, controller: &str) -> bool {
-    let says = |file: &str| host::read_to_string(&group.join(file)).ok();
-    let passed_on = says("cgroup.subtree_control").unwrap_or_default();
-    let files = UNTOUCHED.iter().filter(|(name, _)| *name == controller).flat_map(|(_, files)| *files);
-    // Some kernels show `max 100000` of cpu.max, and a line per device below the default of io.weight.
-    let set = |(file, untouched): &(&str, &str)| {
-        says(file).is_some_and(|text| {
+    let read = |file: &str| host::read_to_string(&group.join(file)).ok();
+    let enabled = read("cgroup.subtree_control").unwrap_or_default();
+    let files = DEFAULTS.iter().filter(|(name, _)| *name == controller).flat_map(|(_, files)| *files);
+    // Some kernels show `max 100000` in cpu.max, and a line per device after the default of io.weight.
+    let set = |(file, default): &(&str, &str)| {
+        read(file).is_some_and(|text| {
             let text = text.trim();
             let first_word_counts = *file == "cpu.max";
-            if first_word_counts { first_word(text) != *untouched } else { text != *untouched }
+            if first_word_counts { first_word(text) != *default } else { text != *default }
         })
     };
-    passed_on.split_whitespace().any(|name| name == controller) || files.copied().any(|file| set(&file))
+    enabled.split_whitespace().any(|name| name == controller) || files.copied().any(|file| set(&file))
 }
 
 fn created(entry: &Entry) -> Option<&PathBuf> {
@@ -355,12 +357,12 @@ fn origin(entry: &Entry) -> Option<(ProcessKey, &PathBuf)> {
     }
 }
 
-/// Whether an error says that a file, or the device that it is about, is not there any more.
+/// Whether an error says that a file, or the device it is about, no longer exists.
 fn is_gone(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || matches!(err.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
 }
 
-/// Writes a device's former line, unless it says so already, is gone, or says something else than `given` by now.
+/// Restores a device's line, unless it is already restored, gone, or differs from `given` because another program changed it.
 fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone) -> io::Result<()> {
     let now = match host::read_to_string(path) {
         Ok(now) => now,
@@ -375,7 +377,7 @@ fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone
     if line.is_some_and(|line| !words(given).is_subset(&line)) {
         let device = first_word(original);
         let file = path.display();
-        undone.notices.push(format!("{file}: what it says of {device} stays: another program wrote that"));
+        undone.notices.push(format!("{file}: the line of {device} stays: another program wrote it"));
         return Ok(());
     }
     match host::write(path, &format!("{original}\n")) {
@@ -388,7 +390,7 @@ fn write_line_back(path: &Path, original: &str, given: &str, undone: &mut Undone
     Ok(())
 }
 
-/// Writes a file's former content. False if there is no such file or nothing to change.
+/// Restores a file's content. False if the file is gone or unchanged.
 fn write_back(path: &Path, original: &str) -> io::Result<bool> {
     let now = match host::read_to_string(path) {
         Ok(now) => now,
@@ -398,7 +400,7 @@ fn write_back(path: &Path, original: &str) -> io::Result<bool> {
     if now.trim() == original.trim() {
         return Ok(false);
     }
-    // At least a line break: the kernel is not told of a write of nothing, which empties a list of CPUs.
+    // Never zero bytes: the kernel ignores such a write, which would not empty a CPU list.
     let text = format!("{}\n", original.trim_end());
     match host::overwrite(path, &text) {
         Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && path.ends_with("cpuset.cpus") => {
@@ -409,7 +411,7 @@ fn write_back(path: &Path, original: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-fn describe(entry: &Entry, err: &io::Error) -> String {
+fn problem_of(entry: &Entry, err: &io::Error) -> String {
     match entry {
         Entry::Moved { process, from } => format!(
             "process {}: cannot move back to {}: {err}; move it by hand: echo {} > {}/cgroup.procs",
@@ -419,14 +421,11 @@ fn describe(entry: &Entry, err: &io::Error) -> String {
             from.display()
         ),
         Entry::Scope { cgroup } => format!(
-            "{}: its processes cannot go back to where they came from: {err}; they stay there",
+            "{}: cannot move its processes back to their original groups: {err}; they stay there",
             cgroup.display()
         ),
         Entry::Created { cgroup } => {
-            format!(
-                "{}: cannot remove: {err}; end what runs in it and remove it: rmdir {0}",
-                cgroup.display()
-            )
+            format!("{}: cannot remove: {err}; end its processes and remove it: rmdir {0}", cgroup.display())
         }
         Entry::Knob { path, original } | Entry::Line { path, original, .. } => {
             format!("{}: cannot write back `{original}`: {err}; the file stays as it is", path.display())
@@ -444,10 +443,10 @@ mod tests {
 
     use crate::host::{Answer, Kind, tamper};
 
-    /// This process is in a scope, and so is its child, which nothing is written of: they go back to the session. Another scope is
-    /// gone, and a third one's processes came from a session that is gone: they stay.
+    /// This process and its unrecorded child are in a scope: both go back to the session. Another scope is gone. The processes
+    /// of a third came from a session that is gone: they stay.
     #[test]
-    fn who_is_in_a_scope_goes_back_or_stays() {
+    fn processes_in_a_scope_go_back_or_stay() {
         let root = tempfile::tempdir().unwrap();
         let [session, scope, other] = ["session", "scope", "other"].map(|name| root.path().join(name));
         for dir in [&session, &scope, &other] {
@@ -469,29 +468,29 @@ mod tests {
         };
         say(&scope, &format!("{own}\n{born}\n"));
         let mut entries = came(&session, &scope);
-        // From one scope to another is not where it came from.
+        // A move between two scopes does not tell where a process came from.
         entries.extend(came(&scope, &other));
         let undone = undo(&entries);
         assert_eq!((undone.moved, undone.problems.as_slice()), (2, [].as_slice()));
         assert_eq!(reads(&session), born.to_string(), "a plain file has what was written last");
         assert!(scope.exists());
 
-        let gone = root.path().join("session-that-is-over");
+        let gone = root.path().join("session-that-ended");
         say(&session, "");
         let undone = undo(&came(&gone, &scope));
         assert_eq!((undone.moved, undone.problems.len(), undone.notices.len()), (0, 0, 0));
         assert_eq!(reads(&scope), format!("{own}\n{born}"));
-        // systemd has ended it: nothing is looked for there.
-        let over = Entry::ScopeOver { cgroup: scope.clone() };
-        let undone = undo(&[came(&session, &scope), vec![over]].concat());
+        // systemd has ended it: it is not examined.
+        let ended = Entry::ScopeEnded { cgroup: scope.clone() };
+        let undone = undo(&[came(&session, &scope), vec![ended]].concat());
         assert_eq!((undone.moved, reads(&session)), (0, String::new()));
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// A group that cannot be looked at for a moment is not taken for gone.
+    /// A group that cannot be examined for a moment is not taken for gone.
     #[test]
-    fn what_cannot_be_looked_at_is_still_there() {
+    fn a_group_that_cannot_be_examined_is_not_taken_for_gone() {
         let root = tempfile::tempdir().unwrap();
         let group = root.path().join("group");
         fs::create_dir(&group).unwrap();
@@ -507,34 +506,34 @@ mod tests {
         assert!(!group.exists());
     }
 
-    /// What undoing these entries says.
+    /// The outcome of undoing these entries.
     fn undo(entries: &[Entry]) -> Undone {
         let mut undone = Undone::default();
         restore(entries, &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone, &mut || ());
         undone
     }
 
-    /// A group with four controllers passed on: io was before, and pids another program's.
-    fn passed_on(dir: &Path) -> Vec<Entry> {
+    /// A group with four controllers enabled: io was enabled before, and pids by another program.
+    fn controllers_enabled(dir: &Path) -> Vec<Entry> {
         let file = dir.join("cgroup.subtree_control");
         fs::write(&file, "cpu io memory pids\n").unwrap();
         vec![Entry::Knob { path: file, original: "io".to_owned() }]
     }
 
     #[test]
-    fn controllers_that_were_passed_on_are_taken_back() {
+    fn enabled_controllers_are_disabled_again() {
         let dir = tempfile::tempdir().unwrap();
-        let entries = passed_on(dir.path());
+        let entries = controllers_enabled(dir.path());
         let undone = undo(&entries);
         assert_eq!((undone.knobs, undone.problems.len(), undone.notices.len()), (1, 0, 0));
-        // A plain file has what was written last; the kernel's takes one after the other.
+        // A plain file keeps the last write; the kernel's takes one after the other.
         assert_eq!(fs::read_to_string(dir.path().join("cgroup.subtree_control")).unwrap(), "-memory");
     }
 
     #[test]
     fn a_controller_that_another_group_uses_by_now_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let entries = passed_on(dir.path());
+        let entries = controllers_enabled(dir.path());
         let put = |file: &str, text: &str| fs::write(dir.path().join(file), text).unwrap();
         for group in ["system.slice", "user.slice"] {
             fs::create_dir(dir.path().join(group)).unwrap();
@@ -552,7 +551,7 @@ mod tests {
         assert_eq!(undone.notices, [stays("cpu", "user.slice"), stays("memory", "system.slice")]);
         put("user.slice/cpu.weight", "100\n");
         fs::write(dir.path().join("cgroup.subtree_control"), "cpu io\n").unwrap();
-        assert_eq!(undo(&entries).knobs, 1, "nobody chose a weight any more");
+        assert_eq!(undo(&entries).knobs, 1, "no weight is set any more");
     }
 
     #[test]
@@ -588,7 +587,7 @@ mod tests {
         }
     }
 
-    /// What fails first is tried again however long the rest takes, and given up when nothing has succeeded for a while.
+    /// Failures are retried however long the other entries take, and given up when nothing has succeeded for a while.
     #[test]
     fn patience_counts_from_the_last_success() {
         let dir = tempfile::tempdir().unwrap();
@@ -597,7 +596,7 @@ mod tests {
         for n in 0..10 {
             fs::create_dir(group(n)).unwrap();
         }
-        // A plain directory with a file in it cannot be removed, as a group with processes cannot.
+        // A plain directory that contains a file cannot be removed, just as a group with processes cannot.
         fs::write(&blocked, "").unwrap();
         let entries: Vec<Entry> = (0..10).map(|n| Entry::Created { cgroup: group(n) }).collect();
         let undo = |free: bool| {
@@ -619,7 +618,7 @@ mod tests {
         );
         fs::create_dir(group(9)).unwrap();
         fs::write(&blocked, "").unwrap();
-        assert_eq!(undo(false), (0, 1, 9), "what never succeeds is given up, and said");
+        assert_eq!(undo(false), (0, 1, 9), "a lasting failure is given up, and reported");
     }
 
     #[test]
@@ -632,7 +631,7 @@ mod tests {
             given: String::new(),
         };
         let entries = [entry("8:0 enable=0 ctrl=auto"), entry("8:0 enable=1"), entry("8:16 enable=0")];
-        // A plain file keeps what is written at its beginning; the kernel's own takes it as the line.
+        // A plain file keeps what is written at its beginning; the kernel's takes it as the device's line.
         fs::write(&path, "8:16 enable=0 ctrl=auto rpct=0.00\n8:0 enable=1 ctrl=user rpct=95.00\n").unwrap();
         let mut undone = Undone::default();
         restore(&entries, &mut ProcFs::open(Path::new("/proc")).unwrap(), &mut undone, &mut || ());

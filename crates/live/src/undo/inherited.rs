@@ -1,5 +1,5 @@
-//! Giving threads back what children are born with: CPUs, I/O priorities and `oom_score_adj`. Descendants that the
-//! journal does not know get theirs back, too.
+//! Restores what threads inherit from their parents: CPUs, I/O priorities and `oom_score_adj`. Descendants that the journal
+//! does not know are restored, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -16,43 +16,43 @@ use crate::observe::process::{Listed, Pins, ProcFs, ProcessKey, Stat};
 use crate::observe::roster::MARKER;
 use crate::undo::journal::Entry;
 
-/// More rounds than any storm of forks needs: each round halves the time in which a fork can go unseen, at least.
+/// More rounds than any fork storm needs: each round at least halves the time in which a fork can be missed.
 const ROUNDS_MAX: usize = 50;
 
-/// Something of a thread's that its children are born with.
+/// A property of a thread that its children inherit.
 pub(super) trait Inherited {
     type Value: Ord + Clone + Display;
-    /// What it is called.
+    /// Its name in messages.
     const NAME: &'static str;
 
-    /// What an entry says about it.
-    fn entry(entry: &Entry) -> Option<Said<Self::Value>>;
+    /// An entry's content, if it is about this property.
+    fn entry(entry: &Entry) -> Option<Recorded<Self::Value>>;
     fn get(tid: u32) -> io::Result<Self::Value>;
-    /// Gives it to a thread of a pinned process, and to nobody else: `ESRCH` if the number is another's by now.
+    /// Sets it on a thread of a pinned process only: `ESRCH` if the thread's number was reused.
     fn set(process: &Pinned, tid: u32, value: &Self::Value) -> io::Result<()>;
-    /// Where what was restored is counted.
+    /// The counter of restored threads.
     fn count(undone: &mut Undone) -> &mut u32;
-    /// What to do by hand.
+    /// The command that restores it by hand.
     fn remedy(tid: u32, value: &Self::Value) -> String;
 }
 
-/// An entry of the journal about something inherited.
-pub(super) enum Said<V> {
+/// An entry about an inherited property.
+pub(super) enum Recorded<V> {
     Original(ProcessKey, u32, V),
     Given(V),
 }
 
-/// On which CPUs a thread may run.
+/// The CPUs that a thread may run on.
 pub(super) enum Affinity {}
 
 impl Inherited for Affinity {
     type Value = CpuSet;
     const NAME: &'static str = "cpus";
 
-    fn entry(entry: &Entry) -> Option<Said<CpuSet>> {
+    fn entry(entry: &Entry) -> Option<Recorded<CpuSet>> {
         match entry {
-            Entry::Affinity { process, tid, cpus } => Some(Said::Original(*process, *tid, cpus.clone())),
-            Entry::Given { cpus } => Some(Said::Given(cpus.clone())),
+            Entry::Affinity { process, tid, cpus } => Some(Recorded::Original(*process, *tid, cpus.clone())),
+            Entry::AffinityGiven { cpus } => Some(Recorded::Given(cpus.clone())),
             _ => None,
         }
     }
@@ -75,17 +75,17 @@ impl Inherited for Affinity {
     }
 }
 
-/// How disks serve a thread.
+/// A thread's I/O priority.
 pub(super) enum Priority {}
 
 impl Inherited for Priority {
     type Value = IoPriority;
     const NAME: &'static str = "I/O priority";
 
-    fn entry(entry: &Entry) -> Option<Said<IoPriority>> {
+    fn entry(entry: &Entry) -> Option<Recorded<IoPriority>> {
         match entry {
-            Entry::Priority { process, tid, priority } => Some(Said::Original(*process, *tid, *priority)),
-            Entry::PriorityGiven { priority } => Some(Said::Given(*priority)),
+            Entry::Priority { process, tid, priority } => Some(Recorded::Original(*process, *tid, *priority)),
+            Entry::PriorityGiven { priority } => Some(Recorded::Given(*priority)),
             _ => None,
         }
     }
@@ -107,17 +107,17 @@ impl Inherited for Priority {
     }
 }
 
-/// How readily the kernel kills a process; all its threads have the same.
+/// A process's `oom_score_adj`; all its threads share it.
 pub(super) enum OomScore {}
 
 impl Inherited for OomScore {
     type Value = i16;
     const NAME: &'static str = "oom_score_adj";
 
-    fn entry(entry: &Entry) -> Option<Said<i16>> {
+    fn entry(entry: &Entry) -> Option<Recorded<i16>> {
         match entry {
-            Entry::OomScore { process, value } => Some(Said::Original(*process, process.pid, *value)),
-            Entry::OomScoreGiven { value } => Some(Said::Given(*value)),
+            Entry::OomScore { process, value } => Some(Recorded::Original(*process, process.pid, *value)),
+            Entry::OomScoreGiven { value } => Some(Recorded::Given(*value)),
             _ => None,
         }
     }
@@ -139,7 +139,7 @@ impl Inherited for OomScore {
     }
 }
 
-/// What the journal says about one thing.
+/// What the journal records about one property.
 struct Record<V> {
     given: BTreeSet<V>,
     /// Originals by process and thread; the latest of each thread.
@@ -147,14 +147,14 @@ struct Record<V> {
 }
 
 impl<V: Ord + Clone> Record<V> {
-    fn of<I: Inherited<Value = V>>(entries: &[Entry]) -> Record<V> {
+    fn from_entries<I: Inherited<Value = V>>(entries: &[Entry]) -> Record<V> {
         let mut record = Record { given: BTreeSet::new(), originals: BTreeMap::new() };
-        for said in entries.iter().filter_map(I::entry) {
-            match said {
-                Said::Given(value) => {
+        for recorded in entries.iter().filter_map(I::entry) {
+            match recorded {
+                Recorded::Given(value) => {
                     record.given.insert(value);
                 }
-                Said::Original(process, tid, value) => {
+                Recorded::Original(process, tid, value) => {
                     record.originals.entry(process).or_default().insert(tid, value);
                 }
             }
@@ -162,7 +162,7 @@ impl<V: Ord + Clone> Record<V> {
         record
     }
 
-    /// What a thread of a known process had: its own, or that of the first thread, which it was born with.
+    /// The original of a thread of a known process: its own, or that of the main thread, from which it was inherited.
     fn original(&self, process: ProcessKey, tid: u32) -> Option<&V> {
         let threads = self.originals.get(&process)?;
         threads.get(&tid).or_else(|| threads.get(&process.pid)).or_else(|| threads.values().next())
@@ -175,7 +175,7 @@ pub(super) fn restore<I: Inherited>(
     undone: &mut Undone,
     progress: &mut dyn FnMut(),
 ) {
-    let record = Record::of::<I>(entries);
+    let record = Record::from_entries::<I>(entries);
     if record.originals.is_empty() {
         return;
     }
@@ -195,14 +195,14 @@ pub(super) fn restore<I: Inherited>(
     }
     undone.problems.extend(refused.into_iter().map(|(tid, (value, err))| {
         let (name, remedy) = (I::NAME, I::remedy(tid, &value));
-        format!("thread {tid}: cannot give it {name} {value} again: {err}; try: {remedy}")
+        format!("thread {tid}: cannot restore {name} {value}: {err}; try: {remedy}")
     }));
 }
 
-/// Threads that could not be restored: what they should have, and why not.
+/// Threads that could not be restored: the original, and the error.
 type Refused<V> = BTreeMap<u32, (V, io::Error)>;
 
-/// One look at all processes. How many threads it restored.
+/// One pass over all processes. Returns how many threads it restored.
 fn round<I: Inherited>(
     record: &Record<I::Value>,
     procfs: &mut ProcFs,
@@ -228,7 +228,7 @@ fn round<I: Inherited>(
             None
         };
         let Some(relative) = relative else { continue };
-        // Its identity was read above. Pinned, it cannot be taken for a later process with its number.
+        // Its identity was read above. Once pinned, a later process with its number cannot be mistaken for it.
         let process = match pins.pin(procfs, stat.key) {
             Ok(process) => process,
             Err(err) if err.raw_os_error() == Some(libc::ESRCH) => continue,
@@ -268,8 +268,8 @@ fn restore_thread<I: Inherited>(
     }
 }
 
-/// The member that a process unknown to the journal descends from: an ancestor; else, if its parent is gone, one of its
-/// session, or the member whose environment has the same marker.
+/// The member that an unknown process descends from: an ancestor; if its parent is gone, a member of its session; else the
+/// member with the same marker in its environment.
 fn relative<V>(
     record: &Record<V>,
     procfs: &mut ProcFs,
@@ -285,12 +285,12 @@ fn relative<V>(
             None => break,
         }
     }
-    // While its own parent is there and in its session, it descends from that, and from no member.
+    // Its parent is alive and in its session: its ancestry is known, and no member is in it.
     if stats.get(&stat.parent).is_some_and(|parent| parent.session == stat.session) {
         return None;
     }
     let in_session = stats.values().find(|other| other.session == stat.session && is_member(other));
-    // A session keeps its leader's number from being used again, after its leader's end too.
+    // The session's number is not reused while the session lasts, even after its leader has ended.
     let leader = || record.originals.keys().copied().find(|key| key.pid == stat.session);
     if let Some(found) = in_session.map(|other| other.key).or_else(leader) {
         return Some(found);
@@ -298,7 +298,7 @@ fn relative<V>(
     same_marker(record, procfs, stats, stat.key.pid).ok()?
 }
 
-/// A member of the same user with the same marker in its environment: another user could have written anything there.
+/// A member of the same user with the same marker in its environment. Another user could have forged the marker.
 fn same_marker<V>(
     record: &Record<V>,
     procfs: &mut ProcFs,

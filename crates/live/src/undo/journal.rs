@@ -1,16 +1,15 @@
-//! The journal: how to undo what was done, written before it is done.
+//! The journal: how to undo each change, written before the change is made.
 //!
-//! Problem: a daemon that dies must leave nothing stopped, pinned or squeezed behind.
+//! Problem: a daemon that dies must leave nothing stopped, pinned or restricted behind.
 //!
-//! Algorithm: before the first change to a process or a file, one entry with its original state is appended to a file
-//! on a memory file system. The caretaker, a process that lives only for this, holds the read end of a pipe whose
-//! write end only the daemon has. When the daemon is gone, for whatever reason, the caretaker reads the journal,
-//! undoes everything, last entry first, and removes the file. A regular end is the same path: there is one way of
-//! undoing, and it is used every time. If both processes are killed, the next start finds the journal and undoes it
-//! first.
+//! Algorithm: before the first change to a process or a file, an entry with its original state is appended to a file on a
+//! memory file system. The caretaker, a process that exists only for this, holds the read end of a pipe whose write end the
+//! daemon alone holds. When the daemon ends, for any reason, the caretaker reads the journal, undoes everything, last entry
+//! first, and removes the file. A regular shutdown takes the same path, so undoing is exercised every time. If both processes
+//! are killed, the next start finds the journal and undoes it first.
 //!
-//! Properties: undoing is idempotent. An entry whose action never happened is harmless. A process is known by number
-//! and start time, so that a reused number is never touched.
+//! Properties: undoing is idempotent. An entry whose change was never made is harmless. A process is identified by number and
+//! start time, so that a reused number is never touched.
 
 mod text;
 
@@ -27,13 +26,11 @@ use commonhold_machine::CpuSet;
 use crate::LiveError;
 use crate::host::io_priority::IoPriority;
 use crate::host::{self, File, trust};
-use crate::observe::process::{ProcFs, is_alive};
-use crate::systemd::{Former, Property, Value, Whose};
+use crate::observe::process::{ProcFs, ProcessKey, is_alive};
+use crate::systemd::{Former, Instance, Property, Value};
 use crate::undo::lifeline::Beats;
 
-pub use crate::observe::process::ProcessKey;
-
-/// One thing to undo.
+/// A change to undo, or the end of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// A thread's own affinity is about to be replaced; this is the original.
@@ -42,11 +39,11 @@ pub enum Entry {
         process: ProcessKey,
         /// The thread.
         tid: u32,
-        /// Where it was allowed to run.
+        /// The CPUs it was allowed to run on.
         cpus: CpuSet,
     },
-    /// A mask that the daemon gives to threads: one found on an unknown descendant of a member came from here.
-    Given {
+    /// A mask that the daemon gives to threads. An unknown descendant of a member that has this mask inherited it.
+    AffinityGiven {
         /// The mask.
         cpus: CpuSet,
     },
@@ -56,7 +53,7 @@ pub enum Entry {
         process: ProcessKey,
         /// The thread.
         tid: u32,
-        /// What it had.
+        /// The original.
         priority: IoPriority,
     },
     /// An I/O priority that the daemon gives to threads.
@@ -68,7 +65,7 @@ pub enum Entry {
     OomScore {
         /// The process.
         process: ProcessKey,
-        /// What it had.
+        /// The original.
         value: i16,
     },
     /// An `oom_score_adj` that the daemon gives to processes.
@@ -76,14 +73,14 @@ pub enum Entry {
         /// The value.
         value: i16,
     },
-    /// The autogroup of the daemon's session is about to get another nice value; this is the original. The daemon dies before it
-    /// is undone, so this names the autogroup and no process.
+    /// The autogroup of the daemon's session is about to get another nice value. The daemon has ended when this is undone, so
+    /// the entry identifies the autogroup and no process.
     Autogroup {
-        /// Its number, which no later one gets.
+        /// Its number, which is never reused.
         number: u64,
-        /// What it had.
+        /// The original nice value.
         nice: i32,
-        /// What it is about to get: a value that is another later is another program's.
+        /// The value that the daemon is about to set. If the value differs from it later, another program changed it.
         given: i32,
     },
     /// A process is about to be stopped (SIGSTOP).
@@ -91,29 +88,29 @@ pub enum Entry {
         /// The process.
         process: ProcessKey,
     },
-    /// A process that was stopped was continued: the earlier entry counts no more, so that a process that its own user
-    /// stops from now on is left alone.
+    /// A stopped process was continued. Cancels the earlier entry, so that a later stop by the process's own user is left
+    /// alone.
     Continued {
         /// The process.
         process: ProcessKey,
     },
-    /// A descendant of this process is about to be stopped. It runs now, and may stop itself when it learns of that, as su, sudo
-    /// and script do: if it did, it is to run again.
+    /// A descendant of this process is about to be stopped. This process runs now, and may stop itself when it learns of that,
+    /// as su, sudo and script do. If it did, it must be continued.
     MayFollow {
         /// The process.
         process: ProcessKey,
     },
-    /// No descendant of this process is stopped any more, and it runs: the earlier entry counts no more, so that a stop from
-    /// now on is its user's.
-    FollowsNot {
+    /// No descendant of this process is stopped any more, and it runs. Cancels the earlier entry, so that a later stop by its
+    /// user is left alone.
+    NoLongerFollows {
         /// The process.
         process: ProcessKey,
     },
-    /// A process is about to be moved to a cgroup of ours, or to a scope; this is where it was.
+    /// A process is about to be moved to a control group of ours, or to a scope.
     Moved {
         /// The process.
         process: ProcessKey,
-        /// Its cgroup's directory, in full.
+        /// The full path of the control group it was in.
         from: PathBuf,
     },
     /// A cgroup is about to be created.
@@ -123,59 +120,59 @@ pub enum Entry {
     },
     /// systemd is about to be asked for a scope.
     Scope {
-        /// The directory that its control group will have.
+        /// The directory of the control group that it will have.
         cgroup: PathBuf,
     },
-    /// A scope is gone, or was not made: the earlier entry counts no more.
-    ScopeOver {
-        /// The directory that its control group had.
+    /// A scope has ended, or was not made. Cancels the earlier entry.
+    ScopeEnded {
+        /// The directory of the control group that it had.
         cgroup: PathBuf,
     },
     /// A group of `resctrl` is about to be made.
     ResourceGroup {
-        /// Its folder.
+        /// Its directory.
         dir: PathBuf,
     },
     /// `resctrl` is about to be mounted.
     Mounted {
-        /// Where.
+        /// The mount point.
         point: PathBuf,
     },
-    /// A file is about to be written; this was in it.
+    /// A file is about to be written.
     Knob {
         /// The file.
         path: PathBuf,
-        /// What to write back.
+        /// Its content, to write back.
         original: String,
     },
-    /// A file is its manager's again, or gone: the earlier entries count no more.
-    KnobLeft {
+    /// The file is managed by another program again, or gone. Cancels the earlier entries.
+    KnobReleased {
         /// The file.
         path: PathBuf,
     },
-    /// One device's line in a file that has a line per device is about to be written.
+    /// One device's line in a file with one line per device is about to be written.
     Line {
         /// The file.
         path: PathBuf,
-        /// What to write so that the line is as it was; it begins with the device.
+        /// The text to write to restore the line; it begins with the device.
         original: String,
-        /// What is about to be written: a line that says otherwise later is another program's. Empty in a journal of an older
-        /// version.
+        /// The text that is about to be written. If the line differs from it later, another program changed it. Empty in a
+        /// journal of an older version.
         given: String,
     },
-    /// A property of a systemd unit is about to be set; this is what was before.
+    /// A property of a systemd unit is about to be set.
     Property {
-        /// Whose systemd it is.
-        whose: Whose,
+        /// The systemd instance.
+        instance: Instance,
         /// The systemd unit.
         unit: String,
-        /// What was before.
+        /// Its state before.
         former: Former,
     },
-    /// A value that the daemon gives to a property: one that is another later is an administrator's.
+    /// A value that the daemon gives to a property. If the property has another value later, an administrator set it.
     PropertyGiven {
-        /// Whose systemd it is.
-        whose: Whose,
+        /// The systemd instance.
+        instance: Instance,
         /// The systemd unit.
         unit: String,
         /// The property.
@@ -183,10 +180,10 @@ pub enum Entry {
         /// The value.
         value: Value,
     },
-    /// A property was taken back, or its systemd unit is gone: the earlier entries count no more.
-    PropertyBack {
-        /// Whose systemd it is.
-        whose: Whose,
+    /// A property was reverted, or its systemd unit is gone. Cancels the earlier entries.
+    PropertyReverted {
+        /// The systemd instance.
+        instance: Instance,
         /// The systemd unit.
         unit: String,
         /// The property.
@@ -194,44 +191,45 @@ pub enum Entry {
     },
 }
 
-/// The journal's name in its directory.
+/// The journal's file name in the daemon's directory.
 pub const FILE_NAME: &str = "journal";
 
-/// A journal larger than this is rewritten without the entries that nobody needs any more.
+/// A larger journal is compacted: rewritten without superseded entries.
 const COMPACT_BYTES: u64 = 1 << 20;
 
-/// A longer journal is neither written nor read: some two million entries, of which the latest of each thread count.
+/// The largest journal that is written or read: some two million entries, of which the latest of each thread matters.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// How long a new daemon waits for the caretaker of one that died, which undoes what is usual within one second; and for
-/// every KiB of its journal, some thirty control groups; but never longer than a person would.
+/// How long a new daemon waits for the caretaker of a dead one: it usually needs less than a second, plus some time for each
+/// KiB of journal (about thirty control groups), bounded by what a user would wait.
 const TAKE_OVER: Duration = Duration::from_secs(3);
 const TAKE_OVER_PER_KIB: Duration = Duration::from_millis(500);
 const TAKE_OVER_MAX: Duration = Duration::from_secs(60);
 
-/// The open journal. Whoever has it open for writing holds the file's lock: the daemon, or the caretaker that undoes.
+/// The open journal. Its writer holds the file's lock: the daemon, or the caretaker while it undoes.
 #[derive(Debug)]
 pub struct Journal {
     file: File,
     path: PathBuf,
     bytes: u64,
-    /// Whether behind those there is a part of an entry, which could not be taken away.
+    /// Whether a partial entry follows those bytes that could not be truncated.
     torn: bool,
     /// The size at which it is compacted next.
     compact_at: u64,
-    /// None where no caretaker watches.
+    /// Does nothing if there is no caretaker.
     beats: Beats,
-    /// The size above which nothing is recorded: [`BYTES_MAX`].
+    /// Above this size nothing is recorded: [`BYTES_MAX`].
     bytes_max: u64,
 }
 
 impl Journal {
-    /// Opens the journal in `dir`, which is created if it is not there, and returns what an earlier daemon left to undo.
-    /// Give that to [`undo`](crate::undo::undo) and then call [`Journal::clear`]; until then the entries stay in the file.
+    /// Opens the journal in `dir`, creating the directory if needed, and returns what an earlier daemon left to undo. Pass that
+    /// to [`undo`](crate::undo::undo) and then call [`Journal::clear`]; until then the entries stay in the file.
     ///
-    /// The directory should be on a memory file system, since nothing in it outlives the machine's next start. Refused, and
-    /// left as it is: a journal that a running daemon holds; one that another user owns or may write, who could have us undo
-    /// anything; one of another version, which lists what this program cannot undo; and what is no journal at all.
+    /// The directory should be on a memory file system: nothing in the journal outlives a reboot.
+    ///
+    /// Errors: a running daemon holds the journal; another user owns it or may write it, and so could have us undo anything; it
+    /// has another version, whose entries this program cannot undo; it is no journal. The file is left unchanged.
     pub fn create(dir: &Path) -> Result<(Journal, Vec<Entry>), LiveError> {
         let path = dir.join(FILE_NAME);
         host::make_dirs(dir).map_err(|err| failed(dir, "create", err))?;
@@ -251,15 +249,15 @@ impl Journal {
         if leftover.is_empty() {
             journal.clear()?;
         } else if content.last() != Some(&b'\n') {
-            // The dead daemon's last line is torn: end it, so that the next entry starts on a line of its own.
+            // The dead daemon's last line is torn: terminate it, so that the next entry starts on its own line.
             journal.append(b"\n").map_err(|err| failed(&journal.path, "write", err))?;
         }
         Ok((journal, leftover))
     }
 
-    /// Appends entries, in one write. They are in the file when this returns: only then may the actions begin.
+    /// Appends entries, in one write. They are in the file when this returns: only then may the changes be made.
     ///
-    /// Errors: `FileTooLarge` where the journal would become longer than any caretaker reads; what the kernel answers.
+    /// Errors: `FileTooLarge` if the journal would exceed the size that a caretaker reads; otherwise the kernel's.
     pub fn record(&mut self, entries: &[Entry]) -> io::Result<()> {
         if entries.is_empty() {
             return Ok(());
@@ -280,24 +278,24 @@ impl Journal {
             }
         }
         self.append(&lines)?;
-        // The entries are there, whatever becomes of the shorter file.
+        // The entries are written even if compaction fails.
         if self.bytes >= self.compact_at && self.compact().is_err() {
             self.compact_at = self.bytes * 2;
         }
         Ok(())
     }
 
-    /// Has a caretaker watch, from now on, that the daemon turns while the journal has somebody stopped.
+    /// Sets the heartbeats to send while the journal has stopped processes.
     pub fn beat_with(&mut self, beats: Beats) {
         self.beats = beats;
     }
 
-    /// The beats of the daemon that writes this.
+    /// The heartbeats to the caretaker.
     pub(crate) fn beats(&self) -> &Beats {
         &self.beats
     }
 
-    /// Forgets every entry: all of it was undone.
+    /// Removes all entries, once they are undone.
     pub fn clear(&mut self) -> Result<(), LiveError> {
         let cleared = self.file.set_len(0).and_then(|()| {
             self.bytes = 0;
@@ -306,13 +304,12 @@ impl Journal {
         cleared.map_err(|err| failed(&self.path, "clear", err))
     }
 
-    /// Where it is: what a caretaker needs to know.
+    /// The file's path, for the caretaker.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Every entry of a journal, without its lock. A last line that was not written to its end is left out: its action
-    /// was not begun.
+    /// Reads every entry of a journal, without its lock. An incomplete last line is left out: its change was not made.
     pub fn read(path: &Path) -> io::Result<Vec<Entry>> {
         text::parse(
             &trust::open_own(path, OpenOptions::new().read(true), BYTES_MAX)?.read_at_most(BYTES_MAX)?,
@@ -327,19 +324,19 @@ impl Journal {
         let written = self.file.write_all(lines);
         match written {
             Ok(()) => self.bytes += lines.len() as u64,
-            // A part of the lines may be there (a full file system): take it away, or the next entry continues it.
+            // A part of the lines may be there (a full file system): truncate it, or the next entry would continue it.
             Err(_) => self.torn = self.file.set_len(self.bytes).is_err(),
         }
         written
     }
 
-    /// Rewrites the file without what is superseded or about processes that ended, and doubles the next bound if that
-    /// did not help: many processes need a long journal.
+    /// Rewrites the file without superseded entries and those of ended processes. Doubles the next bound if that freed little:
+    /// many processes need a long journal.
     fn compact(&mut self) -> io::Result<()> {
         let mut procfs = ProcFs::open(Path::new("/proc")).map_err(io::Error::other)?;
         self.file.rewind()?;
         let content = self.file.read_at_most(self.bytes_max)?;
-        // What was not read would be forgotten.
+        // Unread entries would be lost.
         if content.len() as u64 != self.bytes {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -364,8 +361,8 @@ impl Journal {
     }
 }
 
-/// Takes a journal over to undo it: waits for its lock, and returns its entries with a guard that removes the file.
-/// `None` if there is no journal, or if another program holds it and so takes care of it.
+/// Takes over a journal to undo it: waits for its lock, and returns its entries with a guard that removes the file. `None` if
+/// there is no journal, or if another program holds it and will undo it.
 pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, LiveError> {
     if !host::is_there(path).map_err(|err| failed(path, "examine", err))? {
         return Ok(None);
@@ -380,27 +377,27 @@ pub(crate) fn take_over(path: &Path) -> Result<Option<(Vec<Entry>, Taken)>, Live
     Ok(Some((entries, Taken { _file: file, path: path.to_owned() })))
 }
 
-/// A journal whose lock this process holds in order to undo it.
+/// A journal whose lock this process holds while it undoes it.
 pub(crate) struct Taken {
     _file: File,
     path: PathBuf,
 }
 
 impl Taken {
-    /// Removes the journal: everything in it was undone.
+    /// Removes the journal, once everything in it is undone.
     pub(crate) fn remove(self) -> io::Result<()> {
         host::remove_file(&self.path)
     }
 }
 
-/// How long to wait for somebody who undoes a journal of so many bytes.
+/// How long to wait for another process to undo a journal of this size.
 fn take_over_after(bytes: u64) -> Duration {
     let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX);
     TAKE_OVER_PER_KIB.saturating_mul(kib).saturating_add(TAKE_OVER).min(TAKE_OVER_MAX)
 }
 
-/// Opens a journal and waits for its lock, as long as `patience` has for one of its length. The file may be replaced or
-/// removed by the one who had it before: what counts is the lock of the file that has the name.
+/// Opens a journal and waits for its lock, up to `patience` for its size. The previous holder may replace or remove the file
+/// meanwhile: what counts is a lock on the file that has the name now.
 fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, LiveError> {
     let begin = Instant::now();
     loop {
@@ -415,8 +412,8 @@ fn open_locked(path: &Path, patience: impl Fn(u64) -> Duration) -> Result<File, 
         }
         if begin.elapsed() > patience(own.len()) {
             return Err(LiveError::Unavailable {
-                what: format!("{} is held by another commonhold that runs now", path.display()),
-                remedy: "stop that one first, or give this one a directory of its own".to_owned(),
+                what: format!("{} is locked by another running commonhold", path.display()),
+                remedy: "stop that one first, or give this one another directory".to_owned(),
             });
         }
         thread::sleep(Duration::from_millis(10));
@@ -433,10 +430,10 @@ fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
         io::ErrorKind::PermissionDenied => "; use a directory that this user may write to",
         io::ErrorKind::StorageFull => "; free some space there, or use another directory for the journal",
         io::ErrorKind::InvalidInput | io::ErrorKind::FileTooLarge if source.raw_os_error().is_none() => {
-            "; no daemon left it so: find out who did, and move it away"
+            "; no daemon writes such a file: find out who did, and move it away"
         }
         io::ErrorKind::InvalidData => {
-            "; it stays as it is, since what it lists may still be stopped or confined: run the version of commonhold that \
+            "; it was left unchanged, since processes that it lists may still be stopped or confined: run the version of commonhold that \
              wrote it, which undoes that, or continue processes yourself (kill -CONT PID) and then remove the file"
         }
         _ => "",
@@ -449,11 +446,12 @@ pub(crate) fn first_word(line: &str) -> &str {
     line.split_whitespace().next().unwrap_or_default()
 }
 
-/// The entries that still matter, in their order.
+/// The entries that still matter, in order.
 ///
-/// Of a thread's affinities and priorities and of a process's scores and origins the latest counts (its owner may have changed it in between), of
-/// a file's contents and an autogroup's values the first (the others are our own), unless the file was left since. A stopped process that was continued needs nothing. Of a property
-/// that is held, what was before the first time counts, and the last two values that it was given.
+/// For affinities and priorities of a thread, and scores and origins of a process, the latest counts: its owner may have
+/// changed the value in between. For a file and an autogroup the first counts, because the others are our own values; a file
+/// that was released starts over. A stopped process that was continued needs no entry. For a property that is still changed,
+/// its first former state and the last two given values count.
 pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> bool) -> Vec<Entry> {
     let (mut threads, mut stops, mut origins) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut prioritized, mut scored, mut following) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
@@ -471,32 +469,32 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
                 false
             }
             Entry::MayFollow { process } => following.insert(*process) && alive(*process),
-            Entry::FollowsNot { process } => {
+            Entry::NoLongerFollows { process } => {
                 following.insert(*process);
                 false
             }
             Entry::Moved { process, .. } => origins.insert(*process) && alive(*process),
-            Entry::ScopeOver { cgroup } => {
+            Entry::ScopeEnded { cgroup } => {
                 over.insert(cgroup);
                 false
             }
             Entry::Scope { cgroup } => !over.contains(cgroup),
-            Entry::PropertyBack { whose, unit, property } => {
-                back.insert((whose, unit, *property));
+            Entry::PropertyReverted { instance, unit, property } => {
+                back.insert((instance, unit, *property));
                 false
             }
-            Entry::KnobLeft { path } => {
+            Entry::KnobReleased { path } => {
                 left.insert(path);
                 false
             }
             Entry::Knob { path, .. } | Entry::Line { path, .. } => !left.contains(path),
-            Entry::Property { whose, unit, former } => !back.contains(&(whose, unit, former.property)),
-            Entry::PropertyGiven { whose, unit, property, .. } => {
-                let times = given_values.entry((whose, unit, *property)).or_insert(0);
+            Entry::Property { instance, unit, former } => !back.contains(&(instance, unit, former.property)),
+            Entry::PropertyGiven { instance, unit, property, .. } => {
+                let times = given_values.entry((instance, unit, *property)).or_insert(0);
                 *times += 1;
-                *times <= 2 && !back.contains(&(whose, unit, *property))
+                *times <= 2 && !back.contains(&(instance, unit, *property))
             }
-            Entry::Given { .. }
+            Entry::AffinityGiven { .. }
             | Entry::PriorityGiven { .. }
             | Entry::OomScoreGiven { .. }
             | Entry::Autogroup { .. }
@@ -512,7 +510,7 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
     let (mut lines, mut priorities, mut scores) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let (mut properties, mut autogroups) = (BTreeSet::new(), BTreeSet::new());
     let first = kept.into_iter().rev().filter(|entry| match entry {
-        Entry::Given { cpus } => given.insert(cpus.clone()),
+        Entry::AffinityGiven { cpus } => given.insert(cpus.clone()),
         Entry::PriorityGiven { priority } => priorities.insert(*priority),
         Entry::OomScoreGiven { value } => scores.insert(*value),
         Entry::Autogroup { number, .. } => autogroups.insert(*number),
@@ -522,15 +520,15 @@ pub(crate) fn compacted(entries: &[Entry], mut alive: impl FnMut(ProcessKey) -> 
         | Entry::Mounted { point: path } => created.insert(path.clone()),
         Entry::Knob { path, .. } => knobs.insert(path.clone()),
         Entry::Line { path, original, .. } => lines.insert((path.clone(), first_word(original).to_owned())),
-        Entry::Property { whose, unit, former } => {
-            properties.insert((whose.clone(), unit.clone(), former.property))
+        Entry::Property { instance, unit, former } => {
+            properties.insert((instance.clone(), unit.clone(), former.property))
         }
         _ => true,
     });
     first.cloned().collect()
 }
 
-/// Writes to the journal: nothing is done that could not be undone.
+/// Records entries before a change is made.
 pub(crate) fn record(journal: &mut Journal, entries: &[Entry]) -> Result<(), LiveError> {
     journal.record(entries).map_err(|source| LiveError::File {
         path: PathBuf::from("journal"),
@@ -563,11 +561,11 @@ mod tests {
     }
 
     fn given(cpus: &str) -> Entry {
-        Entry::Given { cpus: cpus.parse().unwrap() }
+        Entry::AffinityGiven { cpus: cpus.parse().unwrap() }
     }
 
     #[test]
-    fn what_a_daemon_leaves_is_found_by_the_next() {
+    fn the_next_daemon_finds_what_one_left() {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, leftover) = Journal::create(dir.path()).unwrap();
         assert_eq!(leftover, []);
@@ -579,7 +577,7 @@ mod tests {
 
         let (mut journal, leftover) = Journal::create(dir.path()).unwrap();
         assert_eq!(leftover, all);
-        // Not undone yet: a daemon that dies now leaves everything to the one after it.
+        // Not undone yet: if this daemon dies now, the next one gets all of it.
         assert_eq!(Journal::read(journal.path()).unwrap(), all);
         journal.clear().unwrap();
         journal.record(&[stopped(2)]).unwrap();
@@ -599,7 +597,7 @@ mod tests {
         assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(1), stopped(2)]);
     }
 
-    /// The first so many calls of a kind get this answer.
+    /// Gives the first `times` calls of a kind this answer.
     fn first(mut times: u32, kind: Kind, answer: Answer) -> host::Tampering {
         host::tamper(move |access| {
             if access.kind != kind || times == 0 {
@@ -610,7 +608,7 @@ mod tests {
         })
     }
 
-    /// Half of the entries, and then no room: none of them is there, and those after them are whole.
+    /// Half of the entries are written, and then the file system is full: none of them remains, and later entries are whole.
     #[test]
     fn a_short_write_leaves_nothing_of_itself() {
         let dir = tempfile::tempdir().unwrap();
@@ -630,9 +628,9 @@ mod tests {
         assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(1), stopped(4)]);
     }
 
-    /// What was written in part could not even be taken away: the next entry waits until that is done.
+    /// A partial write could not even be truncated: the next entry waits until it is.
     #[test]
-    fn no_entry_is_written_behind_a_part_of_one() {
+    fn no_entry_is_appended_to_a_partial_one() {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, _) = Journal::create(dir.path()).unwrap();
         let mut part = true;
@@ -651,9 +649,9 @@ mod tests {
         assert_eq!(Journal::read(journal.path()).unwrap(), [stopped(2)]);
     }
 
-    /// What fails of making a long journal shorter takes nothing from it, and keeps nobody from going on.
+    /// A failed compaction loses no entry, and does not keep others from being recorded.
     #[test]
-    fn a_journal_that_cannot_be_made_shorter_is_whole_and_goes_on() {
+    fn a_failed_compaction_leaves_the_journal_whole_and_usable() {
         for (kind, answer) in [
             (Kind::Rename, Answer::Refuse(libc::EACCES)),
             (Kind::Open, Answer::Refuse(libc::EMFILE)),
@@ -679,7 +677,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (journal, _) = Journal::create(dir.path()).unwrap();
         let refused = open_locked(journal.path(), |_| Duration::ZERO).unwrap_err().to_string();
-        assert!(refused.contains("is held by another commonhold"), "{refused}");
+        assert!(refused.contains("is locked by another running commonhold"), "{refused}");
         let path = journal.path().to_owned();
         drop(journal);
         open_locked(&path, |_| Duration::ZERO).unwrap();
@@ -691,9 +689,9 @@ mod tests {
         assert_eq!(patience.map(|patience| patience.as_millis()), [3_000, 3_000, 23_000, 60_000]);
     }
 
-    /// A caretaker that cannot look says so, and does not take a journal for none.
+    /// A caretaker that cannot look reports that, and does not assume that there is no journal.
     #[test]
-    fn a_journal_that_cannot_be_looked_at_is_no_journal_that_is_gone() {
+    fn a_journal_that_cannot_be_examined_is_not_taken_for_gone() {
         let dir = tempfile::tempdir().unwrap();
         let (journal, _) = Journal::create(dir.path()).unwrap();
         let path = journal.path().to_owned();
@@ -717,9 +715,9 @@ mod tests {
         assert_eq!(std::fs::read(dir.path().join("victim")).unwrap(), b"precious");
     }
 
-    /// Whatever has a journal's name: it is refused at once, and stays as it is.
+    /// Anything else under the journal's name is refused at once, and left unchanged.
     #[test]
-    fn what_is_no_journal_is_kept() {
+    fn a_foreign_file_is_refused_and_left_unchanged() {
         trust::tests::each_impostor(|path, words| {
             let path = path.parent().unwrap();
             std::fs::rename(path.join("file"), path.join(FILE_NAME)).unwrap();
@@ -734,23 +732,23 @@ mod tests {
         assert!(Journal::create(dir.path()).unwrap_err().to_string().contains("it has more than 256 MiB"));
         for (content, words) in [
             (&b"commonhold journal 2\nS 1-2\n"[..], "it is of version 2"),
-            (&[0; 4_096], "is not how a journal begins"),
-            (&b"garbage"[..], "is not how a journal begins"),
+            (&[0; 4_096], "is not the header of a journal"),
+            (&b"garbage"[..], "is not the header of a journal"),
         ] {
             std::fs::write(&path, content).unwrap();
             let error = Journal::create(dir.path()).unwrap_err().to_string();
             assert!(error.contains(words) && error.contains("kill -CONT PID"), "{error}");
             assert!(take_over(&path).is_err(), "{words}");
-            assert_eq!(std::fs::read(&path).unwrap(), content, "it stays as it is");
+            assert_eq!(std::fs::read(&path).unwrap(), content, "it is left unchanged");
         }
-        // A daemon that died while it wrote the first line had done nothing yet.
+        // A daemon that died while it wrote the first line had changed nothing yet.
         std::fs::write(&path, &text::HEADER[..9]).unwrap();
         assert_eq!(Journal::create(dir.path()).unwrap().1, []);
     }
 
-    /// What no caretaker would read is not done.
+    /// A change whose entry would not fit is not recorded.
     #[test]
-    fn what_does_not_fit_is_not_recorded() {
+    fn entries_beyond_the_size_limit_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, _) = Journal::create(dir.path()).unwrap();
         journal.bytes_max = 200;
@@ -763,7 +761,7 @@ mod tests {
         assert_eq!(error.unwrap().kind(), io::ErrorKind::FileTooLarge);
         recorded.pop();
         assert_eq!(Journal::read(journal.path()).unwrap(), recorded);
-        // What nobody needs makes room.
+        // Superseded entries make room.
         journal.clear().unwrap();
         for _ in 0..100 {
             journal.record(&[given("7")]).unwrap();
@@ -771,7 +769,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_needs_any_more_goes() {
+    fn compaction_drops_superseded_entries() {
         let knob = |original: &str| Entry::Knob { path: "/k".into(), original: original.to_owned() };
         let autogroup = |nice| Entry::Autogroup { number: 9, nice, given: -15 };
         let entries = [
@@ -785,17 +783,17 @@ mod tests {
             follows(1),
             follows(2),
             follows(2),
-            Entry::FollowsNot { process: key(1) },
+            Entry::NoLongerFollows { process: key(1) },
             knob("ours"),
             autogroup(0),
             given("0"),
             autogroup(-15),
             affinity(1, "1"),
             Entry::Knob { path: "/job".into(), original: "a manager's".to_owned() },
-            Entry::KnobLeft { path: "/job".into() },
+            Entry::KnobReleased { path: "/job".into() },
             Entry::Knob { path: "/job".into(), original: "another of the manager's".to_owned() },
             Entry::Line { path: "/gone".into(), original: "8:0 rbps=max".to_owned(), given: String::new() },
-            Entry::KnobLeft { path: "/gone".into() },
+            Entry::KnobReleased { path: "/gone".into() },
         ];
         // Process 9 has ended; process 1 was continued, and its owner changed its mask.
         let kept = compacted(&entries, |key| key.pid != 9);
@@ -808,19 +806,19 @@ mod tests {
 
     #[test]
     fn of_properties_the_first_state_and_the_last_values_are_kept() {
-        let whose = Whose::system;
+        let instance = Instance::system;
         let unit = || "a.slice".to_owned();
         let property = Property::CPUWeight;
         let before = |weight: u64| {
             let file = "/run/systemd/system.control/a.slice.d/50-CPUWeight.conf".into();
             let former = Former { property, value: Value::Number(weight), file, content: None };
-            Entry::Property { whose: whose(), unit: unit(), former }
+            Entry::Property { instance: instance(), unit: unit(), former }
         };
         let given = |weight: u64| {
             let value = Value::Number(weight);
-            Entry::PropertyGiven { whose: whose(), unit: unit(), property, value }
+            Entry::PropertyGiven { instance: instance(), unit: unit(), property, value }
         };
-        let back = Entry::PropertyBack { whose: whose(), unit: unit(), property };
+        let back = Entry::PropertyReverted { instance: instance(), unit: unit(), property };
         let entries = [
             before(1),
             given(2),
@@ -839,10 +837,10 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_grow_without_bound() {
+    fn the_journal_does_not_grow_without_bound() {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, _) = Journal::create(dir.path()).unwrap();
-        // Nobody has these numbers: processes that ended long ago.
+        // These numbers are above the kernel's limit: processes that ended long ago.
         let storm: Vec<Entry> = (0..2_000).map(|pid| affinity(0x3fff_0000 + pid, "0-1")).collect();
         journal.record(&[given("0")]).unwrap();
         for _ in 0..40 {

@@ -11,19 +11,19 @@ use crate::host::{File, trust};
 /// The lock file's name in the daemon's directory.
 pub const FILE_NAME: &str = "lock";
 
-/// A lock that this process holds until it drops it or ends.
+/// A lock, held until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
-/// Takes the lock of a directory; `None` where another daemon holds it.
+/// Locks a directory; `None` if another daemon holds the lock.
 ///
-/// Errors: the file cannot be opened or locked, or is not one that this user alone can have made.
+/// Errors: the file cannot be opened or locked, or another user could have made it.
 pub fn take(directory: &Path) -> Result<Option<Lock>, LiveError> {
     let path = directory.join(FILE_NAME);
     let mut options = OpenOptions::new();
-    // Nothing in it is read: any size will do.
+    // Its content is never read: any size will do.
     let opened = trust::open_own(&path, options.read(true).append(true).create(true).mode(0o600), u64::MAX);
     let failed = |what: &str, source: io::Error| LiveError::File {
         path: path.clone(),
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_lock_is_refused() {
+    fn a_foreign_file_is_refused() {
         trust::tests::each_impostor(|path, words| {
             let directory = path.parent().unwrap();
             std::fs::rename(path, directory.join(FILE_NAME)).unwrap();

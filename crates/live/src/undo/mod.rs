@@ -1,16 +1,16 @@
-//! Undoing what a journal says was done.
+//! Undoing the changes that a journal records.
 //!
-//! Algorithm: the last entry comes first. Processes that were stopped continue. Threads get back the CPUs and I/O
-//! priorities they had, and processes their `oom_score_adj`. Control groups are emptied and removed. Properties of systemd
-//! units are set back, and their files are taken away. The autogroup of the daemon's session gets its nice value back. Members fork
-//! while this goes on, and a child has the affinity and priority of a parent that was not restored yet. So everything
-//! is looked at again until a look finds nothing to do.
+//! Algorithm: in reverse order of the journal. Stopped processes continue. Threads get back their original CPUs and I/O
+//! priorities, processes their `oom_score_adj`. Control groups are emptied and removed. Properties of systemd units are
+//! restored and their drop-ins removed. The autogroup of the daemon's session gets back its nice value. Members keep forking
+//! meanwhile, and a child inherits the affinity and priority of a parent that is not restored yet. So passes are repeated until
+//! one finds nothing to do.
 //!
 //! Properties: idempotent.
-//! - A thread is only touched while it has a mask, or a priority, that the daemon gave. One that its owner chose
-//!   meanwhile stays.
+//! - A thread is only touched while its mask or priority is one that the daemon gave. A value that its owner chose meanwhile
+//!   stays.
 //! - A process is only continued while it is stopped and the journal says that the daemon stopped it, or that it may have
-//!   stopped itself for that ([`followers`]). A process that a user stopped stays stopped.
+//!   stopped itself in response ([`followers`]). A process that a user stopped stays stopped.
 //! - A process is only moved while it is in a control group that the daemon made.
 
 mod autogroup;
@@ -40,39 +40,39 @@ use crate::undo::journal::Entry;
 
 pub use lifeline::Beats;
 
-/// What was undone.
+/// The changes that were undone, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Undone {
-    /// Threads that may run where they could before.
+    /// Threads whose affinity was restored.
     pub threads: u32,
-    /// Threads with the I/O priority that they had.
+    /// Threads whose I/O priority was restored.
     #[serde(default)]
     pub priorities: u32,
-    /// Processes with the `oom_score_adj` that they had.
+    /// Processes whose `oom_score_adj` was restored.
     #[serde(default)]
     pub oom_scores: u32,
-    /// Processes that were stopped and run again.
+    /// Stopped processes that were continued.
     pub continued: u32,
-    /// Processes back in the control group they came from.
+    /// Processes moved back to the control group they came from.
     pub moved: u32,
     /// Control groups removed.
     pub removed: u32,
-    /// File systems that are mounted no more.
+    /// File systems unmounted.
     #[serde(default)]
     pub unmounted: u32,
-    /// Files with their former content again.
+    /// Files whose former content was restored.
     pub knobs: u32,
-    /// Properties of systemd units that are as they were.
+    /// Properties of systemd units that were restored.
     #[serde(default)]
     pub properties: u32,
-    /// Autogroups with the nice value that they had.
+    /// Autogroups whose nice value was restored.
     #[serde(default)]
     pub autogroups: u32,
-    /// What is not as it was before although nothing failed: a setting that another program made meanwhile, a process whose
-    /// control group is gone.
+    /// What was not restored although nothing failed: a setting that another program changed meanwhile, a process whose control
+    /// group has been removed.
     #[serde(default)]
     pub notices: Vec<String>,
-    /// What could not be undone: object, reason and what to do.
+    /// What could not be undone: object, reason and remedy.
     pub problems: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl fmt::Display for Undone {
             (self.removed, "control group removed", "control groups removed"),
             (self.unmounted, "file system unmounted", "file systems unmounted"),
             (self.knobs, "file restored", "files restored"),
-            (self.properties, "property of systemd's restored", "properties of systemd's restored"),
+            (self.properties, "systemd property restored", "systemd properties restored"),
             (self.autogroups, "autogroup restored", "autogroups restored"),
         ];
         let mut parts = counts.iter().filter(|(count, ..)| *count > 0).peekable();
@@ -110,12 +110,12 @@ impl fmt::Display for Undone {
     }
 }
 
-/// Undoes a journal's entries. `proc` is where the procfs is mounted.
+/// Undoes a journal's entries. `proc` is the mount point of procfs.
 pub fn undo(entries: &[Entry], proc: &Path) -> Undone {
     undo_visibly(entries, proc, &mut || ())
 }
 
-/// The same, for those who wait: calls `progress` whenever something more was undone.
+/// Like [`undo`], calling `progress` after each change that was undone.
 pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn FnMut()) -> Undone {
     let mut undone = Undone::default();
     if entries.is_empty() {
@@ -128,11 +128,11 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
             return undone;
         }
     };
-    // Stopped processes first: who waits for a person at a terminal should not wait for the rest.
+    // Stopped processes first: a user may be waiting for one at a terminal.
     continue_stopped(entries, &mut procfs, &mut undone);
     progress();
-    // Before Linux 6.2 the way home overwrites an affinity once more: so affinities after the groups.
-    // What systemd says is not written over in the kernel's files.
+    // Before Linux 6.2, moving a process back overwrites its affinity: restore affinities after the groups. Properties come
+    // before the groups: where systemd has set a value, the kernel's file must not be overwritten.
     let properties = properties::restore(entries, &mut undone, progress);
     let is_systemds = |entry: &&Entry| match entry {
         Entry::Knob { path, .. } => properties.is_systemds(path),
@@ -150,9 +150,9 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     undone
 }
 
-/// Continues what is stopped, by signals and by the freezer, and undoes nothing else: the daemon is there, and makes no turn.
-/// `tell` is called once that is done, and then with what was found of those that stopped themselves, which takes longer.
-fn let_go(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
+/// Continues every stopped and frozen process, and undoes nothing else, because the daemon is alive and only stalled. `tell` is
+/// called after that, and again with the followers that were continued, which takes longer.
+fn continue_all(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
     let mut undone = Undone::default();
     match ProcFs::open(proc) {
         Ok(mut procfs) => {
@@ -170,16 +170,16 @@ fn let_go(entries: &[Entry], proc: &Path, tell: &mut dyn FnMut(&Undone)) {
     }
 }
 
-/// Continues whom the journal says to be stopped, and then who stopped themselves for that: they would stop again while they see
-/// a stopped child.
+/// Continues the processes that the journal lists as stopped, and then their followers, which would stop again as long as they
+/// see a stopped child.
 fn continue_stopped(entries: &[Entry], procfs: &mut ProcFs, undone: &mut Undone) {
     let followed = followers::stopped(entries, procfs, undone);
-    // Children before their parents, here too.
+    // Children before their parents.
     let mut stopped: Vec<ProcessKey> = stopped_ones(entries).into_iter().collect();
     stopped.sort_unstable_by_key(|key| std::cmp::Reverse((key.start, key.pid)));
     for key in stopped {
-        // A signal sent to a process that is deep in the kernel stops it only later: SIGCONT takes it back all the same,
-        // and does nothing to a process that runs.
+        // Unconditional: a stop signal sent to a process deep in the kernel takes effect only later. SIGCONT cancels it, and
+        // does nothing to a running process.
         continue_one(key, procfs, undone, |stat| stat.state != ThreadState::Ended);
     }
     for key in followed {
@@ -218,7 +218,7 @@ mod tests {
     use std::path::PathBuf;
     use std::process::Command;
 
-    /// A control group of version 2 for this test; `None` where the machine has none, or this user may not make one.
+    /// A version 2 control group for this test; `None` if the machine has none, or this user may not make one.
     fn a_group() -> Option<PathBuf> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"))?;
@@ -227,9 +227,9 @@ mod tests {
         Some(group)
     }
 
-    /// What waits for its turn in a frozen group goes on if the daemon makes none. The group stays.
+    /// A member of a frozen group continues if the daemon stalls. The group stays.
     #[test]
-    fn what_is_frozen_goes_on() {
+    fn a_stalled_daemons_frozen_groups_are_thawed() {
         let Some(group) = a_group() else {
             println!("SKIPPED: no control group of version 2 can be made here");
             return;
@@ -238,10 +238,10 @@ mod tests {
         fs::write(group.join("cgroup.procs"), member.id().to_string()).unwrap();
         fs::write(group.join("cgroup.freeze"), "1").unwrap();
         let gone = Entry::Created { cgroup: group.join("gone") };
-        let mut told = Vec::new();
+        let mut reports = Vec::new();
         let entries = [Entry::Created { cgroup: group.clone() }, gone];
-        let_go(&entries, Path::new("/proc"), &mut |undone| told.push(undone.clone()));
-        let undone = told.remove(0);
+        continue_all(&entries, Path::new("/proc"), &mut |undone| reports.push(undone.clone()));
+        let undone = reports.remove(0);
         let frozen = fs::read_to_string(group.join("cgroup.freeze"));
         member.kill().unwrap();
         member.wait().unwrap();

@@ -1,8 +1,8 @@
-//! Taking back properties of systemd units.
+//! Reverts properties of systemd units.
 //!
-//! A systemd that does not answer is asked again at the end, when nobody is held any longer. What it does not answer for
-//! then, it keeps until it is asked again or the machine starts anew. The files of it are taken away all the same, so that it
-//! lasts no longer than the next `daemon-reload`.
+//! A systemd that does not answer is asked again at the end, when no process is held any longer. If it still does not answer,
+//! it keeps the values until it is asked again or the machine reboots. Their drop-ins are removed all the same, so that the
+//! values last no longer than the next `daemon-reload`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,22 +10,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Undone;
-use crate::systemd::{Error, Held, Manager, Property, Value, Whose};
+use crate::systemd::{Error, Instance, Manager, Property, PropertyChange, Value};
 use crate::undo::journal::Entry;
 
 impl Entry {
-    /// What the journal is to have before properties of a systemd unit are set.
-    pub fn of_properties(whose: &Whose, unit: &str, held: &[Held]) -> Vec<Entry> {
+    /// The entries to record before properties of a systemd unit are set.
+    pub fn of_properties(instance: &Instance, unit: &str, changes: &[PropertyChange]) -> Vec<Entry> {
         let mut entries = Vec::new();
-        for Held { former, given } in held {
-            let (whose, unit, property) = (whose.clone(), unit.to_owned(), former.property);
+        for PropertyChange { former, given } in changes {
+            let (instance, unit, property) = (instance.clone(), unit.to_owned(), former.property);
             entries.push(Entry::Property {
-                whose: whose.clone(),
+                instance: instance.clone(),
                 unit: unit.clone(),
                 former: former.clone(),
             });
             entries.extend(given.iter().map(|value| Entry::PropertyGiven {
-                whose: whose.clone(),
+                instance: instance.clone(),
                 unit: unit.clone(),
                 property,
                 value: value.clone(),
@@ -35,44 +35,44 @@ impl Entry {
     }
 }
 
-/// How long a systemd that did not answer is left alone before it is asked again (exponential back-off). On a busy machine a call
-/// may well take longer than the two seconds that it is given.
+/// Back-off before an unresponsive systemd is asked again (exponential). On a busy machine a call may well exceed its timeout
+/// of two seconds.
 const PAUSES: [Duration; 4] = match cfg!(test) {
     true => [Duration::from_millis(1); 4],
     false => [Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(4), Duration::from_secs(8)],
 };
 
-/// Whoever waits for the end hears this often that there is progress.
+/// The interval of progress reports while waiting.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
-/// What is held, by systemd and unit.
-type AllHeld = BTreeMap<Whose, BTreeMap<String, BTreeMap<Property, Held>>>;
+/// All changes, by systemd instance and unit.
+type AllChanges = BTreeMap<Instance, BTreeMap<String, BTreeMap<Property, PropertyChange>>>;
 
-/// What came of it.
+/// The state of reverting.
 #[derive(Default)]
 pub(super) struct Restored {
-    /// Properties that others have set meanwhile, and those that systemd took back: the kernel's files of these have what
-    /// systemd says.
+    /// Properties that systemd has the right value for: it reverted them, or another program set them meanwhile. The kernel's
+    /// files follow systemd.
     systemds: BTreeSet<(String, Property)>,
-    /// Those that are to read their files anew.
-    to_read: Vec<Manager>,
-    /// Those that did not answer.
+    /// Instances that must reload their files.
+    to_reload: Vec<Manager>,
+    /// Instances that did not answer.
     silent: Vec<Silent>,
 }
 
-/// A systemd that did not answer.
+/// A systemd instance that did not answer.
 struct Silent {
     manager: Manager,
     error: Error,
-    /// What it is still to take back.
+    /// What it has still to revert.
     units: Units,
-    /// Whether it is to read its files anew for what it took back before.
+    /// Whether it must reload its files for what it reverted before.
     reload: bool,
 }
 
 impl Restored {
-    /// Whether a control group's file has what systemd says. What was in it when the daemon wrote it first may be older: the
-    /// kernel keeps a weight that an administrator took back (`systemctl revert`) until systemd writes the file.
+    /// Whether systemd has the right value for a control group's file. The content that the daemon found there may be older:
+    /// the kernel keeps a weight that an administrator reverted (`systemctl revert`) until systemd writes the file.
     pub(super) fn is_systemds(&self, file: &Path) -> bool {
         let property = match file.file_name().and_then(|name| name.to_str()) {
             Some("cpuset.cpus") => Property::AllowedCPUs,
@@ -86,8 +86,8 @@ impl Restored {
         unit.is_some_and(|unit| self.systemds.contains(&(unit.to_owned(), property)))
     }
 
-    /// Asks again where systemd did not answer, and has it read its files anew, where one is gone that it counts among them.
-    /// The last: it takes its time, and nobody is held meanwhile.
+    /// Asks unresponsive instances again, and then has systemd reload its files if it still refers to a removed one. This comes
+    /// last, because it takes long and no process is held meanwhile.
     pub(super) fn finish(mut self, undone: &mut Undone, progress: &mut dyn FnMut()) {
         for pause in PAUSES {
             if self.silent.is_empty() {
@@ -105,48 +105,49 @@ impl Restored {
         for Silent { error, units, .. } in self.silent {
             let units: Vec<String> = units.into_iter().map(|(unit, _)| unit).collect();
             let units = units.join(", ");
-            undone.problems.push(format!("{units}: properties are not as they were: {error}; {REMEDY}"));
+            undone.problems.push(format!("{units}: properties could not be restored: {error}; {REMEDY}"));
         }
-        for mut manager in self.to_read {
-            read_anew(&mut manager, undone);
+        for mut manager in self.to_reload {
+            reload(&mut manager, undone);
         }
     }
 }
 
 pub(super) fn restore(entries: &[Entry], undone: &mut Undone, progress: &mut dyn FnMut()) -> Restored {
     let mut restored = Restored::default();
-    // What was taken back while the daemon ran, or was an administrator's then.
+    // Reverted, or set by an administrator, while the daemon ran.
     let back = entries.iter().filter_map(|entry| match entry {
-        Entry::PropertyBack { unit, property, .. } => Some((unit.clone(), *property)),
+        Entry::PropertyReverted { unit, property, .. } => Some((unit.clone(), *property)),
         _ => None,
     });
     restored.systemds.extend(back);
-    for (whose, units) in held(entries) {
-        let units = units.into_iter().map(|(unit, held)| (unit, held.into_values().collect()));
-        let units = units.filter(|(_, held): &(String, Vec<Held>)| !held.is_empty()).collect();
-        restore_all((Manager::new(whose), false), units, &mut restored, undone, progress);
+    for (instance, units) in changes(entries) {
+        let units = units.into_iter().map(|(unit, changes)| (unit, changes.into_values().collect()));
+        let units =
+            units.filter(|(_, changes): &(String, Vec<PropertyChange>)| !changes.is_empty()).collect();
+        restore_all((Manager::new(instance), false), units, &mut restored, undone, progress);
     }
     restored
 }
 
-fn held(entries: &[Entry]) -> AllHeld {
-    let mut all = AllHeld::new();
+fn changes(entries: &[Entry]) -> AllChanges {
+    let mut all = AllChanges::new();
     for entry in entries {
         match entry {
-            Entry::Property { whose, unit, former } => {
-                let unit = all.entry(whose.clone()).or_default().entry(unit.clone()).or_default();
-                // What was found later, the daemon had set.
-                let held = || Held { former: former.clone(), given: Vec::new() };
-                unit.entry(former.property).or_insert_with(held);
+            Entry::Property { instance, unit, former } => {
+                let unit = all.entry(instance.clone()).or_default().entry(unit.clone()).or_default();
+                // The first entry counts: later ones found the daemon's own value.
+                let unchanged = || PropertyChange { former: former.clone(), given: Vec::new() };
+                unit.entry(former.property).or_insert_with(unchanged);
             }
-            Entry::PropertyGiven { whose, unit, property, value } => {
-                let held = all.get_mut(whose).and_then(|units| units.get_mut(unit)?.get_mut(property));
-                if let Some(held) = held {
-                    held.given.push(value.clone());
+            Entry::PropertyGiven { instance, unit, property, value } => {
+                let change = all.get_mut(instance).and_then(|units| units.get_mut(unit)?.get_mut(property));
+                if let Some(change) = change {
+                    change.given.push(value.clone());
                 }
             }
-            Entry::PropertyBack { whose, unit, property } => {
-                if let Some(unit) = all.get_mut(whose).and_then(|units| units.get_mut(unit)) {
+            Entry::PropertyReverted { instance, unit, property } => {
+                if let Some(unit) = all.get_mut(instance).and_then(|units| units.get_mut(unit)) {
                     unit.remove(property);
                 }
             }
@@ -156,11 +157,11 @@ fn held(entries: &[Entry]) -> AllHeld {
     all
 }
 
-/// What is held of one systemd, by unit.
-type Units = Vec<(String, Vec<Held>)>;
+/// One systemd instance's changes, by unit.
+type Units = Vec<(String, Vec<PropertyChange>)>;
 
-/// Has one systemd take properties back, and read its files anew at the end if it has to, or had to before. Units that it did
-/// not answer for are left for [`Restored::finish`].
+/// Has one systemd instance revert properties, and reload its files at the end if this or an earlier attempt requires it. Units
+/// without an answer are left for [`Restored::finish`].
 fn restore_all(
     (mut manager, mut reload): (Manager, bool),
     units: Units,
@@ -169,66 +170,66 @@ fn restore_all(
     progress: &mut dyn FnMut(),
 ) {
     let mut silence: Option<(Error, Units)> = None;
-    for (unit, held) in units {
+    for (unit, changes) in units {
         if let Some((_, units)) = &mut silence {
-            forget(&held, &unit, undone);
-            units.push((unit, held));
+            remove_drop_ins(&changes, &unit, undone);
+            units.push((unit, changes));
             continue;
         }
-        match manager.revert(&unit, &held) {
+        match manager.revert(&unit, &changes) {
             Ok(reverted) => {
                 undone.properties += reverted.properties;
                 reload |= reverted.reload;
                 let theirs = reverted.left.iter().map(|(property, _)| property);
                 let systemds = theirs.chain(&reverted.set).map(|property| (unit.clone(), *property));
                 restored.systemds.extend(systemds);
-                undone
-                    .notices
-                    .extend(reverted.left.iter().map(|(property, value)| left(&unit, *property, value)));
+                undone.notices.extend(
+                    reverted.left.iter().map(|(property, value)| stays_notice(&unit, *property, value)),
+                );
             }
             Err(error) if error.is_silence() => {
-                forget(&held, &unit, undone);
-                silence = Some((error, vec![(unit, held)]));
+                remove_drop_ins(&changes, &unit, undone);
+                silence = Some((error, vec![(unit, changes)]));
             }
             Err(error) => {
-                forget(&held, &unit, undone);
-                undone.problems.push(format!("{unit}: properties are not as they were: {error}; {REMEDY}"));
+                remove_drop_ins(&changes, &unit, undone);
+                undone.problems.push(format!("{unit}: properties could not be restored: {error}; {REMEDY}"));
             }
         }
         progress();
     }
     match silence {
         Some((error, units)) => restored.silent.push(Silent { manager, error, units, reload }),
-        None if reload => restored.to_read.push(manager),
+        None if reload => restored.to_reload.push(manager),
         None => {}
     }
 }
 
-/// What is to be done where systemd has not done it.
+/// The remedy if systemd has not reverted properties.
 const REMEDY: &str = "their files are gone, so `systemctl daemon-reload` gives them what they had";
 
-fn read_anew(manager: &mut Manager, undone: &mut Undone) {
+fn reload(manager: &mut Manager, undone: &mut Undone) {
     match manager.reload() {
         Ok(true) => {}
-        Ok(false) => undone.notices.push("systemd still reads its files anew".to_owned()),
+        Ok(false) => undone.notices.push("systemd is still reloading its files".to_owned()),
         Err(error) => undone.problems.push(format!(
-            "systemd counts files among its own that are gone: {error}; have it read them anew: systemctl daemon-reload"
+            "systemd still refers to drop-ins that were removed: {error}; have it reload: systemctl daemon-reload"
         )),
     }
 }
 
-/// Takes away the files of what systemd was not asked about, or did not do.
-fn forget(held: &[Held], unit: &str, undone: &mut Undone) {
-    for held in held {
-        if let Err(error) = held.restore_file() {
+/// Removes the drop-ins of properties that systemd was not asked to revert, or did not.
+fn remove_drop_ins(changes: &[PropertyChange], unit: &str, undone: &mut Undone) {
+    for change in changes {
+        if let Err(error) = change.restore_file() {
             undone.problems.push(format!("{unit}: {error}"));
         }
     }
 }
 
-fn left(unit: &str, property: Property, value: &Value) -> String {
+fn stays_notice(unit: &str, property: Property, value: &Value) -> String {
     let value = value.text(property).replace('\n', ", ");
-    let value = if value.is_empty() { "not set".to_owned() } else { value };
+    let value = if value.is_empty() { "unset".to_owned() } else { value };
     format!("{unit}: {property} stays {value}: another program has set it")
 }
 
@@ -236,7 +237,7 @@ fn left(unit: &str, property: Property, value: &Value) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::systemd::played::{Fault, Played};
+    use crate::systemd::fake::{FakeSystemd, Fault};
 
     const A: &str = "a.slice";
     const B: &str = "b.scope";
@@ -245,23 +246,23 @@ mod tests {
         Value::Number(number)
     }
 
-    /// Two systemd units with two properties, and the journal of it.
-    fn held(played: &Played) -> Vec<Entry> {
-        played.unit(A, false, &[(Property::CPUWeight, number(42))]);
-        played.unit(B, true, &[]);
-        let mut manager = Manager::new(played.whose());
+    /// Sets two properties of two systemd units, and returns the journal of that.
+    fn set_properties(systemd: &FakeSystemd) -> Vec<Entry> {
+        systemd.unit(A, false, &[(Property::CPUWeight, number(42))]);
+        systemd.unit(B, true, &[]);
+        let mut manager = Manager::new(systemd.instance());
         let mut entries = Vec::new();
         for unit in [A, B] {
             for value in [number(7), number(8)] {
                 let all = [Property::CPUWeight, Property::MemoryHigh];
                 let former = manager.former(unit, &all).unwrap();
-                let held = |former| Held { former, given: vec![value.clone()] };
-                let held: Vec<Held> = former.into_iter().map(held).collect();
-                entries.extend(Entry::of_properties(&played.whose(), unit, &held));
+                let change = |former| PropertyChange { former, given: vec![value.clone()] };
+                let changes: Vec<PropertyChange> = former.into_iter().map(change).collect();
+                entries.extend(Entry::of_properties(&systemd.instance(), unit, &changes));
                 manager.set_runtime(unit, &all.map(|property| (property, value.clone()))).unwrap();
             }
         }
-        assert_eq!(played.files().len(), 6);
+        assert_eq!(systemd.files().len(), 6);
         entries
     }
 
@@ -271,120 +272,120 @@ mod tests {
         undone
     }
 
-    fn weights(played: &Played) -> [Value; 2] {
-        [A, B].map(|unit| played.value(unit, Property::CPUWeight))
+    fn weights(systemd: &FakeSystemd) -> [Value; 2] {
+        [A, B].map(|unit| systemd.value(unit, Property::CPUWeight))
     }
 
     #[test]
-    fn a_journal_alone_takes_all_of_it_back() {
-        let played = Played::new(true);
-        let entries = held(&played);
+    fn the_journal_alone_suffices_to_revert_everything() {
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
         assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
-        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
-        assert_eq!(played.files(), [""; 0]);
-        let heard = played.stage().heard.clone();
+        assert_eq!(weights(&systemd), [number(42), Property::CPUWeight.nothing()]);
+        assert_eq!(systemd.files(), [""; 0]);
+        let heard = systemd.stage().heard.clone();
         assert_eq!(heard.iter().filter(|method| *method == "Reload").count(), 1);
         assert_eq!(undo(&entries), Undone::default(), "twice");
     }
 
     #[test]
-    fn a_value_that_was_recorded_and_never_given_is_no_other_programs() {
-        let played = Played::new(true);
-        let mut entries = held(&played);
+    fn a_value_recorded_and_never_given_is_not_another_programs() {
+        let systemd = FakeSystemd::new(true);
+        let mut entries = set_properties(&systemd);
         let value = number(9);
-        let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
-        entries.push(Entry::PropertyGiven { whose, unit, property, value });
+        let (instance, unit, property) = (systemd.instance(), A.to_owned(), Property::CPUWeight);
+        entries.push(Entry::PropertyGiven { instance, unit, property, value });
         assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
     }
 
     #[test]
-    fn what_was_taken_back_before_is_left_alone() {
-        let played = Played::new(true);
-        let mut entries = held(&played);
-        let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
-        entries.push(Entry::PropertyBack { whose, unit, property });
+    fn an_already_reverted_property_is_left_alone() {
+        let systemd = FakeSystemd::new(true);
+        let mut entries = set_properties(&systemd);
+        let (instance, unit, property) = (systemd.instance(), A.to_owned(), Property::CPUWeight);
+        entries.push(Entry::PropertyReverted { instance, unit, property });
         assert_eq!(undo(&entries).properties, 3);
-        assert_eq!(weights(&played), [number(8), Property::CPUWeight.nothing()]);
+        assert_eq!(weights(&systemd), [number(8), Property::CPUWeight.nothing()]);
     }
 
     #[test]
-    fn what_another_program_has_set_is_told_and_stays() {
-        let played = Played::new(true);
-        let entries = held(&played);
-        played.set(B, Property::CPUWeight, number(500));
+    fn a_property_that_another_program_set_stays_and_is_reported() {
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
+        systemd.set(B, Property::CPUWeight, number(500));
         let undone = undo(&entries);
         assert_eq!(undone.notices, ["b.scope: CPUWeight stays 500: another program has set it"]);
         assert_eq!((undone.properties, undone.problems.len()), (3, 0));
     }
 
     #[test]
-    fn what_another_program_has_set_is_not_written_over_in_the_kernels_file() {
-        let played = Played::new(true);
-        let mut entries = held(&played);
-        played.set(B, Property::MemoryHigh, number(500));
+    fn the_kernels_file_of_a_property_that_another_program_set_is_not_overwritten() {
+        let systemd = FakeSystemd::new(true);
+        let mut entries = set_properties(&systemd);
+        systemd.set(B, Property::MemoryHigh, number(500));
         // Seen while the daemon ran.
-        let (whose, unit, property) = (played.whose(), A.to_owned(), Property::CPUWeight);
-        entries.push(Entry::PropertyBack { whose, unit, property });
+        let (instance, unit, property) = (systemd.instance(), A.to_owned(), Property::CPUWeight);
+        entries.push(Entry::PropertyReverted { instance, unit, property });
         let restored = restore(&entries, &mut Undone::default(), &mut || ());
         let is_systemds = |file: &str| restored.is_systemds(&Path::new("/sys/fs/cgroup/x.slice").join(file));
         assert!(is_systemds("b.scope/memory.high") && is_systemds("a.slice/cpu.weight"));
         assert!(!is_systemds("b.scope/memory.max"));
     }
 
-    /// An administrator's weight was taken back (`systemctl revert`) before the daemon set its own: the kernel still had the
-    /// administrator's then.
+    /// An administrator's weight was reverted (`systemctl revert`) before the daemon set its own, so the kernel's file still
+    /// had the administrator's weight then.
     #[test]
-    fn what_systemd_took_back_is_not_written_over_with_what_the_kernel_had() {
-        let played = Played::new(true);
-        let entries = held(&played);
+    fn the_kernels_file_of_a_reverted_property_is_not_overwritten() {
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
         let restored = restore(&entries, &mut Undone::default(), &mut || ());
         let file = Path::new("/sys/fs/cgroup/x.slice/b.scope/cpu.weight");
         assert!(restored.is_systemds(file));
-        // Where systemd did not answer, the file is all that there is.
-        let played = Played::new(true);
-        let entries = held(&played);
-        played.fail("GetUnit", Fault::Silence);
+        // Without an answer from systemd, the kernel's file is the only record.
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
+        systemd.fail("GetUnit", Fault::Silence);
         assert!(!restore(&entries, &mut Undone::default(), &mut || ()).is_systemds(file));
     }
 
-    /// As a busy machine does, when its daemon is stopped.
+    /// As on a busy machine, when its daemon is stopped.
     #[test]
-    fn a_systemd_that_was_late_is_asked_again() {
-        let played = Played::new(true);
-        let entries = held(&played);
-        played.fail("SetUnitProperties", Fault::Silence);
-        played.fail("SetUnitProperties", Fault::Silence);
+    fn a_slow_systemd_is_asked_again() {
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
+        systemd.fail("SetUnitProperties", Fault::Silence);
+        systemd.fail("SetUnitProperties", Fault::Silence);
         assert_eq!(undo(&entries), Undone { properties: 4, ..Undone::default() });
-        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
-        assert_eq!(played.files(), [""; 0]);
+        assert_eq!(weights(&systemd), [number(42), Property::CPUWeight.nothing()]);
+        assert_eq!(systemd.files(), [""; 0]);
     }
 
     #[test]
-    fn where_systemd_does_not_answer_the_files_go_and_it_is_said_once() {
-        let played = Played::new(true);
-        let entries = held(&played);
+    fn without_an_answer_the_drop_ins_are_removed_and_one_problem_is_reported() {
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
         for _ in 0..=PAUSES.len() {
-            played.fail("GetUnit", Fault::Silence);
+            systemd.fail("GetUnit", Fault::Silence);
         }
         let undone = undo(&entries);
         assert_eq!(undone.problems.len(), 1, "{undone:?}");
         assert!(undone.problems[0].starts_with("a.slice, b.scope: properties"), "{undone:?}");
         assert!(undone.problems[0].contains("systemctl daemon-reload"), "{undone:?}");
-        assert_eq!(played.files(), [""; 0]);
-        // As a later daemon finds it: what was given is still in force, and is taken back.
+        assert_eq!(systemd.files(), [""; 0]);
+        // As a later daemon finds it: the given values are still in force, and are reverted.
         assert_eq!(undo(&entries).properties, 4);
-        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
+        assert_eq!(weights(&systemd), [number(42), Property::CPUWeight.nothing()]);
     }
 
     #[test]
-    fn what_one_is_refused_is_told_and_the_others_go_on() {
-        let played = Played::new(true);
-        let entries = held(&played);
-        played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+    fn a_refusal_for_one_unit_is_reported_and_the_others_are_reverted() {
+        let systemd = FakeSystemd::new(true);
+        let entries = set_properties(&systemd);
+        systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
         let undone = undo(&entries);
         assert_eq!((undone.problems.len(), undone.properties), (1, 2), "{undone:?}");
         assert!(undone.problems[0].starts_with("a.slice: properties"), "{undone:?}");
-        // systemd has read its files anew for the other one, and so this one is as it was, too.
-        assert_eq!(weights(&played), [number(42), Property::CPUWeight.nothing()]);
+        // systemd has reloaded its files for the other unit, so this unit is restored, too.
+        assert_eq!(weights(&systemd), [number(42), Property::CPUWeight.nothing()]);
     }
 }

@@ -1,19 +1,18 @@
-//! Tickets that were changed while a contract was in force, offers and exchanges, kept for the next daemon.
+//! Tickets changed at run time, offers and exchanges, kept for the next daemon.
 //!
-//! Problem: what was changed at run time must survive a daemon that is killed or restarted. The journal cannot hold
-//! it: it is removed once everything in it was undone, and a change is not undone by a daemon's end.
+//! Problem: run-time changes must survive a daemon that is killed or restarted. The journal cannot hold them: it is removed
+//! once everything in it is undone, and a daemon's end does not undo these changes.
 //!
-//! Algorithm: a file beside the journal has every unit's tickets that are not those of the contract, with the number
-//! that the contract gave it then; what other currencies fund; and offers that stand and exchanges in force, but for those that
-//! end with a program. A unit has its path there: numbers of units are one daemon's. Times are of the clock on the wall. The file is written before a
-//! change is made, as a whole, under another name. Once the disk has it, it takes the place of the one before. No row, no
-//! file. A file that cannot be read is never written over: it gets another name first.
+//! Algorithm: a file beside the journal lists the tickets of each unit that differ from the contract's, with the contract's
+//! number at that time; funding from other currencies; and standing offers and exchanges in force, except for those that end
+//! with a program. Units are identified by path, because their numbers belong to one daemon. Times are wall-clock times. Before
+//! a change is made, the whole file is written under another name, synced, and renamed. Without rows there is no file. An
+//! unreadable file is never overwritten: it is renamed first.
 //!
-//! Properties (tested): what is written is read. A write that fails leaves the file as it was, or, where only the disk
-//! did not say that it has the new name, as it was to become. Any bytes are read, or refused, without harm. No link is
-//! followed.
+//! Properties (tested): what is written reads back. A failed write leaves the old file, or, if only syncing the directory
+//! failed, the new one. Any content is read, or refused, safely. No symbolic link is followed.
 //!
-//! Limits: on a memory file system it ends with the machine's run, as the journal does.
+//! Limits: on a memory file system the file is lost at reboot, as the journal is.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -31,42 +30,42 @@ use crate::host::{self, trust};
 /// The file's name in the daemon's directory.
 pub const FILE_NAME: &str = "tickets.json";
 
-/// The version of the file's shape. A file of another is refused, but for the first, which had tickets alone.
+/// The version of the format. Other versions are refused, except for 1, which had tickets only.
 const VERSION: u32 = 2;
 
-/// A longer file is not read: more than 100,000 units with tickets of every resource need.
+/// A longer file is not read. Enough for 100,000 units with tickets of every resource.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// A unit's tickets of a resource that are not those of the contract.
+/// A unit's tickets of a resource that differ from the contract's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptTickets {
     /// The unit's path.
     pub unit: String,
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// What the contract gave it when they were changed. Where it gives another number, it was changed since.
+    /// The contract's number when they were changed. If it has another now, the contract was edited since.
     pub contract: u64,
-    /// What it has instead.
+    /// The current number.
     #[serde(deserialize_with = "some_tickets")]
     pub tickets: u64,
 }
 
-/// Tickets that a unit holds of another currency than its encloser's.
+/// Tickets that a unit holds of a currency other than its encloser's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KeptFunds {
     /// The unit's path.
     pub unit: String,
-    /// The path of the unit whose currency it is; nothing: the base currency.
+    /// The path of the unit whose currency it is; `None`: the base currency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<String>,
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// How many.
+    /// The number of tickets.
     #[serde(deserialize_with = "some_tickets")]
     pub tickets: u64,
 }
 
-/// An offer that stands.
+/// A standing offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptOffer {
     /// Its number.
@@ -75,15 +74,15 @@ pub struct KeptOffer {
     pub unit: String,
     /// What it gives.
     pub gives: Offer,
-    /// What it wants for that.
+    /// What it wants in exchange.
     pub wants: Offer,
-    /// The least of that which it takes.
+    /// The least that it accepts of `wants`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<Offer>,
-    /// The path of the unit that alone may serve it.
+    /// The path of the only unit that may take it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<String>,
-    /// How long an exchange lasts at most, in ns.
+    /// The longest duration of an exchange, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
 }
@@ -93,35 +92,35 @@ pub struct KeptOffer {
 pub struct KeptExchange {
     /// Its number.
     pub number: u64,
-    /// What each of its units lends: four units at most.
+    /// What each unit lends: four units at most.
     #[serde(deserialize_with = "some_legs")]
     pub lent: Vec<KeptLeg>,
-    /// When it ends by itself, in ms since 1970.
+    /// When it ends, in ms since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ms: Option<u64>,
 }
 
-/// What a unit lends.
+/// One unit's part of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptLeg {
-    /// The path of the unit that lends it.
+    /// The path of the lending unit.
     pub from: String,
-    /// The path of the unit that has it meanwhile.
+    /// The path of the borrowing unit.
     pub to: String,
-    /// What it is.
+    /// What is lent.
     pub what: Offer,
 }
 
-/// All that is kept.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AllKept {
-    /// Tickets that are not those of the contract.
+    /// Tickets that differ from the contract's.
     #[serde(default)]
-    pub changed: Vec<Kept>,
-    /// What other currencies fund.
+    pub changed: Vec<KeptTickets>,
+    /// Funding from other currencies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub funded: Vec<KeptFunds>,
-    /// Offers that stand.
+    /// Standing offers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub offers: Vec<KeptOffer>,
     /// Exchanges in force.
@@ -160,10 +159,10 @@ fn known_version<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     }
 }
 
-/// What an earlier daemon kept in its directory; nothing where there is no file.
+/// What an earlier daemon kept in its directory; empty if there is no file.
 ///
-/// Refused: what is no regular file, or has more than 64 MiB; a file that another user owns or may write; one of another
-/// version, or none of ours.
+/// Errors: the file is not a regular file, or has more than 64 MiB; another user owns it or may write it; it has another
+/// version, or is not ours.
 pub fn read(directory: &Path) -> Result<AllKept, LiveError> {
     let path = directory.join(FILE_NAME);
     let mut file = match trust::open_own(&path, OpenOptions::new().read(true), BYTES_MAX) {
@@ -186,13 +185,13 @@ fn parse(bytes: &[u8]) -> io::Result<AllKept> {
     })
 }
 
-/// The name that a file will get which cannot be read: one that no file has.
+/// An unused file name for an unreadable file.
 pub fn aside(directory: &Path) -> PathBuf {
     let name = |n: u32| directory.join(format!("{FILE_NAME}.unread-{n}"));
     (1..=u32::MAX).map(name).find(|path| !host::exists(path)).unwrap_or_else(|| name(0))
 }
 
-/// Gives a file that cannot be read that name, so that the next one does not take its place.
+/// Renames an unreadable file to [`aside`], so that the next write does not replace it.
 pub fn set_aside(directory: &Path) -> Result<(), LiveError> {
     let path = directory.join(FILE_NAME);
     match host::rename(&path, &aside(directory)) {
@@ -201,8 +200,8 @@ pub fn set_aside(directory: &Path) -> Result<(), LiveError> {
     }
 }
 
-/// Keeps these, and nothing else, for the next daemon. They are in the file when this returns, and a machine that loses
-/// power finds them there. After an error the file may be either: write again.
+/// Replaces the file with this content, durably: it survives a loss of power after this returns. After an error either content
+/// may be there: write again.
 pub fn write(directory: &Path, kept: &AllKept) -> Result<(), LiveError> {
     let path = directory.join(FILE_NAME);
     if *kept == AllKept::default() {
@@ -223,10 +222,10 @@ fn replace(path: &Path, document: &Document) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut options = OpenOptions::new();
     let mut file = trust::open_own(&temporary, options.append(true).create(true).mode(0o600), u64::MAX)?;
-    // A daemon that was killed may have left a part of it.
+    // A killed daemon may have left a part of it.
     file.set_len(0)?;
     file.write_all(&bytes)?;
-    // Not the name before the content: after a loss of power the file would be empty.
+    // Sync before renaming: otherwise the file could be empty after a loss of power.
     file.sync()?;
     host::rename(&temporary, path)
 }
@@ -254,12 +253,12 @@ mod tests {
     use crate::host::{Answer, Kind};
     use proptest::prelude::*;
 
-    fn all(changed: &[Kept]) -> AllKept {
+    fn all(changed: &[KeptTickets]) -> AllKept {
         AllKept { changed: changed.to_vec(), ..AllKept::default() }
     }
 
-    fn kept(unit: &str, tickets: u64) -> Kept {
-        Kept { unit: unit.to_owned(), resource: Resource::Disk, contract: 100, tickets }
+    fn kept(unit: &str, tickets: u64) -> KeptTickets {
+        KeptTickets { unit: unit.to_owned(), resource: Resource::Disk, contract: 100, tickets }
     }
 
     #[test]
@@ -311,9 +310,9 @@ mod tests {
         }
     }
 
-    /// Whatever call is refused: what was kept is still kept, and the next write is whole.
+    /// Whichever call is refused: the old content is still there, and the next write succeeds.
     #[test]
-    fn a_write_that_fails_leaves_what_was_kept() {
+    fn a_failed_write_leaves_the_old_file() {
         for kind in [Kind::Open, Kind::Resize, Kind::Write, Kind::Sync, Kind::Rename] {
             let dir = tempfile::tempdir().unwrap();
             write(dir.path(), &all(&[kept("a", 7)])).unwrap();
@@ -332,9 +331,9 @@ mod tests {
         }
     }
 
-    /// What the disk has comes before the name, and the name before the answer.
+    /// The order is: content synced, renamed, directory synced, answered.
     #[test]
-    fn a_file_is_on_the_disk_before_it_has_its_name() {
+    fn the_content_is_synced_before_it_is_renamed() {
         let dir = tempfile::tempdir().unwrap();
         let calls = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
         let seen = calls.clone();
@@ -344,7 +343,7 @@ mod tests {
         });
         write(dir.path(), &all(&[kept("a", 7)])).unwrap();
         let folder = dir.path().file_name().unwrap();
-        // Opening it has looks of its own.
+        // Opening it makes look calls, too.
         let matters = |(kind, _): &(Kind, _)| matches!(kind, Kind::Write | Kind::Sync | Kind::Rename);
         let found: Vec<_> = calls.take().into_iter().filter(matters).collect();
         let expected = [
@@ -371,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_of_ours_is_refused() {
+    fn malformed_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE_NAME);
         let row = |tickets: &str| {
@@ -398,7 +397,7 @@ mod tests {
             let file = format!("{}: cannot understand the changed tickets: line", path.display());
             assert!(error.starts_with(&file) && error.contains(words), "{text}: {error}");
         }
-        // It is never written over.
+        // An unreadable file is never overwritten.
         for n in 1..=2 {
             std::fs::write(&path, format!("nonsense {n}")).unwrap();
             let to = aside(dir.path());
@@ -415,9 +414,9 @@ mod tests {
         assert!(read(dir.path()).is_err(), "a link is not followed");
     }
 
-    /// Whatever has the file's name, or that of the one that is to replace it: nothing waits, and nothing is changed there.
+    /// Anything else under the file's name, or that of its replacement: nothing waits, and nothing is changed there.
     #[test]
-    fn what_is_no_file_of_ours_is_refused_at_once() {
+    fn a_foreign_file_is_refused_at_once() {
         trust::tests::each_impostor(|path, words| {
             let directory = path.parent().unwrap();
             std::fs::rename(path, directory.join("tickets.new")).unwrap();

@@ -1,25 +1,24 @@
-//! Where a process goes that leaves a control group of this program's.
+//! Where a process goes when it leaves one of this program's control groups.
 //!
-//! Problem: a process goes back to the group that it came from. That group may be gone: systemd removes a login session's
-//! group with its last process, and this program may have moved that one. The root of the tree would take the process, but
-//! no bound that an administrator set for a user or a service holds there. Another service's group would end the process
-//! with that service.
+//! Problem: a process goes back to the group it came from. That group may be gone: systemd removes a login session's group with
+//! its last process, and this program may have moved that one. The root of the tree would take the process, but limits that an
+//! administrator set for a user or a service do not apply there. In another service's group, the process would be ended with
+//! that service.
 //!
-//! Algorithm: the first of these that there is, and that takes the process:
-//! 1. the group that it came from;
-//! 2. the nearest group around that one, but for the root: `user-1001.slice` for a session that is over;
-//! 3. for a user's process, the slice of that user, and then the slice of all users;
+//! Algorithm: the first of these groups that exists and takes the process:
+//! 1. the group it came from;
+//! 2. its nearest ancestor other than the root: `user-1001.slice` for a session that has ended;
+//! 3. for a user's process, the slice of that user, then the slice of all users;
 //! 4. the group of its parent;
-//! 5. the place that this program's own groups are in.
+//! 5. the group that contains this program's own groups.
 //!
-//! A process in a scope goes to the group that it came from, or stays: systemd knows the scope, and ends it with its processes.
+//! A process in a scope goes to the group it came from, or stays: systemd manages the scope, and ends it with its processes.
 //!
-//! A slice is there for groups, and a group that passes controllers on takes no process itself. There the process goes into a
-//! leaf, [`LEAF`], which is removed at this program's next start, once it is empty.
+//! A slice is meant to hold groups only, and a group with controllers enabled for its children takes no process itself. There
+//! the process goes into a leaf, [`LEAF`], which this program's next start removes once it is empty.
 //!
-//! Properties: a group that is there and does not take the process now is an error, to be tried again. Only a caller that
-//! insists has the process go into a leaf there. The caller is told of each process that did not go back to where it came
-//! from.
+//! Properties: if the original group exists and refuses the process, that is an error, to be retried. Only `insist` moves the
+//! process into a leaf there instead. The caller learns of each process that did not go back to its original group.
 //!
 //! Source: "No Internal Process Constraint" in the kernel's cgroup-v2.rst.
 
@@ -34,32 +33,32 @@ use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 /// The leaf for processes in a group that takes none itself.
 pub(crate) const LEAF: &str = "commonhold.left";
 
-/// How many processes a notice names.
+/// The number of processes that a notice names.
 const NAMED_MAX: usize = 8;
 
-/// What became of a process.
+/// Where a process went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// It had ended.
     Gone,
-    /// It is where it came from.
+    /// To the group it came from.
     Home,
-    /// It is here instead.
+    /// To this group instead.
     Elsewhere(PathBuf),
 }
 
-/// How to send processes back.
+/// Sends processes back.
 #[derive(Debug)]
 pub(crate) struct WayBack<'a> {
-    /// Where this program's own groups are: in it, or in the leaf beside them.
+    /// The last resort: the group that contains this program's groups, or the leaf beside them.
     pub(crate) last: &'a Path,
-    /// Where they are.
+    /// This program's topmost group.
     pub(crate) ours: &'a Path,
 }
 
 impl WayBack<'_> {
-    /// Sends a process to where it came from, if that is known, or else to the next best place.
-    /// `insist`: where its group does not take it and will not, a leaf in that group has to do.
+    /// Sends a process to the group it came from, if known, or else to the next best one.
+    /// `insist`: if its original group refuses it, use a leaf in that group.
     pub(crate) fn send(
         &self,
         procfs: &mut ProcFs,
@@ -76,7 +75,7 @@ impl WayBack<'_> {
             };
         }
         for group in self.others(procfs, key.pid, origin) {
-            // One that is not ours to write to, or is gone since, is passed over.
+            // Skip one that we may not write to, or that is gone by now.
             if let Ok(sent) = enter_or_leaf(procfs, key, &group) {
                 return Ok(sent);
             }
@@ -85,18 +84,18 @@ impl WayBack<'_> {
         Ok(if here { Sent::Elsewhere(self.last.to_owned()) } else { Sent::Gone })
     }
 
-    /// The places before the last one, the best first.
+    /// The candidates before the last resort, best first.
     fn others(&self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>) -> Vec<PathBuf> {
         let root = root_above(self.last);
-        let around = origin.into_iter().flat_map(|origin| origin.ancestors().skip(1));
-        let mut groups: Vec<PathBuf> = around.map(Path::to_owned).collect();
+        let ancestors = origin.into_iter().flat_map(|origin| origin.ancestors().skip(1));
+        let mut groups: Vec<PathBuf> = ancestors.map(Path::to_owned).collect();
         if let Ok(Some(identity)) = procfs.identity(pid)
             && identity.uid != 0
         {
             let users = root.join("user.slice");
             groups.extend([users.join(format!("user-{}.slice", identity.uid)), users]);
         }
-        groups.extend(Self::of_parent(procfs, pid, &root));
+        groups.extend(Self::parents_group(procfs, pid, &root));
         groups.retain(|group| {
             group.starts_with(&root) && *group != root && !group.starts_with(self.ours) && is_group(group)
         });
@@ -104,14 +103,14 @@ impl WayBack<'_> {
     }
 
     /// The group of a process's parent, unless that is process 1.
-    fn of_parent(procfs: &mut ProcFs, pid: u32, root: &Path) -> Option<PathBuf> {
+    fn parents_group(procfs: &mut ProcFs, pid: u32, root: &Path) -> Option<PathBuf> {
         let parent = procfs.stat(pid).ok()??.parent;
         let group = procfs.cgroup(parent).ok()?.filter(|_| parent > 1)?;
         Some(root.join(group.trim_start_matches('/')))
     }
 }
 
-/// Sends a process that is in a scope to where it came from. False: it is gone, or that group is, and it stays.
+/// Sends a process in a scope to the group it came from. False: the process has ended, or that group has and the process stays.
 pub(crate) fn send_out_of_scope(
     procfs: &mut ProcFs,
     key: ProcessKey,
@@ -123,7 +122,8 @@ pub(crate) fn send_out_of_scope(
     }
 }
 
-/// Where a process that may be none of `known` came from: where its next known ancestor did, or the first of its session.
+/// Where a process that may not be in `known` came from: as its nearest known ancestor, or the latest known leader of its
+/// session.
 pub(crate) fn origin_of(
     procfs: &mut ProcFs,
     pid: u32,
@@ -132,7 +132,7 @@ pub(crate) fn origin_of(
     let first = procfs.stat(pid).ok()??;
     let (session, start) = (first.session, first.key.start);
     let mut next = Some(first);
-    // A parent cannot be younger than its child, so this ends; a bound keeps a changing tree from mattering.
+    // A parent cannot be younger than its child, so this ends. The bound guards against a tree that changes meanwhile.
     for _ in 0..1000 {
         let Some(stat) = next else { break };
         if let Some(origin) = known.get(&stat.key) {
@@ -140,12 +140,12 @@ pub(crate) fn origin_of(
         }
         next = (stat.parent > 1).then(|| procfs.stat(stat.parent).ok().flatten()).flatten();
     }
-    // The number of a session is not given to another process while the session lasts.
+    // A session's number is not reused while the session lasts.
     let leaders = ProcessKey { pid: session, start: 0 }..=ProcessKey { pid: session, start };
     known.range(leaders).next_back().map(|(_, origin)| origin.clone())
 }
 
-/// Removes the leaves of former runs that are empty now. `base` is where this program's groups are to be.
+/// Removes empty leaves of former runs. `base` is the group that will contain this program's groups.
 pub(crate) fn tidy(base: &Path) {
     remove_leaves(&root_above(base));
 }
@@ -153,7 +153,7 @@ pub(crate) fn tidy(base: &Path) {
 fn remove_leaves(dir: &Path) {
     for entry in host::list(dir).unwrap_or_default().iter().filter(|entry| entry.is_dir) {
         if entry.name() == LEAF {
-            // One that still has processes stays: the kernel refuses.
+            // The kernel refuses if it still has processes.
             let _ = host::remove_dir(&entry.path);
         } else {
             remove_leaves(&entry.path);
@@ -161,7 +161,7 @@ fn remove_leaves(dir: &Path) {
     }
 }
 
-/// The root of the tree of control groups that a group is in.
+/// The root of the control group tree that contains a group.
 fn root_above(group: &Path) -> PathBuf {
     let root = group.ancestors().take_while(|group| is_group(group)).last();
     root.unwrap_or(group).to_owned()
@@ -171,25 +171,25 @@ fn is_group(dir: &Path) -> bool {
     host::exists(&dir.join("cgroup.procs"))
 }
 
-/// Moves a process into a group. False if it is gone.
+/// Moves a process into a group. False if the process has ended.
 ///
-/// A group takes numbers only, so the start time is read before the write and again after it. A number that was reused before
-/// is not written. A process that got the number in between was born in between: it goes back to where its parent is, as
-/// children are born there.
+/// A group takes bare process numbers, so the start time is read before the write and again after it. If the number was already
+/// reused, nothing is written. If it was reused in between, the newborn process goes to its parent's group, where it would have
+/// been born.
 pub(crate) fn enter(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<bool> {
-    let mut is_it = || is_alive(procfs, key).map_err(io::Error::other);
-    if !is_it()? {
+    let mut is_alive_now = || is_alive(procfs, key).map_err(io::Error::other);
+    if !is_alive_now()? {
         return Ok(false);
     }
     match host::overwrite(&group.join("cgroup.procs"), &key.pid.to_string()) {
         Err(err) if err.raw_os_error() == Some(libc::ESRCH) => Ok(false),
         Err(err) => Err(err),
-        Ok(()) if is_it()? => Ok(true),
+        Ok(()) if is_alive_now()? => Ok(true),
         Ok(()) => take_back(procfs, key, group).map(|()| false),
     }
 }
 
-/// Sends the process that has a number after another one out of a group that the other one was meant for, to its parent's.
+/// Moves a process that reused the number of `meant` out of the group that was intended for `meant`, to its parent's group.
 pub(crate) fn take_back(procfs: &mut ProcFs, meant: ProcessKey, group: &Path) -> io::Result<()> {
     let newborn = procfs.stat(meant.pid).map_err(io::Error::other)?;
     let Some(newborn) = newborn.filter(|stat| stat.key != meant) else { return Ok(()) };
@@ -208,8 +208,8 @@ pub(crate) fn take_back(procfs: &mut ProcFs, meant: ProcessKey, group: &Path) ->
 
 /// The processes that are in a group itself.
 ///
-/// They are listed twice, and their start times read in between: a number that was reused meanwhile is not taken for one in
-/// the group unless its process is in the group, too.
+/// The list is read twice, and the start times in between: a reused number is dropped unless the new process is in the group,
+/// too.
 pub(crate) fn residents(procfs: &mut ProcFs, group: &Path) -> io::Result<Vec<ProcessKey>> {
     let mut found = Vec::new();
     for pid in processes(group)? {
@@ -222,7 +222,7 @@ pub(crate) fn residents(procfs: &mut ProcFs, group: &Path) -> io::Result<Vec<Pro
     Ok(found)
 }
 
-/// Moves a process into a group, or into the leaf in it where that is a slice or takes none itself.
+/// Moves a process into a group, or into the leaf in it if the group is a slice or takes no processes itself.
 fn enter_or_leaf(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<Sent> {
     if group.extension().is_some_and(|kind| kind == "slice") {
         return enter_leaf(procfs, key, group);
@@ -243,26 +243,26 @@ fn enter_leaf(procfs: &mut ProcFs, key: ProcessKey, group: &Path) -> io::Result<
     Ok(if enter(procfs, key, &leaf)? { Sent::Elsewhere(leaf) } else { Sent::Gone })
 }
 
-/// Why a process cannot go back to a group.
+/// The reason why a process cannot go back to a group.
 pub(crate) fn refusal(group: &Path) -> &'static str {
     if is_group(group) { "takes no processes any more" } else { "is gone" }
 }
 
-/// Processes that did not go back to where they came from.
+/// Processes that did not go back to their original group.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere(BTreeMap<(Option<PathBuf>, PathBuf), Vec<String>>);
 
 impl Elsewhere {
-    /// Takes note of one.
+    /// Adds a process.
     pub(crate) fn note(&mut self, procfs: &mut ProcFs, pid: u32, origin: Option<&Path>, to: PathBuf) {
         let name = procfs.stat(pid).ok().flatten().map_or_else(|| "?".to_owned(), |stat| stat.comm);
         let key = (origin.map(Path::to_owned), to);
         self.0.entry(key).or_default().push(format!("{pid} ({name})"));
     }
 
-    /// A sentence for each place.
+    /// One sentence for each place.
     pub(crate) fn notices(&self) -> Vec<String> {
-        let notice = |((origin, to), processes): (&(Option<PathBuf>, PathBuf), &Vec<String>)| {
+        let notice = |((origin, destination), processes): (&(Option<PathBuf>, PathBuf), &Vec<String>)| {
             let named = processes.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
             let more = match processes.len().saturating_sub(NAMED_MAX) {
                 0 => String::new(),
@@ -270,9 +270,9 @@ impl Elsewhere {
             };
             let why = match origin {
                 Some(origin) => format!("{}, where they came from, {}", origin.display(), refusal(origin)),
-                None => "where they belong is not known".to_owned(),
+                None => "their origin is unknown".to_owned(),
             };
-            format!("{}: these processes are here now, since {why}: {named}{more}", to.display())
+            format!("{}: these processes are here now, since {why}: {named}{more}", destination.display())
         };
         self.0.iter().map(notice).collect()
     }
@@ -288,7 +288,7 @@ mod tests {
     const PID: u32 = 90_000_001;
     const KEY: ProcessKey = ProcessKey { pid: PID, start: 101 };
 
-    /// A tree of folders that look like control groups, and a process of a user's in a folder that looks like /proc.
+    /// A tree of folders that look like control groups, and a user's process in a folder that looks like /proc.
     struct Fake(tempfile::TempDir);
 
     impl Fake {
@@ -313,17 +313,17 @@ mod tests {
         }
 
         fn group(&self, name: &str) -> PathBuf {
-            // Joining nothing would leave a `/` at the end.
+            // Joining an empty path would leave a `/` at the end.
             let root = self.0.path().join("cgroup");
             if name.is_empty() { root } else { root.join(name) }
         }
 
-        /// Where the process is sent that came from there.
+        /// Where a process from that group is sent.
         fn send(&self, origin: Option<&str>) -> Sent {
             let mut procfs = ProcFs::open(&self.0.path().join("proc")).unwrap();
             let way_back = WayBack { last: &self.group(""), ours: &self.group("commonhold") };
             let origin = origin.map(|origin| self.group(origin));
-            // As the kernel does: a group that was made has the file.
+            // Like the kernel: a new group has the file.
             let _hook = host::tamper(|access| {
                 if access.is(host::Kind::Write, "cgroup.procs") && !access.path.exists() {
                     let _ = fs::write(access.path, "");
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_came_from_where_the_first_of_its_session_did() {
+    fn an_orphan_has_the_origin_of_its_session_leader() {
         let fake = Fake::new(7, &[]);
         let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
         let key = |pid: u32, start: u64| ProcessKey { pid, start };
@@ -393,19 +393,19 @@ mod tests {
         assert_eq!(origin_of(&mut procfs, PID + 5, &known), None, "it is gone");
     }
 
-    /// Red if the start time is not read again after the write: the number is another process's by the time the kernel takes
-    /// it, and that one stays in a group that it has nothing to do with.
+    /// Red if the start time is not read again after the write: the number has been reused when the kernel takes it, and the
+    /// new process stays in a group that is not its own.
     #[test]
-    fn who_gets_a_number_while_it_is_moved_goes_back_to_its_parent() {
+    fn a_process_that_reuses_a_number_during_a_move_goes_to_its_parents_group() {
         let fake = Fake::new(7, &["target", "system.slice/x.service"]);
         let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
-        let of = fake.0.path().join(format!("proc/{PID}"));
+        let process_dir = fake.0.path().join(format!("proc/{PID}"));
         let target = fake.group("target/cgroup.procs");
         let hook = host::tamper(move |access| {
             if access.kind == host::Kind::Write && access.path == target {
-                let stat = fs::read_to_string(of.join("stat")).unwrap();
-                fs::write(of.join("stat"), stat.replace(" 101 0", " 999 0")).unwrap();
-                fs::write(of.join("cgroup"), "0::/target\n").unwrap();
+                let stat = fs::read_to_string(process_dir.join("stat")).unwrap();
+                fs::write(process_dir.join("stat"), stat.replace(" 101 0", " 999 0")).unwrap();
+                fs::write(process_dir.join("cgroup"), "0::/target\n").unwrap();
             }
             host::Answer::GoOn
         });
@@ -413,7 +413,7 @@ mod tests {
         drop(hook);
         let parents = fake.group("system.slice/x.service/cgroup.procs");
         assert_eq!(fs::read_to_string(&parents).unwrap(), PID.to_string());
-        // From now on the number is known to be another's, and nothing is written.
+        // From now on the number is known to be reused, and nothing is written.
         let _hook = host::tamper(|access| {
             assert_ne!(access.kind, host::Kind::Write);
             host::Answer::GoOn
@@ -421,9 +421,9 @@ mod tests {
         assert!(!enter(&mut procfs, KEY, &fake.group("target")).unwrap());
     }
 
-    /// A number that is listed, and another's when its start time is read.
+    /// A listed number is reused before its start time is read.
     #[test]
-    fn who_left_while_a_group_was_listed_is_not_in_it() {
+    fn a_number_reused_while_a_group_is_listed_is_dropped() {
         let fake = Fake::new(7, &["target"]);
         let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
         let target = fake.group("target/cgroup.procs");
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_go_back_is_told_by_place() {
+    fn processes_that_did_not_go_back_are_reported_by_place() {
         let fake = Fake::new(7, &[]);
         let mut procfs = ProcFs::open(&fake.0.path().join("proc")).unwrap();
         let mut elsewhere = Elsewhere::default();
@@ -464,7 +464,7 @@ mod tests {
         let notices = elsewhere.notices();
         assert_eq!(
             notices[0],
-            format!("/c: these processes are here now, since where they belong is not known: {PID} (sleep)")
+            format!("/c: these processes are here now, since their origin is unknown: {PID} (sleep)")
         );
         assert!(notices[1].contains("/c/session-3.scope, where they came from, is gone"), "{}", notices[1]);
         assert!(notices[1].ends_with("90000008 (?) and 2 more"), "{}", notices[1]);

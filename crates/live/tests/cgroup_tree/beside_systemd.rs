@@ -1,5 +1,5 @@
-//! A tree as systemd makes it, on a real kernel: user managers and services stay where they are, sessions' processes are
-//! moved, and nobody is undone into the root while there is a better place.
+//! A tree like systemd's, on a real kernel: user managers and services stay where they are, sessions' processes are moved, and
+//! none is undone into the root while there is a better place.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use commonhold_contract::{Member, MemberKind, Principal, UnitId};
 use commonhold_live::LiveBackend;
 use commonhold_live::apply::cgroup::CgroupBackend;
-use commonhold_live::journal::Journal;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::{Undone, undo};
 use commonhold_policy::membership::Stays;
 
@@ -22,14 +22,14 @@ use super::{Bench, SECOND, cgroup_of, observe, wait_for};
 /// Users that no machine has, one for each test: the numbers above this process's.
 static USERS: AtomicU32 = AtomicU32::new(1);
 
-/// Control groups; `UID` stands for the user.
+/// Control groups; `UID` is replaced by the user.
 const SLICE: &str = "user.slice/user-UID.slice";
 const SESSION: &str = "user.slice/user-UID.slice/session-3.scope";
 const MANAGER: &str = "user.slice/user-UID.slice/user@UID.service/init.scope";
 const APP: &str = "user.slice/user-UID.slice/user@UID.service/app.slice/mail.service";
 const CRON: &str = "system.slice/cron.service";
 
-/// A tree of systemd's below the test's control group, and a unit of one user's.
+/// A tree like systemd's below the test's control group, and a unit with one user.
 struct Beside {
     bench: Bench,
     user: u32,
@@ -47,7 +47,7 @@ impl Beside {
         let unit = bench.contract.add(None, "u");
         let member = Member { kind: MemberKind::User(Principal::Id(user)), span: 0..0 };
         bench.contract.units[unit.index()].members.push(member);
-        // All of it is to be managed, as the hierarchy's root is.
+        // All controllers must be enabled, as in the hierarchy's root.
         bench.place.delegated = false;
         let beside = Beside { bench, user, unit };
         for group in [SESSION, MANAGER, APP, CRON] {
@@ -61,7 +61,7 @@ impl Beside {
         self.bench.place.base.join(group.replace("UID", &self.user.to_string()))
     }
 
-    /// A process of the user's, which goes on with a shell's script once it is in that control group.
+    /// A process of the user, which continues with a shell script once it is in that control group.
     fn spawn_in(&mut self, group: &str, script: &str) -> u32 {
         let mut shell = Command::new("sh");
         let script = format!("read go; {script}");
@@ -78,14 +78,14 @@ impl Beside {
         fs::write(self.at(group).join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
-    /// A process is in that control group.
+    /// Asserts that a process is in that control group.
     #[track_caller]
     fn is_in(&self, pid: u32, group: &str) {
         assert_eq!(self.bench.place.mount.join(cgroup_of(pid).trim_start_matches('/')), self.at(group));
     }
 }
 
-/// What undoing says, once the backend is gone.
+/// Ends the backend, and returns the outcome of undoing.
 fn undone(backend: CgroupBackend) -> Undone {
     let journal = backend.close();
     undo(&Journal::read(journal.path()).unwrap(), "/proc".as_ref())
@@ -117,7 +117,7 @@ fn managers_and_services_stay_and_sessions_are_moved() {
         beside.is_in(pid, group);
         assert_eq!(stays(&backend, pid), Some(why));
     }
-    // What stays is counted all the same.
+    // Processes that stay are counted all the same.
     let mut later = first;
     let mut now = SECOND;
     wait_for("CPU time of a process that stays", || {
@@ -142,7 +142,7 @@ fn a_process_that_enters_by_exec_below_a_users_manager_stays_there() {
     beside.is_in(pid, APP);
 }
 
-/// systemd itself moves a member to a service: that is where it belongs from then on.
+/// systemd itself moves a member to a service, where it belongs from then on.
 #[test]
 fn a_member_that_its_manager_moves_to_a_service_is_not_fetched_back() {
     let Some(mut beside) = Beside::new("taken") else { return };
@@ -155,7 +155,7 @@ fn a_member_that_its_manager_moves_to_a_service_is_not_fetched_back() {
         assert_eq!(observe(&mut backend, n * SECOND).unit(beside.unit).processes, 1);
         beside.is_in(pid, APP);
     }
-    // And back to its session: it may be moved again.
+    // Back in its session, it may be moved again.
     beside.put(pid, SESSION);
     beside.bench.contract.add(None, "another");
     backend.set_contract(&beside.bench.contract);
@@ -164,7 +164,7 @@ fn a_member_that_its_manager_moves_to_a_service_is_not_fetched_back() {
 }
 
 #[test]
-fn a_session_that_is_over_leaves_its_processes_to_the_slice_and_says_so() {
+fn processes_of_an_ended_session_go_to_the_slice_which_is_reported() {
     let Some(mut beside) = Beside::new("over") else { return };
     let pid = beside.spawn_in(SESSION, "sleep 1000 & wait");
     wait_for("its child", || super::children(pid).len() == 1);
@@ -192,7 +192,7 @@ fn a_slice_that_takes_no_process_gets_a_leaf_which_the_next_start_removes() {
     let pid = beside.spawn_in(SESSION, "exec sleep 1000");
     let mut backend = beside.bench.backend();
     observe(&mut backend, SECOND);
-    // Meanwhile, somebody gives weights to what is in the slice.
+    // Meanwhile, another program sets weights in the slice.
     for group in ["user.slice", SLICE] {
         fs::write(beside.at(group).join("cgroup.subtree_control"), "+cpu").unwrap();
     }
@@ -201,7 +201,7 @@ fn a_slice_that_takes_no_process_gets_a_leaf_which_the_next_start_removes() {
     assert_eq!((undone.problems.len(), undone.notices.len()), (0, 2), "{undone:?}");
     let leaf = format!("{SLICE}/commonhold.left");
     beside.is_in(pid, &leaf);
-    // The other notice: the controllers that the slices use stay.
+    // The other notice: the controllers that the slices use stay enabled.
     assert!(
         undone.notices.iter().any(|notice| notice.contains("the cpu controller stays enabled")),
         "{undone:?}"
@@ -212,8 +212,8 @@ fn a_slice_that_takes_no_process_gets_a_leaf_which_the_next_start_removes() {
     assert!(!beside.at(&leaf).exists());
 }
 
-/// Somebody divides the group that a process came from, so that it takes no process any more: nobody is left in ours.
-/// Controllers that can tell threads apart, such as cpu, do not keep processes out.
+/// Another program divides the group that a process came from, so that it takes no process any more: none is left in ours.
+/// Threaded controllers, such as cpu, do not keep processes out.
 #[test]
 fn a_group_that_was_divided_meanwhile_gets_a_leaf_too() {
     let Some(mut beside) = Beside::new("divided") else { return };

@@ -1,4 +1,4 @@
-//! Gangs under the `cgroup` backend, beside the gates of units: a job that is a unit is frozen in its control group, and others
+//! Gangs under the `cgroup` backend, with the gates of units: a job that is a unit is frozen in its control group, and others
 //! are stopped by signals.
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use commonhold_contract::{Gangs, JobKind};
 use commonhold_live::Backend;
 use commonhold_live::apply::cgroup::CgroupBackend;
-use commonhold_live::journal::Journal;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::undo;
 use commonhold_policy::plan::{CpuOrder, GangOrder};
 use commonhold_policy::{JobId, Plan, Reason, Step};
@@ -49,7 +49,7 @@ fn a_gang_stops_beside_its_units_gate_and_is_undone() {
     assert!(snapshot.unit(unit).runnable >= 1, "it would run if it could");
     let facts = snapshot.jobs.iter().find(|job| job.job == busy).unwrap();
     assert!(facts.threads.iter().all(|thread| !thread.wants));
-    // Its unit's gate opens nothing that its own keeps shut, and the other way round.
+    // Opening its unit's gate does not open its own, and vice versa.
     apply(&mut backend, [CpuOrder::Gate { unit, open: false }]);
     apply(&mut backend, [CpuOrder::Gate { unit, open: true }]);
     observe(&mut backend, monotonic());
@@ -62,13 +62,13 @@ fn a_gang_stops_beside_its_units_gate_and_is_undone() {
     assert_eq!(cpu_ticks(pids[0]), before);
     apply(&mut backend, [CpuOrder::Gate { unit, open: true }]);
     wait_for("the loop to run", || cpu_ticks(pids[0]) > before && state(pids[0]) == 'R');
-    // Whoever forks is stopped with all that it forked.
+    // A process that forks is stopped with all its children.
     gate(&mut backend, forks, unit, false);
     wait_for("all to stop", || {
         observe(&mut backend, monotonic());
         let family: Vec<u32> = children(pids[1]).into_iter().chain([pids[1]]).collect();
-        // A child that ended waits for its parent, who is stopped. A parent waits for a child that shares its memory (`vfork`) to
-        // execute a program, which that does not while it is stopped.
+        // An ended child waits for its parent, which is stopped. A parent waits for a child that shares its memory (`vfork`) to
+        // execute a program, which the child cannot do while it is stopped.
         let states: Vec<char> = family.iter().map(|pid| state(*pid)).collect();
         states.contains(&'T') && states.iter().all(|state| matches!(state, 'T' | 'Z' | 'D'))
     });
@@ -78,8 +78,8 @@ fn a_gang_stops_beside_its_units_gate_and_is_undone() {
     wait_for("it to run", || state(pids[1]) != 'T' && state(pids[0]) == 'R');
 }
 
-/// A unit that is one job is frozen in its control group, with all that it forks and without a signal. Its own gate and its
-/// gang's hold it both; a sub-unit is another job; a process that comes is frozen; and all go on when the daemon is gone.
+/// A unit that is one job is frozen in its control group, with everything it forks and without a signal. Both its own gate and
+/// its gang's hold it; a sub-unit is another job; a newcomer is frozen; and all continue when the daemon has ended.
 #[test]
 fn a_unit_that_is_a_gang_is_frozen() {
     let Some(mut bench) = Bench::new("frozen", &[]) else { return };
@@ -98,8 +98,8 @@ fn a_unit_that_is_a_gang_is_frozen() {
     let snapshot = observe(&mut backend, monotonic());
     let job = snapshot.jobs.iter().find(|job| job.unit == unit).unwrap().job;
     let frozen = |bench: &Bench, yes: bool| {
-        let said = format!("frozen {}", u32::from(yes));
-        wait_for(&said.clone(), || bench.file("a/own/cgroup.events").contains(&said));
+        let line = format!("frozen {}", u32::from(yes));
+        wait_for(&line.clone(), || bench.file("a/own/cgroup.events").contains(&line));
     };
     gate(&mut backend, job, unit, false);
     frozen(&bench, true);
@@ -116,7 +116,7 @@ fn a_unit_that_is_a_gang_is_frozen() {
     gate(&mut backend, job, unit, false);
     apply(&mut backend, [CpuOrder::Gate { unit, open: true }]);
     frozen(&bench, true);
-    // Another process comes to the unit.
+    // Another process joins the unit.
     bench.contract.units[unit.index()]
         .members
         .push(commonhold_contract::Member { kind: commonhold_contract::MemberKind::Pid(late), span: 0..0 });

@@ -1,7 +1,7 @@
-//! A folder that behaves as a tree of control groups does, by a hook before every call to the kernel, and what goes wrong.
+//! A folder that behaves like a tree of control groups, by a hook before every call to the kernel, with injected faults.
 //!
-//! What the backends do is real, and so are the processes. The folder has the kernel's files in it; where a process is told
-//! to go, it is listed there and nowhere else; a group is removed if it is empty; a value that is written is shown.
+//! The backends and processes are real. The folder contains the kernel's files; a moved process is listed in its new group and
+//! in no other; only an empty group can be removed; a written value reads back.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::cell::RefCell;
@@ -13,10 +13,10 @@ use std::rc::Rc;
 use commonhold_live::host::{Access, Answer, Kind, Tampering, tamper};
 use commonhold_live::observe::capability::CgroupBase;
 
-/// What becomes of a call, if anything but what should.
+/// An injected fault: the answer to a call, or `None` for the normal one.
 type Fault = Box<dyn FnMut(&Access<'_>) -> Option<Answer>>;
 
-/// The files of a group and what they hold at first.
+/// The files of a group and their initial content.
 const FILES: [(&str, &str); 8] = [
     ("cgroup.procs", ""),
     ("cgroup.subtree_control", "\n"),
@@ -28,7 +28,7 @@ const FILES: [(&str, &str); 8] = [
     ("cpuset.cpus.effective", "0-7\n"),
 ];
 
-/// The tree, for as long as it is there.
+/// The tree, while it exists.
 pub struct Tree {
     pub root: PathBuf,
     fault: Rc<RefCell<Option<Fault>>>,
@@ -41,24 +41,24 @@ impl Tree {
         let (at, fault) = (root.to_owned(), Rc::<RefCell<Option<Fault>>>::default());
         let faults = Rc::clone(&fault);
         let hook = tamper(move |access| {
-            let wrong = faults.borrow_mut().as_mut().and_then(|fault| fault(access));
-            wrong.unwrap_or_else(|| kernel(&at, access))
+            let faulty = faults.borrow_mut().as_mut().and_then(|fault| fault(access));
+            faulty.unwrap_or_else(|| kernel(&at, access))
         });
         Tree { root: root.to_owned(), fault, _hook: hook }
     }
 
-    /// A place in it whose controllers may be used.
+    /// A place in it with usable controllers.
     pub fn place(&self) -> CgroupBase {
         let controllers: BTreeSet<String> = ["cpu", "cpuset"].map(str::to_owned).into();
         CgroupBase { mount: self.root.clone(), base: self.root.clone(), controllers, delegated: false }
     }
 
-    /// From now on this goes wrong.
+    /// Injects this fault from now on.
     pub fn fault(&self, fault: impl FnMut(&Access<'_>) -> Option<Answer> + 'static) {
         *self.fault.borrow_mut() = Some(Box::new(fault));
     }
 
-    /// From now on nothing does.
+    /// Injects no fault any more.
     pub fn heal(&self) {
         *self.fault.borrow_mut() = None;
     }
@@ -67,19 +67,19 @@ impl Tree {
         fs::read_to_string(self.root.join(path)).unwrap().trim().to_owned()
     }
 
-    /// Who is in a group.
+    /// The processes of a group.
     pub fn procs(&self, group: &str) -> Vec<u32> {
         procs(&self.root.join(group))
     }
 }
 
-/// A fault: calls of a kind about a path that ends so get this answer.
+/// A fault: calls of a kind about a path with this ending get this answer.
 pub fn always(kind: Kind, end: &str, answer: Answer) -> impl FnMut(&Access<'_>) -> Option<Answer> + 'static {
     let end = end.to_owned();
     move |access| access.is(kind, &end).then(|| answer.clone())
 }
 
-/// The same, the first time only.
+/// The same, for the first such call only.
 pub fn once(kind: Kind, end: &str, answer: Answer) -> impl FnMut(&Access<'_>) -> Option<Answer> + 'static {
     let (mut fault, mut done) = (always(kind, end, answer), false);
     move |access| {
@@ -90,7 +90,7 @@ pub fn once(kind: Kind, end: &str, answer: Answer) -> impl FnMut(&Access<'_>) ->
 }
 
 fn kernel(root: &Path, access: &Access<'_>) -> Answer {
-    if let Some(pid) = of_proc(access.path, "cgroup").filter(|_| access.kind == Kind::Read) {
+    if let Some(pid) = pid_of_proc_file(access.path, "cgroup").filter(|_| access.kind == Kind::Read) {
         let group = groups(root).into_iter().find(|group| procs(group).contains(&pid));
         let path =
             group.map_or(String::new(), |group| group.strip_prefix(root).unwrap().display().to_string());
@@ -134,7 +134,7 @@ fn kernel(root: &Path, access: &Access<'_>) -> Answer {
                 fs::write(group.join("cpuset.cpus.effective"), if cpus.is_empty() { "0-7" } else { cpus })
                     .unwrap();
             }
-            // Nothing of the value before.
+            // Remove the old value.
             fs::write(access.path, "").unwrap();
             Answer::GoOn
         }
@@ -152,7 +152,7 @@ fn kernel(root: &Path, access: &Access<'_>) -> Answer {
     }
 }
 
-/// A process is to stand there.
+/// Moves a process.
 fn enter(root: &Path, group: &Path, pid: &[u8]) -> Answer {
     let pid: u32 = std::str::from_utf8(pid).unwrap().trim().parse().unwrap();
     let alive = fs::read_to_string(format!("/proc/{pid}/stat"));
@@ -160,15 +160,18 @@ fn enter(root: &Path, group: &Path, pid: &[u8]) -> Answer {
         return Answer::Refuse(libc::ESRCH);
     }
     for other in groups(root) {
-        let left: Vec<String> =
-            procs(&other).into_iter().filter(|it| *it != pid).map(|it| format!("{it}\n")).collect();
+        let left: Vec<String> = procs(&other)
+            .into_iter()
+            .filter(|other| *other != pid)
+            .map(|other| format!("{other}\n"))
+            .collect();
         fs::write(other.join("cgroup.procs"), left.concat()).unwrap();
     }
     let there = fs::read_to_string(group.join("cgroup.procs")).unwrap();
     Answer::Falsify(format!("{there}{pid}\n").into_bytes())
 }
 
-/// A group and all in it.
+/// A group and all groups below it.
 fn groups(group: &Path) -> Vec<PathBuf> {
     let mut all = vec![group.to_owned()];
     for entry in fs::read_dir(group).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
@@ -184,8 +187,8 @@ fn procs(group: &Path) -> Vec<u32> {
     text.lines().map(|line| line.parse().unwrap()).filter(alive).collect()
 }
 
-/// The process of whose folder in /proc that is the file.
-pub fn of_proc(path: &Path, file: &str) -> Option<u32> {
+/// The process whose file in /proc this is.
+pub fn pid_of_proc_file(path: &Path, file: &str) -> Option<u32> {
     let rest = path.strip_prefix("/proc").ok()?;
     (rest.file_name()?.to_str()? == file && rest.components().count() == 2)
         .then(|| rest.parent()?.to_str()?.parse().ok())?

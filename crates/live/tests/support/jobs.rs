@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use commonhold_contract::{Contract, JobKind, Member, MemberKind};
 use commonhold_live::apply::user::UserBackend;
-use commonhold_live::journal::Journal;
-use commonhold_live::roster::Roster;
+use commonhold_live::host::{affinity, clock};
+use commonhold_live::observe::roster::Roster;
+use commonhold_live::undo::journal::Journal;
 use commonhold_live::undo::{Undone, undo};
-use commonhold_live::{affinity, clock};
 use commonhold_machine::Machine;
 use commonhold_policy::{Plan, Snapshot};
 use commonhold_steward::Steward;
@@ -23,7 +23,7 @@ pub(crate) struct Loop {
 }
 
 impl Loop {
-    /// A unit with these processes, of which that is a job.
+    /// A unit with these processes as jobs of this kind.
     pub(crate) fn over(jobs: &[&Job], kind: JobKind, mut contract: Contract, machine: Machine) -> Loop {
         let unit = contract.add(None, "unit");
         contract.units[unit.index()].job = Some(kind);
@@ -39,7 +39,7 @@ impl Loop {
         Loop { backend, steward: Steward::new(contract, machine), journal: path, _directory: directory }
     }
 
-    /// A turn, and the time until the next, which is the caller's.
+    /// A turn. Returns the time until the next, for which the caller must wait.
     pub(crate) fn step(&mut self) -> (Snapshot, Plan, Duration) {
         let turn = self.steward.turn(&mut self.backend, 0).unwrap();
         let wrong: Vec<String> = turn.wrong.iter().map(ToString::to_string).collect();
@@ -48,7 +48,7 @@ impl Loop {
         (turn.snapshot, turn.plan, Duration::from_nanos(wait))
     }
 
-    /// What a daemon's end does.
+    /// Ends the daemon as a crash would, and undoes the journal.
     pub(crate) fn undo(self) -> Undone {
         drop(self.backend);
         undo(&Journal::read(&self.journal).unwrap(), "/proc".as_ref())

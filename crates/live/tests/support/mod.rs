@@ -1,4 +1,4 @@
-//! Real processes to hold, and the kernel's own view of them.
+//! Real processes as members, and the kernel's view of them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub(crate) mod jobs;
@@ -14,12 +14,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use commonhold_live::affinity;
-use commonhold_live::journal::ProcessKey;
-use commonhold_live::roster::{MARKER, marker};
+use commonhold_live::host::affinity;
+use commonhold_live::observe::process::ProcessKey;
+use commonhold_live::observe::roster::{MARKER, marker};
 use commonhold_machine::CpuSet;
 
-/// A process with a session of its own; all of the session ends with the test.
+/// A process with its own session, all of which ends with the test.
 pub struct Job(Child);
 
 /// Starts a program as a job.
@@ -27,7 +27,7 @@ pub fn start(program: impl AsRef<OsStr>, arguments: &[&str]) -> Job {
     start_with(Command::new(program), arguments)
 }
 
-/// Starts a program as a job, with the mark of those that entered a unit of this process's daemon by `exec`.
+/// Starts a program as a job, with the marker of processes that entered a unit of this process's daemon by `exec`.
 pub fn start_marked(program: &str, arguments: &[&str], unit: &str) -> Job {
     let mut command = Command::new(program);
     command.env(MARKER, marker(std::process::id(), unit));
@@ -66,7 +66,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // A storm forks while it is being killed: who is stopped forks no more.
+        // A fork storm continues while it is killed: a stopped process cannot fork.
         for signal in [libc::SIGSTOP, libc::SIGSTOP, libc::SIGKILL, libc::SIGKILL] {
             for pid in session(self.pid()) {
                 kill(pid, signal);
@@ -82,7 +82,7 @@ pub fn kill(pid: u32, signal: i32) {
     unsafe { libc::kill(i32::try_from(pid).unwrap(), signal) };
 }
 
-/// Waits until something holds; it always does in the end, or the test fails.
+/// Waits until `holds`, or fails the test.
 #[track_caller]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -122,7 +122,7 @@ pub fn key(pid: u32) -> ProcessKey {
     ProcessKey { pid, start: all()[&pid].3 }
 }
 
-/// A process and all that descends from it.
+/// A process and all its descendants.
 pub fn descendants(pid: u32) -> Vec<u32> {
     let all = all();
     let mut found = vec![pid];
@@ -153,17 +153,17 @@ pub fn threads(pid: u32) -> Vec<u32> {
     tasks.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The different masks of all threads of a process and of what descends from it.
+/// The distinct masks of all threads of a process and its descendants.
 pub fn masks(pid: u32) -> Vec<CpuSet> {
-    different(&descendants(pid))
+    distinct(&descendants(pid))
 }
 
-/// The different masks of all threads of a session.
+/// The distinct masks of all threads of a session.
 pub fn session_masks(leader: u32) -> Vec<CpuSet> {
-    different(&session(leader))
+    distinct(&session(leader))
 }
 
-fn different(pids: &[u32]) -> Vec<CpuSet> {
+fn distinct(pids: &[u32]) -> Vec<CpuSet> {
     let masks = pids.iter().flat_map(|pid| threads(*pid)).filter_map(|tid| affinity::get(tid).ok());
     masks.collect::<BTreeSet<_>>().into_iter().collect()
 }
@@ -171,9 +171,9 @@ fn different(pids: &[u32]) -> Vec<CpuSet> {
 /// The process with that command line.
 pub fn find(command: &[&str]) -> Option<u32> {
     let wanted = command.join("\0") + "\0";
-    let is_it =
+    let matches =
         |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == wanted.as_bytes());
-    all().into_keys().find(is_it)
+    all().into_keys().find(matches)
 }
 
 /// A program of `examples/`, which cargo builds before it runs tests.

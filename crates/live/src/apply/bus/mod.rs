@@ -1,4 +1,4 @@
-//! The memory bus: measuring what it carries, and slowing down what units transfer.
+//! The memory bus: measuring its capacity, and throttling units.
 
 pub mod probe;
 pub(crate) mod resctrl;

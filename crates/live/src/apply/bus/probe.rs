@@ -1,19 +1,19 @@
-//! Measuring what the memory bus carries.
+//! Measures the capacity of the memory bus.
 //!
-//! Algorithm: a thread for each CPU, tied to it, has three arrays of its own, which lie in its node. In each pass, all begin
-//! together and compute `a = b + s * c` for all elements. The time is from the first one's begin to the last one's end. The
-//! best of all passes counts, for one CPU and for all of them.
+//! Algorithm: a thread pinned to each CPU has three arrays in its node. In each pass, all threads start together and compute `a
+//! = b + s * c` for all elements. The time is from the first start to the last end. The best of all passes counts, for one CPU
+//! and for all of them.
 //!
-//! Properties: nothing but memory of our own is touched. What counts are 24 bytes for each element: the lines that caches
-//! fetch, two that are read and one that is written to. So the number is comparable to a count of cache misses times a line.
-//! The writing back of the third comes on top on most processors, and is in neither.
+//! Properties: only memory of this process is touched. Each element counts as 24 bytes: the lines that caches fetch, two read
+//! and one written. So the number is comparable to cache misses times the line size. Most processors also write the third line
+//! back; neither number includes that.
 //!
-//! Limits: what others transfer meanwhile is missing from the result, unless they pause for a pass. So is what a busy host
-//! takes from a virtual machine. Where the machine has several nodes, it is the sum of what their memories carry; programs
-//! that use others' memory get less.
+//! Limits: transfers of other programs are missing from the result, unless they pause for a pass. So is what a busy host takes
+//! from a virtual machine. On a machine with several nodes, it is the sum of all nodes' capacities; programs that use remote
+//! memory get less.
 //!
-//! Source: J. `McCalpin`, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995 (STREAM's triad, with
-//! arrays of four times the last-level cache).
+//! Source: J. `McCalpin`, Memory Bandwidth and Machine Balance in Current High Performance Computers, 1995 (STREAM's triad,
+//! with arrays of four times the last-level cache).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,61 +33,63 @@ use crate::observe::bus::last_cache;
 use crate::observe::files::Tree;
 use crate::observe::topology::{self, meminfo};
 
-/// How often progress is told while one number is measured.
+/// Progress reports for each number.
 pub const STEPS: u32 = 5;
-/// How many numbers are measured: for one CPU, and for all.
+/// The measured numbers: for one CPU, and for all.
 pub const KINDS: u32 = 2;
 
 const ARRAYS: u64 = 3;
 const ELEMENT: u64 = 8;
-/// An array is so many times the caches before it.
+/// The size of an array, as a multiple of the caches before it.
 const TIMES_CACHE: u64 = 4;
-/// All arrays must be at least so many times the caches: less would be measured in the caches in part.
+/// The smallest total size of all arrays, as a multiple of the caches: less would be served partly from the caches.
 const TIMES_CACHE_MIN: u64 = 2;
-/// A cache of which the kernel tells nothing.
+/// The size of a cache that the kernel does not describe.
 const CACHE_BYTES: u64 = 32 << 20;
-/// The part of the free memory that arrays may take.
+/// The fraction of the free memory that arrays may take (as its inverse).
 const FREE_PART: u64 = 4;
 
 /// A machine, ready to be measured.
 #[derive(Debug)]
 pub struct Target {
-    /// What it is.
+    /// Its identity.
     pub identity: Identity,
     machine: Machine,
     sizes: Sizes,
 }
 
-/// How large arrays are, in elements.
+/// The sizes of arrays, in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
-    /// Those of the one CPU.
+    /// For the measurement with one CPU.
     one: usize,
-    /// Those of each of all.
+    /// For each CPU, in the measurement with all.
     each: usize,
 }
 
-/// What a measurement came to.
+/// The result of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
-    /// What the bus carries.
+    /// The capacity of the bus.
     pub capacity: Capacity,
-    /// How large all arrays were together.
+    /// The total size of the arrays.
     pub arrays_bytes: u64,
 }
 
 impl Target {
-    /// This machine. Refused: too little free memory for arrays that no cache holds, and anybody who may not keep the result.
+    /// This machine.
+    ///
+    /// Errors: too little free memory for arrays larger than the caches; this user may not store the result.
     pub fn here() -> Result<Target, LiveError> {
         let tree = Tree::new(Path::new("/"));
         let machine = topology::read(Path::new("/"))?;
         let free = meminfo(&tree, "/proc/meminfo", "MemAvailable:")?.unwrap_or(0);
-        let sizes = Sizes::of(&tree, &machine, free)?;
+        let sizes = Sizes::for_machine(&tree, &machine, free)?;
         kept::make_folder(Path::new(FOLDER))?;
         Ok(Target { identity: Identity::read(&tree, &machine), machine, sizes })
     }
 
-    /// Measures it, for so long with one CPU and with all; `done` is called [`STEPS`] times for each of [`KINDS`].
+    /// Measures for `each` with one CPU, then with all; calls `done` [`STEPS`] times for each of [`KINDS`].
     pub fn measure(&self, each: Duration, done: &dyn Fn()) -> Result<Measured, LiveError> {
         let cpus: Vec<u32> = self.machine.cpus.iter().map(|cpu| cpu.id).collect();
         let failed = |source: io::Error| LiveError::Process {
@@ -95,7 +97,7 @@ impl Target {
             name: "commonhold".to_owned(),
             what: "measure the memory bus".to_owned(),
             source,
-            remedy: "; its threads need each of its CPUs, and memory".to_owned(),
+            remedy: "; its threads need memory, and each CPU of the machine".to_owned(),
         };
         let one = best(&cpus[..1], self.sizes.one, each, done).map_err(failed)?;
         let before = Busy::now(cpus.len());
@@ -103,13 +105,13 @@ impl Target {
         let others_percent = Busy::now(cpus.len()).others_percent_since(&before);
         let count = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
         let arrays_bytes = ARRAYS * ELEMENT * (self.sizes.each as u64) * u64::from(count);
-        // One that is alone transfers no more than all together.
+        // All CPUs together transfer at least as much as one.
         let all = all.max(one);
         let capacity = Capacity { one_bytes_per_s: one, all_bytes_per_s: all, cpus: count, others_percent };
         Ok(Measured { capacity, arrays_bytes })
     }
 
-    /// Keeps what was measured; returns the file that has it.
+    /// Stores the result; returns the path of the file.
     pub fn keep(&self, capacity: &Capacity) -> Result<PathBuf, LiveError> {
         let path = self.identity.path();
         kept::keep(&path, capacity)?;
@@ -118,8 +120,8 @@ impl Target {
 }
 
 impl Sizes {
-    /// Of arrays that no cache holds, within the free memory.
-    fn of(tree: &Tree, machine: &Machine, free: u64) -> Result<Sizes, LiveError> {
+    /// Sizes beyond the caches, within the free memory.
+    fn for_machine(tree: &Tree, machine: &Machine, free: u64) -> Result<Sizes, LiveError> {
         let mut caches: BTreeMap<u32, u64> = BTreeMap::new();
         for cpu in &machine.cpus {
             let cache = last_cache(tree, cpu.id);
@@ -133,7 +135,7 @@ impl Sizes {
         if most * ARRAYS < all * TIMES_CACHE_MIN {
             return Err(LiveError::Unavailable {
                 what: format!(
-                    "{} MiB are free: too little for arrays that caches of {} MiB do not hold",
+                    "{} MiB are free: too little for arrays larger than the caches of {} MiB",
                     free >> 20,
                     all >> 20
                 ),
@@ -150,12 +152,12 @@ impl Sizes {
     }
 }
 
-/// The best rate of these CPUs together, in bytes per second, of all passes in such a time.
+/// The best rate of these CPUs together, in bytes/s, of all passes within `length`.
 fn best(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io::Result<u64> {
     // The calling thread waits for the arrays, too.
     let (ready, together) = (Barrier::new(cpus.len() + 1), Barrier::new(cpus.len()));
-    let (failed, goes_on, stop) = (AtomicBool::new(false), AtomicBool::new(true), AtomicBool::new(false));
-    let one = |leads: bool, cpu: u32| -> io::Result<Vec<(Instant, Instant)>> {
+    let (failed, continues, stop) = (AtomicBool::new(false), AtomicBool::new(true), AtomicBool::new(false));
+    let run = |leads: bool, cpu: u32| -> io::Result<Vec<(Instant, Instant)>> {
         let arrays = affinity::set(0, &CpuSet::from_iter([cpu])).and_then(|()| Arrays::new(elements));
         if arrays.is_err() {
             failed.store(true, Ordering::SeqCst);
@@ -165,24 +167,24 @@ fn best(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io:
         let mut passes = Vec::new();
         while !failed.load(Ordering::SeqCst) {
             if leads {
-                goes_on.store(!stop.load(Ordering::SeqCst) || passes.is_empty(), Ordering::SeqCst);
+                continues.store(!stop.load(Ordering::SeqCst) || passes.is_empty(), Ordering::SeqCst);
             }
             together.wait();
-            if !goes_on.load(Ordering::SeqCst) {
+            if !continues.load(Ordering::SeqCst) {
                 break;
             }
             let begun = Instant::now();
             arrays.triad();
             passes.push((begun, Instant::now()));
-            // Nobody says how it goes on before all have read how it does.
+            // The next decision must wait until all threads have read the last one.
             together.wait();
         }
         Ok(passes)
     };
     let passes = thread::scope(|scope| {
-        let one = &one;
+        let run = &run;
         let spawned: Vec<_> =
-            cpus.iter().enumerate().map(|(n, cpu)| scope.spawn(move || one(n == 0, *cpu))).collect();
+            cpus.iter().enumerate().map(|(n, cpu)| scope.spawn(move || run(n == 0, *cpu))).collect();
         ready.wait();
         for _ in 0..STEPS {
             if !failed.load(Ordering::SeqCst) {
@@ -200,7 +202,7 @@ fn best(cpus: &[u32], elements: usize, length: Duration, done: &dyn Fn()) -> io:
     Ok(bytes_per_s(bytes, shortest(&passes)))
 }
 
-/// The shortest pass, by thread and pass: from the first one's begin to the last one's end.
+/// The duration of the shortest pass, by thread and pass: from the first start to the last end.
 fn shortest(passes: &[Vec<(Instant, Instant)>]) -> Duration {
     let count = passes.iter().map(Vec::len).min().unwrap_or(0);
     let length = |n: usize| {
@@ -224,7 +226,7 @@ struct Arrays {
 }
 
 impl Arrays {
-    /// Written once by the calling thread, so that they lie in its node.
+    /// First touched by the calling thread, so that they are in its node.
     fn new(elements: usize) -> io::Result<Arrays> {
         let filled = |value: f64| -> io::Result<Vec<f64>> {
             let mut array = Vec::new();
@@ -246,7 +248,7 @@ impl Arrays {
     }
 }
 
-/// What CPUs were busy, and how much of it with this process.
+/// The busy time of CPUs, and this process's part of it.
 struct Busy {
     at: Instant,
     cpus: usize,
@@ -261,7 +263,7 @@ impl Busy {
         Busy { at: Instant::now(), cpus, all_ns: busy_ns(&text), own_ns }
     }
 
-    /// Which part of these CPUs' time others had since then.
+    /// The percentage of these CPUs' time that others used since `before`.
     fn others_percent_since(&self, before: &Busy) -> u64 {
         let ns = |now: u64, before: u64| u128::from(now.saturating_sub(before));
         let others = ns(self.all_ns, before.all_ns).saturating_sub(ns(self.own_ns, before.own_ns));
@@ -270,9 +272,9 @@ impl Busy {
     }
 }
 
-/// The busy time of all CPUs of /proc/stat, that of a host's others included, in nanoseconds: `proc_stat(5)`.
+/// The busy time of all CPUs in /proc/stat, including time stolen by the host, in nanoseconds: `proc_stat(5)`.
 fn busy_ns(stat: &str) -> u64 {
-    /// `USER_HZ` is 100 on every architecture that Linux still has.
+    /// `USER_HZ` is 100 on every architecture that Linux still supports.
     const TICK_NS: u64 = 10_000_000;
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).unwrap_or_default();
     let ticks = line.split_whitespace().map(|word| word.parse::<u64>().unwrap_or(0));
@@ -302,20 +304,24 @@ mod tests {
             );
         }
         let (tree, machine) = (Tree::new(dir.path()), Machine::synthetic("nodes:2 cpus:2").unwrap());
-        let of =
-            |free_mib: u64| Sizes::of(&tree, &machine, free_mib << 20).map_err(|error| error.to_string());
-        // Four times 16 MiB for one; four times two caches of 16 MiB, by four threads.
+        let sizes = |free_mib: u64| {
+            Sizes::for_machine(&tree, &machine, free_mib << 20).map_err(|error| error.to_string())
+        };
+        // For one: four times 16 MiB. For each of four threads: four times two caches of 16 MiB, divided by four.
         let mib = |mib: usize| mib << 17;
-        assert_eq!(of(8192), Ok(Sizes { one: mib(64), each: mib(32) }));
+        assert_eq!(sizes(8192), Ok(Sizes { one: mib(64), each: mib(32) }));
         // A quarter of 600 MiB is 150 MiB: 50 MiB for each array.
-        assert_eq!(of(600), Ok(Sizes { one: mib(50), each: mib(50) / 4 }));
-        let refused = of(255).unwrap_err();
-        assert!(refused.contains("255 MiB are free") && refused.contains("32 MiB do not hold"), "{refused}");
+        assert_eq!(sizes(600), Ok(Sizes { one: mib(50), each: mib(50) / 4 }));
+        let refused = sizes(255).unwrap_err();
+        assert!(
+            refused.contains("255 MiB are free") && refused.contains("the caches of 32 MiB"),
+            "{refused}"
+        );
         assert!(refused.contains("free 1 MiB"), "{refused}");
     }
 
     #[test]
-    fn a_pass_takes_from_the_first_begin_to_the_last_end() {
+    fn a_pass_lasts_from_the_first_start_to_the_last_end() {
         let at = Instant::now();
         let ms =
             |begun: u64, ended: u64| (at + Duration::from_millis(begun), at + Duration::from_millis(ended));
@@ -339,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_had_is_the_rest() {
+    fn others_time_is_busy_time_without_our_own() {
         let stat = "cpu  100 50 200 9000 800 10 20 30 70 0\ncpu0 1 1 1 1\n";
         assert_eq!(busy_ns(stat), 410 * 10_000_000);
         let at = Instant::now();

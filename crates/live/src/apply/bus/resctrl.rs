@@ -1,15 +1,14 @@
-//! Units as groups of the kernel's `resctrl`: what each transfers over the memory bus is counted, and slowed down.
+//! Units as groups of the kernel's `resctrl`, which counts and throttles their memory traffic.
 //!
-//! Algorithm: each outermost unit has a monitoring group; where gangs are chosen by what they hold of caches, so has each of its
-//! jobs ([`jobs`]). The threads of its processes, its sub-units' included, are put there
-//! when they come; what they start is born there. When a unit is slowed down for the first time, it gets a control group in
-//! place of that one.
+//! Algorithm: each outermost unit has a monitoring group. If gangs are chosen by their cache occupancy, so has each of its jobs
+//! ([`jobs`]). The threads of the unit's processes, including its sub-units', are moved there when they appear; their children
+//! are born there. When a unit is throttled for the first time, it gets a control group instead.
 //!
-//! Properties: a process that is in another program's group stays there. Everything is in the journal before it is done. A
-//! group that is removed gives its tasks to everybody's, so there is nothing else to undo. What was counted never goes back.
+//! Properties: a process in another program's group stays there. Every group is in the journal before it is made. The kernel
+//! moves the tasks of a removed group to the default group, so nothing else must be undone. Counts never decrease.
 //!
-//! Limits: a processor tells so many groups apart and no more (`num_rmids`); units without one are not measured. An outermost
-//! unit is measured as a whole. A thread that is started by one that is being moved may stay behind until the next second.
+//! Limits: a processor has a limited number of groups (`num_rmids`); units without one are not measured. An outermost unit is
+//! measured as a whole. A thread that is started by one that is being moved may stay behind until the next second.
 
 mod jobs;
 
@@ -35,61 +34,61 @@ use crate::undo::journal::{self, Entry, Journal};
 
 use jobs::JobGroups;
 
-/// How groups of ours begin.
+/// The prefix of our groups' names.
 const OURS: &str = "commonhold-";
-/// How often to look who is missing in a group, in nanoseconds.
+/// How often groups are checked for missing processes, in nanoseconds.
 const STRAY_NS: Time = 1_000_000_000;
-/// Counts are read no more often than that: each interrupts a CPU.
+/// The shortest interval between reads of the counts, each of which interrupts a CPU.
 const READ_NS: Time = 10_000_000;
-/// How often the threads of a process are listed that starts some while it is moved.
+/// How often a process's threads are listed while it is moved, because it may start new ones.
 const ROUNDS: usize = 3;
 
 /// The groups of a contract's units.
 #[derive(Debug, Default)]
 pub(crate) struct Bus {
-    place: Option<Place>,
+    place: Option<Filesystem>,
     groups: BTreeMap<UnitId, Group>,
-    /// Which process is in which unit's group, as far as this program knows.
+    /// Each process's unit by its group, to this program's knowledge.
     placed: BTreeMap<ProcessKey, UnitId>,
-    /// Those that nobody can put there: said once.
+    /// Processes that cannot be moved to a group: reported once.
     refused: BTreeSet<ProcessKey>,
-    /// Within these, those of jobs.
+    /// The groups of jobs.
     jobs: JobGroups,
-    /// Whether all groups are in use, and whether that was said of jobs.
+    /// Whether all groups are in use, and whether that was reported for jobs.
     is_full: bool,
-    has_said_full: bool,
+    has_reported_full: bool,
     placed_at: Time,
     read_at: Time,
 }
 
-/// Where the file system is, and what it offers.
+/// The mounted file system, and what it supports.
 #[derive(Debug, Clone)]
-struct Place {
+struct Filesystem {
     mount: Mount,
     event: Option<&'static str>,
     throttle: Option<Throttle>,
-    /// Whether groups tell what they hold of the caches.
+    /// Whether groups report their cache occupancy.
     occupancy: bool,
 }
 
 #[derive(Debug)]
 struct Group {
-    /// The folder that has its tasks and its counts.
+    /// The folder with its tasks and counts.
     dir: PathBuf,
     /// Whether that is a control group.
     controls: bool,
     meter: Meter,
-    told: Option<BusUse>,
+    last: Option<BusUse>,
 }
 
-/// Whether a contract asks what units transfer.
+/// Whether a contract needs units' memory traffic.
 fn is_wanted(contract: &Contract) -> bool {
     has_gangs(contract) || contract.asked_for().bus
 }
 
 impl Bus {
-    /// Finds the file system for a contract that needs it, and mounts it where nobody did. `root` is `/`, or a folder that
-    /// looks like it. Nothing is said where the machine has none: `doctor` tells it.
+    /// Finds the file system for a contract that needs it, and mounts it if it is not mounted. `root` is `/`, or a folder that
+    /// looks like it. If the machine lacks support, that is no problem here: `doctor` reports it.
     pub(crate) fn open(
         &mut self,
         root: &Path,
@@ -116,17 +115,17 @@ impl Bus {
         let event = event(&mount.point);
         let occupancy = counts_occupancy(&mount.point);
         if event.is_some() || throttle.is_some() || occupancy {
-            self.place = Some(Place { mount, event, throttle, occupancy });
+            self.place = Some(Filesystem { mount, event, throttle, occupancy });
         }
     }
 
-    /// How units can be slowed down.
+    /// How units can be throttled.
     pub(crate) fn throttles(&self) -> Option<Throttle> {
         self.place.as_ref()?.throttle
     }
 
-    /// Has the units' processes where they belong, and reads what is due. `came` says whether processes came or changed their
-    /// unit since the last call.
+    /// Moves units' processes to their groups, and reads counts that are due. `came`: whether processes were born or changed
+    /// their unit since the last call.
     pub(crate) fn follow(
         &mut self,
         now: Time,
@@ -139,12 +138,12 @@ impl Bus {
         if self.place.is_none() {
             return problems;
         }
-        let looks = now >= self.placed_at.saturating_add(STRAY_NS) || self.placed_at == 0;
-        if looks || came {
+        let checks = now >= self.placed_at.saturating_add(STRAY_NS) || self.placed_at == 0;
+        if checks || came {
             self.make(contract, journal, &mut problems);
-            self.place_all(contract, roster, looks, &mut problems);
+            self.place_all(contract, roster, checks, &mut problems);
         }
-        if looks {
+        if checks {
             self.placed_at = now.max(1);
         }
         let every = (report_interval_ns(contract) / 2).max(READ_NS);
@@ -155,28 +154,28 @@ impl Bus {
         problems
     }
 
-    /// Puts what is known of units into their facts.
+    /// Puts units' counts into their facts.
     pub(crate) fn tell(&self, facts: &mut [UnitFacts]) {
         for (unit, group) in &self.groups {
             if let Some(facts) = facts.get_mut(unit.index()) {
-                facts.bus = group.told;
+                facts.bus = group.last;
             }
         }
     }
 
-    /// Another contract: groups of units that went are removed.
+    /// Follows another contract: removes the groups of units that are gone.
     pub(crate) fn follow_contract(&mut self, contract: &Contract) {
         let keeps = |unit: &UnitId| is_wanted(contract) && outermost(contract, *unit) == Some(*unit);
         let gone: Vec<UnitId> = self.groups.keys().filter(|unit| !keeps(unit)).copied().collect();
         for group in gone.iter().filter_map(|unit| self.groups.remove(unit)) {
-            // What cannot be removed now is at the end.
+            // If this fails, the caretaker removes it at the end.
             let _ = host::remove_dir(&group.dir);
         }
         self.placed.retain(|_, unit| !gone.contains(unit));
         (self.is_full, self.placed_at) = (false, 0);
     }
 
-    /// Slows a unit down to such a percentage; 100: no more.
+    /// Throttles a unit to this percentage; 100: not at all.
     pub(crate) fn order(
         &mut self,
         unit: UnitId,
@@ -187,7 +186,7 @@ impl Bus {
         let Some((place, means)) =
             self.place.clone().and_then(|place| Some((place.clone(), place.throttle?)))
         else {
-            return Err(cannot(unit, "the processor cannot slow down a group here"));
+            return Err(cannot(unit, "the processor cannot throttle a group"));
         };
         let point = &place.mount.point;
         let controls = self.groups.get(&unit).is_some_and(|group| group.controls);
@@ -201,17 +200,17 @@ impl Bus {
             };
             let dir = point.join(name);
             make(&dir, journal)?;
-            // It is slowed down from its first moment on.
-            slow_down(&dir, percent, means).inspect_err(|_| {
+            // Throttled before any process is in it.
+            throttle_to(&dir, percent, means).inspect_err(|_| {
                 let _ = host::remove_dir(&dir);
             })?;
             self.replace(unit, dir, place.event, roster)?;
             return Ok(());
         }
-        self.groups.get(&unit).map_or(Ok(()), |group| slow_down(&group.dir, percent, means))
+        self.groups.get(&unit).map_or(Ok(()), |group| throttle_to(&group.dir, percent, means))
     }
 
-    /// Brings a unit's processes from its monitoring group into a control group.
+    /// Moves a unit's processes from its monitoring group to a control group.
     fn replace(
         &mut self,
         unit: UnitId,
@@ -221,16 +220,16 @@ impl Bus {
     ) -> Result<(), LiveError> {
         let keys: Vec<ProcessKey> =
             self.placed.iter().filter(|(_, placed)| **placed == unit).map(|(key, _)| *key).collect();
-        // A group of a job lies within the unit's: it is made anew there.
-        self.leave_jobs(|_, of, _| of != unit);
+        // Groups of jobs are inside the unit's: they are made anew there.
+        self.leave_jobs(|_, owner, _| owner != unit);
         let mut result = Ok(());
         for key in keys {
             result = result.and(bring(key, &dir, roster.procfs()));
         }
         let mut meter = Meter::default();
-        let mut told = None;
+        let mut last = None;
         if let Some(before) = self.groups.remove(&unit) {
-            (meter, told) = (before.meter, before.told);
+            (meter, last) = (before.meter, before.last);
             if let Some(event) = event {
                 meter.read(&before.dir, event);
             }
@@ -240,16 +239,16 @@ impl Bus {
         if let Some(event) = event {
             meter.read(&dir, event);
         }
-        self.groups.insert(unit, Group { dir, controls: true, meter, told });
-        // Who could not be brought is found missing.
+        self.groups.insert(unit, Group { dir, controls: true, meter, last });
+        // Processes that could not be moved are found missing.
         self.placed_at = 0;
         result
     }
 
-    /// Makes the groups that are missing.
+    /// Makes missing groups.
     fn make(&mut self, contract: &Contract, journal: &mut Journal, problems: &mut Vec<LiveError>) {
         let Some(place) = self.place.as_ref().filter(|place| place.event.is_some()) else { return };
-        // A group that another program removed is made again.
+        // Also those that another program removed.
         self.groups.retain(|_, group| host::exists(&group.dir));
         let missing =
             |unit: &UnitId| contract.unit(*unit).parent.is_none() && !self.groups.contains_key(unit);
@@ -261,7 +260,7 @@ impl Bus {
             let dir = place.mount.point.join("mon_groups").join(name_of(unit, &contract.unit(unit).path));
             match make(&dir, journal) {
                 Ok(()) => {
-                    let group = Group { dir, controls: false, meter: Meter::default(), told: None };
+                    let group = Group { dir, controls: false, meter: Meter::default(), last: None };
                     self.groups.insert(unit, group);
                     self.placed.retain(|_, placed| *placed != unit);
                 }
@@ -271,10 +270,9 @@ impl Bus {
                     self.is_full = true;
                     let all =
                         group_count(&place.mount.point).map_or(String::new(), |all| format!(" of {all}"));
-                    let what = format!("measure what unit {} transfers", contract.unit(unit).path);
-                    let remedy = format!(
-                        "; the processor has no group left{all}: units that come later are not measured"
-                    );
+                    let what = format!("measure the memory traffic of unit {}", contract.unit(unit).path);
+                    let remedy =
+                        format!("; the processor has no group left{all}: later units are not measured");
                     problems.push(LiveError::File { path, what, source, remedy });
                 }
                 Err(error) => problems.push(error),
@@ -282,16 +280,16 @@ impl Bus {
         }
     }
 
-    /// Puts processes into their units' groups, and those that are in none any more back into everybody's.
+    /// Moves processes to their units' groups, and those of no unit any more to the default group.
     fn place_all(
         &mut self,
         contract: &Contract,
         roster: &mut Roster,
-        looks: bool,
+        checks: bool,
         problems: &mut Vec<LiveError>,
     ) {
         let Some(place) = self.place.clone() else { return };
-        if looks {
+        if checks {
             self.find_missing();
         }
         let members: BTreeMap<ProcessKey, UnitId> = roster
@@ -320,9 +318,9 @@ impl Bus {
                 _ => Err(LiveError::Process {
                     pid: key.pid,
                     name: roster.member(key.pid).map_or_else(String::new, |member| member.comm.clone()),
-                    what: "measure what it transfers over the memory bus".to_owned(),
+                    what: "measure its memory traffic".to_owned(),
                     source: io::Error::other("it is in a resctrl group of another program"),
-                    remedy: "; what it transfers is not known".to_owned(),
+                    remedy: "; its memory traffic is unknown".to_owned(),
                 }),
             };
             match brought {
@@ -337,7 +335,7 @@ impl Bus {
         }
     }
 
-    /// Forgets where those are that are not in their group.
+    /// Forgets the processes that are not in the group where they should be.
     fn find_missing(&mut self) {
         for (unit, group) in &self.groups {
             let Ok(tasks) = host::read_to_string(&group.dir.join("tasks")) else { continue };
@@ -353,16 +351,16 @@ impl Bus {
         let Some(event) = self.place.as_ref().and_then(|place| place.event) else { return };
         for (unit, group) in &mut self.groups {
             group.meter.read(&group.dir, event);
-            // What a control group has counted has that of groups within it.
+            // A control group's count includes the groups inside it.
             if !group.controls {
                 self.jobs.dirs(*unit).for_each(|dir| group.meter.read(dir, event));
             }
-            group.told = group.meter.bytes().map(|bytes| BusUse { at: now, bytes });
+            group.last = group.meter.bytes().map(|bytes| BusUse { at: now, bytes });
         }
     }
 }
 
-/// The outermost unit around a unit that is held.
+/// The outermost encloser of a unit of the contract.
 fn outermost(contract: &Contract, unit: UnitId) -> Option<UnitId> {
     (!unit.is_common() && contract.has(unit)).then(|| tree::outermost(contract, unit))
 }
@@ -371,24 +369,24 @@ fn name_of(unit: UnitId, path: &str) -> String {
     format!("{OURS}{}-{}", unit.0, plain(path))
 }
 
-/// Makes a group, after the journal has it.
+/// Makes a group, once it is in the journal.
 fn make(dir: &Path, journal: &mut Journal) -> Result<(), LiveError> {
     journal::record(journal, &[Entry::ResourceGroup { dir: dir.to_owned() }])?;
     host::make_dir(dir).map_err(|source| failed(dir, "make a group there", source))
 }
 
-/// Puts the threads of a process into a group. Those that end meanwhile need none.
+/// Moves a process's threads to a group. Threads that end meanwhile are skipped.
 ///
-/// `tasks` takes numbers. Each is written only while the process has that thread, and is checked by the round after: the last
-/// one finds nothing new, and knows whose the numbers are by then. A thread of another process that got one meanwhile goes to
-/// the default group.
+/// `tasks` takes bare thread numbers. Each is written only while the process has that thread, and checked in the next round:
+/// the last round finds nothing new, and knows the current owners of the numbers. If another process's thread got a number
+/// meanwhile, it is moved to the default group.
 fn bring(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     let tasks = dir.join("tasks");
     let (mut brought, mut tids) = (BTreeSet::new(), Vec::new());
     for _ in 0..ROUNDS {
         tids.clear();
         procfs.threads(key.pid, &mut tids)?;
-        // After the listing: what was listed was this process's.
+        // Checked after the listing: so the listed threads were this process's.
         if !is_alive(procfs, key)? {
             tids.clear();
         }
@@ -414,7 +412,7 @@ fn bring(key: ProcessKey, dir: &Path, procfs: &mut ProcFs) -> Result<(), LiveErr
     Ok(())
 }
 
-/// Has a thread measured by nobody: it was brought by a number that was another's. A number that nobody has is no error.
+/// Moves a thread to the default group, because its number was reused when it was moved. An unused number is no error.
 fn leave_to_default(dir: &Path, tid: u32) {
     let in_group = |dir: &Path| {
         let listed = host::read_to_string(&dir.join("tasks")).unwrap_or_default();
@@ -422,13 +420,13 @@ fn leave_to_default(dir: &Path, tid: u32) {
     };
     let default = dir.ancestors().filter(|dir| host::exists(&dir.join("tasks"))).last();
     if let Some(default) = default.filter(|_| in_group(dir)) {
-        // Refused, it is a stray that the next look for strays brings to where it belongs.
+        // If this is refused, the next check for missing processes moves the thread where it belongs.
         let _ = host::write(&default.join("tasks"), &tid.to_string());
     }
 }
 
-/// Gives a control group such a percentage in all domains, and sees whether it is in force.
-fn slow_down(dir: &Path, percent: u32, means: Throttle) -> Result<(), LiveError> {
+/// Throttles a control group to this percentage in all domains, and verifies it.
+fn throttle_to(dir: &Path, percent: u32, means: Throttle) -> Result<(), LiveError> {
     let path = dir.join("schemata");
     let read = || host::read_to_string(&path).map_err(|source| failed(&path, "read it", source));
     let steps = percent.clamp(means.least, 100).saturating_sub(means.least).div_ceil(means.step);
@@ -451,7 +449,7 @@ fn slow_down(dir: &Path, percent: u32, means: Throttle) -> Result<(), LiveError>
 
 fn cannot(unit: UnitId, why: &str) -> LiveError {
     LiveError::Unavailable {
-        what: format!("unit number {} cannot be slowed down on the memory bus: {why}", unit.0),
+        what: format!("unit number {} cannot be throttled on the memory bus: {why}", unit.0),
         remedy: "see `commonhold doctor` for what it needs".to_owned(),
     }
 }
@@ -460,9 +458,7 @@ fn failed(path: &Path, what: &str, source: io::Error) -> LiveError {
     let remedy = match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES | libc::EROFS) => "; run as root",
         Some(libc::ENOSPC) => "; the processor has no group left: end other programs that use resctrl",
-        Some(libc::EEXIST) => {
-            "; it was left by a program that was killed with its caretaker: remove it with rmdir"
-        }
+        Some(libc::EEXIST) => "; a daemon that was killed with its caretaker left it: remove it with rmdir",
         _ => "; see info/last_cmd_status where resctrl is mounted",
     };
     LiveError::File { path: path.to_owned(), what: what.to_owned(), source, remedy: remedy.to_owned() }

@@ -54,6 +54,7 @@ use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
 use super::stops::{ROUNDS_MAX, Stopping, Stops, continue_released, stop_closed};
 use crate::host::affinity;
+use crate::host::clock;
 use crate::live_backend::{cannot, newcomers};
 use crate::observe::arena::NotJoined;
 use crate::observe::capability::CgroupBase;
@@ -62,7 +63,7 @@ use crate::observe::jobs::{has_gangs, report_interval_ns};
 use crate::observe::process::{ProcFs, ProcessKey};
 use crate::observe::roster::{Changes, Member, Roster, Scan, Seen};
 use crate::undo::journal::{self, Entry, Journal};
-use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
+use crate::{Backend, HeldBy, LiveBackend, LiveError};
 use claim::Tree;
 use disk::Disks;
 use exposure::Exposure;
@@ -141,7 +142,7 @@ impl CgroupBackend {
         let overwritten =
             forgets_affinity(&rustix::system::uname().release().to_string_lossy()).then(|| usable.clone());
         if let Some(cpus) = &overwritten {
-            journal::record(&mut journal, &[Entry::Given { cpus: cpus.clone() }])?;
+            journal::record(&mut journal, &[Entry::AffinityGiven { cpus: cpus.clone() }])?;
         }
         let mut groups = Groups::new(tree);
         problems.extend(groups.follow(contract, &mut journal, 0));
@@ -1006,9 +1007,9 @@ mod tests {
         fs::write(shell.join("cgroup"), format!("0::{SHELL}\n")).unwrap();
         put(&proc, "x");
         stand(SHELL);
-        let played = crate::systemd::played::Played::new(true);
+        let systemd = crate::systemd::fake::FakeSystemd::new(true);
         backend.roster.holds_in_place();
-        backend.make_scopes(Some(Scopes::of(&dir.path().join("cgroup"), played.whose()).unwrap()));
+        backend.make_scopes(Some(Scopes::of(&dir.path().join("cgroup"), systemd.instance()).unwrap()));
         backend.observe(1, &[]).unwrap();
         let contract = backend.contract.clone();
         let build = contract.find("build").unwrap();
@@ -1017,11 +1018,11 @@ mod tests {
         backend.observe(2, &[]).unwrap();
         assert!(backend.roster.is_entering(key));
         assert_eq!(backend.held_in_place().count(), 0);
-        while played.stage().scopes.is_empty() {
+        while systemd.stage().scopes.is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         // What systemd does.
-        let (name, slice, pids) = played.stage().scopes[0].clone();
+        let (name, slice, pids) = systemd.stage().scopes[0].clone();
         assert_eq!((slice.as_str(), pids.as_slice()), ("commonhold-build.slice", [PID].as_slice()));
         let group = format!("/commonhold.slice/{slice}/{name}");
         fs::create_dir_all(dir.path().join(format!("cgroup{group}"))).unwrap();
@@ -1034,7 +1035,7 @@ mod tests {
         }
         let held: Vec<(UnitId, &Path)> = backend.held_in_place().collect();
         assert_eq!(held, [(build, dir.path().join(format!("cgroup/commonhold.slice/{slice}")).as_path())]);
-        assert_eq!(played.stage().scopes.len(), 1);
+        assert_eq!(systemd.stage().scopes.len(), 1);
         // This tree has no files of controllers, which is told.
         let problems = backend.take_problems();
         assert!(problems.iter().all(|problem| problem.to_string().contains("cpu.stat")), "{problems:?}");

@@ -693,7 +693,7 @@ impl Places {
         let files = files.into_iter().filter(|file| !lost.contains(file)).chain(is_gone.then_some("io.max"));
         let left: Vec<PathBuf> = files.map(|file| spot.dir.join(file)).collect();
         self.recorded.retain(|path| !(left.contains(path) || is_gone && path.parent() == Some(&spot.dir)));
-        let left: Vec<Entry> = left.into_iter().map(|path| Entry::KnobLeft { path }).collect();
+        let left: Vec<Entry> = left.into_iter().map(|path| Entry::KnobReleased { path }).collect();
         problems.extend(record(journal, &left).err());
         problems
     }
@@ -908,7 +908,7 @@ impl Spot {
             } else if self.originals.get(file) == Some(&now) {
                 lost.extend(written.map(|_| file));
             } else {
-                let left = Entry::KnobLeft { path: path.clone() };
+                let left = Entry::KnobReleased { path: path.clone() };
                 record(journal, &[left, Entry::Knob { path, original: now.clone() }])?;
                 self.written.remove(file);
                 self.originals.insert(file, now);

@@ -37,7 +37,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use commonhold_policy::{GroupBounds, MS, Time};
 
 use crate::LiveError;
-use crate::systemd::{Answer, Change, Done, Former, Held, Property, Queue, Request, Reverted, Value, Whose};
+use crate::systemd::{
+    Answer, Change, Done, Former, Instance, Property, PropertyChange, Queue, Request, Reverted, Value,
+};
 use crate::undo::journal::{Entry, Journal, record};
 
 /// What is set of places.
@@ -109,7 +111,7 @@ struct Told {
 /// What systemd was told.
 #[derive(Debug)]
 pub(super) struct Properties {
-    whose: Whose,
+    instance: Instance,
     queue: Queue,
     units: BTreeMap<String, Told>,
     asked: BTreeMap<u64, (String, Asked)>,
@@ -131,17 +133,17 @@ pub(super) struct Properties {
 impl Properties {
     /// Of the machine's systemd; `None` where there is none.
     pub(super) fn begin() -> Result<Option<Properties>, LiveError> {
-        let whose = Whose::system();
-        whose.is_there().then(|| Properties::of(whose)).transpose()
+        let instance = Instance::system();
+        instance.is_there().then(|| Properties::of(instance)).transpose()
     }
 
     /// Of a systemd that is there.
-    pub(super) fn of(whose: Whose) -> Result<Properties, LiveError> {
-        let queue = Queue::start(whose.clone())?;
+    pub(super) fn of(instance: Instance) -> Result<Properties, LiveError> {
+        let queue = Queue::start(instance.clone())?;
         let (units, asked) = (BTreeMap::new(), BTreeMap::new());
         let (rewritten, said) = (BTreeSet::new(), BTreeSet::new());
         Ok(Properties {
-            whose,
+            instance,
             queue,
             units,
             asked,
@@ -244,7 +246,7 @@ impl Properties {
             match (asked, answer) {
                 (Asked::Former, Ok(Answer::Former(list))) => {
                     let now = list.iter().map(|former| (former.property, former.value.clone())).collect();
-                    let has_removed = told.hear(&self.whose, &unit, list, journal, &mut problems);
+                    let has_removed = told.hear(&self.instance, &unit, list, journal, &mut problems);
                     self.is_to_read |= has_removed;
                     problems.extend(self.set(&unit, &now, journal).err());
                 }
@@ -329,7 +331,7 @@ impl Properties {
             if told.is_busy || since.is_some_and(|since| since < ASK_NS) {
                 continue;
             }
-            let held: Vec<Held> = told.held();
+            let held: Vec<PropertyChange> = told.held();
             if told.leaves {
                 let properties = held.iter().map(|held| held.former.property).collect();
                 back.push((unit.clone(), properties, held));
@@ -355,8 +357,8 @@ impl Properties {
         }
     }
 
-    fn take_back(&mut self, unit: String, properties: Vec<Property>, held: Vec<Held>) {
-        let number = self.queue.ask(Request::Revert { unit: unit.clone(), held });
+    fn take_back(&mut self, unit: String, properties: Vec<Property>, held: Vec<PropertyChange>) {
+        let number = self.queue.ask(Request::Revert { unit: unit.clone(), changes: held });
         self.asked.insert(number, (unit, Asked::Revert(properties)));
     }
 
@@ -418,10 +420,14 @@ impl Properties {
         for Change { property, to, .. } in &changes {
             if !told.given.contains_key(property) {
                 let former = told.former[property].clone();
-                entries.push(Entry::Property { whose: self.whose.clone(), unit: unit.to_owned(), former });
+                entries.push(Entry::Property {
+                    instance: self.instance.clone(),
+                    unit: unit.to_owned(),
+                    former,
+                });
             }
-            let (whose, unit, value) = (self.whose.clone(), unit.to_owned(), to.clone());
-            entries.push(Entry::PropertyGiven { whose, unit, property: *property, value });
+            let (instance, unit, value) = (self.instance.clone(), unit.to_owned(), to.clone());
+            entries.push(Entry::PropertyGiven { instance, unit, property: *property, value });
         }
         record(journal, &entries)?;
         for Change { property, to, .. } in &changes {
@@ -437,8 +443,8 @@ impl Properties {
 
     /// Nothing is held of a systemd unit any more. One that is held still, or came again meanwhile, begins anew.
     fn forget(&mut self, unit: &str, given: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
-        let back = given.iter().map(|property| Entry::PropertyBack {
-            whose: self.whose.clone(),
+        let back = given.iter().map(|property| Entry::PropertyReverted {
+            instance: self.instance.clone(),
             unit: unit.to_owned(),
             property: *property,
         });
@@ -485,19 +491,19 @@ impl Told {
         !self.wanted.is_empty() && (rests || !self.wanted.keys().all(changes_often))
     }
 
-    fn held(&self) -> Vec<Held> {
+    fn held(&self) -> Vec<PropertyChange> {
         self.given.keys().filter_map(|property| self.held_of(*property)).collect()
     }
 
-    fn held_of(&self, property: Property) -> Option<Held> {
+    fn held_of(&self, property: Property) -> Option<PropertyChange> {
         let given = self.given.get(&property)?.clone();
-        Some(Held { former: self.former.get(&property)?.clone(), given })
+        Some(PropertyChange { former: self.former.get(&property)?.clone(), given })
     }
 
     /// Learns what properties are now. Whether a file of systemd's was removed, or written.
     fn hear(
         &mut self,
-        whose: &Whose,
+        instance: &Instance,
         unit: &str,
         list: Vec<Former>,
         journal: &mut Journal,
@@ -516,7 +522,7 @@ impl Told {
                 self.former.insert(property, now);
                 continue;
             };
-            let others = held.of_others(&now.value);
+            let others = held.set_by_others(&now.value);
             let before = &held.former.value;
             if held.given.contains(&now.value) || *before == now.value || others.as_ref() == Some(before) {
                 if let Some(last) = held.given.last().filter(|last| **last != now.value && !self.leaves) {
@@ -530,7 +536,7 @@ impl Told {
                 Ok(false) => {}
                 Err(error) => problems.push(error.into()),
             }
-            problems.extend(self.yields(whose, unit, now, others, journal).err());
+            problems.extend(self.yields(instance, unit, now, others, journal).err());
         }
         self.let_rates_go();
         self.keep_cpu();
@@ -541,24 +547,24 @@ impl Told {
     /// was added, what was given is in force still, and all but what is of `others` is to go.
     fn yields(
         &mut self,
-        whose: &Whose,
+        instance: &Instance,
         unit: &str,
         now: Former,
         others: Option<Value>,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let (property, in_force) = (now.property, now.value.clone());
-        let (whose, unit) = (whose.clone(), unit.to_owned());
-        let back = Entry::PropertyBack { whose: whose.clone(), unit: unit.clone(), property };
+        let (instance, unit) = (instance.clone(), unit.to_owned());
+        let back = Entry::PropertyReverted { instance: instance.clone(), unit: unit.clone(), property };
         let (former, given) = match others {
-            Some(others) => (now.of_others(others), Some(in_force)),
+            Some(others) => (now.restricted_to(others), Some(in_force)),
             None => (now, None),
         };
         let mut entries = vec![back];
         if let Some(value) = given.clone() {
             let former = former.clone();
-            entries.push(Entry::Property { whose: whose.clone(), unit: unit.clone(), former });
-            entries.push(Entry::PropertyGiven { whose, unit, property, value });
+            entries.push(Entry::Property { instance: instance.clone(), unit: unit.clone(), former });
+            entries.push(Entry::PropertyGiven { instance, unit, property, value });
         }
         record(journal, &entries)?;
         self.wanted.remove(&property);

@@ -25,7 +25,7 @@ use crate::host;
 use crate::observe::knob::failed;
 use crate::observe::process::{ProcFs, ProcessKey};
 use crate::observe::roster::{Due, Roster};
-use crate::systemd::{Answer, Done, Queue, Request, Scope, Whose, group_of_slice, slice_for};
+use crate::systemd::{Answer, Done, Instance, Queue, Request, Scope, group_of_slice, slice_for};
 use crate::undo::journal::{Entry, Journal, record};
 use crate::undo::way_back;
 
@@ -83,14 +83,14 @@ pub(super) struct Scopes {
 impl Scopes {
     /// Of the machine's systemd; `None` where there is none.
     pub(super) fn begin(mount: &Path) -> Result<Option<Scopes>, LiveError> {
-        let whose = Whose::system();
-        whose.is_there().then(|| Scopes::of(mount, whose)).transpose()
+        let instance = Instance::system();
+        instance.is_there().then(|| Scopes::of(mount, instance)).transpose()
     }
 
-    pub(super) fn of(mount: &Path, whose: Whose) -> Result<Scopes, LiveError> {
+    pub(super) fn of(mount: &Path, instance: Instance) -> Result<Scopes, LiveError> {
         Ok(Scopes {
             mount: mount.to_owned(),
-            queue: Queue::start(whose)?,
+            queue: Queue::start(instance)?,
             asked: BTreeMap::new(),
             tries: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -247,7 +247,7 @@ impl Scopes {
         let to_come: BTreeSet<&PathBuf> = self.asked.values().map(|asked| &asked.cgroup).collect();
         let is_gone = |dir: &&PathBuf| !to_come.contains(dir) && matches!(host::is_there(dir), Ok(false));
         let gone: Vec<PathBuf> = self.there.iter().filter(is_gone).cloned().collect();
-        let over = gone.iter().map(|cgroup| Entry::ScopeOver { cgroup: cgroup.clone() });
+        let over = gone.iter().map(|cgroup| Entry::ScopeEnded { cgroup: cgroup.clone() });
         record(journal, &over.collect::<Vec<_>>())?;
         self.there.retain(|dir| !gone.contains(dir));
         Ok(())
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::host::{Kind, tamper};
     use crate::observe::roster::Scan;
-    use crate::systemd::played::{Fault, Played};
+    use crate::systemd::fake::{FakeSystemd, Fault};
 
     /// Beyond any `pid_max`: no real process has these numbers.
     const BASE: u32 = 90_000_000;
@@ -285,7 +285,7 @@ mod tests {
 
     struct Fake {
         dir: tempfile::TempDir,
-        played: Played,
+        systemd: FakeSystemd,
         contract: Contract,
         build: UnitId,
         roster: Roster,
@@ -311,14 +311,14 @@ mod tests {
             let mut roster = Roster::new(&proc, &[]).unwrap();
             roster.holds_in_place();
             roster.makes_scopes();
-            let played = Played::new(true);
+            let systemd = FakeSystemd::new(true);
             let mut fake = Fake {
                 members: Members::new(&mount, ProcFs::open(&proc).unwrap(), None),
                 journal: Journal::create(&dir.path().join("run")).unwrap().0,
-                scopes: Scopes::of(&mount, played.whose()).unwrap(),
+                scopes: Scopes::of(&mount, systemd.instance()).unwrap(),
                 now: 10 * SECOND,
                 dir,
-                played,
+                systemd,
                 contract,
                 build,
                 roster,
@@ -365,7 +365,7 @@ mod tests {
         }
 
         fn scopes(&self) -> Vec<(String, Vec<u32>)> {
-            let stage = self.played.stage();
+            let stage = self.systemd.stage();
             stage.scopes.iter().map(|(_, slice, pids)| (slice.clone(), pids.clone())).collect()
         }
     }
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(fake.answered().arrived, [BASE + 2, BASE + 3]);
         assert_eq!(fake.scopes(), [("commonhold-build.slice".to_owned(), vec![BASE + 2, BASE + 3])]);
         let mount = fake.dir.path().join("cgroup");
-        let name = fake.played.stage().scopes[0].0.clone();
+        let name = fake.systemd.stage().scopes[0].0.clone();
         let group = format!("/commonhold.slice/commonhold-build.slice/{name}");
         let cgroup = mount.join(&group[1..]);
         let session = mount.join(&SHELL[1..]);
@@ -407,7 +407,7 @@ mod tests {
         fs::remove_dir(&cgroup).unwrap();
         fake.now += SECOND;
         fake.look();
-        assert_eq!(fake.entries().last(), Some(&Entry::ScopeOver { cgroup }));
+        assert_eq!(fake.entries().last(), Some(&Entry::ScopeEnded { cgroup }));
         let before = fake.entries().len();
         fake.now += SECOND;
         fake.look();
@@ -420,7 +420,7 @@ mod tests {
         let mut fake = Fake::new();
         fake.look();
         let group = loop {
-            if let Some((name, ..)) = fake.played.stage().scopes.first() {
+            if let Some((name, ..)) = fake.systemd.stage().scopes.first() {
                 break format!("/commonhold.slice/commonhold-build.slice/{name}");
             }
             thread::sleep(Duration::from_millis(1));
@@ -486,7 +486,7 @@ mod tests {
         let mut fake = Fake::new();
         // Both together, then each alone; and a third.
         for _ in 0..5 {
-            fake.played.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.Failed"));
+            fake.systemd.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.Failed"));
         }
         let (mut said, mut refused) = (0, Vec::new());
         for expected in [vec![], vec![key(2), key(3)]] {
@@ -508,13 +508,13 @@ mod tests {
             said += fake.answered().problems.len();
         }
         assert_eq!((said, fake.scopes()), (1, vec![]));
-        assert_eq!(fake.played.stage().faults.len(), 0, "each was asked for twice");
+        assert_eq!(fake.systemd.stage().faults.len(), 0, "each was asked for twice");
     }
 
     #[test]
     fn where_systemd_is_silent_nobody_waits_for_the_second_time() {
         let mut fake = Fake::new();
-        fake.played.fail("StartTransientUnit", Fault::Silence);
+        fake.systemd.fail("StartTransientUnit", Fault::Silence);
         fake.look();
         let came = fake.answered();
         assert_eq!((came.refused, came.problems.len()), (vec![key(2), key(3)], 1));

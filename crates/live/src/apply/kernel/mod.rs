@@ -87,7 +87,7 @@ pub struct KernelBackend {
     seated: u64,
     in_place: InPlace,
     caps: Caps,
-    /// As of which change of names the scheduler knows the rules ([`SystemNames::changes`](crate::names::SystemNames)).
+    /// As of which change of names the scheduler knows the rules ([`SystemNames::changes`](crate::observe::names::SystemNames)).
     named: u64,
 }
 

@@ -1,39 +1,40 @@
 //! Which pages of a job go to which node, block by block.
 //!
-//! Problem: a job's pages are to lie in several nodes, each with its part. Pages that lie where they are due should stay.
+//! Problem: a job's pages must be divided among several nodes by given parts. Pages that are already where they should be must
+//! stay.
 //!
-//! Terms: a node's *excess* is what lies there beyond its due; what is missing to it is its *lack*. A *block* is pages that
-//! go together.
+//! Terms: a node's *excess* is the number of its pages beyond its due; its *lack* is the number of missing pages. A *block* is
+//! a set of pages that move together.
 //!
-//! Algorithm: of what is looked at of a node, the part that its excess is of all that lies there goes: a block goes if the
-//! node then has given no more than half of it too much. It goes to the node that has had the least of its lack; of equals, to the one that
-//! is named first.
+//! Algorithm: the fraction of a node's examined pages that moves is its excess over all its pages. A block moves if the node
+//! then exceeds that by at most half a block. It goes to the node that has received the smallest fraction of its lack; ties go
+//! to the first one named.
 //!
-//! Properties: a node gives its excess to half a block, if all its blocks are looked at. At any time nodes have had the same
-//! part of what they lack, to a block. So what was next to each other lies in all of them.
+//! Properties: a node gives its excess to within half a block, if all its blocks are examined. At any time, all nodes have
+//! received the same fraction of their lack, to within a block. So neighbouring pages are spread over all of them.
 
 use std::collections::BTreeMap;
 
 use commonhold_policy::plan::NodePart;
 
-/// What a node has more than it is due.
+/// A node with an excess, in pages.
 #[derive(Debug, Clone, Copy)]
 struct Over {
     has: u64,
     excess: u64,
     seen: u64,
-    gave: u64,
+    given: u64,
 }
 
-/// What is missing to a node.
+/// A node with a lack, in pages.
 #[derive(Debug, Clone, Copy)]
 struct Lack {
     node: u32,
     whole: u64,
-    had: u64,
+    received: u64,
 }
 
-/// What is still to go where.
+/// The remaining excesses and lacks.
 #[derive(Debug, Clone)]
 pub(super) struct Spread {
     over: BTreeMap<u32, Over>,
@@ -41,38 +42,38 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// For pages that lie in nodes as `has` says.
+    /// For pages distributed over nodes as in `has`.
     pub(super) fn new(has: &BTreeMap<u32, u64>, parts: &[NodePart]) -> Spread {
         let due = NodePart::due(parts, has.values().sum());
         let due_of = |node: u32| due.iter().find(|(at, _)| *at == node).map_or(0, |(_, due)| *due);
         let over = |(node, has): (&u32, &u64)| {
             let excess = has.saturating_sub(due_of(*node));
-            (excess > 0).then_some((*node, Over { has: *has, excess, seen: 0, gave: 0 }))
+            (excess > 0).then_some((*node, Over { has: *has, excess, seen: 0, given: 0 }))
         };
         let lack = |(node, due): &(u32, u64)| {
             let whole = due.saturating_sub(has.get(node).copied().unwrap_or(0));
-            (whole > 0).then_some(Lack { node: *node, whole, had: 0 })
+            (whole > 0).then_some(Lack { node: *node, whole, received: 0 })
         };
         Spread { over: has.iter().filter_map(over).collect(), lacks: due.iter().filter_map(lack).collect() }
     }
 
-    /// Whether pages of a node may go.
+    /// Whether pages of a node may move.
     pub(super) fn gives(&self, node: u32) -> bool {
-        self.over.get(&node).is_some_and(|over| over.gave < over.excess)
+        self.over.get(&node).is_some_and(|over| over.given < over.excess)
     }
 
-    /// Where so many pages go that lie in a node; `None`: they stay.
+    /// The node to which this many pages of a node move; `None`: they stay.
     pub(super) fn goes(&mut self, node: u32, pages: u64) -> Option<u32> {
         let over = self.over.get_mut(&node)?;
         over.seen += pages;
         let due = u128::from(over.excess) * u128::from(over.seen.min(over.has)) / u128::from(over.has.max(1));
-        if u128::from(over.gave) + u128::from(pages / 2) > due {
+        if u128::from(over.given) + u128::from(pages / 2) > due {
             return None;
         }
-        let part_had = |lack: &Lack| u128::from(lack.had) * (1 << 32) / u128::from(lack.whole);
-        let at = (0..self.lacks.len()).min_by_key(|at| (part_had(&self.lacks[*at]), *at))?;
-        over.gave += pages;
-        self.lacks[at].had += pages;
+        let fraction_received = |lack: &Lack| u128::from(lack.received) * (1 << 32) / u128::from(lack.whole);
+        let at = (0..self.lacks.len()).min_by_key(|at| (fraction_received(&self.lacks[*at]), *at))?;
+        over.given += pages;
+        self.lacks[at].received += pages;
         Some(self.lacks[at].node)
     }
 }
@@ -92,7 +93,7 @@ mod tests {
             .collect()
     }
 
-    /// 4 to 2: of six blocks in the first node every third goes to the second one.
+    /// 4 to 2: of six blocks in the first node, every third moves to the second.
     #[test]
     fn every_third_block_goes() {
         let mut spread = Spread::new(&[(0, 6 * BLOCK)].into(), &parts(&[4, 2]));
@@ -103,7 +104,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each node ends with what it is due, to a block for each node that gave; and nothing leaves one that has no excess.
+        /// Each node ends with its due, to within a block for each node that gave; and nothing leaves a node without an excess.
         #[test]
         fn nodes_end_with_their_dues(
             blocks in proptest::collection::vec(0u64..200, 4), wanted in proptest::collection::vec(0u64..10, 3),

@@ -1,22 +1,24 @@
 //! Followers: processes that stop themselves because a descendant was stopped.
 //!
 //! Problem: su, runuser, sudo and script wait for their child with WUNTRACED. When it stops, they send themselves SIGSTOP, as a
-//! job of an interactive shell should; sudo stops its whole process group. Nobody continues them when the child goes on: they
-//! would stay stopped for ever.
+//! job of an interactive shell should; sudo stops its whole process group. Nothing continues them when the child continues:
+//! they would stay stopped for ever.
 //!
-//! Algorithm: before a process is stopped, its ancestors that run are entered in the journal. Once no descendant of such a
-//! process is stopped any more, it is continued if SIGSTOP has stopped it meanwhile, with what stopped in its process group.
-//! Descendants are continued first: a parent that goes on while its child is still stopped would stop itself again.
+//! Algorithm: before a process is stopped, its running ancestors are recorded in the journal. Once no descendant of such an
+//! ancestor is stopped any more, it is continued if SIGSTOP has stopped it meanwhile, with the processes of its process group
+//! that stopped with it. Descendants are continued first: a parent that continues while its child is still stopped would stop
+//! itself again.
 //!
 //! Properties:
-//! - A process that was stopped before its descendant was stays stopped. So does one that its terminal stopped (Ctrl-Z), whose
-//!   signal tells.
-//! - A parent that saw its child stopped may send itself the signal only after the child went on. So each is watched for
-//!   [`SETTLES_NS`] more, and as long as it is running.
+//! - A process that was stopped before its descendant stays stopped. So does one that its terminal stopped (Ctrl-Z), which the
+//!   stop signal's number shows.
+//! - A parent that saw its child stopped may send itself the signal only after the child was continued. So each is watched for
+//!   another [`SETTLES_NS`], and for as long as it is running.
 //!
-//! Cost: an ancestor's file is read when it is first entered, and then only after it has run.
+//! Cost: an ancestor's file is read when it is first recorded, and then only after it has run.
 //!
-//! Limits: a SIGSTOP that a user sends to an ancestor while its descendant is stopped cannot be told from its own.
+//! Limits: a SIGSTOP that a user sends to an ancestor while its descendant is stopped cannot be distinguished from the
+//! ancestor's own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,33 +30,33 @@ use crate::LiveError;
 use crate::observe::process::{ProcessKey, Stat, ThreadState};
 use crate::undo::journal::Entry;
 
-/// For how long a process may still stop itself after its last stopped descendant went on. Nanoseconds.
+/// How long a process may still stop itself after its last stopped descendant was continued, in nanoseconds.
 const SETTLES_NS: Time = 1_000_000_000;
 
-/// Processes that may stop themselves. They ran when their descendant was stopped.
+/// Processes that may stop themselves. They were running when their descendant was stopped.
 pub(super) type Followers = BTreeMap<ProcessKey, Follower>;
 
 /// A process that may stop itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Follower {
-    /// Its CPU clock when it was seen to run last: while it stands still, it cannot have stopped itself.
+    /// Its CPU clock when it was last seen running: if it has not moved, it cannot have stopped itself.
     clock: Option<u64>,
-    /// Since when no descendant is stopped.
+    /// Since when it has no stopped descendant.
     settles_since: Option<Time>,
 }
 
-/// What is to become of the followers when gates open.
+/// What to do with the followers when gates open.
 #[derive(Default)]
 pub(super) struct Verdict {
-    /// To be continued, children before their parents.
+    /// To continue, children before their parents.
     stopped: Vec<ProcessKey>,
-    /// No followers any more.
+    /// No longer followers.
     settled: Vec<ProcessKey>,
 }
 
 impl Stopping<'_> {
-    /// Ancestors of these processes that run and are not known as followers: those that must be in the journal before any of
-    /// these is stopped.
+    /// Running ancestors of the processes in `stopping` that are not known as followers: they must be in the journal before any
+    /// of these is stopped.
     pub(super) fn new_followers(
         &mut self,
         stopping: &[ProcessKey],
@@ -79,7 +81,7 @@ impl Stopping<'_> {
         Ok(new)
     }
 
-    /// Of processes that are about to be continued, those with a descendant that stays stopped: they may stop themselves at once.
+    /// Of the processes about to be continued, those with a descendant that stays stopped: they may stop themselves at once.
     pub(super) fn followers_among(&self, released: &BTreeSet<ProcessKey>) -> Vec<(ProcessKey, Follower)> {
         if released.is_empty() {
             return Vec::new();
@@ -89,8 +91,8 @@ impl Stopping<'_> {
         released.iter().filter(|key| needed.contains(key)).map(|key| (*key, follower)).collect()
     }
 
-    /// Looks at the followers without a stopped descendant, where `released` are about to be continued. To be called before these
-    /// are: that a terminal asked for a stop is forgotten with their continuation.
+    /// Judges the followers without a stopped descendant once `released` are continued. Call this before that: a continue
+    /// erases the evidence that a terminal asked for the stop.
     pub(super) fn judge_followers(&mut self, released: &BTreeSet<ProcessKey>) -> Result<Verdict, LiveError> {
         let mut verdict = Verdict::default();
         let settling = self.stops.followers.values().any(|follower| follower.settles_since.is_some());
@@ -118,9 +120,9 @@ impl Stopping<'_> {
         let clock = self.roster.clock_now(key.pid);
         let Some(follower) = self.stops.followers.get_mut(&key) else { return Ok(()) };
         let since = *follower.settles_since.get_or_insert(now);
-        let has_time = now < since.saturating_add(SETTLES_NS);
+        let may_still_stop = now < since.saturating_add(SETTLES_NS);
         if clock.is_some() && follower.clock == clock {
-            if !has_time {
+            if !may_still_stop {
                 verdict.settled.push(key);
             }
             return Ok(());
@@ -134,25 +136,25 @@ impl Stopping<'_> {
             if let Some(follower) = self.stops.followers.get_mut(&key) {
                 follower.clock = clock;
             }
-            // What runs at this moment may be on its way to stop itself.
-            if !has_time && stat.state != ThreadState::Runnable {
+            // It runs at this moment, and may be about to stop itself.
+            if !may_still_stop && stat.state != ThreadState::Runnable {
                 verdict.settled.push(key);
             }
             return Ok(());
         }
         let stopped = if stat.is_stopped_by_sigstop() { self.stopped_with(&stat)? } else { Vec::new() };
         if stopped.is_empty() {
-            // Its terminal stopped it, or a debugger: it is theirs.
+            // Its terminal or a debugger stopped it, and may continue it.
             verdict.settled.push(key);
         } else if let Some(follower) = self.stops.followers.get_mut(&key) {
-            // It may have been told of several stops, and stop itself once for each.
+            // It may have been notified of several stops, and stop itself once for each.
             *follower = Follower { clock: None, settles_since: Some(now) };
         }
         verdict.stopped.extend(stopped);
         Ok(())
     }
 
-    /// What stopped with a follower, and is not stopped by us.
+    /// The processes that stopped with a follower, other than those we stopped.
     fn stopped_with(&mut self, stat: &Stat) -> Result<Vec<ProcessKey>, LiveError> {
         let session = self.roster.members().filter(|member| member.session == stat.session);
         let session: Vec<u32> = session.map(|member| member.key.pid).collect();
@@ -161,7 +163,7 @@ impl Stopping<'_> {
         Ok(stopped)
     }
 
-    /// Continues who followed, and forgets who is settled. One that could not be continued is tried again by the next look.
+    /// Continues the followers that stopped, and forgets those that settled. The next scan retries a failure.
     pub(super) fn continue_followers(&mut self, verdict: Verdict) -> Vec<Entry> {
         let Verdict { stopped, settled } = verdict;
         for key in stopped {
@@ -170,23 +172,23 @@ impl Stopping<'_> {
         for key in &settled {
             self.stops.followers.remove(key);
         }
-        settled.into_iter().map(|process| Entry::FollowsNot { process }).collect()
+        settled.into_iter().map(|process| Entry::NoLongerFollows { process }).collect()
     }
 
-    /// The ancestors of what stays stopped once `released` are continued.
+    /// The ancestors of the processes that stay stopped once `released` are continued.
     fn needed(&self, released: &BTreeSet<ProcessKey>) -> BTreeSet<ProcessKey> {
         let stays = self.stops.ours.values().map(|(key, _)| key).filter(|key| !released.contains(*key));
         self.ancestors(stays.map(|key| key.pid))
     }
 
-    pub(super) fn ancestors(&self, of: impl Iterator<Item = u32>) -> BTreeSet<ProcessKey> {
+    pub(super) fn ancestors(&self, pids: impl Iterator<Item = u32>) -> BTreeSet<ProcessKey> {
         let mut found = BTreeSet::new();
-        for pid in of {
+        for pid in pids {
             let parent = |pid: u32| self.roster.member(self.roster.member(pid)?.parent);
-            let mut at = parent(pid);
-            // Whose ancestors are known already are not looked for again.
-            while let Some(ancestor) = at.filter(|ancestor| found.insert(ancestor.key)) {
-                at = parent(ancestor.key.pid);
+            let mut next = parent(pid);
+            // If an ancestor is already known, so are its own ancestors.
+            while let Some(ancestor) = next.filter(|ancestor| found.insert(ancestor.key)) {
+                next = parent(ancestor.key.pid);
             }
         }
         found

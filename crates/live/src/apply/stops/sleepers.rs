@@ -1,16 +1,16 @@
 //! Sleepers: processes behind a closed gate that are left alone, because they sleep.
 //!
 //! Problem: units take turns ten times a second. Stopping and continuing a unit's thousand idle processes each time costs more
-//! than half a CPU, and changes nothing: a process that sleeps uses no CPU.
+//! than half a CPU, for no effect: a sleeping process uses no CPU.
 //!
 //! Algorithm: the first time that a gate closes, all processes behind it are stopped. When it opens, each one's CPU clock is
-//! noted. When it closes again, a process that hardly ran since then ([`IDLE_NS`]) and is asleep is left asleep. Its clock is
-//! watched: once it moves, the process is stopped like all others.
+//! recorded. When it closes again, a process that hardly ran since then ([`IDLE_NS`]) and is asleep is left asleep. Its clock
+//! is watched: when it moves, the process is stopped like all others.
 //!
-//! What sleepers use before they are noticed is taken from their unit's allowance ([`allowance`](super::super::allowance)). While
-//! that is overdrawn, all processes of the unit are stopped.
+//! CPU time that sleepers use before they are noticed is taken from their unit's allowance
+//! ([`allowance`](super::super::allowance)). While that is overdrawn, all processes of the unit are stopped.
 //!
-//! Properties: cost follows what runs. A sleeper has no signal, no entry in the journal, and no system call of its own.
+//! Properties: cost is proportional to running processes. A sleeper needs no signal, no journal entry, and no system call.
 //!
 //! Limits: a sleeper that wakes runs until its clock is read ([`Roster::clock`](crate::observe::roster::Roster)).
 
@@ -22,37 +22,37 @@ use commonhold_policy::Time;
 use super::super::allowance::Allowance;
 use crate::observe::process::ProcessKey;
 
-/// CPU time that being stopped and continued takes, and a little more: a process that used no more between two closings slept.
+/// The CPU time of being stopped and continued, with some margin: a process that used no more between two closings slept.
 const IDLE_NS: u64 = 500_000;
 
-/// A process in front of an open gate.
+/// A process behind an open gate.
 #[derive(Debug, Clone, Copy)]
 struct Released {
     key: ProcessKey,
     /// Its CPU clock when the gate opened.
     clock: u64,
-    /// It was left asleep, and not stopped: while its clock stands still, it sleeps on. One that was stopped may just not have
-    /// had a CPU since.
+    /// It was left asleep, and not stopped: if its clock has not moved, it still sleeps. A process that was stopped may just
+    /// not have had a CPU since.
     slept: bool,
 }
 
-/// Who sleeps behind closed gates.
+/// Sleepers behind closed gates.
 #[derive(Debug, Default)]
 pub(super) struct Sleepers {
-    /// Left asleep, with their clocks since then.
+    /// Left asleep, with their clocks at that time.
     asleep: BTreeMap<u32, (ProcessKey, u64)>,
     released: BTreeMap<u32, Released>,
     allowance: Allowance,
 }
 
-/// What is to become of a process behind a closed gate.
+/// What to do with a process behind a closed gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// It sleeps on.
+    /// Nothing: it still sleeps.
     Sleeps,
-    /// It may be left if it is asleep at this moment.
+    /// Leave it, if it is asleep at this moment.
     IfAsleep,
-    /// It is to be stopped.
+    /// Stop it.
     Stop,
 }
 
@@ -85,7 +85,7 @@ impl Sleepers {
         Rest::Sleeps
     }
 
-    /// Leaves a process asleep whose clock stands there.
+    /// Leaves a process asleep, with its clock at this value.
     pub(super) fn leave(&mut self, key: ProcessKey, clock: u64) {
         self.asleep.insert(key.pid, (key, clock));
     }
@@ -95,12 +95,12 @@ impl Sleepers {
         self.asleep.values().map(|(key, _)| *key)
     }
 
-    /// It is to be stopped after all.
+    /// The process must be stopped after all.
     pub(super) fn wake(&mut self, key: ProcessKey) {
         self.asleep.remove(&key.pid);
     }
 
-    /// The gate of a process opens while its clock stands there.
+    /// The gate of a process opens, with its clock at this value.
     pub(super) fn release(&mut self, key: ProcessKey, clock: Option<u64>) {
         let slept = self.asleep.remove(&key.pid).map(|(_, clock)| clock);
         if let Some(clock) = slept.or(clock) {
@@ -129,14 +129,14 @@ mod tests {
     const KEY: ProcessKey = ProcessKey { pid: 7, start: 1 };
     const S: Time = 1_000 * MS;
 
-    /// Leaves a process asleep behind a gate, and opens that.
+    /// Leaves a process asleep behind a gate, and opens that gate.
     fn rest(sleepers: &mut Sleepers, key: ProcessKey, clock: u64) {
         sleepers.leave(key, clock);
         sleepers.release(key, None);
     }
 
     #[test]
-    fn only_who_slept_since_its_gate_opened_is_left_asleep() {
+    fn only_a_process_that_slept_since_its_gate_opened_is_left_asleep() {
         let mut sleepers = Sleepers::default();
         assert_eq!(sleepers.judge(KEY, UNIT, Some(5), 0), Rest::Stop, "nothing is known of it");
         sleepers.release(KEY, Some(5));
@@ -154,9 +154,9 @@ mod tests {
         assert_eq!(sleepers.judge(KEY, UNIT, Some(5), S), Rest::Stop);
     }
 
-    /// A member whose processes sleep in turn and run out of turn has a hundredth of a CPU by that.
+    /// A user whose processes sleep by turns and run out of turn gains a hundredth of a CPU by that.
     #[test]
-    fn who_wakes_out_of_turn_gains_no_more_than_the_rate() {
+    fn waking_out_of_turn_gains_no_more_than_the_rate() {
         let mut sleepers = Sleepers::default();
         let (mut stolen, mut clock) = (0, 0);
         for turn in 0..6_000 {

@@ -1,18 +1,18 @@
-//! Disks without control groups: what units have them do, and which units stand still for that.
+//! Disks without control groups: measures units' use, and stops units that are in debt.
 //!
-//! Problem: nothing holds a process to a rate. But what it had disks do is counted (/proc/PID/io), and a unit can be
-//! stopped. When it is, the policy decides (`policy::disk::debt`).
+//! Problem: nothing limits a process's rate. But its transfers are counted (/proc/PID/io), and a unit can be stopped. The
+//! policy decides when (`policy::disk::debt`).
 //!
-//! Algorithm: what each unit's processes transferred is summed every [`FRESH_NS`], all disks together, since the count
-//! is not by disk; at every look while a unit has a rate.
+//! Algorithm: the transfers of each unit's processes are summed every [`FRESH_NS`], and at every scan while a unit has a rate.
+//! All disks count together, because the kernel does not count them separately.
 //!
-//! Cost: a process's count grows only while it runs. So its file is read when its CPU clock has moved since the last
-//! reading, and a look at rest reads none.
+//! Cost: a process's count grows only while it runs. So its file is read only if its CPU clock has moved since the last
+//! reading, and a scan at rest reads none.
 //!
-//! Properties: a parent's count shows a child's transfers again once the parent has waited for it; they count once.
+//! Properties: a parent's count includes a child's transfers once the parent has waited for it; they are counted once.
 //!
-//! Limits: what is written counts as it goes into the cache. A daemon that may not look at a process (another user's)
-//! does not see its count.
+//! Limits: a write counts when it enters the cache. The counts of processes that the daemon may not examine (another user's)
+//! are missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,19 +28,19 @@ use crate::observe::files::Tree;
 use crate::observe::process::{ProcessKey, Transferred};
 use crate::observe::roster::Roster;
 
-/// What can be enforced: priorities where a scheduler heeds them, and limits.
+/// The means: priorities, if a scheduler honours them, and limits.
 pub(super) const MEANS: DiskMeans = DiskMeans { caps: true, weights: true, shares: false, limits_only: true };
 
-/// How old facts may be.
+/// The largest age of facts.
 const FRESH_NS: Time = 80 * MS;
-/// How often to look which disks there are, and what schedules them.
+/// How often the disks and their schedulers are listed.
 const DEVICES_NS: Time = 5_000 * MS;
-/// Looking takes at most this part of a CPU;
+/// Scans take at most one `REST_TIMES`th of a CPU;
 const REST_TIMES: u64 = 100;
-/// while rates are held by stops, which are as exact as looks are frequent, this one.
+/// while there are rates, this fraction, because stops are only as exact as scans are frequent.
 const REST_TIMES_CAPPED: u64 = 20;
 
-/// What units have disks do, and their rates.
+/// Units' disk use, and their rates.
 #[derive(Debug, Default)]
 pub(super) struct Disks {
     devices: Vec<Device>,
@@ -48,26 +48,26 @@ pub(super) struct Disks {
     processes: BTreeMap<ProcessKey, Counted>,
     /// The CPU clocks of processes when their counts were read, or could not be.
     clocks: BTreeMap<ProcessKey, Option<u64>>,
-    /// By unit, sub-units left out.
+    /// By unit, without sub-units.
     used: Vec<Transferred>,
     at: Option<Time>,
     rest_until: Time,
-    /// Units with a rate, and those that stand still for theirs.
+    /// Units with a rate, and those that are stopped for theirs.
     capped: BTreeSet<UnitId>,
     stopped: BTreeSet<UnitId>,
 }
 
-/// A process's counters at the last look.
+/// A process's counters at the last scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Counted {
     parent: u32,
     last: Transferred,
-    /// Counted of children that ended: its own count shows it again.
+    /// Transfers of ended children that its own count will include again.
     owed: Transferred,
 }
 
 impl Counted {
-    /// Takes the count as it is now; what is new in it.
+    /// Takes in a new count; returns the new transfers.
     fn advance(&mut self, now: Transferred) -> Transferred {
         let one = |now: u64, last: u64, owed: &mut u64| {
             let grown = now.saturating_sub(last);
@@ -95,7 +95,7 @@ impl Disks {
         self.stopped.retain(|unit| contract.has(*unit));
     }
 
-    /// Takes note of a rate each way, in bytes per second: facts are fresh from then on.
+    /// Records a unit's rates, in bytes/s: facts are kept fresh from then on.
     pub(super) fn cap(&mut self, unit: UnitId, read: Option<u64>, write: Option<u64>) {
         if read.is_none() && write.is_none() {
             self.capped.remove(&unit);
@@ -104,7 +104,7 @@ impl Disks {
         }
     }
 
-    /// Takes note of which units stand still.
+    /// Records whether a unit is stopped.
     pub(super) fn stop(&mut self, unit: UnitId, stopped: bool) {
         if stopped {
             self.stopped.insert(unit);
@@ -113,17 +113,17 @@ impl Disks {
         }
     }
 
-    /// Whether a unit is to stand still now, by its own rate.
+    /// Whether a unit is stopped for its own rate.
     pub(super) fn is_stopped(&self, unit: UnitId) -> bool {
         self.stopped.contains(&unit)
     }
 
-    /// Whether some disk's scheduler goes by priorities.
-    pub(super) fn heeds_priorities(&self) -> bool {
+    /// Whether any disk's scheduler honours priorities.
+    pub(super) fn honours_priorities(&self) -> bool {
         self.devices.iter().any(|device| device.weigher == Some(Weigher::Bfq))
     }
 
-    /// A machine with one disk, which BFQ schedules or nothing does.
+    /// A machine with one disk, scheduled by BFQ or not at all.
     #[cfg(test)]
     pub(super) fn pretend(&mut self, bfq: bool) {
         self.devices = vec![Device {
@@ -136,7 +136,7 @@ impl Disks {
         self.devices_at = Some(Time::MAX);
     }
 
-    /// Takes in what happened since the last look, if that is long enough ago.
+    /// Counts what happened since the last scan, if that is long enough ago.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -150,7 +150,7 @@ impl Disks {
             return Ok(());
         }
         if self.devices_at.is_none_or(|at| now >= at.saturating_add(DEVICES_NS)) {
-            self.found(devices::read(&Tree::new(Path::new("/")), Path::new("/sys/fs/cgroup")));
+            self.set_devices(devices::read(&Tree::new(Path::new("/")), Path::new("/sys/fs/cgroup")));
             self.devices_at = Some(now);
         }
         let begun = clock::thread_cpu_ns();
@@ -161,9 +161,9 @@ impl Disks {
         Ok(())
     }
 
-    /// There are these devices from now on. Rates were ordered for the disk of another name: they went with it, and come
-    /// again. A unit that stands still goes on by an order.
-    fn found(&mut self, devices: Vec<Device>) {
+    /// Takes in the list of devices. Rates were ordered for a disk by name: if the name has changed, they are dropped, and
+    /// ordered again. A stopped unit stays stopped until an order continues it.
+    fn set_devices(&mut self, devices: Vec<Device>) {
         let before = self.name().map(str::to_owned);
         self.devices = devices;
         if self.name().map(str::to_owned) != before {
@@ -171,7 +171,7 @@ impl Disks {
         }
     }
 
-    /// The name of all disks together; none where there is none.
+    /// The name of all disks together; `None` if there is none.
     fn name(&self) -> Option<&str> {
         match self.devices.as_slice() {
             [] => None,
@@ -180,7 +180,7 @@ impl Disks {
         }
     }
 
-    /// Adds what each unit transferred since the last look.
+    /// Adds what each unit transferred since the last scan.
     fn count(&mut self, units: usize, roster: &mut Roster) -> Result<(), LiveError> {
         self.used.resize(units, Transferred::default());
         let members = roster.members().filter(|member| !member.placement.unit.is_common());
@@ -200,7 +200,7 @@ impl Disks {
             self.clocks.insert(key, clock);
             let Some(now) = read else { continue };
             if !self.processes.contains_key(&key) {
-                // A member's child was born here; what anybody else did before is not this unit's.
+                // A member's child was born in the unit; the earlier transfers of any other process were not made in it.
                 let child = self.processes.keys().any(|known| known.pid == parent);
                 let last = if child { Transferred::default() } else { now };
                 self.processes.insert(key, Counted { parent, last, owed: Transferred::default() });
@@ -213,7 +213,7 @@ impl Disks {
         Ok(())
     }
 
-    /// Who ended leaves what was counted of it to its parent, whose own count shows it again.
+    /// An ended process's count goes to its parent, whose own count will include it again.
     fn bequeath(&mut self, members: &BTreeMap<ProcessKey, (usize, u32)>) {
         let gone: Vec<ProcessKey> =
             self.processes.keys().rev().filter(|key| !members.contains_key(key)).copied().collect();
@@ -227,7 +227,7 @@ impl Disks {
         }
     }
 
-    /// The facts as the policy wants them: all disks are one, as far as their units are concerned.
+    /// The facts for the policy, with all disks as one.
     pub(super) fn facts(&self) -> Vec<DiskFacts> {
         let (Some(at), Some(name)) = (self.at, self.name()) else { return Vec::new() };
         let model = match self.devices.as_slice() {
@@ -242,7 +242,7 @@ impl Disks {
         vec![DiskFacts {
             name: name.to_owned(),
             at,
-            weighs: self.heeds_priorities(),
+            weighs: self.honours_priorities(),
             bytes_per_s: model.map(|model| model.bytes_per_s()),
             device: None,
             units: units.collect(),
@@ -254,23 +254,23 @@ impl Disks {
 mod tests {
     use super::*;
 
-    /// A child was counted 5, ends, and shows in its parent's count: of the 8 that this grew by, 3 are new.
+    /// A child with a count of 5 ends, and its parent's count includes it: of the 8 that this grew by, 3 are new.
     #[test]
-    fn what_a_child_did_counts_once() {
+    fn a_childs_transfers_count_once() {
         let key = |pid| ProcessKey { pid, start: u64::from(pid) };
         let read = |read| Transferred { read, written: 0 };
-        let of = |parent, last| Counted { parent, last: read(last), owed: Transferred::default() };
+        let counted = |parent, last| Counted { parent, last: read(last), owed: Transferred::default() };
         let mut disks = Disks::default();
-        disks.processes.insert(key(10), of(1, 100));
-        disks.processes.insert(key(11), of(10, 5));
+        disks.processes.insert(key(10), counted(1, 100));
+        disks.processes.insert(key(11), counted(10, 5));
         disks.bequeath(&BTreeMap::from([(key(10), (0, 1))]));
         let parent = disks.processes.get_mut(&key(10)).map(|parent| parent.advance(read(108)));
         assert_eq!(parent, Some(read(3)));
         assert_eq!(disks.processes.len(), 1);
     }
 
-    /// Facts of a disk that a unit has a rate on are read anew at every look. The rate goes with the disk's name, and the
-    /// unit's stop with an order alone.
+    /// Facts of a disk with a rate are read at every scan. The rate is dropped with the disk's name; a stop ends only by an
+    /// order.
     #[test]
     fn a_rate_goes_with_its_disk() {
         let device = |name: &str| Device { name: name.to_owned(), ..Device::default() };
@@ -279,9 +279,9 @@ mod tests {
             let mut disks = Disks { devices: vec![device("sda")], at: Some(0), ..Disks::default() };
             disks.cap(unit, Some(1), None);
             disks.stop(unit, true);
-            disks.found(vec![device("sda")]);
+            disks.set_devices(vec![device("sda")]);
             assert!(disks.capped.contains(&unit), "it is the same disk");
-            disks.found(now.clone());
+            disks.set_devices(now.clone());
             assert!(disks.capped.is_empty() && disks.is_stopped(unit), "{now:?}");
             let names: Vec<String> = disks.facts().into_iter().map(|facts| facts.name).collect();
             let name = match now.len() {

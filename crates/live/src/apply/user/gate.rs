@@ -1,4 +1,4 @@
-//! Gates: a unit's processes are stopped and continued as a whole, and so are a gang's.
+//! Gates: stops and continues the processes of a unit, or of a gang, as a whole.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::observe::process::ProcessKey;
 use crate::observe::roster::Member;
 use crate::undo::journal::{Entry, Journal};
 
-/// Who is stopped, and what the stopped units wanted.
+/// The stopped processes, and the demand of stopped units.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     stops: Stops,
@@ -28,14 +28,14 @@ impl Gates {
         self.runnable.insert(unit, runnable);
     }
 
-    /// The daemon turns: its caretaker learns that, and what it may have continued since the turn before is looked at again.
+    /// Sends the caretaker a heartbeat. After a gap, also examines the processes that it may have continued meanwhile.
     pub(super) fn turn(&mut self, journal: &Journal) {
         if journal.beats().turn(!self.stops.is_empty()) {
             self.stops.doubt();
         }
     }
 
-    /// Threads that were runnable when the unit was closed.
+    /// The threads that were runnable when the unit was closed.
     pub(super) fn remembered(&self, unit: UnitId) -> u32 {
         self.runnable.get(&unit).copied().unwrap_or(0)
     }
@@ -47,15 +47,15 @@ impl Gates {
 }
 
 impl UserBackend {
-    /// Makes what is stopped agree with the gates: whoever is in a closed unit or a gang that is shut is stopped, those that
-    /// were forked meanwhile and those that somebody continued included; whoever we stopped and is in none is continued.
+    /// Makes the set of stopped processes match the gates. Stops every process in a closed unit or a shut gang, including those
+    /// forked meanwhile and those that another process continued. Continues those that we stopped and no gate holds.
     ///
-    /// Those that go make room before the others come.
+    /// The stops come first, to make room for the others.
     pub(super) fn enforce_gates(&mut self) -> Result<(), LiveError> {
         let closed = self.contract.held().any(|unit| self.is_closed(unit)) || self.seats.any_shut();
         for _ in 0..if closed { ROUNDS_MAX } else { 0 } {
             let stopped = self.stopping(stop_closed)?;
-            let came = self.look()?;
+            let came = self.scan()?;
             if !stopped && !came {
                 break;
             }
@@ -83,7 +83,7 @@ impl UserBackend {
         })
     }
 
-    /// Writes entries to the journal: what is not in it is not done.
+    /// Records entries in the journal, before the change is made.
     pub(super) fn record(&mut self, entries: &[Entry]) -> Result<(), LiveError> {
         record(&mut self.journal, entries)
     }

@@ -1,29 +1,29 @@
-//! Memory of units without control groups: what their processes hold, and paging out what is too much.
+//! Memory of units without control groups: measures what their processes use, and pages out the excess.
 //!
-//! Problem: hold each unit to the memory that it is allowed where nothing bounds it.
+//! Problem: hold each unit to its memory bound where nothing enforces it.
 //!
-//! Algorithm: at each look that is due, what /proc shows of each member is summed. Pages that several processes map
-//! count in the parts that are each's own ([`portions`](crate::observe::memory::portions)). What a unit has beyond its bound by more than
-//! [`SLACK_BYTES`] is paged out ([`pageout`](super::pageout)). So is what the policy orders to be reclaimed. Nothing is bounded
-//! between two looks.
+//! Algorithm: at each scan that is due, the memory of all members is summed from /proc. Pages that several processes map count
+//! in portions ([`portions`](crate::observe::memory::portions)). If a unit exceeds its bound by more than [`SLACK_BYTES`], the
+//! excess is paged out ([`pageout`](super::pageout)), and so is what the policy orders to be reclaimed. Between two scans
+//! nothing is enforced.
 //!
-//! The policy is told these facts:
-//! - *Used* is what the unit's processes have mapped and is there. What they read and write without mapping it is the
-//!   cache's, and no unit's.
-//! - *Refused* counts looks at which the unit was paged out.
-//! - *Refaulted* is major faults, no more of them than pages were taken.
+//! The policy gets these facts:
+//! - *Used* is what the unit's processes have mapped and is resident. What they read and write without mapping it belongs to
+//!   the cache, and to no unit.
+//! - *Refused* counts scans at which the unit was over its bound.
+//! - *Refaulted* counts major faults, up to the number of pages taken.
 //!
-//! Nothing is called cold or dirty, and no unit is seen to wait. So what is lent is what is not used.
+//! Cold and dirty pages, and waiting, are not measured. So only unused memory is lent.
 //!
-//! Cost: a process that has not run since the last look has not touched, mapped or freed anything. What was seen of it is
-//! remembered, and no file of it is read. Other programs can take its pages meanwhile. So these are read all the same:
-//! - of the processes that sleep, one in [`TURNS`] at each look, in turn, but no more than [`TURN_MAX`];
-//! - all of them, where swap has filled since;
-//! - all of a unit from which pages are taken or are to be taken: nothing is taken on what is remembered alone.
+//! Cost: a process that has not run since the last scan has not touched, mapped or freed memory, so its last numbers are kept
+//! and no file is read. But other programs can take its pages meanwhile. So these are read all the same:
+//! - of the sleeping processes, one in [`TURNS`] at each scan, in turn, but at most [`TURN_MAX`];
+//! - all of them, if swap has filled since;
+//! - all of a unit from which pages are being taken: none is taken on remembered numbers alone.
 //!
-//! Properties: no process is killed or slowed by a bound. What remains beyond it after paging is reported once, until
-//! the unit is within it again. A look takes at most 1/[`REST_TIMES`] of the time. Where the kernel does not page out
-//! for us, nothing is held.
+//! Properties: no process is killed or slowed by a bound. What remains beyond it after paging is reported once, until the unit
+//! is within it again. Scans take at most 1/[`REST_TIMES`] of the time. If the kernel does not page out for us, nothing is
+//! enforced.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -45,16 +45,16 @@ use crate::observe::memory::swap::Swaps;
 use crate::observe::process::{ProcessKey, Resident};
 use crate::observe::roster::Roster;
 
-/// Who is beyond its bound by less is left alone: looking for pages costs more.
+/// A smaller excess is ignored: searching for its pages costs more.
 const SLACK_BYTES: u64 = 1 << 20;
-/// After this many looks, each process that sleeps was read once more;
+/// After this many scans, each sleeping process has been read once more;
 const TURNS: usize = 50;
-/// later, where more than this many would have to be read at each look.
+/// later, if that would mean more than this many at each scan.
 const TURN_MAX: usize = 5;
-/// Looks take at most this part of a CPU.
+/// Scans take at most one `REST_TIMES`th of a CPU.
 const REST_TIMES: u64 = 100;
 
-/// What can be enforced where the kernel pages out for us.
+/// The means, if the kernel pages out for us.
 pub const MEANS: MemoryMeans = MemoryMeans {
     bounds: true,
     guarantees: false,
@@ -72,33 +72,33 @@ pub(super) struct Memory {
     buffer: Buffer,
     /// By unit.
     units: Vec<Unit>,
-    /// Every member at the last look.
+    /// Every member at the last scan.
     seen: BTreeMap<ProcessKey, Seen>,
-    /// The number of the process whose turn came last to be read though it sleeps.
+    /// The number of the sleeping process that was last read in turn.
     turn: u32,
-    /// Free swap at the last look.
+    /// Free swap at the last scan.
     swap_free: u64,
     pageout: Pageout,
     portions: Portions,
-    /// When facts are due, and before when they are not read whatever is due.
+    /// When facts are due, and the time before which they are not read in any case.
     due: Time,
     rest_until: Time,
     problems: Vec<Problem>,
 }
 
-/// What was seen of a process.
+/// The last numbers of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// Its CPU clock before.
+    /// Its CPU clock before they were read.
     clock: Option<u64>,
-    /// `None` where it cannot be seen.
+    /// `None` if they cannot be read.
     shown: Option<Resident>,
     major_faults: u64,
 }
 
-/// A member at this look.
+/// A member at this scan.
 #[derive(Debug, Clone, Copy)]
-struct Looked {
+struct Examined {
     process: ProcessKey,
     unit: usize,
     seen: Seen,
@@ -106,23 +106,23 @@ struct Looked {
     remembered: bool,
 }
 
-impl Looked {
-    /// Looks at a member: at its files, if it ran since `before`, or is to be looked at `anew`.
+impl Examined {
+    /// Examines a member. Reads its files if it ran since `before`, or if `anew`.
     fn take(
         roster: &mut Roster,
         process: ProcessKey,
         unit: usize,
         before: Option<Seen>,
         anew: bool,
-    ) -> Result<Looked, LiveError> {
+    ) -> Result<Examined, LiveError> {
         let clock = roster.clock(process.pid);
         let asleep = before.filter(|before| clock.is_some() && before.clock == clock);
         if let Some(seen) = asleep.filter(|_| !anew) {
-            return Ok(Looked { process, unit, seen, remembered: true });
+            return Ok(Examined { process, unit, seen, remembered: true });
         }
         let shown = roster.procfs().resident(process.pid)?;
         let faults = match asleep {
-            // Who sleeps faults nothing in.
+            // A sleeping process does not fault.
             Some(before) => Some(before.major_faults),
             None if shown.is_none() => None,
             None => {
@@ -131,29 +131,29 @@ impl Looked {
             }
         };
         let major_faults = faults.or(before.map(|before| before.major_faults)).unwrap_or(0);
-        Ok(Looked { process, unit, seen: Seen { clock, shown, major_faults }, remembered: false })
+        Ok(Examined { process, unit, seen: Seen { clock, shown, major_faults }, remembered: false })
     }
 }
 
 /// What is known of one unit.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unit {
-    /// `None`: it may use what it likes.
+    /// `None`: unlimited.
     bound: Option<u64>,
-    /// At the last look.
+    /// At the last scan.
     used: u64,
-    /// What had been taken from it by then.
+    /// The total taken from it by then.
     taken: u64,
-    /// On trial, so much is to be taken from it in all since it was made, whatever its bound is.
+    /// By an order to reclaim: the total to be taken from it since it was made, whatever its bound is.
     reclaim_to: u64,
     refused: u64,
     refaulted: u64,
-    /// It was said that it cannot be brought within its bound.
-    told: bool,
+    /// Whether it was reported that it cannot be brought within its bound.
+    reported: bool,
 }
 
 impl Memory {
-    /// The memory of units on this machine; `None` with the reason if the machine's own cannot be seen.
+    /// The memory of `units` units. An error if the machine's own memory cannot be read.
     pub(super) fn new(units: usize) -> Result<Memory, LiveError> {
         Ok(Memory {
             machine: Machine::open("/proc".as_ref())?,
@@ -171,12 +171,12 @@ impl Memory {
         })
     }
 
-    /// What can be enforced: nothing once the kernel has refused.
+    /// The means: none once the kernel has refused.
     pub(super) fn means(&self) -> MemoryMeans {
         if self.pageout.is_refused() { MemoryMeans::NONE } else { MEANS }
     }
 
-    /// Follows another contract: units that are gone are held to nothing.
+    /// Follows another contract: units that are gone have no bound.
     pub(super) fn follow(&mut self, contract: &Contract) {
         self.units.resize(contract.units.len(), Unit::default());
         for unit in &contract.vacant {
@@ -186,7 +186,7 @@ impl Memory {
         self.due = 0;
     }
 
-    /// Takes note of an order. The next look carries it out.
+    /// Records an order. The next scan carries it out.
     pub(super) fn order(&mut self, order: &MemoryOrder) {
         match *order {
             MemoryOrder::Allow { unit, bytes } => {
@@ -197,7 +197,7 @@ impl Memory {
             MemoryOrder::Reclaim { unit: id, bytes, .. } => {
                 let taken = self.pageout.taken(id).bytes;
                 let unit = self.units.get_mut(id.index());
-                // Who is beyond its bound is brought there, and not further.
+                // A unit beyond its bound is brought to it anyway, and no further.
                 if let Some(unit) = unit.filter(|unit| unit.bound.is_none_or(|bound| unit.used <= bound)) {
                     unit.reclaim_to = taken.saturating_add(bytes);
                 }
@@ -207,20 +207,20 @@ impl Memory {
         self.due = 0;
     }
 
-    /// Takes note of when facts are wanted.
+    /// Records when facts are due.
     pub(super) fn attend(&mut self, plan: Option<&MemoryPlan>) {
         if let Some(plan) = plan {
             self.due = plan.next;
         }
     }
 
-    /// What went wrong since the last call.
+    /// The problems since the last call.
     pub(super) fn take_problems(&mut self) -> Vec<Problem> {
         self.problems.extend(self.pageout.take_problems());
         std::mem::take(&mut self.problems)
     }
 
-    /// The facts, where they are due, and paging out what is too much by them. `None`: not now, or they cannot be had.
+    /// The facts, if they are due; also pages out the excess. `None`: not due, or not available.
     pub(super) fn observe(
         &mut self,
         now: Time,
@@ -230,7 +230,7 @@ impl Memory {
         if now < self.due.max(self.rest_until) || self.pageout.is_refused() {
             return Ok(None);
         }
-        // Its own time, not the clock's: who waits for a CPU costs nobody anything.
+        // CPU time, not wall-clock time: waiting for a CPU costs nothing.
         let begun = clock::thread_cpu_ns();
         let taken: Vec<Taken> = contract.ids().map(|unit| self.pageout.taken(unit)).collect();
         let machine = self.machine.read(&mut self.buffer)?;
@@ -242,8 +242,8 @@ impl Memory {
         Ok(Some(facts))
     }
 
-    /// By unit, who holds how much, and how many bytes came in by major faults since the last look. After a look that failed
-    /// it is known what was seen before it: the next one tells what happened since.
+    /// By unit, the holders of memory, and the bytes of major faults since the last scan. If a scan fails, the earlier numbers
+    /// are kept, so that the next one reports everything since.
     fn holders(
         &mut self,
         contract: &Contract,
@@ -252,14 +252,14 @@ impl Memory {
         swap_free: u64,
     ) -> Result<(Vec<Vec<Holder>>, Vec<u64>), LiveError> {
         let before = (std::mem::take(&mut self.seen), self.swap_free);
-        let looked = self.look(contract, roster, taken, swap_free, &before.0);
+        let looked = self.scan(contract, roster, taken, swap_free, &before.0);
         if looked.is_err() {
             (self.seen, self.swap_free) = before;
         }
         looked
     }
 
-    fn look(
+    fn scan(
         &mut self,
         contract: &Contract,
         roster: &mut Roster,
@@ -280,21 +280,21 @@ impl Memory {
         let mut all = Vec::with_capacity(members.len());
         for (process, unit) in members {
             let anew = anew.get(unit).copied().unwrap_or(true) || turn.contains(&process.pid);
-            all.push(Looked::take(roster, process, unit, before.get(&process).copied(), anew)?);
+            all.push(Examined::take(roster, process, unit, before.get(&process).copied(), anew)?);
         }
         let mut holders = self.by_unit(units, &all);
         let due: Vec<bool> =
             (0u32..).map(UnitId).zip(&holders).map(|(id, held)| self.is_due(id, held, taken)).collect();
         let mut again = false;
         for looked in all.iter_mut().filter(|looked| looked.remembered && due[looked.unit]) {
-            *looked = Looked::take(roster, looked.process, looked.unit, Some(looked.seen), true)?;
+            *looked = Examined::take(roster, looked.process, looked.unit, Some(looked.seen), true)?;
             again = true;
         }
         if again {
             holders = self.by_unit(units, &all);
         }
         let mut faulted = vec![0; units];
-        for Looked { process, unit, seen, .. } in &all {
+        for Examined { process, unit, seen, .. } in &all {
             let earlier = before.get(process).map_or(seen.major_faults, |before| before.major_faults);
             faulted[*unit] += seen.major_faults.saturating_sub(earlier) * page_bytes();
         }
@@ -302,7 +302,7 @@ impl Memory {
         Ok((holders, faulted))
     }
 
-    /// The numbers of those whose turn it is, of all members by number.
+    /// The numbers of the processes whose turn it is, of all members by number.
     fn next_turn(&mut self, members: &[(ProcessKey, usize)]) -> RangeInclusive<u32> {
         let count = members.len().div_ceil(TURNS).min(TURN_MAX);
         let after = |turn: u32| {
@@ -316,10 +316,10 @@ impl Memory {
         first..=last
     }
 
-    /// Who holds how much of what was seen.
-    fn by_unit(&mut self, units: usize, all: &[Looked]) -> Vec<Vec<Holder>> {
+    /// The holders of each unit, from the numbers of all processes.
+    fn by_unit(&mut self, units: usize, all: &[Examined]) -> Vec<Vec<Holder>> {
         let mut holders = vec![Vec::new(); units];
-        for Looked { process, unit, seen, .. } in all {
+        for Examined { process, unit, seen, .. } in all {
             if let Some(shown) = seen.shown {
                 let holder = Holder { process: *process, shown, own: shown, clock: seen.clock };
                 holders[*unit].push(holder);
@@ -330,7 +330,7 @@ impl Memory {
         holders
     }
 
-    /// Whether pages are to be taken from a unit that holds this, and can be.
+    /// Whether pages must be taken from a unit with these holders, and can be.
     fn is_due(&self, id: UnitId, holders: &[Holder], taken: &[Taken]) -> bool {
         let (Some(unit), Some(taken)) = (self.units.get(id.index()), taken.get(id.index())) else {
             return false;
@@ -380,7 +380,7 @@ impl Memory {
         })
     }
 
-    /// Has paged out what units have too much, and says what cannot be.
+    /// Has the excess of units paged out, and reports what cannot be.
     fn hold(&mut self, contract: &Contract, facts: &MemoryFacts, taken: &[Taken], holders: &[Vec<Holder>]) {
         for id in contract.held() {
             let at = id.index();
@@ -394,8 +394,8 @@ impl Memory {
                 unit.reclaim_to = 0;
             }
             match (beyond, stuck && !self.pageout.is_refused()) {
-                (None, _) => unit.told = false,
-                (Some(beyond), true) if !std::mem::replace(&mut unit.told, true) => {
+                (None, _) => unit.reported = false,
+                (Some(beyond), true) if !std::mem::replace(&mut unit.reported, true) => {
                     let path = &contract.unit(id).path;
                     self.problems.push((None, "", beyond_means(path, seen.used, bound, beyond, facts)));
                 }
@@ -405,16 +405,16 @@ impl Memory {
     }
 }
 
-/// What counts as the own of all of these.
+/// The sum of the portions of these processes.
 fn sum_of(holders: &[Holder]) -> Resident {
     holders.iter().fold(Resident::default(), |sum, holder| sum.with(holder.own))
 }
 
-/// What is said of a unit that cannot be brought within its bound.
+/// The report on a unit that cannot be brought within its bound.
 fn beyond_means(path: &str, used: u64, bound: u64, beyond: u64, facts: &MemoryFacts) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     let why = if facts.swap_free == 0 {
-        "no swap is free to page out what belongs to no file"
+        "no swap is free for memory that is in no file"
     } else {
         "they are locked, not yet written to disk, mapped by several processes, or in constant use"
     };
@@ -448,9 +448,9 @@ mod tests {
     /// Beyond any `pid_max`, so that no real process has it.
     const FIRST: u32 = 90_000_001;
 
-    /// What came in by faults between two looks is told by the first that does not fail.
+    /// Faults between two scans are reported by the first that succeeds.
     #[test]
-    fn a_look_that_fails_forgets_no_faults() {
+    fn a_failed_scan_loses_no_faults() {
         let root = tempfile::tempdir().unwrap();
         let put = |pid: u32, faults: u64| {
             let folder = root.path().join(pid.to_string());

@@ -1,27 +1,26 @@
 //! The `user` backend, which works with any user's privileges:
-//! - it holds CPU by affinity and stop signals, which any user may use on their own processes;
-//! - it holds disks by I/O priorities ([`priorities`]) and stops ([`disk`]);
-//! - it holds memory by having it paged out ([`memory`]), which does take privileges.
+//! - it enforces CPU by affinity and stop signals, which any user may apply to their own processes;
+//! - it enforces disks by I/O priorities ([`priorities`]) and stops ([`disk`]);
+//! - it enforces memory by paging out ([`memory`]), which does take privileges.
 //!
-//! Homes and loans are affinity masks on every thread of every member. A share finer than a CPU is a gate: the unit's
-//! processes are stopped and continued as a whole. New processes and threads inherit the mask of the one that made
-//! them. So a storm of forks stays where it was confined. A process that joins a unit otherwise is confined when it is
-//! found.
+//! Homes and loans are affinity masks on every thread of every member. A share finer than a CPU is a gate: the unit's processes
+//! are stopped and continued as a whole. New processes and threads inherit their creator's mask, so a fork storm stays
+//! confined. A process that joins a unit in another way is confined when it is found.
 //!
-//! Properties: a thread runs where the order and its own owner both allow it, and where the order says if they
-//! contradict each other. When an order ends, it runs where its owner said last. Nothing is done before the journal
-//! has it. A process that its user stopped is never continued. No process outside the units is touched, but that parents
-//! of members are continued which stopped themselves for a gate.
+//! Properties: a thread runs on the CPUs that both the order and its owner allow, or on the order's if the two contradict each
+//! other. When an order ends, it runs where its owner last allowed. Every change is in the journal before it is made. A process
+//! that its user stopped is never continued. No process outside the units is touched, except for parents of members that
+//! stopped themselves in response to a gate, which are continued.
 //!
-//! Cost at rest: a look reads /proc/loadavg, to see that no process was born and none ended. It reads the machine's counts
-//! of idle time and memory, and CPU clocks of members, by one system call each; the longer a member has slept, the less often.
-//! A member whose clock stands still did nothing. None of its files is read, but for one member in fifty, five at most, in
+//! Cost at rest: a scan reads /proc/loadavg, to see that no process was born and none ended. It reads the machine's counts of
+//! idle time and memory, and members' CPU clocks, by one system call each; the longer a member has slept, the less often. A
+//! member whose clock has not moved did nothing. None of its files is read, except for one member in fifty, at most five, in
 //! turn ([`memory`]). Once a second, the roster lists /proc, and the masks of members are compared.
 //! crates/commonhold/tests/rest.rs counts it.
 //!
-//! Limits: a signal can be seen. A shell that is no member, but whose job is one, reports the job as stopped. A parent that
-//! stops itself with its child (su, sudo, script) is continued with it. A stop that the user asks for while the unit is
-//! stopped is lost when it continues. To hold root's or another user's processes in a unit needs root.
+//! Limits: signals are visible. A shell that is no member, but whose job is one, reports the job as stopped. A parent that
+//! stops itself with its child (su, sudo, script) is continued with it. A stop by the user while the unit is stopped is lost
+//! when it continues. Members of root or another user need root.
 
 mod disk;
 mod gate;
@@ -39,13 +38,14 @@ use commonhold_policy::membership::is_within;
 use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, Orders};
 use commonhold_policy::{Means, Plan, Snapshot, Time};
 
+use crate::host::clock;
 use crate::live_backend::{cannot, newcomers};
 use crate::observe::arena::NotJoined;
 use crate::observe::jobs::{has_gangs, report_interval_ns};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Scan, Seen};
 use crate::undo::journal::Journal;
-use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
+use crate::{Backend, HeldBy, LiveBackend, LiveError};
 
 use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
@@ -55,16 +55,16 @@ use gate::Gates;
 use memory::Memory;
 use priorities::Priorities;
 
-/// How often the masks of sleeping members are compared with what was given. Nanoseconds.
+/// How often the masks of sleeping members are compared with the given ones, in nanoseconds.
 const SECOND: Time = 1_000_000_000;
 
-/// What it can always enforce. Memory is held besides where [`UserBackend::with_memory`] was asked for.
+/// The means that it always has. Memory needs [`UserBackend::with_memory`].
 pub const MEANS: Means = Means { cpu_sets: true, gates: true, disk: disk::MEANS, ..Means::NONE };
 
-/// What it can enforce for memory where the kernel pages out for us ([`paging_out`](crate::observe::capability::paging_out)).
+/// The means for memory if the kernel pages out for us ([`paging_out`](crate::observe::capability::paging_out)).
 pub use memory::MEANS as MEMORY_MEANS;
 
-/// What is ordered for a unit.
+/// The orders in force for a unit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Order {
     cpus: Option<CpuSet>,
@@ -85,21 +85,20 @@ pub struct UserBackend {
     all: CpuSet,
     gates: Gates,
     idle: Idle,
-    /// `None` where memory is not held.
+    /// `None` if memory is not enforced.
     memory: Option<Memory>,
     disks: Disks,
     priorities: Priorities,
     problems: Problems,
     seen: Seen,
-    /// The contract changed since the last look.
-    anew: bool,
+    /// Whether the contract has changed since the last scan.
+    rescan: bool,
     now: Time,
     compared_at: Time,
 }
 
 impl UserBackend {
-    /// A backend that holds a contract on `cpus`, the CPUs of the machine that may be used. Nothing is touched before the
-    /// first order.
+    /// A backend that enforces a contract on `cpus`, the CPUs that may be used. Changes nothing before the first order.
     pub fn new(contract: Contract, cpus: CpuSet, roster: Roster, journal: Journal) -> Self {
         UserBackend {
             orders: vec![Order::default(); contract.units.len()],
@@ -116,44 +115,44 @@ impl UserBackend {
             priorities: Priorities::default(),
             problems: Problems::default(),
             seen: Seen::default(),
-            anew: true,
+            rescan: true,
             now: 0,
             compared_at: 0,
         }
     }
 
-    /// The same, holding memory as well: for who may have the kernel page out.
+    /// Also enforces memory, for users that may have the kernel page out.
     pub fn with_memory(mut self) -> Result<Self, LiveError> {
         self.memory = Some(Memory::new(self.contract.units.len())?);
         Ok(self)
     }
 
-    /// Notes that a process entered a unit by `exec`; it is there from the next look on. False if it is gone.
+    /// Records that a process entered a unit by `exec`; it is a member from the next scan on. False if it has ended.
     pub fn enter(&mut self, key: ProcessKey, unit: UnitId) -> Result<bool, LiveError> {
         self.roster.enter(&self.contract, key, unit)
     }
 
-    /// Threads that run on CPUs that their owner did not ask for, because the unit holds none of those it did ask for.
+    /// The number of threads on CPUs that their owner did not allow, because their unit holds none of those it allowed.
     pub fn overridden(&self) -> usize {
         self.confinement.overridden()
     }
 
-    /// The end: looks a last time, so that the journal knows everybody, and gives it back for
+    /// Ends the backend: scans a last time, so that the journal is complete, and returns it for
     /// [`Caretaker::finish`](crate::undo::caretaker::Caretaker::finish), which undoes it.
     pub fn close(mut self) -> Journal {
-        // What cannot be seen any more is found by the caretaker, which looks for descendants by itself.
-        let _ = self.look();
+        // If the scan fails, the caretaker finds the descendants by itself.
+        let _ = self.scan();
         self.journal
     }
 
-    /// Whether the unit, or one around it, is stopped.
+    /// Whether the unit, or an encloser of it, is stopped.
     fn is_closed(&self, unit: UnitId) -> bool {
         lineage(&self.contract, unit).any(|unit| {
             self.disks.is_stopped(unit) || self.orders.get(unit.index()).is_some_and(|order| order.closed)
         })
     }
 
-    /// The units that an order on `unit` is about.
+    /// The units that an order on `unit` applies to.
     fn units_within(&self, unit: UnitId) -> Vec<UnitId> {
         self.contract.ids().filter(|inner| is_within(&self.contract, *inner, unit)).collect()
     }
@@ -168,7 +167,7 @@ impl UserBackend {
             .collect()
     }
 
-    /// Puts every thread of these processes where the orders in force for their units, and their jobs, say.
+    /// Applies the orders in force, and the seats, to every thread of these processes.
     fn confine(&mut self, keys: &[ProcessKey]) {
         self.confining(|confining| confining.confine(keys));
     }
@@ -191,11 +190,12 @@ impl UserBackend {
         });
     }
 
-    /// Finds who came, went and moved, and puts them under the orders in force. Whether anybody did.
-    fn look(&mut self) -> Result<bool, LiveError> {
-        let how = if self.anew { Scan::Full } else { Scan::Quick };
+    /// Finds new, ended and moved processes, and applies the orders in force to them. Returns whether there were new or moved
+    /// ones.
+    fn scan(&mut self) -> Result<bool, LiveError> {
+        let how = if self.rescan { Scan::Full } else { Scan::Quick };
         let changes = self.roster.refresh(&self.contract, self.now, how)?;
-        self.anew = false;
+        self.rescan = false;
         for (key, _) in &changes.left {
             self.confinement.forget(*key);
             self.gates.forget(*key);
@@ -203,11 +203,11 @@ impl UserBackend {
             self.problems.reported.retain(|(reported, _)| reported != key);
         }
         let joined = changes.joined.iter().map(|(key, _)| *key);
-        let met: Vec<ProcessKey> = joined.chain(changes.moved.iter().map(|moved| moved.key)).collect();
+        let arrived: Vec<ProcessKey> = joined.chain(changes.moved.iter().map(|moved| moved.key)).collect();
         self.seen.extend(changes.seen);
-        self.confine(&met);
-        self.prioritize(&met);
-        Ok(!met.is_empty())
+        self.confine(&arrived);
+        self.prioritize(&arrived);
+        Ok(!arrived.is_empty())
     }
 
     fn order_cpus(&mut self, order: &CpuOrder) -> Result<(), LiveError> {
@@ -244,7 +244,7 @@ impl UserBackend {
         }
     }
 
-    /// Never silently nothing: the policy knows the means, so a plan with such an order was made for another backend.
+    /// An error, and not ignored: the policy knows the means, so a plan with such an order was made for another backend.
     fn cannot(&self, what: &str, unit: UnitId) -> LiveError {
         let path = self.contract.units.get(unit.index()).map_or("?", |unit| unit.path.as_str());
         LiveError::Unavailable {
@@ -261,7 +261,7 @@ impl UserBackend {
             });
         }
         self.orders.get_mut(unit.index()).ok_or_else(|| LiveError::Unavailable {
-            what: format!("the plan orders unit number {}, which this contract has not", unit.0),
+            what: format!("the plan orders unit number {}, which this contract does not have", unit.0),
             remedy: "give the backend the contract that the plan was made for".to_owned(),
         })
     }
@@ -271,7 +271,7 @@ impl UserBackend {
         self.contract.held().filter(|unit| !self.is_closed(*unit)).collect()
     }
 
-    /// What a unit wants is not seen while it is stopped: of those that were open and are closed now, it is remembered.
+    /// A stopped unit's demand cannot be observed: records it for those that were open and are closed now.
     fn remember(&mut self, open_before: &[UnitId]) -> Result<(), LiveError> {
         let units: Vec<UnitId> = open_before.iter().copied().filter(|unit| self.is_closed(*unit)).collect();
         if !units.is_empty() {
@@ -285,7 +285,7 @@ impl UserBackend {
         Ok(())
     }
 
-    /// A unit stands still for what it had disks do, or goes on.
+    /// Stops a unit for its disk use, or continues it.
     fn stop_for_disk(&mut self, unit: UnitId, stopped: bool) -> Result<(), LiveError> {
         let open_before = self.open_units();
         self.disks.stop(unit, stopped);
@@ -335,7 +335,7 @@ impl LiveBackend for UserBackend {
         self.disks.follow(contract);
         self.priorities.follow(contract);
         self.contract = contract.clone();
-        self.anew = true;
+        self.rescan = true;
     }
 
     fn take_seen(&mut self) -> Seen {
@@ -376,12 +376,12 @@ impl Backend for UserBackend {
         Means { memory, ..Seats::means(&self.contract, MEANS) }
     }
 
-    /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.
+    /// The machine's idle time may be up to 100 ms old, like the facts of units that are not watched.
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
-        // A clock that jumps back would make everything look fresh for as long.
+        // A clock that jumped back would make all facts look fresh for as long.
         self.now = now.max(self.now);
         self.gates.turn(&self.journal);
-        self.look()?;
+        self.scan()?;
         self.disks.observe(self.now, &self.contract, &mut self.roster)?;
         self.enforce_gates()?;
         if self.now >= self.compared_at.saturating_add(SECOND) {
@@ -419,13 +419,13 @@ impl Backend for UserBackend {
         if plan.orders == Orders::default() {
             return failed;
         }
-        // So that no number is used that another process has by now.
-        failed.extend(self.look().err());
+        // So that no reused number is taken for a member.
+        failed.extend(self.scan().err());
         let has_gates = cpu.iter().any(|step| matches!(step.action, CpuOrder::Gate { .. }));
         let open_before = if has_gates { self.open_units() } else { Vec::new() };
         failed.extend(cpu.iter().filter_map(|step| self.order_cpus(&step.action).err()));
         if has_gates {
-            // All gates at once: each enforcement looks at all members.
+            // All gates at once: each enforcement examines all members.
             failed.extend(self.remember(&open_before).err());
             failed.extend(self.enforce_gates().err());
         }

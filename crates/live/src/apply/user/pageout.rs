@@ -1,23 +1,23 @@
-//! Paging out a unit's memory, by asking the kernel process by process.
+//! Pages out a unit's memory, process by process.
 //!
-//! Problem: without control groups nothing bounds a unit's memory. But a daemon with the privilege can have the kernel
-//! page out what a process has mapped (`process_madvise(MADV_PAGEOUT)`). It comes back as it is touched.
+//! Problem: without control groups nothing limits a unit's memory. But a daemon with the privilege can have the kernel page out
+//! what a process has mapped (`process_madvise(MADV_PAGEOUT)`). The pages return when they are touched.
 //!
-//! Algorithm: what each unit has too much is a target, set anew at each look. One thread works on the targets in
-//! turns. It ranks the mappings of the unit's processes ([`mappings`](crate::observe::memory::mappings)), and goes
-//! through them in pieces of [`PIECE_BYTES`]. Of a piece, it asks for pages that are there, that no other process maps,
-//! and that have somewhere to go. It ends when nothing is wanted.
+//! Algorithm: each unit's excess is a target, set anew at each scan. One thread serves the targets in turn. It ranks the
+//! mappings of the unit's processes ([`mappings`](crate::observe::memory::mappings)), and goes through them in pieces of
+//! [`PIECE_BYTES`]. In each piece, it selects pages that are resident, mapped by no other process, and that swap or a file can
+//! take. It ends when there is no target left.
 //!
 //! Properties:
-//! - Never more than the target is asked for.
-//! - What was taken is counted by looking at the same pages again.
-//! - A target that was measured before the last piece was taken is less that piece.
-//! - A mapping of which [`FRUITLESS_MAX`] pieces in a row gave little is left.
-//! - Walking through mappings takes at most 1/[`REST_TIMES`] of a CPU where it is of no use.
-//! - Nothing needs to be undone: pages come back as they are touched.
+//! - Never more than the target is requested.
+//! - The pages taken are counted by examining the same pages again.
+//! - A target that was measured before the last pieces were taken is reduced by them.
+//! - A mapping is skipped after [`FRUITLESS_MAX`] fruitless pieces in a row.
+//! - Fruitless walks through mappings take at most 1/[`REST_TIMES`] of a CPU.
+//! - Nothing must be undone: pages return when they are touched.
 //!
-//! Limits: file pages that must be written first stay until they are. The kernel takes pages of a file only for a
-//! process that may write to it or owns it.
+//! Limits: dirty file pages stay until they are written. The kernel takes file pages only from a process that may write to the
+//! file or owns it.
 //!
 //! Source: `process_madvise(2)`, madvise(2), admin-guide/mm/pagemap.rst.
 
@@ -40,37 +40,37 @@ use crate::observe::memory::portions::Holder;
 use crate::observe::memory::source::page_bytes;
 use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 
-/// What is asked for at a time.
+/// The largest amount requested at a time.
 const PIECE_BYTES: u64 = 4 << 20;
-/// Of so many pages it is looked at a time whether they are there: their descriptions fill 64 KiB.
+/// The number of pages examined at a time: their pagemap entries fill 64 KiB.
 const WINDOW_PAGES: usize = 8_192;
 /// Ranges that one call may name (`UIO_MAXIOV`).
 const RANGES_MAX: usize = 1_024;
-/// After so many pieces in a row of which less than an eighth went, the rest of a mapping is left alone.
+/// After this many pieces in a row with less than an eighth taken, the rest of a mapping is skipped.
 const FRUITLESS_MAX: u32 = 2;
-/// After a pass that took less than half of what was wanted, a unit is left alone for so many times as long as that took.
+/// After a pass that took less than half of the target, a unit is left alone for this multiple of the pass's duration.
 const REST_TIMES: u32 = 20;
 const REST_MIN: Duration = Duration::from_millis(500);
 
-/// What was taken from a unit so far, and how long that took.
+/// The total taken from a unit so far, and the time spent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Taken {
     pub(super) bytes: u64,
     pub(super) time: Duration,
 }
 
-/// What is wanted of one unit.
+/// What to take from one unit.
 #[derive(Debug, Clone, Default)]
 struct Target {
     bytes: u64,
     processes: Vec<ProcessKey>,
     taken: Taken,
-    /// At the last pass, most of it could not go.
+    /// Whether the last pass could not take most of it.
     stuck: bool,
     rest_until: Option<Instant>,
 }
 
-/// A problem, with the process and the kind that it is told once for; without a process, once in all.
+/// A problem, with the process and the kind that it is reported once for; without a process, once in total.
 pub(super) type Problem = (Option<ProcessKey>, &'static str, LiveError);
 
 #[derive(Debug, Default)]
@@ -78,12 +78,12 @@ struct Wanted {
     targets: BTreeMap<UnitId, Target>,
     working: bool,
     swap: bool,
-    /// The kernel refuses in general: nothing is tried again.
+    /// The kernel refuses in general: nothing is retried.
     refused: bool,
     problems: Vec<Problem>,
 }
 
-/// The thread, if there is something to do, and what it is told.
+/// The handle of the thread, which runs only while there is a target.
 #[derive(Debug, Default)]
 pub(super) struct Pageout(Arc<Desk>);
 
@@ -97,8 +97,8 @@ impl Desk {
 }
 
 impl Pageout {
-    /// Wants so many bytes of a unit, in place of what was wanted before. `measured` is what [`Pageout::taken`] said before
-    /// it was found out; `swap` tells whether there is room for what is in no file.
+    /// Replaces a unit's target. `measured` is what [`Pageout::taken`] was when the excess was measured; `swap` tells whether
+    /// there is room for pages that are in no file.
     pub(super) fn want(&self, unit: UnitId, bytes: u64, measured: Taken, holders: &[Holder], swap: bool) {
         let mut wanted = self.0.lock();
         wanted.swap = swap;
@@ -127,12 +127,12 @@ impl Pageout {
         }
     }
 
-    /// What was taken from a unit so far.
+    /// The total taken from a unit so far.
     pub(super) fn taken(&self, unit: UnitId) -> Taken {
         self.0.lock().targets.get(&unit).map(|target| target.taken).unwrap_or_default()
     }
 
-    /// Whether most of what was wanted of a unit could not be taken when it was tried last.
+    /// Whether the last pass could not take most of the unit's target.
     pub(super) fn is_stuck(&self, unit: UnitId) -> bool {
         self.0.lock().targets.get(&unit).is_some_and(|target| target.stuck)
     }
@@ -142,14 +142,14 @@ impl Pageout {
         self.0.lock().refused
     }
 
-    /// Follows another contract: nothing that was wanted before is wanted still.
+    /// Follows another contract: earlier targets are void.
     pub(super) fn follow(&self, contract: &Contract) {
         let mut wanted = self.0.lock();
         wanted.targets.retain(|unit, _| contract.has(*unit));
         wanted.targets.values_mut().for_each(|target| target.bytes = 0);
     }
 
-    /// What went wrong since the last call.
+    /// The problems since the last call.
     pub(super) fn take_problems(&self) -> Vec<Problem> {
         std::mem::take(&mut self.0.lock().problems)
     }
@@ -167,7 +167,7 @@ impl Target {
     }
 }
 
-/// The thread's life: a pass for each unit that has too much, until nobody has.
+/// The thread: one pass for each unit with a target, until there is none.
 fn work(desk: &Desk) {
     let mut done: BTreeSet<UnitId> = BTreeSet::new();
     loop {
@@ -176,7 +176,7 @@ fn work(desk: &Desk) {
             let due = |(unit, target): &(&UnitId, &Target)| target.is_due() && !done.contains(*unit);
             let next =
                 wanted.targets.iter().find(due).map(|(unit, target)| (*unit, target.processes.clone()));
-            // What comes back to the desk meanwhile is found by the next look.
+            // Targets that become due again meanwhile wait for the next scan.
             wanted.working = next.is_some() && !wanted.refused;
             next.filter(|_| wanted.working)
         };
@@ -186,11 +186,14 @@ fn work(desk: &Desk) {
     }
 }
 
-/// Takes from one unit until it has given enough, or has nothing more to give.
+/// Takes from one unit until the target is met, or nothing more can be taken.
 fn pass(desk: &Desk, unit: UnitId, processes: &[ProcessKey]) {
     let begun = Instant::now();
-    let of = |wanted: &Wanted| wanted.targets.get(&unit).map_or((0, 0), |it| (it.bytes, it.taken.bytes));
-    let (asked, before) = of(&desk.lock());
+    let progress = |wanted: &Wanted| {
+        let target = wanted.targets.get(&unit);
+        target.map_or((0, 0), |target| (target.bytes, target.taken.bytes))
+    };
+    let (asked, before) = progress(&desk.lock());
     let work = Pass { desk, unit, swap: desk.lock().swap };
     if let Ok(mut procfs) = ProcFs::open(Path::new("/proc")) {
         work.through(&mut procfs, processes);
@@ -198,7 +201,7 @@ fn pass(desk: &Desk, unit: UnitId, processes: &[ProcessKey]) {
     let mut wanted = desk.lock();
     if let Some(target) = wanted.targets.get_mut(&unit) {
         target.taken.time = target.taken.time.saturating_add(begun.elapsed());
-        // Who gave much, and took as much anew meanwhile, can give again.
+        // A unit that gave much, and allocated as much again meanwhile, can give again.
         let left = target.bytes >= page_bytes() && target.taken.bytes - before < asked / 2;
         target.stuck = left;
         target.rest_until = left.then(|| Instant::now() + REST_MIN.max(begun.elapsed() * REST_TIMES));
@@ -211,18 +214,18 @@ struct Pass<'d> {
     swap: bool,
 }
 
-/// A process whose memory is looked at.
+/// A process whose memory is examined.
 struct Subject {
     key: ProcessKey,
     pinned: Pinned,
     pages: File,
 }
 
-/// What to go on with after a piece.
+/// The outcome of a piece.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Took(u64),
-    /// The mapping, or the process, has changed or refuses.
+    /// The mapping, or the process, has changed or refuses: skip it.
     Leave,
 }
 
@@ -230,7 +233,7 @@ impl Pass<'_> {
     fn through(&self, procfs: &mut ProcFs, processes: &[ProcessKey]) {
         let mut subjects = Vec::new();
         let mut ranked: Vec<(usize, Mapping)> = Vec::new();
-        // Never this program's own memory, whoever asked.
+        // Never this program's own memory.
         for key in processes.iter().filter(|key| key.pid != std::process::id()) {
             match open(procfs, *key) {
                 Ok(Some((subject, mappings))) => {
@@ -238,7 +241,7 @@ impl Pass<'_> {
                     subjects.push(subject);
                 }
                 Ok(None) => {}
-                Err(source) => self.report(*key, "look at its memory", source),
+                Err(source) => self.report(*key, "examine its memory", source),
             }
         }
         ranked.retain(|(_, mapping)| mapping.takeable(self.swap) > 0);
@@ -251,7 +254,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Bytes that are wanted still.
+    /// The remaining target, in bytes.
     fn left(&self) -> u64 {
         let wanted = self.desk.lock();
         if wanted.refused { 0 } else { wanted.targets.get(&self.unit).map_or(0, |target| target.bytes) }
@@ -286,7 +289,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Asks for some runs of pages, and counts how many of them are gone.
+    /// Requests some runs of pages, and counts how many of them are gone.
     fn piece(&self, subject: &Subject, base: u64, runs: &[(usize, usize)]) -> Outcome {
         let page = page_bytes();
         let ranges: Vec<(u64, u64)> =
@@ -310,7 +313,7 @@ impl Pass<'_> {
 
     fn refusal(&self, key: ProcessKey, source: io::Error) -> Outcome {
         match source.raw_os_error() {
-            // It ended, or the mapping did.
+            // The process or the mapping has ended.
             Some(libc::ESRCH | libc::ENOMEM | libc::EINTR | libc::EAGAIN) => {}
             Some(libc::EPERM | libc::ENOSYS) => {
                 let mut wanted = self.desk.lock();
@@ -325,12 +328,12 @@ impl Pass<'_> {
     fn report(&self, key: ProcessKey, what: &str, source: io::Error) {
         let remedy = match source.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => {
-                "; its memory is left as it is: it is another user's, or protects itself; run commonhold as root"
+                "; its memory is left alone: it is another user's, or protects itself; run commonhold as root"
             }
             Some(libc::EINVAL) => {
-                "; its memory is left as it is: the kernel is older than 5.10, or that memory is locked"
+                "; its memory is left alone: the kernel is older than 5.10, or that memory is locked"
             }
-            _ => "; its memory is left as it is",
+            _ => "; its memory is left alone",
         };
         let error = LiveError::Process {
             pid: key.pid,
@@ -345,7 +348,7 @@ impl Pass<'_> {
     }
 }
 
-/// Why nothing can be paged out here at all.
+/// The error when the kernel does not page out at all.
 fn refused(source: &io::Error) -> LiveError {
     let remedy = if source.raw_os_error() == Some(libc::ENOSYS) {
         "boot Linux 5.10 or later, built with CONFIG_ADVISE_SYSCALLS=y".to_owned()
@@ -358,7 +361,7 @@ fn refused(source: &io::Error) -> LiveError {
     }
 }
 
-/// Pins a process, and reads what it has mapped; `None` if it is gone.
+/// Pins a process, and reads its mappings; `None` if it has ended.
 fn open(procfs: &mut ProcFs, key: ProcessKey) -> io::Result<Option<(Subject, Vec<Mapping>)>> {
     let opened = Pinned::of(key.pid).and_then(|pinned| {
         if !is_alive(procfs, key).map_err(io::Error::other)? {
@@ -374,7 +377,7 @@ fn open(procfs: &mut ProcFs, key: ProcessKey) -> io::Result<Option<(Subject, Vec
     }
 }
 
-/// The pages from an address on; `None` if they cannot be looked at, or are gone.
+/// The pages from an address on; `None` if they cannot be read.
 fn look(pages: &File, start: u64, count: usize) -> Option<Vec<Page>> {
     let mut bytes = vec![0; count * 8];
     let read = pages.read_at(&mut bytes, start / page_bytes() * 8).ok()?;

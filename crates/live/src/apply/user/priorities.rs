@@ -1,19 +1,18 @@
-//! I/O priorities: a unit's part of the disks, where control groups hold no weights.
+//! I/O priorities: a unit's share of the disks without control groups.
 //!
-//! Problem: a disk's scheduler may go by the priority of the thread that asks.
+//! Problem: a disk's scheduler may honour the priority of the requesting thread.
 //!
-//! Algorithm: a unit's part is the product of the weights that are ordered for it and for those around it. The largest
-//! part has level 0 of the best-effort class. Another part has the level that BFQ weighs in proportion (level n counts
-//! 8 - n). Every thread of every member gets the level, and its children are born with it. A thread that joins
-//! otherwise is found when it is met, or once a second.
+//! Algorithm: a unit's share is the product of the weights ordered for it and its enclosers. The largest share gets level 0 of
+//! the best-effort class. Other shares get the level that BFQ weighs in proportion (level n has weight 8 - n). Every thread of
+//! every member gets the level, and its children inherit it. A thread that joins in another way is found when its process is
+//! first seen, or once a second.
 //!
-//! Properties: a thread has the weaker of that and what its owner chose. When the order ends, or the daemon, it has
-//! what its owner chose again. Nothing is done before the journal has it. No thread is put into the idle class, since
-//! the smallest part is a promise, too.
+//! Properties: a thread has the weaker of this level and its owner's choice. When the order or the daemon ends, it has its
+//! owner's choice again. Every change is in the journal before it is made. No thread is put into the idle class, since the
+//! smallest share is a promise, too.
 //!
-//! Limits: there are eight levels, so no unit is weighed below an eighth of the largest. A priority is a thread's, and
-//! counts as often as there are processes that ask. What is written to files later is written by the kernel's threads,
-//! at their priority.
+//! Limits: there are eight levels, so no unit is weighed below an eighth of the largest. A priority belongs to a thread, so a
+//! unit with more requesting processes gets more. Deferred writes are made by kernel threads, at their priority.
 //!
 //! Source: block/bfq-iosched.c.
 
@@ -27,13 +26,13 @@ use crate::host::io_priority::{self, IoPriority, LEVELS};
 use crate::observe::process::{Pins, ProcessKey};
 use crate::undo::journal::Entry;
 
-/// What the weights of siblings sum to, when nothing was corrected.
-const WHOLE: u64 = 500;
+/// The sum of the weights of siblings, when nothing was corrected.
+const WEIGHTS_SUM: u64 = 500;
 
 /// A thread under an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Held {
-    /// What its owner chose.
+struct PrioritizedThread {
+    /// Its owner's choice.
     original: IoPriority,
     given: IoPriority,
 }
@@ -42,12 +41,12 @@ struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Priorities {
     weights: BTreeMap<UnitId, u32>,
-    /// What follows from the weights.
+    /// The levels that follow from the weights.
     levels: BTreeMap<UnitId, IoPriority>,
-    held: BTreeMap<ProcessKey, BTreeMap<u32, Held>>,
-    /// Priorities that the journal knows as ours.
+    held: BTreeMap<ProcessKey, BTreeMap<u32, PrioritizedThread>>,
+    /// Priorities that are recorded in the journal as ours.
     given: BTreeSet<IoPriority>,
-    /// Processes that the kernel does not let us touch.
+    /// Processes that the kernel does not let us change.
     refused: BTreeSet<ProcessKey>,
 }
 
@@ -62,50 +61,50 @@ impl Priorities {
         self.weights.retain(|unit, _| contract.has(*unit));
     }
 
-    /// Whether anything is ordered, or remains to be taken back.
+    /// Whether nothing is ordered, and nothing remains to be reverted.
     fn is_idle(&self) -> bool {
         self.levels.is_empty() && self.held.is_empty()
     }
 }
 
-/// The level of a part, where the largest part is `most`.
-fn level(part: u64, most: u64) -> IoPriority {
+/// The level of a share, given the largest share.
+fn level(share: u64, most: u64) -> IoPriority {
     let levels = u64::from(LEVELS);
-    // Rounded to the nearest: (8 - level) / 8 is what it counts.
-    let counts = (part * levels * 2 + most).checked_div(most * 2).unwrap_or(levels).clamp(1, levels);
-    IoPriority::best_effort(u16::try_from(levels - counts).unwrap_or(0))
+    // Rounded to the nearest: the level's weight is (8 - level) / 8.
+    let weight = (share * levels * 2 + most).checked_div(most * 2).unwrap_or(levels).clamp(1, levels);
+    IoPriority::best_effort(u16::try_from(levels - weight).unwrap_or(0))
 }
 
 impl UserBackend {
-    /// Takes note of a weight.
+    /// Records a weight.
     pub(super) fn weigh_disk(&mut self, unit: UnitId, weight: u32) {
         self.priorities.weights.insert(unit, weight);
     }
 
-    /// Follows the orders: all levels anew, and every member's threads. Where no scheduler heeds priorities any more, every thread
-    /// gets back what its owner chose.
+    /// Follows the orders: computes all levels, and applies them to every member's threads. If no scheduler honours priorities
+    /// any more, every thread gets back its owner's choice.
     pub(super) fn follow_weights(&mut self) {
-        if !self.disks.heeds_priorities() {
+        if !self.disks.honours_priorities() {
             self.priorities.weights.clear();
         }
-        let part = |unit: UnitId| {
-            lineage(&self.contract, unit).try_fold(1 << 24, |part: u64, unit| {
+        let share = |unit: UnitId| {
+            lineage(&self.contract, unit).try_fold(1 << 24, |share: u64, unit| {
                 let weight = self.priorities.weights.get(&unit)?;
-                Some(part.saturating_mul(u64::from(*weight)) / WHOLE)
+                Some(share.saturating_mul(u64::from(*weight)) / WEIGHTS_SUM)
             })
         };
-        let parts: BTreeMap<UnitId, u64> =
-            self.contract.held().filter_map(|unit| Some((unit, part(unit)?))).collect();
-        let most = parts.values().copied().max().unwrap_or(0);
+        let shares: BTreeMap<UnitId, u64> =
+            self.contract.held().filter_map(|unit| Some((unit, share(unit)?))).collect();
+        let most = shares.values().copied().max().unwrap_or(0);
         let levels: BTreeMap<UnitId, IoPriority> =
-            parts.into_iter().map(|(unit, part)| (unit, level(part, most))).collect();
+            shares.into_iter().map(|(unit, share)| (unit, level(share, most))).collect();
         if levels != self.priorities.levels {
             self.priorities.levels = levels;
             self.prioritize_all();
         }
     }
 
-    /// Looks at every member's threads.
+    /// Examines every member's threads.
     pub(super) fn prioritize_all(&mut self) {
         if !self.priorities.is_idle() {
             let keys: Vec<ProcessKey> = self.roster.members().map(|member| member.key).collect();
@@ -113,13 +112,13 @@ impl UserBackend {
         }
     }
 
-    /// Gives the threads of these processes what is ordered for their units.
+    /// Gives the threads of these processes the levels of their units.
     pub(super) fn prioritize(&mut self, keys: &[ProcessKey]) {
         if self.priorities.is_idle() {
             return;
         }
         let (mut changes, mut entries, mut threads) = (Vec::new(), Vec::new(), Vec::new());
-        // The next look tries these again. What is known of their threads is kept until then.
+        // The next scan retries these. Their threads' records are kept until then.
         let mut failed = BTreeSet::new();
         for key in keys {
             if self.priorities.refused.contains(key) || !self.is_ordered(*key) {
@@ -131,7 +130,7 @@ impl UserBackend {
                 continue;
             }
             for tid in &threads {
-                changes.extend(self.look_at(*key, *tid, &mut entries).map(|held| (*key, *tid, held)));
+                changes.extend(self.examine(*key, *tid, &mut entries).map(|held| (*key, *tid, held)));
             }
         }
         if let Err(error) = self.record(&entries) {
@@ -162,13 +161,13 @@ impl UserBackend {
         self.priorities.levels.get(&member.placement.unit).copied()
     }
 
-    /// What is to become of a thread, if anything, and what must be in the journal before.
-    fn look_at(&self, key: ProcessKey, tid: u32, entries: &mut Vec<Entry>) -> Option<Held> {
+    /// A thread's new state, if it must change, and the entries that must be recorded before.
+    fn examine(&self, key: ProcessKey, tid: u32, entries: &mut Vec<Entry>) -> Option<PrioritizedThread> {
         let now = io_priority::get(tid).ok()?;
         let held = self.priorities.held.get(&key).and_then(|threads| threads.get(&tid));
         let original = match held {
             Some(held) if held.given == now => held.original,
-            // Its owner chose another one since.
+            // Its owner has chosen another one since.
             Some(_) => now,
             None => self.born_with(key, now).unwrap_or(now),
         };
@@ -180,23 +179,23 @@ impl UserBackend {
         if given != original && !self.priorities.given.contains(&given) && !entries.contains(&new) {
             entries.push(new);
         }
-        let change = Held { original, given };
+        let change = PrioritizedThread { original, given };
         (held != Some(&change) || now != given).then_some(change)
     }
 
-    /// What the maker of a thread had of its own, if the thread has what we gave that one.
+    /// The original of a thread's creator, if the thread has the level that we gave the creator.
     fn born_with(&self, key: ProcessKey, now: IoPriority) -> Option<IoPriority> {
         let parent = || self.roster.member(self.roster.member(key.pid)?.parent);
         let held = &self.priorities.held;
-        let makers = held.get(&key).or_else(|| held.get(&parent()?.key))?;
-        makers.values().find(|maker| maker.given == now).map(|maker| maker.original)
+        let creators = held.get(&key).or_else(|| held.get(&parent()?.key))?;
+        creators.values().find(|creator| creator.given == now).map(|creator| creator.original)
     }
 
-    /// Whether there is nothing left to be done: the next look tries again what was refused now and then.
+    /// Whether nothing is left to do: otherwise the next scan retries.
     ///
-    /// `ioprio_set(2)` takes a number. Its process is pinned, and [`Pinned::give`](crate::host::Pinned::give) looks the thread
-    /// up around the call.
-    fn give_priority(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, held: Held) -> bool {
+    /// `ioprio_set(2)` takes a bare thread number. The process is pinned, and [`Pinned::give`](crate::host::Pinned::give)
+    /// checks the thread around the call.
+    fn give_priority(&mut self, pins: &mut Pins, key: ProcessKey, tid: u32, held: PrioritizedThread) -> bool {
         let calls = (io_priority::get as fn(u32) -> _, io_priority::set_to as fn(u32, &_) -> _);
         let given = pins
             .pin(self.roster.procfs(), key)
@@ -228,7 +227,7 @@ impl UserBackend {
         }
     }
 
-    /// Forgets threads that have what their owners chose, under no order.
+    /// Forgets threads under no order that have their owners' choice.
     fn release_unordered<'k>(&mut self, keys: impl Iterator<Item = &'k ProcessKey>) {
         for key in keys {
             if self.level_of(*key).is_none() {
@@ -303,11 +302,11 @@ mod tests {
         }
     }
 
-    /// A call that fails now and then is made by the next look, when a priority is given as when it is taken back.
+    /// The next scan retries a call that fails temporarily, both for giving and for reverting a priority.
     #[test]
-    fn a_priority_that_was_refused_is_given_by_the_next_look() {
+    fn a_priority_that_was_refused_is_given_by_the_next_scan() {
         let jobs = vec![job(), job()];
-        let of = |pid: u32| io_priority::get(pid).unwrap();
+        let priority_of = |pid: u32| io_priority::get(pid).unwrap();
         let (mut backend, _directory) = backend(&jobs);
         let refuse = |pid: u32| {
             host::tamper(move |access| {
@@ -319,27 +318,36 @@ mod tests {
         let order = |unit: UnitId, weight: u32| DiskOrder::Weigh { unit, disk: "sda".to_owned(), weight };
         let units: Vec<UnitId> = backend.contract.held().collect();
         let orders = Orders::of_disks(Reason::HoldsChanged, vec![order(units[0], 125), order(units[1], 375)]);
-        let said = backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
-        assert!(said.len() == 1 && said[0].to_string().contains("cannot give it I/O priority"), "{said:?}");
-        assert_eq!([of(jobs[0].id()), of(jobs[1].id())], [IoPriority::UNSET, IoPriority::best_effort(0)]);
+        let problems = backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
+        assert!(
+            problems.len() == 1 && problems[0].to_string().contains("cannot give it I/O priority"),
+            "{problems:?}"
+        );
+        assert_eq!(
+            [priority_of(jobs[0].id()), priority_of(jobs[1].id())],
+            [IoPriority::UNSET, IoPriority::best_effort(0)]
+        );
         drop(hook);
         backend.prioritize_all();
-        assert_eq!(of(jobs[0].id()), IoPriority::best_effort(5));
+        assert_eq!(priority_of(jobs[0].id()), IoPriority::best_effort(5));
         backend.disks.pretend(false);
         let hook = refuse(jobs[0].id());
         weigh(&mut backend, &[100, 100]);
-        assert_eq!([of(jobs[0].id()), of(jobs[1].id())], [IoPriority::best_effort(5), IoPriority::UNSET]);
+        assert_eq!(
+            [priority_of(jobs[0].id()), priority_of(jobs[1].id())],
+            [IoPriority::best_effort(5), IoPriority::UNSET]
+        );
         drop(hook);
         backend.prioritize_all();
-        assert_eq!(of(jobs[0].id()), IoPriority::UNSET);
+        assert_eq!(priority_of(jobs[0].id()), IoPriority::UNSET);
         end(jobs);
     }
 
-    /// A process whose threads cannot be listed keeps nobody else from its priority, and has its own by the next look.
+    /// A process whose threads cannot be listed does not delay the others, and gets its own priority at the next scan.
     #[test]
-    fn threads_that_cannot_be_listed_hold_nobody_up() {
+    fn a_process_whose_threads_cannot_be_listed_does_not_delay_others() {
         let jobs = vec![job(), job()];
-        let of = |pid: u32| io_priority::get(pid).unwrap();
+        let priority_of = |pid: u32| io_priority::get(pid).unwrap();
         let (mut backend, _directory) = backend(&jobs);
         let units: Vec<UnitId> = backend.contract.held().collect();
         let blind = |pid: u32| {
@@ -354,37 +362,37 @@ mod tests {
         let hook = blind(first);
         let order = |unit: UnitId| DiskOrder::Weigh { unit, disk: "sda".to_owned(), weight: 250 };
         let orders = Orders::of_disks(Reason::HoldsChanged, units.iter().map(|unit| order(*unit)));
-        let said = backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
-        assert!(said.len() == 1 && said[0].to_string().contains("cannot list"), "{said:?}");
-        assert_eq!([of(first), of(last)], [IoPriority::UNSET, IoPriority::best_effort(0)]);
+        let problems = backend.apply(&Plan { at: clock::now(), orders, ..Plan::default() });
+        assert!(problems.len() == 1 && problems[0].to_string().contains("cannot list"), "{problems:?}");
+        assert_eq!([priority_of(first), priority_of(last)], [IoPriority::UNSET, IoPriority::best_effort(0)]);
         drop(hook);
         backend.prioritize_all();
-        assert_eq!(of(first), IoPriority::best_effort(0));
-        // When it is taken back, nothing is forgotten of it.
+        assert_eq!(priority_of(first), IoPriority::best_effort(0));
+        // A failure while reverting forgets none of its threads.
         let hook = blind(first);
         backend.disks.pretend(false);
         backend.follow_weights();
-        assert_eq!([of(first), of(last)], [IoPriority::best_effort(0), IoPriority::UNSET]);
+        assert_eq!([priority_of(first), priority_of(last)], [IoPriority::best_effort(0), IoPriority::UNSET]);
         drop(hook);
         backend.prioritize_all();
-        assert_eq!(of(first), IoPriority::UNSET);
+        assert_eq!(priority_of(first), IoPriority::UNSET);
         end(jobs);
     }
 
-    /// Three to one; what is forked meanwhile has it too; where BFQ schedules no more, and when the daemon is killed, all is as
-    /// it was, for the forked as well.
+    /// Three to one, also for processes forked meanwhile. When BFQ no longer schedules the disk, and when the daemon is killed,
+    /// everything is restored, for forked processes as well.
     #[test]
-    fn members_have_the_priority_of_their_part_and_lose_it() {
+    fn members_get_and_lose_the_priority_of_their_share() {
         let jobs = vec![job(), job()];
-        let of = |pid: u32| io_priority::get(pid).unwrap();
+        let priority_of = |pid: u32| io_priority::get(pid).unwrap();
         io_priority::set(jobs[1].id(), IoPriority::best_effort(7)).unwrap();
         let (mut backend, directory) = backend(&jobs);
         weigh(&mut backend, &[125, 375]);
-        assert_eq!(of(jobs[0].id()), IoPriority::best_effort(5));
-        assert_eq!(of(jobs[1].id()), IoPriority::best_effort(7), "its owner's own choice is weaker");
+        assert_eq!(priority_of(jobs[0].id()), IoPriority::best_effort(5));
+        assert_eq!(priority_of(jobs[1].id()), IoPriority::best_effort(7), "its owner's own choice is weaker");
         backend.disks.pretend(false);
         weigh(&mut backend, &[100, 100]);
-        assert_eq!(of(jobs[0].id()), IoPriority::UNSET);
+        assert_eq!(priority_of(jobs[0].id()), IoPriority::UNSET);
         backend.disks.pretend(true);
         weigh(&mut backend, &[125, 375]);
         std::io::Write::write_all(&mut jobs[0].stdin.as_ref().unwrap(), b"go\n").unwrap();
@@ -392,27 +400,31 @@ mod tests {
             std::thread::yield_now();
         }
         let forked = children(jobs[0].id());
-        assert_eq!(forked.iter().map(|pid| of(*pid)).max(), Some(IoPriority::best_effort(5)), "inherited");
+        assert_eq!(
+            forked.iter().map(|pid| priority_of(*pid)).max(),
+            Some(IoPriority::best_effort(5)),
+            "inherited"
+        );
         // Killed before it saw those.
         drop(backend);
         let undone = undo(&Journal::read(&directory.path().join("journal")).unwrap(), "/proc".as_ref());
         assert!(undone.problems.is_empty() && undone.priorities >= 3, "{undone:?}");
-        assert!(forked.iter().chain([&jobs[0].id()]).all(|pid| of(*pid) == IoPriority::UNSET));
-        assert_eq!(of(jobs[1].id()), IoPriority::best_effort(7));
+        assert!(forked.iter().chain([&jobs[0].id()]).all(|pid| priority_of(*pid) == IoPriority::UNSET));
+        assert_eq!(priority_of(jobs[1].id()), IoPriority::best_effort(7));
         end(jobs);
     }
 
     #[test]
     fn levels_count_in_proportion() {
-        let levels = |most: u64| move |part: u64| level(part, most);
+        let levels = |most: u64| move |share: u64| level(share, most);
         assert_eq!([800, 700, 400, 100, 20].map(levels(800)), [0, 1, 4, 7, 7].map(IoPriority::best_effort));
-        assert_eq!(level(0, 0), IoPriority::best_effort(0), "where nobody has a part, all are alike");
+        assert_eq!(level(0, 0), IoPriority::best_effort(0), "without shares all are alike");
     }
 
     proptest! {
-        /// Who has more is never behind who has less, and the largest is first.
+        /// A larger share never has a weaker level, and the largest has the first level.
         #[test]
-        fn levels_follow_parts(a in 1u64..1 << 30, b in 1u64..1 << 30) {
+        fn levels_follow_shares(a in 1u64..1 << 30, b in 1u64..1 << 30) {
             let most = a.max(b);
             prop_assert!((a >= b) == (level(a, most) <= level(b, most)) || level(a, most) == level(b, most));
             prop_assert_eq!(level(most, most), IoPriority::best_effort(0));

@@ -1,9 +1,8 @@
-//! The journal's text: a header with the version, then one line per entry.
+//! The journal's text format: a header with the version, then one line per entry.
 //!
-//! A line is a letter and fields, separated by spaces. In a field, every byte that is not a printable ASCII character,
-//! and `%`, is written as `%` and two hexadecimal digits. So a field holds no space and no line break, and a path that
-//! is not UTF-8 survives. An empty field is written as `%`. A line that cannot be read is skipped: the other entries
-//! are worth undoing all the same.
+//! A line is a letter and fields, separated by spaces. In a field, every byte other than a printable ASCII character, and `%`,
+//! is written as `%` and two hexadecimal digits. So a field contains no space and no line break, and a path that is not UTF-8
+//! survives. An empty field is written as `%`. A malformed line is skipped, because the other entries still need undoing.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,9 +11,10 @@ use std::path::PathBuf;
 
 use commonhold_machine::CpuSet;
 
-use super::{Entry, ProcessKey};
+use super::Entry;
 use crate::host::io_priority::IoPriority;
-use crate::systemd::{Former, Property, Value, Whose};
+use crate::observe::process::ProcessKey;
+use crate::systemd::{Former, Instance, Property, Value};
 
 /// The first line.
 pub(super) const HEADER: &[u8] = b"commonhold journal 1\n";
@@ -29,7 +29,7 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
                 &[key(process).as_bytes(), tid.to_string().as_bytes(), cpus.to_string().as_bytes()],
             );
         }
-        Entry::Given { cpus } => put(lines, b'G', &[cpus.to_string().as_bytes()]),
+        Entry::AffinityGiven { cpus } => put(lines, b'G', &[cpus.to_string().as_bytes()]),
         Entry::Priority { process, tid, priority } => {
             let number = priority.number().to_string();
             put(lines, b'P', &[key(process).as_bytes(), tid.to_string().as_bytes(), number.as_bytes()]);
@@ -46,47 +46,54 @@ pub(super) fn write(lines: &mut Vec<u8>, entry: &Entry) {
         Entry::Stopped { process } => put(lines, b'S', &[key(process).as_bytes()]),
         Entry::Continued { process } => put(lines, b'R', &[key(process).as_bytes()]),
         Entry::MayFollow { process } => put(lines, b'I', &[key(process).as_bytes()]),
-        Entry::FollowsNot { process } => put(lines, b'J', &[key(process).as_bytes()]),
+        Entry::NoLongerFollows { process } => put(lines, b'J', &[key(process).as_bytes()]),
         Entry::Moved { process, from } => {
             put(lines, b'M', &[key(process).as_bytes(), from.as_os_str().as_bytes()]);
         }
         Entry::Created { cgroup } => put(lines, b'C', &[cgroup.as_os_str().as_bytes()]),
         Entry::Scope { cgroup } => put(lines, b'D', &[cgroup.as_os_str().as_bytes()]),
-        Entry::ScopeOver { cgroup } => put(lines, b'E', &[cgroup.as_os_str().as_bytes()]),
+        Entry::ScopeEnded { cgroup } => put(lines, b'E', &[cgroup.as_os_str().as_bytes()]),
         Entry::ResourceGroup { dir } => put(lines, b'B', &[dir.as_os_str().as_bytes()]),
         Entry::Mounted { point } => put(lines, b'F', &[point.as_os_str().as_bytes()]),
         Entry::Knob { path, original } => {
             put(lines, b'K', &[path.as_os_str().as_bytes(), original.as_bytes()]);
         }
-        Entry::KnobLeft { path } => put(lines, b'H', &[path.as_os_str().as_bytes()]),
+        Entry::KnobReleased { path } => put(lines, b'H', &[path.as_os_str().as_bytes()]),
         Entry::Line { path, original, given } => {
             put(lines, b'L', &[path.as_os_str().as_bytes(), original.as_bytes(), given.as_bytes()]);
         }
-        Entry::Property { whose, unit, former } => {
+        Entry::Property { instance, unit, former } => {
             let Former { property, value, file, content } = former;
             let content = content.as_ref().map_or("-".to_owned(), |content| format!("={content}"));
             let (value, file) = (value.text(*property), file.as_os_str().as_bytes());
-            put_property(lines, b'U', whose, unit, *property, &[value.as_bytes(), file, content.as_bytes()]);
+            put_property(
+                lines,
+                b'U',
+                instance,
+                unit,
+                *property,
+                &[value.as_bytes(), file, content.as_bytes()],
+            );
         }
-        Entry::PropertyGiven { whose, unit, property, value } => {
-            put_property(lines, b'V', whose, unit, *property, &[value.text(*property).as_bytes()]);
+        Entry::PropertyGiven { instance, unit, property, value } => {
+            put_property(lines, b'V', instance, unit, *property, &[value.text(*property).as_bytes()]);
         }
-        Entry::PropertyBack { whose, unit, property } => {
-            put_property(lines, b'W', whose, unit, *property, &[]);
+        Entry::PropertyReverted { instance, unit, property } => {
+            put_property(lines, b'W', instance, unit, *property, &[]);
         }
     }
 }
 
-/// What the first line begins with, in every version.
+/// The beginning of the header, in every version.
 const NAME: &[u8] = b"commonhold journal ";
 
-/// How much of a foreign file a message quotes.
+/// The part of a foreign file that a message quotes.
 const QUOTED_BYTES: usize = 32;
 
-/// The entries of a journal's content. A last line without its end was not written whole.
+/// Parses a journal's content. A last line without a line break is incomplete, and skipped.
 ///
-/// Errors: `InvalidData` where the content is of another version, or no journal. What it says to undo is then unknown,
-/// so it must not be taken for an empty one.
+/// Errors: `InvalidData` if the content has another version, or is no journal. It must not be taken for an empty journal, since
+/// what it says to undo is unknown.
 pub(super) fn parse(content: &[u8]) -> io::Result<Vec<Entry>> {
     let Some(lines) = content.strip_prefix(HEADER) else {
         // A daemon that died while it wrote the header had recorded nothing.
@@ -96,7 +103,7 @@ pub(super) fn parse(content: &[u8]) -> io::Result<Vec<Entry>> {
     Ok(lines[..end].split(|byte| *byte == b'\n').filter_map(parse_line).collect())
 }
 
-/// Why a content that has another first line is not read.
+/// The error for content with another first line.
 fn foreign(content: &[u8]) -> io::Error {
     let quoted = |bytes: &[u8]| {
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -104,7 +111,7 @@ fn foreign(content: &[u8]) -> io::Error {
     };
     let why = match content.strip_prefix(NAME) {
         Some(version) => format!("it is of version {}, and this program reads version 1", quoted(version)),
-        None => format!("line 1, `{}`, is not how a journal begins", quoted(content)),
+        None => format!("line 1, `{}`, is not the header of a journal", quoted(content)),
     };
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
@@ -125,13 +132,13 @@ fn put(lines: &mut Vec<u8>, letter: u8, fields: &[&[u8]]) {
 fn put_property(
     lines: &mut Vec<u8>,
     letter: u8,
-    whose: &Whose,
+    instance: &Instance,
     unit: &str,
     property: Property,
     more: &[&[u8]],
 ) {
-    let run = whose.run().as_os_str().as_bytes();
-    let owner = [if whose.is_user() { b"u" } else { b"s" }, run].concat();
+    let run = instance.run().as_os_str().as_bytes();
+    let owner = [if instance.is_user() { b"u" } else { b"s" }, run].concat();
     let mut fields = vec![owner.as_slice(), unit.as_bytes(), property.name().as_bytes()];
     fields.extend(more);
     put(lines, letter, &fields);
@@ -177,7 +184,7 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
             let (process, tid) = (parse_key(field()?)?, parse_field(field()?)?);
             Entry::Affinity { process, tid, cpus: parse_cpus(field()?)? }
         }
-        b"G" => Entry::Given { cpus: parse_cpus(field()?)? },
+        b"G" => Entry::AffinityGiven { cpus: parse_cpus(field()?)? },
         b"P" => {
             let (process, tid) = (parse_key(field()?)?, parse_field(field()?)?);
             Entry::Priority { process, tid, priority: parse_priority(field()?)? }
@@ -192,22 +199,22 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
         b"S" => Entry::Stopped { process: parse_key(field()?)? },
         b"R" => Entry::Continued { process: parse_key(field()?)? },
         b"I" => Entry::MayFollow { process: parse_key(field()?)? },
-        b"J" => Entry::FollowsNot { process: parse_key(field()?)? },
+        b"J" => Entry::NoLongerFollows { process: parse_key(field()?)? },
         b"M" => Entry::Moved { process: parse_key(field()?)?, from: parse_path(field()?) },
         b"C" => Entry::Created { cgroup: parse_path(field()?) },
         b"D" => Entry::Scope { cgroup: parse_path(field()?) },
-        b"E" => Entry::ScopeOver { cgroup: parse_path(field()?) },
+        b"E" => Entry::ScopeEnded { cgroup: parse_path(field()?) },
         b"B" => Entry::ResourceGroup { dir: parse_path(field()?) },
         b"F" => Entry::Mounted { point: parse_path(field()?) },
         b"K" => Entry::Knob { path: parse_path(field()?), original: String::from_utf8(field()?).ok()? },
-        b"H" => Entry::KnobLeft { path: parse_path(field()?) },
+        b"H" => Entry::KnobReleased { path: parse_path(field()?) },
         b"L" => Entry::Line {
             path: parse_path(field()?),
             original: String::from_utf8(field()?).ok()?,
             given: field().map_or(Some(String::new()), |field| String::from_utf8(field).ok())?,
         },
         b"U" => {
-            let (whose, unit, property) = parse_property(&mut field)?;
+            let (instance, unit, property) = parse_property(&mut field)?;
             let value = parse_value(property, field()?)?;
             let file = parse_path(field()?);
             let content = String::from_utf8(field()?).ok()?;
@@ -216,15 +223,15 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
                 None => return None,
                 Some(content) => Some(content.to_owned()),
             };
-            Entry::Property { whose, unit, former: Former { property, value, file, content } }
+            Entry::Property { instance, unit, former: Former { property, value, file, content } }
         }
         b"V" => {
-            let (whose, unit, property) = parse_property(&mut field)?;
-            Entry::PropertyGiven { whose, unit, property, value: parse_value(property, field()?)? }
+            let (instance, unit, property) = parse_property(&mut field)?;
+            Entry::PropertyGiven { instance, unit, property, value: parse_value(property, field()?)? }
         }
         b"W" => {
-            let (whose, unit, property) = parse_property(&mut field)?;
-            Entry::PropertyBack { whose, unit, property }
+            let (instance, unit, property) = parse_property(&mut field)?;
+            Entry::PropertyReverted { instance, unit, property }
         }
         _ => return None,
     };
@@ -236,7 +243,7 @@ fn parse_field<T: std::str::FromStr>(field: Vec<u8>) -> Option<T> {
 }
 
 fn parse_cpus(field: Vec<u8>) -> Option<CpuSet> {
-    // An empty mask is never one to restore: the kernel refuses it.
+    // The kernel refuses an empty mask, so it cannot be an original.
     parse_field::<CpuSet>(field).filter(|cpus| !cpus.is_empty())
 }
 
@@ -248,16 +255,16 @@ fn parse_path(field: Vec<u8>) -> PathBuf {
     OsString::from_vec(field).into()
 }
 
-fn parse_property(mut field: impl FnMut() -> Option<Vec<u8>>) -> Option<(Whose, String, Property)> {
+fn parse_property(mut field: impl FnMut() -> Option<Vec<u8>>) -> Option<(Instance, String, Property)> {
     let mut run = field()?;
     let is_user = match run.first()? {
         b'u' => true,
         b's' => false,
         _ => return None,
     };
-    let whose = Whose::at(&parse_path(run.split_off(1)), is_user);
+    let instance = Instance::at(&parse_path(run.split_off(1)), is_user);
     let unit = String::from_utf8(field()?).ok()?;
-    Some((whose, unit, Property::named(std::str::from_utf8(&field()?).ok()?)?))
+    Some((instance, unit, Property::named(std::str::from_utf8(&field()?).ok()?)?))
 }
 
 fn parse_value(property: Property, field: Vec<u8>) -> Option<Value> {
@@ -307,26 +314,27 @@ mod tests {
     }
 
     fn some_entry() -> impl Strategy<Value = Entry> {
-        let whose = || (some_path(), any::<bool>()).prop_map(|(run, is_user)| Whose::at(&run, is_user));
+        let instance = || (some_path(), any::<bool>()).prop_map(|(run, is_user)| Instance::at(&run, is_user));
         prop_oneof![
-            (whose(), any::<String>(), some_property(), some_path(), any::<Option<String>>()).prop_map(
-                |(whose, unit, (property, value), file, content)| Entry::Property {
-                    whose,
+            (instance(), any::<String>(), some_property(), some_path(), any::<Option<String>>()).prop_map(
+                |(instance, unit, (property, value), file, content)| Entry::Property {
+                    instance,
                     unit,
                     former: Former { property, value, file, content }
                 }
             ),
-            (whose(), any::<String>(), some_property()).prop_map(|(whose, unit, (property, value))| {
-                Entry::PropertyGiven { whose, unit, property, value }
+            (instance(), any::<String>(), some_property()).prop_map(|(instance, unit, (property, value))| {
+                Entry::PropertyGiven { instance, unit, property, value }
             }),
-            (whose(), any::<String>(), some_property())
-                .prop_map(|(whose, unit, (property, _))| Entry::PropertyBack { whose, unit, property }),
+            (instance(), any::<String>(), some_property()).prop_map(|(instance, unit, (property, _))| {
+                Entry::PropertyReverted { instance, unit, property }
+            }),
             (some_key(), any::<u32>(), some_cpus()).prop_map(|(process, tid, cpus)| Entry::Affinity {
                 process,
                 tid,
                 cpus
             }),
-            some_cpus().prop_map(|cpus| Entry::Given { cpus }),
+            some_cpus().prop_map(|cpus| Entry::AffinityGiven { cpus }),
             (some_key(), any::<u32>(), any::<u16>()).prop_map(|(process, tid, number)| Entry::Priority {
                 process,
                 tid,
@@ -344,15 +352,15 @@ mod tests {
             some_key().prop_map(|process| Entry::Stopped { process }),
             some_key().prop_map(|process| Entry::Continued { process }),
             some_key().prop_map(|process| Entry::MayFollow { process }),
-            some_key().prop_map(|process| Entry::FollowsNot { process }),
+            some_key().prop_map(|process| Entry::NoLongerFollows { process }),
             (some_key(), some_path()).prop_map(|(process, from)| Entry::Moved { process, from }),
             some_path().prop_map(|cgroup| Entry::Created { cgroup }),
             some_path().prop_map(|cgroup| Entry::Scope { cgroup }),
-            some_path().prop_map(|cgroup| Entry::ScopeOver { cgroup }),
+            some_path().prop_map(|cgroup| Entry::ScopeEnded { cgroup }),
             some_path().prop_map(|dir| Entry::ResourceGroup { dir }),
             some_path().prop_map(|point| Entry::Mounted { point }),
             (some_path(), any::<String>()).prop_map(|(path, original)| Entry::Knob { path, original }),
-            some_path().prop_map(|path| Entry::KnobLeft { path }),
+            some_path().prop_map(|path| Entry::KnobReleased { path }),
             (some_path(), any::<String>(), any::<String>()).prop_map(|(path, original, given)| Entry::Line {
                 path,
                 original,
@@ -386,7 +394,7 @@ mod tests {
         }
 
         #[test]
-        fn nonsense_is_never_an_entry_to_panic_on(content in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn nonsense_never_panics(content in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut text = HEADER.to_vec();
             text.extend(&content);
             parse(&text).unwrap();
@@ -395,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_skipped() {
+    fn malformed_lines_are_skipped() {
         let content =
             b"commonhold journal 1\nS 1-2\nX what\nS 1\nS 1-2 3\nG 3-1\nG %\nM 1-2\nC %zz\n\nS 3-4\n";
         let stopped = |pid, start| Entry::Stopped { process: ProcessKey { pid, start } };
@@ -403,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_journal_of_ours_is_not_taken_for_an_empty_one() {
+    fn a_foreign_file_is_not_taken_for_an_empty_journal() {
         let why = |content: &[u8]| parse(content).unwrap_err().to_string();
         assert_eq!(
             why(b"commonhold journal 2\nS 1-2\n"),
@@ -411,8 +419,8 @@ mod tests {
         );
         assert_eq!(
             why(&[0; 9]),
-            r"line 1, `\x00\x00\x00\x00\x00\x00\x00\x00\x00`, is not how a journal begins"
+            r"line 1, `\x00\x00\x00\x00\x00\x00\x00\x00\x00`, is not the header of a journal"
         );
-        assert_eq!(why(b"\ncommonhold journal 1\n"), "line 1, ``, is not how a journal begins");
+        assert_eq!(why(b"\ncommonhold journal 1\n"), "line 1, ``, is not the header of a journal");
     }
 }

@@ -1,14 +1,14 @@
-//! Jobs as groups of the kernel's `resctrl`, where gangs are chosen by what they hold of the last-level caches.
+//! Jobs as groups of the kernel's `resctrl`, if gangs are chosen by their occupancy of the last-level caches.
 //!
-//! Algorithm: each job has a monitoring group within its unit's resource group: among the mount's if the unit has a monitoring
-//! group itself, else among the unit's own. The threads of its processes are put there. At each look, what the group holds
-//! is taken to have been held since the look before.
+//! Algorithm: each job has a monitoring group inside its unit's resource group: inside the default group if the unit has a
+//! monitoring group itself, else inside the unit's own. The threads of its processes are moved there. At each scan, the group's
+//! occupancy is integrated over the time since the last scan.
 //!
-//! Properties: what a job held, in bytes times seconds, never goes back. What its unit transferred counts on: see
-//! [`super::Bus`]. A group is in the journal before it is made, and goes with its job. Each error is said once.
+//! Properties: a job's occupancy, in byte-seconds, never decreases. Its unit's memory traffic continues to be counted: see
+//! [`super::Bus`]. A group is in the journal before it is made, and is removed with its job. Each error is reported once.
 //!
-//! Limits: units and jobs share the numbers of the processor; jobs that come when there is none left are not measured. A number
-//! that is used again may begin with lines of whoever had it before. Each count that is read interrupts a CPU.
+//! Limits: units and jobs share the processor's groups; jobs that start when none is left are not measured. A reused group may
+//! start with cache lines of its former owner. Each read interrupts a CPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,9 +29,9 @@ use crate::undo::journal::Journal;
 #[derive(Debug, Default)]
 pub(super) struct JobGroups {
     groups: BTreeMap<JobId, JobGroup>,
-    /// Which process is in which job's group, as far as this program knows.
+    /// Each process's job by its group, to this program's knowledge.
     placed: BTreeMap<ProcessKey, JobId>,
-    /// Those that nobody can put there: said once.
+    /// Processes that cannot be moved to a group: reported once.
     refused: BTreeSet<ProcessKey>,
     is_full: bool,
     placed_at: Time,
@@ -42,11 +42,11 @@ struct JobGroup {
     /// The job's outermost unit.
     unit: UnitId,
     dir: PathBuf,
-    /// When it was read last.
+    /// When it was last read.
     at: Option<Time>,
-    /// In bytes times nanoseconds.
+    /// In byte-nanoseconds.
     held: u128,
-    told: Option<SharedUse>,
+    last: Option<SharedUse>,
 }
 
 impl JobGroup {
@@ -55,13 +55,13 @@ impl JobGroup {
         if let Some(bytes) = occupancy(&self.dir) {
             self.held += u128::from(bytes) * u128::from(since);
             let amount = u64::try_from(self.held / 1_000_000_000).unwrap_or(u64::MAX);
-            self.told = Some(SharedUse { at: now, amount });
+            self.last = Some(SharedUse { at: now, amount });
         }
     }
 }
 
 impl JobGroups {
-    /// The folders of a unit's jobs.
+    /// The directories of the groups of a unit's jobs.
     pub(super) fn dirs(&self, unit: UnitId) -> impl Iterator<Item = &Path> {
         self.groups.values().filter(move |group| group.unit == unit).map(|group| group.dir.as_path())
     }
@@ -71,25 +71,25 @@ impl JobGroups {
         self.placed.contains_key(&key)
     }
 
-    /// Removes the groups that are not to stay. Their folders.
+    /// Removes the groups for which `stays` is false; returns their directories.
     pub(super) fn keep(&mut self, stays: impl Fn(JobId, UnitId, &Path) -> bool) -> Vec<PathBuf> {
         let mut gone = Vec::new();
         self.groups.retain(|job, group| {
             let stays = stays(*job, group.unit, &group.dir);
             if !stays {
-                // What cannot be removed now is at the end.
+                // If this fails, the caretaker removes it at the end.
                 let _ = host::remove_dir(&group.dir);
                 gone.push(group.dir.clone());
             }
             stays
         });
         self.placed.retain(|_, job| self.groups.contains_key(job));
-        // There is a number for another.
+        // A removed group makes room for another.
         self.is_full &= gone.is_empty();
         gone
     }
 
-    /// Forgets where those are that are not in their group.
+    /// Forgets the processes that are not in the group where they should be.
     fn find_missing(&mut self) {
         for (job, group) in &self.groups {
             let Ok(tasks) = host::read_to_string(&group.dir.join("tasks")) else { continue };
@@ -100,7 +100,7 @@ impl JobGroups {
 }
 
 impl Bus {
-    /// Has jobs in groups of their own where gangs are chosen by what they hold of the caches, and tells what that is.
+    /// Gives each job its own group if gangs are chosen by cache occupancy, and puts the occupancy into the jobs' facts.
     pub(crate) fn follow_jobs(
         &mut self,
         now: Time,
@@ -115,10 +115,10 @@ impl Bus {
             self.leave_jobs(|_, _, _| false);
             return problems;
         };
-        let unit_of: BTreeMap<JobId, UnitId> =
+        let units: BTreeMap<JobId, UnitId> =
             jobs.iter().filter_map(|facts| Some((facts.job, outermost(contract, facts.unit)?))).collect();
-        self.leave_jobs(|job, unit, dir| unit_of.get(&job) == Some(&unit) && host::exists(dir));
-        for (job, unit) in unit_of {
+        self.leave_jobs(|job, unit, dir| units.get(&job) == Some(&unit) && host::exists(dir));
+        for (job, unit) in units {
             if self.jobs.groups.contains_key(&job) || self.jobs.is_full {
                 continue;
             }
@@ -127,7 +127,7 @@ impl Bus {
             let dir = within.join("mon_groups").join(format!("{OURS}job-{}", job.0));
             match make(&dir, journal) {
                 Ok(()) => {
-                    let group = JobGroup { unit, dir, at: None, held: 0, told: None };
+                    let group = JobGroup { unit, dir, at: None, held: 0, last: None };
                     self.jobs.groups.insert(job, group);
                 }
                 Err(LiveError::File { path, source, .. })
@@ -136,11 +136,11 @@ impl Bus {
                     self.jobs.is_full = true;
                     let all =
                         group_count(&place.mount.point).map_or(String::new(), |all| format!(" of {all}"));
-                    let what = format!("measure what job {} holds of the caches", job.0);
+                    let what = format!("measure the cache occupancy of job {}", job.0);
                     let remedy = format!(
-                        "; the processor has no group left{all}: it and jobs that come later are taken to hold `first-rate`"
+                        "; the processor has no group left{all}: for it and later jobs, `first-rate` is assumed"
                     );
-                    if !std::mem::replace(&mut self.has_said_full, true) {
+                    if !std::mem::replace(&mut self.has_reported_full, true) {
                         problems.push(LiveError::File { path, what, source, remedy });
                     }
                 }
@@ -156,7 +156,7 @@ impl Bus {
             group.read(now);
         }
         for facts in jobs {
-            facts.shared = self.jobs.groups.get(&facts.job).and_then(|group| group.told);
+            facts.shared = self.jobs.groups.get(&facts.job).and_then(|group| group.last);
         }
         problems
     }
@@ -170,7 +170,7 @@ impl Bus {
         self.jobs.placed.retain(|key, _| members.contains_key(key));
         self.jobs.refused.retain(|key| members.contains_key(key));
         for (key, job) in members {
-            // One that is another program's stays there.
+            // A process in another program's group stays there.
             let refused = self.refused.contains(key) || self.jobs.refused.contains(key);
             if refused || self.jobs.placed.get(key) == Some(job) {
                 continue;
@@ -188,7 +188,8 @@ impl Bus {
         }
     }
 
-    /// Groups of jobs that go: their tasks are the outer group's again, which may not be the unit's.
+    /// Removes groups of jobs. Their tasks fall back to the enclosing group, which may not be the unit's, so the processes are
+    /// moved again.
     pub(super) fn leave_jobs(&mut self, stays: impl Fn(JobId, UnitId, &Path) -> bool) {
         let before: Vec<ProcessKey> = self.jobs.placed.keys().copied().collect();
         for dir in self.jobs.keep(stays) {

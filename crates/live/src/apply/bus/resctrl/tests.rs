@@ -1,4 +1,4 @@
-//! A folder that behaves as `resctrl` does, as far as groups need it.
+//! Tests with a folder that behaves like `resctrl`, in what the groups need.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::RefCell;
@@ -22,14 +22,14 @@ struct World {
     roster: Roster,
     journal: Journal,
     bus: Bus,
-    /// Which thread was written to which group, in this order.
+    /// The threads written to groups, in order.
     written: Rc<RefCell<Vec<(String, String)>>>,
     #[allow(dead_code, reason = "it goes with this")]
     hook: Tampering,
 }
 
 impl World {
-    /// Unit `a` has the command `a`, its sub-unit `a/x` the command `x`, and so on for `b`.
+    /// Unit `a` has the command `a`, its sub-unit `a/x` the command `x`; likewise `b`.
     fn new(groups_max: usize) -> World {
         let dir = fake::tree(&[
             ("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/resctrl rw - resctrl resctrl rw\n"),
@@ -116,7 +116,7 @@ impl World {
     }
 }
 
-/// A group has files from its first moment on, takes a thread at each write, and goes with what is in it.
+/// A group has its files from the start, takes one thread per write, and is removed with its content.
 fn behave(groups_max: usize, written: Rc<RefCell<Vec<(String, String)>>>) -> Tampering {
     let made = RefCell::new(0);
     tamper(move |call| {
@@ -179,44 +179,44 @@ fn threads_of_a_unit_and_its_sub_units_are_counted_together() {
     world.count(&format!("mon_groups/{a}"), 0, "900\n");
     world.look(4_000_000_000);
     assert_eq!((world.bytes("a"), world.bytes("a/x"), world.bytes("b")), (Some(400), None, None));
-    assert_eq!(world.written(), [], "who is there stays");
-    // One of them leaves for no unit: it is everybody's again.
+    assert_eq!(world.written(), [], "processes in their group stay");
+    // One of them leaves its unit for none: it goes to the default group.
     world.put(PID, "other", &[PID, PID + 1]);
     world.look(6_000_000_000);
     assert_eq!(world.written(), pairs(&[("resctrl", PID), ("resctrl", PID + 1)]));
 }
 
 #[test]
-fn who_was_taken_away_is_brought_back_and_anothers_stay() {
+fn a_removed_process_is_moved_back_and_another_programs_stay() {
     let mut world = World::opened(9);
     world.put(PID, "a", &[PID]);
     world.put(PID + 1, "b", &[PID + 1]);
     fs::write(world.dir.path().join(format!("proc/{}/cpu_resctrl_groups", PID + 1)), "res:p0\nmon:/\n")
         .unwrap();
-    let said = world.look(1);
-    assert!(said.len() == 1 && said[0].contains("another program"), "{said:?}");
+    let problems = world.look(1);
+    assert!(problems.len() == 1 && problems[0].contains("another program"), "{problems:?}");
     let a = format!("commonhold-{}-a", world.contract.find("a").unwrap().0);
     assert_eq!(world.written(), pairs(&[(&a, PID)]));
     fs::write(world.group(&format!("mon_groups/{a}/tasks")), "").unwrap();
-    assert_eq!(world.look(2), [""; 0], "it is said once, and not looked at again so soon");
+    assert_eq!(world.look(2), [""; 0], "it is reported once, and not checked again so soon");
     assert_eq!(world.written(), []);
     world.look(2_000_000_000);
     assert_eq!(world.written(), pairs(&[(&a, PID)]));
 }
 
 #[test]
-fn units_beyond_the_processors_groups_are_not_measured_and_that_is_said_once() {
+fn units_beyond_the_processors_groups_are_not_measured_which_is_reported_once() {
     let mut world = World::opened(1);
-    let said = world.look(1);
+    let problems = world.look(1);
     assert!(
-        said.len() == 1 && said[0].contains("unit b") && said[0].contains("no group left of 2"),
-        "{said:?}"
+        problems.len() == 1 && problems[0].contains("unit b") && problems[0].contains("no group left of 2"),
+        "{problems:?}"
     );
     assert_eq!(world.look(2_000_000_000), [""; 0]);
 }
 
 #[test]
-fn a_unit_is_slowed_down_in_a_group_of_its_own() {
+fn a_throttled_unit_has_its_own_control_group() {
     let mut world = World::opened(9);
     world.put(PID, "a", &[PID]);
     world.look(1);
@@ -228,11 +228,11 @@ fn a_unit_is_slowed_down_in_a_group_of_its_own() {
     world.written();
     assert_eq!(world.order("a", 100), Ok(()), "nothing to do");
     assert!(!world.group(&a).exists());
-    // Between two steps it is the next.
+    // A value between two steps is rounded up.
     assert_eq!(world.order("a", 31), Ok(()));
     assert_eq!(fs::read_to_string(world.group(&a).join("schemata")).unwrap(), "MB:0=40;1=40\n");
     assert_eq!(world.written(), pairs(&[(&a, PID)]));
-    assert!(!world.group(&monitored).exists(), "its number is free for another");
+    assert!(!world.group(&monitored).exists(), "its group is free for another");
     world.count(&a, 0, "7\n");
     world.look(4_000_000_000);
     world.count(&a, 0, "17\n");
@@ -240,13 +240,13 @@ fn a_unit_is_slowed_down_in_a_group_of_its_own() {
     assert_eq!(world.bytes("a"), Some(70), "60 in the one group and 10 in the other");
     assert_eq!(world.order("a", 100), Ok(()));
     assert_eq!(fs::read_to_string(world.group(&a).join("schemata")).unwrap(), "MB:0=100;1=100\n");
-    // A contract without the unit has no group of it.
+    // A contract without the unit removes its group.
     world.bus.follow_contract(&Contract::default());
     assert!(!world.group(&a).exists() && world.bytes("a").is_none());
 }
 
 #[test]
-fn what_is_not_in_force_is_an_error_and_leaves_no_group() {
+fn a_throttle_that_is_not_in_force_is_an_error_and_leaves_no_group() {
     let mut world = World::opened(9);
     world.put(PID, "a", &[PID]);
     world.look(1);
@@ -264,13 +264,13 @@ fn what_is_not_in_force_is_an_error_and_leaves_no_group() {
         Answer::GoOn
     });
     let a = format!("commonhold-{}-a", world.contract.find("a").unwrap().0);
-    let said = world.order("a", 50).unwrap_err();
-    assert!(said.contains("wrote `MB:0=50;1=50` but reads back `MB:0=100;1=50`"), "{said}");
+    let problems = world.order("a", 50).unwrap_err();
+    assert!(problems.contains("wrote `MB:0=50;1=50` but reads back `MB:0=100;1=50`"), "{problems}");
     assert!(!world.group(&a).exists());
 }
 
 #[test]
-fn a_contract_that_asks_nothing_of_the_bus_touches_nothing() {
+fn a_contract_without_the_bus_changes_nothing() {
     let mut world = World::new(9);
     for unit in &mut world.contract.units {
         unit.limit.bus = None;
@@ -280,7 +280,7 @@ fn a_contract_that_asks_nothing_of_the_bus_touches_nothing() {
     assert!(Journal::read(world.journal.path()).unwrap().is_empty());
 }
 
-/// A job of a process, in the world of a contract whose gangs are chosen by the cache.
+/// A job that is one process, in a contract that chooses gangs by cache occupancy.
 fn job(world: &World, number: u32, unit: &str) -> JobFacts {
     let unit = world.contract.find(unit).unwrap();
     let name = String::new();
@@ -298,16 +298,17 @@ impl World {
         world
     }
 
-    /// A look at units and then at jobs: the processes by job, each of a unit. What jobs are told to have held, and problems.
-    fn jobs(&mut self, now: Time, of: &[(u32, u32, &str)]) -> (Vec<Option<u64>>, Vec<String>) {
-        let mut said = self.look(now);
+    /// A scan at units and then at jobs (process, job, unit). Returns each job's reported occupancy, and the problems.
+    fn jobs(&mut self, now: Time, processes: &[(u32, u32, &str)]) -> (Vec<Option<u64>>, Vec<String>) {
+        let mut problems = self.look(now);
         let key = |pid| ProcessKey { pid, start: 101 };
-        let members = of.iter().map(|(pid, number, _)| (key(*pid), JobId(*number))).collect();
-        let mut jobs: Vec<JobFacts> = of.iter().map(|(_, number, unit)| job(self, *number, unit)).collect();
+        let members = processes.iter().map(|(pid, number, _)| (key(*pid), JobId(*number))).collect();
+        let mut jobs: Vec<JobFacts> =
+            processes.iter().map(|(_, number, unit)| job(self, *number, unit)).collect();
         let World { bus, contract, roster, journal, .. } = self;
         let found = bus.follow_jobs(now, contract, &members, &mut jobs, (roster, journal));
-        said.extend(found.iter().map(ToString::to_string));
-        (jobs.iter().map(|facts| facts.shared.map(|shared| shared.amount)).collect(), said)
+        problems.extend(found.iter().map(ToString::to_string));
+        (jobs.iter().map(|facts| facts.shared.map(|shared| shared.amount)).collect(), problems)
     }
 
     fn holds(&self, group: &str, text: &str) {
@@ -319,17 +320,17 @@ impl World {
 
 const S: Time = 1_000_000_000;
 
-/// Two processes of `a`: each is a job, with a group beside the unit's. What they hold is theirs, and what they transfer is the
-/// unit's.
+/// Two processes of `a` are a job each, with groups beside the unit's. Their occupancy is counted separately, their memory
+/// traffic in the unit.
 #[test]
 fn jobs_have_groups_within_their_units() {
     let mut world = World::by_cache(9);
     let (first, second) = (PID, PID + 1);
     world.put(first, "a", &[first]);
     world.put(second, "a", &[second, second + 100]);
-    let of = [(first, 1, "a"), (second, 2, "a")];
+    let processes = [(first, 1, "a"), (second, 2, "a")];
     let a = format!("commonhold-{}-a", world.contract.find("a").unwrap().0);
-    assert_eq!(world.jobs(S, &of), (vec![None, None], vec![]));
+    assert_eq!(world.jobs(S, &processes), (vec![None, None], vec![]));
     let (one, two) = ("mon_groups/commonhold-job-1", "mon_groups/commonhold-job-2");
     let expected = pairs(&[(&a, first), (&a, second), (&a, second + 100)]);
     let written = world.written();
@@ -345,18 +346,18 @@ fn jobs_have_groups_within_their_units() {
     world.holds(one, "4000\n");
     world.holds(two, "Unavailable\n");
     world.count(one, 0, "100\n");
-    assert_eq!(world.jobs(3 * S, &of), (vec![Some(8_000), None], vec![]));
+    assert_eq!(world.jobs(3 * S, &processes), (vec![Some(8_000), None], vec![]));
     assert_eq!(world.written(), [], "each is where it belongs");
     world.holds(one, "1000\n");
     world.holds(two, "70\n");
     world.count(one, 0, "150\n");
-    assert_eq!(world.jobs(4 * S, &of), (vec![Some(9_000), Some(70)], vec![]));
+    assert_eq!(world.jobs(4 * S, &processes), (vec![Some(9_000), Some(70)], vec![]));
     assert_eq!(world.bytes("a"), Some(50), "what the job transferred");
     // One ends.
     let left = [(second, 2, "a")];
     world.jobs(5 * S, &left);
     assert!(!world.group(one).exists() && world.group(two).exists());
-    // The unit is slowed down: its job's group is within its own then.
+    // The unit is throttled: its job's group is then inside its own.
     world.written();
     assert_eq!(world.order("a", 50), Ok(()));
     fs::create_dir(world.group(&a).join("mon_groups")).unwrap(); // as the kernel does
@@ -364,7 +365,7 @@ fn jobs_have_groups_within_their_units() {
     let within = format!("{a}/mon_groups/commonhold-job-2");
     assert!(!world.group(two).exists() && world.group(&within).exists());
     assert_eq!(world.written().last().unwrap().0, "commonhold-job-2");
-    // Chosen by something else, jobs have no groups, and their tasks are brought back to the unit's.
+    // If gangs are chosen by something else, jobs have no groups, and their tasks go back to the unit's.
     world.contract.machine.gangs.share = GangsShare::Bus;
     assert_eq!(world.jobs(7 * S, &left), (vec![None], vec![]));
     assert!(!world.group(&within).exists());
@@ -376,25 +377,29 @@ fn jobs_have_groups_within_their_units() {
 
 /// Units a and b have a group each, and one job.
 #[test]
-fn jobs_without_a_group_are_not_measured_and_that_is_said_once() {
+fn jobs_without_a_group_are_not_measured_which_is_reported_once() {
     let mut world = World::by_cache(3);
-    let of: Vec<(u32, u32, &str)> = (0..3).map(|at| (PID + at, at, "a")).collect();
-    for (pid, ..) in &of {
+    let processes: Vec<(u32, u32, &str)> = (0..3).map(|at| (PID + at, at, "a")).collect();
+    for (pid, ..) in &processes {
         world.put(*pid, "a", &[*pid]);
     }
-    let (_, said) = world.jobs(S, &of);
-    assert_eq!(said.len(), 1);
-    assert!(said[0].contains("no group left of 2") && said[0].contains("`first-rate`"), "{}", said[0]);
+    let (_, problems) = world.jobs(S, &processes);
+    assert_eq!(problems.len(), 1);
+    assert!(
+        problems[0].contains("no group left of 2") && problems[0].contains("`first-rate`"),
+        "{}",
+        problems[0]
+    );
     world.holds("mon_groups/commonhold-job-0", "10\n");
-    assert_eq!(world.jobs(2 * S, &of), (vec![Some(10), None, None], vec![]));
-    // The one with a group ends: the next has it.
-    assert_eq!(world.jobs(3 * S, &of[1..]), (vec![None, None], vec![]));
+    assert_eq!(world.jobs(2 * S, &processes), (vec![Some(10), None, None], vec![]));
+    // The job with a group ends: the next one gets it.
+    assert_eq!(world.jobs(3 * S, &processes[1..]), (vec![None, None], vec![]));
     assert!(world.group("mon_groups/commonhold-job-1").exists());
 }
 
-/// Red if nobody looks again whose the numbers are: the process ends, and its number is another's, while it is brought.
+/// Red if the numbers' owners are not checked again: the process ends, and its number is reused while it is moved.
 #[test]
-fn a_number_that_is_anothers_by_then_goes_to_the_default_group() {
+fn a_reused_number_goes_to_the_default_group() {
     let mut world = World::opened(2);
     world.put(PID, "a", &[PID]);
     world.look(1);

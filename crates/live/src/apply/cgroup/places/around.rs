@@ -81,7 +81,7 @@ impl Places {
             }
             let files = MEMORY_FILES.map(|file| group.join(file));
             self.recorded.retain(|path| !files.contains(path));
-            record(journal, &files.map(|path| Entry::KnobLeft { path }))?;
+            record(journal, &files.map(|path| Entry::KnobReleased { path }))?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::systemd::played::Played;
+use crate::systemd::fake::FakeSystemd;
 
 const GROUP: &str = "/jobs/job_1";
 
@@ -115,9 +115,9 @@ fn cpus_that_a_manager_sets_later_are_told() {
 #[test]
 fn a_bound_that_an_administrator_sets_later_is_seen() {
     let mut bench = Bench::new();
-    let played = Played::new(true);
-    played.unit("a.slice", false, &[]);
-    bench.places.properties = Some(Properties::of(played.whose()).unwrap());
+    let systemd = FakeSystemd::new(true);
+    systemd.unit("a.slice", false, &[]);
+    bench.places.properties = Some(Properties::of(systemd.instance()).unwrap());
     let group = "/a.slice";
     bench.put(group, "memory.max", "max");
     let mut problems = Vec::new();
@@ -139,15 +139,15 @@ fn a_bound_that_an_administrator_sets_later_is_seen() {
 #[test]
 fn systemd_is_told_a_bound_at_rest_when_the_place_is_within_it() {
     let mut bench = Bench::new();
-    let played = Played::new(true);
-    played.unit("a.slice", false, &[]);
-    bench.places.properties = Some(Properties::of(played.whose()).unwrap());
+    let systemd = FakeSystemd::new(true);
+    systemd.unit("a.slice", false, &[]);
+    bench.places.properties = Some(Properties::of(systemd.instance()).unwrap());
     let group = "/a.slice";
     for (file, text) in [("memory.high", "max"), ("memory.max", "max"), ("memory.current", "2000")] {
         bench.put(group, file, text);
     }
     // What an administrator keeps for it is not taken back.
-    played.set("a.slice", Property::MemoryMin, Value::Number(70));
+    systemd.set("a.slice", Property::MemoryMin, Value::Number(70));
     let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
     bench.places.follow(&bench.contract, &places, &mut bench.disks, &mut bench.journal, &mut Vec::new());
     let mut pager = Pager::default();
@@ -161,7 +161,7 @@ fn systemd_is_told_a_bound_at_rest_when_the_place_is_within_it() {
             now += LOOK_NS;
             bench.places.look(now, None, &mut bench.journal);
         }
-        (read(&bench.path(group, "memory.high")).unwrap(), played.value("a.slice", Property::MemoryHigh))
+        (read(&bench.path(group, "memory.high")).unwrap(), systemd.value("a.slice", Property::MemoryHigh))
     };
     assert_eq!(bound(&mut bench, Some(1_000), 40), ("1000".to_owned(), Value::Number(UNSET)));
     bench.put(group, "memory.current", "900");
@@ -173,25 +173,25 @@ fn systemd_is_told_a_bound_at_rest_when_the_place_is_within_it() {
     assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(UNSET)));
     bench.put(group, "memory.current", "2000");
     assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(3_000)));
-    assert_eq!(played.value("a.slice", Property::MemoryMin), Value::Number(70));
+    assert_eq!(systemd.value("a.slice", Property::MemoryMin), Value::Number(70));
     bench.undo();
     // The kernel's file is systemd's to write, which this one does not.
-    assert_eq!(played.value("a.slice", Property::MemoryHigh), Value::Number(UNSET));
+    assert_eq!(systemd.value("a.slice", Property::MemoryHigh), Value::Number(UNSET));
 }
 
 impl Bench {
     /// A bench with a systemd that has these units, and these groups with files of memory and a cap.
-    fn with_systemd(units: &[&str], groups: &[&str]) -> (Bench, Played) {
+    fn with_systemd(units: &[&str], groups: &[&str]) -> (Bench, FakeSystemd) {
         let mut bench = Bench::new();
-        let played = Played::new(true);
+        let systemd = FakeSystemd::new(true);
         for unit in units {
-            played.unit(unit, false, &[]);
+            systemd.unit(unit, false, &[]);
         }
-        bench.places.properties = Some(Properties::of(played.whose()).unwrap());
+        bench.places.properties = Some(Properties::of(systemd.instance()).unwrap());
         for group in groups {
             bench.memory(group);
         }
-        (bench, played)
+        (bench, systemd)
     }
 
     fn memory(&self, group: &str) {
@@ -243,7 +243,7 @@ impl Bench {
 /// systemd is not told a cap, and writes that there is none when it is told anything else.
 #[test]
 fn a_cap_that_systemd_wrote_over_is_there_again() {
-    let (mut bench, played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
+    let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
     bench.follow_all(&[("/a.slice", bench.unit)]);
     bench.places.put(0, CAP, "50000 100000", &mut bench.journal).unwrap();
     let mut now = 0;
@@ -251,7 +251,7 @@ fn a_cap_that_systemd_wrote_over_is_there_again() {
     bench.put("/a.slice", CAP, "max 100000");
     bench.places.tell(0, Property::CPUWeight, Value::Number(7));
     now += LOOK_NS / 5;
-    while played.value("a.slice", Property::CPUWeight) != Value::Number(7)
+    while systemd.value("a.slice", Property::CPUWeight) != Value::Number(7)
         || bench.says("/a.slice", CAP) != "50000 100000"
     {
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -292,7 +292,7 @@ fn a_set_that_systemd_has_not_heard_of_is_written_again() {
 /// systemd reads its files anew, and writes what it knows: the CPUs of a second ago.
 #[test]
 fn a_set_that_systemd_wrote_over_is_there_again_within_half_a_second() {
-    let (mut bench, played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
+    let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
     bench.put("/a.slice", CPUS, "0-5");
     bench.follow_all(&[("/a.slice", bench.unit)]);
     bench.confine("0-2");
@@ -308,7 +308,7 @@ fn a_set_that_systemd_wrote_over_is_there_again_within_half_a_second() {
     assert_eq!(bench.says("/a.slice", CPUS), "0-1");
     for tries in 0.. {
         assert!(tries < 1_000, "and systemd is not told");
-        if played.value("a.slice", Property::AllowedCPUs) == Value::Cpus("0-1".parse().unwrap()) {
+        if systemd.value("a.slice", Property::AllowedCPUs) == Value::Cpus("0-1".parse().unwrap()) {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -320,15 +320,15 @@ fn a_set_that_systemd_wrote_over_is_there_again_within_half_a_second() {
 #[test]
 fn what_an_administrator_keeps_around_places_stays() {
     let groups = ["/user.slice", "/user.slice/user-1.slice"];
-    let (mut bench, played) = Bench::with_systemd(&["user.slice", "user-1.slice"], &groups);
+    let (mut bench, systemd) = Bench::with_systemd(&["user.slice", "user-1.slice"], &groups);
     bench.follow_all(&[(groups[1], bench.unit)]);
     bench.keep(0, 20, 20);
     assert_eq!(bench.says(groups[0], "memory.min"), "20");
     let mut now = 0;
     bench.looks(&mut now, 40);
-    let min = |unit: &str| played.value(unit, Property::MemoryMin);
+    let min = |unit: &str| systemd.value(unit, Property::MemoryMin);
     assert_eq!((min("user.slice"), min("user-1.slice")), (Value::Number(20), Value::Number(20)));
-    played.set("user.slice", Property::MemoryMin, Value::Number(99));
+    systemd.set("user.slice", Property::MemoryMin, Value::Number(99));
     bench.put(groups[0], "memory.min", "99");
     bench.looks(&mut now, 40);
     bench.keep(0, 30, 30);
@@ -449,7 +449,7 @@ fn a_group_that_was_made_anew_is_another_place() {
 #[test]
 fn what_systemd_made_anew_is_another_place() {
     let group = "/a.slice";
-    let (mut bench, played) = Bench::with_systemd(&["a.slice"], &[group]);
+    let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &[group]);
     bench.put(group, CPUS, "");
     bench.follow_all(&[(group, bench.unit)]);
     bench.confine("0-2");
@@ -457,7 +457,7 @@ fn what_systemd_made_anew_is_another_place() {
     bench.keep(0, 1, 2);
     let mut now = 0;
     bench.looks(&mut now, 40);
-    assert_eq!(played.value("a.slice", Property::AllowedCPUs), Value::Cpus("0-2".parse().unwrap()));
+    assert_eq!(systemd.value("a.slice", Property::AllowedCPUs), Value::Cpus("0-2".parse().unwrap()));
     bench.places.bound(0, 5_000, None, &mut bench.journal).unwrap();
     let before = bench.places.spots[0].id;
     bench.make_anew(group);
@@ -524,13 +524,13 @@ fn a_manager_that_repeats_itself_ends_no_order() {
 /// A rate of the first unit's is none of the second's.
 #[test]
 fn a_place_that_changes_hands_has_no_rate() {
-    let (mut bench, played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
+    let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
     let other = bench.contract.add(None, "other");
     bench.follow_all(&[("/a.slice", bench.unit)]);
     bench.places.transfer(0, &mut bench.disks, ("sda", Some(5), None), &mut bench.journal).unwrap();
     let mut now = 0;
     bench.looks(&mut now, 40);
-    let reads = || played.value("a.slice", Property::IOReadBandwidthMax);
+    let reads = || systemd.value("a.slice", Property::IOReadBandwidthMax);
     assert_eq!(reads(), Value::Devices(vec![("/dev/sda".to_owned(), 5)]));
     bench.follow_all(&[("/a.slice", other)]);
     bench.looks(&mut now, 40);

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::systemd::played::{Fault, Played};
+use crate::systemd::fake::{FakeSystemd, Fault};
 use crate::systemd::{Manager, UNSET};
 
 const A: &str = "user-1001.slice";
@@ -27,7 +27,7 @@ fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
     let mut told = Told::default();
     let mut hear = |told: &mut Told, value: u64| {
         let (list, mut problems) = (vec![former(property, Value::Number(value))], Vec::new());
-        assert!(!told.hear(&Whose::system(), "a.slice", list, &mut journal, &mut problems));
+        assert!(!told.hear(&Instance::system(), "a.slice", list, &mut journal, &mut problems));
         assert!(problems.is_empty(), "{problems:?}");
     };
     hear(&mut told, UNSET);
@@ -43,12 +43,12 @@ fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
     assert_eq!(told.former[&property].value, Value::Number(1_000));
     assert_eq!(told.wanted, BTreeMap::new());
     let entries = Journal::read(journal.path()).unwrap();
-    assert!(matches!(entries.as_slice(), [Entry::PropertyBack { .. }]));
+    assert!(matches!(entries.as_slice(), [Entry::PropertyReverted { .. }]));
 }
 
 /// A played systemd with one slice, which is held.
 struct Scene {
-    played: Played,
+    systemd: FakeSystemd,
     _dir: tempfile::TempDir,
     journal: Journal,
     properties: Properties,
@@ -58,12 +58,12 @@ struct Scene {
 impl Scene {
     /// The slice has these values.
     fn new(base: &[(Property, Value)]) -> Scene {
-        let played = Played::new(true);
-        played.unit(A, false, base);
+        let systemd = FakeSystemd::new(true);
+        systemd.unit(A, false, base);
         let dir = tempfile::tempdir().unwrap();
         let (journal, _) = Journal::create(dir.path()).unwrap();
-        let properties = Properties::of(played.whose()).unwrap();
-        let mut scene = Scene { played, _dir: dir, journal, properties, now: 0 };
+        let properties = Properties::of(systemd.instance()).unwrap();
+        let mut scene = Scene { systemd, _dir: dir, journal, properties, now: 0 };
         scene.properties.come(A);
         scene
     }
@@ -80,12 +80,12 @@ impl Scene {
     }
 
     fn value(&self, property: Property) -> Value {
-        self.played.value(A, property)
+        self.systemd.value(A, property)
     }
 
     /// How often systemd has read its files anew.
     fn reloads(&self) -> usize {
-        self.played.stage().heard.iter().filter(|method| *method == "Reload").count()
+        self.systemd.stage().heard.iter().filter(|method| *method == "Reload").count()
     }
 
     fn others(&self) -> GroupBounds {
@@ -127,7 +127,7 @@ fn systemd_has_what_holds_and_then_what_it_had() {
     let set = GroupBounds { cpus: "0-5".parse().ok(), ..GroupBounds::default() };
     assert_eq!(scene.properties.set_by_others(A), Some(set));
 
-    scene.played.set(A, Property::MemoryHigh, Value::Number(150));
+    scene.systemd.set(A, Property::MemoryHigh, Value::Number(150));
     scene.settle();
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(150));
     assert_eq!(scene.others().memory, Some(150));
@@ -153,13 +153,13 @@ fn systemd_has_what_holds_and_then_what_it_had() {
     assert_eq!(scene.value(Property::CPUWeight), Value::Number(UNSET));
     assert!(scene.properties.units.is_empty());
     assert_eq!(scene.reloads(), 2, "once each time it was let go");
-    assert_eq!(scene.played.files(), ["user-1001.slice.d", "50-MemoryHigh.conf"], "the administrator's own");
+    assert_eq!(scene.systemd.files(), ["user-1001.slice.d", "50-MemoryHigh.conf"], "the administrator's own");
 }
 
 #[test]
 fn what_systemd_did_not_answer_for_is_told_again() {
     let mut scene = Scene::known();
-    scene.played.fail("SetUnitProperties", Fault::Silence);
+    scene.systemd.fail("SetUnitProperties", Fault::Silence);
     scene.want(Property::MemoryHigh, Value::Number(200));
     assert_eq!(scene.look(1, ASK_NS).len(), 0);
     // It lasts, and says what was seen.
@@ -172,7 +172,7 @@ fn what_systemd_did_not_answer_for_is_told_again() {
     // It answers, but not for long yet. A second silence meanwhile is the same one.
     let said = scene.properties.silence().map(ToString::to_string);
     assert!(said.is_some());
-    scene.played.fail("GetUnit", Fault::Silence);
+    scene.systemd.fail("GetUnit", Fault::Silence);
     scene.look(1, LOOK_NS);
     assert_eq!(scene.properties.silence().map(ToString::to_string), said);
     std::thread::sleep(std::time::Duration::from_millis(2_100));
@@ -200,7 +200,7 @@ fn what_somebody_took_away_is_given_again() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.settle();
-    scene.played.set(A, Property::MemoryHigh, Value::Number(UNSET));
+    scene.systemd.set(A, Property::MemoryHigh, Value::Number(UNSET));
     scene.settle();
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(200));
 }
@@ -208,7 +208,7 @@ fn what_somebody_took_away_is_given_again() {
 #[test]
 fn what_an_administrator_sets_before_ours_is_told_stays() {
     let mut scene = Scene::known();
-    scene.played.set(A, Property::MemoryMin, Value::Number(300));
+    scene.systemd.set(A, Property::MemoryMin, Value::Number(300));
     scene.want(Property::MemoryMin, Value::Number(100));
     scene.settle();
     assert_eq!(scene.value(Property::MemoryMin), Value::Number(300));
@@ -221,10 +221,10 @@ fn of_a_unit_that_is_gone_no_file_is_left() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(200));
     scene.settle();
-    assert!(scene.played.drop_in(A, Property::MemoryHigh).exists());
-    scene.played.stage().units.remove(A);
+    assert!(scene.systemd.drop_in(A, Property::MemoryHigh).exists());
+    scene.systemd.stage().units.remove(A);
     scene.look(20, ASK_NS);
-    assert_eq!(scene.played.files(), [""; 0]);
+    assert_eq!(scene.systemd.files(), [""; 0]);
 }
 
 /// A slice has 200, and is to have 100; an administrator gives it 150 when systemd was asked what it has.
@@ -234,7 +234,7 @@ fn what_an_administrator_sets_after_the_look_is_not_written_over() {
     scene.want(property, Value::Number(200));
     scene.settle();
     scene.want(property, Value::Number(100));
-    scene.played.set(A, property, Value::Number(150));
+    scene.systemd.set(A, property, Value::Number(150));
     let looked = BTreeMap::from([(property, Value::Number(200))]);
     scene.properties.set(A, &looked, &mut scene.journal).unwrap();
     scene.look(1, 0);
@@ -253,7 +253,7 @@ fn a_weight_keeps_the_cpu_controller_on() {
     assert_eq!(scene.value(Property::CPUWeight), Value::Number(300));
     assert!(scene.others().weight);
 
-    scene.played.set(A, Property::CPUWeight, Value::Number(UNSET));
+    scene.systemd.set(A, Property::CPUWeight, Value::Number(UNSET));
     scene.settle();
     assert_eq!(scene.value(Property::CPUWeight), WEIGHT_USUAL);
     assert!(!scene.others().weight);
@@ -275,8 +275,8 @@ fn of_rates_to_which_an_administrator_added_one_ours_go() {
         scene.settle();
         assert!(!scene.others().rates);
         match lasts {
-            false => scene.played.set(A, reads, theirs.clone()),
-            true => scene.played.set_lasting(A, reads, theirs.clone()),
+            false => scene.systemd.set(A, reads, theirs.clone()),
+            true => scene.systemd.set_lasting(A, reads, theirs.clone()),
         }
         assert_eq!(scene.value(reads), rates(&[("/dev/sda", 5), ("/dev/sdb", 7)]));
         scene.settle();
@@ -292,9 +292,9 @@ fn of_rates_to_which_an_administrator_added_one_ours_go() {
         scene.settle();
         assert_eq!(scene.value(reads), theirs, "{lasts}");
         let file: &[&str] = if lasts { &[] } else { &["user-1001.slice.d", "50-IOReadBandwidthMax.conf"] };
-        assert_eq!(scene.played.files(), file, "{lasts}");
+        assert_eq!(scene.systemd.files(), file, "{lasts}");
         // And so do the files.
-        Manager::new(scene.played.whose()).reload().unwrap();
+        Manager::new(scene.systemd.instance()).reload().unwrap();
         assert_eq!(scene.value(reads), theirs, "{lasts}");
     }
 }
@@ -305,10 +305,10 @@ fn what_an_administrator_added_to_is_in_the_journal() {
     let (mut scene, reads) = (Scene::known(), Property::IOReadBandwidthMax);
     scene.want(reads, rates(&[("/dev/sda", 5)]));
     scene.settle();
-    scene.played.set(A, reads, rates(&[("/dev/sdb", 7)]));
-    let list = Manager::new(scene.played.whose()).former(A, &PROPERTIES).unwrap();
+    scene.systemd.set(A, reads, rates(&[("/dev/sdb", 7)]));
+    let list = Manager::new(scene.systemd.instance()).former(A, &PROPERTIES).unwrap();
     let told = scene.properties.units.get_mut(A).unwrap();
-    told.hear(&scene.properties.whose, A, list, &mut scene.journal, &mut Vec::new());
+    told.hear(&scene.properties.instance, A, list, &mut scene.journal, &mut Vec::new());
     let entries = Journal::read(scene.journal.path()).unwrap();
     let undone = crate::undo::undo(&entries, std::path::Path::new("/proc"));
     assert!(undone.problems.is_empty(), "{undone:?}");
@@ -321,9 +321,9 @@ fn where_an_administrator_has_another_file_ours_goes() {
     let (mut scene, property) = (Scene::known(), Property::MemoryHigh);
     scene.want(property, Value::Number(200));
     scene.settle();
-    let ours = scene.played.drop_in(A, property);
+    let ours = scene.systemd.drop_in(A, property);
     assert!(ours.exists());
-    scene.played.set_lasting(A, property, Value::Number(500));
+    scene.systemd.set_lasting(A, property, Value::Number(500));
     scene.settle();
     assert_eq!((scene.others().memory, ours.exists(), scene.reloads()), (Some(500), false, 1));
 
@@ -333,14 +333,14 @@ fn where_an_administrator_has_another_file_ours_goes() {
     scene.properties.leave(A);
     scene.settle();
     assert_eq!(scene.value(property), Value::Number(500));
-    assert_eq!(scene.played.files(), [""; 0]);
+    assert_eq!(scene.systemd.files(), [""; 0]);
 }
 
 /// systemd has just not answered, and is left alone for a second.
 #[test]
 fn a_reload_that_systemd_did_not_answer_is_asked_again() {
     let mut scene = Scene::known();
-    scene.played.fail("GetUnit", Fault::Silence);
+    scene.systemd.fail("GetUnit", Fault::Silence);
     scene.look(1, LOOK_NS);
     scene.properties.is_to_read = true;
     scene.look(1, ASK_NS);
@@ -355,7 +355,7 @@ fn a_reload_that_systemd_did_not_answer_is_asked_again() {
 fn a_reload_that_is_refused_is_said_once_and_asked_again() {
     let mut scene = Scene::known();
     for _ in 0..2 {
-        scene.played.fail("Reload", Fault::Refuse("org.freedesktop.DBus.Error.LimitsExceeded"));
+        scene.systemd.fail("Reload", Fault::Refuse("org.freedesktop.DBus.Error.LimitsExceeded"));
     }
     scene.properties.leave(A);
     let said = scene.look(5, LOOK_NS);
@@ -387,7 +387,7 @@ fn what_is_wanted_after_it_was_left_is_told() {
     assert_eq!(scene.value(Property::IOAccounting), Value::Flag(false), "it is no place");
     scene.properties.leave(A);
     scene.settle();
-    assert_eq!((scene.value(Property::MemoryMin), scene.played.files()), (Value::Number(0), vec![]));
+    assert_eq!((scene.value(Property::MemoryMin), scene.systemd.files()), (Value::Number(0), vec![]));
 }
 
 /// What was wanted before is not, also where systemd was silent.
@@ -410,17 +410,17 @@ fn a_unit_that_was_gone_is_given_the_same_again() {
         let (then, now) = (Value::Number(then), Value::Number(now));
         let mut scene = Scene::new(&[]);
         // It is not ours to begin with, and is not there at the next login.
-        scene.played.set(A, Property::IOAccounting, Value::Flag(true));
+        scene.systemd.set(A, Property::IOAccounting, Value::Flag(true));
         scene.settle();
-        std::fs::remove_file(scene.played.drop_in(A, Property::IOAccounting)).unwrap();
+        std::fs::remove_file(scene.systemd.drop_in(A, Property::IOAccounting)).unwrap();
         scene.want(Property::MemoryHigh, Value::Number(200));
         scene.want(Property::MemoryMin, Value::Number(100));
         scene.settle();
-        scene.played.stage().units.remove(A);
+        scene.systemd.stage().units.remove(A);
         scene.look(20, ASK_NS);
-        assert_eq!(scene.played.files(), [""; 0]);
+        assert_eq!(scene.systemd.files(), [""; 0]);
         assert_eq!(scene.properties.set_by_others(A), None);
-        scene.played.unit(A, false, &[(Property::MemoryHigh, then.clone())]);
+        scene.systemd.unit(A, false, &[(Property::MemoryHigh, then.clone())]);
         scene.settle();
         assert_eq!(scene.value(Property::MemoryHigh), now, "an administrator's is not widened");
         assert_eq!(scene.value(Property::MemoryMin), Value::Number(100));
@@ -430,7 +430,7 @@ fn a_unit_that_was_gone_is_given_the_same_again() {
         scene.settle();
         assert_eq!(scene.value(Property::MemoryMin), Value::Number(0));
         assert_eq!(scene.value(Property::MemoryHigh), then);
-        assert_eq!((scene.properties.units.len(), scene.played.files()), (0, vec![]));
+        assert_eq!((scene.properties.units.len(), scene.systemd.files()), (0, vec![]));
     }
 }
 
@@ -442,8 +442,8 @@ fn of_a_unit_that_is_another_nothing_of_the_former_one_counts() {
     scene.want(property, Value::Number(200));
     scene.want(Property::AllowedCPUs, cpus("4-5"));
     scene.settle();
-    scene.played.stage().units.remove(A);
-    scene.played.unit(A, false, &[(property, Value::Number(300)), (Property::AllowedCPUs, cpus("0-5"))]);
+    scene.systemd.stage().units.remove(A);
+    scene.systemd.unit(A, false, &[(property, Value::Number(300)), (Property::AllowedCPUs, cpus("0-5"))]);
 
     scene.properties.leave(A);
     scene.properties.come(A);
@@ -463,7 +463,7 @@ fn of_a_unit_that_is_another_nothing_of_the_former_one_counts() {
         (scene.value(property), scene.value(Property::AllowedCPUs)),
         (Value::Number(300), cpus("0-5"))
     );
-    assert_eq!((scene.properties.units.len(), scene.played.files()), (0, vec![]));
+    assert_eq!((scene.properties.units.len(), scene.systemd.files()), (0, vec![]));
 }
 
 /// What cannot be taken back of one that is held again is held on.
@@ -475,7 +475,7 @@ fn one_that_is_held_again_goes_on_where_systemd_takes_nothing_back() {
     scene.properties.leave(A);
     scene.properties.come(A);
     scene.want(Property::MemoryHigh, Value::Number(100));
-    scene.played.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
+    scene.systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
     let said = scene.look(2, 2 * LOOK_NS);
     assert_eq!((said.len(), scene.value(Property::MemoryHigh)), (1, Value::Number(100)), "{said:?}");
     scene.properties.leave(A);
@@ -488,7 +488,7 @@ fn one_that_is_held_again_goes_on_where_systemd_takes_nothing_back() {
 fn of_loans_that_come_and_go_systemd_is_seldom_told() {
     let mut scene = Scene::known();
     let told = |scene: &Scene| {
-        scene.played.stage().heard.iter().filter(|method| *method == "SetUnitProperties").count()
+        scene.systemd.stage().heard.iter().filter(|method| *method == "SetUnitProperties").count()
     };
     scene.want(Property::AllowedCPUs, cpus("4-7"));
     scene.look(1, ASK_NS);

@@ -1,5 +1,5 @@
-//! A systemd that is played, in a thread: it listens at the sockets that one has, in a folder of its own, checks the types
-//! of what it hears, keeps drop-ins as version 252 does, and fails when it is told to.
+//! A simulated systemd, in a thread: it listens on systemd's sockets in a folder of its own, checks the signatures of calls,
+//! keeps drop-ins as version 252 does, and fails on request.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
@@ -11,27 +11,27 @@ use std::thread;
 
 use zvariant::{ObjectPath, OwnedValue, Value as Sent};
 
-use super::message::{length, played};
-use super::{Property, Value, Whose};
+use super::message::{fake, length};
+use super::{Instance, Property, Value};
 
-/// How an answer goes wrong.
+/// How a call goes wrong.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fault {
-    /// A refusal by this name.
+    /// It is refused with this error.
     Refuse(&'static str),
-    /// None comes.
+    /// There is no reply.
     Silence,
     /// The connection ends before anything is done.
     End,
     /// The connection ends after it was done.
     EndAfter,
-    /// An answer that is none.
-    Nonsense,
+    /// A malformed reply.
+    Malformed,
 }
 
 #[derive(Default)]
 pub(crate) struct Unit {
-    /// What files of an administrator's give it.
+    /// The values from an administrator's files.
     pub(crate) base: BTreeMap<Property, Value>,
     pub(crate) now: BTreeMap<Property, Value>,
     pub(crate) is_transient: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Unit {
 #[derive(Default)]
 pub(crate) struct Stage {
     pub(crate) units: BTreeMap<String, Unit>,
-    /// The methods that were called, but for questions.
+    /// The methods that were called, without queries.
     pub(crate) heard: Vec<String>,
     /// The scopes that were started: name, slice and processes.
     pub(crate) scopes: Vec<(String, String, Vec<u32>)>,
@@ -50,27 +50,27 @@ pub(crate) struct Stage {
     pub(crate) connections: u32,
 }
 
-pub(crate) struct Played {
+pub(crate) struct FakeSystemd {
     dir: tempfile::TempDir,
     stage: Arc<Mutex<Stage>>,
 }
 
-impl Played {
-    /// One that is on a bus and has its own socket, or that alone.
-    pub(crate) fn new(by_bus: bool) -> Played {
+impl FakeSystemd {
+    /// A systemd with a bus and its private socket, or with the latter only.
+    pub(crate) fn new(by_bus: bool) -> FakeSystemd {
         let dir = tempfile::tempdir().unwrap();
-        let played = Played { dir, stage: Arc::default() };
+        let systemd = FakeSystemd { dir, stage: Arc::default() };
         for folder in ["systemd/system", "systemd/system.control", "systemd/transient", "dbus"] {
-            fs::create_dir_all(played.run().join(folder)).unwrap();
+            fs::create_dir_all(systemd.run().join(folder)).unwrap();
         }
-        played.listen("systemd/private", false);
+        systemd.listen("systemd/private", false);
         if by_bus {
-            played.listen("dbus/system_bus_socket", true);
+            systemd.listen("dbus/system_bus_socket", true);
         }
-        played
+        systemd
     }
 
-    /// Its `/run`; beside it is its `/etc`.
+    /// Its `/run`; its `/etc` is beside it.
     fn run(&self) -> PathBuf {
         self.dir.path().join("run")
     }
@@ -87,15 +87,15 @@ impl Played {
         });
     }
 
-    pub(crate) fn whose(&self) -> Whose {
-        Whose::at(&self.run(), false)
+    pub(crate) fn instance(&self) -> Instance {
+        Instance::at(&self.run(), false)
     }
 
     pub(crate) fn stage(&self) -> MutexGuard<'_, Stage> {
         self.stage.lock().unwrap()
     }
 
-    /// A systemd unit that runs, with what its files say.
+    /// Adds a running systemd unit with these values from files.
     pub(crate) fn unit(&self, name: &str, is_transient: bool, base: &[(Property, Value)]) {
         let base: BTreeMap<Property, Value> = base.iter().cloned().collect();
         let unit = Unit { now: base.clone(), base, is_transient, active: "active", ..Unit::default() };
@@ -110,22 +110,22 @@ impl Played {
         now(&self.stage().units[unit], property)
     }
 
-    /// What an administrator does, with `--runtime`.
+    /// Sets a value as an administrator does with `--runtime`.
     pub(crate) fn set(&self, unit: &str, property: Property, value: Value) {
         set(&mut self.stage(), &self.run(), unit, true, vec![(property, value)]);
     }
 
-    /// The same without.
+    /// The same without `--runtime`.
     pub(crate) fn set_lasting(&self, unit: &str, property: Property, value: Value) {
         set(&mut self.stage(), &self.run(), unit, false, vec![(property, value)]);
     }
 
-    /// Where a drop-in is.
+    /// The path of a drop-in.
     pub(crate) fn drop_in(&self, unit: &str, property: Property) -> PathBuf {
         drop_in(&self.run(), unit, self.stage().units[unit].is_transient, property)
     }
 
-    /// Every file with what is set at run time.
+    /// All run-time drop-ins.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         for folder in ["system.control", "transient"] {
@@ -149,7 +149,7 @@ fn drop_in(run: &Path, unit: &str, is_transient: bool, property: Property) -> Pa
     run.join("systemd").join(folder).join(format!("{unit}.d/50-{property}.conf"))
 }
 
-/// Where that is which outlasts the machine's next start, unless the unit does not. It goes before the other.
+/// The persistent drop-in, which takes precedence; a transient unit has none.
 fn lasting(run: &Path, unit: &str, property: Property) -> PathBuf {
     drop_in(&run.with_file_name("etc"), unit, false, property)
 }
@@ -158,7 +158,7 @@ fn set(stage: &mut Stage, run: &Path, name: &str, is_runtime: bool, all: Vec<(Pr
     let unit = stage.units.get_mut(name).unwrap();
     for (property, value) in all {
         let value = match (now(unit, property), value) {
-            // An empty list ends all; another adds to what is there.
+            // An empty list clears; another is merged.
             (Value::Devices(old), Value::Devices(new)) if !new.is_empty() => {
                 let mut both: BTreeMap<String, u64> = old.into_iter().collect();
                 both.extend(new);
@@ -175,8 +175,8 @@ fn set(stage: &mut Stage, run: &Path, name: &str, is_runtime: bool, all: Vec<(Pr
         if property.is_by_device() || property == Property::AllowedCPUs {
             text.extend([property.name(), "=\n"]);
         }
-        let said = value.text(property);
-        let lines: Vec<&str> = if said.is_empty() { vec![""] } else { said.lines().collect() };
+        let text_value = value.text(property);
+        let lines: Vec<&str> = if text_value.is_empty() { vec![""] } else { text_value.lines().collect() };
         for line in lines {
             text.extend([property.name(), "=", line, "\n"]);
         }
@@ -194,50 +194,50 @@ struct Actor {
 
 impl Actor {
     fn speak(&self, mut stream: UnixStream) {
-        let mut came = Vec::new();
-        let hears = |came: &mut Vec<u8>, stream: &mut UnixStream| {
+        let mut received = Vec::new();
+        let hears = |received: &mut Vec<u8>, stream: &mut UnixStream| {
             let mut room = [0; 4096];
             let n = stream.read(&mut room).unwrap_or(0);
-            came.extend_from_slice(&room[..n]);
+            received.extend_from_slice(&room[..n]);
             n > 0
         };
         let uid = rustix::process::geteuid().as_raw().to_string();
         let uid: String = uid.chars().flat_map(|digit| ['3', digit]).collect();
-        // systemd reads all of it before it answers, or it forgets the call that comes with the end of it.
+        // systemd reads all of it before it answers, or it would miss a call that arrives with its end.
         let wanted = format!("\0AUTH EXTERNAL {uid}\r\nBEGIN\r\n");
-        while came.len() < wanted.len() {
-            if !hears(&mut came, &mut stream) {
+        while received.len() < wanted.len() {
+            if !hears(&mut received, &mut stream) {
                 return;
             }
         }
-        assert_eq!(came, wanted.as_bytes());
-        came.clear();
+        assert_eq!(received, wanted.as_bytes());
+        received.clear();
         stream.write_all(b"OK 0123456789abcdef\r\n").unwrap();
         loop {
-            while let Some(length) = length(&came).unwrap().filter(|length| *length <= came.len()) {
-                let heard = played::Heard::parse(&came[..length]);
-                came.drain(..length);
+            while let Some(length) = length(&received).unwrap().filter(|length| *length <= received.len()) {
+                let heard = fake::Heard::parse(&received[..length]);
+                received.drain(..length);
                 if !self.by_bus {
-                    // On its own socket, systemd tells all that happens to everybody.
-                    let _ = stream.write_all(&played::signal());
+                    // On its private socket, systemd sends all signals to every client.
+                    let _ = stream.write_all(&fake::signal());
                 }
                 match self.answer(&heard) {
                     Some(answer) if stream.write_all(&answer).is_ok() => {}
                     _ => return,
                 }
             }
-            if !hears(&mut came, &mut stream) {
+            if !hears(&mut received, &mut stream) {
                 return;
             }
         }
     }
 
-    fn answer(&self, heard: &played::Heard) -> Option<Vec<u8>> {
-        assert_eq!(heard.flags, 2, "nothing is to be started for it");
+    fn answer(&self, heard: &fake::Heard) -> Option<Vec<u8>> {
+        assert_eq!(heard.flags, 2, "the bus must not start systemd");
         let bus = "org.freedesktop.DBus";
         if heard.interface == bus {
             assert_eq!((self.by_bus, heard.method.as_str(), heard.to.as_deref()), (true, "Hello", Some(bus)));
-            return Some(played::answer(heard.number, &(":1.7",)));
+            return Some(fake::answer(heard.number, &(":1.7",)));
         }
         assert_eq!(heard.to.as_deref(), self.by_bus.then_some("org.freedesktop.systemd1"));
         let mut stage = self.stage.lock().unwrap();
@@ -247,28 +247,30 @@ impl Actor {
         let is_next = stage.faults.front().is_some_and(|(method, _)| *method == heard.method);
         let fault = if is_next { stage.faults.pop_front().map(|(_, fault)| fault) } else { None };
         match fault {
-            Some(Fault::Refuse(name)) => return Some(played::refusal(heard.number, name, "as it was told")),
+            Some(Fault::Refuse(name)) => {
+                return Some(fake::refusal(heard.number, name, "requested by the test"));
+            }
             Some(Fault::Silence) => {
                 drop(stage);
                 thread::sleep(std::time::Duration::from_secs(6));
                 return None;
             }
             Some(Fault::End) => return None,
-            Some(Fault::Nonsense) => return Some(played::answer(heard.number, &(7_u32, "what?"))),
+            Some(Fault::Malformed) => return Some(fake::answer(heard.number, &(7_u32, "what?"))),
             Some(Fault::EndAfter) | None => {}
         }
         let answer = self.act(&mut stage, heard);
         if fault.is_some() { None } else { Some(answer) }
     }
 
-    fn act(&self, stage: &mut Stage, heard: &played::Heard) -> Vec<u8> {
+    fn act(&self, stage: &mut Stage, heard: &fake::Heard) -> Vec<u8> {
         let to = heard.number;
         let job = || ObjectPath::try_from("/org/freedesktop/systemd1/job/7").unwrap();
         let gone = |name: &str| {
             let says = format!("Unit {name} not loaded.");
-            played::refusal(to, "org.freedesktop.systemd1.NoSuchUnit", &says)
+            fake::refusal(to, "org.freedesktop.systemd1.NoSuchUnit", &says)
         };
-        let of = |path: &str| path.rsplit('/').next().unwrap().replace("_2e", ".").replace("_2d", "-");
+        let unit_name = |path: &str| path.rsplit('/').next().unwrap().replace("_2e", ".").replace("_2d", "-");
         match (heard.method.as_str(), heard.types()) {
             ("GetUnit", "s") => {
                 let (name,): (String,) = heard.message.values().unwrap();
@@ -277,21 +279,21 @@ impl Actor {
                 }
                 let name = name.replace('-', "_2d").replace('.', "_2e");
                 let path = format!("/org/freedesktop/systemd1/unit/{name}");
-                played::answer(to, &(ObjectPath::try_from(path).unwrap(),))
+                fake::answer(to, &(ObjectPath::try_from(path).unwrap(),))
             }
             ("Get", "ss") => {
                 let (interface, name): (String, String) = heard.message.values().unwrap();
-                let unit = &stage.units[&of(&heard.path)];
+                let unit = &stage.units[&unit_name(&heard.path)];
                 let value: Sent<'_> = match name.as_str() {
-                    "Id" => of(&heard.path).into(),
+                    "Id" => unit_name(&heard.path).into(),
                     "LoadState" => "loaded".into(),
                     "ActiveState" => unit.active.into(),
                     "Transient" => unit.is_transient.into(),
-                    "ControlGroup" => format!("/{}", of(&heard.path)).into(),
+                    "ControlGroup" => format!("/{}", unit_name(&heard.path)).into(),
                     "NeedDaemonReload" => unit.dropins.iter().any(|file| !file.exists()).into(),
                     "MemoryLow" => {
                         let name = "org.freedesktop.DBus.Error.UnknownProperty";
-                        return played::refusal(to, name, "an older one");
+                        return fake::refusal(to, name, "an older one");
                     }
                     other => {
                         assert!(
@@ -301,7 +303,7 @@ impl Actor {
                         now(unit, Property::named(other).unwrap()).to_message()
                     }
                 };
-                played::answer(to, &(value,))
+                fake::answer(to, &(value,))
             }
             ("SetUnitProperties", "sba(sv)") => {
                 let (name, runtime, all): (String, bool, Vec<(String, OwnedValue)>) =
@@ -311,13 +313,13 @@ impl Actor {
                 }
                 let all = all.into_iter().map(|(name, value)| {
                     let property = Property::named(&name).unwrap();
-                    assert!(runtime || property.is_by_device(), "{property} is not to last");
+                    assert!(runtime || property.is_by_device(), "{property} must not be persistent");
                     let types = property.nothing().to_message().value_signature().to_string();
                     assert_eq!(value.value_signature().to_string(), types, "{property}");
-                    (property, property.of_message(value.into()).unwrap())
+                    (property, property.from_message(value.into()).unwrap())
                 });
                 set(stage, &self.run, &name, runtime, all.collect());
-                played::answer(to, &())
+                fake::answer(to, &())
             }
             ("StartTransientUnit", "ssa(sv)a(sa(sv))") => {
                 type Others = Vec<(String, Vec<(String, OwnedValue)>)>;
@@ -325,24 +327,25 @@ impl Actor {
                     heard.message.values().unwrap();
                 assert_eq!((mode.as_str(), others.len()), ("fail", 0));
                 if stage.units.contains_key(&name) {
-                    return played::refusal(to, "org.freedesktop.systemd1.UnitExists", "it is there");
+                    return fake::refusal(to, "org.freedesktop.systemd1.UnitExists", "it is there");
                 }
                 let types: Vec<String> =
                     all.iter().map(|(name, value)| format!("{name} {}", value.value_signature())).collect();
                 stage.heard.push(types.join(", "));
-                let of = |wanted: &str| all.iter().find(|(name, _)| name == wanted).unwrap().1.try_clone();
-                let slice: String = of("Slice").unwrap().try_into().unwrap();
-                let pids: Vec<u32> = of("PIDs").unwrap().try_into().unwrap();
-                assert!(!pids.is_empty(), "systemd refuses a scope of nobody");
+                let initial =
+                    |wanted: &str| all.iter().find(|(name, _)| name == wanted).unwrap().1.try_clone();
+                let slice: String = initial("Slice").unwrap().try_into().unwrap();
+                let pids: Vec<u32> = initial("PIDs").unwrap().try_into().unwrap();
+                assert!(!pids.is_empty(), "systemd refuses a scope without processes");
                 stage.scopes.push((name.clone(), slice, pids));
                 stage.units.insert(name, Unit { is_transient: true, active: "active", ..Unit::default() });
-                played::answer(to, &(job(),))
+                fake::answer(to, &(job(),))
             }
             ("StopUnit", "ss") => {
                 let (name, mode): (String, String) = heard.message.values().unwrap();
                 assert_eq!(mode, "replace");
                 match stage.units.remove(&name) {
-                    Some(_) => played::answer(to, &(job(),)),
+                    Some(_) => fake::answer(to, &(job(),)),
                     None => gone(&name),
                 }
             }
@@ -356,12 +359,12 @@ impl Actor {
                             drop_in(&self.run, name, unit.is_transient, *property),
                         ];
                         let text = files.into_iter().find_map(|file| fs::read_to_string(file).ok());
-                        if let Some(value) = text.and_then(|text| property.said_by(&text)) {
+                        if let Some(value) = text.and_then(|text| property.parse_file(&text)) {
                             unit.now.insert(*property, value);
                         }
                     }
                 }
-                played::answer(to, &())
+                fake::answer(to, &())
             }
             (method, types) => panic!("{method} with values of the types `{types}`"),
         }
