@@ -5,6 +5,7 @@
 //! `kernel`, a BPF program reports the kernel's locks and wake-ups (`kernel_locks`).
 //!
 //! What the samples mean is in `commonhold-scale`; nothing here fits or judges.
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests start programs as they like"))]
 
 mod child;
 mod kernel_locks;

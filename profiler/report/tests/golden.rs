@@ -248,7 +248,7 @@ fn a_lock_that_is_worth_mending() {
 fn what_cannot_be_told_of_locks() {
     let said = |locks: Locks| {
         let text = report::text(&Study { locks: Some(locks), ..study(&[1, 8]) }, Style::PLAIN);
-        text.split("help?\n\n").nth(1).and_then(|rest| rest.split("\nWhat is not").next()).map(str::to_owned)
+        text.split("help?\n\n").nth(1).and_then(|rest| rest.split("\nWhat was not").next()).map(str::to_owned)
     };
     let none = Locks { locks: Vec::new(), tried: None, trials: Vec::new(), ..hot() };
     let failed = Locks { failed: Some("it ended with exit code 1".to_owned()), ..none.clone() };
