@@ -36,7 +36,7 @@ pub struct Instead {
 /// A backend on a running machine.
 pub trait LiveBackend: Backend<Error = LiveError> {
     /// Takes another contract: a reload, or sub-units that came or went ([`LiveBackend::take_seen`]). Units that stay have their identities
-    /// still ([`Contract::adopt`]), and orders on them stay in force. The next [`Backend::observe`] puts processes where
+    /// still ([`Contract::adopt`]), and orders on them stay in force. The next [`Backend::settle_members`] puts processes where
     /// they belong now.
     fn set_contract(&mut self, contract: &Contract);
 
@@ -84,9 +84,9 @@ pub trait LiveBackend: Backend<Error = LiveError> {
     fn into_journal(self: Box<Self>) -> Journal;
 }
 
-/// What [`Backend::newcomers`] is on a live machine: a sub-unit for all that were seen where there is to be one, and none for
-/// control groups that are gone.
-pub(crate) fn newcomers(
+/// The last part of [`Backend::settle_members`] on a live machine: adds the sub-units that `each` asks for, and removes
+/// those whose control groups have ended. Whether the contract changed.
+pub(crate) fn follow_each(
     backend: &mut impl LiveBackend,
     contract: &mut Contract,
     free: &BTreeSet<UnitId>,

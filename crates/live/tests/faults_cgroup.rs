@@ -66,6 +66,7 @@ impl Rig {
     /// A look, a second after the one before: what went wrong.
     fn look(&mut self) -> Vec<String> {
         self.now += SECOND;
+        self.backend.settle(self.now).unwrap();
         self.backend.observe(self.now, &self.units).unwrap();
         self.backend.take_problems().iter().map(ToString::to_string).collect()
     }
@@ -631,6 +632,7 @@ fn life(nth: usize, answer: &Answer) -> bool {
         for _ in 0..times {
             now += SECOND;
             // A look may fail. The next one is another.
+            let _ = backend.settle(now);
             let _ = backend.observe(now, &units);
             for problem in backend.take_problems() {
                 assert!(problem.to_string().len() > 20, "{problem}");

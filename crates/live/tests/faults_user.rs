@@ -54,7 +54,9 @@ impl Rig {
     /// A look, a second after the one before: what went wrong.
     fn look(&mut self) -> Vec<String> {
         self.now += SECOND;
-        if let Err(error) = self.backend.observe(self.now, &[self.unit]) {
+        if let Err(error) =
+            self.backend.settle(self.now).and_then(|()| self.backend.observe(self.now, &[self.unit]))
+        {
             return vec![error.to_string()];
         }
         self.backend.take_problems().iter().map(ToString::to_string).collect()

@@ -1,6 +1,6 @@
 //! The steward: the one loop that holds a contract, on a live machine and on a simulated one.
 //!
-//! A turn of the loop: observe, decide, check, apply, account. What differs between machines is behind [`Backend`]; what
+//! A turn of the loop: settle members, observe, decide, check, apply, account. What differs between machines is behind [`Backend`]; what
 //! is remembered from one turn to the next is here, and nowhere else.
 //!
 //! Changes of rights are queued ([`Steward::change`]) and handed to the next turn. They stay queued until a plan is carried

@@ -95,14 +95,15 @@ impl Steward {
         }
     }
 
-    /// One turn: looks, decides, checks, acts and accounts. `look_ns` is the CPU time that a turn takes, 0 where it takes
-    /// none. An error is of the look, and then nothing was done.
+    /// One turn: settles members, observes, decides, checks, applies and accounts. `look_ns` is the CPU time that a turn takes;
+    /// 0 on a simulated machine. An error comes from settling or observing; no plan was made then.
     pub fn turn<B: Backend + ?Sized>(
         &mut self,
         backend: &mut B,
         look_ns: u64,
     ) -> Result<Turn<B::Error>, B::Error> {
-        let snapshot = Snapshot { look_ns, ..self.observe(backend)? };
+        let now = self.settle_members(backend)?;
+        let snapshot = Snapshot { look_ns, ..backend.observe(now, &self.watch)? };
         let mut wrong: Vec<Wrong<B::Error>> =
             backend.take_problems().into_iter().map(Wrong::Machine).collect();
         wrong.extend(self.account(&snapshot).into_iter().map(Wrong::Ledger));
@@ -132,13 +133,14 @@ impl Steward {
         self.ledger.observe(&self.machine, snapshot)
     }
 
-    /// Looks until no process asks for a unit of its own: at most once more for every level of the contract.
-    fn observe<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<Snapshot, B::Error> {
+    /// Settles members until the contract has every unit that `each` asks for: at most once more for every level of the
+    /// contract. Returns the time of the last pass.
+    fn settle_members<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<Time, B::Error> {
         loop {
-            let snapshot = backend.observe(backend.now(), &self.watch)?;
+            let now = backend.now();
             let before = self.contract.vacant.clone();
-            if !backend.newcomers(&mut self.contract, &self.free) {
-                return Ok(snapshot);
+            if !backend.settle_members(now, &mut self.contract, &self.free)? {
+                return Ok(now);
             }
             let gone: Vec<UnitId> = self.contract.vacant.difference(&before).copied().collect();
             if !gone.is_empty() {

@@ -463,15 +463,20 @@ mod tests {
             self.user.now()
         }
 
+        fn settle_members(
+            &mut self,
+            now: Time,
+            contract: &mut Contract,
+            free: &BTreeSet<UnitId>,
+        ) -> Result<bool, LiveError> {
+            self.user.settle_members(now, contract, free)
+        }
+
         fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
             let problem =
                 |what: &&str| LiveError::Unavailable { what: (*what).to_owned(), remedy: "wait".to_owned() };
             self.standing = self.wanted.borrow().iter().map(problem).collect();
             self.user.observe(now, watch)
-        }
-
-        fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
-            self.user.newcomers(contract, free)
         }
 
         fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {

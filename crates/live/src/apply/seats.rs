@@ -61,6 +61,11 @@ impl Seats {
         watch.iter().copied().chain(gangs).collect()
     }
 
+    /// Puts processes into their jobs, once a turn and before [`Seats::observe`].
+    pub(super) fn follow(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
+        self.jobs.settle(contract, roster)
+    }
+
     /// Puts those who came since the last look into their jobs, where that matters: one that is shut may have grown.
     pub(super) fn catch_up(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
         if self.jobs.any_shut() { self.jobs.catch_up(contract, roster) } else { Ok(()) }
@@ -97,6 +102,11 @@ impl Seats {
     /// The processes of all jobs, and whether these are shut.
     pub(super) fn members(&self) -> impl Iterator<Item = (ProcessKey, JobId, bool)> + '_ {
         self.jobs.members()
+    }
+
+    /// The unit of each job.
+    pub(super) fn units(&self) -> BTreeMap<JobId, UnitId> {
+        self.jobs.units().collect()
     }
 
     /// Has threads that are stopped count in what their units want.

@@ -23,6 +23,15 @@ impl Backend for Still {
         self.now
     }
 
+    fn settle_members(
+        &mut self,
+        _: Time,
+        _: &mut Contract,
+        _: &BTreeSet<UnitId>,
+    ) -> Result<bool, Infallible> {
+        Ok(false)
+    }
+
     fn observe(&mut self, now: Time, _watch: &[UnitId]) -> Result<Snapshot, Infallible> {
         let unit = UnitFacts { processes: 1, runnable: 1, ..UnitFacts::default() };
         Ok(Snapshot { at: now, units: vec![unit; self.units], ..Snapshot::default() })
@@ -226,11 +235,16 @@ impl Backend for Jobs {
         Ok(Snapshot { at: now, units, ..Snapshot::default() })
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
+    fn settle_members(
+        &mut self,
+        _: Time,
+        contract: &mut Contract,
+        free: &BTreeSet<UnitId>,
+    ) -> Result<bool, Infallible> {
         let next = u32::try_from(self.now / LOOK).unwrap();
         let find = |contract: &Contract, number: u32| contract.find(&format!("jobs/{number}"));
         if find(contract, next).is_some() {
-            return false;
+            return Ok(false);
         }
         // A job goes, and at the second look of the turn, another comes.
         let over = next.checked_sub(3).and_then(|number| find(contract, number));
@@ -246,7 +260,7 @@ impl Backend for Jobs {
         }
         self.used.retain(|unit, _| contract.has(*unit));
         self.seen = contract.units.len();
-        true
+        Ok(true)
     }
 
     fn apply(&mut self, _plan: &Plan) -> Vec<Infallible> {

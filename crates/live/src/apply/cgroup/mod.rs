@@ -54,7 +54,7 @@ use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
 use super::stops::{ROUNDS_MAX, Stopping, Stops, continue_released, stop_closed};
 use crate::host::affinity;
-use crate::live_backend::{cannot, newcomers};
+use crate::live_backend::{cannot, follow_each};
 use crate::observe::arena::NotJoined;
 use crate::observe::capability::CgroupPlace;
 use crate::observe::idle::Idle;
@@ -120,7 +120,7 @@ pub struct CgroupBackend {
 
 impl CgroupBackend {
     /// Takes possession of a subtree below `place.base` and makes a cgroup for every unit of the contract. Processes are
-    /// moved by the first [`Backend::observe`].
+    /// moved by the first [`Backend::settle_members`].
     ///
     /// The caretaker must be running already: in a delegated cgroup it has to step aside with us. Fails where the subtree
     /// belongs to a running daemon or to another program; what is wrong but leaves something to hold is handed out by
@@ -232,13 +232,8 @@ impl CgroupBackend {
         on
     }
 
-    /// What [`Backend::observe`] does, where a scheduler counts what units use as well.
-    pub(crate) fn observe_counted(
-        &mut self,
-        now: Time,
-        watch: &[UnitId],
-        counted: Counted<'_>,
-    ) -> Result<Snapshot, LiveError> {
+    /// [`Backend::settle_members`] without the units that `each` makes.
+    pub fn settle(&mut self, now: Time) -> Result<(), LiveError> {
         // A clock that jumps back would make everything look fresh for as long.
         let now = now.max(self.now);
         self.now = now;
@@ -268,6 +263,23 @@ impl CgroupBackend {
             self.confining(compare_masks);
         }
         self.problems.extend(self.groups.find_unstopped(now));
+        self.seats.follow(&self.contract, &mut self.roster)?;
+        let members = match self.contract.machine.gangs.share {
+            GangsShare::Cache => self.seats.members().map(|(key, job, _)| (key, job)).collect(),
+            GangsShare::Bus | GangsShare::Cores => BTreeMap::new(),
+        };
+        let (contract, hands) = (&self.contract, (&mut self.roster, &mut self.journal));
+        self.problems.extend(self.bus.settle_jobs(now, contract, self.seats.units(), &members, hands));
+        Ok(())
+    }
+
+    /// [`Backend::observe`], for a scheduler above that counts the CPU time of units.
+    pub(crate) fn observe_counted(
+        &mut self,
+        watch: &[UnitId],
+        counted: Counted<'_>,
+    ) -> Result<Snapshot, LiveError> {
+        let now = self.now;
         self.roster.account(now, &Seats::watched(&self.contract, watch))?;
         let mut units = self.facts(counted);
         self.bus.tell(&mut units);
@@ -283,12 +295,7 @@ impl CgroupBackend {
             confinement.tied(key, tid, within, all)
         };
         let mut jobs = self.seats.observe(now, contract, &mut self.roster, &tied)?;
-        let members = match contract.machine.gangs.share {
-            GangsShare::Cache => self.seats.members().map(|(key, job, _)| (key, job)).collect(),
-            GangsShare::Bus | GangsShare::Cores => BTreeMap::new(),
-        };
-        let hands = (&mut self.roster, &mut self.journal);
-        self.problems.extend(self.bus.follow_jobs(now, contract, &members, &mut jobs, hands));
+        self.bus.tell_jobs(now, &mut jobs);
         self.seats.complain(&mut self.seating);
         self.problems.append(&mut self.seating.unread);
         Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, places, ..Snapshot::default() })
@@ -831,10 +838,6 @@ impl Backend for CgroupBackend {
         self.without_ended_groups(problems)
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
-        newcomers(self, contract, free)
-    }
-
     fn means(&self) -> Means {
         let (cpu_sets, cpu) = (self.groups.tree().has("cpuset"), self.groups.tree().has("cpu"));
         let io = self.groups.tree().has("io");
@@ -856,8 +859,18 @@ impl Backend for CgroupBackend {
         Seats::means(&self.contract, means)
     }
 
-    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
-        self.observe_counted(now, watch, &|_| None)
+    fn settle_members(
+        &mut self,
+        now: Time,
+        contract: &mut Contract,
+        free: &BTreeSet<UnitId>,
+    ) -> Result<bool, LiveError> {
+        self.settle(now)?;
+        Ok(follow_each(self, contract, free))
+    }
+
+    fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
+        self.observe_counted(watch, &|_| None)
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
@@ -966,6 +979,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut backend = backend(dir.path());
         let mut looks_at_memory = |now: Time| {
+            backend.settle(now).unwrap();
             let snapshot = backend.observe(now, &[]).unwrap();
             let rest = MemoryPlan { next: 1_000_000_000, ..MemoryPlan::default() };
             let mut plan = Plan::default();
@@ -1009,12 +1023,12 @@ mod tests {
         let played = crate::systemd::played::Played::new(true);
         backend.roster.holds_in_place();
         backend.make_scopes(Some(Scopes::of(&dir.path().join("cgroup"), played.whose()).unwrap()));
-        backend.observe(1, &[]).unwrap();
+        backend.settle(1).unwrap();
         let contract = backend.contract.clone();
         let build = contract.find("build").unwrap();
         let key = ProcessKey { pid: PID, start: 101 };
         assert!(backend.roster.enter(&contract, key, build).unwrap());
-        backend.observe(2, &[]).unwrap();
+        backend.settle(2).unwrap();
         assert!(backend.roster.is_entering(key));
         assert_eq!(backend.held_in_place().count(), 0);
         while played.stage().scopes.is_empty() {
@@ -1028,6 +1042,7 @@ mod tests {
         stand(&group);
         let mut now = 3;
         while backend.roster.is_entering(key) {
+            backend.settle(now).unwrap();
             backend.observe(now, &[]).unwrap();
             now += 1;
             std::thread::sleep(std::time::Duration::from_millis(1));

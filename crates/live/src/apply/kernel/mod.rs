@@ -42,7 +42,7 @@ use commonhold_policy::{Means, Plan, Snapshot, Time};
 
 use crate::apply::cgroup::CgroupBackend;
 use crate::host::clock;
-use crate::live_backend::newcomers;
+use crate::live_backend::follow_each;
 use crate::observe::arena::NotJoined;
 use crate::observe::caps::Caps;
 use crate::observe::process::ProcessKey;
@@ -114,6 +114,22 @@ impl KernelBackend {
         let mut caps = Caps::new(cgroup.mount());
         reign.heed_at_rest(caps.look(cgroup.now(), None, |dir, cap| cgroup.has_capped(dir, cap)));
         KernelBackend { reign, cgroup, seated: 0, in_place: InPlace::default(), caps, named: 0 }
+    }
+
+    /// [`Backend::settle_members`] without the units that `each` makes.
+    ///
+    /// Checks first whether the scheduler is still loaded: the next plan is made for the means of this moment.
+    fn settle(&mut self, now: Time) -> Result<(), LiveError> {
+        self.reign.look(now);
+        let cgroup = &self.cgroup;
+        let capped = self.caps.look(now, cgroup.capped_place(), |dir, cap| cgroup.has_capped(dir, cap));
+        self.reign.heed(capped);
+        self.cgroup.leave_gangs(self.reign.gates(&self.cgroup.members_of_jobs()));
+        self.cgroup.settle(now)?;
+        self.follow_names();
+        self.in_place.tell(&mut self.reign, &mut self.cgroup);
+        self.reign.gate(&self.cgroup.members_of_jobs());
+        Ok(())
     }
 
     /// Tells the scheduler the rules again if a name in them has a number since.
@@ -204,10 +220,6 @@ impl Backend for KernelBackend {
         problems
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
-        newcomers(self, contract, free)
-    }
-
     fn means(&self) -> Means {
         let below = self.cgroup.means();
         if self.reign.rest_now().is_none() {
@@ -226,22 +238,23 @@ impl Backend for KernelBackend {
         }
     }
 
-    /// Looks first whether the scheduler still rules: the means that the next plan is made for are those of now.
-    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
-        self.reign.look(now);
-        let cgroup = &self.cgroup;
-        let capped = self.caps.look(now, cgroup.capped_place(), |dir, cap| cgroup.has_capped(dir, cap));
-        self.reign.heed(capped);
-        self.cgroup.leave_gangs(self.reign.gates(&self.cgroup.members_of_jobs()));
+    fn settle_members(
+        &mut self,
+        now: Time,
+        contract: &mut Contract,
+        free: &BTreeSet<UnitId>,
+    ) -> Result<bool, LiveError> {
+        self.settle(now)?;
+        Ok(follow_each(self, contract, free))
+    }
+
+    fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         let (reign, rules) = (&self.reign, self.reign.rest_now().is_none());
         let counted = |unit| rules.then(|| reign.switched(unit).account.used_ns());
-        let mut snapshot = self.cgroup.observe_counted(now, watch, &counted)?;
-        self.follow_names();
-        self.in_place.tell(&mut self.reign, &mut self.cgroup);
+        let mut snapshot = self.cgroup.observe_counted(watch, &counted)?;
         for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
-            facts.loans = self.reign.switched(unit).loans();
+            facts.loans = reign.switched(unit).loans();
         }
-        self.reign.gate(&self.cgroup.members_of_jobs());
         Ok(snapshot)
     }
 

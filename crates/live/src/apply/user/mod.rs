@@ -39,7 +39,7 @@ use commonhold_policy::membership::is_within;
 use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, Orders};
 use commonhold_policy::{Means, Plan, Snapshot, Time};
 
-use crate::live_backend::{cannot, newcomers};
+use crate::live_backend::{cannot, follow_each};
 use crate::observe::arena::NotJoined;
 use crate::observe::jobs::{has_gangs, told_every};
 use crate::observe::process::ProcessKey;
@@ -210,6 +210,21 @@ impl UserBackend {
         Ok(!met.is_empty())
     }
 
+    /// [`Backend::settle_members`] without the units that `each` makes.
+    pub fn settle(&mut self, now: Time) -> Result<(), LiveError> {
+        // A clock that jumps back would make everything look fresh for as long.
+        self.now = now.max(self.now);
+        self.gates.turn(&self.journal);
+        self.look()?;
+        self.enforce_gates()?;
+        if self.now >= self.compared_at.saturating_add(SECOND) {
+            self.compared_at = self.now;
+            self.compare_masks();
+            self.prioritize_all();
+        }
+        self.seats.follow(&self.contract, &mut self.roster)
+    }
+
     fn order_cpus(&mut self, order: &CpuOrder) -> Result<(), LiveError> {
         match order {
             CpuOrder::Confine { unit, cpus } => {
@@ -376,21 +391,20 @@ impl Backend for UserBackend {
         Means { memory, ..Seats::means(&self.contract, MEANS) }
     }
 
-    /// The machine's idle time may be up to 100 ms old, like the facts of units that nobody watches.
-    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
-        // A clock that jumps back would make everything look fresh for as long.
-        self.now = now.max(self.now);
-        self.gates.turn(&self.journal);
-        self.look()?;
+    fn settle_members(
+        &mut self,
+        now: Time,
+        contract: &mut Contract,
+        free: &BTreeSet<UnitId>,
+    ) -> Result<bool, LiveError> {
+        self.settle(now)?;
+        Ok(follow_each(self, contract, free))
+    }
+
+    /// The machine's idle time may be up to 100 ms old, like the facts about units that are not watched.
+    fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         self.disks.observe(self.now, &self.contract, &mut self.roster)?;
-        self.enforce_gates()?;
-        if self.now >= self.compared_at.saturating_add(SECOND) {
-            self.compared_at = self.now;
-            self.compare_masks();
-            self.prioritize_all();
-        }
         self.roster.account(self.now, &Seats::watched(&self.contract, watch))?;
-        self.confining(|confining| confining.catch_up(now));
         let snapshot = self.snapshot();
         self.seats.complain(&mut self.problems);
         snapshot
@@ -406,15 +420,14 @@ impl Backend for UserBackend {
         std::mem::take(&mut self.problems.unread)
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
-        newcomers(self, contract, free)
-    }
-
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut failed = Vec::new();
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
+        // Earlier orders to confine spared sleepers. Those that the accounts now show to have run are confined.
+        let now = self.now;
+        self.confining(|confining| confining.catch_up(now));
         let Orders { cpu, seats, gangs, bus, memory, disk, parts } = &plan.orders;
         if plan.orders == Orders::default() {
             return failed;

@@ -305,7 +305,9 @@ impl World {
         let members = of.iter().map(|(pid, number, _)| (key(*pid), JobId(*number))).collect();
         let mut jobs: Vec<JobFacts> = of.iter().map(|(_, number, unit)| job(self, *number, unit)).collect();
         let World { bus, contract, roster, journal, .. } = self;
-        let found = bus.follow_jobs(now, contract, &members, &mut jobs, (roster, journal));
+        let units = jobs.iter().map(|facts| (facts.job, facts.unit)).collect();
+        let found = bus.settle_jobs(now, contract, units, &members, (roster, journal));
+        bus.tell_jobs(now, &mut jobs);
         said.extend(found.iter().map(ToString::to_string));
         (jobs.iter().map(|facts| facts.shared.map(|shared| shared.amount)).collect(), said)
     }
