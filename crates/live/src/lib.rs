@@ -12,7 +12,7 @@ pub use apply::{means_for_jobs, standing};
 pub use commonhold_steward::Backend;
 pub use host::child::{command, ends_with_this, keep_children};
 pub use host::{affinity, clock, trust};
-pub use live_backend::{HeldBy, Instead, LiveBackend};
+pub use live_backend::{ActiveBackend, LiveBackend, Unavailable};
 pub use observe::{names, quota, roster};
 pub use undo::{caretaker, entered, journal, lock, tickets};
 

@@ -55,7 +55,7 @@ impl Rig {
     fn look(&mut self) -> Vec<String> {
         self.now += SECOND;
         if let Err(error) =
-            self.backend.settle(self.now).and_then(|()| self.backend.observe(self.now, &[self.unit]))
+            self.backend.settle(self.now).and_then(|_| self.backend.observe(self.now, &[self.unit]))
         {
             return vec![error.to_string()];
         }

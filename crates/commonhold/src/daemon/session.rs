@@ -404,8 +404,8 @@ mod tests {
     use commonhold_live::journal::Journal;
     use commonhold_live::observe::arena::NotJoined;
     use commonhold_live::observe::process::ProcessKey;
-    use commonhold_live::roster::{Roster, Seen};
-    use commonhold_live::{Backend, HeldBy};
+    use commonhold_live::roster::Roster;
+    use commonhold_live::{ActiveBackend, Backend};
     use commonhold_policy::rights::Bid;
     use commonhold_policy::{Means, Snapshot};
 
@@ -421,10 +421,6 @@ mod tests {
     impl LiveBackend for Troubled {
         fn set_contract(&mut self, contract: &Contract) {
             self.user.set_contract(contract);
-        }
-
-        fn take_seen(&mut self) -> Seen {
-            self.user.take_seen()
         }
 
         fn standing(&self) -> Vec<&LiveError> {
@@ -443,8 +439,8 @@ mod tests {
             self.user.join(key, user)
         }
 
-        fn held_by(&self) -> HeldBy {
-            self.user.held_by()
+        fn active(&self) -> ActiveBackend {
+            self.user.active()
         }
 
         fn into_journal(self: Box<Self>) -> Journal {

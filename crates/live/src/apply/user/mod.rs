@@ -45,7 +45,7 @@ use crate::observe::jobs::{has_gangs, told_every};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Scan, Seen};
 use crate::undo::journal::Journal;
-use crate::{Backend, HeldBy, LiveBackend, LiveError, clock};
+use crate::{ActiveBackend, Backend, LiveBackend, LiveError, clock};
 
 use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
@@ -210,8 +210,8 @@ impl UserBackend {
         Ok(!met.is_empty())
     }
 
-    /// [`Backend::settle_members`] without the units that `each` makes.
-    pub fn settle(&mut self, now: Time) -> Result<(), LiveError> {
+    /// Settles members. Returns what was seen of units with `each`, for which the contract may need sub-units.
+    pub fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
         // A clock that jumps back would make everything look fresh for as long.
         self.now = now.max(self.now);
         self.gates.turn(&self.journal);
@@ -222,7 +222,8 @@ impl UserBackend {
             self.compare_masks();
             self.prioritize_all();
         }
-        self.seats.follow(&self.contract, &mut self.roster)
+        self.seats.follow(&self.contract, &mut self.roster)?;
+        Ok(std::mem::take(&mut self.seen))
     }
 
     fn order_cpus(&mut self, order: &CpuOrder) -> Result<(), LiveError> {
@@ -317,6 +318,8 @@ impl UserBackend {
             }
         }
         let idle_ns = self.idle.read(self.roster.procfs(), self.now)?;
+        // The one write while observing: this also requests the page-out of what exceeds a bound. A bound is enforced from the
+        // sample that shows the excess, since which pages are cold and who holds them is outdated by the next turn.
         let memory = match &mut self.memory {
             Some(memory) => memory.observe(self.now, &self.contract, &mut self.roster)?,
             None => None,
@@ -353,10 +356,6 @@ impl LiveBackend for UserBackend {
         self.anew = true;
     }
 
-    fn take_seen(&mut self) -> Seen {
-        std::mem::take(&mut self.seen)
-    }
-
     fn roster(&self) -> &Roster {
         &self.roster
     }
@@ -370,8 +369,8 @@ impl LiveBackend for UserBackend {
         has_gangs(contract).then(|| Ok((self.seats.join(contract, key, user, &mut self.roster)?, every_ns)))
     }
 
-    fn held_by(&self) -> HeldBy {
-        HeldBy { backend: "user", instead: None }
+    fn active(&self) -> ActiveBackend {
+        ActiveBackend { name: "user", fallback_from: None }
     }
 
     fn into_journal(self: Box<Self>) -> Journal {
@@ -397,8 +396,8 @@ impl Backend for UserBackend {
         contract: &mut Contract,
         free: &BTreeSet<UnitId>,
     ) -> Result<bool, LiveError> {
-        self.settle(now)?;
-        Ok(follow_each(self, contract, free))
+        let seen = self.settle(now)?;
+        Ok(follow_each(self, seen, contract, free))
     }
 
     /// The machine's idle time may be up to 100 ms old, like the facts about units that are not watched.
