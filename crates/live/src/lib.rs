@@ -11,7 +11,7 @@ pub mod systemd;
 pub mod undo;
 
 pub use commonhold_steward::Backend;
-pub use live_backend::{HeldBy, Instead, LiveBackend};
+pub use live_backend::{ActiveBackend, LiveBackend, Unavailable};
 
 /// The remedy in an error about the limit on open files.
 pub const MORE_FILES: &str =

@@ -1,4 +1,4 @@
-//! What a daemon needs of a live backend beside the seam: members that enter by `exec`, reloads, and an end.
+//! What the daemon needs of a live backend beyond the seam: members that enter by `exec`, reloads, accounts and shutdown.
 
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,85 +14,82 @@ use crate::observe::roster::{Roster, Seen};
 use crate::undo::journal::Journal;
 use crate::{Backend, LiveError};
 
-/// What holds a contract.
+/// The backend that enforces a contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldBy {
-    /// The backend in force: `kernel`, `cgroup` or `user`.
-    pub backend: &'static str,
-    /// The backend that it stands in for.
-    pub instead: Option<Instead>,
+pub struct ActiveBackend {
+    /// `kernel`, `cgroup` or `user`.
+    pub name: &'static str,
+    /// The backend that was asked for, where this one is the fallback.
+    pub fallback_from: Option<Unavailable>,
 }
 
-/// A backend that is to hold a contract and does not.
+/// A backend that was asked for and does not enforce the contract at present.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Instead {
+pub struct Unavailable {
     /// Its name.
-    pub of: &'static str,
-    /// Since when it does not, on the backend's clock.
+    pub name: &'static str,
+    /// Since when, on the backend's clock.
     pub since: Time,
     /// Why.
     pub why: String,
 }
 
-/// A backend on a running machine.
+/// A backend on a live machine.
 pub trait LiveBackend: Backend<Error = LiveError> {
-    /// Takes another contract: a reload, or sub-units that came or went ([`LiveBackend::take_seen`]). Units that stay have their identities
-    /// still ([`Contract::adopt`]), and orders on them stay in force. The next [`Backend::observe`] puts processes where
-    /// they belong now.
+    /// Switches to another contract, after a reload or because `each` added or removed units. Orders on units that stay
+    /// ([`Contract::adopt`] keeps their identities) remain in force. The next [`Backend::settle_members`] moves processes.
     fn set_contract(&mut self, contract: &Contract);
 
-    /// What was seen since the last call of units with `each`.
-    fn take_seen(&mut self) -> Seen;
-
-    /// What is wrong now, for as long as it is: said when it begins, and shown until it is over.
+    /// Failures that persist. The daemon reports each when it begins and when it ends.
     fn standing(&self) -> Vec<&LiveError> {
         Vec::new()
     }
 
-    /// Who is in which unit.
+    /// The unit of each process.
     fn roster(&self) -> &Roster;
 
-    /// The same, to let processes enter by `exec`.
+    /// The same, for processes that enter a unit by `exec`.
     fn roster_mut(&mut self) -> &mut Roster;
 
-    /// Has a process of a user tell what it transfers over the memory bus: the descriptor of its page, and how often it is to
-    /// tell, in nanoseconds. Nothing where the contract has no gangs.
+    /// Gives a user's process an arena page in which it reports its memory bus transfers. Returns the page's descriptor and
+    /// the reporting period in nanoseconds; `None` if the contract has no gangs.
     fn join(&mut self, key: ProcessKey, user: u32) -> Option<Result<(OwnedFd, u64), NotJoined>>;
 
-    /// What holds the contract now.
-    fn held_by(&self) -> HeldBy;
+    /// The backend that enforces the contract now.
+    fn active(&self) -> ActiveBackend;
 
-    /// What a scheduler of the project's own counted of a unit, sub-units left out, since the backend began; nothing where
-    /// there is none.
+    /// What our own scheduler counted for a unit since the backend began, without its sub-units; `None` on backends without
+    /// such a scheduler.
     fn switched(&self, _: UnitId) -> Option<Switched> {
         None
     }
 
-    /// The accounts of which that is the sum, by the CPU's number.
+    /// The accounts that [`LiveBackend::switched`] sums, indexed by CPU number.
     fn accounts(&self, _: UnitId) -> Vec<Account> {
         Vec::new()
     }
 
-    /// Becomes readable when there is a reason to look before the plan's next: a unit meets a bound of its memory.
+    /// A descriptor that becomes readable when a turn is needed before the plan's `next`: a unit has reached its memory
+    /// bound.
     fn alarm(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Makes [`LiveBackend::alarm`] quiet until something else happens.
+    /// Drains [`LiveBackend::alarm`], which is level-triggered.
     fn hear(&mut self) {}
 
-    /// The end: what there is to undo, for the caretaker.
+    /// Ends the backend. The caretaker undoes what the journal has.
     fn into_journal(self: Box<Self>) -> Journal;
 }
 
-/// What [`Backend::newcomers`] is on a live machine: a sub-unit for all that were seen where there is to be one, and none for
-/// control groups that are gone.
-pub(crate) fn newcomers(
+/// The last part of [`Backend::settle_members`] on a live machine: adds the sub-units that `each` requires for what was
+/// seen, and removes those whose control groups have ended. Returns whether the contract changed.
+pub(crate) fn follow_each(
     backend: &mut impl LiveBackend,
+    seen: Seen,
     contract: &mut Contract,
     free: &BTreeSet<UnitId>,
 ) -> bool {
-    let seen = backend.take_seen();
     let came = contract.welcome(&seen.newcomers, free);
     let given = contract.give_cpus(&seen.cpus);
     let changed = contract.dismiss(&seen.gone) || came || given;
@@ -102,7 +99,7 @@ pub(crate) fn newcomers(
     changed
 }
 
-/// Never silently nothing: a plan was made for other means.
+/// The error for an order outside the backend's means. Ignoring it would leave the contract unenforced without notice.
 pub(crate) fn cannot(what: &str) -> LiveError {
     LiveError::Unavailable {
         what: format!("a plan orders to {what}, which this backend cannot"),

@@ -186,6 +186,7 @@ fn apply(backend: &mut CgroupBackend, actions: impl IntoIterator<Item = CpuOrder
 
 #[track_caller]
 fn observe(backend: &mut CgroupBackend, now: u64) -> commonhold_policy::Snapshot {
+    backend.settle(now).unwrap();
     let snapshot = backend.observe(now, &[]).unwrap();
     let problems = backend.take_problems();
     assert!(problems.is_empty(), "{problems:?}");
@@ -323,6 +324,7 @@ fn two_programs_do_not_fight_over_a_process_for_ever() {
         assert_eq!(bench.procs("a"), [pid], "scan {scan}");
     }
     fs::write(elsewhere.join("cgroup.procs"), pid.to_string()).unwrap();
+    backend.settle(5 * SECOND).unwrap();
     backend.observe(5 * SECOND, &[]).unwrap();
     let problems: Vec<String> = backend.take_problems().iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 1, "{problems:?}");

@@ -66,6 +66,7 @@ impl Rig {
     /// A scan, a second after the previous one; returns the problems.
     fn look(&mut self) -> Vec<String> {
         self.now += SECOND;
+        self.backend.settle(self.now).unwrap();
         self.backend.observe(self.now, &self.units).unwrap();
         self.backend.take_problems().iter().map(ToString::to_string).collect()
     }
@@ -630,7 +631,8 @@ fn life(nth: usize, answer: &Answer) -> bool {
     let mut look = |backend: &mut CgroupBackend, times: u64| {
         for _ in 0..times {
             now += SECOND;
-            // A scan may fail. The next one must not.
+            // A look may fail. The next one is another.
+            let _ = backend.settle(now);
             let _ = backend.observe(now, &units);
             for problem in backend.take_problems() {
                 assert!(problem.to_string().len() > 20, "{problem}");

@@ -54,7 +54,9 @@ impl Rig {
     /// A scan, a second after the previous one; returns the problems.
     fn look(&mut self) -> Vec<String> {
         self.now += SECOND;
-        if let Err(error) = self.backend.observe(self.now, &[self.unit]) {
+        if let Err(error) =
+            self.backend.settle(self.now).and_then(|_| self.backend.observe(self.now, &[self.unit]))
+        {
             return vec![error.to_string()];
         }
         self.backend.take_problems().iter().map(ToString::to_string).collect()

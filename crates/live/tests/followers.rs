@@ -93,6 +93,7 @@ impl Rig {
         let (journal, _) = Journal::create(directory.path()).unwrap();
         let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
         let mut backend = UserBackend::new(contract, affinity::get(0).unwrap(), roster, journal);
+        backend.settle(clock::now()).unwrap();
         backend.observe(clock::now(), &[]).unwrap();
         Rig { backend, units, directory }
     }
@@ -106,6 +107,7 @@ impl Rig {
     }
 
     fn look(&mut self) {
+        self.backend.settle(clock::now()).unwrap();
         self.backend.observe(clock::now(), &[]).unwrap();
         let problems = self.backend.take_problems();
         assert!(problems.is_empty(), "{problems:?}");

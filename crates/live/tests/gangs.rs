@@ -99,6 +99,7 @@ fn gangs_take_turns() {
 /// A backend without a policy, after its first scan at the jobs; and the jobs' numbers.
 fn seen(jobs: &[&Job]) -> (Loop, Vec<JobId>) {
     let mut held = gangs(jobs);
+    held.backend.settle(clock::now()).unwrap();
     let snapshot = held.backend.observe(clock::now(), &[]).unwrap();
     let numbers = snapshot.jobs.iter().map(|facts| facts.job).collect();
     (held, numbers)
@@ -125,6 +126,7 @@ impl Loop {
 
     fn look(&mut self) -> Snapshot {
         let unit = self.steward.contract().held().next().unwrap();
+        self.backend.settle(clock::now()).unwrap();
         self.backend.observe(clock::now(), &[unit]).unwrap()
     }
 }

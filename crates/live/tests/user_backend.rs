@@ -52,11 +52,13 @@ impl Rig {
         let units: Vec<UnitId> = contract.held().collect();
         let directory = tempfile::tempdir().unwrap();
         let mut backend = backend_of(contract, directory.path());
+        backend.settle(clock::now()).unwrap();
         backend.observe(clock::now(), &[]).unwrap();
         Rig { backend, units, journal: directory.path().join("journal"), _directory: directory }
     }
 
     fn observe(&mut self) -> Snapshot {
+        self.backend.settle(clock::now()).unwrap();
         self.backend.observe(clock::now(), &self.units.clone()).unwrap()
     }
 
@@ -315,6 +317,7 @@ fn a_choice_made_between_two_orders_is_seen_within_a_second() {
     let mut rig = Rig::new(&[&job]);
     rig.confine(0, Some(&one));
     affinity::set(job.pid(), &all).unwrap();
+    rig.backend.settle(clock::now() + 2_000_000_000).unwrap();
     rig.backend.observe(clock::now() + 2_000_000_000, &[]).unwrap();
     assert_eq!(masks(job.pid()), [one]);
 }
@@ -337,6 +340,7 @@ fn a_process_that_leaves_the_unit_gets_its_cpus_back() {
     before.add(None, "unit1");
     contract.adopt(&before, true);
     rig.backend.set_contract(&contract);
+    rig.backend.settle(clock::now()).unwrap();
     rig.backend.observe(clock::now(), &[]).unwrap();
     assert_eq!(masks(job.pid()), [all]);
     assert_ne!(state(job.pid()), 'T');
@@ -433,6 +437,7 @@ fn a_unit_dropped_while_stopped_leaves_no_process_stopped() {
     let mut without = Contract::default();
     without.adopt(&before, true);
     rig.backend.set_contract(&without);
+    rig.backend.settle(clock::now()).unwrap();
     rig.backend.observe(clock::now(), &[]).unwrap();
     eventually("it continues", || state(job.pid()) == 'S');
     let mut with = contract_of(&[&other]);

@@ -44,7 +44,8 @@ impl Rig {
     /// The next scan at memory.
     fn seen(&mut self) -> UnitMemory {
         let mut seen = None;
-        eventually("a scan of memory", || {
+        eventually("a look at memory", || {
+            self.backend.settle(clock::now()).unwrap();
             let snapshot = self.backend.observe(clock::now(), &[]).unwrap();
             seen = snapshot.memory.map(|memory| memory.units[self.unit.index()]);
             seen.is_some()
@@ -191,7 +192,8 @@ fn a_refusal_is_reported_once_and_ends_enforcement() {
     give_up_sys_nice();
     rig.allow(20 * MIB);
     let mut problems = Vec::new();
-    eventually("it is reported", || {
+    eventually("it is said", || {
+        let _ = rig.backend.settle(clock::now());
         let _ = rig.backend.observe(clock::now(), &[]);
         problems.extend(rig.problems());
         !problems.is_empty()
@@ -199,6 +201,7 @@ fn a_refusal_is_reported_once_and_ends_enforcement() {
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].contains("memory is not held from now on; run as root, or `setcap"), "{problems:?}");
     assert!(!rig.backend.means().memory.bounds);
+    rig.backend.settle(clock::now()).unwrap();
     assert_eq!(rig.backend.observe(clock::now(), &[]).unwrap().memory, None);
     assert!(support::state(job.pid()) != 'Z');
 }

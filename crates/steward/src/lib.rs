@@ -1,12 +1,11 @@
-//! The steward: the one loop that holds a contract, on a live machine and on a simulated one.
+//! The steward: the loop that enforces a contract, on live and simulated machines alike.
 //!
-//! A turn of the loop: observe, decide, check, apply, account. What differs between machines is behind [`Backend`]; what
-//! is remembered from one turn to the next is here, and nowhere else.
+//! A turn: settle members, observe, decide, check, apply, account. What differs between machines is behind [`Backend`]; all
+//! state that lasts from turn to turn is in [`Steward`].
 //!
-//! Changes of rights are queued ([`Steward::change`]) and handed to the next turn. They stay queued until a plan is carried
-//! out that made or refused them.
+//! Changes of rights are queued ([`Steward::change`]) until a plan that was carried out has made or refused them.
 //!
-//! [`Switches`] says what a plan means for a scheduler that decides at every switch. Both machines have one.
+//! [`Switches`] translates plans for a scheduler that decides at every switch. Live and simulated machines both have one.
 
 mod backend;
 mod steward;

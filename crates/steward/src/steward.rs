@@ -1,4 +1,4 @@
-//! A contract in force, and a turn of the loop.
+//! A contract in force, and one turn of the loop that enforces it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,11 +13,11 @@ use commonhold_policy::{Input, Plan, PolicyState, Snapshot, Time, step};
 
 use crate::Backend;
 
-/// How soon after a turn an alarm of a machine ([`MemoryMeans::alarms`](commonhold_policy::MemoryMeans::alarms)) makes
-/// another one.
+/// The shortest time from one turn to the next that an alarm ([`MemoryMeans::alarms`](commonhold_policy::MemoryMeans::alarms))
+/// causes, in nanoseconds.
 pub const ALARM_NS: Time = 15_000_000;
 
-/// A contract in force on a machine: what is decided from, and what is remembered.
+/// A contract in force on a machine, with the state that lasts from turn to turn.
 #[derive(Debug)]
 pub struct Steward {
     contract: Contract,
@@ -26,44 +26,44 @@ pub struct Steward {
     books: Books,
     ledger: Ledger,
     watch: Vec<UnitId>,
-    /// Queued changes of rights: no plan that was carried out has made or refused them yet. In order.
+    /// Queued changes of rights, in order: no plan that was carried out has made or refused them yet.
     changes: Vec<Change>,
-    /// What is divided of memory, in bytes, by the last plan that said so.
+    /// The memory to divide, in bytes, by the last plan that decided it.
     memory_divided: Option<u64>,
-    /// Vacant places that a turn has seen vacant: other units may take them.
+    /// Vacant unit numbers that a turn has seen vacant, so that new units may take them.
     free: BTreeSet<UnitId>,
 }
 
-/// A unit's tickets of a resource, where they are not those that the contract gives it.
+/// A unit's tickets of a resource that differ from the contract's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
     /// The unit.
     pub unit: UnitId,
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// What the contract gives it.
+    /// Tickets by the contract.
     pub contract: u64,
-    /// What it has.
+    /// Tickets now.
     pub tickets: u64,
 }
 
-/// What one turn did.
+/// The outcome of one turn.
 #[derive(Debug)]
 pub struct Turn<E> {
-    /// What was seen.
+    /// The observed facts.
     pub snapshot: Snapshot,
-    /// What was decided.
+    /// The decisions and orders.
     pub plan: Plan,
-    /// What did not go as it should, in the order in which it was found.
+    /// Failures, in the order in which they occurred.
     pub wrong: Vec<Wrong<E>>,
 }
 
-/// What did not go as it should.
+/// A failure in a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong<E> {
-    /// The machine refused something, or could not be seen in part. The rest was done.
+    /// The machine refused an order, or a part of it could not be observed. The rest was done.
     Machine(E),
-    /// The policy erred: the plan was not carried out, and what was in force stays.
+    /// The plan failed the check and was not carried out. Earlier orders stay in force.
     Plan(String),
     /// The ledger does not balance.
     Ledger(Imbalance),
@@ -80,7 +80,7 @@ impl<E: fmt::Display> fmt::Display for Wrong<E> {
 }
 
 impl Steward {
-    /// Nothing is in force yet; the first turn begins.
+    /// A contract with no orders in force yet.
     pub fn new(contract: Contract, machine: Machine) -> Steward {
         Steward {
             ledger: Ledger::open(&contract, &machine),
@@ -95,14 +95,15 @@ impl Steward {
         }
     }
 
-    /// One turn: looks, decides, checks, acts and accounts. `look_ns` is the CPU time that a turn takes, 0 where it takes
-    /// none. An error is of the look, and then nothing was done.
+    /// One turn: settles members, observes, decides, checks, applies and accounts. `look_ns` is the CPU time that a turn takes;
+    /// 0 on a simulated machine. An error comes from settling or observing; no plan was made then.
     pub fn turn<B: Backend + ?Sized>(
         &mut self,
         backend: &mut B,
         look_ns: u64,
     ) -> Result<Turn<B::Error>, B::Error> {
-        let snapshot = Snapshot { look_ns, ..self.observe(backend)? };
+        let now = self.settle_members(backend)?;
+        let snapshot = Snapshot { look_ns, ..backend.observe(now, &self.watch)? };
         let mut wrong: Vec<Wrong<B::Error>> =
             backend.take_problems().into_iter().map(Wrong::Machine).collect();
         wrong.extend(self.account(&snapshot).into_iter().map(Wrong::Ledger));
@@ -121,58 +122,58 @@ impl Steward {
                     plan.decisions.memory.as_ref().map(|memory| memory.divided).or(self.memory_divided);
                 self.free.clone_from(&self.contract.vacant);
             }
-            // What is in force stays in force, and the next snapshot is another chance: for changes of rights too.
+            // Earlier orders stay in force. The next turn plans again, with the same queued changes of rights.
             Err(found) => wrong.extend(found.into_iter().map(Wrong::Plan)),
         }
         Ok(Turn { snapshot, plan, wrong })
     }
 
-    /// Enters what a snapshot shows, without deciding anything: the last look of a run.
+    /// Books a snapshot without making a plan, at the end of a run.
     pub fn account(&mut self, snapshot: &Snapshot) -> Vec<Imbalance> {
         self.ledger.observe(&self.machine, snapshot)
     }
 
-    /// Looks until no process asks for a unit of its own: at most once more for every level of the contract.
-    fn observe<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<Snapshot, B::Error> {
+    /// Settles members until the contract has every unit that `each` asks for: at most once more for every level of the
+    /// contract. Returns the time of the last pass.
+    fn settle_members<B: Backend + ?Sized>(&mut self, backend: &mut B) -> Result<Time, B::Error> {
         loop {
-            let snapshot = backend.observe(backend.now(), &self.watch)?;
+            let now = backend.now();
             let before = self.contract.vacant.clone();
-            if !backend.newcomers(&mut self.contract, &self.free) {
-                return Ok(snapshot);
+            if !backend.settle_members(now, &mut self.contract, &self.free)? {
+                return Ok(now);
             }
             let gone: Vec<UnitId> = self.contract.vacant.difference(&before).copied().collect();
             if !gone.is_empty() {
-                self.part(&gone);
+                self.drop_units(&gone);
             }
         }
     }
 
-    /// Units that `each` made are gone.
-    fn part(&mut self, gone: &[UnitId]) {
+    /// Forgets units of `each` that have ended.
+    fn drop_units(&mut self, gone: &[UnitId]) {
         let contract = &self.contract;
         self.ledger.close(gone, contract);
         self.watch.retain(|unit| contract.has(*unit));
         self.changes.retain(|change| change.about().into_iter().all(|(unit, _)| contract.has(unit)));
     }
 
-    /// Queues a change of rights. The next turn whose plan is carried out makes or refuses all queued
-    /// changes, in order; `plan.decisions.rights` has the outcomes. The stages before and after are listed in
-    /// `policy/rights/change.rs`.
+    /// Queues a change of rights. The next turn whose plan is carried out makes or refuses it, after the changes queued before;
+    /// `plan.decisions.rights` has the outcome. `policy/rights/change.rs` lists the stages before and after.
     pub fn queue_change(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// Removes the change queued last, if no turn has made it.
+    /// Removes the last queued change.
     pub fn withdraw_last_change(&mut self) {
         self.changes.pop();
     }
 
-    /// The rights under the contract in force, as they will be once the queued changes are made. Only tickets
-    /// are predicted; which units are present is known at the next turn.
+    /// The rights under the contract in force once the queued changes are made. Only tickets are foreseen; which units are
+    /// active is as of the last turn.
     pub fn foreseen(&self) -> Rights {
         let mut rights = self.rights();
         for change in &self.changes {
-            // A refused change has no effect; the turn reports the reason.
+            // A refused change has no effect, and the turn reports the reason.
             let _ = rights.apply(*change);
         }
         rights
@@ -185,9 +186,9 @@ impl Steward {
         rights
     }
 
-    /// Where tickets are not those of the contract in force, in the order of the text and of resources.
+    /// The tickets that differ from the contract in force, in the order of its text, then by resource.
     pub fn changed(&self, rights: &Rights) -> Vec<Changed> {
-        let of = |unit: UnitId| {
+        let tickets = |unit: UnitId| {
             Resource::ALL.map(|resource| Changed {
                 unit,
                 resource,
@@ -195,21 +196,26 @@ impl Steward {
                 tickets: rights.tickets(unit, resource),
             })
         };
-        self.contract.listed().into_iter().flat_map(of).filter(|it| it.contract != it.tickets).collect()
+        self.contract
+            .listed()
+            .into_iter()
+            .flat_map(tickets)
+            .filter(|changed| changed.contract != changed.tickets)
+            .collect()
     }
 
-    /// What a unit's tickets of a resource are worth while the units that have processes want it: millionths of a CPU,
-    /// bytes of memory, millionths of what each disk or the memory bus transfers. 0 for a unit without processes.
+    /// The worth of a unit's tickets of a resource while all active units want it: millionths of a CPU, bytes of memory, or
+    /// millionths of the capacity of each disk or of the memory bus. 0 for an inactive unit.
     pub fn worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
         rights.to_part(resource, self.divided(resource)).value(unit)
     }
 
-    /// The same of a unit's own processes, beside its sub-units.
+    /// The share of that for the unit's own processes, without its sub-units.
     pub fn own_worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
         rights.to_part(resource, self.divided(resource)).own(unit)
     }
 
-    /// What units divide of a resource, in the same measures.
+    /// The amount of a resource that units divide, in the same units of measure.
     pub fn whole(&self, resource: Resource) -> u64 {
         self.divided(resource).total()
     }
@@ -224,9 +230,9 @@ impl Steward {
         }
     }
 
-    /// Another contract holds from now on. Units of the same path stay the units that they are. A queued change stays queued
-    /// where it would have stayed if it had been made: where the contract says no other number of the tickets that it is about, or
-    /// none, since `each` made the unit of a control group.
+    /// Replaces the contract. Units of the same path keep their identity. A queued change survives if the new contract gives
+    /// the same number of the tickets that it changes, or if `each` made the unit from a control group, whose tickets no
+    /// contract states: made changes survive by the same rule.
     pub fn reload(&mut self, mut contract: Contract, machine: Machine) {
         contract.carry_over(&self.contract);
         contract.adopt(&self.contract, self.free == self.contract.vacant);
@@ -241,49 +247,46 @@ impl Steward {
         };
         self.changes.retain(|change| change.about().into_iter().all(same));
         if contract.machine.scheme == Scheme::Smp {
-            // No plan says it from now on.
+            // Under `smp` no plan divides memory.
             self.memory_divided = None;
         }
         (self.contract, self.machine) = (contract, machine);
         self.free.clear();
     }
 
-    /// CPUs came or went.
+    /// Replaces the machine, after CPU hotplug.
     pub fn set_machine(&mut self, machine: Machine) {
         self.machine = machine;
     }
 
-    /// The contract in force, with the units that `each` made.
+    /// The contract in force, including units made by `each`.
     pub fn contract(&self) -> &Contract {
         &self.contract
     }
 
-    /// The machine, as it was found last.
+    /// The machine, as last detected.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// The accounts as they stand.
+    /// The present accounts.
     pub fn statement(&self) -> Statement {
         self.ledger.statement(&self.contract)
     }
 
-    /// The accounts themselves.
+    /// The ledger.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 }
 
 impl<E> Turn<E> {
-    /// Whether the plan was carried out; if not, nothing that it decided came to be.
+    /// Whether the plan passed the check and was carried out.
     pub fn is_carried_out(&self) -> bool {
         !self.wrong.iter().any(|wrong| matches!(wrong, Wrong::Plan(_)))
     }
-}
 
-/// When the next turn is due, given the plan of this one, on a machine whose clock shows `now`.
-impl<E> Turn<E> {
-    /// At the latest; later than `now`.
+    /// When the next turn is due at the latest: by this turn's plan, and later than `now`.
     pub fn next(&self, now: Time) -> Time {
         self.plan.next.max(now + 1)
     }

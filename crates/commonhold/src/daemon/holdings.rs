@@ -136,7 +136,7 @@ fn jobs(contract: &Contract, machine: &Machine, means: Means, moves_pages: bool)
 
 /// What holds each under the backend in force.
 pub(super) fn now(session: &mut Session) -> Vec<Holding> {
-    let by = format!("by the {} backend", session.backend().held_by().backend);
+    let by = format!("by the {} backend", session.backend().active().name);
     let holder = holder_now(session, &by);
     of(session.contract(), session.machine(), holder)
 }
@@ -150,7 +150,7 @@ pub(super) fn cpu_now(session: &mut Session, by: &str) -> Holding {
 fn holder_now<'a>(session: &mut Session, by: &'a str) -> Holder<'a> {
     let backend = session.backend();
     let in_place = backend.roster().is_in_place();
-    Holder { backend: backend.held_by().backend, means: backend.means(), in_place, by }
+    Holder { backend: backend.active().name, means: backend.means(), in_place, by }
 }
 
 /// Of the resources that nothing holds: why. Jobs are no resource, and have no tickets.

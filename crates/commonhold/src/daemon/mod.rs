@@ -27,7 +27,7 @@ use std::time::Instant;
 use commonhold_client::Why;
 use commonhold_client::wire::{Asked, Call, Refusal};
 use commonhold_contract::Scheme;
-use commonhold_live::HeldBy;
+use commonhold_live::ActiveBackend;
 use commonhold_live::host::{affinity, clock};
 use commonhold_live::observe::names::SystemNames;
 use commonhold_live::observe::process::ProcessKey;
@@ -260,7 +260,7 @@ struct Daemon<'a> {
     /// Where this process may run.
     usable: CpuSet,
     /// The backend in force when it was said last.
-    held_by: &'static str,
+    active_backend: &'static str,
     /// When the last step was.
     stepped_at: Time,
     /// Moves to another CPU, and when the last one was.
@@ -521,14 +521,14 @@ impl Daemon<'_> {
 
     /// Says when another backend holds than the last time.
     fn tell_of_another_backend(&mut self) {
-        let HeldBy { backend, instead } = self.session.backend().held_by();
-        if backend == self.held_by {
+        let ActiveBackend { name, fallback_from } = self.session.backend().active();
+        if name == self.active_backend {
             return;
         }
-        self.held_by = backend;
-        let why = instead
-            .map_or_else(|| "again".to_owned(), |instead| format!("not by {}: {}", instead.of, instead.why));
-        let by = start::by_backend(backend, &why);
+        self.active_backend = name;
+        let why = fallback_from
+            .map_or_else(|| "again".to_owned(), |other| format!("not by {}: {}", other.name, other.why));
+        let by = start::by_backend(name, &why);
         output::say(&holdings::cpu_now(&mut self.session, &by).line());
     }
 
@@ -577,7 +577,7 @@ impl Daemon<'_> {
 
     /// What is held, in a line.
     fn holds(&self) -> String {
-        format!("holding {} by the {} backend", self.about.contract_path, self.held_by)
+        format!("holding {} by the {} backend", self.about.contract_path, self.active_backend)
     }
 
     /// All or nothing: a contract that does not hold leaves the one in force as it is.

@@ -98,17 +98,17 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
 }
 
 fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
-    let held_by = session.backend().held_by();
+    let active = session.backend().active();
     // Said as long as it is so: units that negotiate are listed, and would seem to wait for a trial.
-    let no_trade = start::no_trade(session.contract(), held_by.backend).map(str::to_owned);
-    let instead = held_by.instead.map(|instead| Instead {
-        of: instead.of.to_owned(),
-        for_ns: clock::now().saturating_sub(instead.since),
-        why: instead.why,
+    let no_trade = start::no_trade(session.contract(), active.name).map(str::to_owned);
+    let instead = active.fallback_from.map(|other| Instead {
+        of: other.name.to_owned(),
+        for_ns: clock::now().saturating_sub(other.since),
+        why: other.why,
     });
     reply(&StatusReply {
         holdings: holdings::now(session),
-        backend: held_by.backend.to_owned(),
+        backend: active.name.to_owned(),
         instead,
         contract: about.contract_path.clone(),
         statement: session.statement(),

@@ -404,9 +404,9 @@ mod tests {
     use commonhold_live::apply::user::UserBackend;
     use commonhold_live::observe::arena::NotJoined;
     use commonhold_live::observe::process::ProcessKey;
-    use commonhold_live::observe::roster::{Roster, Seen};
+    use commonhold_live::observe::roster::Roster;
     use commonhold_live::undo::journal::Journal;
-    use commonhold_live::{Backend, HeldBy};
+    use commonhold_live::{ActiveBackend, Backend};
     use commonhold_policy::rights::Bid;
     use commonhold_policy::{Means, Snapshot};
 
@@ -422,10 +422,6 @@ mod tests {
     impl LiveBackend for Troubled {
         fn set_contract(&mut self, contract: &Contract) {
             self.user.set_contract(contract);
-        }
-
-        fn take_seen(&mut self) -> Seen {
-            self.user.take_seen()
         }
 
         fn standing(&self) -> Vec<&LiveError> {
@@ -444,8 +440,8 @@ mod tests {
             self.user.join(key, user)
         }
 
-        fn held_by(&self) -> HeldBy {
-            self.user.held_by()
+        fn active(&self) -> ActiveBackend {
+            self.user.active()
         }
 
         fn into_journal(self: Box<Self>) -> Journal {
@@ -464,15 +460,20 @@ mod tests {
             self.user.now()
         }
 
+        fn settle_members(
+            &mut self,
+            now: Time,
+            contract: &mut Contract,
+            free: &BTreeSet<UnitId>,
+        ) -> Result<bool, LiveError> {
+            self.user.settle_members(now, contract, free)
+        }
+
         fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
             let problem =
                 |what: &&str| LiveError::Unavailable { what: (*what).to_owned(), remedy: "wait".to_owned() };
             self.standing = self.wanted.borrow().iter().map(problem).collect();
             self.user.observe(now, watch)
-        }
-
-        fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
-            self.user.newcomers(contract, free)
         }
 
         fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {

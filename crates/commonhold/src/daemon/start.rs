@@ -206,17 +206,17 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
             Box::new(if pages_out { user.with_memory()? } else { user })
         }
     };
-    let held_by = backend.held_by();
-    let why = held_by.instead.map_or(why, |it| format!("not by the {} backend: {}", it.of, it.why));
+    let active = backend.active();
+    let why = active.fallback_from.map_or(why, |it| format!("not by the {} backend: {}", it.name, it.why));
     announce(args, &contract, &machine);
-    let by = by_backend(held_by.backend, &why);
+    let by = by_backend(active.name, &why);
     let in_place = backend.roster().is_in_place();
-    let holder = Holder { backend: held_by.backend, means: backend.means(), in_place, by: &by };
+    let holder = Holder { backend: active.name, means: backend.means(), in_place, by: &by };
     for holding in holdings::of(&contract, &machine, holder) {
         output::say(&holding.line());
     }
-    warn_of_turns(&contract, &machine, held_by.backend);
-    if let Some(why) = no_trade(&contract, held_by.backend) {
+    warn_of_turns(&contract, &machine, active.name);
+    if let Some(why) = no_trade(&contract, active.name) {
         output::say(&format!("warning: {why}"));
     }
     let clients = Clients::listen(&socket)?;
@@ -257,7 +257,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         next: now,
         ends: length.map(|length| now.saturating_add(length)),
         usable,
-        held_by: held_by.backend,
+        active_backend: active.name,
         moves: 0,
         moved_at: 0,
         stepped_at: now,

@@ -61,7 +61,12 @@ impl Seats {
         watch.iter().copied().chain(gangs).collect()
     }
 
-    /// Adds new processes to their jobs, if any gang is shut: it may have grown.
+    /// Puts processes into their jobs, once a turn and before [`Seats::observe`].
+    pub(super) fn follow(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
+        self.jobs.settle(contract, roster)
+    }
+
+    /// Puts those who came since the last look into their jobs, where that matters: one that is shut may have grown.
     pub(super) fn catch_up(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
         if self.jobs.any_shut() { self.jobs.catch_up(contract, roster) } else { Ok(()) }
     }
@@ -99,7 +104,12 @@ impl Seats {
         self.jobs.members()
     }
 
-    /// Counts stopped threads in the demand of their units.
+    /// The unit of each job.
+    pub(super) fn units(&self) -> BTreeMap<JobId, UnitId> {
+        self.jobs.units().collect()
+    }
+
+    /// Has threads that are stopped count in what their units want.
     pub(super) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
         self.jobs.count_shut(roster, units);
     }

@@ -86,9 +86,14 @@ struct Shut {
 /// A process in a unit with jobs: its unit, the unit's kind of jobs, its session and its parent.
 type Candidate = (ProcessKey, UnitId, JobKind, u32, u32);
 
+/// Whether any unit has jobs.
+fn has_jobs(contract: &Contract) -> bool {
+    contract.units.iter().any(|unit| unit.job.is_some())
+}
+
 /// Whether jobs are gangs.
 pub(crate) fn has_gangs(contract: &Contract) -> bool {
-    contract.machine.gangs.by != Gangs::Off && contract.units.iter().any(|unit| unit.job.is_some())
+    contract.machine.gangs.by != Gangs::Off && has_jobs(contract)
 }
 
 /// How often a process is to report its transfers, in nanoseconds: twice per quantum (seed 003, section 4).
@@ -121,7 +126,19 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
-    /// Samples the jobs, and returns them by ascending number.
+    /// Puts processes into their jobs, and forgets the threads that [`Jobs::thread`] kept for the last plan.
+    pub(crate) fn settle(&mut self, contract: &Contract, roster: &mut Roster) -> Result<(), LiveError> {
+        if !has_jobs(contract) {
+            let retired = std::mem::take(&mut self.by_thread);
+            let (last_job, last_thread) = (self.last_job, self.last_thread);
+            *self = Jobs { last_job, last_thread, retired, ..Jobs::default() };
+            return Ok(());
+        }
+        self.retired.clear();
+        self.catch_up(contract, roster)
+    }
+
+    /// The facts about jobs, by ascending number.
     pub(crate) fn observe(
         &mut self,
         now: Time,
@@ -129,17 +146,12 @@ impl Jobs {
         roster: &mut Roster,
         tied: Tied<'_>,
     ) -> Result<Vec<JobFacts>, LiveError> {
-        if !contract.units.iter().any(|unit| unit.job.is_some()) {
-            let retired = std::mem::take(&mut self.by_thread);
-            let (last_job, last_thread) = (self.last_job, self.last_thread);
-            *self = Jobs { last_job, last_thread, retired, ..Jobs::default() };
+        if !has_jobs(contract) {
             return Ok(Vec::new());
         }
-        self.retired.clear();
-        let members = candidates(contract, roster);
-        self.follow(&members, roster)?;
-        for (key, ..) in &members {
-            self.sample(*key, roster, tied)?;
+        let keys: Vec<ProcessKey> = self.known.keys().copied().collect();
+        for key in keys {
+            self.sample(key, roster, tied)?;
         }
         let mut facts = self.facts(roster);
         self.sample_memory(now, &mut facts, roster)?;
@@ -184,7 +196,12 @@ impl Jobs {
         self.known.iter().map(|(key, known)| (*key, known.job, self.shut.contains_key(&known.job)))
     }
 
-    /// Corrects the runnable threads in `units`: a shut job counts with the threads that wanted a CPU when it was stopped.
+    /// The unit of each job, once for each of its processes.
+    pub(crate) fn units(&self) -> impl Iterator<Item = (JobId, UnitId)> + '_ {
+        self.known.values().map(|known| (known.job, known.unit))
+    }
+
+    /// Has threads that are stopped count as they were when they were stopped, in what their units want.
     pub(crate) fn count_shut(&self, roster: &Roster, units: &mut [UnitFacts]) {
         if self.shut.is_empty() {
             return;

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 
 const CPU: u64 = 1_000_000;
 
-/// A machine of which one look is like another: every unit has one process that wants a CPU.
+/// A machine in a steady state: every unit has one runnable process.
 struct Still {
     now: Time,
     units: usize,
@@ -21,6 +21,15 @@ impl Backend for Still {
 
     fn now(&self) -> Time {
         self.now
+    }
+
+    fn settle_members(
+        &mut self,
+        _: Time,
+        _: &mut Contract,
+        _: &BTreeSet<UnitId>,
+    ) -> Result<bool, Infallible> {
+        Ok(false)
     }
 
     fn observe(&mut self, now: Time, _watch: &[UnitId]) -> Result<Snapshot, Infallible> {
@@ -49,7 +58,7 @@ fn set(unit: UnitId, tickets: u64) -> Change {
 
 /// 4 CPUs by 100 and 100 tickets are 2 each; by 300 and 100, 3 and 1.
 #[test]
-fn the_next_turn_makes_a_change_and_says_so() {
+fn the_next_turn_makes_a_change_and_reports_it() {
     let (mut steward, mut still, [a, b]) = steward();
     let turn = steward.turn(&mut still, 0).unwrap();
     assert_eq!(turn.plan.decisions.cpu.entitled[a.index()], 2 * CPU);
@@ -74,7 +83,7 @@ fn the_next_turn_makes_a_change_and_says_so() {
 }
 
 #[test]
-fn what_is_refused_is_said_once_and_what_was_withdrawn_never() {
+fn a_refusal_is_reported_once_and_a_withdrawn_change_never() {
     let (mut steward, mut still, [a, b]) = steward();
     steward.queue_change(set(a, 0));
     steward.queue_change(set(b, 7));
@@ -87,7 +96,7 @@ fn what_is_refused_is_said_once_and_what_was_withdrawn_never() {
     assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, []);
 }
 
-/// The policy is made to forget, so that it gives CPUs away a second time: the checker refuses that plan.
+/// The policy's state is reset, so that it assigns CPUs a second time: the checker refuses that plan.
 #[test]
 fn a_plan_that_is_not_carried_out_changes_no_rights() {
     let (mut steward, mut still, [a, _]) = steward();
@@ -105,9 +114,9 @@ fn a_plan_that_is_not_carried_out_changes_no_rights() {
     assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, []);
 }
 
-/// A reload keeps a change, unless the file says something new of just these tickets.
+/// A reload keeps a change unless the file gives another number of the same tickets.
 #[test]
-fn a_reload_keeps_changes_until_the_file_says_otherwise() {
+fn a_reload_keeps_changes_until_the_file_changes_these_tickets() {
     let (mut steward, mut still, [a, b]) = steward();
     for resource in [Resource::Cpu, Resource::Disk] {
         steward.queue_change(Change::Transfer { from: a, to: b, resource, tickets: 40 });
@@ -129,9 +138,9 @@ fn a_reload_keeps_changes_until_the_file_says_otherwise() {
     assert_eq!(tickets(&steward), [[60, 140], [60, 50]]);
 }
 
-/// What was asked for and not made yet is older than the file, too.
+/// Queued changes are older than the file, like those already made.
 #[test]
-fn a_reload_ends_queued_changes_of_what_the_file_says_anew() {
+fn a_reload_drops_queued_changes_of_tickets_that_the_file_changes() {
     let (mut steward, mut still, [a, b]) = steward();
     steward.turn(&mut still, 0).unwrap();
     let give = |resource| Change::Transfer { from: a, to: b, resource, tickets: 40 };
@@ -154,9 +163,9 @@ fn a_reload_ends_queued_changes_of_what_the_file_says_anew() {
     assert_eq!(steward.turn(&mut still, 0).unwrap().plan.decisions.rights, [], "there is no b");
 }
 
-/// What `each` gives a job is no word of the file's: changes of that stay, those that are queued too.
+/// The tickets of a job's unit come from `each`, not from the file: a reload keeps their changes, queued ones included.
 #[test]
-fn a_reload_ends_no_change_of_a_job() {
+fn a_reload_keeps_changes_of_a_job() {
     let written = |by: Weighed| {
         let mut contract = Contract::default();
         let slurm = contract.add(None, "slurm");
@@ -177,13 +186,14 @@ fn a_reload_ends_no_change_of_a_job() {
     steward.reload(written(Weighed::Weight).0, machine);
     steward.turn(&mut still, 0).unwrap();
     let rights = steward.rights();
-    let tickets = [Resource::Cpu, Resource::Memory, Resource::Disk].map(|of| rights.tickets(job, of));
+    let tickets =
+        [Resource::Cpu, Resource::Memory, Resource::Disk].map(|resource| rights.tickets(job, resource));
     assert_eq!(tickets, [300, 400, 39]);
 }
 
-/// A plan divided 6 bytes of memory. Under `smp` no plan divides any: what units would have is of the machine again.
+/// A plan divided 6 bytes of memory. Under `smp` no plan divides any, so the worth is computed from the machine again.
 #[test]
-fn under_smp_what_was_divided_is_forgotten() {
+fn under_smp_the_divided_memory_is_forgotten() {
     let (mut steward, mut still, [a, _]) = steward();
     steward.turn(&mut still, 0).unwrap();
     steward.memory_divided = Some(6);
@@ -195,7 +205,7 @@ fn under_smp_what_was_divided_is_forgotten() {
     assert!(steward.worth(&steward.rights(), a, Resource::Memory) > 6);
 }
 
-/// A machine on which a job comes at each look and goes three looks later. Each has a process that computes all the time.
+/// A machine on which a job comes at each turn and ends three turns later. Each has one process that always computes.
 struct Jobs {
     now: Time,
     over: Option<UnitId>,
@@ -226,13 +236,18 @@ impl Backend for Jobs {
         Ok(Snapshot { at: now, units, ..Snapshot::default() })
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
+    fn settle_members(
+        &mut self,
+        _: Time,
+        contract: &mut Contract,
+        free: &BTreeSet<UnitId>,
+    ) -> Result<bool, Infallible> {
         let next = u32::try_from(self.now / LOOK).unwrap();
         let find = |contract: &Contract, number: u32| contract.find(&format!("jobs/{number}"));
         if find(contract, next).is_some() {
-            return false;
+            return Ok(false);
         }
-        // A job goes, and at the second look of the turn, another comes.
+        // A job ends, and in the second pass of the same turn another comes.
         let over = next.checked_sub(3).and_then(|number| find(contract, number));
         if let Some(over) = over {
             assert!(contract.dismiss(&[over]));
@@ -241,12 +256,12 @@ impl Backend for Jobs {
             contract
                 .welcome(&[Newcomer::group(self.around, &format!("/jobs/{next}"), Given::default())], free);
             let came = find(contract, next).unwrap();
-            assert_ne!(Some(came), self.over, "no turn has seen that this place is vacant");
+            assert_ne!(Some(came), self.over, "no turn has seen that this number is vacant");
             self.used.insert(came, 0);
         }
         self.used.retain(|unit, _| contract.has(*unit));
         self.seen = contract.units.len();
-        true
+        Ok(true)
     }
 
     fn apply(&mut self, _plan: &Plan) -> Vec<Infallible> {
@@ -256,8 +271,8 @@ impl Backend for Jobs {
     }
 }
 
-/// Whatever comes and goes, plans are carried out, the books balance, places are used again, and what jobs used that are over
-/// is in the account of the unit around them.
+/// While jobs come and end, plans are carried out, the books balance, unit numbers are reused, and the CPU time of ended jobs
+/// is in the account of the enclosing unit.
 #[test]
 fn jobs_come_and_go() {
     let mut contract = Contract::default();
@@ -275,11 +290,11 @@ fn jobs_come_and_go() {
             .map(|id| steward.contract().unit(id).name.as_str())
             .collect();
         assert_eq!(there.len() as u64, turn.min(3), "{there:?}");
-        // Three jobs, and two places that are vacant for a turn.
+        // Three jobs, and two numbers that are vacant for a turn.
         assert!(steward.contract().units.len() <= 4 + 5, "{}", steward.contract().units.len());
         let statement = steward.statement();
         let used = statement.accounts.iter().find(|account| account.unit == "jobs").unwrap().used_ns;
-        // Of each job that is there or over, what was seen of it before this turn.
+        // CPU time of each present or ended job, as observed before this turn.
         let due: u64 = (1..=turn).map(|came| (turn - came).min(2) * LOOK).sum();
         assert_eq!(used, due, "turn {turn}");
     }

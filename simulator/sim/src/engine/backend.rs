@@ -10,10 +10,11 @@
 //! live machine tells, as often and as late as there: those of disks are up to [`FRESH_NS`] old, and an alarm brings the
 //! next turn forward, to [`ALARM_NS`] after the last one, instead of being one.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
-use commonhold_contract::UnitId;
+use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::{NOBODY, UnitRules};
 use commonhold_ledger::Statement;
 use commonhold_policy::disk::FRESH_NS;
@@ -112,6 +113,17 @@ impl Backend for Engine<'_> {
 
     fn now(&self) -> Time {
         self.now
+    }
+
+    /// A simulated process is in its unit, and under the orders in force, from its first instruction: the workload names
+    /// the unit, and `each` makes none here.
+    fn settle_members(
+        &mut self,
+        _: Time,
+        _: &mut Contract,
+        _: &BTreeSet<UnitId>,
+    ) -> Result<bool, Infallible> {
+        Ok(false)
     }
 
     fn observe(&mut self, now: Time, _: &[UnitId]) -> Result<Snapshot, Infallible> {

@@ -1,23 +1,20 @@
-//! Taking possession of a subtree of cgroups: `BASE/commonhold`.
+//! Claims a subtree of cgroups: `BASE/commonhold`.
 //!
-//! Problem: the subtree must be ours alone. Two daemons that write the same files undo each other's work without
-//! noticing. And the place where the subtree is to stand may not allow it yet.
+//! Problem: only one daemon may use the subtree, since two that write the same files would undo each other's work without
+//! noticing. BASE may also not allow cgroups with controllers yet.
 //!
-//! Algorithm: the directory carries a mark, the extended attribute [`MARK`], with the owner's process number and start
-//! time.
-//! - If the mark's process lives, the daemon is refused.
-//! - If the mark's process is gone, what it left is cleared away.
-//! - Without a mark, the daemon is refused while there are processes in the directory. Otherwise the directory is
-//!   cleared away.
+//! Algorithm: the extended attribute [`MARK`] of the directory names its owner by PID and start time.
+//! - If the owner lives, the claim is refused.
+//! - If the owner has exited, the directory is removed.
+//! - A directory without a mark is removed if it holds no processes; otherwise the claim is refused.
 //!
-//! Then the controllers are enabled, from the top down. At the hierarchy's root that is always possible. Anywhere else
-//! it is possible only while no process stands in BASE itself. In a delegated cgroup, this process and the one that
-//! started it stand there; they first step into the leaf [`ASIDE`]. The process that undoes our work must therefore be
-//! started before. Then it is moved along, and knows the way back.
+//! Then the controllers are enabled, from the top down. At the hierarchy's root that is always possible. Elsewhere it
+//! requires that no process is in BASE itself. In a delegated cgroup, the daemon and the process that started it are there,
+//! so they first move to the leaf [`ASIDE`]. The caretaker must be started before, so that it is moved too and knows where
+//! they came from.
 //!
-//! Limits: where the file system refuses extended attributes (kernels before 5.7), only a populated subtree is
-//! recognised as another program's; the journal's lock then keeps two daemons apart. Everything done here is in the
-//! journal first.
+//! Limits: where the file system has no extended attributes (kernels before 5.7), only a populated subtree is recognised
+//! as another program's, and the journal's lock keeps two daemons apart. Every change is in the journal first.
 //!
 //! Source: "No Internal Process Constraint" and "Delegation" in the kernel's cgroup-v2.rst.
 
@@ -32,30 +29,30 @@ use crate::observe::process::{ProcFs, ProcessKey, is_alive};
 use crate::undo::journal::{Entry, Journal, record};
 use crate::undo::way_back::{self, Elsewhere, Sent, WayBack};
 
-/// Our subtree's directory.
+/// The directory of the subtree.
 pub(super) const TOP: &str = "commonhold";
-/// The leaf beside it, for those who stood in BASE.
+/// The leaf beside it, for processes that were in BASE.
 pub(super) const ASIDE: &str = "commonhold.daemon";
-/// Who owns the subtree: `PID START`.
+/// The extended attribute that names the subtree's owner: `PID START`.
 const MARK: &str = "user.commonhold";
-/// The controllers that this backend can use. With io, memory says whose a page is that is written back.
+/// The controllers that this backend can use. `io` needs `memory` to charge writeback to the cgroup that dirtied a page.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "io", "memory"];
-/// How often to go after processes that fork while they are moved out of a cgroup.
+/// How many passes to make over a cgroup whose processes fork while they are moved out.
 const SWEEPS_MAX: usize = 100;
 
-/// The subtree, once it is ours.
+/// The claimed subtree.
 #[derive(Debug)]
 pub(super) struct Tree {
     /// `BASE/commonhold`.
     pub(super) top: PathBuf,
-    /// Where a process goes whose own place is gone: outside the subtree, and allowed to hold processes.
+    /// A cgroup outside the subtree that may hold processes: for those whose former cgroup has been removed.
     pub(super) outside: PathBuf,
     /// Those of [`CONTROLLERS`] that are enabled in it.
     pub(super) controllers: Vec<&'static str>,
 }
 
 impl Tree {
-    /// Takes possession. What could not be had but is not needed is returned beside it.
+    /// Claims the subtree. Failures that leave it usable are returned beside it.
     pub(super) fn claim(
         place: &CgroupBase,
         procfs: &mut ProcFs,
@@ -75,7 +72,7 @@ impl Tree {
             CONTROLLERS.into_iter().filter(|name| enabled.iter().any(|word| word == name)).collect();
         let is_missing = |name: &&str| place.controllers.contains(*name) && !controllers.contains(name);
         let missing: Vec<&str> = CONTROLLERS.into_iter().filter(is_missing).collect();
-        // What was refused was said.
+        // Refused controllers have been reported already.
         if refused == 0 && !missing.is_empty() {
             problems.push(LiveError::NotInForce {
                 path: place.base.join("cgroup.subtree_control"),
@@ -92,7 +89,7 @@ impl Tree {
         Ok((tree, problems))
     }
 
-    /// Passes the controllers on to the cgroups in a directory, in which no process may stand by then.
+    /// Enables the controllers for the cgroups in a directory, which must not hold processes itself.
     pub(super) fn open_up(&self, dir: &Path) -> Result<(), LiveError> {
         if self.controllers.is_empty() {
             return Ok(());
@@ -109,13 +106,13 @@ impl Tree {
         Err(LiveError::NotInForce { path: file, wrote: value, read: read.join(" "), remedy })
     }
 
-    /// Whether a controller is ours to use.
+    /// Whether a controller is enabled in the subtree.
     pub(super) fn has(&self, controller: &str) -> bool {
         self.controllers.contains(&controller)
     }
 }
 
-/// Refuses a subtree that belongs to somebody else. One that belongs to nobody any more is no obstacle.
+/// Refuses a subtree whose owner is running, or that another program made and populated.
 fn refuse_if_owned(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     if !host::is_dir(top) {
         return Ok(());
@@ -134,7 +131,7 @@ fn refuse_if_owned(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     }
 }
 
-/// Who marked the subtree.
+/// The owner that the mark names.
 fn owner_of(top: &Path) -> Option<ProcessKey> {
     let mut buffer = [0u8; 64];
     let n = host::marked(top, MARK, &mut buffer).ok()?;
@@ -142,7 +139,7 @@ fn owner_of(top: &Path) -> Option<ProcessKey> {
     Some(ProcessKey { pid: pid.parse().ok()?, start: start.parse().ok()? })
 }
 
-/// Marks the subtree as ours. A file system without extended attributes is no obstacle.
+/// Marks the subtree as owned by this process, where the file system supports extended attributes.
 fn mark(top: &Path, procfs: &mut ProcFs) -> Result<(), LiveError> {
     let pid = std::process::id();
     let start = procfs.stat(pid)?.map_or(0, |stat| stat.key.start);
@@ -162,7 +159,8 @@ fn populated(dir: &Path) -> Result<bool, LiveError> {
     Ok(value_of(&text, "populated") == Some(1))
 }
 
-/// Removes a cgroup and everything in it. Processes that are left in it step outside. One that goes meanwhile is removed.
+/// Removes a cgroup with everything below it, and moves its remaining processes outside. A cgroup that disappears meanwhile
+/// counts as removed.
 pub(super) fn remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
     match try_to_remove(dir, outside) {
         Err(_) if matches!(host::is_there(dir), Ok(false)) => Ok(()),
@@ -183,8 +181,8 @@ fn try_to_remove(dir: &Path, outside: &Path) -> Result<(), LiveError> {
     host::remove_dir(dir).map_err(|source| failed(dir, "remove this cgroup".to_owned(), source))
 }
 
-/// Removes what a dead daemon left whose journal is not known here. Where its processes came from is not known either; what is
-/// told is where they are now.
+/// Removes what a dead daemon left, without its journal. The origins of its processes are unknown, so the returned problems
+/// say where each was moved.
 fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<LiveError>, LiveError> {
     let (way_back, mut elsewhere) = (WayBack { last: outside, ours: top }, Elsewhere::default());
     let mut groups = vec![top.to_owned()];
@@ -198,14 +196,14 @@ fn clear_away(top: &Path, outside: &Path, procfs: &mut ProcFs) -> Result<Vec<Liv
         groups.extend(entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.path));
     }
     remove(top, outside)?;
-    let told = |what| LiveError::Unavailable {
+    let notice = |what| LiveError::Unavailable {
         what,
         remedy: "a daemon with another --directory left them; move them by hand where they belong".to_owned(),
     };
-    Ok(elsewhere.notices().into_iter().map(told).collect())
+    Ok(elsewhere.notices().into_iter().map(notice).collect())
 }
 
-/// Moves every process out of a cgroup, newborn ones included; each is shown to `before` first.
+/// Moves every process out of a cgroup, including those forked meanwhile. Calls `before` with each PID first.
 pub(super) fn empty(
     dir: &Path,
     to: &Path,
@@ -231,20 +229,19 @@ pub(super) fn empty(
     Err(failed(dir, "empty it: its processes fork faster than they can be moved".to_owned(), source))
 }
 
-/// The processes that stand in a cgroup itself, identified.
+/// The processes in a cgroup itself, with their start times.
 fn residents(procfs: &mut ProcFs, dir: &Path) -> Result<Vec<ProcessKey>, LiveError> {
     let read = way_back::residents(procfs, dir);
     read.map_err(|source| failed(&dir.join("cgroup.procs"), "read it".to_owned(), source))
 }
 
-/// The processes that stand in a cgroup itself.
+/// The PIDs in a cgroup itself.
 pub(super) fn processes(dir: &Path) -> Result<Vec<u32>, LiveError> {
     let read = knob::processes(dir);
     read.map_err(|source| failed(&dir.join("cgroup.procs"), "read it".to_owned(), source))
 }
 
-/// Makes a cgroup of ours. One that is there, since it could not be removed or was made in part, is removed first, with what
-/// was ordered for it.
+/// Makes a cgroup. An existing one, left by a failed removal or a partial creation, is removed first to clear its settings.
 pub(super) fn make(dir: &Path, outside: &Path, journal: &mut Journal) -> Result<(), LiveError> {
     record(journal, &[Entry::Created { cgroup: dir.to_owned() }])?;
     let mut made = host::make_dir(dir);
@@ -255,7 +252,7 @@ pub(super) fn make(dir: &Path, outside: &Path, journal: &mut Journal) -> Result<
     made.map_err(|source| failed(dir, "create this cgroup".to_owned(), source))
 }
 
-/// Enables controllers at BASE, one by one, so that one that is refused does not take the other with it.
+/// Enables controllers at BASE one by one, since a single write would fail as a whole if one controller is refused.
 fn enable(place: &CgroupBase, journal: &mut Journal) -> Result<Vec<LiveError>, LiveError> {
     let file = place.base.join("cgroup.subtree_control");
     let enabled = words(&file)?;
@@ -270,18 +267,18 @@ fn enable(place: &CgroupBase, journal: &mut Journal) -> Result<Vec<LiveError>, L
     Ok(missing.into_iter().filter_map(try_one).collect())
 }
 
-/// Why a controller could not be enabled.
+/// The error for a controller that could not be enabled.
 fn refused(file: &Path, name: &str, source: io::Error) -> LiveError {
     let what = format!("enable the {name} controller");
     if (name, source.raw_os_error()) != ("cpu", Some(libc::EINVAL)) {
         return failed(file, what, source);
     }
-    let remedy = "; real-time processes stand outside the root cgroup, which this kernel (RT_GROUP_SCHED) does not \
+    let remedy = "; there are real-time processes outside the root cgroup, which this kernel (RT_GROUP_SCHED) does not \
                   allow: give them an ordinary scheduling class with `chrt --other -p 0 PID`";
     LiveError::File { path: file.to_owned(), what, source, remedy: remedy.to_owned() }
 }
 
-/// Moves everybody who stands in BASE into the leaf beside our subtree.
+/// Moves the processes in BASE into the leaf [`ASIDE`].
 fn step_aside(base: &Path, procfs: &mut ProcFs, journal: &mut Journal) -> Result<PathBuf, LiveError> {
     let aside = base.join(ASIDE);
     record(journal, &[Entry::Created { cgroup: aside.clone() }])?;

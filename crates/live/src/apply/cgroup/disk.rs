@@ -1,19 +1,16 @@
-//! Disks on a live machine: the disks that there are, what units do to them, and orders in the form of the kernel's
-//! files.
+//! Disks on a live machine: discovery, use by unit, and orders as writes to cgroup files.
 //!
 //! Facts are io.stat and io.pressure of each unit's own cgroup, read at most every 80 ms. Orders are io.max, and
-//! io.weight or io.bfq.weight, of the cgroups that the `cgroup` backend made. They go when those cgroups go, so the
-//! journal needs no entry for them. The cost model that makes weights count is the whole machine's, and is in the
-//! journal (`io_cost`).
+//! io.weight or io.bfq.weight. In the daemon's own cgroups they vanish with the cgroup, so the journal has no entry for
+//! them. The cost model that makes weights effective is machine-wide and is in the journal (`io_cost`).
 //!
-//! A disk is a whole physical one. Requests to a partition, to LVM, dm-crypt or md arrive there with their cgroup. So
-//! they are counted and held there; the layers above would count them twice. Some arrays write to their drives in no
-//! unit's name. They are disks themselves, and drives that serve nothing else are not (`arrays`). File systems on the
-//! network have no disk here: they are outside of control.
+//! A disk is a whole physical device. Requests to a partition, LVM, dm-crypt or md reach it with their cgroup, so they
+//! are counted and limited there; counting the layers above as well would count them twice. Arrays that write to their
+//! drives without attributing the requests to a cgroup are disks themselves, and their drives are not (`arrays`). Network
+//! file systems have no disk and are not controlled.
 //!
-//! Disks come and go: an array that is assembled takes the place of its drives. Orders about a device that is no
-//! longer held are taken back. Another device may get the name or number of one that is known. What was known is then
-//! forgotten, and orders begin anew.
+//! Disks are hot-plugged, and an assembled array replaces its drives. Orders on a device that is no longer a disk are
+//! reset. If another device takes a known name or number, its state starts afresh.
 //!
 //! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-throttle.c, block/blk-iocost.c, block/bfq-cgroup.c.
 
@@ -32,31 +29,31 @@ use crate::observe::disk::stat;
 use crate::observe::files::Tree;
 use crate::observe::memory::source::{Buffer, Source};
 
-/// The file of a cgroup that takes rates.
+/// The cgroup file for rate limits.
 const CAPS: &str = "io.max";
-/// How often to look which disks there are, and what schedules them.
+/// How often to rescan disks and their schedulers.
 const DEVICES_NS: Time = 5_000 * MS;
-/// So many files are kept open between looks: to open one costs more than to read it.
+/// The most files kept open between samples: opening one costs more than reading it.
 const KEPT_MAX: usize = 96;
 
-/// The disks of a machine, and what units did to them.
+/// The machine's disks, the use by unit, and the orders in force.
 #[derive(Debug, Default)]
 pub(crate) struct Disks {
     mount: PathBuf,
     devices: Vec<Device>,
     devices_at: Option<Time>,
-    /// What was ordered and not taken back: by control group and device number, in which file.
+    /// Orders in force: control group, device number and file.
     orders: BTreeSet<(PathBuf, String, &'static str)>,
     facts: Vec<DiskFacts>,
     at: Option<Time>,
     texts: Texts,
-    /// What was done in places of units when they came, by device number.
+    /// The counters of each foreign group when it was first sampled, by device number.
     since: BTreeMap<(GroupId, String), DiskUse>,
-    /// What was done there since, by disk.
-    in_places: BTreeMap<GroupId, Vec<(String, DiskUse)>>,
+    /// Use in each foreign group since then, by disk.
+    in_foreign_groups: BTreeMap<GroupId, Vec<(String, DiskUse)>>,
 }
 
-/// What the kernel tells in files that are read again and again.
+/// Open files that are sampled repeatedly.
 #[derive(Debug, Default)]
 struct Texts {
     kept: BTreeMap<PathBuf, Source>,
@@ -69,7 +66,7 @@ impl Texts {
         if !kept.contains_key(path) {
             let opened = Source::open(path).ok()?;
             if kept.len() >= KEPT_MAX {
-                // They are read in about the same order each time: most of the others are still there then.
+                // Files are read in about the same order each time, so evicting the last keeps most of the cache.
                 kept.pop_last();
             }
             kept.insert(path.to_owned(), opened);
@@ -79,23 +76,24 @@ impl Texts {
 }
 
 impl Disks {
-    /// Those of a machine whose cgroups are mounted there.
+    /// The disks of a machine whose cgroups are mounted at `mount`.
     pub(crate) fn new(mount: &Path) -> Disks {
         Disks { mount: mount.to_owned(), ..Disks::default() }
     }
 
-    /// Where the machine's cgroups are mounted.
+    /// The cgroup mount point.
     pub(crate) fn mount(&self) -> &Path {
         &self.mount
     }
 
-    /// What was done in places of units since they came, by disk.
-    pub(super) fn in_places(&self) -> &BTreeMap<GroupId, Vec<(String, DiskUse)>> {
-        &self.in_places
+    /// Use in each foreign group since it was first sampled, by disk.
+    pub(super) fn in_foreign_groups(&self) -> &BTreeMap<GroupId, Vec<(String, DiskUse)>> {
+        &self.in_foreign_groups
     }
 
-    /// What units did so far. `leaves` are the cgroups of their own processes, and their places; what cannot be read is left out,
-    /// since a cgroup may go at any time. Nobody is looked at where there is no disk.
+    /// Use by unit since its cgroup was made, at most 80 ms old. `leaves` yields the cgroup of each unit's own processes and
+    /// its foreign groups; it is not called on a machine without disks. Unreadable cgroups are skipped, since one may be
+    /// removed at any time.
     pub(crate) fn observe(
         &mut self,
         now: Time,
@@ -107,7 +105,7 @@ impl Disks {
         let mut replaced = Vec::new();
         if self.devices_at.is_none_or(|at| now >= at.saturating_add(DEVICES_NS)) {
             self.devices_at = Some(now);
-            // Those of units and devices that have gone do not stay open.
+            // Closes files of removed units and devices.
             self.texts.kept.clear();
             replaced = self.follow(devices::read(&Tree::new(Path::new("/")), &self.mount));
         }
@@ -115,18 +113,18 @@ impl Disks {
         let leaves = if self.devices.is_empty() { Vec::new() } else { leaves() };
         let units = leaves.iter().map(|(unit, _, _)| unit.index() + 1).max().unwrap_or(0);
         let mut facts: BTreeMap<&str, DiskFacts> = BTreeMap::new();
-        // Who sees a disk no more, and then again, gives its orders anew.
+        // A replaced device is omitted once. The policy repeats its orders for a disk that reappears.
         for device in self.devices.iter().filter(|device| !replaced.contains(&device.name)) {
             let weighs = device.weigher.is_some();
             let bytes_per_s = device.model.map(|model| model.bytes_per_s());
             let units = vec![DiskUse::default(); units];
             let stat = PathBuf::from(format!("/sys/block/{}/stat", device.name));
             let whole = self.texts.read(&stat).and_then(stat::device);
-            let of =
+            let disk =
                 DiskFacts { name: device.name.clone(), at: now, weighs, bytes_per_s, device: whole, units };
-            facts.insert(&device.number, of);
+            facts.insert(&device.number, disk);
         }
-        self.in_places.clear();
+        self.in_foreign_groups.clear();
         for (unit, place, leaf) in &leaves {
             let stalled_ns = self.texts.read(&leaf.join("io.pressure")).and_then(stat::stalled_ns);
             for disk in facts.values_mut() {
@@ -141,7 +139,7 @@ impl Disks {
                     Some(place) => {
                         let since = self.since.entry((*place, number.to_owned())).or_insert(used);
                         let used = used.since(*since);
-                        self.in_places.entry(*place).or_default().push((disk.name.clone(), used));
+                        self.in_foreign_groups.entry(*place).or_default().push((disk.name.clone(), used));
                         used
                     }
                     None => used,
@@ -152,12 +150,12 @@ impl Disks {
                 unit.requests = unit.requests.saturating_add(used.requests);
             }
         }
-        self.since.retain(|(place, _), _| leaves.iter().any(|(_, of, _)| *of == Some(*place)));
+        self.since.retain(|(place, _), _| leaves.iter().any(|(_, seen, _)| *seen == Some(*place)));
         self.facts = facts.into_values().collect();
         self.facts.clone()
     }
 
-    /// There are these devices from now on. Returns the names that another device had until now.
+    /// Replaces the list of devices, and resets orders on those that are gone. Returns the names that now denote another device.
     fn follow(&mut self, devices: Vec<Device>) -> Vec<String> {
         let before = std::mem::replace(&mut self.devices, devices);
         let is_held = |old: &Device| {
@@ -171,14 +169,15 @@ impl Disks {
         self.orders = orders;
         for (dir, number, file) in ended {
             let nothing = if file == CAPS { "rbps=max wbps=max" } else { "default" };
-            // The device may have gone, and the cgroup too: with either, the order went.
+            // Fails if the device or the cgroup is gone, and the order with it.
             let _ = crate::host::write(&dir.join(file), &format!("{number} {nothing}"));
         }
         let is_new = |new: &&Device| before.iter().any(|old| old.is_replaced_by(new));
         self.devices.iter().filter(is_new).map(|new| new.name.clone()).collect()
     }
 
-    /// Carries out an order about a device, which may have gone since it was made.
+    /// Carries out an order on a device. Not an error if the device was removed meanwhile. `lasts`: the order sets a limit
+    /// rather than removing one.
     fn order(
         &mut self,
         dir: &Path,
@@ -191,7 +190,7 @@ impl Disks {
         let key = (dir.to_owned(), device.number.clone(), file);
         let outcome = order(&dir.join(file), &device.number);
         let is_there = outcome.is_ok() || device.is_there(&Tree::new(Path::new("/")));
-        // One that did not take may be in force in part.
+        // A failed write may still be in force in part.
         if lasts {
             self.orders.insert(key);
         } else if outcome.is_ok() {
@@ -204,11 +203,11 @@ impl Disks {
         Ok(())
     }
 
-    /// The order of a weight, 1 to 1,000, for the cgroup `dir` against its siblings.
+    /// Sets the weight of the cgroup `dir` among its siblings, 1 to 1,000.
     pub(crate) fn weigh(&mut self, dir: &Path, disk: &str, weight: u32) -> Result<(), LiveError> {
         let device = self.device(disk)?;
         let weigher = device.weigher.ok_or_else(|| LiveError::Unavailable {
-            what: format!("disk {disk} heeds no weights"),
+            what: format!("disk {disk} does not honour weights"),
             remedy: "see `commonhold doctor` for what it needs".to_owned(),
         })?;
         self.order(dir, disk, weigher.file(), true, |path, number| {
@@ -217,7 +216,7 @@ impl Disks {
         })
     }
 
-    /// The order of a rate each way for everything in the cgroup `dir`.
+    /// Limits reads and writes of the cgroup `dir`, sub-units included, in bytes per second; `None` removes a limit.
     pub(crate) fn cap(
         &mut self,
         dir: &Path,
@@ -229,7 +228,7 @@ impl Disks {
         let is_bound = read.is_some() || write.is_some();
         self.order(dir, disk, CAPS, is_bound, |path, number| {
             let wanted = format!("{number} rbps={} wbps={}", text(read), text(write));
-            // Of a device without any bound, the kernel shows nothing.
+            // The kernel shows no line for a device without limits.
             let shown = if is_bound { format!("{wanted} riops=max wiops=max") } else { String::new() };
             put_line(path, &wanted, &shown)
         })
@@ -249,7 +248,7 @@ impl Disks {
 }
 
 impl Weigher {
-    /// The file of a cgroup that takes weights.
+    /// The cgroup file for weights.
     fn file(self) -> &'static str {
         match self {
             Weigher::IoCost => "io.weight",
@@ -263,7 +262,7 @@ impl Weigher {
 mod tests {
     use super::*;
 
-    /// Disks as they were found a moment ago.
+    /// Disks with these weighers, as if just scanned.
     fn disks(weighers: &[Option<Weigher>]) -> Disks {
         let device = |(n, weigher): (usize, &Option<Weigher>)| Device {
             name: format!("sd{n}"),
@@ -295,7 +294,7 @@ mod tests {
         assert_eq!(facts[1].unit(unit), DiskUse { stalled_ns: Some(5_000), ..DiskUse::default() });
         write("io.stat", "8:0 rbytes=20 wbytes=2 rios=2 wios=1\n");
         assert_eq!(
-            disks.observe(179 * MS, || panic!("nobody is looked at"))[0].unit(unit).read_bytes,
+            disks.observe(179 * MS, || panic!("no cgroup is read"))[0].unit(unit).read_bytes,
             10,
             "they are fresh"
         );
@@ -303,9 +302,9 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_disk_nobody_is_looked_at() {
+    fn without_disks_no_cgroup_is_read() {
         let mut none = disks(&[]);
-        assert!(none.observe(100 * MS, || panic!("nobody is looked at")).is_empty());
+        assert!(none.observe(100 * MS, || panic!("no cgroup is read")).is_empty());
     }
 
     #[test]
@@ -321,7 +320,7 @@ mod tests {
         assert_eq!((text("io.bfq.weight").as_str(), text("io.weight").as_str()), ("8:0 300", "8:1 70"));
         let mut error = |disk: &str| disks.weigh(dir.path(), disk, 1).unwrap_err().to_string();
         let deaf = error("sd2");
-        assert!(deaf.contains("disk sd2 heeds no weights"), "{deaf}");
+        assert!(deaf.contains("disk sd2 does not honour weights"), "{deaf}");
         let gone = error("sd9");
         assert!(gone.contains("disk sd9 is gone"), "{gone}");
     }

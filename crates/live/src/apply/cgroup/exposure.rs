@@ -1,17 +1,17 @@
-//! Which processes the kernel kills first when it is out of memory: by order, those of units that are *exposed*.
+//! Makes the OOM killer prefer processes of *exposed* units.
 //!
-//! Problem: the kernel kills the largest process.
+//! Problem: the kernel kills the largest process, in whichever unit it is.
 //!
-//! Algorithm: at each look at memory, every member of an exposed unit gets a raised [`oom_score`](crate::host::oom_score). A
-//! process that a member starts is born with that value, and is recognised by it and by its parent. A member gets its
-//! own value back when its unit is no longer exposed, or when it changes to a unit that is not. For some looks more, a
-//! unit that was exposed is searched for processes that were born meanwhile.
+//! Algorithm: at each memory sample, every member of an exposed unit gets a raised [`oom_score`](crate::host::oom_score).
+//! Its children inherit that value, and are recognised by it and by their parent. A member gets its original value back when its
+//! unit is no longer exposed, or when it moves to a unit that is not. For [`SAMPLES_AFTER`] more samples, a unit that was
+//! exposed is searched for children born meanwhile.
 //!
 //! Properties:
-//! - No process's value is lowered below its own.
+//! - No process's value is set below its original one.
 //! - Nothing is written before the journal has it.
-//! - A value that the owner of a process chose meanwhile becomes its own.
-//! - A reused number is never touched.
+//! - A value that a process's owner sets meanwhile becomes its original one.
+//! - A process that reuses a PID is never touched.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,41 +25,42 @@ use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Member, Roster};
 use crate::undo::journal::{Entry, Journal, record};
 
-/// For so many looks a unit is looked at after it was exposed.
-const LOOKS_AFTER: u8 = 3;
+/// For how many samples a unit is still searched after it was exposed.
+const SAMPLES_AFTER: u8 = 3;
 
-/// A process under an order.
+/// The `oom_score_adj` of a process of an exposed unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Held {
-    /// What its owner chose.
+struct AdjustedScore {
+    /// The value that its owner chose.
     original: i16,
+    /// The raised value, written here.
     given: i16,
 }
 
-/// The orders, and the processes under them.
+/// The exposed units and their processes.
 #[derive(Debug, Default)]
 pub(super) struct Exposure {
     exposed: BTreeSet<UnitId>,
-    /// How many looks are left of those that were exposed.
+    /// The samples left for each unit that was exposed lately.
     after: BTreeMap<UnitId, u8>,
-    held: BTreeMap<ProcessKey, Held>,
-    /// Values that the journal knows as ours.
+    adjusted: BTreeMap<ProcessKey, AdjustedScore>,
+    /// Raised values that the journal has.
     given: BTreeSet<i16>,
-    /// Processes that the kernel does not let us touch.
+    /// Processes for which the kernel denies the write.
     refused: BTreeSet<ProcessKey>,
-    /// Processes of which was said that something went wrong.
-    told: BTreeSet<ProcessKey>,
-    /// What is said of units for as long as they are exposed.
+    /// Processes whose failure was reported.
+    reported: BTreeSet<ProcessKey>,
+    /// The standing problem of each exposed unit that exceeds its bound.
     beyond: BTreeMap<UnitId, LiveError>,
 }
 
 impl Exposure {
-    /// Takes note of an order.
+    /// Takes in an order; [`Exposure::follow`] carries it out.
     pub(super) fn order(&mut self, unit: UnitId, exposed: bool) {
         if exposed {
             self.exposed.insert(unit);
         } else if self.exposed.remove(&unit) {
-            self.after.insert(unit, LOOKS_AFTER);
+            self.after.insert(unit, SAMPLES_AFTER);
             self.beyond.remove(&unit);
         }
     }
@@ -71,41 +72,41 @@ impl Exposure {
         self.beyond.retain(|unit, _| contract.has(*unit));
     }
 
-    /// What is wrong for as long as it lasts: units that are beyond what they may use.
+    /// Exposed units that exceed their bound and have nothing that can be paged out.
     pub(super) fn standing(&self) -> impl Iterator<Item = &LiveError> {
         self.beyond.values()
     }
 
-    /// Whether a unit was exposed lately, and is looked at still.
+    /// Whether a unit that was exposed lately is still searched.
     pub(super) fn is_ending(&self) -> bool {
         !self.after.is_empty()
     }
 
-    /// Whether nothing is ordered, nor remains to be taken back.
+    /// Whether no unit is exposed and no value remains to be restored.
     fn is_idle(&self) -> bool {
-        self.exposed.is_empty() && self.after.is_empty() && self.held.is_empty()
+        self.exposed.is_empty() && self.after.is_empty() && self.adjusted.is_empty()
     }
 
-    /// Takes note of who is beyond what it may use. The numbers are those of when it began, so that it is said once.
-    pub(super) fn tell(&mut self, contract: &Contract, plan: &MemoryPlan) {
+    /// Records units that exceed their bound. The message keeps the numbers of the first time, so that it is reported once.
+    pub(super) fn record_exceeding(&mut self, contract: &Contract, plan: &MemoryPlan) {
         for beyond in plan.beyond.iter().filter(|beyond| self.exposed.contains(&beyond.unit)) {
             let allowed = plan.units.get(beyond.unit.index()).map_or(0, |share| share.allowed);
-            let said = || beyond_means(&contract.unit(beyond.unit).path, allowed, beyond.bytes);
-            self.beyond.entry(beyond.unit).or_insert_with(said);
+            let problem = || beyond_means(&contract.unit(beyond.unit).path, allowed, beyond.bytes);
+            self.beyond.entry(beyond.unit).or_insert_with(problem);
         }
     }
 
-    /// Gives every process what is ordered for its unit.
+    /// Raises the values of processes of exposed units, and restores those of others.
     pub(super) fn follow(&mut self, roster: &mut Roster, journal: &mut Journal) -> Vec<LiveError> {
         if self.is_idle() {
             return Vec::new();
         }
         let looked_at = |unit: &UnitId| self.exposed.contains(unit) || self.after.contains_key(unit);
-        // Memory of processes that stay elsewhere is not charged to the unit: they do not make it exceed.
+        // Members in other control groups are not charged to the unit, so they are not exposed with it.
         let members =
             roster.members().filter(|member| member.stays.is_none() && looked_at(&member.placement.unit));
         let keys: BTreeSet<ProcessKey> =
-            members.map(|member| member.key).chain(self.held.keys().copied()).collect();
+            members.map(|member| member.key).chain(self.adjusted.keys().copied()).collect();
         let (mut changes, mut entries, mut problems) = (Vec::new(), Vec::new(), Vec::new());
         for key in keys {
             if self.refused.contains(&key) {
@@ -113,13 +114,14 @@ impl Exposure {
             }
             match opened(roster, key).and_then(|score| score.map(|score| score.get()).transpose()) {
                 Ok(Some(now)) => {
-                    let held = self.look_at(roster, key, now, &mut entries);
-                    let due = |held: &Held| {
-                        self.wanted(roster, key, *held) != now || self.held.get(&key) != Some(held)
+                    let adjusted = self.look_at(roster, key, now, &mut entries);
+                    let due = |adjusted: &AdjustedScore| {
+                        self.wanted(roster, key, *adjusted) != now
+                            || self.adjusted.get(&key) != Some(adjusted)
                     };
-                    changes.extend(held.filter(due).map(|held| (key, now, held)));
+                    changes.extend(adjusted.filter(due).map(|adjusted| (key, now, adjusted)));
                 }
-                Ok(None) => drop(self.held.remove(&key)),
+                Ok(None) => drop(self.adjusted.remove(&key)),
                 Err(source) => problems.extend(self.refuse(roster, key, source)),
             }
         }
@@ -132,13 +134,13 @@ impl Exposure {
                 self.given.insert(value);
             }
         }
-        for (key, now, held) in changes {
-            let wanted = self.wanted(roster, key, held);
+        for (key, now, adjusted) in changes {
+            let wanted = self.wanted(roster, key, adjusted);
             let set = |score: Option<OomScore>| score.map_or(Ok(()), |score| score.set(wanted));
             let done = if wanted == now { Ok(()) } else { opened(roster, key).and_then(set) };
             match done {
-                Ok(()) => drop(self.held.insert(key, held)),
-                // What it had of its own stays known, so that the next look can give it back.
+                Ok(()) => drop(self.adjusted.insert(key, adjusted)),
+                // The original value is kept, so that the next sample can restore it.
                 Err(source) => problems.extend(self.refuse(roster, key, source)),
             }
         }
@@ -150,63 +152,71 @@ impl Exposure {
         unit_of(roster, key).is_some_and(|unit| self.exposed.contains(&unit))
     }
 
-    /// What a process is to have now.
-    fn wanted(&self, roster: &Roster, key: ProcessKey, held: Held) -> i16 {
-        if self.is_exposed(roster, key) { held.given } else { held.original }
+    /// The value that a process should have now.
+    fn wanted(&self, roster: &Roster, key: ProcessKey, adjusted: AdjustedScore) -> i16 {
+        if self.is_exposed(roster, key) { adjusted.given } else { adjusted.original }
     }
 
-    /// What a process has of its own, and what it is given while its unit is exposed; nothing where that is the same.
-    fn look_at(&self, roster: &Roster, key: ProcessKey, now: i16, entries: &mut Vec<Entry>) -> Option<Held> {
-        let before = self.held.get(&key);
+    /// A process's original and raised values; `None` if nothing needs to be written for it.
+    fn look_at(
+        &self,
+        roster: &Roster,
+        key: ProcessKey,
+        now: i16,
+        entries: &mut Vec<Entry>,
+    ) -> Option<AdjustedScore> {
+        let before = self.adjusted.get(&key);
         let original = match before {
-            Some(held) if held.given == now => held.original,
-            // It has its own again, or its owner chose another.
+            Some(adjusted) if adjusted.given == now => adjusted.original,
+            // Restored already, or its owner chose another value.
             Some(_) => now,
             None => self.born_with(roster, key, now).unwrap_or(now),
         };
-        let held = Held { original, given: raised(original) };
-        // Without an order, only who was born with what we gave is to be given anything.
-        if held.given == original || (before.is_none() && original == now && !self.is_exposed(roster, key)) {
+        let adjusted = AdjustedScore { original, given: raised(original) };
+        // In a unit that is not exposed, only a process that inherited a raised value needs a write.
+        if adjusted.given == original
+            || (before.is_none() && original == now && !self.is_exposed(roster, key))
+        {
             return None;
         }
         if before.is_none_or(|before| before.original != original) {
             entries.push(Entry::OomScore { process: key, value: original });
         }
-        let given = Entry::OomScoreGiven { value: held.given };
-        if !self.given.contains(&held.given) && !entries.contains(&given) {
+        let given = Entry::OomScoreGiven { value: adjusted.given };
+        if !self.given.contains(&adjusted.given) && !entries.contains(&given) {
             entries.push(given);
         }
-        Some(held)
+        Some(adjusted)
     }
 
-    /// What the maker of a process had of its own, if the process has what we gave that one. Where its maker is gone, that of
-    /// one of its session, or else of one of its user in its unit.
+    /// The original value of the process from which this one inherited a raised value: its parent, or, if that has exited, a
+    /// process of its session, or else of its user in its unit.
     fn born_with(&self, roster: &Roster, key: ProcessKey, now: i16) -> Option<i16> {
         if !self.given.contains(&now) {
             return None;
         }
         let member = roster.member(key.pid).filter(|member| member.key == key)?;
-        let maker = |other: &Member| self.held.get(&other.key).filter(|held| held.given == now);
+        let source = |other: &Member| self.adjusted.get(&other.key).filter(|adjusted| adjusted.given == now);
         if let Some(parent) = roster.member(member.parent).filter(|_| member.parent > 1) {
-            return maker(parent).map(|held| held.original);
+            return source(parent).map(|adjusted| adjusted.original);
         }
         let among = |related: &dyn Fn(&Member) -> bool| {
-            roster.members().filter(|other| related(other)).find_map(maker).map(|held| held.original)
+            roster.members().filter(|other| related(other)).find_map(source).map(|adjusted| adjusted.original)
         };
         let (session, unit, uid) = (member.session, member.placement.unit, member.uid);
         among(&|other| other.session == session)
             .or_else(|| among(&|other| other.placement.unit == unit && other.uid == uid))
     }
 
-    /// Forgets processes that have their own and are looked at no more.
+    /// Forgets processes of units that are no longer searched.
     fn let_go(&mut self, roster: &Roster) {
-        self.after.retain(|_, looks| {
-            *looks -= 1;
-            *looks > 0
+        self.after.retain(|_, samples| {
+            *samples -= 1;
+            *samples > 0
         });
         let (exposed, after) = (&self.exposed, &self.after);
-        self.told.retain(|key| unit_of(roster, *key).is_some());
-        self.held.retain(|key, _| {
+        self.reported.retain(|key| unit_of(roster, *key).is_some());
+        self.adjusted.retain(|key, _| {
             unit_of(roster, *key).is_some_and(|unit| exposed.contains(&unit) || after.contains_key(&unit))
         });
     }
@@ -214,28 +224,30 @@ impl Exposure {
     fn refuse(&mut self, roster: &Roster, key: ProcessKey, source: io::Error) -> Option<LiveError> {
         let gone = source.kind() == io::ErrorKind::NotFound || source.raw_os_error() == Some(libc::ESRCH);
         if gone {
-            self.held.remove(&key);
+            self.adjusted.remove(&key);
             return None;
         }
-        // What is refused now and then is tried again by the next look.
+        // Other errors are transient and retried with the next sample.
         if matches!(source.raw_os_error(), Some(libc::EACCES | libc::EPERM)) {
             self.refused.insert(key);
-            self.held.remove(&key);
+            self.adjusted.remove(&key);
         }
-        if !self.told.insert(key) {
+        if !self.reported.insert(key) {
             return None;
         }
         Some(LiveError::Process {
             pid: key.pid,
             name: roster.member(key.pid).map(|member| member.comm.clone()).unwrap_or_default(),
-            what: "say by its oom_score_adj whether the kernel kills it first for memory".to_owned(),
+            what: "set its oom_score_adj, by which the kernel chooses what to kill when memory runs out"
+                .to_owned(),
             source,
             remedy: "; run the daemon as root".to_owned(),
         })
     }
 }
 
-/// The value of a process; `None` if it is gone. Opened before it is looked whose number it is: what is open stays that one's.
+/// The value of a process; `None` if it has exited. Opened before its identity is checked, because an open file keeps
+/// denoting the same process.
 fn opened(roster: &mut Roster, key: ProcessKey) -> io::Result<Option<OomScore>> {
     let score = OomScore::open(key.pid);
     let stat = roster.procfs().stat(key.pid).map_err(io::Error::other)?;
@@ -246,13 +258,13 @@ fn unit_of(roster: &Roster, key: ProcessKey) -> Option<UnitId> {
     roster.member(key.pid).filter(|member| member.key == key).map(|member| member.placement.unit)
 }
 
-/// What is said of a unit from which nothing can be taken while memory is short.
+/// The problem of a unit that exceeds its bound while memory is short and nothing of it can be paged out.
 fn beyond_means(path: &str, allowed: u64, beyond: u64) -> LiveError {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     LiveError::Unavailable {
         what: format!(
             "unit `{path}` uses {} MiB and is allowed {}, and memory is short: {} MiB are beyond means, since no swap \
-             is free to page out what belongs to no file",
+             is free for anonymous pages",
             mib(allowed.saturating_add(beyond)),
             mib(allowed),
             mib(beyond)
@@ -288,7 +300,7 @@ mod tests {
         text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     }
 
-    /// Has it start one more.
+    /// Has the job start one more child.
     fn fork(job: &Child) -> u32 {
         let before = children(job.id()).len();
         std::io::Write::write_all(&mut job.stdin.as_ref().unwrap(), b"go\n").unwrap();
@@ -308,7 +320,7 @@ mod tests {
         }
     }
 
-    /// A write that fails now and then is made by the next look, when a unit is exposed as when it is no longer.
+    /// A write that fails once is retried with the next sample, both to raise and to restore a value.
     #[test]
     fn a_score_that_was_refused_is_written_by_the_next_look() {
         let jobs = vec![job()];
@@ -322,12 +334,12 @@ mod tests {
         let of = |pid: u32| oom_score::get(pid).unwrap();
         let own = of(jobs[0].id());
         if raised(own) == own {
-            // Nobody's here can be raised.
+            // The value is at its maximum in this environment.
             return end(jobs);
         }
         roster.refresh(&contract, clock::now(), Scan::Full).unwrap();
         let mut exposure = Exposure::default();
-        let mut look = |exposure: &mut Exposure, refuses: bool| {
+        let mut sample = |exposure: &mut Exposure, refuses: bool| {
             let _hook = host::tamper(move |access| {
                 let refused = refuses && access.is(host::Kind::Write, "oom_score_adj");
                 if refused { host::Answer::Refuse(libc::ENOMEM) } else { host::Answer::GoOn }
@@ -336,21 +348,21 @@ mod tests {
             problems.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         exposure.order(unit, true);
-        let said = look(&mut exposure, true);
-        assert!(said.len() == 1 && said[0].contains("oom_score_adj"), "{said:?}");
+        let reported = sample(&mut exposure, true);
+        assert!(reported.len() == 1 && reported[0].contains("oom_score_adj"), "{reported:?}");
         assert_eq!(of(jobs[0].id()), own);
-        assert!(look(&mut exposure, false).is_empty());
+        assert!(sample(&mut exposure, false).is_empty());
         assert_eq!(of(jobs[0].id()), raised(own));
         exposure.order(unit, false);
-        assert!(look(&mut exposure, true).is_empty(), "it was said before");
+        assert!(sample(&mut exposure, true).is_empty(), "reported before");
         assert_eq!(of(jobs[0].id()), raised(own));
-        assert!(look(&mut exposure, false).is_empty());
+        assert!(sample(&mut exposure, false).is_empty());
         assert_eq!(of(jobs[0].id()), own);
         end(jobs);
     }
 
-    /// Of two units one is exposed: its processes go first, those that they start too; all have their own again when it is exposed
-    /// no longer, or the daemon is killed, also those that it never saw.
+    /// Of two units one is exposed: its processes and their children are killed first. All get their original values back
+    /// when it is no longer exposed or the daemon is killed, including children that the daemon never saw.
     #[test]
     fn exposed_processes_go_first_and_have_their_own_again() {
         let jobs = vec![job(), job()];
@@ -370,37 +382,37 @@ mod tests {
         let of = |pid: u32| oom_score::get(pid).unwrap();
         let own = of(jobs[0].id());
         if raised(own) == own {
-            // Nobody's here can be raised.
+            // The value is at its maximum in this environment.
             return end(jobs);
         }
         let mut exposure = Exposure::default();
-        let mut look = |exposure: &mut Exposure| {
+        let mut sample = |exposure: &mut Exposure| {
             roster.refresh(&contract, clock::now(), Scan::Full).unwrap();
             let problems = exposure.follow(&mut roster, &mut journal);
             assert!(problems.is_empty(), "{problems:?}");
         };
         exposure.order(units[0], true);
-        look(&mut exposure);
+        sample(&mut exposure);
         assert_eq!(of(jobs[0].id()), raised(own));
         let born = fork(&jobs[0]);
         assert_eq!(of(born), raised(own), "inherited");
-        look(&mut exposure);
+        sample(&mut exposure);
         assert_eq!((of(born), of(jobs[1].id())), (raised(own), own));
 
         let unseen = fork(&jobs[0]);
         exposure.order(units[0], false);
-        look(&mut exposure);
+        sample(&mut exposure);
         assert_eq!([jobs[0].id(), born, unseen].map(of), [own; 3]);
-        for _ in 0..LOOKS_AFTER {
-            look(&mut exposure);
+        for _ in 0..SAMPLES_AFTER {
+            sample(&mut exposure);
         }
         assert!(exposure.is_idle());
 
-        // Its owner's own choice is what it gets back.
+        // A value that its owner chose is restored.
         let chosen = own.max(200);
         oom_score::set(&Pinned::of(born).unwrap(), born, chosen).unwrap();
         exposure.order(units[0], true);
-        look(&mut exposure);
+        sample(&mut exposure);
         assert_eq!([jobs[0].id(), born].map(of), [raised(own), raised(chosen)]);
         let unseen = fork(&jobs[0]);
         drop(journal);

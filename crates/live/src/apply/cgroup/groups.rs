@@ -1,7 +1,7 @@
 //! One cgroup per unit, with the orders in force on it.
 //!
-//! Orders reach a unit's sub-units unless these have orders of their own. The values that the kernel holds are
-//! remembered, so that nothing is written twice.
+//! A unit's order applies to its sub-units unless they have orders themselves. The values in the kernel are cached, so that
+//! no value is written twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,53 +20,53 @@ use crate::LiveError;
 use crate::observe::knob::{Gauge, failed, read, value_of};
 use crate::undo::journal::Journal;
 
-/// How long to wait for a unit's processes to stop. A process stops when it next runs on a CPU, which takes well under a
-/// millisecond unless many others want that CPU, or it waits for a device.
+/// How long to wait for a unit's processes to freeze. A process freezes when it next runs on a CPU: well under a millisecond
+/// unless that CPU is contended or the process waits for a device.
 const FREEZE_WAIT: Duration = Duration::from_millis(10);
 
-/// After how long a unit that still has not stopped is reported, in nanoseconds.
+/// After how many nanoseconds a unit that has not frozen is reported.
 const FREEZE_LATE_NS: Time = 1_000_000_000;
 
-/// Files that are kept open for every unit: cpu.stat.
+/// Files kept open per unit: cpu.stat.
 pub(super) const FILES_PER_UNIT: usize = 1;
 
-/// Where an order lets processes run.
+/// The CPUs on which an order lets processes run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Where {
-    Anywhere,
-    On(CpuSet),
+enum AllowedCpus {
+    All,
+    Only(CpuSet),
 }
 
 /// The cgroup of one unit.
 #[derive(Debug)]
 struct Group {
     home: Home,
-    /// The orders in force; `None` where there never was one, so that the encloser's counts.
-    confined: Option<Where>,
+    /// The orders in force; `None` if there never was one, so that the encloser's applies.
+    confined: Option<AllowedCpus>,
     open: Option<bool>,
     /// The unit's own processes are a gang that is shut.
     shut: bool,
-    /// What the kernel holds: cpuset.cpus of the directory and of the leaf `own`, cpu.weight, cpu.max.
+    /// The values in the kernel: cpuset.cpus of the directory and of the leaf `own`, cpu.weight, cpu.max.
     cpus: Option<CpuSet>,
     own_cpus: Option<CpuSet>,
     weight: Option<u32>,
     cap: Option<u64>,
-    /// Whether that is what it holds: not after a write that went wrong, which may be in force.
+    /// False after a failed write, which may still be in force.
     cap_is_sure: bool,
-    /// Threads of the unit itself that wanted a CPU at the last look, or when it was stopped.
+    /// The unit's own runnable threads at the last sample before it was stopped, if it is.
     runnable: u32,
     stopped: bool,
-    /// Whether it is so: not after an order that went wrong, which may be in force.
+    /// False after a failed write, which may still be in force.
     stopped_is_sure: bool,
-    /// Since when it is to be stopped and is not yet.
+    /// When it was ordered to stop, if it has not frozen yet.
     stopping: Option<Time>,
-    /// cpu.stat of the unit's own processes, and what they used before that file began to count.
-    /// `None` if the cgroup could not be made.
+    /// cpu.stat of the unit's own processes, and the CPU time before that file began to count. `None` if the cgroup could
+    /// not be made.
     usage: Option<Gauge>,
     carried_ns: u64,
-    /// What it is to be, where that could not be made, or in part only.
+    /// The wanted layout, if it could not be made or only in part.
     unfinished: Option<Home>,
-    /// Whether the directory, and the leaf, were made: with what is written there since, they are not made anew.
+    /// Whether the directory and the leaf exist: making them again would lose what was written there since.
     dir_made: bool,
     leaf_made: bool,
 }
@@ -96,7 +96,7 @@ impl Group {
         }
     }
 
-    /// Where the unit's own processes stand.
+    /// The cgroup of the unit's own processes.
     fn leaf(&self) -> PathBuf {
         if self.home.inner { self.home.dir.join(OWN) } else { self.home.dir.clone() }
     }
@@ -107,28 +107,28 @@ impl Group {
 pub(super) struct Groups {
     tree: Tree,
     list: Vec<Group>,
-    /// By unit, the position in `list`; common parts have none.
+    /// The position in `list` by unit; the built-in units have none.
     index: Vec<Option<usize>>,
-    /// Directories of units that the contract has no more, innermost first.
+    /// Directories of units that have left the contract, innermost first.
     leaving: Vec<PathBuf>,
-    /// Those of them that could not be removed.
+    /// Directories that could not be removed.
     stuck: Vec<PathBuf>,
 }
 
 impl Groups {
-    /// No unit yet.
+    /// No units yet.
     pub(super) fn new(tree: Tree) -> Groups {
         Groups { tree, list: Vec::new(), index: Vec::new(), leaving: Vec::new(), stuck: Vec::new() }
     }
 
-    /// The subtree they are in.
+    /// The subtree that has the units' cgroups.
     pub(super) fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// Follows the contract: makes what is new, and remembers what is to go once its processes have left.
+    /// Follows the contract: makes cgroups for new units, and remembers those to remove once their processes have left.
     ///
-    /// Units are known by their path; what was ordered for a unit that stays, stays in force.
+    /// Units are identified by path. Orders on units that stay remain in force.
     pub(super) fn follow(&mut self, contract: &Contract, journal: &mut Journal, now: Time) -> Vec<LiveError> {
         let (homes, index) = homes(contract, &self.tree.top);
         let old = std::mem::take(&mut self.list).into_iter().map(|group| (group.home.unit.clone(), group));
@@ -137,7 +137,7 @@ impl Groups {
         self.index = index;
         for home in homes {
             let mut group = old.remove(&home.unit).unwrap_or_else(|| Group::new(home.clone()));
-            // It is not to be removed any more.
+            // Needed again, so not to be removed.
             self.stuck.retain(|dir| *dir != home.dir);
             problems.extend(self.finish(&mut group, home, journal).err());
             self.list.push(group);
@@ -148,41 +148,41 @@ impl Groups {
         problems
     }
 
-    /// Tries once more to make what could not be made. Whether something was.
+    /// Retries cgroups that could not be made. Whether one was made.
     pub(super) fn complete(&mut self, journal: &mut Journal, now: Time) -> bool {
         let mut made = false;
         for i in 0..self.list.len() {
             let Some(home) = self.list[i].unfinished.clone() else { continue };
             let mut group = std::mem::replace(&mut self.list[i], Group::new(home.clone()));
-            // Why not was said the first time.
+            // The error was reported the first time.
             made |= self.finish(&mut group, home, journal).is_ok();
             self.list[i] = group;
         }
         if made {
-            // What is ordered and cannot be written now is ordered anew by who sees that it is not in force.
+            // A failed write here is retried with the next order or reload.
             let _ = self.settle(now);
         }
         made
     }
 
-    /// Makes the cgroups of one unit what its place in the contract asks for, now or later.
+    /// Adapts a unit's cgroups to the contract, or notes that this has to be retried.
     fn finish(&self, group: &mut Group, home: Home, journal: &mut Journal) -> Result<(), LiveError> {
         let made = self.adapt(group, home.clone(), journal);
         group.unfinished = made.is_err().then_some(home);
         made
     }
 
-    /// Makes the cgroups of one unit what its place in the contract asks for.
+    /// Adapts a unit's cgroups to the contract.
     fn adapt(&self, group: &mut Group, home: Home, journal: &mut Journal) -> Result<(), LiveError> {
         let split = home.inner && !group.home.inner;
-        // A unit that has no sub-units any more keeps its leaf: nothing is gained by moving everybody once more.
+        // A unit that lost its last sub-unit keeps its leaf: moving all processes again would gain nothing.
         let inner = home.inner || group.home.inner;
         group.home = Home { inner, ..home };
         match &group.usage {
             None => self.create(group, journal),
             Some(_) if split => {
                 let done = self.split(group, journal);
-                // Its processes stay beside its sub-units until they can step into the leaf.
+                // Its processes stay in the directory until they can move into the leaf.
                 group.home.inner = done.is_ok();
                 done
             }
@@ -190,7 +190,7 @@ impl Groups {
         }
     }
 
-    /// Makes the cgroups of a unit that is new.
+    /// Makes the cgroups of a new unit.
     fn create(&self, group: &mut Group, journal: &mut Journal) -> Result<(), LiveError> {
         if !group.dir_made {
             make(&group.home.dir, &self.tree.outside, journal)?;
@@ -207,8 +207,8 @@ impl Groups {
         Ok(())
     }
 
-    /// A unit gets its first sub-unit: its processes step into a leaf of their own, because processes cannot stand
-    /// beside cgroups with controllers.
+    /// Moves a unit's processes into a leaf when it gets its first sub-unit, because a cgroup cannot have both processes and
+    /// children with controllers.
     fn split(&self, group: &mut Group, journal: &mut Journal) -> Result<(), LiveError> {
         let own = group.leaf();
         make(&own, &group.home.dir, journal)?;
@@ -221,36 +221,36 @@ impl Groups {
         }
         self.tree.open_up(&group.home.dir)?;
         let usage = Gauge::open(&own.join("cpu.stat"))?;
-        // The directory's count includes the new leaf's: what the leaf will report itself is not carried over.
+        // The directory's count includes the leaf's, which the leaf reports from now on.
         let in_leaf = usage.value("usage_usec")?;
         let so_far = group.usage.replace(usage).map_or(Ok(0), |gauge| gauge.value("usage_usec"))?;
         group.carried_ns += so_far.saturating_sub(in_leaf) * 1_000;
         Ok(())
     }
 
-    /// Where a unit's own processes belong; `None` for the common parts.
+    /// The cgroup of a unit's own processes; `None` for the built-in units.
     pub(super) fn leaf(&self, unit: UnitId) -> Option<PathBuf> {
         self.at(unit).map(|i| self.list[i].leaf())
     }
 
-    /// Whether the cgroup of a unit's own processes could be made.
+    /// Whether the cgroup of a unit's own processes exists.
     pub(super) fn is_made(&self, unit: UnitId) -> bool {
         self.at(unit).is_some_and(|i| self.list[i].usage.is_some())
     }
 
-    /// Where a unit's memory is charged; `None` for the common parts, and where the cgroup could not be made.
+    /// Where a unit's memory is charged; `None` for the built-in units and for a cgroup that could not be made.
     pub(super) fn charged(&self, unit: UnitId, parent: Option<UnitId>) -> Option<Place> {
         let group = &self.list[self.at(unit)?];
         group.usage.as_ref()?;
         Some(Place { unit, dir: group.home.dir.clone(), leaf: group.leaf(), parent })
     }
 
-    /// The cgroup of a unit with all that is in it; `None` for the common parts.
+    /// The cgroup of a unit with its sub-units; `None` for the built-in units.
     pub(super) fn dir(&self, unit: UnitId) -> Option<&Path> {
         self.at(unit).map(|i| self.list[i].home.dir.as_path())
     }
 
-    /// CPU time of a unit's own processes since its cgroup was made, those that exited included, in nanoseconds.
+    /// CPU time of a unit's own processes, exited ones included, since its cgroup was made, in nanoseconds.
     pub(super) fn used_ns(&self, unit: UnitId) -> Result<Option<u64>, LiveError> {
         let Some(i) = self.at(unit) else { return Ok(None) };
         let group = &self.list[i];
@@ -258,8 +258,8 @@ impl Groups {
         Ok(Some(group.carried_ns + counted * 1_000))
     }
 
-    /// Takes note of how many of a unit's threads want a CPU, and returns what to believe: stopped processes look as if
-    /// they slept, so for them it is what they wanted when they were stopped.
+    /// Records a unit's runnable threads, and returns the number to report. Stopped threads are not runnable, so for a
+    /// stopped unit that is the number from before it was stopped.
     pub(super) fn wanting(&mut self, unit: UnitId, runnable: u32) -> u32 {
         let Some(i) = self.at(unit) else { return runnable };
         let group = &mut self.list[i];
@@ -269,23 +269,24 @@ impl Groups {
         group.runnable
     }
 
-    /// A process came to a unit: if that is stopped, it cannot show that it wants to run.
+    /// A process joined a unit. In a stopped unit it cannot show that it is runnable, so it is assumed to be.
     pub(super) fn came(&mut self, unit: UnitId) {
         if let Some(i) = self.at(unit).filter(|i| self.list[*i].stopped) {
             self.list[i].runnable = self.list[i].runnable.max(1);
         }
     }
 
-    /// Removes what belonged to units that are gone. `home` takes in the processes that are still there.
+    /// Removes the cgroups of units that have left the contract. `send_home` moves each process that is still there.
     pub(super) fn remove_leaving(
         &mut self,
-        mut home: impl FnMut(u32, &Tree) -> Option<LiveError>,
+        mut send_home: impl FnMut(u32, &Tree) -> Option<LiveError>,
     ) -> Vec<LiveError> {
         let mut problems = Vec::new();
         for dir in std::mem::take(&mut self.leaving) {
             for leaf in [dir.join(OWN), dir.clone()] {
-                problems
-                    .extend(processes(&leaf).into_iter().flatten().filter_map(|pid| home(pid, &self.tree)));
+                problems.extend(
+                    processes(&leaf).into_iter().flatten().filter_map(|pid| send_home(pid, &self.tree)),
+                );
             }
             if let Err(error) = remove(&dir, &self.tree.outside) {
                 problems.push(error);
@@ -295,35 +296,36 @@ impl Groups {
         problems
     }
 
-    /// Tries once more to remove what could not be removed. Why not was said the first time.
+    /// Retries removals that failed. The errors were reported the first time.
     pub(super) fn remove_stuck(&mut self) {
         let outside = &self.tree.outside;
         self.stuck.retain(|dir| remove(dir, outside).is_err());
     }
 
-    /// The order that a unit's processes run on these CPUs.
+    /// Confines a unit to these CPUs; `None`: to those of its encloser.
     pub(super) fn confine(&mut self, unit: UnitId, cpus: Option<&CpuSet>) -> Vec<LiveError> {
         let Some(i) = self.at(unit) else { return Vec::new() };
-        self.list[i].confined = Some(cpus.map_or(Where::Anywhere, |cpus| Where::On(cpus.clone())));
+        self.list[i].confined = Some(cpus.map_or(AllowedCpus::All, |cpus| AllowedCpus::Only(cpus.clone())));
         self.settle_cpus(self.outermost(i))
     }
 
-    /// Writes CPU sets until everything within a top-level unit has what is in force.
+    /// Writes the CPU sets within a top-level unit that differ from the orders in force.
     fn settle_cpus(&mut self, root: usize) -> Vec<LiveError> {
         if !self.tree.has("cpuset") {
             return Vec::new();
         }
-        let (cells, places) = self.cells(root);
+        let (cells, positions) = self.cells(root);
         let mut problems = Vec::new();
         for (cell, cpus) in writes(&cells) {
-            let (i, own) = places[cell];
+            let (i, own) = positions[cell];
             let group = &mut self.list[i];
             let dir = if own { group.home.dir.join(OWN) } else { group.home.dir.clone() };
             let now = match knob::put_cpus(&dir, cpus.as_ref()) {
                 Ok(now) => now,
                 Err(error) => {
                     problems.push(error);
-                    // It may be in force all the same, or in part. Where even that cannot be seen, nothing is as wanted.
+                    // The write may be in force, or in part. An unreadable set never equals the wanted one, so it is
+                    // written again.
                     let now = read(&dir.join("cpuset.cpus"));
                     now.map_or(Some(CpuSet::new()), |text| text.parse().ok().filter(|_| !text.is_empty()))
                 }
@@ -333,31 +335,31 @@ impl Groups {
         problems
     }
 
-    /// The CPU sets within a top-level unit, and whose each is: the unit, and whether it is the leaf of its own.
+    /// The CPU sets within a top-level unit. For each, the unit's position, and whether it is that of the leaf [`OWN`].
     fn cells(&self, root: usize) -> (Vec<Cell>, Vec<(usize, bool)>) {
-        let (mut cells, mut places) = (Vec::new(), Vec::new());
+        let (mut cells, mut positions) = (Vec::new(), Vec::new());
         let mut cell_of = vec![None; self.list.len()];
         for (i, group) in self.list.iter().enumerate().skip(root).filter(|(i, _)| self.outermost(*i) == root)
         {
             let parent = group.home.parent.and_then(|parent| cell_of[parent]);
             let wanted = match self.in_force(i, |group| group.confined.clone()) {
-                Some(Where::On(cpus)) => Some(cpus),
-                Some(Where::Anywhere) | None => None,
+                Some(AllowedCpus::Only(cpus)) => Some(cpus),
+                Some(AllowedCpus::All) | None => None,
             };
             cell_of[i] = Some(cells.len());
             let dir = cells.len();
             cells.push(Cell { parent, now: group.cpus.clone(), wanted: wanted.clone() });
-            places.push((i, false));
+            positions.push((i, false));
             if group.home.inner {
                 cells.push(Cell { parent: Some(dir), now: group.own_cpus.clone(), wanted });
-                places.push((i, true));
+                positions.push((i, true));
             }
         }
         want_inner(&mut cells);
-        (cells, places)
+        (cells, positions)
     }
 
-    /// The order of the weight of a unit against its siblings.
+    /// Sets the weight of a unit among its siblings.
     pub(super) fn weigh(&mut self, unit: UnitId, weight: u32) -> Vec<LiveError> {
         let Some(i) = self.at(unit) else { return Vec::new() };
         let group = &mut self.list[i];
@@ -370,7 +372,7 @@ impl Groups {
         put.err().into_iter().collect()
     }
 
-    /// The order that a unit, sub-units included, uses no more than so many millionths of a CPU.
+    /// Caps a unit, sub-units included, in millionths of a CPU; `None` removes the cap.
     pub(super) fn cap(&mut self, unit: UnitId, micro_cpus: Option<u64>) -> Vec<LiveError> {
         let Some(i) = self.at(unit) else { return Vec::new() };
         let group = &mut self.list[i];
@@ -385,7 +387,7 @@ impl Groups {
         put.err().into_iter().collect()
     }
 
-    /// The order that a unit's processes run, or stop.
+    /// Opens or closes a unit's gate: its processes run or stop.
     pub(super) fn gate(&mut self, unit: UnitId, open: bool, now: Time) -> Vec<LiveError> {
         let Some(i) = self.at(unit) else { return Vec::new() };
         self.list[i].open = Some(open);
@@ -397,7 +399,7 @@ impl Groups {
         self.list.iter().any(|group| group.stopped)
     }
 
-    /// Freezes anew what is to be stopped: others may have thawed it.
+    /// Freezes all stopped units again, since another program may have thawed them.
     pub(super) fn freeze_anew(&mut self, now: Time) -> Vec<LiveError> {
         for group in self.list.iter_mut().filter(|group| group.stopped) {
             group.stopped_is_sure = false;
@@ -405,7 +407,7 @@ impl Groups {
         self.settle_gates(0, now)
     }
 
-    /// The units whose own processes are gangs that are shut, and no others.
+    /// Sets the units whose own processes are a gang that is shut.
     pub(super) fn shut(&mut self, units: &BTreeSet<UnitId>, now: Time) -> Vec<LiveError> {
         let shut: BTreeSet<usize> = units.iter().filter_map(|unit| self.at(*unit)).collect();
         let mut changed = false;
@@ -416,7 +418,7 @@ impl Groups {
         if changed { self.settle_gates(0, now) } else { Vec::new() }
     }
 
-    /// Stops and continues until everything in a unit is as is in force.
+    /// Freezes and thaws units from position `root` on, by the orders in force.
     fn settle_gates(&mut self, root: usize, now: Time) -> Vec<LiveError> {
         let mut problems = Vec::new();
         for i in root..self.list.len() {
@@ -438,7 +440,7 @@ impl Groups {
         problems
     }
 
-    /// Reports units that do not stop, once each.
+    /// Reports units that do not freeze, once each.
     pub(super) fn find_unstopped(&mut self, now: Time) -> Vec<LiveError> {
         let mut problems = Vec::new();
         for group in &mut self.list {
@@ -465,7 +467,7 @@ impl Groups {
         problems
     }
 
-    /// Gives units made since the last order what is in force around them.
+    /// Applies the orders in force to units that were made after them.
     fn settle(&mut self, now: Time) -> Vec<LiveError> {
         let roots: Vec<usize> =
             (0..self.list.len()).filter(|i| self.list[*i].home.parent.is_none()).collect();
@@ -475,7 +477,7 @@ impl Groups {
         problems
     }
 
-    /// What is ordered for a unit, or else for the nearest unit around it.
+    /// The order on a unit, or else on the nearest unit around it.
     fn in_force<T>(&self, mut i: usize, order: impl Fn(&Group) -> Option<T>) -> Option<T> {
         loop {
             match (order(&self.list[i]), self.list[i].home.parent) {
@@ -498,7 +500,7 @@ impl Groups {
     }
 }
 
-/// Stops or continues the processes of a cgroup, and waits a little. Whether they are as ordered by then.
+/// Freezes or thaws a cgroup, and waits up to [`FREEZE_WAIT`]. Whether it took effect.
 fn freeze(dir: &Path, stop: bool) -> Result<bool, LiveError> {
     knob::put(&dir.join("cgroup.freeze"), if stop { "1" } else { "0" })?;
     let started = Instant::now();
@@ -513,7 +515,7 @@ fn freeze(dir: &Path, stop: bool) -> Result<bool, LiveError> {
     }
 }
 
-/// Whether every process of a cgroup has stopped.
+/// Whether every process of a cgroup is frozen.
 fn is_frozen(dir: &Path) -> Result<bool, LiveError> {
     let file = dir.join("cgroup.events");
     let text = read(&file).map_err(|source| failed(&file, "read it".to_owned(), source))?;

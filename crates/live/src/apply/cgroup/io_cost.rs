@@ -1,29 +1,26 @@
-//! The kernel's cost model, io.cost: switched on with what was measured, and off again at the end.
+//! The kernel's I/O cost model, io.cost: enabled with measured coefficients, and reset at the end.
 //!
-//! Problem: io.weight counts for nothing unless io.cost is on for the disk. With a model of another disk it counts for
-//! little.
+//! Problem: io.weight has no effect unless io.cost is enabled for the disk, and little effect with another disk's model.
 //!
-//! Algorithm: for every disk whose model is known when the daemon begins, io.cost.model gets the coefficients and
-//! io.cost.qos is enabled. Both are lines in files of the top cgroup, of this disk alone. The journal has what they
-//! were before they are written, and the caretaker writes that back.
+//! Algorithm: for every disk with a known model, the daemon writes the coefficients to io.cost.model at start, and enables
+//! io.cost.qos. Both files are in the root cgroup and have a line per disk. The journal has the original lines first, and
+//! the caretaker restores them.
 //!
-//! The bounds on quality of service:
-//! - No more is let through than 90 % of what the model says. So requests wait in the kernel, which knows whose they
-//!   are, and not in the disk, which does not.
-//! - When more than 5 % of the requests take longer than with the disk full while it was measured, less is let
-//!   through, down to a quarter.
-//! - The kernel also looks once per twice this latency which units are active and what each has left over. With a much
-//!   longer bound, a unit that comes to the disk waits that long until its weight counts (measured: `docs/disk.md`).
-//!   So the bound is never more than the quarter of a second that the kernel takes for a rotating disk itself.
-//! - The bound is never less than the 5 ms that the kernel takes for a fast drive. A drive whose requests took 100 us
-//!   while it was measured is not to be held to that while it erases blocks.
+//! QoS parameters:
+//! - `max`: requests are issued at no more than 90 % of the modelled rate, so that they queue in the kernel, which
+//!   schedules them by unit, and not in the disk, which does not.
+//! - `rlat`, `wlat`: when more than 5 % of the requests exceed the latency that the disk had at full load while it was
+//!   measured, the rate sinks, down to 25 % (`min`).
+//! - The latency target is at most 250 ms, the kernel's own for a rotating disk. The kernel's period is twice the target, and
+//!   a unit's weight takes effect one period after it begins to use the disk (measured: `docs/disk.md`).
+//! - The latency target is at least 5 ms, the kernel's own for a fast SSD. One whose requests took 100 us while it was
+//!   measured would otherwise be throttled while it erases blocks.
 //!
-//! Left alone:
-//! - a disk that BFQ schedules, which has weights of its own;
-//! - one that the administrator has io.cost enabled for;
-//! - one without a queue of requests, which the kernel cannot keep back;
-//! - all disks where the kernel has no io.cost, or where its files are not there or not for us to write (a container,
-//!   a user's own daemon). These files are in the hierarchy's top alone.
+//! Disks that are left alone:
+//! - a disk that BFQ schedules, which has weights itself;
+//! - a disk for which the administrator has enabled io.cost;
+//! - a disk without a request queue, where the kernel cannot hold requests back;
+//! - all disks if the kernel has no io.cost, or its files are not writable (in a container, or for a user's daemon).
 //!
 //! Source: "IO" in the kernel's cgroup-v2.rst; block/blk-iocost.c.
 
@@ -37,18 +34,18 @@ use crate::observe::disk::stat::line_of;
 use crate::observe::files::Tree;
 use crate::undo::journal::{Entry, Journal, record};
 
-/// The part of the requests whose latency is looked at, and the bounds of what is let through, in per cent.
+/// The latency percentile, and the bounds on the issue rate, in per cent.
 const QUALITY: &str = "95.00";
 const LEAST: &str = "25.00";
 const MOST: &str = "90.00";
 
-/// The bounds of the latency that is asked for, in microseconds.
+/// The bounds on the latency target, in microseconds.
 const LATENCY_US: std::ops::RangeInclusive<u64> = 5_000..=250_000;
 
-/// The files, in the order in which they are written: undone in the reverse, a disk is off before its model goes.
+/// The files in write order. Undo reverses it, so io.cost is off before the model is reset.
 const FILES: [&str; 2] = ["io.cost.model", "io.cost.qos"];
 
-/// The disks that it is switched on for: measured, and without anything that weighs yet.
+/// The disks to enable io.cost for: measured ones on which weights have no effect yet.
 fn measured(tree: &Tree, mount: &Path) -> Vec<(Device, CostModel)> {
     let may_write = |file| tree.may_write(mount.join(file));
     if !FILES.into_iter().all(may_write) {
@@ -58,12 +55,12 @@ fn measured(tree: &Tree, mount: &Path) -> Vec<(Device, CostModel)> {
     disks.filter_map(|disk| Some((disk.model?, disk))).map(|(model, disk)| (disk, model)).collect()
 }
 
-/// The names of those that it would be switched on for, where control groups are mounted there. Nothing is switched.
+/// The names of the disks for which [`switch_on`] would enable io.cost, with cgroups mounted at `mount`.
 pub fn would_be_on(mount: &Path) -> Vec<String> {
     measured(&Tree::new(Path::new("/")), mount).into_iter().map(|(disk, _)| disk.name).collect()
 }
 
-/// Switches io.cost on for every disk that was measured. Returns the names of those it is on for now, and what failed.
+/// Enables io.cost for every measured disk. Returns the names of those disks, and failures.
 pub(crate) fn switch_on(mount: &Path, journal: &mut Journal) -> (Vec<String>, Vec<LiveError>) {
     let (mut on, mut problems) = (Vec::new(), Vec::new());
     for (device, model) in measured(&Tree::new(Path::new("/")), mount) {
@@ -97,8 +94,8 @@ fn switch_on_one(
     Ok(())
 }
 
-/// What to write in order to have a line of the kernel's again. While the kernel chooses the values itself they are shown
-/// and must not be written, or they would count as chosen; a disk without a line is off, and chooses.
+/// The value that restores a line. Values shown with `ctrl=auto` are the kernel's own choice; writing them back would make
+/// them the user's. A disk without a line is disabled and automatic.
 fn original(file: &str, line: Option<&str>, number: &str) -> String {
     let is_quality = file == "io.cost.qos";
     match line {
@@ -109,7 +106,7 @@ fn original(file: &str, line: Option<&str>, number: &str) -> String {
     }
 }
 
-/// The line of io.cost.model, as the kernel shows it.
+/// The line of io.cost.model in the kernel's format.
 fn model_line(number: &str, model: &CostModel) -> String {
     let way = |letter: char, way: &Way| {
         let Way { bytes_per_s, sequential_per_s, random_per_s, .. } = way;
@@ -120,7 +117,7 @@ fn model_line(number: &str, model: &CostModel) -> String {
     format!("{number} ctrl=user model=linear {} {}", way('r', &model.read), way('w', &model.write))
 }
 
-/// The line of io.cost.qos, as the kernel shows it.
+/// The line of io.cost.qos in the kernel's format.
 fn quality_line(number: &str, model: &CostModel) -> String {
     let latency = |way: &Way| way.latency_us.clamp(*LATENCY_US.start(), *LATENCY_US.end());
     format!(
@@ -136,7 +133,7 @@ mod tests {
     use super::*;
     use crate::observe::files::fake;
 
-    /// Four disks: sda was measured and has a queue, which sdc lacks; BFQ schedules sdb, and sdd was not measured.
+    /// Four disks: sda is measured and has a queue, sdb is scheduled by BFQ, sdc has no queue, and sdd is not measured.
     fn machine(mount: &[(&str, &str)]) -> tempfile::TempDir {
         let model = serde_json::to_string(&MODEL).unwrap();
         let mut files = Vec::new();

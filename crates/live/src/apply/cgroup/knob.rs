@@ -1,4 +1,4 @@
-//! The kernel's files of one cgroup: what to write into them, and whether the kernel took it.
+//! The control files of a cgroup: values to write, and whether the kernel accepted them.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::host::{empty_cpus, write};
 use crate::observe::disk::stat::line_of;
 use crate::observe::knob::{failed, read};
 
-/// The shortest quota and the longest period that the kernel accepts in cpu.max, in microseconds
+/// The shortest quota and the longest period for cpu.max, in microseconds
 /// (`min_cfs_quota_period` and `max_cfs_quota_period` in kernel/sched/core.c).
 const QUOTA_US_MIN: u64 = 1_000;
 const PERIOD_US_MAX: u64 = 1_000_000;
 const PERIOD_US: u64 = 100_000;
 
-/// The text for cpu.max: so many microseconds per period. A cap below 1 % of a CPU needs a longer period, and one below
-/// 0.1 % cannot be held and becomes 0.1 %.
+/// The text for cpu.max, `QUOTA PERIOD` in microseconds. A cap below 1 % of a CPU needs a longer period; one below 0.1 %
+/// is rounded up to 0.1 %.
 pub(super) fn cpu_max(micro_cpus: Option<u64>) -> String {
     let Some(micro) = micro_cpus else { return format!("max {PERIOD_US}") };
     let quota = u128::from(micro) * u128::from(PERIOD_US) / 1_000_000;
@@ -28,13 +28,13 @@ pub(super) fn cpu_max(micro_cpus: Option<u64>) -> String {
     format!("{QUOTA_US_MIN} {period}")
 }
 
-/// Writes a value and looks whether the kernel took it.
+/// Writes a value and reads it back.
 pub(crate) fn put(path: &Path, value: &str) -> Result<(), LiveError> {
     write(path, value).map_err(|source| failed(path, format!("write `{value}`"), source))?;
     expect(path, value, "; another program writes this file too: stop it, or let it leave this cgroup alone")
 }
 
-/// Writes a set of CPUs, looks whether the kernel took it and also has it in force, and returns what the file holds now.
+/// Writes a CPU set, and checks that it is both accepted and effective. Returns the file's content; `None` if it is empty.
 pub(super) fn put_cpus(dir: &Path, cpus: Option<&CpuSet>) -> Result<Option<CpuSet>, LiveError> {
     let Some(cpus) = cpus else { return put_any_cpu(dir) };
     put(&dir.join("cpuset.cpus"), &cpus.to_string())?;
@@ -46,7 +46,7 @@ pub(super) fn put_cpus(dir: &Path, cpus: Option<&CpuSet>) -> Result<Option<CpuSe
     Ok(Some(cpus.clone()))
 }
 
-/// Lets a cgroup have every CPU of its encloser.
+/// Lets a cgroup use every CPU of its parent.
 fn put_any_cpu(dir: &Path) -> Result<Option<CpuSet>, LiveError> {
     let path = dir.join("cpuset.cpus");
     let written =
@@ -55,7 +55,7 @@ fn put_any_cpu(dir: &Path) -> Result<Option<CpuSet>, LiveError> {
     Ok(written.parse().ok().filter(|_| !written.is_empty()))
 }
 
-/// Compares what a file holds with what it should.
+/// Compares a file's content with the expected value.
 fn expect(path: &Path, value: &str, remedy: &str) -> Result<(), LiveError> {
     let read = read(path).map_err(|source| failed(path, "read it back".to_owned(), source))?;
     if read == value {
@@ -69,8 +69,8 @@ fn expect(path: &Path, value: &str, remedy: &str) -> Result<(), LiveError> {
     })
 }
 
-/// Writes one device's line into a file that has a line per device, and looks whether it then shows `shown`, which begins
-/// with the device; nothing stands for no line.
+/// Writes a device's line into a file with one line per device, and checks that the file then shows `shown`; an empty
+/// `shown` expects no line for the device.
 pub(super) fn put_line(path: &Path, value: &str, shown: &str) -> Result<(), LiveError> {
     write(path, value).map_err(|source| failed(path, format!("write `{value}`"), source))?;
     let text = read(path).map_err(|source| failed(path, "read it back".to_owned(), source))?;
@@ -131,7 +131,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("io.max");
         std::fs::write(&path, "").unwrap();
-        // A plain file keeps what is written, as the kernel would if it took it.
+        // A plain file shows what was written, like a kernel that accepts it.
         put_line(&path, "8:0 rbps=1 wbps=max", "8:0 rbps=1 wbps=max").unwrap();
         let error = put_line(&path, "8:0 rbps=2 wbps=max", "").unwrap_err().to_string();
         assert!(error.contains("io.max: wrote `8:0 rbps=2 wbps=max` but reads back `8:0 rbps=2"), "{error}");

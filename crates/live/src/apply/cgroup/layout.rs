@@ -1,30 +1,30 @@
-//! Where in the tree of cgroups each unit lives.
+//! The directory of each unit in the cgroup tree: `TOP/UNIT/SUBUNIT`, nested as in the contract.
 //!
-//! `TOP/UNIT/SUBUNIT`, as the contract nests them. The kernel lets a cgroup hold either processes or cgroups with
-//! controllers, never both. So a unit with sub-units keeps its own processes in a leaf called [`OWN`].
+//! A cgroup may have either processes or children with controllers, never both. So a unit with sub-units keeps its own
+//! processes in a leaf called [`OWN`].
 
 use std::path::{Path, PathBuf};
 
 use commonhold_contract::{Contract, UnitId};
 
-/// The leaf of a unit's own processes, where the unit has sub-units. No unit can have this name.
+/// The leaf for the own processes of a unit with sub-units. No unit's directory can have this name.
 pub(super) const OWN: &str = "own";
 
 /// The directories of one unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Home {
-    /// The unit's own path: its name across reloads of the contract.
+    /// The unit's path, which identifies it across reloads.
     pub(super) unit: String,
-    /// The unit whose directory encloses this one, as an index of the same list.
+    /// The enclosing unit, as an index into the same list.
     pub(super) parent: Option<usize>,
-    /// The unit with everything in it.
+    /// The directory of the unit with its sub-units.
     pub(super) dir: PathBuf,
     /// Whether it has sub-units, and therefore a leaf [`OWN`].
     pub(super) inner: bool,
 }
 
-/// One home per unit that holds tickets, parents first, and for every unit of the contract the index of its home: the
-/// common parts have none, they stay where they are.
+/// One home per unit that holds tickets, parents first; and by unit number the index of its home. The built-in units have
+/// none, since their processes are not moved.
 pub(super) fn homes(contract: &Contract, top: &Path) -> (Vec<Home>, Vec<Option<usize>>) {
     let mut homes: Vec<Home> = Vec::new();
     let mut index: Vec<Option<usize>> = vec![None; contract.units.len()];
@@ -41,9 +41,9 @@ pub(super) fn homes(contract: &Contract, top: &Path) -> (Vec<Home>, Vec<Option<u
     (homes, index)
 }
 
-/// A directory name that cannot be mistaken for one of the kernel's files (`cpu.max`), which all have a dot in them, nor
-/// for [`OWN`]: such names get a `_` in front, and so do those that begin with one, to keep them apart. The name of a
-/// sub-unit made for a user is whatever the machine's user database says: it cannot lead out of the directory either.
+/// A directory name that cannot collide with a control file (all have a dot, like `cpu.max`) or with [`OWN`]: such names
+/// get the prefix `_`, and so do names that already begin with one. Names of sub-units may come from the machine's user
+/// database, so `/` is replaced to keep them inside the directory.
 fn escape(name: &str) -> String {
     if name.contains(['.', '/', '\n']) || name.starts_with('_') || name == OWN {
         format!("_{}", name.replace(['/', '\n'], "_"))

@@ -1,13 +1,12 @@
-//! Bringing processes into the cgroups of their units, and home again.
+//! Moves processes into the cgroups of their units, and back at the end.
 //!
-//! Children inherit their parent's cgroup. So a process is moved once in its life, and its children need no move. A
-//! process that another program moves away is moved back, but not for ever. Two daemons that fight over a process cost
-//! more than either gains. So after [`RETURNS_MAX`] times it is left where it is, and reported.
+//! Children inherit their parent's cgroup, so a process is moved once and its children not at all. A process that another
+//! program moves away is moved back [`RETURNS_MAX`] times. Then it is left there and reported, because two daemons
+//! that fight over a process cost more than either gains.
 //!
-//! Before Linux 6.2, a cgroup's CPUs overwrite the affinity that a thread chose for itself. A move to another cgroup
-//! leaves the thread with all of that one's CPUs. There the journal has the choice of every thread that made one, to
-//! be restored after the way home. Later kernels remember it themselves ("sched: Always preserve the user requested
-//! cpumask").
+//! Before Linux 6.2, a cgroup's CPU set overwrites the affinity that a thread chose, and the next cgroup gives the thread
+//! all of its CPUs. On such kernels the journal has the affinity of every thread that chose one, to be restored after the
+//! move back. Later kernels keep it ("sched: Always preserve the user requested cpumask").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,10 +24,10 @@ use crate::undo::way_back::{self, Sent, WayBack, origin_of, refusal};
 /// How often a process that another program moved away is moved back.
 const RETURNS_MAX: u8 = 3;
 
-/// So often is the time doubled until a move that was refused is tried again: to a minute.
+/// How often the back-off after a refused move doubles: up to a minute.
 const WAIT_DOUBLED_MAX: u32 = 6;
 
-/// One process and where it belongs.
+/// A process and the cgroup it belongs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Arrival {
     /// The process.
@@ -39,30 +38,30 @@ pub(super) struct Arrival {
     pub(super) to: PathBuf,
 }
 
-/// What is known about processes that were moved.
+/// The processes that were moved, or could not be.
 #[derive(Debug)]
 pub(super) struct Members {
     /// Where cgroup v2 is mounted.
     mount: PathBuf,
-    /// The slice of all scopes.
+    /// The slice that has all our scopes.
     scopes: PathBuf,
-    /// Where the kernel overwrites affinities: what with, the CPUs of a thread that chose none.
+    /// On kernels that overwrite affinities: the CPUs of a thread that chose none.
     overwritten: Option<CpuSet>,
     procfs: ProcFs,
     threads: Vec<u32>,
-    /// Where each process was that we moved.
+    /// The cgroup from which each process was moved.
     origins: BTreeMap<ProcessKey, PathBuf>,
     /// How often each was moved back.
     returns: BTreeMap<ProcessKey, u8>,
-    /// What each had without a file when it was moved here: that stays charged to where it was. Bytes.
+    /// Anonymous memory of each process when it was moved, in bytes. It stays charged to the cgroup it came from.
     brought: BTreeMap<ProcessKey, u64>,
-    /// Processes that could not be moved, and when that is tried again.
+    /// Processes that could not be moved, and when to retry.
     refused: BTreeMap<ProcessKey, Refused>,
-    /// Processes that could not be sent home, by what they are called.
+    /// Processes that could not be moved back, with their names.
     stranded: BTreeMap<ProcessKey, String>,
-    /// Processes that are left where another program moves them.
+    /// Processes that are left where another program keeps moving them.
     left: BTreeSet<ProcessKey>,
-    /// Processes about which something was said: not again.
+    /// Processes about which a failure was reported.
     reported: BTreeSet<ProcessKey>,
 }
 
@@ -70,12 +69,12 @@ pub(super) struct Members {
 #[derive(Debug, Default)]
 struct Refused {
     tries: u32,
-    /// How many looks for strays are let pass before the next try.
+    /// How many more stray checks to skip before the next attempt.
     wait: u32,
 }
 
 impl Members {
-    /// Nobody was moved yet. `overwritten` is for kernels that forget a thread's affinity.
+    /// No process was moved yet. `overwritten` is for kernels that forget a thread's affinity.
     pub(super) fn new(mount: &Path, procfs: ProcFs, overwritten: Option<CpuSet>) -> Members {
         Members {
             mount: mount.to_owned(),
@@ -93,7 +92,7 @@ impl Members {
         }
     }
 
-    /// Brings processes to where they belong; the journal learns first where they were.
+    /// Moves processes to their cgroups, after the journal has where they were.
     pub(super) fn bring(
         &mut self,
         arrivals: &[Arrival],
@@ -108,7 +107,7 @@ impl Members {
             if here == arrival.to {
                 continue;
             }
-            // Nobody came from a scope.
+            // One of our scopes is no origin.
             if !here.starts_with(&tree.top) && !here.starts_with(&self.scopes) {
                 self.remember(arrival.process, here, &mut entries);
             }
@@ -120,7 +119,7 @@ impl Members {
         moves.into_iter().filter_map(|arrival| self.move_one(arrival)).collect()
     }
 
-    /// What it takes to undo a move out of `here`.
+    /// Adds the journal entries that undo a move out of `here`.
     fn remember(&mut self, process: ProcessKey, here: PathBuf, entries: &mut Vec<Entry>) {
         if let Some(every_cpu) = &self.overwritten
             && self.procfs.threads(process.pid, &mut self.threads).is_ok()
@@ -134,8 +133,8 @@ impl Members {
         entries.push(Entry::Moved { process, from: here });
     }
 
-    /// What it takes to undo that systemd takes these into a scope. From one of our groups, or out of another scope, is not where a
-    /// process came from.
+    /// The journal entries that undo a move by systemd into a scope. One of our own cgroups or another scope is no origin, so a
+    /// process in one has its entry already.
     pub(super) fn leave_for_scope(&mut self, processes: &[ProcessKey], top: &Path) -> Vec<Entry> {
         let mut entries = Vec::new();
         for process in processes {
@@ -149,8 +148,8 @@ impl Members {
         entries
     }
 
-    /// Sends a process out of a scope to where it, or the one that started it, came from. Where that is gone it stays, since
-    /// systemd knows the scope.
+    /// Moves a process out of a scope, back to the origin of it or of its parent. If that cgroup is gone it stays in the scope,
+    /// which systemd knows.
     pub(super) fn send_out_of_scope(&mut self, process: ProcessKey, name: &str) -> Option<LiveError> {
         let origin = origin_of(&mut self.procfs, process.pid, &self.origins);
         match way_back::send_out_of_scope(&mut self.procfs, process, origin.as_deref()) {
@@ -158,9 +157,10 @@ impl Members {
                 self.origins.remove(&process);
                 None
             }
-            Err(source) => self.reported.insert(process).then(|| {
-                could_not_move(process, name, "out of the scope of a unit that it is not in", source)
-            }),
+            Err(source) => self
+                .reported
+                .insert(process)
+                .then(|| could_not_move(process, name, "out of another unit's scope", source)),
         }
     }
 
@@ -177,7 +177,7 @@ impl Members {
         };
         self.origins.remove(&arrival.process);
         let refused = self.refused.entry(arrival.process).or_default();
-        // At every look for strays at first, and then ever more rarely.
+        // Exponential back-off, in stray checks.
         refused.wait = (1 << refused.tries.min(WAIT_DOUBLED_MAX)) - 1;
         refused.tries += 1;
         let to = format!("to {}", arrival.to.display());
@@ -186,7 +186,7 @@ impl Members {
             .then(|| could_not_move(arrival.process, &arrival.name, &to, source))
     }
 
-    /// Brings those back that stand elsewhere although they were brought before, unless that happened too often.
+    /// Moves strayed processes back, except those that strayed too often.
     pub(super) fn bring_back(
         &mut self,
         strayed: &[Arrival],
@@ -207,7 +207,7 @@ impl Members {
                 continue;
             };
             if self.refused.contains_key(&arrival.process) {
-                // It never came, so nobody moved it away.
+                // It was never moved in, so no program moved it away.
                 again.push(arrival.clone());
                 continue;
             }
@@ -235,8 +235,8 @@ impl Members {
         problems
     }
 
-    /// Sends a process that is to be in none of our groups any more to where it, or the one that started it, came from, or to
-    /// the next best place; the latter is told. One that does not stand in our subtree is left alone.
+    /// Moves a process that no longer belongs in our subtree back to the origin of it or of its parent, or, failing that, to
+    /// the next best cgroup, which is reported. A process outside the subtree is left alone.
     pub(super) fn send_home(&mut self, process: ProcessKey, name: &str, tree: &Tree) -> Option<LiveError> {
         let here = self.whereabouts(process)?;
         if !here.starts_with(&tree.top) {
@@ -269,19 +269,19 @@ impl Members {
             .then(|| could_not_move(process, name, "out of this program's groups", error))
     }
 
-    /// Tries once more to send those home that could not be sent.
+    /// Retries processes that could not be moved back.
     pub(super) fn send_stranded(&mut self, tree: &Tree) -> Vec<LiveError> {
         let stranded = std::mem::take(&mut self.stranded);
         stranded.iter().filter_map(|(process, name)| self.send_home(*process, name, tree)).collect()
     }
 
-    /// A process with that number, as it is called now.
+    /// The process with that PID, and its name.
     pub(super) fn identify(&mut self, pid: u32) -> Option<(ProcessKey, String)> {
         let stat = self.procfs.stat(pid).ok()??;
         Some((stat.key, stat.comm))
     }
 
-    /// The directory of the cgroup that a process stands in; `None` if the process is gone.
+    /// The directory of a process's cgroup; `None` if the process has exited.
     fn whereabouts(&mut self, process: ProcessKey) -> Option<PathBuf> {
         let path = self.procfs.cgroup(process.pid).ok()??;
         if self.procfs.stat(process.pid).ok()??.key != process || path.ends_with(" (deleted)") {
@@ -290,12 +290,12 @@ impl Members {
         Some(self.mount.join(path.trim_start_matches('/')))
     }
 
-    /// What a process uses that is charged to where it came from, in bytes: what it had when it was moved here.
+    /// The memory of a process that is charged to the cgroup it was moved from, in bytes.
     pub(super) fn charged_elsewhere(&self, process: ProcessKey) -> u64 {
         self.brought.get(&process).copied().unwrap_or(0)
     }
 
-    /// A process is gone.
+    /// A process has exited.
     pub(super) fn forget(&mut self, process: ProcessKey) {
         self.origins.remove(&process);
         self.returns.remove(&process);
@@ -317,7 +317,7 @@ fn could_not_move(process: ProcessKey, name: &str, to: &str, source: io::Error) 
     }
 }
 
-/// What a process has in memory that is in no file, from /proc/PID/statm: resident less shared, in pages.
+/// A process's anonymous memory in bytes: resident less shared pages of /proc/PID/statm.
 fn anonymous_bytes(pid: u32) -> Option<u64> {
     let text = host::read_to_string(format!("/proc/{pid}/statm").as_ref()).ok()?;
     let mut pages = text.split_whitespace().skip(1).map(|word| word.parse::<u64>().unwrap_or(0));
@@ -325,7 +325,7 @@ fn anonymous_bytes(pid: u32) -> Option<u64> {
     Some(resident.saturating_sub(shared) * crate::observe::memory::source::page_bytes())
 }
 
-/// Whether a kernel of this release forgets the affinity that a thread chose when a cgroup's CPUs change.
+/// Whether a kernel of this release overwrites a thread's affinity when its cgroup's CPU set changes.
 pub(super) fn forgets_affinity(release: &str) -> bool {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
@@ -333,11 +333,11 @@ pub(super) fn forgets_affinity(release: &str) -> bool {
     version < (6, 2)
 }
 
-/// Why the kernel did not move a process, and what can be done.
+/// The remedy for a move that the kernel refused.
 fn remedy(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EACCES | libc::EPERM | libc::ENOENT) => {
-            "; it stands outside the cgroups that this program may change: start it with `commonhold exec`, or run \
+            "; it is outside the cgroups that this program may change: start it with `commonhold exec`, or run \
              the daemon as root"
         }
         Some(libc::EINVAL) => {

@@ -1,30 +1,31 @@
 //! The `cgroup` backend: units as control groups (version 2).
 //!
-//! Problem: hold each unit to its CPUs, its weight and its cap, whatever its processes do. Let the kernel keep the
-//! exact account of what they use.
+//! Problem: keep each unit to its CPUs, weight and cap, whatever its processes do, and have the kernel account exactly
+//! for the CPU time that they use.
 //!
-//! Algorithm: a subtree of our own (`claim`) has a cgroup per unit (`layout`, `groups`). Processes are moved in when
-//! the roster finds them, and their children are born there (`members`). Orders become writes to cpuset.cpus,
-//! cpu.weight, cpu.max and cgroup.freeze (`order`, `knob`). Each is read back: a value that is not in force is an
-//! error. Gangs are parts of units, and have no cgroups: their processes are stopped by signals ([`stops`](super::stops)).
+//! Algorithm: the daemon's own subtree (`claim`) has one cgroup per unit (`layout`, `groups`). Processes are moved in when
+//! the roster finds them; their children inherit the cgroup (`members`). Orders become writes to cpuset.cpus, cpu.weight,
+//! cpu.max and cgroup.freeze (`order`, `knob`). Each write is read back, and a value that is not in force is an error.
+//! A gang is only a part of a unit and has no cgroup, so signals stop its processes ([`stops`](super::stops)). Where systemd
+//! or another manager owns the cgroups, units are held in theirs (`foreign_groups`).
 //!
-//! Facts: CPU time is the kernel's cpu.stat of the unit's own cgroup, which counts processes that exited as well
-//! (`usage`). Two facts are the roster's: the threads that want a CPU, and the time they waited. They come from
-//! /proc/PID/task/TID/schedstat, summed over threads, as in the `user` backend. cpu.pressure would tell another
-//! measure: the time in which *any* thread waited. For a stopped unit, the threads are those that wanted a CPU when it
-//! was stopped.
+//! Facts: CPU time is cpu.stat of the unit's cgroup, which includes exited processes (`usage`). Runnable threads and
+//! the time they waited come from the roster, which sums /proc/PID/task/TID/schedstat as for the `user` backend:
+//! cpu.pressure has the time in which *any* thread waited, a different measure. A stopped unit counts the threads that
+//! were runnable when it was stopped.
 //!
 //! Properties:
-//! - Everything done is in the journal before it is done, so that the caretaker can undo it.
-//! - The common parts are never moved.
-//! - A failure on one unit or process does not keep the others from theirs.
+//! - Every change is in the journal before it is made, so that the caretaker can undo it.
+//! - Processes of the built-in units are never moved.
+//! - A failure on one unit or process does not affect the others.
 //!
-//! Limits: below a delegated cgroup, only processes that already are below it can be moved. Others are reported, once
-//! each. A cap below 0.1 % of a CPU is held as 0.1 %.
+//! Limits: inside a delegated cgroup, only processes already below it can be moved; each other process is reported once.
+//! A cap below 0.1 % of a CPU is rounded up to 0.1 %.
 
 mod claim;
 mod disk;
 mod exposure;
+mod foreign_groups;
 mod groups;
 pub mod io_cost;
 mod knob;
@@ -32,7 +33,6 @@ mod layout;
 mod members;
 pub(crate) mod memory;
 mod order;
-mod places;
 mod properties;
 mod scopes;
 mod usage;
@@ -55,7 +55,7 @@ use super::seats::Seats;
 use super::stops::{ROUNDS_MAX, Stopping, Stops, continue_released, stop_closed};
 use crate::host::affinity;
 use crate::host::clock;
-use crate::live_backend::{cannot, newcomers};
+use crate::live_backend::{cannot, follow_each};
 use crate::observe::arena::NotJoined;
 use crate::observe::capability::CgroupBase;
 use crate::observe::idle::Idle;
@@ -63,24 +63,24 @@ use crate::observe::jobs::{has_gangs, report_interval_ns};
 use crate::observe::process::{ProcFs, ProcessKey};
 use crate::observe::roster::{Changes, Member, Roster, Scan, Seen};
 use crate::undo::journal::{self, Entry, Journal};
-use crate::{Backend, HeldBy, LiveBackend, LiveError};
+use crate::{ActiveBackend, Backend, LiveBackend, LiveError};
 use claim::Tree;
 use disk::Disks;
 use exposure::Exposure;
+use foreign_groups::ForeignGroups;
 use groups::Groups;
 use members::{Arrival, Members, forgets_affinity};
 use memory::Memory;
-use places::Places;
-use scopes::{Came, Scopes};
+use scopes::{ScopeReplies, Scopes};
 use usage::Usage;
 
-/// How often to look whether another program moved members away, in nanoseconds.
+/// How often to check whether another program moved members away, in nanoseconds.
 const STRAY_NS: Time = 1_000_000_000;
 
-/// The CPU time of a unit's own processes as a scheduler counts it, if one does.
+/// The CPU time of a unit's own processes by the scheduler's count; `None` if no scheduler counts it.
 type Counted<'a> = &'a dyn Fn(UnitId) -> Option<Time>;
 
-/// Holds a contract by means of control groups.
+/// Enforces a contract with control groups.
 #[derive(Debug)]
 pub struct CgroupBackend {
     contract: Contract,
@@ -88,14 +88,14 @@ pub struct CgroupBackend {
     journal: Journal,
     groups: Groups,
     members: Members,
-    /// `None` where the memory controller is not ours.
+    /// `None` where the memory controller is not available.
     memory: Option<Memory>,
     exposure: Exposure,
     idle: Idle,
     disks: Disks,
     facts: Vec<UnitFacts>,
     usage: Vec<Usage>,
-    /// Units without a process whose CPU time was read since they had one: it stands still.
+    /// Empty units whose CPU time was read since their last process exited: it no longer changes.
     still: Vec<bool>,
     seen: Seen,
     scan: Scan,
@@ -104,7 +104,7 @@ pub struct CgroupBackend {
     problems: Vec<LiveError>,
     seats: Seats,
     stops: Stops,
-    /// Units that are gangs, and stopped in their control groups.
+    /// Units that are one gang each and are stopped by the freezer.
     frozen: BTreeSet<UnitId>,
     confinement: Confinement,
     seating: Problems,
@@ -112,20 +112,19 @@ pub struct CgroupBackend {
     confined: BTreeMap<UnitId, CpuSet>,
     usable: CpuSet,
     bus: Bus,
-    places: Places,
-    /// `None` where systemd makes none.
+    foreign: ForeignGroups,
+    /// `None` where systemd does not make scopes for us.
     scopes: Option<Scopes>,
-    /// How often it changed who is in which control group.
+    /// Counts changes in which process is in which control group.
     changed: u64,
 }
 
 impl CgroupBackend {
-    /// Takes possession of a subtree below `place.base` and makes a cgroup for every unit of the contract. Processes are
-    /// moved by the first [`Backend::observe`].
+    /// Claims a subtree below `place.base` and makes a cgroup for every unit of the contract. Processes are moved by the
+    /// first [`Backend::settle_members`].
     ///
-    /// The caretaker must be running already: in a delegated cgroup it has to step aside with us. Fails where the subtree
-    /// belongs to a running daemon or to another program; what is wrong but leaves something to hold is handed out by
-    /// [`CgroupBackend::take_problems`].
+    /// The caretaker must already be running: in a delegated cgroup it is moved aside together with the daemon. Fails if the
+    /// subtree belongs to a running daemon or to another program. Lesser failures go to [`CgroupBackend::take_problems`].
     pub fn new(
         place: &CgroupBase,
         contract: &Contract,
@@ -180,14 +179,14 @@ impl CgroupBackend {
             strays_at: 0,
             problems,
             bus: Bus::default(),
-            places: Places::new(&place.mount),
+            foreign: ForeignGroups::new(&place.mount),
             scopes: None,
             changed: 0,
         };
         backend.follow_memory();
         backend.open_bus();
         if backend.roster.is_in_place() {
-            backend.problems.extend(backend.places.tell_systemd().err());
+            backend.problems.extend(backend.foreign.connect_systemd().err());
             match Scopes::begin(&place.mount) {
                 Ok(scopes) => backend.make_scopes(scopes),
                 Err(error) => backend.problems.push(error),
@@ -196,13 +195,13 @@ impl CgroupBackend {
         Ok(backend)
     }
 
-    /// How many files it keeps open for every unit at such a place.
+    /// The number of files kept open per unit, with the controllers available at `place`.
     pub fn files_per_unit(place: &CgroupBase) -> usize {
         let memory = if place.controllers.contains("memory") { memory::FILES_PER_UNIT } else { 0 };
         groups::FILES_PER_UNIT + memory
     }
 
-    /// Has systemd make scopes for processes that stand beside those of other units.
+    /// Moves processes that share a control group with other units' processes into scopes that systemd makes.
     fn make_scopes(&mut self, scopes: Option<Scopes>) {
         if scopes.is_some() {
             self.roster.makes_scopes();
@@ -210,20 +209,20 @@ impl CgroupBackend {
         self.scopes = scopes;
     }
 
-    /// Finds what the processor offers for the memory bus.
+    /// Detects the processor's means to monitor and throttle memory bandwidth.
     fn open_bus(&mut self) {
         self.bus.open(Path::new("/"), &self.contract, &mut self.journal, &mut self.problems);
     }
 
-    /// Tells the memory part where the units are.
+    /// Updates the unit cgroups that memory is read from.
     fn follow_memory(&mut self) {
         let Some(memory) = &mut self.memory else { return };
         let place = |unit: UnitId| self.groups.charged(unit, self.contract.unit(unit).parent);
         memory.follow(self.contract.held().filter_map(place).collect(), &mut self.journal);
     }
 
-    /// Switches the kernel's io.cost on for every disk that was measured, so that weights count there, until the end. Returns
-    /// the names of these; what fails is handed out by [`CgroupBackend::take_problems`].
+    /// Enables the kernel's io.cost for every disk with a measured model, so that weights take effect there. Returns the
+    /// names of these disks; failures go to [`CgroupBackend::take_problems`].
     pub fn switch_on_io_cost(&mut self) -> Vec<String> {
         if !self.groups.tree().has("io") {
             return Vec::new();
@@ -233,14 +232,9 @@ impl CgroupBackend {
         on
     }
 
-    /// What [`Backend::observe`] does, where a scheduler counts what units use as well.
-    pub(crate) fn observe_counted(
-        &mut self,
-        now: Time,
-        watch: &[UnitId],
-        counted: Counted<'_>,
-    ) -> Result<Snapshot, LiveError> {
-        // A clock that jumps back would make everything look fresh for as long.
+    /// Settles members. Returns what was seen of units with `each`, for which the contract may need sub-units.
+    pub fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
+        // Never backwards: facts would look fresh until the clock caught up.
         let now = now.max(self.now);
         self.now = now;
         if self.journal.beats().turn(!self.stops.is_empty() || self.groups.any_stopped()) {
@@ -251,8 +245,9 @@ impl CgroupBackend {
         self.scan = Scan::Quick;
         self.follow(&changes);
         self.follow_scopes();
-        self.follow_places();
+        self.follow_foreign_groups();
         let came = !(changes.joined.is_empty() && changes.moved.is_empty());
+        // Also samples counters, before `settle_jobs` removes groups of ended jobs, whose counts would be lost.
         let bus = self.bus.follow(now, came, &self.contract, &mut self.roster, &mut self.journal);
         self.problems.extend(bus);
         self.seen.extend(changes.seen);
@@ -269,13 +264,31 @@ impl CgroupBackend {
             self.confining(compare_masks);
         }
         self.problems.extend(self.groups.find_unstopped(now));
+        self.seats.follow(&self.contract, &mut self.roster)?;
+        let members = match self.contract.machine.gangs.share {
+            GangsShare::Cache => self.seats.members().map(|(key, job, _)| (key, job)).collect(),
+            GangsShare::Bus | GangsShare::Cores => BTreeMap::new(),
+        };
+        let (contract, hands) = (&self.contract, (&mut self.roster, &mut self.journal));
+        self.problems.extend(self.bus.settle_jobs(now, contract, self.seats.units(), &members, hands));
+        let cpus = self.foreign.given_cpus(&self.contract);
+        Ok(Seen { cpus, ..std::mem::take(&mut self.seen) })
+    }
+
+    /// [`Backend::observe`], for a scheduler above that counts the CPU time of units.
+    pub(crate) fn observe_counted(
+        &mut self,
+        watch: &[UnitId],
+        counted: Counted<'_>,
+    ) -> Result<Snapshot, LiveError> {
+        let now = self.now;
         self.roster.account(now, &Seats::watched(&self.contract, watch))?;
         let mut units = self.facts(counted);
         self.bus.tell(&mut units);
         let memory = self.memory_facts(now);
         let disks = self.disk_facts();
-        let charged = self.memory.as_ref().map(Memory::charged_in_places).unwrap_or_default();
-        let foreign_groups = self.places.facts(&charged, self.disks.in_places());
+        let charged = self.memory.as_ref().map(Memory::charged_in_foreign_groups).unwrap_or_default();
+        let foreign_groups = self.foreign.facts(&charged, self.disks.in_foreign_groups());
         let idle_ns = self.idle.read(self.roster.procfs(), now)?;
         let (contract, confined) = (&self.contract, &self.confined);
         let (confinement, all) = (&self.confinement, &self.usable);
@@ -284,48 +297,43 @@ impl CgroupBackend {
             confinement.tied(key, tid, within, all)
         };
         let mut jobs = self.seats.observe(now, contract, &mut self.roster, &tied)?;
-        let members = match contract.machine.gangs.share {
-            GangsShare::Cache => self.seats.members().map(|(key, job, _)| (key, job)).collect(),
-            GangsShare::Bus | GangsShare::Cores => BTreeMap::new(),
-        };
-        let hands = (&mut self.roster, &mut self.journal);
-        self.problems.extend(self.bus.follow_jobs(now, contract, &members, &mut jobs, hands));
+        self.bus.tell_jobs(now, &mut jobs);
         self.seats.complain(&mut self.seating);
         self.problems.append(&mut self.seating.unread);
         Ok(Snapshot { at: now, units, idle_ns, disks, memory, jobs, foreign_groups, ..Snapshot::default() })
     }
 
-    /// The end: the journal of what there is to undo, for the caretaker.
+    /// Ends the backend. The caretaker undoes what the journal has.
     pub fn close(self) -> Journal {
         self.journal
     }
 
-    /// The control groups of other programs that units are held in: the unit, and the directory.
-    pub(crate) fn held_in_place(&self) -> impl Iterator<Item = (UnitId, &Path)> {
-        self.places.all().map(|(_, unit, dir)| (unit, dir))
+    /// The foreign control groups that units are held in: the unit and the directory of each.
+    pub(crate) fn foreign_groups(&self) -> impl Iterator<Item = (UnitId, &Path)> {
+        self.foreign.all().map(|(_, unit, dir)| (unit, dir))
     }
 
     /// Where the hierarchy is mounted.
     pub(crate) fn mount(&self) -> &Path {
-        self.places.mount()
+        self.foreign.mount()
     }
 
-    /// A place with a cap on CPU time of another program's.
-    pub(crate) fn capped_place(&self) -> Option<&str> {
-        self.places.capped()
+    /// A foreign control group whose manager has set a CPU cap.
+    pub(crate) fn capped_group(&self) -> Option<&str> {
+        self.foreign.capped()
     }
 
-    /// Whether a cap on CPU time in a control group was written here.
+    /// Whether this backend wrote a control group's CPU cap.
     pub(crate) fn has_capped(&self, dir: &Path, cap: &str) -> bool {
-        dir.starts_with(&self.groups.tree().top) || self.places.has_capped(dir, cap)
+        dir.starts_with(&self.groups.tree().top) || self.foreign.has_capped(dir, cap)
     }
 
-    /// Has systemd make the scopes that are due, and follows who is in one.
+    /// Asks systemd for the scopes that are due, and takes in the processes that arrived in one.
     fn follow_scopes(&mut self) {
         let CgroupBackend { scopes, contract, roster, members, journal, now, groups, .. } = self;
         let Some(scopes) = scopes else { return };
-        let Came { arrived, refused, problems } =
-            scopes.look(*now, contract, roster, (members, &groups.tree().top), journal);
+        let ScopeReplies { arrived, refused, problems } =
+            scopes.poll(*now, contract, roster, (members, &groups.tree().top), journal);
         self.problems.extend(problems);
         if !arrived.is_empty() {
             match self.roster.look_for_scopes(&arrived) {
@@ -339,24 +347,24 @@ impl CgroupBackend {
         }
     }
 
-    /// Follows which control groups of other programs are places of units.
-    fn follow_places(&mut self) {
-        let CgroupBackend { places, contract, roster, disks, journal, memory, problems, now, .. } = self;
-        problems.extend(places.look(*now, memory.as_mut().map(Memory::pager), journal));
-        if !places.follow(contract, roster.foreign_groups(), disks, journal, problems) {
+    /// Polls foreign groups, and follows which of them hold units.
+    fn follow_foreign_groups(&mut self) {
+        let CgroupBackend { foreign, contract, roster, disks, journal, memory, problems, now, .. } = self;
+        problems.extend(foreign.poll(*now, memory.as_mut().map(Memory::pager), journal));
+        if !foreign.follow(contract, roster.foreign_groups(), disks, journal, problems) {
             return;
         }
         self.changed += 1;
         if let Some(memory) = &mut self.memory {
-            memory.follow_places(self.places.all());
+            memory.follow_foreign_groups(self.foreign.all());
         }
     }
 
-    /// Carries out what holds in each of a unit's control groups.
+    /// Carries out an order for one of a unit's control groups.
     fn order_part(&mut self, order: &PartOrder) -> Vec<LiveError> {
-        let CgroupBackend { places, disks, journal, memory, .. } = self;
+        let CgroupBackend { foreign, disks, journal, memory, .. } = self;
         match *order {
-            _ if order.at().is_some() => places.carry_out(order, memory.as_mut(), disks, journal),
+            _ if order.at().is_some() => foreign.carry_out(order, memory.as_mut(), disks, journal),
             PartOrder::Cap { unit, micro_cpus, .. } => self.order_cpus(&CpuOrder::Cap { unit, micro_cpus }),
             PartOrder::Guarantee { unit, min, low, own, .. } => {
                 self.order_memory(&MemoryOrder::Guarantee { unit, min, low, own })
@@ -368,22 +376,22 @@ impl CgroupBackend {
             PartOrder::Transfer { unit, ref disk, read, write, .. } => {
                 self.order_disk(&DiskOrder::Cap { unit, disk: disk.clone(), read, write })
             }
-            // Only places are weighed and confined by themselves.
+            // A unit's own cgroup gets its weight and CPUs by [`CpuOrder`].
             PartOrder::Confine { .. } | PartOrder::Weigh { .. } => Vec::new(),
         }
     }
 
-    /// The cgroups of units: the unit's number in the contract, and the directory that has its processes and its sub-units.
-    pub(crate) fn places(&self) -> impl Iterator<Item = (UnitId, &Path)> {
+    /// The cgroup directory of each unit, with its sub-units.
+    pub(crate) fn unit_dirs(&self) -> impl Iterator<Item = (UnitId, &Path)> {
         self.contract.held().filter_map(|unit| Some((unit, self.groups.dir(unit)?)))
     }
 
-    /// How often it changed who is in which control group.
+    /// A counter of changes in which process is in which control group.
     pub(crate) fn changed(&self) -> u64 {
         self.changed
     }
 
-    /// Moves those who came or changed their unit, and forgets those who left.
+    /// Moves processes that came or changed their unit, and forgets those that exited.
     fn follow(&mut self, changes: &Changes) {
         self.changed += u64::from(!changes.is_empty());
         for (process, _) in &changes.left {
@@ -404,7 +412,7 @@ impl CgroupBackend {
             let stays = self.roster.member(process.pid).is_some_and(|member| member.stays.is_some());
             if let Some(to) = self.groups.leaf(unit).filter(|_| !stays) {
                 self.groups.came(unit);
-                // Where it could not be made yet, its members are found as strays once it is.
+                // Members of a cgroup that could not be made yet are found as strays once it is.
                 if self.groups.is_made(unit) {
                     arrivals.push(Arrival { process, name, to });
                 }
@@ -417,7 +425,7 @@ impl CgroupBackend {
         }
         self.problems.extend(self.members.bring(&arrivals, self.groups.tree(), &mut self.journal));
         if !astray.is_empty() {
-            // Who is asleep was moved without its facts being read again.
+            // The roster rereads sleepers only on request.
             match self.roster.look_for_scopes(&astray) {
                 Ok(changes) => self.follow(&changes),
                 Err(error) => self.problems.push(error),
@@ -425,7 +433,7 @@ impl CgroupBackend {
         }
     }
 
-    /// Puts the threads of jobs of these processes where their seats are.
+    /// Confines threads of jobs to their seats.
     fn confining(&mut self, act: impl FnOnce(&mut Confining<'_>)) {
         let (contract, confined) = (&self.contract, &self.confined);
         let within = |unit| lineage(contract, unit).find_map(|unit| confined.get(&unit).cloned());
@@ -441,7 +449,6 @@ impl CgroupBackend {
         self.problems.append(&mut self.seating.unread);
     }
 
-    /// Carries out what is ordered for jobs.
     fn order_seats(&mut self, orders: &[Step<SeatOrder>]) {
         let seated = self.seats.order(orders, &mut self.confinement, &mut self.problems);
         if !seated.is_empty() && !self.confinement.leaves_seats() {
@@ -449,7 +456,7 @@ impl CgroupBackend {
         }
     }
 
-    /// Seats are left to a scheduler from now on, or affinities.
+    /// Switches between seats as scheduler preferences (`leave`) and seats as affinities.
     pub(crate) fn leave_seats(&mut self, leave: bool) {
         if self.confinement.leave_seats(leave) {
             let seated = self.confinement.seated();
@@ -457,30 +464,30 @@ impl CgroupBackend {
         }
     }
 
-    /// All seats, by thread: the first CPU of each.
+    /// Each seated thread and the first CPU of its seat.
     pub(crate) fn seats(&self) -> Vec<(u32, Option<u32>)> {
         self.confinement.all_seats()
     }
 
-    /// Those that changed since the last call, while they were left to a scheduler.
+    /// Seats that changed since the last call, while they were scheduler preferences.
     pub(crate) fn changed_seats(&mut self) -> Vec<(u32, Option<u32>)> {
         self.confinement.changed_seats()
     }
 
-    /// Gangs are left to a scheduler from now on, or stopped here.
+    /// Switches between gangs parked by the scheduler (`leave`) and gangs stopped here.
     pub(crate) fn leave_gangs(&mut self, leave: bool) {
         self.seats.leave_gangs(leave);
     }
 
-    /// The processes of all jobs, and whether these are shut.
+    /// The processes of all jobs, and whether the job is shut.
     pub(crate) fn members_of_jobs(&self) -> Vec<(ProcessKey, JobId, bool)> {
         self.seats.members().collect()
     }
 
-    /// Makes who is stopped agree with the gangs that run. Those that go make room before the others come.
+    /// Stops the gangs that are shut, then continues those that are open, so that a gang gets its CPUs before it runs.
     ///
-    /// A job that has a control group of ours is frozen in it, and the others' processes are stopped by signals: a unit's own
-    /// processes together are such a job, except those that may not be moved there.
+    /// A unit whose own processes are one job is frozen in its cgroup; signals stop all other gangs, and those processes of
+    /// such a unit that may not be moved into its cgroup.
     fn enforce_gangs(&mut self) -> Result<(), LiveError> {
         self.frozen = self.seats.shut_units(&self.contract);
         self.frozen.retain(|unit| self.groups.is_made(*unit));
@@ -520,7 +527,7 @@ impl CgroupBackend {
         done
     }
 
-    /// Brings back members that another program moved elsewhere, unless they may not be moved out of there.
+    /// Moves back members that another program moved away, unless they may not be moved from where they are now.
     fn find_strays(&mut self) -> Result<(), LiveError> {
         let mut by_unit: BTreeMap<UnitId, Vec<(ProcessKey, String)>> = BTreeMap::new();
         let held = |member: &&Member| !member.placement.unit.is_common() && member.stays.is_none();
@@ -542,7 +549,7 @@ impl CgroupBackend {
         if strayed.is_empty() {
             return Ok(());
         }
-        // Who is asleep was moved without its facts being read again.
+        // The roster rereads sleepers only on request.
         let pids: Vec<u32> = strayed.iter().map(|arrival| arrival.process.pid).collect();
         let changes = self.roster.look_again(&pids)?;
         self.follow(&changes);
@@ -573,7 +580,7 @@ impl CgroupBackend {
             CpuOrder::Confine { .. } => Some("cpuset"),
             CpuOrder::Weigh { .. } | CpuOrder::Cap { .. } => Some("cpu"),
             CpuOrder::Gate { .. } => None,
-            // A scheduler's, which lies above.
+            // For the scheduler of the backend above.
             CpuOrder::Credit { .. } => return Vec::new(),
         };
         if let Err(error) = self.can_order(unit, controller) {
@@ -632,7 +639,7 @@ impl CgroupBackend {
         }
     }
 
-    /// An order about disks on a unit's cgroup.
+    /// Carries out a disk order on a unit's cgroup.
     fn in_dir(
         &mut self,
         unit: UnitId,
@@ -641,20 +648,20 @@ impl CgroupBackend {
         self.groups.dir(unit).and_then(|dir| order(&mut self.disks, dir).err()).into_iter().collect()
     }
 
-    /// What units do to disks, where the kernel counts it.
+    /// Disk use by unit, where the io controller is available.
     fn disk_facts(&mut self) -> Vec<DiskFacts> {
         if !self.groups.tree().has("io") {
             return Vec::new();
         }
         let leaf = |unit: UnitId| Some((unit, None, self.groups.leaf(unit)?));
-        let places = self.places.all().map(|(place, unit, dir)| (unit, Some(place), dir.to_owned()));
+        let places = self.foreign.all().map(|(place, unit, dir)| (unit, Some(place), dir.to_owned()));
         self.disks.observe(self.now, || self.contract.held().filter_map(leaf).chain(places).collect())
     }
 
-    /// Drops what failed only because a control group of another manager's ended meanwhile: a service that stops, and a
-    /// session that ends, take their groups with them between a look and an order. The next look finds no place there.
+    /// Drops failures on foreign control groups that have ended: a service may stop, or a session end, between observing and
+    /// applying.
     fn without_ended_groups(&self, mut problems: Vec<LiveError>) -> Vec<LiveError> {
-        let (mount, own) = (self.places.mount(), &self.groups.tree().top);
+        let (mount, own) = (self.foreign.mount(), &self.groups.tree().top);
         problems.retain(|problem| {
             let LiveError::File { path, source, .. } = problem else { return true };
             let is_missing = matches!(source.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
@@ -666,12 +673,13 @@ impl CgroupBackend {
         problems
     }
 
-    /// An order that cannot reach anybody is an error: never silently nothing.
+    /// An error for an order on a unit without a cgroup, or for a missing controller: ignoring it would leave the contract
+    /// unenforced without notice.
     fn can_order(&self, unit: UnitId, controller: Option<&str>) -> Result<(), LiveError> {
         if self.groups.leaf(unit).is_none() {
             return Err(LiveError::Unavailable {
                 what: format!(
-                    "unit number {} has no cgroup: it is a common part, or not in this contract",
+                    "unit number {} has no cgroup: it is a built-in unit, or not in this contract",
                     unit.0
                 ),
                 remedy: "give the backend the contract that the plan was made for".to_owned(),
@@ -689,7 +697,7 @@ impl CgroupBackend {
         }
     }
 
-    /// What a unit wants is not seen while it is stopped: it is looked at once more before.
+    /// Samples the runnable threads of a unit before it is stopped, since a stopped thread is not runnable.
     fn remember(&mut self, unit: UnitId) -> Result<(), LiveError> {
         let within: Vec<UnitId> =
             self.contract.held().filter(|id| is_within(&self.contract, *id, unit)).collect();
@@ -702,10 +710,10 @@ impl CgroupBackend {
         Ok(())
     }
 
-    /// CPU time of a unit; what it was before, if the kernel's count cannot be read.
+    /// CPU time of a unit's own processes; the previous value if the kernel's count cannot be read.
     fn used_ns(&mut self, unit: UnitId, counted: Option<Time>) -> Time {
-        let CgroupBackend { usage, groups, problems, now, roster, places, contract, .. } = self;
-        let outside_ns = roster.used_outside_ns(unit) + places.used_ns(unit, &contract.unit(unit).path);
+        let CgroupBackend { usage, groups, problems, now, roster, foreign, contract, .. } = self;
+        let outside_ns = roster.used_outside_ns(unit) + foreign.used_ns(unit, &contract.unit(unit).path);
         usage[unit.index()].now(*now, counted, || {
             let in_group = groups.used_ns(unit).unwrap_or_else(|error| {
                 problems.push(error);
@@ -715,7 +723,7 @@ impl CgroupBackend {
         })
     }
 
-    /// The facts about memory, with what units' processes had before they came.
+    /// Memory facts, including what units' processes had charged elsewhere before they were moved in.
     fn memory_facts(&mut self, now: Time) -> Option<MemoryFacts> {
         let units = self.contract.units.len();
         let mut facts = self.memory.as_mut()?.observe(now, units)?;
@@ -727,7 +735,7 @@ impl CgroupBackend {
         Some(facts)
     }
 
-    /// The roster's facts, with the kernel's count of CPU time where a unit has a cgroup.
+    /// The roster's facts, with CPU time as the kernel or the scheduler counts it.
     fn facts(&mut self, counted: Counted<'_>) -> Vec<UnitFacts> {
         let mut facts = self.roster.unit_facts();
         self.seats.count_shut(&self.roster, &mut facts);
@@ -742,7 +750,7 @@ impl CgroupBackend {
             let before = self.facts[unit.index()];
             let wanting = self.groups.wanting(unit, facts.runnable);
             facts.runnable = if facts.processes == 0 { 0 } else { wanting };
-            // Facts are of one moment: as long as the others are the last look's, so is the CPU time.
+            // All facts of a unit are of one moment: CPU time is read only when the others are.
             let fresh = facts.at != before.at || before.at == 0;
             let empty = facts.processes == 0;
             came |= before.processes == 0 && !empty;
@@ -751,7 +759,7 @@ impl CgroupBackend {
             facts.used_ns =
                 if due { self.used_ns(unit, counted(unit).filter(|_| !empty)) } else { before.used_ns };
         }
-        // Nothing bounds who was not there when memory was planned last.
+        // The last memory plan has no bound for a unit that was empty.
         if let Some(memory) = self.memory.as_mut().filter(|_| came) {
             memory.wake();
         }
@@ -777,13 +785,8 @@ impl LiveBackend for CgroupBackend {
         self.open_bus();
     }
 
-    fn take_seen(&mut self) -> Seen {
-        let cpus = self.places.given_cpus(&self.contract);
-        Seen { cpus, ..std::mem::take(&mut self.seen) }
-    }
-
     fn standing(&self) -> Vec<&LiveError> {
-        self.exposure.standing().chain(self.places.silence()).collect()
+        self.exposure.standing().chain(self.foreign.silence()).collect()
     }
 
     fn alarm(&self) -> Option<BorrowedFd<'_>> {
@@ -809,8 +812,8 @@ impl LiveBackend for CgroupBackend {
         has_gangs(contract).then(|| Ok((self.seats.join(contract, key, user, &mut self.roster)?, every_ns)))
     }
 
-    fn held_by(&self) -> HeldBy {
-        HeldBy { backend: "cgroup", instead: None }
+    fn active(&self) -> ActiveBackend {
+        ActiveBackend { name: "cgroup", fallback_from: None }
     }
 
     fn into_journal(self: Box<Self>) -> Journal {
@@ -830,10 +833,6 @@ impl Backend for CgroupBackend {
         self.problems.extend(memory.into_iter().flatten());
         let problems = std::mem::take(&mut self.problems);
         self.without_ended_groups(problems)
-    }
-
-    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
-        newcomers(self, contract, free)
     }
 
     fn means(&self) -> Means {
@@ -857,8 +856,18 @@ impl Backend for CgroupBackend {
         Seats::means(&self.contract, means)
     }
 
-    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
-        self.observe_counted(now, watch, &|_| None)
+    fn settle_members(
+        &mut self,
+        now: Time,
+        contract: &mut Contract,
+        free: &BTreeSet<UnitId>,
+    ) -> Result<bool, LiveError> {
+        let seen = self.settle(now)?;
+        Ok(follow_each(self, seen, contract, free))
+    }
+
+    fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
+        self.observe_counted(watch, &|_| None)
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
@@ -869,14 +878,14 @@ impl Backend for CgroupBackend {
             self.seats.gate(&plan.orders.gangs, clock::now().max(self.now), &self.roster);
             problems.extend(self.enforce_gangs().err());
         }
-        let taken = |step: &Step<PartOrder>| {
+        let reclaimed = |step: &Step<PartOrder>| {
             matches!(step.action, PartOrder::Reclaim { .. }).then(|| step.action.unit())
         };
-        let in_parts: BTreeSet<UnitId> = plan.orders.parts.iter().filter_map(taken).collect();
+        let in_parts: BTreeSet<UnitId> = plan.orders.parts.iter().filter_map(reclaimed).collect();
         for step in &plan.orders.memory {
-            // What is taken from several groups of a unit is ordered for each.
-            let is_act = matches!(step.action, MemoryOrder::Reclaim { .. });
-            if !(is_act && in_parts.contains(&step.action.unit())) {
+            // A unit with foreign groups has a reclaim order for each of its groups instead.
+            let is_reclaim = matches!(step.action, MemoryOrder::Reclaim { .. });
+            if !(is_reclaim && in_parts.contains(&step.action.unit())) {
                 problems.extend(self.order_memory(&step.action));
             }
         }
@@ -887,7 +896,7 @@ impl Backend for CgroupBackend {
             problems.extend(self.bus.order(unit, percent, &mut self.roster, &mut self.journal).err());
         }
         if let Some(memory) = &plan.decisions.memory {
-            self.exposure.tell(&self.contract, memory);
+            self.exposure.record_exceeding(&self.contract, memory);
         }
         let expose = |step: &Step<MemoryOrder>| matches!(step.action, MemoryOrder::Expose { .. });
         let ordered = plan.orders.memory.iter().any(expose);
@@ -901,7 +910,7 @@ impl Backend for CgroupBackend {
     }
 }
 
-/// The CPUs of a process that chose none: ours.
+/// The CPUs of a process without an affinity of its own, taken from the daemon's.
 fn usable_cpus() -> Result<CpuSet, LiveError> {
     affinity::get(0).map_err(|source| LiveError::Process {
         pid: std::process::id(),
@@ -926,7 +935,7 @@ mod tests {
     /// Beyond any `pid_max`: no real process has it.
     const PID: u32 = 90_000_001;
 
-    /// A process by this name in a folder that is taken for /proc.
+    /// Adds a process of this name to a fake /proc.
     fn put(proc: &Path, comm: &str) {
         let dir = proc.join(PID.to_string());
         fs::create_dir_all(&dir).unwrap();
@@ -937,8 +946,8 @@ mod tests {
         fs::write(dir.join("cgroup"), "0::/\n").unwrap();
     }
 
-    /// A unit of the command `make`, in folders that are taken for /proc and for a cgroup without controllers, with memory
-    /// nevertheless.
+    /// A backend with a unit of the command `make`, over a fake /proc and a fake cgroup that has memory files but no
+    /// controllers.
     fn backend(dir: &Path) -> CgroupBackend {
         let place = CgroupBase {
             mount: dir.join("cgroup"),
@@ -961,12 +970,13 @@ mod tests {
         backend
     }
 
-    /// Memory is planned for much later; when a unit's first process has come, it is looked at at once, and then no more.
+    /// Memory is not due for long, but a unit's first process makes it due once.
     #[test]
-    fn memory_is_due_when_a_unit_has_come() {
+    fn memory_is_due_when_a_unit_gets_its_first_process() {
         let dir = tempfile::tempdir().unwrap();
         let mut backend = backend(dir.path());
-        let mut looks_at_memory = |now: Time| {
+        let mut observes_memory = |now: Time| {
+            backend.settle(now).unwrap();
             let snapshot = backend.observe(now, &[]).unwrap();
             let rest = MemoryPlan { next: 1_000_000_000, ..MemoryPlan::default() };
             let mut plan = Plan::default();
@@ -974,27 +984,27 @@ mod tests {
             backend.apply(&plan);
             snapshot.memory.is_some()
         };
-        assert!(looks_at_memory(1));
+        assert!(observes_memory(1));
         put(&dir.path().join("proc"), "other");
-        assert!(!looks_at_memory(2), "in no unit");
+        assert!(!observes_memory(2), "in no unit");
         fs::remove_dir_all(dir.path().join("proc").join(PID.to_string())).unwrap();
-        assert!(!looks_at_memory(3));
+        assert!(!observes_memory(3));
         put(&dir.path().join("proc"), "make");
-        assert!(looks_at_memory(4));
-        assert!(!looks_at_memory(5), "it was there before");
-        // A look that is made for other reasons shortly before is that look.
-        assert!(!looks_at_memory(1_000_000_000 - EARLY_NS - 1));
-        assert!(looks_at_memory(1_000_000_000 - EARLY_NS));
+        assert!(observes_memory(4));
+        assert!(!observes_memory(5), "it was there before");
+        // A turn shortly before the due time already observes memory.
+        assert!(!observes_memory(1_000_000_000 - EARLY_NS - 1));
+        assert!(observes_memory(1_000_000_000 - EARLY_NS));
     }
 
-    /// A program enters beside a shell: it waits until systemd has made its scope, and is held there at the same look.
+    /// A program that enters from a shell's session waits until systemd has made its scope, and is held there from that turn.
     #[test]
-    fn who_enters_waits_for_its_scope_and_is_held_there() {
+    fn a_process_that_enters_waits_for_its_scope_and_is_held_there() {
         const SHELL: &str = "/user.slice/user-0.slice/session-3.scope";
         let dir = tempfile::tempdir().unwrap();
         let mut backend = backend(dir.path());
         let proc = dir.path().join("proc");
-        let stand = |group: &str| {
+        let put_into = |group: &str| {
             let file = proc.join(PID.to_string()).join("cgroup");
             fs::write(file, format!("0::{group}\n")).unwrap();
         };
@@ -1006,37 +1016,38 @@ mod tests {
         fs::write(shell.join("stat"), stat).unwrap();
         fs::write(shell.join("cgroup"), format!("0::{SHELL}\n")).unwrap();
         put(&proc, "x");
-        stand(SHELL);
-        let systemd = crate::systemd::fake::FakeSystemd::new(true);
+        put_into(SHELL);
+        let played = crate::systemd::fake::FakeSystemd::new(true);
         backend.roster.holds_in_place();
-        backend.make_scopes(Some(Scopes::of(&dir.path().join("cgroup"), systemd.instance()).unwrap()));
-        backend.observe(1, &[]).unwrap();
+        backend.make_scopes(Some(Scopes::of(&dir.path().join("cgroup"), played.instance()).unwrap()));
+        backend.settle(1).unwrap();
         let contract = backend.contract.clone();
         let build = contract.find("build").unwrap();
         let key = ProcessKey { pid: PID, start: 101 };
         assert!(backend.roster.enter(&contract, key, build).unwrap());
-        backend.observe(2, &[]).unwrap();
+        backend.settle(2).unwrap();
         assert!(backend.roster.is_entering(key));
-        assert_eq!(backend.held_in_place().count(), 0);
-        while systemd.stage().scopes.is_empty() {
+        assert_eq!(backend.foreign_groups().count(), 0);
+        while played.stage().scopes.is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        // What systemd does.
-        let (name, slice, pids) = systemd.stage().scopes[0].clone();
+        // Plays systemd.
+        let (name, slice, pids) = played.stage().scopes[0].clone();
         assert_eq!((slice.as_str(), pids.as_slice()), ("commonhold-build.slice", [PID].as_slice()));
         let group = format!("/commonhold.slice/{slice}/{name}");
         fs::create_dir_all(dir.path().join(format!("cgroup{group}"))).unwrap();
-        stand(&group);
+        put_into(&group);
         let mut now = 3;
         while backend.roster.is_entering(key) {
+            backend.settle(now).unwrap();
             backend.observe(now, &[]).unwrap();
             now += 1;
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        let held: Vec<(UnitId, &Path)> = backend.held_in_place().collect();
+        let held: Vec<(UnitId, &Path)> = backend.foreign_groups().collect();
         assert_eq!(held, [(build, dir.path().join(format!("cgroup/commonhold.slice/{slice}")).as_path())]);
-        assert_eq!(systemd.stage().scopes.len(), 1);
-        // This tree has no files of controllers, which is told.
+        assert_eq!(played.stage().scopes.len(), 1);
+        // The fake tree lacks the controllers' files, which is reported.
         let problems = backend.take_problems();
         assert!(problems.iter().all(|problem| problem.to_string().contains("cpu.stat")), "{problems:?}");
     }

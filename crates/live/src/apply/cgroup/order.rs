@@ -1,35 +1,34 @@
-//! In which order to write CPU sets into a tree of cgroups.
+//! The order in which to write CPU sets into a tree of cgroups.
 //!
-//! Problem: a unit's processes may never run on CPUs that neither the old order nor the new one gives them, not even
-//! between two writes. The kernel takes a cgroup's CPUs to be its own set cut down to its encloser's, and if nothing
-//! is left, *all* of the encloser's. So a child that is written before its encloser has room escapes its order for a
-//! moment.
+//! Problem: a unit's processes must never run on CPUs outside both the old and the new set, not even between two writes.
+//! The kernel intersects a cgroup's set with its parent's, and if the result is empty, uses *all* CPUs of the parent. So a
+//! child written before its parent was widened escapes its set for a moment.
 //!
-//! Terms: a *cell* is one cgroup's CPU set. Leaf cells hold processes. Inner cells hold cgroups, and want what the
-//! leaves below them want together.
+//! Terms: a *cell* is one cgroup's CPU set. Leaf cells have processes. Inner cells have cgroups, and want the union of
+//! the leaves below them.
 //!
 //! Algorithm: inner cells widen to the union of old and new, from the top down. Leaves take their new set. Inner cells
-//! narrow to what is wanted, from the bottom up. A write that would change nothing is left out.
+//! narrow to the wanted set, from the bottom up. Writes that change nothing are skipped.
 //!
-//! Properties (tested): before, between and after the writes every cell lies within its encloser, and no set is empty.
-//! Afterwards every cell has what it wants. There are at most two writes per inner cell and one per leaf.
+//! Properties (tested): before, between and after the writes every cell lies within its parent, and no set is empty.
+//! Afterwards every cell has the wanted set. There are at most two writes per inner cell and one per leaf.
 //!
 //! Source: `update_cpumasks_hier()` in the kernel's kernel/cgroup/cpuset.c.
 
 use commonhold_machine::CpuSet;
 
-/// One cgroup's CPU set. `None` is the kernel's empty string: all that the encloser has.
+/// One cgroup's CPU set. `None` is the kernel's empty string: all CPUs of the parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cell {
-    /// The cell around it, at a smaller index; `None` for the outermost.
+    /// The index of the enclosing cell, smaller than its own; `None` for the outermost.
     pub(super) parent: Option<usize>,
-    /// What the kernel has now.
+    /// The set in the kernel.
     pub(super) now: Option<CpuSet>,
-    /// What it is to have. Of inner cells, [`want_inner`] sets it.
+    /// The set to write. [`want_inner`] sets it for inner cells.
     pub(super) wanted: Option<CpuSet>,
 }
 
-/// Makes every inner cell want what the cells in it want together.
+/// Makes every inner cell want the union of its children.
 pub(super) fn want_inner(cells: &mut [Cell]) {
     let mut seen = vec![false; cells.len()];
     for i in (0..cells.len()).rev() {
@@ -43,7 +42,7 @@ pub(super) fn want_inner(cells: &mut [Cell]) {
     }
 }
 
-/// The writes that lead from what is to what is wanted, in order: the cell's index and its set.
+/// The writes that lead from the present to the wanted sets, in order: the cell's index and its set.
 pub(super) fn writes(cells: &[Cell]) -> Vec<(usize, Option<CpuSet>)> {
     let mut now: Vec<Option<CpuSet>> = cells.iter().map(|cell| cell.now.clone()).collect();
     let mut inner = vec![false; cells.len()];
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the kernel lets a cell use, if every set is within its encloser's; `None` where it is not.
+    /// The effective set of a cell; `None` if a set is not within its parent's.
     fn effective(cells: &[Cell], now: &[Option<CpuSet>], all: &CpuSet, i: usize) -> Option<CpuSet> {
         let above = match cells[i].parent {
             Some(parent) => effective(cells, now, all, parent)?,
@@ -90,11 +89,11 @@ mod tests {
     }
 
     fn set(bits: u8) -> Option<CpuSet> {
-        // 0 stands for "never confined".
+        // 0 means "never confined".
         (bits != 0).then(|| (0..8).filter(|cpu| bits & (1 << cpu) != 0).collect())
     }
 
-    /// A tree of up to 12 cells whose inner cells want, and have, what their leaves do.
+    /// A tree of up to 12 cells whose inner cells want, and have, the union of their leaves.
     fn trees() -> impl Strategy<Value = Vec<Cell>> {
         proptest::collection::vec((any::<u16>(), any::<u8>(), any::<u8>()), 1..12).prop_map(|seeds| {
             let parent = |i: usize, seed: u16| match usize::from(seed) % (i + 1) {
@@ -148,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_parent_makes_room_before_its_child_moves_and_shrinks_after() {
-        // physics holds 0-1 for itself and 2 for a sub-unit, which moves on to 3: the parent must go by way of 0-3.
+        // physics has 0-1 itself, and 2 for a sub-unit that moves to 3: the parent must widen to 0-3 first.
         let cpus = |text: &str| Some(text.parse::<CpuSet>().unwrap());
         let mut cells = vec![
             Cell { parent: None, now: cpus("0-2"), wanted: None },

@@ -1,36 +1,40 @@
-//! What holds at places, told to systemd as properties.
+//! Orders on systemd's control groups, set as systemd properties.
 //!
-//! Problem: systemd writes the control groups that are its own, and writes them anew. It switches off a controller that none of
-//! its properties needs.
+//! Problem: systemd rewrites the files of its control groups, and disables a controller that none of its properties needs.
 //!
-//! Algorithm: a value is in the kernel's file at once ([`places`](super::places)), and here it is *wanted* as a property. At most
-//! twice a second for each systemd unit, systemd is asked what its properties are, and then to set those that are wanted and still
-//! are what they were. CPUs and weights change with every loan, and systemd calls all who listen when it is told: of those it is told
-//! what was wanted for a second, or after five seconds what is wanted then. The journal has both before. A value that is neither what was there nor what was given is an administrator's:
-//! it takes the place of what was there. Every five seconds it is looked for. A value that was given and is not there, without
-//! another's in its place, is given again: systemd did not answer, or somebody took it away. So is all that was given, when a systemd
-//! unit that was gone comes again with what it had before.
+//! Terms: a value is *wanted* until it was sent, then *given*. The *former* value is the one to restore.
 //!
-//! systemd adds to a list of devices. Of a list to which an administrator has added a disk, ours is taken out: the policy orders no
-//! rates where others have set some.
+//! Algorithm: [`foreign_groups`](super::foreign_groups) writes the kernel's file at once; here the value becomes wanted. At
+//! most twice a second per systemd unit, the daemon gets its properties, and then sets the wanted ones. CPUs and
+//! weights change with every loan, and each change makes systemd signal all D-Bus listeners; so those are sent only when
+//! they were stable for a second, or after five seconds. The journal has former and given values before.
 //!
-//! A systemd unit that is left is taken back first, also where it is held again at once: it may be another of the same name.
+//! A value that is neither the former nor a given one is an administrator's, and becomes the former value. This is checked
+//! every five seconds. A given value that is missing, with no administrator's value instead, is given again: systemd did
+//! not answer, or another program reset it. When a systemd unit comes back with its former values, all given values are given
+//! again.
 //!
-//! systemd writes all files of a group when it is told one property of it, by what it was told last of the others; and all files of all
-//! groups when it reads its own anew. Which groups it has written is told ([`Properties::take_rewritten`]).
+//! Lists of devices: systemd appends to them. If an administrator appends a disk, the daemon removes its own entries, since the
+//! policy orders no rates where others have set some.
 //!
-//! What an administrator set is a fact for the policy ([`GroupBounds`]), which orders within it. A value that was given and is in
-//! force no more is not given again until the policy has seen that.
+//! A systemd unit that is no longer held is reverted first, even if it is held again at once, since it may be another
+//! unit of the same name.
 //!
-//! systemd keeps the controller `cpu` on for a weight, and not for counting, which a kernel does without it. Our scheduler does not see
-//! the groups of a kernel where that controller is off. So a systemd unit whose weight nobody sets has the usual one.
+//! systemd rewrites all files of a group when one of its properties is set, and all groups after a `daemon-reload`.
+//! [`Properties::take_rewritten`] returns these groups.
+//!
+//! An administrator's value is a fact for the policy ([`GroupBounds`]), which orders within it. A given value that it replaced is
+//! not given again until the policy has seen that.
+//!
+//! systemd keeps the `cpu` controller enabled for a weight, but not for accounting, which the kernel does without it. Our
+//! scheduler does not see groups without that controller. So a systemd unit with an unset weight gets the default one.
 //!
 //! Limits:
-//! - Where systemd does not answer, the kernel's files have what holds, until systemd writes them.
-//! - systemd has no call that sets what is still as it was. What an administrator sets in the tenth of a millisecond between the
-//!   question and the call is lost.
-//! - Where an administrator sets a rate without `--runtime`, systemd writes ours of other disks beside it, below `/etc`. At the next look
-//!   it is told to take them out. Where it cannot write there then, they stay.
+//! - While systemd does not answer, orders are in force in the kernel's files, until systemd rewrites them.
+//! - systemd has no compare-and-set. A value that an administrator sets in the tenth of a millisecond between reading and
+//!   setting is lost.
+//! - When an administrator sets a rate without `--runtime`, systemd also saves our rates of other disks below `/etc`. The next
+//!   poll removes them, unless `/etc` is not writable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +46,7 @@ use crate::systemd::{
 };
 use crate::undo::journal::{Entry, Journal, record};
 
-/// What is set of places.
+/// The properties that are set here.
 const PROPERTIES: [Property; 9] = [
     Property::AllowedCPUs,
     Property::CPUAccounting,
@@ -55,31 +59,31 @@ const PROPERTIES: [Property; 9] = [
     Property::MemoryMin,
 ];
 
-/// Rates are all an administrator's, or all ours.
+/// Rates, which are either all an administrator's or all ours.
 const RATES: [Property; 2] = [Property::IOReadBandwidthMax, Property::IOWriteBandwidthMax];
 
-/// What switches a place's controllers on.
+/// The properties that enable controllers.
 const ACCOUNTING: [Property; 2] = [Property::CPUAccounting, Property::IOAccounting];
 
-/// The weight of a control group that has none.
+/// The default weight of a control group.
 const WEIGHT_USUAL: Value = Value::Number(100);
 
-/// A systemd unit is asked no more often.
+/// The shortest interval between requests for one systemd unit.
 const ASK_NS: Time = 500 * MS;
 
-/// What changes with every loan.
+/// The properties that change with every loan.
 const LENT: [Property; 2] = [Property::AllowedCPUs, Property::CPUWeight];
 
-/// For how long that is to be the same before systemd is told, if it was told another before.
+/// How long those must be stable before another value is sent.
 const REST_NS: Time = 1_000 * MS;
 
-/// So often it is looked for what an administrator sets.
-const LOOK_NS: Time = 5_000 * MS;
+/// How often to check for an administrator's values.
+const POLL_NS: Time = 5_000 * MS;
 
-/// systemd answers again once it has done so for this long. Every unit is looked at in that time.
-const ANSWERS_NS: Time = 2 * LOOK_NS;
+/// How long systemd must answer before its silence counts as ended. Every unit is polled in that time.
+const ANSWERS_NS: Time = 2 * POLL_NS;
 
-/// So many of the values that were given are remembered: the last may be in force, or the one before it.
+/// Given values remembered per property: either of the last two may be in force.
 const GIVEN_MAX: usize = 2;
 
 #[derive(Debug)]
@@ -90,65 +94,65 @@ enum Asked {
     Reload,
 }
 
-/// A systemd unit.
+/// The properties of one systemd unit.
 #[derive(Debug, Default)]
-struct Told {
-    /// What was there before, or is an administrator's; none until systemd has told.
+struct UnitProperties {
+    /// The values to restore; empty until systemd has answered.
     former: BTreeMap<Property, Former>,
     is_known: bool,
     wanted: BTreeMap<Property, Value>,
-    /// When something was wanted last.
+    /// When a wanted value last changed.
     wanted_at: Time,
     given: BTreeMap<Property, Vec<Value>>,
     is_busy: bool,
     asked_at: Option<Time>,
-    /// Whether its controllers are to be on.
+    /// Whether a unit of the contract is held there, so that its controllers are needed.
     is_place: bool,
-    /// Whether all is to be taken back. What is wanted came later, and is told after that.
+    /// Whether all given values are to be reverted. Wanted values came later, and are sent after that.
     leaves: bool,
 }
 
-/// What systemd was told.
+/// The properties of all systemd units that hold units of the contract.
 #[derive(Debug)]
 pub(super) struct Properties {
     instance: Instance,
     queue: Queue,
-    units: BTreeMap<String, Told>,
+    units: BTreeMap<String, UnitProperties>,
     asked: BTreeMap<u64, (String, Asked)>,
-    /// Units whose files systemd has written since that was asked last.
+    /// Units whose files systemd has rewritten since the last call of [`Properties::take_rewritten`].
     rewritten: BTreeSet<String>,
-    /// Refusals that were said.
-    said: BTreeSet<String>,
-    /// That systemd does not answer.
+    /// Errors that were reported.
+    reported: BTreeSet<String>,
+    /// The standing problem while systemd does not answer.
     silence: Option<LiveError>,
-    /// Since when it has answered everything again, if it was silent before.
+    /// Since when systemd answers again, if it was silent before.
     answers_since: Option<Time>,
-    /// systemd counts files among its own that are gone: it is to read them anew, once all is let go that is to be.
+    /// Whether systemd has to reload because property files were removed, after all pending reverts.
     is_to_read: bool,
-    /// Not before this, where it has not done so.
+    /// The earliest time of a retried reload.
     read_after: Time,
     now: Time,
 }
 
 impl Properties {
-    /// Of the machine's systemd; `None` where there is none.
+    /// Connects to the machine's systemd; `None` if it has none.
     pub(super) fn begin() -> Result<Option<Properties>, LiveError> {
         let instance = Instance::system();
         instance.is_there().then(|| Properties::of(instance)).transpose()
     }
 
-    /// Of a systemd that is there.
+    /// Connects to this systemd.
     pub(super) fn of(instance: Instance) -> Result<Properties, LiveError> {
         let queue = Queue::start(instance.clone())?;
         let (units, asked) = (BTreeMap::new(), BTreeMap::new());
-        let (rewritten, said) = (BTreeSet::new(), BTreeSet::new());
+        let (rewritten, reported) = (BTreeSet::new(), BTreeSet::new());
         Ok(Properties {
             instance,
             queue,
             units,
             asked,
             rewritten,
-            said,
+            reported,
             silence: None,
             answers_since: None,
             is_to_read: false,
@@ -157,51 +161,52 @@ impl Properties {
         })
     }
 
-    /// A systemd unit's group is held from now on. Its controllers are switched on.
+    /// A unit is now held in a systemd unit's group: enables the controllers.
     pub(super) fn come(&mut self, unit: &str) {
-        let told = self.units.entry(unit.to_owned()).or_default();
-        told.is_place = true;
-        told.count();
+        let state = self.units.entry(unit.to_owned()).or_default();
+        state.is_place = true;
+        state.count();
     }
 
-    /// It is held no more.
+    /// No unit is held in the group any longer: reverts it.
     pub(super) fn leave(&mut self, unit: &str) {
-        if let Some(told) = self.units.get_mut(unit) {
-            (told.leaves, told.is_place) = (true, false);
-            told.wanted.clear();
+        if let Some(state) = self.units.get_mut(unit) {
+            (state.leaves, state.is_place) = (true, false);
+            state.wanted.clear();
         }
     }
 
-    /// A value is to be in force at a systemd unit.
+    /// Requests a property value for a systemd unit.
     pub(super) fn want(&mut self, unit: &str, property: Property, value: Value) {
-        let told = self.units.entry(unit.to_owned()).or_default();
-        if told.wanted.insert(property, value.clone()) != Some(value) {
-            told.wanted_at = self.now;
+        let state = self.units.entry(unit.to_owned()).or_default();
+        if state.wanted.insert(property, value.clone()) != Some(value) {
+            state.wanted_at = self.now;
         }
     }
 
-    /// Somebody has written over what is wanted of a systemd unit: it is told now, or what an administrator set is learnt.
+    /// Sends wanted values without waiting for them to be stable, because the files were overwritten.
     pub(super) fn hasten(&mut self, unit: &str) {
-        if let Some(told) = self.units.get_mut(unit) {
-            told.wanted_at = 0;
+        if let Some(state) = self.units.get_mut(unit) {
+            state.wanted_at = 0;
         }
     }
 
-    /// The units whose files systemd has written since the last call: all of a unit's, whichever property it was told.
+    /// The systemd units whose files systemd has rewritten since the last call.
     pub(super) fn take_rewritten(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.rewritten)
     }
 
-    /// Whether a newer value is to be told than systemd has.
+    /// Whether a newer value than systemd's is still to be sent.
     pub(super) fn wants(&self, unit: &str, property: Property) -> bool {
-        self.units.get(unit).is_some_and(|told| told.wanted.contains_key(&property))
+        self.units.get(unit).is_some_and(|state| state.wanted.contains_key(&property))
     }
 
-    /// What an administrator has set of a systemd unit; `None` while that is not known.
+    /// The bounds that an administrator has set on a systemd unit; `None` while unknown.
     pub(super) fn set_by_others(&self, unit: &str) -> Option<GroupBounds> {
-        let told = self.units.get(unit).filter(|told| told.is_known)?;
+        let state = self.units.get(unit).filter(|state| state.is_known)?;
         let value = |property: Property| {
-            told.former
+            state
+                .former
                 .get(&property)
                 .map(|former| &former.value)
                 .filter(|value| **value != property.nothing())
@@ -225,8 +230,8 @@ impl Properties {
         })
     }
 
-    /// Hears what systemd has answered, and asks it for what is due.
-    pub(super) fn look(&mut self, now: Time, journal: &mut Journal) -> Vec<LiveError> {
+    /// Takes systemd's replies, and sends requests that are due.
+    pub(super) fn poll(&mut self, now: Time, journal: &mut Journal) -> Vec<LiveError> {
         self.now = now;
         let mut problems = Vec::new();
         for Done { number, answer } in self.queue.done() {
@@ -234,19 +239,19 @@ impl Properties {
             if let Asked::Reload = asked {
                 self.rewritten.extend(self.units.keys().cloned());
                 if let Err(error) = answer {
-                    (self.is_to_read, self.read_after) = (true, now.saturating_add(LOOK_NS));
-                    if !error.is_silence() && self.said.insert(error.to_string()) {
+                    (self.is_to_read, self.read_after) = (true, now.saturating_add(POLL_NS));
+                    if !error.is_silence() && self.reported.insert(error.to_string()) {
                         problems.push(error.into());
                     }
                 }
                 continue;
             }
-            let Some(told) = self.units.get_mut(&unit) else { continue };
-            told.is_busy = false;
+            let Some(state) = self.units.get_mut(&unit) else { continue };
+            state.is_busy = false;
             match (asked, answer) {
                 (Asked::Former, Ok(Answer::Former(list))) => {
                     let now = list.iter().map(|former| (former.property, former.value.clone())).collect();
-                    let has_removed = told.hear(&self.instance, &unit, list, journal, &mut problems);
+                    let has_removed = state.hear(&self.instance, &unit, list, journal, &mut problems);
                     self.is_to_read |= has_removed;
                     problems.extend(self.set(&unit, &now, journal).err());
                 }
@@ -263,51 +268,51 @@ impl Properties {
                         self.rewritten.insert(unit);
                     }
                     if matches!(&answer, Answer::Set(left) if !left.is_empty()) {
-                        // An administrator's: learnt at once.
-                        told.asked_at = None;
+                        // An administrator's value: read it at once.
+                        state.asked_at = None;
                     }
                 }
                 (asked, Err(error)) if error.is_gone() => {
-                    // Its files stay, and would be in force when it comes again.
-                    let held = told.held();
+                    // Its property files remain, and would take effect if it comes back.
+                    let held = state.held();
                     let properties: Vec<Property> = held.iter().map(|held| held.former.property).collect();
                     if held.is_empty() || matches!(asked, Asked::Revert(_)) {
                         problems.extend(self.forget(&unit, &properties, journal).err());
                     } else {
-                        told.is_busy = true;
+                        state.is_busy = true;
                         self.take_back(unit, properties, held);
                     }
                 }
                 (asked, Err(error)) => {
                     match asked {
                         Asked::Set(changes) => self.not_set(&unit, changes, error.is_silence()),
-                        // It is held again: what cannot be taken back is held on.
-                        Asked::Revert(_) if !error.is_silence() => told.leaves &= told.wanted.is_empty(),
+                        // Held again meanwhile: values that cannot be reverted stay.
+                        Asked::Revert(_) if !error.is_silence() => state.leaves &= state.wanted.is_empty(),
                         Asked::Revert(_) | Asked::Former | Asked::Reload => {}
                     }
-                    if !error.is_silence() && self.said.insert(format!("{unit} {error}")) {
+                    if !error.is_silence() && self.reported.insert(format!("{unit} {error}")) {
                         problems.push(error.into());
                     }
                 }
                 (_, Ok(_)) => {}
             }
         }
-        self.hear_silence();
+        self.update_silence();
         self.ask(now);
         problems
     }
 
-    /// Hysteresis: one answer does not end a silence. A systemd that was away has much to catch up with, and may well be
-    /// late with the next one.
-    fn hear_silence(&mut self) {
+    /// Updates the standing problem, with hysteresis: a systemd that was blocked has a backlog and may be late again, so one
+    /// answer does not end a silence.
+    fn update_silence(&mut self) {
         let now = self.now;
         match self.queue.silence() {
             Some(seen) => {
                 self.answers_since = None;
                 self.silence.get_or_insert_with(|| LiveError::Unavailable {
                     what: format!("systemd did not answer: {seen}"),
-                    remedy: "limits are in force in the kernel's files, and its properties will follow: it is asked again, \
-                             after a second and then less often"
+                    remedy: "limits are in force in the kernel's files, and are sent to systemd when it answers: it is asked \
+                             again, after a second and then less often"
                         .to_owned(),
                 });
             }
@@ -319,31 +324,31 @@ impl Properties {
         }
     }
 
-    /// That systemd does not answer, until it has answered for some seconds.
+    /// The standing problem that systemd does not answer.
     pub(super) fn silence(&self) -> Option<&LiveError> {
         self.silence.as_ref()
     }
 
     fn ask(&mut self, now: Time) {
         let (mut requests, mut back) = (Vec::new(), Vec::new());
-        for (unit, told) in &mut self.units {
-            let since = told.asked_at.map(|at| now.saturating_sub(at));
-            if told.is_busy || since.is_some_and(|since| since < ASK_NS) {
+        for (unit, state) in &mut self.units {
+            let since = state.asked_at.map(|at| now.saturating_sub(at));
+            if state.is_busy || since.is_some_and(|since| since < ASK_NS) {
                 continue;
             }
-            let held: Vec<PropertyChange> = told.held();
-            if told.leaves {
+            let held: Vec<PropertyChange> = state.held();
+            if state.leaves {
                 let properties = held.iter().map(|held| held.former.property).collect();
                 back.push((unit.clone(), properties, held));
-            } else if !told.is_known || told.is_due(now) || since.is_none_or(|since| since >= LOOK_NS) {
+            } else if !state.is_known || state.is_due(now) || since.is_none_or(|since| since >= POLL_NS) {
                 let request = Request::Former { unit: unit.clone(), properties: PROPERTIES.to_vec() };
                 requests.push((unit.clone(), request));
             } else {
                 continue;
             }
-            (told.is_busy, told.asked_at) = (true, Some(now));
+            (state.is_busy, state.asked_at) = (true, Some(now));
         }
-        if self.is_to_read && now >= self.read_after && !self.units.values().any(|told| told.leaves) {
+        if self.is_to_read && now >= self.read_after && !self.units.values().any(|state| state.leaves) {
             self.is_to_read = false;
             let number = self.queue.ask(Request::Reload);
             self.asked.insert(number, (String::new(), Asked::Reload));
@@ -362,28 +367,28 @@ impl Properties {
         self.asked.insert(number, (unit, Asked::Revert(properties)));
     }
 
-    /// What was asked for is not set. Where systemd was silent, it is wanted still. Of several that it refused, each is asked for alone:
-    /// it sets all or none.
+    /// Handles a failed request: after silence the values are wanted again; of several refused values, each is requested alone,
+    /// since systemd sets all or none.
     fn not_set(&mut self, unit: &str, changes: Vec<Change>, is_silence: bool) {
-        let Some(told) = self.units.get_mut(unit) else { return };
+        let Some(state) = self.units.get_mut(unit) else { return };
         if is_silence {
-            // Not where it was left since: what is wanted there came later.
-            if !told.leaves {
+            // Not if the unit was left meanwhile: its wanted values are newer.
+            if !state.leaves {
                 for change in changes {
-                    told.wanted.entry(change.property).or_insert(change.to);
+                    state.wanted.entry(change.property).or_insert(change.to);
                 }
             }
         } else if changes.len() > 1 {
-            told.is_busy = true;
+            state.is_busy = true;
             for change in changes {
                 self.ask_for(unit, vec![change]);
             }
         } else if let Some(Change { property, to, .. }) = changes.first()
-            && let Some(given) = told.given.get_mut(property)
+            && let Some(given) = state.given.get_mut(property)
         {
             given.retain(|given| given != to);
             if given.is_empty() {
-                told.given.remove(property);
+                state.given.remove(property);
             }
         }
     }
@@ -393,18 +398,18 @@ impl Properties {
         self.asked.insert(number, (unit.to_owned(), Asked::Set(changes)));
     }
 
-    /// Asks for what is wanted of a systemd unit of which it is known what was before, and what is `now`.
+    /// Requests the wanted values that differ from the values `now` of a systemd unit.
     fn set(
         &mut self,
         unit: &str,
         now: &BTreeMap<Property, Value>,
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
-        let Some(told) = self.units.get_mut(unit).filter(|told| !told.leaves) else { return Ok(()) };
-        let (mut changes, others_have_rates) = (Vec::new(), told.others_have_rates());
-        for (property, to) in std::mem::take(&mut told.wanted) {
-            // One that this systemd does not know is left out.
-            let (Some(from), Some(former)) = (now.get(&property), told.former.get(&property)) else {
+        let Some(state) = self.units.get_mut(unit).filter(|state| !state.leaves) else { return Ok(()) };
+        let (mut changes, others_have_rates) = (Vec::new(), state.others_have_rates());
+        for (property, to) in std::mem::take(&mut state.wanted) {
+            // A property that this systemd does not know is skipped.
+            let (Some(from), Some(former)) = (now.get(&property), state.former.get(&property)) else {
                 continue;
             };
             let is_others = others_have_rates && RATES.contains(&property);
@@ -418,8 +423,8 @@ impl Properties {
         }
         let mut entries = Vec::new();
         for Change { property, to, .. } in &changes {
-            if !told.given.contains_key(property) {
-                let former = told.former[property].clone();
+            if !state.given.contains_key(property) {
+                let former = state.former[property].clone();
                 entries.push(Entry::Property {
                     instance: self.instance.clone(),
                     unit: unit.to_owned(),
@@ -431,17 +436,17 @@ impl Properties {
         }
         record(journal, &entries)?;
         for Change { property, to, .. } in &changes {
-            let given = told.given.entry(*property).or_default();
+            let given = state.given.entry(*property).or_default();
             given.retain(|given| given != to);
             given.push(to.clone());
             given.drain(..given.len().saturating_sub(GIVEN_MAX));
         }
-        told.is_busy = true;
+        state.is_busy = true;
         self.ask_for(unit, changes);
         Ok(())
     }
 
-    /// Nothing is held of a systemd unit any more. One that is held still, or came again meanwhile, begins anew.
+    /// Forgets a systemd unit after a revert. One that is still held, or held again, starts afresh.
     fn forget(&mut self, unit: &str, given: &[Property], journal: &mut Journal) -> Result<(), LiveError> {
         let back = given.iter().map(|property| Entry::PropertyReverted {
             instance: self.instance.clone(),
@@ -449,26 +454,26 @@ impl Properties {
             property: *property,
         });
         record(journal, &back.collect::<Vec<_>>())?;
-        let told = self.units.remove(unit);
-        if let Some(told) = told.filter(|told| !told.leaves || !told.wanted.is_empty()) {
-            self.units.insert(unit.to_owned(), told.anew());
+        let state = self.units.remove(unit);
+        if let Some(state) = state.filter(|state| !state.leaves || !state.wanted.is_empty()) {
+            self.units.insert(unit.to_owned(), state.anew());
         }
         Ok(())
     }
 }
 
-impl Told {
-    /// Its controllers are to be on.
+impl UnitProperties {
+    /// Requests accounting, which enables the controllers.
     fn count(&mut self) {
         self.wanted.extend(ACCOUNTING.map(|accounting| (accounting, Value::Flag(true))));
     }
 
-    /// As it is after all was taken back. What a systemd unit was given that went, it is given again when it comes, where it then has
-    /// what was there before: another value is an administrator's.
-    fn anew(self) -> Told {
-        let Told { mut former, mut wanted, given, asked_at, is_place, leaves, .. } = self;
+    /// The state after a revert. A systemd unit that went away gets its given values again when it comes back with its former
+    /// values; other values are an administrator's.
+    fn anew(self) -> UnitProperties {
+        let UnitProperties { mut former, mut wanted, given, asked_at, is_place, leaves, .. } = self;
         if leaves {
-            return Told { wanted, asked_at, is_place, ..Told::default() };
+            return UnitProperties { wanted, asked_at, is_place, ..UnitProperties::default() };
         }
         for (property, given) in given {
             if let Some(last) = given.into_iter().next_back() {
@@ -476,14 +481,14 @@ impl Told {
             }
         }
         former.retain(|property, _| wanted.contains_key(property));
-        let mut told = Told { former, wanted, asked_at, is_place, ..Told::default() };
+        let mut state = UnitProperties { former, wanted, asked_at, is_place, ..UnitProperties::default() };
         if is_place {
-            told.count();
+            state.count();
         }
-        told
+        state
     }
 
-    /// Whether something is wanted that systemd is to be told now.
+    /// Whether a wanted value is due to be sent.
     fn is_due(&self, now: Time) -> bool {
         let changes_often =
             |property: &Property| LENT.contains(property) && self.given.contains_key(property);
@@ -500,7 +505,7 @@ impl Told {
         Some(PropertyChange { former: self.former.get(&property)?.clone(), given })
     }
 
-    /// Learns what properties are now. Whether a file of systemd's was removed, or written.
+    /// Takes the present values of properties. Whether a property file was removed or written.
     fn hear(
         &mut self,
         instance: &Instance,
@@ -516,7 +521,7 @@ impl Told {
             let Some(held) = self.held_of(property) else {
                 let is_new = self.former.get(&property).is_some_and(|before| before.value != now.value);
                 if is_new {
-                    // An administrator's.
+                    // An administrator's value.
                     self.wanted.remove(&property);
                 }
                 self.former.insert(property, now);
@@ -530,7 +535,7 @@ impl Told {
                 }
                 continue;
             }
-            // An administrator's, too. Where it is in a file of its own, ours is there still.
+            // An administrator's value too. If it is in another file, ours still exists.
             match held.restore_file() {
                 Ok(true) => (now.content, has_removed) = (held.former.content, true),
                 Ok(false) => {}
@@ -543,8 +548,8 @@ impl Told {
         has_removed
     }
 
-    /// An administrator has set a property: what was given is in force no more, and not to be taken back. But of a list to which it
-    /// was added, what was given is in force still, and all but what is of `others` is to go.
+    /// Yields a property to an administrator: given values are no longer in force, and not reverted. In a list that was
+    /// appended to, given entries are still in force; only those of `others` are to stay.
     fn yields(
         &mut self,
         instance: &Instance,
@@ -574,14 +579,14 @@ impl Told {
         Ok(())
     }
 
-    /// Whether somebody else has set rates: the policy orders none then.
+    /// Whether others have set rates, so that the policy orders none.
     fn others_have_rates(&self) -> bool {
         let is_set =
             |rates: &Property| self.former.get(rates).is_some_and(|former| former.value != rates.nothing());
         RATES.iter().any(is_set)
     }
 
-    /// Has ours taken out where others have set rates.
+    /// Removes our rates where others have set some.
     fn let_rates_go(&mut self) {
         if self.leaves || !self.others_have_rates() {
             return;
@@ -595,7 +600,7 @@ impl Told {
         }
     }
 
-    /// Has systemd keep the controller `cpu` on, unless somebody's weight does.
+    /// Makes systemd keep the `cpu` controller enabled, unless an administrator's weight does.
     fn keep_cpu(&mut self) {
         let weight = Property::CPUWeight;
         let is_unset = self.former.get(&weight).is_some_and(|former| former.value == weight.nothing());
@@ -608,7 +613,7 @@ impl Told {
 fn stays(unit: &str, property: Property, value: &Value) -> LiveError {
     LiveError::Unavailable {
         what: format!("{unit}: {property} stays `{}`: an administrator has set it", value.text(property)),
-        remedy: "nothing is to be done".to_owned(),
+        remedy: "no action is needed".to_owned(),
     }
 }
 

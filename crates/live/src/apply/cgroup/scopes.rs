@@ -1,17 +1,17 @@
-//! Scopes of systemd's for processes that stand beside those of other units.
+//! systemd scopes for processes that share a control group with other units.
 //!
-//! Problem: a process that entered by `exec` stands in its user's session, with the shell. To hold it in its unit it must leave
-//! that group. Moved behind systemd's back, it would be in a group that systemd does not know.
+//! Problem: a process that entered by `exec` is in its user's session scope, with the shell. To be held in its unit it must leave
+//! that group. Moving it without systemd would put it into a group that systemd does not know.
 //!
-//! Algorithm: who is due, the roster says ([`Roster::due_for_scopes`]). systemd is asked for a scope in the unit's slice: one for each
-//! process that entered by `exec`, else one for all of a unit's that are due, at most twice a second. The journal has before where
-//! each process was, and the scope. Where systemd says no twice, or nothing, the processes are moved into the unit's own group.
+//! Algorithm: the roster has the processes that are due ([`Roster::due_for_scopes`]). systemd is asked for a scope in the unit's
+//! slice: one per process that entered by `exec`, else one for all due processes of a unit, at most twice a second. The
+//! journal has the scope and each process's origin before. If systemd refuses twice, or does not answer, the processes are
+//! moved into the unit's own control group.
 //!
-//! Properties: a process is in no scope of a unit that it is not in, but while a call to systemd lasts. A scope that is empty is
-//! gone by itself, and then the journal has it no more.
+//! Properties: except during a call to systemd, a process is in no scope of another unit. systemd removes empty scopes, and
+//! then the journal drops them.
 //!
-//! Limits: where systemd answers too late, it may move a process out of the unit's own group into the scope. It is held there
-//! as well.
+//! Limits: a late systemd may still move a process from the unit's own group into the scope. The unit is held there as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,20 +29,20 @@ use crate::systemd::{Answer, Done, Instance, Queue, Request, Scope, group_of_sli
 use crate::undo::journal::{Entry, Journal, record};
 use crate::undo::way_back;
 
-/// Processes that do not wait are brought into scopes no more often.
+/// The interval between batches of processes that did not enter by `exec`.
 const BATCH_NS: Time = 500 * MS;
 
-/// So often it is looked which scopes are gone.
-const LOOK_NS: Time = 1_000 * MS;
+/// How often to check for scopes that have ended.
+const POLL_NS: Time = 1_000 * MS;
 
-/// So often systemd is asked for the same process. It makes no scope if one of its processes has ended meanwhile, so the second
-/// time each is asked for alone.
+/// How often to ask systemd about one process. It makes no scope if any of the processes has exited, so the second request is
+/// for each process alone.
 const TRIES_MAX: u8 = 2;
 
-/// So many questions wait for systemd at most. A program that enters beyond that is not kept waiting.
+/// The most requests in flight to systemd. Beyond that, processes get no scope, so that they need not wait.
 const WAITING_MAX: u64 = 32;
 
-/// A scope that systemd was asked for.
+/// A request in flight for a scope.
 #[derive(Debug)]
 struct Asked {
     unit: String,
@@ -50,38 +50,38 @@ struct Asked {
     keys: Vec<ProcessKey>,
 }
 
-/// What came of a look.
+/// The outcome of a poll.
 #[derive(Debug, Default)]
-pub(super) struct Came {
-    /// Processes about which systemd has answered: most have a scope now.
+pub(super) struct ScopeReplies {
+    /// PIDs that systemd has answered for. Most are in their scope now.
     pub(super) arrived: Vec<u32>,
-    /// Processes that get none.
+    /// Processes that get no scope.
     pub(super) refused: Vec<ProcessKey>,
     pub(super) problems: Vec<LiveError>,
 }
 
-/// Scopes, and who asks for them.
+/// The scopes, and the requests for them.
 #[derive(Debug)]
 pub(super) struct Scopes {
     mount: PathBuf,
     queue: Queue,
     asked: BTreeMap<u64, Asked>,
-    /// Processes that systemd is asked about, or was: how often.
+    /// Requests so far for each process.
     tries: BTreeMap<ProcessKey, u8>,
-    /// Those for which no answer has come yet.
+    /// Processes with a request in flight.
     waiting: BTreeSet<ProcessKey>,
-    /// Processes about which systemd has answered, and their scopes: whether it took those that were meant is to be seen.
+    /// Processes that systemd has answered for, with their scopes: still to be checked for reused PIDs.
     unchecked: Vec<(ProcessKey, PathBuf)>,
-    /// Directories of scopes that the journal has.
+    /// Directories of scopes in the journal.
     there: BTreeSet<PathBuf>,
     batch_at: Time,
-    looked_at: Time,
-    /// Refusals that were said.
-    said: BTreeSet<String>,
+    polled_at: Time,
+    /// Kinds of errors that were reported.
+    reported: BTreeSet<String>,
 }
 
 impl Scopes {
-    /// Of the machine's systemd; `None` where there is none.
+    /// Connects to the machine's systemd; `None` if it has none.
     pub(super) fn begin(mount: &Path) -> Result<Option<Scopes>, LiveError> {
         let instance = Instance::system();
         instance.is_there().then(|| Scopes::of(mount, instance)).transpose()
@@ -97,24 +97,24 @@ impl Scopes {
             unchecked: Vec::new(),
             there: BTreeSet::new(),
             batch_at: 0,
-            looked_at: 0,
-            said: BTreeSet::new(),
+            polled_at: 0,
+            reported: BTreeSet::new(),
         })
     }
 
-    /// Hears what systemd has answered, and asks it for scopes for those that are due.
-    pub(super) fn look(
+    /// Takes systemd's replies, and asks for scopes for processes that are due.
+    pub(super) fn poll(
         &mut self,
         now: Time,
         contract: &Contract,
         roster: &mut Roster,
         (members, top): (&mut Members, &Path),
         journal: &mut Journal,
-    ) -> Came {
-        let mut came = Came::default();
-        self.hear(&mut came);
-        self.take_back_strangers(roster.procfs(), &mut came);
-        let is_answered = |due: &Due| !self.waiting.contains(&due.key) && !came.refused.contains(&due.key);
+    ) -> ScopeReplies {
+        let mut replies = ScopeReplies::default();
+        self.take_replies(&mut replies);
+        self.move_out_reused_pids(roster.procfs(), &mut replies);
+        let is_answered = |due: &Due| !self.waiting.contains(&due.key) && !replies.refused.contains(&due.key);
         let due: Vec<Due> = roster.due_for_scopes(now).into_iter().filter(is_answered).collect();
         let (entering, others): (Vec<Due>, Vec<Due>) = due.into_iter().partition(|due| due.enters);
         let mut groups: Vec<Vec<Due>> = entering.into_iter().map(|due| vec![due]).collect();
@@ -123,7 +123,7 @@ impl Scopes {
             let mut by_unit: BTreeMap<_, Vec<Due>> = BTreeMap::new();
             for due in others {
                 match self.tries.contains_key(&due.key) {
-                    // No other one is to end meanwhile.
+                    // Alone, so that the exit of another process cannot fail it again.
                     true => groups.push(vec![due]),
                     false => by_unit.entry(due.unit).or_default().push(due),
                 }
@@ -137,25 +137,28 @@ impl Scopes {
             let is_too_much = self.queue.waiting() >= WAITING_MAX;
             match slice_for(unit).filter(|_| !is_too_much) {
                 None => {
-                    let why =
-                        if is_too_much { "it has too many to make" } else { "the unit's path is too long" };
-                    came.problems.extend(self.no_scope(unit, why, why.to_owned()));
-                    came.refused.extend(keys);
+                    let why = if is_too_much {
+                        "too many requests are in flight"
+                    } else {
+                        "the unit's path is too long"
+                    };
+                    replies.problems.extend(self.no_scope(unit, why, why.to_owned()));
+                    replies.refused.extend(keys);
                 }
                 Some(slice) => {
                     let origins = members.leave_for_scope(&keys, top);
                     match self.ask(now, (unit, slice), keys.clone(), origins, journal) {
                         Ok(()) => roster.leave_for_scope(&keys),
-                        Err(error) => came.problems.push(error),
+                        Err(error) => replies.problems.push(error),
                     }
                 }
             }
         }
-        if now >= self.looked_at.saturating_add(LOOK_NS) {
-            self.looked_at = now;
-            came.problems.extend(self.forget_those_gone(journal).err());
+        if now >= self.polled_at.saturating_add(POLL_NS) {
+            self.polled_at = now;
+            replies.problems.extend(self.forget_ended(journal).err());
         }
-        came
+        replies
     }
 
     fn ask(
@@ -167,7 +170,7 @@ impl Scopes {
         journal: &mut Journal,
     ) -> Result<(), LiveError> {
         let Some(first) = keys.first() else { return Ok(()) };
-        // A name that no scope of this machine has had: processes and times are not given twice together.
+        // Unique on this machine: a PID is not reused within the same millisecond.
         let name = format!("commonhold-{}-{}.scope", first.pid, now / MS);
         let cgroup = self.mount.join(group_of_slice(&slice).trim_start_matches('/')).join(&name);
         let mut entries = vec![Entry::Scope { cgroup: cgroup.clone() }];
@@ -191,7 +194,7 @@ impl Scopes {
         Ok(())
     }
 
-    fn hear(&mut self, came: &mut Came) {
+    fn take_replies(&mut self, replies: &mut ScopeReplies) {
         for Done { number, answer } in self.queue.done() {
             let Some(Asked { unit, cgroup, keys }) = self.asked.remove(&number) else { continue };
             self.unchecked.extend(keys.iter().map(|key| (*key, cgroup.clone())));
@@ -200,7 +203,7 @@ impl Scopes {
             }
             match answer {
                 Ok(Answer::Started) => {
-                    came.arrived.extend(keys.iter().map(|key| key.pid));
+                    replies.arrived.extend(keys.iter().map(|key| key.pid));
                     for key in &keys {
                         self.tries.remove(key);
                     }
@@ -212,38 +215,38 @@ impl Scopes {
                     };
                     let (refused, again): (Vec<ProcessKey>, Vec<ProcessKey>) =
                         keys.into_iter().partition(is_last);
-                    // It may have done it, and its answer was lost.
-                    came.arrived.extend(again.iter().chain(&refused).map(|key| key.pid));
+                    // systemd may have made the scope although its reply was lost.
+                    replies.arrived.extend(again.iter().chain(&refused).map(|key| key.pid));
                     if !refused.is_empty() {
                         let kind = kind_of(&error.to_string(), error.is_silence());
-                        came.problems.extend(self.no_scope(&unit, &error.to_string(), kind));
+                        replies.problems.extend(self.no_scope(&unit, &error.to_string(), kind));
                     }
-                    came.refused.extend(refused);
+                    replies.refused.extend(refused);
                 }
             }
         }
     }
 
-    /// systemd is told numbers (`PIDs`), and takes them later. A process that has got the number of one that ended meanwhile
-    /// was born meanwhile: it goes out of the scope, to where its parent is.
-    fn take_back_strangers(&mut self, procfs: &mut ProcFs, came: &mut Came) {
+    /// Moves processes out of scopes that systemd put there by a reused PID: it resolves the `PIDs` of a request later. Such a
+    /// process goes to its parent's control group.
+    fn move_out_reused_pids(&mut self, procfs: &mut ProcFs, replies: &mut ScopeReplies) {
         for (key, cgroup) in std::mem::take(&mut self.unchecked) {
             if let Err(source) = way_back::take_back(procfs, key, &cgroup) {
-                came.problems.push(failed(&cgroup, format!("send process {} out of it", key.pid), source));
+                replies.problems.push(failed(&cgroup, format!("send process {} out of it", key.pid), source));
             }
         }
     }
 
-    /// What is said once of each kind.
+    /// Reports, once per kind of error, that processes get no scope.
     fn no_scope(&mut self, unit: &str, why: &str, kind: String) -> Option<LiveError> {
-        self.said.insert(kind).then(|| LiveError::Unavailable {
+        self.reported.insert(kind).then(|| LiveError::Unavailable {
             what: format!("systemd makes no scope for processes of unit {unit}: {why}"),
             remedy: "they are moved into the unit's own control group".to_owned(),
         })
     }
 
-    /// A scope that systemd has ended, or has not made, is none to undo.
-    fn forget_those_gone(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
+    /// Drops scopes from the journal that systemd has removed or never made.
+    fn forget_ended(&mut self, journal: &mut Journal) -> Result<(), LiveError> {
         let to_come: BTreeSet<&PathBuf> = self.asked.values().map(|asked| &asked.cgroup).collect();
         let is_gone = |dir: &&PathBuf| !to_come.contains(dir) && matches!(host::is_there(dir), Ok(false));
         let gone: Vec<PathBuf> = self.there.iter().filter(is_gone).cloned().collect();
@@ -253,13 +256,13 @@ impl Scopes {
         Ok(())
     }
 
-    /// A process is gone.
+    /// A process has exited.
     pub(super) fn forget(&mut self, key: ProcessKey) {
         self.tries.remove(&key);
     }
 }
 
-/// What is said once of errors that differ in names and numbers only.
+/// The kind of an error, for reporting it once: its text without digits.
 fn kind_of(error: &str, is_silent: bool) -> String {
     if is_silent { "silent".to_owned() } else { error.replace(|c: char| c.is_ascii_digit(), "") }
 }
@@ -296,7 +299,7 @@ mod tests {
     }
 
     impl Fake {
-        /// A shell and two builds in a session, all looked at once.
+        /// A shell and two builds in a session, scanned once.
         fn new() -> Fake {
             let dir = tempfile::tempdir().unwrap();
             for folder in ["proc", "run", &format!("cgroup{SHELL}")] {
@@ -342,18 +345,18 @@ mod tests {
             fs::write(dir.join("cgroup"), format!("0::{group}\n")).unwrap();
         }
 
-        fn look(&mut self) -> Came {
+        fn poll(&mut self) -> ScopeReplies {
             let Fake { scopes, contract, roster, members, journal, now, dir, .. } = self;
             let top = dir.path().join("cgroup/commonhold");
-            scopes.look(*now, contract, roster, (members, &top), journal)
+            scopes.poll(*now, contract, roster, (members, &top), journal)
         }
 
-        /// Looks until systemd has answered, without time passing.
-        fn answered(&mut self) -> Came {
+        /// Polls until systemd has answered, without advancing the clock.
+        fn answered(&mut self) -> ScopeReplies {
             while self.scopes.queue.waiting() > 0 {
-                let came = self.look();
-                if !(came.arrived.is_empty() && came.refused.is_empty()) {
-                    return came;
+                let replies = self.poll();
+                if !(replies.arrived.is_empty() && replies.refused.is_empty()) {
+                    return replies;
                 }
                 thread::sleep(Duration::from_millis(1));
             }
@@ -377,8 +380,8 @@ mod tests {
     #[test]
     fn a_units_processes_get_one_scope_and_go_back_to_their_session() {
         let mut fake = Fake::new();
-        let came = fake.look();
-        assert_eq!((came.arrived.len(), came.problems.len()), (0, 0));
+        let replies = fake.poll();
+        assert_eq!((replies.arrived.len(), replies.problems.len()), (0, 0));
         assert_eq!(fake.answered().arrived, [BASE + 2, BASE + 3]);
         assert_eq!(fake.scopes(), [("commonhold-build.slice".to_owned(), vec![BASE + 2, BASE + 3])]);
         let mount = fake.dir.path().join("cgroup");
@@ -388,44 +391,44 @@ mod tests {
         let session = mount.join(&SHELL[1..]);
         let moved = |pid| Entry::Moved { process: key(pid), from: session.clone() };
         assert_eq!(fake.entries(), [Entry::Scope { cgroup: cgroup.clone() }, moved(2), moved(3)]);
-        // They are there: nothing more is asked.
+        // They have arrived: no more requests.
         fs::create_dir_all(&cgroup).unwrap();
         for pid in [2, 3] {
             fake.put(pid, "make", &group);
         }
         fake.roster.look_for_scopes(&[BASE + 2, BASE + 3]).unwrap();
         fake.now += SECOND;
-        assert_eq!(fake.look().problems.len() + fake.scopes.asked.len(), 0);
+        assert_eq!(fake.poll().problems.len() + fake.scopes.asked.len(), 0);
         let slice = "/commonhold.slice/commonhold-build.slice";
         assert_eq!(fake.roster.foreign_group_of(BASE + 3), Some((slice, fake.build)));
         assert!(fake.members.send_out_of_scope(key(3), "make").is_none());
         let back = fs::read_to_string(session.join("cgroup.procs")).unwrap();
         assert_eq!(back.trim(), (BASE + 3).to_string());
-        // The session is gone: the other stays. systemd ends the scope after its last process.
+        // Without its session the other process stays. systemd removes the scope after its last process.
         fs::remove_dir_all(&session).unwrap();
         assert!(fake.members.send_out_of_scope(key(2), "make").is_none());
         fs::remove_dir(&cgroup).unwrap();
         fake.now += SECOND;
-        fake.look();
+        fake.poll();
         assert_eq!(fake.entries().last(), Some(&Entry::ScopeEnded { cgroup }));
         let before = fake.entries().len();
         fake.now += SECOND;
-        fake.look();
-        assert_eq!(fake.entries().len(), before, "it is said once");
+        fake.poll();
+        assert_eq!(fake.entries().len(), before, "reported once");
     }
 
-    /// systemd takes the numbers later than it is told them. Red if nobody looks whose they were by then.
+    /// systemd resolves PIDs later than they are sent. Fails if reused PIDs are not checked.
     #[test]
-    fn who_gets_a_number_before_systemd_takes_it_leaves_the_scope() {
+    fn a_process_that_reuses_a_pid_leaves_the_scope() {
         let mut fake = Fake::new();
-        fake.look();
+        fake.poll();
         let group = loop {
             if let Some((name, ..)) = fake.systemd.stage().scopes.first() {
                 break format!("/commonhold.slice/commonhold-build.slice/{name}");
             }
             thread::sleep(Duration::from_millis(1));
         };
-        // Process 2 has ended, and a child of process 1 has its number, and stands where systemd put it.
+        // Process 2 has exited; a child of process 1 has its PID, and systemd moved that one into the scope.
         fake.put(2, "other", &group);
         let stat = fake.dir.path().join(format!("proc/{}/stat", BASE + 2));
         let text = fs::read_to_string(&stat).unwrap();
@@ -439,13 +442,13 @@ mod tests {
         }
         assert_eq!(fake.answered().problems.len(), 0);
         let back = fs::read_to_string(fake.dir.path().join(format!("cgroup{SHELL}/cgroup.procs"))).unwrap();
-        assert_eq!(back.trim(), (BASE + 2).to_string(), "and not the one that was meant");
+        assert_eq!(back.trim(), (BASE + 2).to_string(), "not the process that was requested");
     }
 
     #[test]
-    fn who_enters_waits_for_no_batch_and_has_a_scope_alone() {
+    fn processes_that_enter_are_not_batched() {
         let mut fake = Fake::new();
-        fake.look();
+        fake.poll();
         fake.answered();
         for pid in [4, 5, 6] {
             fake.put(pid, "x", SHELL);
@@ -455,47 +458,47 @@ mod tests {
             assert!(fake.roster.enter(&fake.contract, key(pid), fake.build).unwrap());
         }
         fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
-        fake.look();
-        let mut came = Came::default();
+        fake.poll();
+        let mut replies = ScopeReplies::default();
         while fake.scopes.queue.waiting() > 0 {
-            fake.scopes.hear(&mut came);
+            fake.scopes.take_replies(&mut replies);
             thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(came.arrived, [BASE + 4, BASE + 5]);
+        assert_eq!(replies.arrived, [BASE + 4, BASE + 5]);
         let alone = [4, 5].map(|pid| ("commonhold-build.slice".to_owned(), vec![BASE + pid]));
         assert_eq!(fake.scopes()[1..3], alone);
     }
 
     #[test]
-    fn what_the_journal_does_not_have_is_not_asked_for() {
+    fn without_a_journal_entry_no_scope_is_requested() {
         let mut fake = Fake::new();
         let hook = tamper(|access| match access.kind {
             Kind::Write if access.path.ends_with("run/journal") => crate::host::Answer::Refuse(libc::ENOSPC),
             _ => crate::host::Answer::GoOn,
         });
-        assert_eq!(fake.look().problems.len(), 1);
+        assert_eq!(fake.poll().problems.len(), 1);
         drop(hook);
         assert_eq!((fake.scopes.queue.waiting(), fake.entries().len()), (0, 0));
         fake.now += BATCH_NS;
-        fake.look();
+        fake.poll();
         assert_eq!(fake.answered().arrived, [BASE + 2, BASE + 3]);
     }
 
     #[test]
-    fn who_is_refused_twice_gets_none_and_that_is_said_once() {
+    fn a_process_refused_twice_gets_no_scope_which_is_reported_once() {
         let mut fake = Fake::new();
-        // Both together, then each alone; and a third.
+        // Both together, then each alone; then a third process.
         for _ in 0..5 {
             fake.systemd.fail("StartTransientUnit", Fault::Refuse("org.freedesktop.DBus.Error.Failed"));
         }
-        let (mut said, mut refused) = (0, Vec::new());
+        let (mut reported, mut refused) = (0, Vec::new());
         for expected in [vec![], vec![key(2), key(3)]] {
             fake.now += BATCH_NS;
-            fake.look();
+            fake.poll();
             while fake.scopes.queue.waiting() > 0 {
-                let came = fake.answered();
-                refused.extend(came.refused);
-                said += came.problems.len();
+                let replies = fake.answered();
+                refused.extend(replies.refused);
+                reported += replies.problems.len();
             }
             assert_eq!(refused, expected);
         }
@@ -504,27 +507,27 @@ mod tests {
         fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
         for _ in 0..2 {
             fake.now += SECOND;
-            fake.look();
-            said += fake.answered().problems.len();
+            fake.poll();
+            reported += fake.answered().problems.len();
         }
-        assert_eq!((said, fake.scopes()), (1, vec![]));
+        assert_eq!((reported, fake.scopes()), (1, vec![]));
         assert_eq!(fake.systemd.stage().faults.len(), 0, "each was asked for twice");
     }
 
     #[test]
-    fn where_systemd_is_silent_nobody_waits_for_the_second_time() {
+    fn a_silent_systemd_is_not_asked_again() {
         let mut fake = Fake::new();
         fake.systemd.fail("StartTransientUnit", Fault::Silence);
-        fake.look();
-        let came = fake.answered();
-        assert_eq!((came.refused, came.problems.len()), (vec![key(2), key(3)], 1));
-        assert!(came.problems[0].to_string().contains("unit build"), "{}", came.problems[0]);
+        fake.poll();
+        let replies = fake.answered();
+        assert_eq!((replies.refused, replies.problems.len()), (vec![key(2), key(3)], 1));
+        assert!(replies.problems[0].to_string().contains("unit build"), "{}", replies.problems[0]);
     }
 
     #[test]
-    fn where_too_many_wait_nobody_else_does() {
+    fn beyond_the_limit_processes_get_no_scope() {
         let mut fake = Fake::new();
-        fake.look();
+        fake.poll();
         fake.answered();
         let all: Vec<u32> = (10..13 + u32::try_from(WAITING_MAX).unwrap()).collect();
         for pid in &all {
@@ -535,9 +538,9 @@ mod tests {
             assert!(fake.roster.enter(&fake.contract, key(*pid), fake.build).unwrap());
         }
         fake.roster.refresh(&fake.contract, fake.now, Scan::Full).unwrap();
-        let came = fake.look();
+        let replies = fake.poll();
         let last: Vec<ProcessKey> = all[all.len() - 3..].iter().map(|pid| key(*pid)).collect();
-        assert_eq!((came.refused, came.problems.len()), (last, 1));
-        assert!(came.problems[0].to_string().contains("too many"), "{}", came.problems[0]);
+        assert_eq!((replies.refused, replies.problems.len()), (last, 1));
+        assert!(replies.problems[0].to_string().contains("too many"), "{}", replies.problems[0]);
     }
 }

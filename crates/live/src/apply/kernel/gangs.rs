@@ -1,8 +1,8 @@
-//! What the scheduler is told of gangs: who is of which, and which of them are shut.
+//! Gangs in the scheduler's tables: their processes, and which are shut.
 //!
-//! Algorithm: each job has a number in the scheduler's table as long as it has processes. A process is told when it is first
-//! seen in its job, when it has left, and again when its job is shut. The processes that it starts belong to its gang without
-//! being told (`gates.h`), so none runs past a gate before the next look finds it.
+//! Algorithm: each job has a number in the scheduler's table while it has processes. A process is sent when it is first seen
+//! in its job, when it has left it, and again when its job is shut. Its children inherit the gang (`gates.h`), so none
+//! runs past a gate before the next turn finds it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,26 +14,26 @@ use crate::observe::process::ProcessKey;
 /// A process of a job, and whether the job is shut.
 pub(crate) type Member = (ProcessKey, JobId, bool);
 
-/// What the scheduler was told.
+/// The scheduler's tables of gangs.
 #[derive(Debug, Default)]
 pub(super) struct Gangs {
     numbers: BTreeMap<JobId, u32>,
-    of: BTreeMap<ProcessKey, u32>,
+    gang_of: BTreeMap<ProcessKey, u32>,
     shut: BTreeSet<u32>,
 }
 
-/// What it is to be told: first who is of which gang, then which gangs are shut (true) or open.
+/// An update of the tables: first each process's gang, then the gangs that are now shut (true) or open.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct GangUpdate {
     pub(super) joins: Vec<(u32, Option<u32>)>,
     pub(super) gates: Vec<(u32, bool)>,
 }
 
 impl Gangs {
-    /// Follows who is in which job. Jobs beyond the scheduler's table are left out: [`fits`] says that before.
-    pub(super) fn follow(&mut self, members: &[Member]) -> Told {
+    /// Follows the processes of jobs. Jobs beyond the scheduler's table are left out; check [`fits`] before.
+    pub(super) fn follow(&mut self, members: &[Member]) -> GangUpdate {
         let jobs: BTreeMap<JobId, bool> = members.iter().map(|(_, job, shut)| (*job, *shut)).collect();
-        let mut told = Told::default();
+        let mut update = GangUpdate::default();
         let gone: Vec<u32> = self
             .numbers
             .iter()
@@ -42,7 +42,7 @@ impl Gangs {
             .collect();
         self.numbers.retain(|job, _| jobs.contains_key(job));
         let used: BTreeSet<u32> = self.numbers.values().copied().collect();
-        // A number that has just become free is used last: who left its gang has been told by then.
+        // A number that has just become free is used last, so that its former processes have been sent as left by then.
         let fresh = (0..GANGS_MAX).filter(|number| !used.contains(number) && !gone.contains(number));
         let mut free = fresh.chain(gone.iter().copied());
         for job in jobs.keys() {
@@ -57,18 +57,19 @@ impl Gangs {
             .filter(|(_, shut)| **shut)
             .filter_map(|(job, _)| self.numbers.get(job).copied())
             .collect();
-        let of: BTreeMap<ProcessKey, u32> =
+        let gang_of: BTreeMap<ProcessKey, u32> =
             members.iter().filter_map(|(key, job, _)| Some((*key, *self.numbers.get(job)?))).collect();
-        let left = self.of.keys().filter(|key| !of.contains_key(key)).map(|key| (key.pid, None));
-        told.joins.extend(left);
+        let left = self.gang_of.keys().filter(|key| !gang_of.contains_key(key)).map(|key| (key.pid, None));
+        update.joins.extend(left);
         let is_new = |number: &u32| shut.contains(number) && !self.shut.contains(number);
-        let told_now = of.iter().filter(|(key, number)| self.of.get(key) != Some(number) || is_new(number));
-        told.joins.extend(told_now.map(|(key, number)| (key.pid, Some(*number))));
+        let changed =
+            gang_of.iter().filter(|(key, number)| self.gang_of.get(key) != Some(number) || is_new(number));
+        update.joins.extend(changed.map(|(key, number)| (key.pid, Some(*number))));
         let (closed, opened) = (shut.difference(&self.shut), self.shut.difference(&shut));
-        told.gates.extend(closed.map(|number| (*number, true)));
-        told.gates.extend(opened.map(|number| (*number, false)));
-        (self.of, self.shut) = (of, shut);
-        told
+        update.gates.extend(closed.map(|number| (*number, true)));
+        update.gates.extend(opened.map(|number| (*number, false)));
+        (self.gang_of, self.shut) = (gang_of, shut);
+        update
     }
 
     /// Whether any gang is shut.
@@ -92,31 +93,31 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_told_once_and_again_when_their_gate_is_shut() {
+    fn processes_are_sent_once_and_again_when_their_gate_is_shut() {
         let mut gangs = Gangs::default();
         let open = [(key(10), JobId(1), false), (key(11), JobId(1), false), (key(20), JobId(2), false)];
-        let told = gangs.follow(&open);
-        assert_eq!(told.joins, [(10, Some(0)), (11, Some(0)), (20, Some(1))]);
-        assert_eq!(told.gates, []);
-        assert_eq!(gangs.follow(&open), Told::default());
+        let update = gangs.follow(&open);
+        assert_eq!(update.joins, [(10, Some(0)), (11, Some(0)), (20, Some(1))]);
+        assert_eq!(update.gates, []);
+        assert_eq!(gangs.follow(&open), GangUpdate::default());
         let mut shut = open;
         shut[2].2 = true;
-        let told = gangs.follow(&shut);
-        assert_eq!((told.joins, told.gates), (vec![(20, Some(1))], vec![(1, true)]));
+        let update = gangs.follow(&shut);
+        assert_eq!((update.joins, update.gates), (vec![(20, Some(1))], vec![(1, true)]));
         assert!(gangs.any_shut());
-        assert_eq!(gangs.follow(&shut), Told::default());
+        assert_eq!(gangs.follow(&shut), GangUpdate::default());
     }
 
     #[test]
-    fn who_leaves_is_let_go_and_a_gang_that_ended_is_opened() {
+    fn a_process_that_leaves_is_released_and_a_gang_that_ended_is_opened() {
         let mut gangs = Gangs::default();
         gangs.follow(&[(key(10), JobId(1), true), (key(20), JobId(2), false)]);
-        let told = gangs.follow(&[(key(20), JobId(2), false), (key(30), JobId(3), false)]);
-        // Number 0 has just become free: there are others.
-        assert_eq!((told.joins, told.gates), (vec![(10, None), (30, Some(2))], vec![(0, false)]));
+        let update = gangs.follow(&[(key(20), JobId(2), false), (key(30), JobId(3), false)]);
+        // Number 0 has just become free, so another one is used.
+        assert_eq!((update.joins, update.gates), (vec![(10, None), (30, Some(2))], vec![(0, false)]));
         assert!(!gangs.any_shut());
-        let told = gangs.follow(&[]);
-        assert_eq!(told.joins, [(20, None), (30, None)]);
+        let update = gangs.follow(&[]);
+        assert_eq!(update.joins, [(20, None), (30, None)]);
     }
 
     #[test]
@@ -124,7 +125,7 @@ mod tests {
         let jobs = |count| -> Vec<Member> { (1..=count).map(|job| (key(job), JobId(job), false)).collect() };
         assert!(fits(&jobs(GANGS_MAX)) && !fits(&jobs(GANGS_MAX + 1)));
         let mut gangs = Gangs::default();
-        let told = gangs.follow(&jobs(GANGS_MAX + 1));
-        assert_eq!(told.joins.len(), GANGS_MAX as usize);
+        let update = gangs.follow(&jobs(GANGS_MAX + 1));
+        assert_eq!(update.joins.len(), GANGS_MAX as usize);
     }
 }

@@ -1,4 +1,4 @@
-//! The scheduler as the backend sees it, so that tests can stand in for the kernel.
+//! The interface to a loaded scheduler, which tests replace by a fake.
 
 use std::path::Path;
 
@@ -12,66 +12,66 @@ use crate::LiveError;
 use crate::observe::capability::NOT_BUILT_IN;
 use crate::observe::topology;
 
-/// What a scheduler that is loaded can be told. Every refusal is an error that says what was refused.
+/// A loaded scheduler. Errors say which update the kernel refused.
 pub(super) trait Scheduler {
-    /// Says what a unit is. The unit around it must have been told of before.
+    /// Sets a unit's rules. Its parent must have been set before.
     fn set_unit(&mut self, unit: u32, rules: UnitRules) -> Result<(), LiveError>;
 
-    /// Tasks that enter a cgroup, and at [`Scheduler::attach`] those in it, are a unit's.
+    /// Maps a cgroup to a unit, for tasks that enter it and, at [`Scheduler::attach`], for those in it.
     fn admit(&mut self, cgroup: u64, unit: u32) -> Result<(), LiveError>;
 
-    /// A cgroup that is gone needs no place any more.
+    /// Removes a cgroup from the map.
     fn forget(&mut self, cgroup: u64) -> Result<(), LiveError>;
 
-    /// In which unit who executes a program is, until the next look moves it there.
+    /// Sets the membership rules for processes that execute a program, which apply until the daemon moves the process.
     fn set_matches(&mut self, lists: &Lists);
 
-    /// From now on it schedules.
+    /// Attaches it: from now on it schedules.
     fn attach(&mut self) -> Result<(), LiveError>;
 
-    /// A CPU has another owner, or [`NOBODY`]. Only once it is attached.
+    /// Sets the owner of a CPU, or [`NOBODY`]. Requires [`Scheduler::attach`].
     fn own(&mut self, cpu: u32, unit: u32) -> Result<(), LiveError>;
 
-    /// The number of each CPU's pool.
+    /// Sets the pool number of each CPU.
     fn set_pools(&mut self, pools: &[u32]);
 
-    /// A thread has a seat in the pool of a CPU, or none any more. Only once it is attached.
+    /// Seats a thread in the pool of a CPU; `None` removes its seat. Requires [`Scheduler::attach`].
     fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), LiveError>;
 
-    /// A thread is in a unit that its cgroup does not say. Only once it is attached.
+    /// Sets the unit of a thread that its cgroup does not identify. Requires [`Scheduler::attach`].
     fn put(&mut self, thread: u32, unit: u32) -> Result<(), LiveError>;
 
-    /// A process is of a gang from now on, or of none. Only once it is attached.
+    /// Sets the gang of a process; `None` removes it from its gang. Requires [`Scheduler::attach`].
     fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), LiveError>;
 
-    /// Shuts gangs (true) and opens others, and looks after those that wait behind gates.
+    /// Shuts (true) or opens gangs, and services tasks parked at gates. Also called without changes while a gang is shut.
     fn gate(&mut self, gangs: &[(u32, bool)]) -> Result<(), LiveError>;
 
-    /// A unit without tasks becomes another's: nothing was counted of it.
+    /// Resets the counters of a unit number that another unit will take.
     fn clear(&mut self, unit: u32);
 
-    /// What it counted of a unit since it was loaded, up to the last switch of each CPU.
+    /// A unit's counters since the load, as of the last switch of each CPU.
     fn switched(&self, unit: u32) -> Switched;
 
-    /// The accounts by CPU of which [`Scheduler::switched`] has the sum.
+    /// The accounts by CPU that [`Scheduler::switched`] sums.
     fn accounts(&self, unit: u32) -> Vec<Account>;
 
-    /// Why it does not schedule any more; nothing while it does.
+    /// Why it ended; `None` while it schedules.
     fn ended(&self) -> Option<Ended>;
 }
 
 /// How a scheduler ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ended {
-    /// Whether that is no failure: CPUs came or went, and it is to be loaded anew with those that there are.
+    /// Whether it asks to be loaded again, because of CPU hotplug. Not a failure.
     pub(super) restart: bool,
-    /// What the kernel says.
+    /// The kernel's message.
     pub(super) why: String,
 }
 
-/// What a scheduler is loaded for.
+/// Optional features that a scheduler is loaded with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Knows {
+pub(super) struct Features {
     /// Disciplines other than stride.
     pub(super) disciplines: bool,
     /// Seats of threads.
@@ -80,16 +80,16 @@ pub(super) struct Knows {
     pub(super) gangs: bool,
 }
 
-/// Where schedulers come from.
+/// Loads schedulers, and knows the machine.
 pub(super) trait Loader {
-    /// Loads one with room for so many units. When it is dropped, the kernel's own takes over.
-    fn load(&mut self, units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError>;
+    /// Loads a scheduler with tables for `units` units. Dropping it detaches it, and the kernel's own takes over.
+    fn load(&mut self, units: u32, features: Features) -> Result<Box<dyn Scheduler>, LiveError>;
 
-    /// The number of each CPU's pool in this form; [`NOBODY`] where there is no such CPU. Isolated CPUs are in pools as the
-    /// contract says of them (`isolated`), so that pools have the numbers here that they have in plans.
+    /// The pool number of each CPU; [`NOBODY`] for a missing CPU. `isolated`: whether the contract uses isolated CPUs, so that
+    /// pools are numbered as in plans.
     fn pools(&self, form: PoolForm, isolated: bool) -> Result<Vec<u32>, LiveError>;
 
-    /// How many CPUs the machine has now.
+    /// The number of online CPUs.
     fn cpus(&self) -> Result<usize, LiveError>;
 }
 
@@ -98,12 +98,12 @@ pub(super) struct ThisKernel;
 
 impl Loader for ThisKernel {
     #[cfg(feature = "kernel")]
-    fn load(&mut self, units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
-        in_kernel::load(units, knows)
+    fn load(&mut self, units: u32, features: Features) -> Result<Box<dyn Scheduler>, LiveError> {
+        in_kernel::load(units, features)
     }
 
     #[cfg(not(feature = "kernel"))]
-    fn load(&mut self, _: u32, _: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
+    fn load(&mut self, _: u32, _: Features) -> Result<Box<dyn Scheduler>, LiveError> {
         Err(LiveError::Unavailable { what: NOT_BUILT_IN.0.to_owned(), remedy: NOT_BUILT_IN.1.to_owned() })
     }
 
@@ -119,12 +119,11 @@ impl Loader for ThisKernel {
     }
 }
 
-/// What the scheduler is set up with on this machine, for so many units.
+/// The scheduler's settings on this machine, for `units` units.
 pub fn settings(units: u32) -> Result<Settings, LiveError> {
     let root = Path::new("/");
     let machine = topology::read(root)?;
-    // CPUs may come while it schedules, so the tables have room for all that there may ever be. A container may list fewer
-    // than it uses.
+    // The tables have room for all possible CPUs, since CPUs may be hot-plugged. A container may list fewer than it uses.
     let last = topology::possible(root)?.union(&machine.cpu_set()).iter().last();
     let cpus = last.map_or(1, |last| last + 1);
     Ok(Settings {
@@ -147,17 +146,17 @@ mod in_kernel {
     use commonhold_dispatch::in_kernel::{self, End};
     use commonhold_dispatch::{Account, Lists, Settings, UnitRules};
 
-    use super::{Ended, Knows, Scheduler, Switched, settings};
+    use super::{Ended, Features, Scheduler, Switched, settings};
     use crate::LiveError;
 
-    pub(super) fn load(units: u32, knows: Knows) -> Result<Box<dyn Scheduler>, LiveError> {
-        let Knows { disciplines, seats, gangs } = knows;
+    pub(super) fn load(units: u32, features: Features) -> Result<Box<dyn Scheduler>, LiveError> {
+        let Features { disciplines, seats, gangs } = features;
         let settings = Settings { disciplined: disciplines, seated: seats, gated: gangs, ..settings(units)? };
         Ok(Box::new(in_kernel::Scheduler::load(&settings).map_err(refused)?))
     }
 
-    /// What the scheduler's errors say names the remedy where there is one.
-    #[allow(clippy::needless_pass_by_value, reason = "what `map_err` calls")]
+    /// The scheduler's own errors name a remedy where one exists.
+    #[allow(clippy::needless_pass_by_value, reason = "an argument of `map_err`")]
     fn refused(error: in_kernel::Error) -> LiveError {
         LiveError::Unavailable {
             what: error.to_string(),

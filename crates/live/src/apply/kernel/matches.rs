@@ -1,18 +1,17 @@
-//! The contract's rules of membership, in the scheduler's form. With them, a process that executes a program is in its
-//! unit before the program's first step, however soon it ends.
+//! The contract's membership rules in the scheduler's format. They put a process that executes a program into its unit
+//! before the program's first instruction, however short it runs.
 //!
-//! The rules are the policy's ([`selectors`]), in its order. The scheduler knows four facts of a process that executes
-//! a program: its user, its groups, the names of its program, and whether a `command:` rule put its parent into a unit. It also knows
-//! where the process's control group is. A process that was moved into a unit's control group stays in that unit,
-//! or comes to one within it.
+//! The rules are the policy's ([`selectors`]), in its order. The scheduler matches the user, the groups, the program's names,
+//! and whether a `command:` rule put the parent into a unit. It also has the process's control group: a process that
+//! was moved into a unit's cgroup stays in that unit or a sub-unit.
 //!
-//! Limits: some cases are left to the next look:
+//! Limits: the daemon's next turn decides some cases:
 //! - `pid:` and `cgroup:` rules;
-//! - a change of user or groups without a program being executed;
-//! - a process that leaves the unit that it was moved to, by executing a program of another's;
-//! - the first process of a user that has no sub-unit yet where `each = "user"`.
+//! - a change of user or groups without an exec;
+//! - a process that leaves the unit it was moved to, by executing a program of another unit;
+//! - the first process of a user without a sub-unit yet, under `each = "user"`.
 //!
-//! Property (tested at random): but for those, the decision is [`place`](commonhold_policy::membership::place)'s.
+//! Property (tested at random): in all other cases the decision equals [`place`](commonhold_policy::membership::place)'s.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +19,7 @@ use commonhold_contract::{Contract, UnitId};
 use commonhold_dispatch::{COMMON, Lists, Match};
 use commonhold_policy::membership::{Names, Selector, Test, selectors};
 
-/// By unit that has units directly within it, the tests that choose among these; `None` for the outermost units.
+/// The tests that choose among a unit's direct sub-units, by unit; `None` for the outermost units.
 pub(super) type Levels = BTreeMap<Option<UnitId>, Vec<Selector>>;
 
 /// The tests of a contract.
@@ -32,7 +31,7 @@ pub(super) fn levels(contract: &Contract, names: &impl Names) -> Levels {
         .collect()
 }
 
-/// The same by the units' slots.
+/// The same with slots instead of unit numbers.
 pub(super) fn in_slots(levels: Levels, slot: impl Fn(UnitId) -> Option<u32>) -> Lists {
     let list = |(level, tests): (Option<UnitId>, Vec<Selector>)| {
         let matches = tests.into_iter().filter_map(|test| to_match(&test, &slot)).collect();
@@ -50,7 +49,7 @@ fn to_match(Selector { test, unit }: &Selector, slot: impl Fn(UnitId) -> Option<
         Test::CommandOfGroup(glob, gid) => Match::command_of_group(glob, *gid, unit??),
         Test::User(uid) => Match::user(*uid, unit??),
         Test::Group(gid) => Match::group(*gid, unit??),
-        // Who is in no unit already is where it belongs.
+        // A process in no unit needs no rule to stay there.
         Test::Otherwise => Match::otherwise(unit?.filter(|slot| *slot != COMMON)?),
     })
 }
@@ -65,8 +64,8 @@ mod tests {
 
     use super::*;
 
-    struct Nobody;
-    impl Names for Nobody {
+    struct NoNames;
+    impl Names for NoNames {
         fn uid(&self, _: &str) -> Option<u32> {
             None
         }
@@ -75,7 +74,7 @@ mod tests {
         }
     }
 
-    /// Numbers stand for slots: units in the contract's order, and the shared part where the scheduler has it.
+    /// Slots for the test: units in the contract's order, and the built-in units' own.
     fn slot_of(unit: UnitId) -> u32 {
         match unit {
             UnitId::KERNEL => 0,
@@ -93,14 +92,14 @@ mod tests {
                 .prop_map(|(glob, id)| MemberKind::CommandOf(glob, Whose::User(Principal::Id(id)))),
             ("[ab*?]{1,4}", 0..4u32)
                 .prop_map(|(glob, id)| MemberKind::CommandOf(glob, Whose::Group(Principal::Id(id)))),
-            // Names that nobody has.
+            // An unknown user.
             Just(MemberKind::User(Principal::Name("x".to_owned()))),
         ];
         proptest::collection::vec(member, 0..4)
     }
 
     prop_compose! {
-        /// Units below one another, each with rules; any of them, or the shared part, is the default.
+        /// A tree of units with rules; any of them, or `shared`, is the default unit.
         fn contracts()(
             units in proptest::collection::vec((any::<prop::sample::Index>(), members()), 1..9),
             default in any::<prop::sample::Index>(),
@@ -130,13 +129,13 @@ mod tests {
     }
 
     proptest! {
-        /// A process of a process: each is where the policy places it, by its own rules and by what it inherits; and if its
-        /// parent was moved already, it is still found within the parent's unit whenever it belongs there.
+        /// A parent and a child: the scheduler decides as the policy, by rules and by inheritance. If the parent was moved
+        /// already, a child that belongs to a sub-unit of the parent's unit is still found there.
         #[test]
         fn the_scheduler_decides_as_the_policy_does(
             contract in contracts(), parent in processes(), child in processes(),
         ) {
-            let lists = in_slots(levels(&contract, &Nobody), |unit| Some(slot_of(unit)));
+            let lists = in_slots(levels(&contract, &NoNames), |unit| Some(slot_of(unit)));
             let mut around = vec![NOBODY; 100 + contract.units.len()];
             for unit in contract.held() {
                 around[slot_of(unit) as usize] = contract.unit(unit).parent.map_or(NOBODY, slot_of);
@@ -146,14 +145,14 @@ mod tests {
                 let path = &format!("/bin/{comm}");
                 decide(&lists, &around, &Executes { base, uid: *uid, gids, file: program, path, heir })
             };
-            let said = |placed: Placement| (slot_of(placed.unit), placed.rule == Rule::Command);
-            let first = place(&contract, &Nobody, &parent);
-            prop_assert_eq!(decided(&parent, COMMON, None), said(first));
+            let expected = |placed: Placement| (slot_of(placed.unit), placed.rule == Rule::Command);
+            let first = place(&contract, &NoNames, &parent);
+            prop_assert_eq!(decided(&parent, COMMON, None), expected(first));
             let child = ProcessFacts { parent: Some(first), ..child };
-            let second = place(&contract, &Nobody, &child);
+            let second = place(&contract, &NoNames, &child);
             let heir = (first.rule == Rule::Command).then_some(slot_of(first.unit));
-            prop_assert_eq!(decided(&child, COMMON, heir), said(second));
-            // A default unit within another is where some belong who left that other one.
+            prop_assert_eq!(decided(&child, COMMON, heir), expected(second));
+            // A default unit within another may take processes that left that other unit.
             let outermost = contract.unit(contract.default_unit).parent.is_none();
             if outermost && is_within(&contract, second.unit, first.unit) {
                 prop_assert_eq!(decided(&child, slot_of(first.unit), heir).0, slot_of(second.unit));

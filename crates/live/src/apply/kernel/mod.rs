@@ -1,35 +1,34 @@
 //! The `kernel` backend: units as control groups, scheduled by the project's own scheduler in the kernel
 //! (`sched_ext`).
 //!
-//! Problem: a daemon sees a few times a second which units have work. Whether the owner of a CPU has work for it
-//! changes a thousand times as often. So the policy says which unit owns which CPU. The scheduler lends an idle CPU,
-//! and calls it back, at the switch itself.
+//! Problem: the daemon samples a few times a second which units have work, but whether a CPU's owner has work for it
+//! changes a thousand times as often. So the policy decides which unit owns which CPU, and the scheduler lends an idle CPU
+//! and calls it back at the switch itself.
 //!
-//! Algorithm: the `cgroup` backend inside does everything that cgroups do: which process is in which unit, what units
-//! use, and cpu.weight, which holds the contract when the scheduler goes. Owners and weights go to the scheduler as
-//! well ([`reign`]). It knows a unit by its number ([`slots`]), and the unit's tasks by the unit's cgroup; sub-units'
-//! cgroups lie in it. It has the contract's rules as well ([`matches`]). So a process that executes a program is in
-//! its unit before the next look brings it into the unit's cgroup. Without a scheduler this is the `cgroup` backend:
-//! its means, its orders.
+//! Algorithm: the `cgroup` backend inside does everything that cgroups do: membership, accounting, and cpu.weight, which
+//! enforces the contract when the scheduler is detached. Owners and weights also go to the scheduler ([`supervisor`]). It
+//! identifies a unit by its slot ([`slots`]), and the unit's tasks by their cgroup. It also has the contract's membership
+//! rules ([`matches`]), so a process that executes a program is in its unit at once, before the next turn moves it into the
+//! unit's cgroup. While the scheduler is detached, this is the `cgroup` backend, with its means and orders.
 //!
-//! Seats of jobs' threads are preferences of the scheduler's while it rules: a thread's affinity stays as it is. While it
-//! rests, they are affinities, as under the `cgroup` backend.
+//! While the scheduler is attached, threads' seats are its preferences and no affinity changes. While it is detached, they
+//! are affinities, as under the `cgroup` backend.
 //!
-//! Properties: if the daemon ends, however it does, the kernel closes the scheduler's link and its own scheduler takes
-//! over. No task is lost. A scheduler that the kernel ended is loaded again, but not for ever ([`patience`]).
+//! Properties: however the daemon ends, the kernel then closes the scheduler's link, and its own scheduler takes over. No
+//! task is lost. A scheduler that the kernel ended is loaded again, with back-off and a limit ([`backoff`]).
 //!
-//! Limits: the scheduler has no caps. Contracts that need them are for the `cgroup` backend ([`cannot_hold`]). While another
-//! program has set a cap in a control group, it rests ([`caps`](crate::observe::caps)), so that the cap is held. The
-//! kernel itself schedules real-time and deadline tasks before all others. They take CPUs of any unit, and are in the
-//! units' accounts by their cgroups only.
+//! Limits: the scheduler has no caps. Contracts that need them use the `cgroup` backend ([`cannot_hold`]). While another
+//! program has set a CPU cap in a control group ([`caps`](crate::observe::caps)), the scheduler is detached, so that the
+//! cap is honoured. Real-time and deadline tasks run before all others, on CPUs of any unit; units' accounts include them
+//! by their cgroups only.
 
+mod backoff;
+mod foreign_groups;
 mod gangs;
-mod in_place;
 mod loaded;
 mod matches;
-mod patience;
-mod reign;
 mod slots;
+mod supervisor;
 mod switched;
 
 use std::collections::BTreeSet;
@@ -42,28 +41,28 @@ use commonhold_policy::{Means, Plan, Snapshot, Time};
 
 use crate::apply::cgroup::CgroupBackend;
 use crate::host::clock;
-use crate::live_backend::newcomers;
+use crate::live_backend::follow_each;
 use crate::observe::arena::NotJoined;
 use crate::observe::caps::Caps;
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Seen};
 use crate::undo::journal::Journal;
-use crate::{Backend, HeldBy, Instead, LiveBackend, LiveError};
-use in_place::InPlace;
+use crate::{ActiveBackend, Backend, LiveBackend, LiveError, Unavailable};
+use foreign_groups::ForeignGroups;
 use loaded::ThisKernel;
 use matches::levels;
-use reign::{Place, Reign};
+use supervisor::{Outage, Supervisor, UnitCgroup};
 
 pub use crate::observe::capability::BUILT_IN;
 pub use commonhold_dispatch::{Account, CallBacks, Cause, Had};
 pub use loaded::settings;
 pub use switched::Switched;
 
-/// What this backend can enforce while its scheduler rules.
+/// The means of this backend while its scheduler is attached.
 pub const MEANS: Means =
     Means { cpu_sets: true, weights: true, caps: false, gates: false, switches: true, ..Means::NONE };
 
-/// Why this backend's scheduler cannot hold a contract, on a machine with so many CPUs; nothing if it can.
+/// Why the scheduler cannot hold a contract on a machine with `cpus` CPUs; `None` if it can.
 pub fn cannot_hold(contract: &Contract, cpus: usize) -> Option<String> {
     if let Some(unit) = needs_cap(contract, MEANS, cpus) {
         return Some(format!(
@@ -78,68 +77,81 @@ pub fn cannot_hold(contract: &Contract, cpus: usize) -> Option<String> {
     })
 }
 
-/// Holds a contract by means of control groups and of a scheduler in the kernel.
+/// Enforces a contract with control groups and a scheduler in the kernel.
 pub struct KernelBackend {
-    // In the order of ending: first the scheduler goes.
-    reign: Reign,
+    // In drop order: the scheduler is detached first.
+    supervisor: Supervisor,
     cgroup: CgroupBackend,
-    /// How many schedulers were loaded when seats were told last.
+    /// The number of loads when seats were last sent.
     seated: u64,
-    in_place: InPlace,
+    foreign: ForeignGroups,
     caps: Caps,
-    /// As of which change of names the scheduler knows the rules ([`SystemNames::changes`](crate::observe::names::SystemNames)).
+    /// The version of resolved names ([`SystemNames::changes`](crate::observe::names::SystemNames)) in the scheduler's rules.
     named: u64,
 }
 
 impl KernelBackend {
-    /// Loads the scheduler over a `cgroup` backend that has not observed yet: no process was moved. Fails where the kernel
-    /// does not take the scheduler. A contract that it [`cannot_hold`] is no failure: cgroups hold it.
+    /// Loads the scheduler over a `cgroup` backend that has not moved any process yet. Fails if the kernel does not accept
+    /// the scheduler. A contract that it [`cannot_hold`] is not a failure: control groups enforce it.
     pub fn new(cgroup: CgroupBackend, contract: &Contract) -> Result<KernelBackend, LiveError> {
-        let mut backend = KernelBackend::at_rest(cgroup, contract);
-        backend.reign.start()?;
+        let mut backend = KernelBackend::detached(cgroup, contract);
+        backend.supervisor.start()?;
         Ok(backend)
     }
 
-    /// The same; where the kernel does not take the scheduler, cgroups hold the contract, and it is tried again after a pause,
-    /// some times.
+    /// The same, but if the kernel does not accept the scheduler, control groups enforce the contract and loading is retried
+    /// with back-off.
     pub fn patient(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
-        let mut backend = KernelBackend::at_rest(cgroup, contract);
-        backend.reign.start_patiently();
+        let mut backend = KernelBackend::detached(cgroup, contract);
+        backend.supervisor.start_patiently();
         backend
     }
 
-    fn at_rest(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
+    fn detached(cgroup: CgroupBackend, contract: &Contract) -> KernelBackend {
         let levels = levels(contract, cgroup.roster().names());
-        let mut reign = Reign::new(Box::new(ThisKernel), contract, &places(&cgroup), levels, clock::now());
+        let mut supervisor =
+            Supervisor::new(Box::new(ThisKernel), contract, &unit_cgroups(&cgroup), levels, clock::now());
         let mut caps = Caps::new(cgroup.mount());
-        reign.heed_at_rest(caps.look(cgroup.now(), None, |dir, cap| cgroup.has_capped(dir, cap)));
-        KernelBackend { reign, cgroup, seated: 0, in_place: InPlace::default(), caps, named: 0 }
+        supervisor.note_capped(caps.look(cgroup.now(), None, |dir, cap| cgroup.has_capped(dir, cap)));
+        KernelBackend { supervisor, cgroup, seated: 0, foreign: ForeignGroups::default(), caps, named: 0 }
     }
 
-    /// Tells the scheduler the rules again if a name in them has a number since.
+    /// Settles members. Returns what was seen of units with `each`, for which the contract may need sub-units.
+    ///
+    /// First checks whether the scheduler is still attached, because the next plan is made for the means of this moment.
+    fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
+        self.supervisor.poll(now);
+        let cgroup = &self.cgroup;
+        let capped = self.caps.look(now, cgroup.capped_group(), |dir, cap| cgroup.has_capped(dir, cap));
+        self.supervisor.set_capped(capped);
+        self.cgroup.leave_gangs(self.supervisor.gates(&self.cgroup.members_of_jobs()));
+        let seen = self.cgroup.settle(now)?;
+        self.follow_names();
+        self.foreign.update(&mut self.supervisor, &mut self.cgroup);
+        self.supervisor.gate(&self.cgroup.members_of_jobs());
+        Ok(seen)
+    }
+
+    /// Sends the membership rules again if a user or group name in them was resolved.
     fn follow_names(&mut self) {
         let names = self.cgroup.roster().names();
         if names.changes() != self.named {
             self.named = names.changes();
-            self.reign.follow_rules(levels(self.reign.contract(), names));
+            self.supervisor.follow_rules(levels(self.supervisor.contract(), names));
         }
     }
 }
 
-/// Where the units' processes are, or will be.
-fn places(cgroup: &CgroupBackend) -> Vec<Place> {
-    cgroup.places().map(|(unit, dir)| Place { unit, dir: dir.to_owned() }).collect()
+/// The cgroups of the contract's units.
+fn unit_cgroups(cgroup: &CgroupBackend) -> Vec<UnitCgroup> {
+    cgroup.unit_dirs().map(|(unit, dir)| UnitCgroup { unit, dir: dir.to_owned() }).collect()
 }
 
 impl LiveBackend for KernelBackend {
     fn set_contract(&mut self, contract: &Contract) {
         self.cgroup.set_contract(contract);
         let levels = levels(contract, self.cgroup.roster().names());
-        self.reign.follow(contract, &places(&self.cgroup), levels);
-    }
-
-    fn take_seen(&mut self) -> Seen {
-        self.cgroup.take_seen()
+        self.supervisor.follow(contract, &unit_cgroups(&self.cgroup), levels);
     }
 
     fn standing(&self) -> Vec<&LiveError> {
@@ -158,22 +170,21 @@ impl LiveBackend for KernelBackend {
         self.cgroup.join(key, user)
     }
 
-    fn held_by(&self) -> HeldBy {
-        match self.reign.rest_now() {
-            None => HeldBy { backend: "kernel", instead: None },
-            Some(rest) => HeldBy {
-                backend: self.cgroup.held_by().backend,
-                instead: Some(Instead { of: "kernel", since: rest.since, why: rest.why.clone() }),
-            },
+    fn active(&self) -> ActiveBackend {
+        let unavailable =
+            |outage: &Outage| Unavailable { name: "kernel", since: outage.since, why: outage.why.clone() };
+        match self.supervisor.outage() {
+            None => ActiveBackend { name: "kernel", fallback_from: None },
+            outage => ActiveBackend { fallback_from: outage.map(unavailable), ..self.cgroup.active() },
         }
     }
 
     fn switched(&self, unit: UnitId) -> Option<Switched> {
-        Some(self.reign.switched(unit))
+        Some(self.supervisor.switched(unit))
     }
 
     fn accounts(&self, unit: UnitId) -> Vec<Account> {
-        self.reign.accounts(unit)
+        self.supervisor.accounts(unit)
     }
 
     fn alarm(&self) -> Option<BorrowedFd<'_>> {
@@ -185,8 +196,8 @@ impl LiveBackend for KernelBackend {
     }
 
     fn into_journal(self: Box<Self>) -> Journal {
-        let KernelBackend { reign, cgroup, .. } = *self;
-        drop(reign);
+        let KernelBackend { supervisor, cgroup, .. } = *self;
+        drop(supervisor);
         cgroup.close()
     }
 }
@@ -199,18 +210,14 @@ impl Backend for KernelBackend {
     }
 
     fn take_problems(&mut self) -> Vec<LiveError> {
-        let mut problems = self.reign.take_problems();
+        let mut problems = self.supervisor.take_problems();
         problems.extend(self.cgroup.take_problems());
         problems
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
-        newcomers(self, contract, free)
-    }
-
     fn means(&self) -> Means {
         let below = self.cgroup.means();
-        if self.reign.rest_now().is_none() {
+        if self.supervisor.outage().is_none() {
             Means {
                 memory: below.memory,
                 disk: below.disk,
@@ -226,37 +233,38 @@ impl Backend for KernelBackend {
         }
     }
 
-    /// Looks first whether the scheduler still rules: the means that the next plan is made for are those of now.
-    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
-        self.reign.look(now);
-        let cgroup = &self.cgroup;
-        let capped = self.caps.look(now, cgroup.capped_place(), |dir, cap| cgroup.has_capped(dir, cap));
-        self.reign.heed(capped);
-        self.cgroup.leave_gangs(self.reign.gates(&self.cgroup.members_of_jobs()));
-        let (reign, rules) = (&self.reign, self.reign.rest_now().is_none());
-        let counted = |unit| rules.then(|| reign.switched(unit).account.used_ns());
-        let mut snapshot = self.cgroup.observe_counted(now, watch, &counted)?;
-        self.follow_names();
-        self.in_place.tell(&mut self.reign, &mut self.cgroup);
+    fn settle_members(
+        &mut self,
+        now: Time,
+        contract: &mut Contract,
+        free: &BTreeSet<UnitId>,
+    ) -> Result<bool, LiveError> {
+        let seen = self.settle(now)?;
+        Ok(follow_each(self, seen, contract, free))
+    }
+
+    fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
+        let (supervisor, rules) = (&self.supervisor, self.supervisor.outage().is_none());
+        let counted = |unit| rules.then(|| supervisor.switched(unit).account.used_ns());
+        let mut snapshot = self.cgroup.observe_counted(watch, &counted)?;
         for (unit, facts) in (0..).map(UnitId).zip(&mut snapshot.units) {
-            facts.loans = self.reign.switched(unit).loans();
+            facts.loans = supervisor.switched(unit).loans();
         }
-        self.reign.gate(&self.cgroup.members_of_jobs());
         Ok(snapshot)
     }
 
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
-        self.cgroup.leave_seats(self.reign.rest_now().is_none());
+        self.cgroup.leave_seats(self.supervisor.outage().is_none());
         let mut problems = self.cgroup.apply(plan);
-        self.reign.apply(plan);
+        self.supervisor.apply(plan);
         if !plan.orders.gangs.is_empty() {
-            self.reign.gate(&self.cgroup.members_of_jobs());
+            self.supervisor.gate(&self.cgroup.members_of_jobs());
         }
-        let (loads, changed) = (self.reign.loads(), self.cgroup.changed_seats());
+        let (loads, changed) = (self.supervisor.loads(), self.cgroup.changed_seats());
         let seats = if loads == self.seated { changed } else { self.cgroup.seats() };
         self.seated = loads;
-        self.reign.seat(&seats);
-        problems.extend(self.reign.take_problems());
+        self.supervisor.seat(&seats);
+        problems.extend(self.supervisor.take_problems());
         problems
     }
 }

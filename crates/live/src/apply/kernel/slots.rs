@@ -1,12 +1,10 @@
-//! Which number a unit has in the scheduler's tables.
+//! The number of each unit in the scheduler's tables.
 //!
-//! Terms: a *slot* is such a number. [`KERNEL`] and [`COMMON`] are those of the common parts, which have no cgroup of
-//! ours. Others are held by units that have one. Contracts number units anew at every reload, so a slot goes by the
-//! unit's path.
+//! Terms: a *slot* is such a number. [`KERNEL`] and [`COMMON`] belong to the built-in units, which have no cgroup; the others
+//! to units with one. Slots are keyed by the unit's path, since unit numbers may change at a reload.
 //!
-//! Properties (tested): a slot is one unit's as long as that unit lives. No other unit gets it until that unit's
-//! cgroup is gone, since there may be tasks in it until then. Free slots are taken lowest first, so that the tables
-//! stay small.
+//! Properties (tested): a unit keeps its slot. No other unit gets it until the unit's cgroup is gone, since tasks may be in
+//! it until then. The lowest free slot is taken first, so that the tables stay small.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +14,7 @@ use commonhold_dispatch::{COMMON, KERNEL};
 
 use crate::host;
 
-/// The first slot that is not a common part's.
+/// The first slot after those of the built-in units.
 const FIRST: u32 = if COMMON > KERNEL { COMMON + 1 } else { KERNEL + 1 };
 
 /// One unit, and where its processes are.
@@ -24,7 +22,7 @@ const FIRST: u32 = if COMMON > KERNEL { COMMON + 1 } else { KERNEL + 1 };
 pub(super) struct Slot {
     /// Its number.
     pub(super) number: u32,
-    /// Its cgroup: the directory, and that directory's inode, by which the scheduler knows it.
+    /// Its cgroup: the directory, and its inode, which is the scheduler's key.
     pub(super) dir: PathBuf,
     pub(super) cgroup: u64,
 }
@@ -32,15 +30,15 @@ pub(super) struct Slot {
 /// The slots of all units.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// By the unit's path; enclosers stand before their sub-units.
+    /// By unit path, so enclosers come before their sub-units.
     held: BTreeMap<String, Slot>,
-    /// Of units that the contract has no more.
+    /// Slots of units that have left the contract.
     leaving: Vec<Slot>,
 }
 
 impl Slots {
-    /// The slot of a unit whose cgroup is that directory: the one that it has, or the first free one. The cgroup's inode is
-    /// looked up; one that cannot be, as where the cgroup could not be made, is 0, which is no cgroup's.
+    /// The slot of the unit whose cgroup is `dir`: its present one, or the first free one. If the cgroup does not exist, its
+    /// inode is 0, which no cgroup has.
     pub(super) fn take(&mut self, unit: &str, dir: &Path) -> Slot {
         let cgroup = inode(dir).unwrap_or(0);
         let number = match self.held.get(unit) {
@@ -52,7 +50,7 @@ impl Slots {
         slot
     }
 
-    /// The units that are none of these give their slots up. The slots, which stay taken until [`Slots::give_back`].
+    /// Gives up the slots of units that are not to be kept, and returns them. They stay reserved until [`Slots::give_back`].
     pub(super) fn retain(&mut self, keep: impl Fn(&str) -> bool) -> Vec<u32> {
         let (kept, leaving) = std::mem::take(&mut self.held).into_iter().partition(|(unit, _)| keep(unit));
         self.held = kept;
@@ -63,12 +61,12 @@ impl Slots {
         numbers
     }
 
-    /// The slots that were given up and whose cgroups are gone, sub-units before their enclosers.
+    /// The given-up slots whose cgroups are gone, sub-units before their enclosers.
     pub(super) fn gone(&self) -> Vec<Slot> {
         self.leaving.iter().filter(|slot| inode(&slot.dir) != Some(slot.cgroup)).cloned().collect()
     }
 
-    /// A slot that was given up may be taken by another unit.
+    /// Frees a given-up slot for another unit.
     pub(super) fn give_back(&mut self, number: u32) {
         self.leaving.retain(|slot| slot.number != number);
     }
@@ -78,7 +76,7 @@ impl Slots {
         self.held.values().map(|slot| slot.number)
     }
 
-    /// How many numbers are in use, free ones below the highest included.
+    /// The table size in use: the highest slot plus one.
     pub(super) fn count(&self) -> u32 {
         self.all().map(|slot| slot.number + 1).max().unwrap_or(FIRST)
     }
@@ -127,7 +125,7 @@ mod tests {
         assert_eq!((slots.take("c", &c).number, slots.count()), (4, 7));
     }
 
-    /// Somebody made the directory anew: what the old one's number says, says nothing of this one.
+    /// A directory that was made again under the same name is another cgroup.
     #[test]
     fn a_cgroup_is_its_inode_and_not_its_name() {
         let top = tempfile::tempdir().unwrap();
@@ -135,7 +133,7 @@ mod tests {
         let mut slots = Slots::default();
         slots.take("a", &a);
         slots.retain(|_| false);
-        // The inode's number must not be reused.
+        // Keep the old directory, so that its inode is not reused.
         let _other = (std::fs::rename(&a, top.path().join("old")), make(top.path(), "a"));
         assert_eq!(slots.gone().len(), 1);
     }

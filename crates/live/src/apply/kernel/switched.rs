@@ -1,13 +1,13 @@
-//! What the scheduler counted of each unit, over all the times that it was loaded.
+//! Each unit's counters, summed over all loads of the scheduler.
 //!
-//! Properties: nothing goes back when the scheduler ends and another is loaded, or when a slot becomes another unit's.
+//! Properties: counters never decrease when the scheduler is reloaded, and start at zero when a slot gets another unit.
 
 use std::collections::BTreeMap;
 
 use commonhold_dispatch::{Account, CallBacks, Had};
 use commonhold_policy::SwitchLoans;
 
-/// What the scheduler counted of a unit.
+/// A unit's counters in the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Switched {
     /// CPU time, waits and moves.
@@ -19,7 +19,7 @@ pub struct Switched {
 }
 
 impl Switched {
-    /// What the ledger takes of it.
+    /// The part for the ledger.
     pub(super) fn loans(&self) -> SwitchLoans {
         let Switched { account: Account { lent_ns, borrowed_ns, .. }, call_backs, .. } = *self;
         SwitchLoans {
@@ -38,32 +38,32 @@ impl Switched {
     }
 }
 
-/// What schedulers that ended had counted of a unit.
+/// A unit's counters under former schedulers.
 #[derive(Debug, Default)]
-struct Sum {
+struct UnitCounts {
     all: Switched,
-    /// By the CPU's number.
+    /// By CPU number.
     cpus: Vec<Account>,
 }
 
-/// What schedulers that ended had counted, by slot.
+/// Counters of former schedulers, by slot.
 #[derive(Debug, Default)]
-pub(super) struct Former(BTreeMap<u32, Sum>);
+pub(super) struct PastCounts(BTreeMap<u32, UnitCounts>);
 
-impl Former {
-    /// A scheduler goes; this is what it counted, and the same by CPU.
+impl PastCounts {
+    /// Adds the counters of a scheduler that is being detached, in total and by CPU.
     pub(super) fn keep(&mut self, slot: u32, counted: &Switched, cpus: &[Account]) {
         let sum = self.0.entry(slot).or_default();
         sum.all.add(counted);
         add_each(&mut sum.cpus, cpus);
     }
 
-    /// A slot's unit is gone.
+    /// Forgets the unit of a slot.
     pub(super) fn drop(&mut self, slot: u32) {
         self.0.remove(&slot);
     }
 
-    /// All that was counted of a slot's unit, with what the present scheduler has.
+    /// The counters of a slot's unit, including the present scheduler's.
     pub(super) fn with(&self, slot: u32, now: Option<&Switched>) -> Switched {
         let mut sum = self.0.get(&slot).map(|sum| sum.all).unwrap_or_default();
         if let Some(now) = now {
@@ -80,7 +80,7 @@ impl Former {
     }
 }
 
-/// Adds accounts to those of the same CPUs.
+/// Adds accounts CPU by CPU.
 fn add_each(to: &mut Vec<Account>, accounts: &[Account]) {
     to.resize(to.len().max(accounts.len()), Account::default());
     for (sum, account) in to.iter_mut().zip(accounts) {

@@ -39,13 +39,13 @@ use commonhold_policy::plan::{CpuOrder, DiskOrder, MemoryOrder, Orders};
 use commonhold_policy::{Means, Plan, Snapshot, Time};
 
 use crate::host::clock;
-use crate::live_backend::{cannot, newcomers};
+use crate::live_backend::{cannot, follow_each};
 use crate::observe::arena::NotJoined;
 use crate::observe::jobs::{has_gangs, report_interval_ns};
 use crate::observe::process::ProcessKey;
 use crate::observe::roster::{Roster, Scan, Seen};
 use crate::undo::journal::Journal;
-use crate::{Backend, HeldBy, LiveBackend, LiveError};
+use crate::{ActiveBackend, Backend, LiveBackend, LiveError};
 
 use super::confine::{Confinement, Confining, Problems, compare_masks, lineage};
 use super::seats::Seats;
@@ -210,6 +210,22 @@ impl UserBackend {
         Ok(!arrived.is_empty())
     }
 
+    /// Settles members. Returns what was seen of units with `each`, for which the contract may need sub-units.
+    pub fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
+        // A clock that jumps back would make everything look fresh for as long.
+        self.now = now.max(self.now);
+        self.gates.turn(&self.journal);
+        self.scan()?;
+        self.enforce_gates()?;
+        if self.now >= self.compared_at.saturating_add(SECOND) {
+            self.compared_at = self.now;
+            self.compare_masks();
+            self.prioritize_all();
+        }
+        self.seats.follow(&self.contract, &mut self.roster)?;
+        Ok(std::mem::take(&mut self.seen))
+    }
+
     fn order_cpus(&mut self, order: &CpuOrder) -> Result<(), LiveError> {
         match order {
             CpuOrder::Confine { unit, cpus } => {
@@ -302,6 +318,8 @@ impl UserBackend {
             }
         }
         let idle_ns = self.idle.read(self.roster.procfs(), self.now)?;
+        // The one write while observing: this also requests the page-out of what exceeds a bound. A bound is enforced from the
+        // sample that shows the excess, since which pages are cold and who holds them is outdated by the next turn.
         let memory = match &mut self.memory {
             Some(memory) => memory.observe(self.now, &self.contract, &mut self.roster)?,
             None => None,
@@ -338,10 +356,6 @@ impl LiveBackend for UserBackend {
         self.rescan = true;
     }
 
-    fn take_seen(&mut self) -> Seen {
-        std::mem::take(&mut self.seen)
-    }
-
     fn roster(&self) -> &Roster {
         &self.roster
     }
@@ -355,8 +369,8 @@ impl LiveBackend for UserBackend {
         has_gangs(contract).then(|| Ok((self.seats.join(contract, key, user, &mut self.roster)?, every_ns)))
     }
 
-    fn held_by(&self) -> HeldBy {
-        HeldBy { backend: "user", instead: None }
+    fn active(&self) -> ActiveBackend {
+        ActiveBackend { name: "user", fallback_from: None }
     }
 
     fn into_journal(self: Box<Self>) -> Journal {
@@ -376,21 +390,20 @@ impl Backend for UserBackend {
         Means { memory, ..Seats::means(&self.contract, MEANS) }
     }
 
-    /// The machine's idle time may be up to 100 ms old, like the facts of units that are not watched.
-    fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
-        // A clock that jumped back would make all facts look fresh for as long.
-        self.now = now.max(self.now);
-        self.gates.turn(&self.journal);
-        self.scan()?;
+    fn settle_members(
+        &mut self,
+        now: Time,
+        contract: &mut Contract,
+        free: &BTreeSet<UnitId>,
+    ) -> Result<bool, LiveError> {
+        let seen = self.settle(now)?;
+        Ok(follow_each(self, seen, contract, free))
+    }
+
+    /// The machine's idle time may be up to 100 ms old, like the facts about units that are not watched.
+    fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {
         self.disks.observe(self.now, &self.contract, &mut self.roster)?;
-        self.enforce_gates()?;
-        if self.now >= self.compared_at.saturating_add(SECOND) {
-            self.compared_at = self.now;
-            self.compare_masks();
-            self.prioritize_all();
-        }
         self.roster.account(self.now, &Seats::watched(&self.contract, watch))?;
-        self.confining(|confining| confining.catch_up(now));
         let snapshot = self.snapshot();
         self.seats.complain(&mut self.problems);
         snapshot
@@ -406,15 +419,14 @@ impl Backend for UserBackend {
         std::mem::take(&mut self.problems.unread)
     }
 
-    fn newcomers(&mut self, contract: &mut Contract, free: &BTreeSet<UnitId>) -> bool {
-        newcomers(self, contract, free)
-    }
-
     fn apply(&mut self, plan: &Plan) -> Vec<LiveError> {
         let mut failed = Vec::new();
         if let Some(memory) = &mut self.memory {
             memory.attend(plan.decisions.memory.as_ref());
         }
+        // Earlier orders to confine spared sleepers. Those that the accounts now show to have run are confined.
+        let now = self.now;
+        self.confining(|confining| confining.catch_up(now));
         let Orders { cpu, seats, gangs, bus, memory, disk, parts } = &plan.orders;
         if plan.orders == Orders::default() {
             return failed;

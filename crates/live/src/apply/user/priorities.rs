@@ -270,6 +270,7 @@ mod tests {
         let roster = Roster::new("/proc".as_ref(), &[]).unwrap();
         let mut backend = UserBackend::new(contract, affinity::get(0).unwrap(), roster, journal);
         backend.disks.pretend(true);
+        backend.settle(clock::now()).unwrap();
         backend.observe(clock::now(), &[]).unwrap();
         (backend, directory)
     }

@@ -100,13 +100,14 @@ impl JobGroups {
 }
 
 impl Bus {
-    /// Gives each job its own group if gangs are chosen by cache occupancy, and puts the occupancy into the jobs' facts.
-    pub(crate) fn follow_jobs(
+    /// Has jobs in groups of their own where gangs are chosen by what they hold of the caches. `unit_of` has the unit of each
+    /// job, `members` the job of each process.
+    pub(crate) fn settle_jobs(
         &mut self,
         now: Time,
         contract: &Contract,
+        unit_of: BTreeMap<JobId, UnitId>,
         members: &BTreeMap<ProcessKey, JobId>,
-        jobs: &mut [JobFacts],
         (roster, journal): (&mut Roster, &mut Journal),
     ) -> Vec<LiveError> {
         let mut problems = Vec::new();
@@ -115,10 +116,10 @@ impl Bus {
             self.leave_jobs(|_, _, _| false);
             return problems;
         };
-        let units: BTreeMap<JobId, UnitId> =
-            jobs.iter().filter_map(|facts| Some((facts.job, outermost(contract, facts.unit)?))).collect();
-        self.leave_jobs(|job, unit, dir| units.get(&job) == Some(&unit) && host::exists(dir));
-        for (job, unit) in units {
+        let unit_of: BTreeMap<JobId, UnitId> =
+            unit_of.into_iter().filter_map(|(job, unit)| Some((job, outermost(contract, unit)?))).collect();
+        self.leave_jobs(|job, unit, dir| unit_of.get(&job) == Some(&unit) && host::exists(dir));
+        for (job, unit) in unit_of {
             if self.jobs.groups.contains_key(&job) || self.jobs.is_full {
                 continue;
             }
@@ -152,13 +153,17 @@ impl Bus {
             self.jobs.find_missing();
         }
         self.place_in_jobs(members, roster, &mut problems);
-        for group in self.jobs.groups.values_mut() {
-            group.read(now);
-        }
-        for facts in jobs {
-            facts.shared = self.jobs.groups.get(&facts.job).and_then(|group| group.last);
-        }
         problems
+    }
+
+    /// Puts what jobs hold of the caches into their facts, where they have groups for it.
+    pub(crate) fn tell_jobs(&mut self, now: Time, jobs: &mut [JobFacts]) {
+        for facts in jobs {
+            if let Some(group) = self.jobs.groups.get_mut(&facts.job) {
+                group.read(now);
+                facts.shared = group.last;
+            }
+        }
     }
 
     fn place_in_jobs(

@@ -306,7 +306,9 @@ impl World {
         let mut jobs: Vec<JobFacts> =
             processes.iter().map(|(_, number, unit)| job(self, *number, unit)).collect();
         let World { bus, contract, roster, journal, .. } = self;
-        let found = bus.follow_jobs(now, contract, &members, &mut jobs, (roster, journal));
+        let units = jobs.iter().map(|facts| (facts.job, facts.unit)).collect();
+        let found = bus.settle_jobs(now, contract, units, &members, (roster, journal));
+        bus.tell_jobs(now, &mut jobs);
         problems.extend(found.iter().map(ToString::to_string));
         (jobs.iter().map(|facts| facts.shared.map(|shared| shared.amount)).collect(), problems)
     }

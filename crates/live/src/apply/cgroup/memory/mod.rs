@@ -1,26 +1,28 @@
-//! Memory of units that have control groups: what they use, and the orders on it.
+//! Memory of units in control groups: use, and orders.
 //!
-//! Problem: hold each unit to the memory that it is allowed, keep what it is entitled to from the others, and see what
+//! Problem: bound each unit to the memory that it is allowed, protect its guarantee from the others, and find the memory that
 //! it does not need.
 //!
-//! Algorithm, orders: guarantees become memory.min and memory.low, allowances memory.high, reclaim memory.reclaim
+//! Algorithm, orders: guarantees become memory.min and memory.low, bounds memory.high, reclaim memory.reclaim
 //! ([`pager`]).
 //!
 //! Algorithm, facts:
-//! - memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and /proc ([`machine`](crate::observe::memory::machine));
-//! - which pages are cold, by the kernel's generations ([`ages`](crate::observe::memory::ages));
-//! - what a unit is charged for others, an estimate ([`sharing`](crate::observe::memory::sharing));
-//! - what a unit's pages take that are in swap that is memory ([`swap`](crate::observe::memory::swap)).
+//! - memory.current, memory.stat, memory.events.local and memory.pressure of each unit, and /proc
+//!   ([`machine`](crate::observe::memory::machine));
+//! - cold pages, by multi-gen LRU generations ([`ages`](crate::observe::memory::ages));
+//! - an estimate of pages charged to a unit and used by others ([`sharing`](crate::observe::memory::sharing));
+//! - the memory that a unit's pages take in compressed swap ([`swap`](crate::observe::memory::swap)).
 //!
-//! In a container, what it and those that enclose it leave to us is divided ([`around`](crate::observe::memory::around)). A lender that meets its
-//! bound wakes the daemon ([`alarms`](crate::observe::memory::alarms)).
+//! In a container, the limits of its cgroup and of those above it bound what is divided
+//! ([`around`](crate::observe::memory::around)). A lender that reaches its bound wakes the daemon
+//! ([`alarms`](crate::observe::memory::alarms)).
 //!
-//! Properties: memory.max is never written, so no order here makes the kernel kill. Every file's first content is in
-//! the journal before it is written. So the caretaker lifts bounds, whatever happens to the daemon. An order that
-//! cannot be written leaves a unit as it was, and is reported.
+//! Properties: memory.max is never written, so no order here invokes the OOM killer. The original content of every file is
+//! in the journal before the first write, so the caretaker lifts all bounds when the daemon dies. A failed write leaves the
+//! unit as it was, and is reported.
 //!
-//! Limits: pages stay charged to the control group that first used them. So what processes had before they came to a
-//! unit is charged elsewhere, and a file that two units read is charged to the one that read it first.
+//! Limits: a page stays charged to the control group that first touched it. So memory that a process had before it joined
+//! a unit is charged elsewhere, and a file that two units read is charged to the first reader.
 
 mod pager;
 
@@ -51,21 +53,21 @@ use crate::observe::memory::swap::Swaps;
 use crate::undo::journal::{self, Entry, Journal};
 pub(super) use pager::Pager;
 
-/// Files that are kept open for every unit: those of [`Files`]. One that is opened for each look costs more than its read.
+/// Files kept open per unit: those of [`Files`]. Opening one for each sample would cost more than reading it.
 pub(crate) const FILES_PER_UNIT: usize = 5;
 
-/// After so many looks that failed, nothing is held any more.
+/// The failed samples in a row after which memory is no longer enforced.
 const BLIND_MAX: u32 = 5;
 
-/// Where a unit's control groups are.
+/// The control groups of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) unit: UnitId,
-    /// Of the unit with its sub-units.
+    /// The directory of the unit with its sub-units.
     pub(crate) dir: PathBuf,
-    /// Of its own processes: `dir`, or a leaf in it.
+    /// The directory of its own processes: `dir`, or a leaf in it.
     pub(crate) leaf: PathBuf,
-    /// The unit around it.
+    /// The enclosing unit.
     pub(crate) parent: Option<UnitId>,
 }
 
@@ -79,7 +81,7 @@ pub(crate) struct Memory {
     units: BTreeMap<UnitId, Unit>,
     machine: Machine,
     swaps: Swaps,
-    /// What the subtree stands in, if that is not the whole machine: where it is bounded, that is divided as if it were one.
+    /// The cgroups above a delegated subtree. If they have limits, the units divide what these allow.
     around: Option<Around>,
     pager: Pager,
     alarms: Option<Alarms>,
@@ -88,29 +90,29 @@ pub(crate) struct Memory {
     buffer: Buffer,
     /// When facts are due.
     due: Time,
-    /// Looks in a row at which there were none to be had.
+    /// Failed samples in a row.
     blind: u32,
-    /// Files whose first content the journal has.
+    /// Files whose original content the journal has.
     recorded: BTreeSet<PathBuf>,
     problems: Vec<LiveError>,
-    /// Control groups of other programs that units are held in.
-    held: Vec<Held>,
+    /// The foreign control groups that units are held in.
+    foreign: Vec<ForeignMemory>,
 }
 
-/// A control group of another program that a unit is held in.
+/// Memory of a foreign control group that a unit is held in.
 #[derive(Debug)]
-struct Held {
+struct ForeignMemory {
     place: GroupId,
     unit: UnitId,
     dir: PathBuf,
     files: Files,
-    /// What it said when it came: of what was refused, killed, stalled, refaulted, and reclaimed.
+    /// Its counters when it became the unit's.
     since: Counts,
-    /// What it was charged at the last look.
+    /// What it was charged at the last sample.
     charged: Charged,
 }
 
-/// What is counted of a control group since it was made.
+/// Counters of a control group since it was made.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     refused: u64,
@@ -120,13 +122,13 @@ struct Counts {
     reclaimed: u64,
 }
 
-/// One unit.
+/// The memory of one unit.
 #[derive(Debug)]
 struct Unit {
     place: Place,
-    /// `None` where its files cannot be read.
+    /// `None` if its files cannot be read.
     files: Option<Files>,
-    /// What is in force; `None` is the kernel's own.
+    /// The orders in force; `None` is no bound.
     high: Option<u64>,
     min: u64,
     low: u64,
@@ -142,7 +144,7 @@ struct Files {
 
 impl Files {
     fn open(place: &Place) -> Result<Files, LiveError> {
-        // Without `local` there are the events of sub-units in it, too.
+        // Kernels without memory.events.local count events of sub-units as well.
         let events = Source::optional(&place.leaf.join("memory.events.local"));
         Ok(Files {
             group: Group::open(&place.dir)?,
@@ -151,7 +153,7 @@ impl Files {
         })
     }
 
-    /// Those of a group with all that is in it.
+    /// The files of a group with everything below it.
     fn of_all(dir: &Path) -> Result<Files, LiveError> {
         Ok(Files {
             group: Group::open(dir)?,
@@ -186,7 +188,7 @@ impl Counts {
 }
 
 impl Memory {
-    /// The memory of the units below `top`, at a place whose memory controller is ours to use.
+    /// The memory of the units below `top`, where the memory controller is available.
     pub(crate) fn new(place: &CgroupBase, top: &Path) -> Result<Memory, LiveError> {
         let path = top.strip_prefix(&place.mount).map(|path| format!("/{}", path.display()));
         Ok(Memory {
@@ -207,17 +209,17 @@ impl Memory {
             blind: 0,
             recorded: BTreeSet::new(),
             problems: Vec::new(),
-            held: Vec::new(),
+            foreign: Vec::new(),
         })
     }
 
-    /// What can be enforced here: nothing while nothing is seen, so that nobody is held to what was right once.
+    /// The means for memory. None after [`BLIND_MAX`] failed samples, so that units are not kept to outdated bounds.
     pub(crate) fn means(&self) -> MemoryMeans {
         let alarms = self.alarms.is_some();
         if self.blind < BLIND_MAX { MemoryMeans { alarms, ..self.means } } else { MemoryMeans::NONE }
     }
 
-    /// Follows the units: those that went are forgotten, and those that have a leaf of their own now are held there.
+    /// Follows the units' cgroups: forgets those that are gone, and moves bounds to new leaves.
     pub(crate) fn follow(&mut self, places: Vec<Place>, journal: &mut Journal) {
         let mut before: BTreeMap<PathBuf, Unit> = std::mem::take(&mut self.units)
             .into_values()
@@ -241,41 +243,44 @@ impl Memory {
         self.due = 0;
     }
 
-    /// Follows the places of units. One whose files cannot be opened has gone.
-    pub(super) fn follow_places<'a>(&mut self, places: impl Iterator<Item = (GroupId, UnitId, &'a Path)>) {
-        let mut before: BTreeMap<GroupId, Held> =
-            std::mem::take(&mut self.held).into_iter().map(|held| (held.place, held)).collect();
+    /// Follows the foreign groups that units are held in. One whose files cannot be opened has ended.
+    pub(super) fn follow_foreign_groups<'a>(
+        &mut self,
+        places: impl Iterator<Item = (GroupId, UnitId, &'a Path)>,
+    ) {
+        let mut before: BTreeMap<GroupId, ForeignMemory> =
+            std::mem::take(&mut self.foreign).into_iter().map(|group| (group.place, group)).collect();
         for (place, unit, dir) in places {
-            let held = match before.remove(&place) {
-                Some(held) => Some(Held { unit, ..held }),
+            let group = match before.remove(&place) {
+                Some(group) => Some(ForeignMemory { unit, ..group }),
                 None => self.hold(place, unit, dir).ok(),
             };
-            self.held.extend(held);
+            self.foreign.extend(group);
         }
-        for held in before.into_values() {
-            self.pager.forget(&held.dir);
+        for group in before.into_values() {
+            self.pager.forget(&group.dir);
         }
         if let Some(ages) = &self.ages {
-            ages.follow(self.held.iter().map(|held| self.named(&held.dir)));
+            ages.follow(self.foreign.iter().map(|group| self.named(&group.dir)));
         }
         self.due = 0;
     }
 
-    fn hold(&mut self, place: GroupId, unit: UnitId, dir: &Path) -> Result<Held, LiveError> {
+    fn hold(&mut self, place: GroupId, unit: UnitId, dir: &Path) -> Result<ForeignMemory, LiveError> {
         let files = Files::of_all(dir)?;
         let charged = files.group.read(&mut self.buffer)?;
         let since = files.counts(&charged, &mut self.buffer)?;
-        Ok(Held { place, unit, dir: dir.to_owned(), files, since, charged })
+        Ok(ForeignMemory { place, unit, dir: dir.to_owned(), files, since, charged })
     }
 
-    /// What takes memory from places.
+    /// The threads that reclaim memory.
     pub(super) fn pager(&mut self) -> &mut Pager {
         &mut self.pager
     }
 
-    /// What each place was charged at the last look, in bytes.
-    pub(super) fn charged_in_places(&self) -> BTreeMap<GroupId, u64> {
-        self.held.iter().map(|held| (held.place, held.charged.current)).collect()
+    /// What each foreign group was charged at the last sample, in bytes.
+    pub(super) fn charged_in_foreign_groups(&self) -> BTreeMap<GroupId, u64> {
+        self.foreign.iter().map(|group| (group.place, group.charged.current)).collect()
     }
 
     fn let_go(&mut self, leaf: &Path) {
@@ -285,7 +290,7 @@ impl Memory {
         }
     }
 
-    /// A unit's processes have stepped into a leaf of their own: the bound goes with them.
+    /// Moves a unit's bound with its processes into a new leaf.
     fn move_bound(&mut self, unit: &mut Unit, to: &Place, journal: &mut Journal) {
         let (from, high) = (unit.place.leaf.clone(), unit.high.take());
         if high.is_some() {
@@ -311,30 +316,30 @@ impl Memory {
         };
     }
 
-    /// What went wrong since the last call.
+    /// Failures since the last call.
     pub(crate) fn take_problems(&mut self) -> Vec<LiveError> {
         self.problems.extend(self.pager.take_problems());
         std::mem::take(&mut self.problems)
     }
 
-    /// Becomes readable when a unit that lends meets its bound.
+    /// A descriptor that becomes readable when a lender reaches its bound.
     pub(crate) fn alarm(&self) -> Option<BorrowedFd<'_>> {
         self.alarms.as_ref().map(Alarms::fd)
     }
 
-    /// Makes the alarm's descriptor quiet; the next look is one at memory, too.
+    /// Drains the alarm's descriptor, and makes memory facts due at the next turn.
     pub(crate) fn hear(&mut self) {
         if let Some(alarms) = &mut self.alarms {
             alarms.drain();
         }
     }
 
-    /// Makes facts due at the next look, whatever the last plan said: a unit has come of which no plan knew.
+    /// Makes facts due at the next turn, because a unit has come that the last plan has no bound for.
     pub(crate) fn wake(&mut self) {
         self.due = 0;
     }
 
-    /// The facts, where they are due, or nearly so, or somebody was woken for them. `None`: not now, or they cannot be had.
+    /// The facts, if they are due within [`EARLY_NS`] or an alarm was raised; `None` if not due, or after a failure.
     pub(crate) fn observe(&mut self, now: Time, units: usize) -> Option<MemoryFacts> {
         let woken = self.alarms.as_mut().is_some_and(Alarms::take);
         if !woken && now.saturating_add(EARLY_NS) < self.due {
@@ -357,7 +362,7 @@ impl Memory {
         let machine = self.machine.read(&mut self.buffer)?;
         let above = self.around.as_ref().and_then(|_| facts::tightest_bound(&self.base, &self.mount));
         let bound = above.filter(|bound| *bound < machine.total);
-        // What is compressed takes memory of the machine, and counts for no bound.
+        // Compressed swap takes the machine's memory, but counts against no cgroup's limit.
         let packing = match bound {
             None => self.swaps.read(machine, &mut self.buffer)?,
             Some(_) => Packing::default(),
@@ -377,12 +382,12 @@ impl Memory {
         Ok(facts)
     }
 
-    /// A control group as the kernel names it.
+    /// A control group's path as the kernel names it.
     fn named(&self, dir: &Path) -> String {
         format!("/{}", dir.strip_prefix(&self.mount).unwrap_or(dir).display())
     }
 
-    /// What every unit is charged with its sub-units.
+    /// What every unit is charged, sub-units included.
     fn charged(&mut self, packing: &Packing) -> Result<BTreeMap<UnitId, Charged>, LiveError> {
         let mut all = BTreeMap::new();
         for (id, unit) in &self.units {
@@ -390,24 +395,25 @@ impl Memory {
                 all.insert(*id, files.group.read(&mut self.buffer)?.packed(packing));
             }
         }
-        for held in &mut self.held {
-            // A group that has gone is charged nothing.
-            let read = held.files.group.read(&mut self.buffer).unwrap_or_default();
-            held.charged = Charged {
-                refaulted: read.refaulted.saturating_sub(held.since.refaulted),
-                reclaimed: read.reclaimed.saturating_sub(held.since.reclaimed),
+        for group in &mut self.foreign {
+            // A group that has ended is charged nothing.
+            let read = group.files.group.read(&mut self.buffer).unwrap_or_default();
+            group.charged = Charged {
+                refaulted: read.refaulted.saturating_sub(group.since.refaulted),
+                reclaimed: read.reclaimed.saturating_sub(group.since.reclaimed),
                 ..read.packed(packing)
             };
-            let around = std::iter::successors(Some(held.unit), |unit| self.units.get(unit)?.place.parent);
+            let around = std::iter::successors(Some(group.unit), |unit| self.units.get(unit)?.place.parent);
             for unit in around {
                 let sum = all.entry(unit).or_default();
-                *sum = sum.with(&held.charged);
+                *sum = sum.with(&group.charged);
             }
         }
         Ok(all)
     }
 
-    /// What is divided, and what others hold of it. `bound` is what a container may use; `ours` what all units are charged.
+    /// The memory to divide, and what is used outside the units. `bound` is a container's limit, `ours` what all units are
+    /// charged.
     fn divide(
         &mut self,
         machine: MachineMemory,
@@ -429,14 +435,14 @@ impl Memory {
         }
         if let (Some(around), Some(bound)) = (&self.around, bound) {
             let room = around.room(&ours, &mut self.buffer)?.unwrap_or(bound);
-            // What the machine lacks in all, we lack too.
+            // A shortage of the whole machine also limits the container.
             let left = facts.total.saturating_sub(kernel + shared).min(room);
             (facts.total, facts.kernel, facts.shared) = (bound, 0, bound - left.min(bound));
         }
         Ok(facts)
     }
 
-    /// One unit's own facts, sub-units left out.
+    /// The facts of one unit without its sub-units.
     fn unit(&mut self, id: UnitId, charged: &BTreeMap<UnitId, Charged>) -> Result<UnitMemory, LiveError> {
         let inside: Vec<Charged> = self
             .units
@@ -449,25 +455,25 @@ impl Memory {
         let Some(unit) = self.units.get(&id) else { return Ok(UnitMemory::default()) };
         let Some(files) = &unit.files else { return Ok(UnitMemory::default()) };
         let mut counts = files.counts(&own, &mut self.buffer)?;
-        let mut cold_in_places = Cold::default();
+        let mut cold_in_foreign_groups = Cold::default();
         let mut took = self.pager.taken(&unit.place.leaf);
-        for held in self.held.iter().filter(|held| held.unit == id) {
-            if let Ok(more) = held.files.counts(&held.charged, &mut self.buffer) {
-                let more = more.since(held.since);
+        for group in self.foreign.iter().filter(|group| group.unit == id) {
+            if let Ok(more) = group.files.counts(&group.charged, &mut self.buffer) {
+                let more = more.since(group.since);
                 counts.refused += more.refused;
                 counts.killed += more.killed;
                 counts.stalled_ns += more.stalled_ns;
             }
-            let aged = self.ages.as_ref().and_then(|ages| ages.of_all(&self.named(&held.dir)));
-            let cold = aged.unwrap_or(Cold { file: held.charged.inactive_file, anonymous: 0 });
-            cold_in_places = cold_in_places.with(cold);
-            took = took.with(self.pager.taken(&held.dir));
+            let aged = self.ages.as_ref().and_then(|ages| ages.of_all(&self.named(&group.dir)));
+            let cold = aged.unwrap_or(Cold { file: group.charged.inactive_file, anonymous: 0 });
+            cold_in_foreign_groups = cold_in_foreign_groups.with(cold);
+            took = took.with(self.pager.taken(&group.dir));
         }
         let Counts { refused, killed, stalled_ns, .. } = counts;
         let aged = self.ages.as_ref().and_then(|ages| ages.of(&self.named(&unit.place.leaf)));
-        // Without generations, what is inactive in places is among its own.
-        let cold =
-            aged.map_or(Cold { file: own.inactive_file, anonymous: 0 }, |cold| cold.with(cold_in_places));
+        // Without generations, `own` already includes the foreign groups' inactive file pages.
+        let cold = aged
+            .map_or(Cold { file: own.inactive_file, anonymous: 0 }, |cold| cold.with(cold_in_foreign_groups));
         let taking_ns = u64::try_from(took.time.as_nanos()).unwrap_or(u64::MAX);
         let charged = own.current.saturating_sub(own.packed);
         let cold_anonymous = cold.anonymous.min(charged);
@@ -516,7 +522,7 @@ impl Memory {
         self.pager.bound(leaf, &text, sinks)
     }
 
-    /// Keeps memory from others: `min` and `low` of the unit with its sub-units, and of `low` what its own processes' is.
+    /// Protects memory: `min` and `low` of the unit with its sub-units, and `own`, the share of `low` for its own processes.
     fn guarantee(
         &mut self,
         id: UnitId,
@@ -528,7 +534,7 @@ impl Memory {
         let place = unit.place.clone();
         let tops = || self.units.values().filter(|unit| unit.place.parent.is_none());
         let (all_min, all_low) = (tops().map(|unit| unit.min).sum(), tops().map(|unit| unit.low).sum());
-        // What protects a unit must protect what encloses it.
+        // The kernel protects a cgroup at most as much as its ancestors.
         let top = self.top.clone();
         self.put_guarantee(&top, all_min, all_low, journal)?;
         self.put_guarantee(&place.dir, min, low, journal)?;
@@ -553,7 +559,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes down how to undo what is about to be written for the first time.
+    /// Records a file's original content before the first write.
     fn record(&mut self, path: &Path, original: &str, journal: &mut Journal) -> Result<(), LiveError> {
         if self.recorded.contains(path) {
             return Ok(());
@@ -564,7 +570,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes note of when facts are wanted, and whom to be woken for.
+    /// Takes from a plan when facts are due, and which units' alarms to watch.
     pub(crate) fn attend(&mut self, plan: Option<&MemoryPlan>) {
         let Some(plan) = plan else { return };
         self.due = plan.next;
@@ -588,9 +594,9 @@ impl Unit {
 mod tests {
     use super::*;
 
-    /// A machine that cannot be read any more is held for four looks more, and not at the fifth; and again when it can.
+    /// Memory is enforced through four failed samples, not after the fifth, and again once a sample succeeds.
     #[test]
-    fn who_sees_nothing_holds_nothing() {
+    fn without_samples_memory_is_not_enforced() {
         let dir = tempfile::tempdir().unwrap();
         let place = CgroupBase {
             mount: dir.path().to_owned(),
@@ -600,7 +606,7 @@ mod tests {
         };
         let mut memory = Memory::new(&place, &dir.path().join("top")).unwrap();
         assert!(memory.observe(1, 2).is_some_and(|facts| facts.total > 0));
-        // A folder can be opened, and not read.
+        // A directory can be opened but not read.
         std::fs::create_dir(dir.path().join("meminfo")).unwrap();
         let machine = std::mem::replace(&mut memory.machine, Machine::open(dir.path()).unwrap());
         for look in 1..=BLIND_MAX {
@@ -615,7 +621,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Makes a control group with a bound, of which so much is charged, and so much of that pages of files. MiB.
+    /// Makes a control group with a memory.max, a charge and, within the charge, file pages, in MiB.
     fn bounded(dir: &Path, [max, current, cached]: [u64; 3]) {
         std::fs::create_dir_all(dir).unwrap();
         let stat = format!("inactive_file {}\n", cached * MIB);
@@ -624,8 +630,8 @@ mod tests {
         std::fs::write(dir.join("memory.stat"), stat).unwrap();
     }
 
-    /// What units have of a machine of 10,000 MiB, all of it free, below `base`: they are charged 400 MiB, 50 of it pages of
-    /// files. MiB: what is divided, and what others hold of it.
+    /// The memory to divide and the part used by others, in MiB, on a machine with 10,000 MiB free and units below `base` that
+    /// are charged 400 MiB, 50 of them file pages.
     fn divided(mount: &Path, base: &Path) -> (u64, u64) {
         let place = CgroupBase {
             mount: mount.to_owned(),
@@ -641,18 +647,18 @@ mod tests {
         (facts.total / MIB, facts.shared / MIB)
     }
 
-    /// In a container of 1,000 MiB others are charged 300, of which 200 are pages of files that the kernel gives up.
+    /// In a container of 1,000 MiB others are charged 300, of which 200 are file pages that the kernel can drop.
     #[test]
-    fn pages_of_files_of_others_in_a_container_are_not_held() {
+    fn file_pages_of_others_in_a_container_count_as_free() {
         let dir = tempfile::tempdir().unwrap();
         bounded(dir.path(), [1_000, 700, 250]);
         assert_eq!(divided(dir.path(), dir.path()), (1_000, 100));
     }
 
-    /// Below a slice of 1,200 MiB, of which others hold 500 that are not in the container of 1,000 MiB: 700 are left. Where
-    /// the slice is as wide as the machine, what is in the container counts alone.
+    /// Outside the container of 1,000 MiB, others use 500 of the slice's 1,200: 700 are left. A slice as large as the machine
+    /// does not count.
     #[test]
-    fn what_others_hold_in_a_slice_around_is_not_there() {
+    fn memory_that_others_use_in_an_enclosing_slice_is_deducted() {
         let mount = tempfile::tempdir().unwrap();
         let (slice, base) = (mount.path().join("slice"), mount.path().join("slice/container"));
         bounded(&base, [1_000, 500, 50]);
@@ -660,11 +666,11 @@ mod tests {
         assert_eq!(divided(mount.path(), &base), (1_000, 300));
         bounded(&slice, [10_000, 900, 50]);
         assert_eq!(divided(mount.path(), &base), (1_000, 100));
-        // Where the slice alone has a bound, that is what is divided.
+        // If only the slice has a limit, that is divided.
         bounded(&slice, [1_200, 900, 50]);
         std::fs::write(base.join("memory.max"), "max\n").unwrap();
         assert_eq!(divided(mount.path(), &base), (1_200, 500));
-        // A slice without a bound holds nobody.
+        // A slice without a limit does not count.
         bounded(&base, [1_000, 500, 50]);
         std::fs::write(slice.join("memory.max"), "max\n").unwrap();
         assert_eq!(divided(mount.path(), &base), (1_000, 100));

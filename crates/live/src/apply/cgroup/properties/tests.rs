@@ -18,35 +18,35 @@ fn former(property: Property, value: Value) -> Former {
     Former { property, value, file: "/run/x.conf".into(), content: None }
 }
 
-/// The value that was given is found, and then another one.
+/// Finds the given value, and then another one.
 #[test]
 fn a_value_of_an_administrators_takes_the_place_of_what_was_before() {
     let dir = tempfile::tempdir().unwrap();
     let (mut journal, _) = Journal::create(dir.path()).unwrap();
     let property = Property::MemoryHigh;
-    let mut told = Told::default();
-    let mut hear = |told: &mut Told, value: u64| {
+    let mut state = UnitProperties::default();
+    let mut hear = |state: &mut UnitProperties, value: u64| {
         let (list, mut problems) = (vec![former(property, Value::Number(value))], Vec::new());
-        assert!(!told.hear(&Instance::system(), "a.slice", list, &mut journal, &mut problems));
+        assert!(!state.hear(&Instance::system(), "a.slice", list, &mut journal, &mut problems));
         assert!(problems.is_empty(), "{problems:?}");
     };
-    hear(&mut told, UNSET);
-    told.given.insert(property, vec![Value::Number(5), Value::Number(6)]);
-    // The last of ours is wanted again where an earlier one is in force, or none.
+    hear(&mut state, UNSET);
+    state.given.insert(property, vec![Value::Number(5), Value::Number(6)]);
+    // The last given value is wanted again if an earlier one, or none, is in force.
     for (ours, wanted) in [(6, 0), (5, 1), (UNSET, 1)] {
-        hear(&mut told, ours);
-        assert_eq!((told.held().len(), told.wanted.len()), (1, wanted), "{ours}");
-        told.wanted.clear();
+        hear(&mut state, ours);
+        assert_eq!((state.held().len(), state.wanted.len()), (1, wanted), "{ours}");
+        state.wanted.clear();
     }
-    hear(&mut told, 1_000);
-    assert_eq!(told.held(), []);
-    assert_eq!(told.former[&property].value, Value::Number(1_000));
-    assert_eq!(told.wanted, BTreeMap::new());
+    hear(&mut state, 1_000);
+    assert_eq!(state.held(), []);
+    assert_eq!(state.former[&property].value, Value::Number(1_000));
+    assert_eq!(state.wanted, BTreeMap::new());
     let entries = Journal::read(journal.path()).unwrap();
     assert!(matches!(entries.as_slice(), [Entry::PropertyReverted { .. }]));
 }
 
-/// A played systemd with one slice, which is held.
+/// A systemd systemd with one slice that is held.
 struct Scene {
     systemd: FakeSystemd,
     _dir: tempfile::TempDir,
@@ -68,7 +68,7 @@ impl Scene {
         scene
     }
 
-    /// The same, and what was before is known.
+    /// The same, with the former values known.
     fn known() -> Scene {
         let mut scene = Scene::new(&[]);
         scene.settle();
@@ -83,7 +83,7 @@ impl Scene {
         self.systemd.value(A, property)
     }
 
-    /// How often systemd has read its files anew.
+    /// The number of `daemon-reload`s.
     fn reloads(&self) -> usize {
         self.systemd.stage().heard.iter().filter(|method| *method == "Reload").count()
     }
@@ -92,27 +92,27 @@ impl Scene {
         self.properties.set_by_others(A).unwrap()
     }
 
-    /// So many looks; what was said.
-    fn look(&mut self, looks: usize, apart: Time) -> Vec<String> {
-        let mut said = Vec::new();
-        for _ in 0..looks {
+    /// Polls `polls` times, `apart` nanoseconds apart. Returns the problems.
+    fn poll(&mut self, polls: usize, apart: Time) -> Vec<String> {
+        let mut reported = Vec::new();
+        for _ in 0..polls {
             self.now += apart;
-            said.extend(self.properties.look(self.now, &mut self.journal));
+            reported.extend(self.properties.poll(self.now, &mut self.journal));
             while self.properties.queue.waiting() > 0 {
                 std::thread::sleep(std::time::Duration::from_millis(1));
-                said.extend(self.properties.look(self.now, &mut self.journal));
+                reported.extend(self.properties.poll(self.now, &mut self.journal));
             }
         }
-        said.iter().map(ToString::to_string).collect()
+        reported.iter().map(ToString::to_string).collect()
     }
 
-    /// Looks until all is told that there is to tell.
+    /// Polls until no request is left to send.
     fn settle(&mut self) {
-        assert_eq!(self.look(4, 2 * LOOK_NS), [""; 0]);
+        assert_eq!(self.poll(4, 2 * POLL_NS), [""; 0]);
     }
 }
 
-/// A slice is bounded; an administrator bounds it more, and then less; it is held no more.
+/// A slice is bounded; an administrator lowers the bound, then raises it; the slice is left.
 #[test]
 fn systemd_has_what_holds_and_then_what_it_had() {
     let mut scene = Scene::new(&[(Property::AllowedCPUs, cpus("0-5"))]);
@@ -135,10 +135,10 @@ fn systemd_has_what_holds_and_then_what_it_had() {
     scene.settle();
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(100));
 
-    // It comes again before systemd has answered, and is held anew.
+    // Held again before systemd has answered.
     scene.properties.leave(A);
-    scene.now += LOOK_NS;
-    scene.properties.look(scene.now, &mut scene.journal);
+    scene.now += POLL_NS;
+    scene.properties.poll(scene.now, &mut scene.journal);
     scene.properties.come(A);
     scene.settle();
     assert_eq!(
@@ -161,40 +161,39 @@ fn what_systemd_did_not_answer_for_is_told_again() {
     let mut scene = Scene::known();
     scene.systemd.fail("SetUnitProperties", Fault::Silence);
     scene.want(Property::MemoryHigh, Value::Number(200));
-    assert_eq!(scene.look(1, ASK_NS).len(), 0);
-    // It lasts, and says what was seen.
+    assert_eq!(scene.poll(1, ASK_NS).len(), 0);
+    // The problem persists with its first cause.
     let silence = scene.properties.silence().map(ToString::to_string);
     assert!(silence.is_some_and(|it| it.starts_with("systemd did not answer: ")));
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(UNSET));
     std::thread::sleep(std::time::Duration::from_millis(1_100));
-    scene.look(2, ASK_NS);
+    scene.poll(2, ASK_NS);
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(200));
-    // It answers, but not for long yet. A second silence meanwhile is the same one.
-    let said = scene.properties.silence().map(ToString::to_string);
-    assert!(said.is_some());
+    // systemd answers again, but not for long enough. A second silence meanwhile is the same problem.
+    let reported = scene.properties.silence().map(ToString::to_string);
+    assert!(reported.is_some());
     scene.systemd.fail("GetUnit", Fault::Silence);
-    scene.look(1, LOOK_NS);
-    assert_eq!(scene.properties.silence().map(ToString::to_string), said);
+    scene.poll(1, POLL_NS);
+    assert_eq!(scene.properties.silence().map(ToString::to_string), reported);
     std::thread::sleep(std::time::Duration::from_millis(2_100));
-    scene.look(1, ANSWERS_NS);
+    scene.poll(1, ANSWERS_NS);
     assert!(scene.properties.silence().is_some(), "it begins to answer again");
-    scene.look(1, ANSWERS_NS);
+    scene.poll(1, ANSWERS_NS);
     assert!(scene.properties.silence().is_none());
 }
 
-/// systemd takes no bound of 0. The set of CPUs that was asked for with it is in force all the same, and that it refused is said
-/// once.
+/// systemd refuses a bound of 0. The CPU set of the same request is set nevertheless, and the refusal is reported once.
 #[test]
 fn what_is_refused_takes_nothing_along() {
     let mut scene = Scene::known();
     scene.want(Property::MemoryHigh, Value::Number(0));
     scene.want(Property::AllowedCPUs, cpus("4-5"));
-    let said = scene.look(20, ASK_NS);
-    assert_eq!(said.len(), 1, "{said:?}");
+    let reported = scene.poll(20, ASK_NS);
+    assert_eq!(reported.len(), 1, "{reported:?}");
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("4-5"));
 }
 
-/// `systemctl revert` takes away what we gave as well.
+/// `systemctl revert` resets our values too.
 #[test]
 fn what_somebody_took_away_is_given_again() {
     let mut scene = Scene::known();
@@ -215,7 +214,7 @@ fn what_an_administrator_sets_before_ours_is_told_stays() {
     assert!(scene.others().kept);
 }
 
-/// A user logs out: nothing of ours is in force at the next login.
+/// A user logs out: no value of ours is in force at the next login.
 #[test]
 fn of_a_unit_that_is_gone_no_file_is_left() {
     let mut scene = Scene::known();
@@ -223,11 +222,11 @@ fn of_a_unit_that_is_gone_no_file_is_left() {
     scene.settle();
     assert!(scene.systemd.drop_in(A, Property::MemoryHigh).exists());
     scene.systemd.stage().units.remove(A);
-    scene.look(20, ASK_NS);
+    scene.poll(20, ASK_NS);
     assert_eq!(scene.systemd.files(), [""; 0]);
 }
 
-/// A slice has 200, and is to have 100; an administrator gives it 150 when systemd was asked what it has.
+/// 200 is to become 100; an administrator sets 150 after the daemon has read the value.
 #[test]
 fn what_an_administrator_sets_after_the_look_is_not_written_over() {
     let (mut scene, property) = (Scene::new(&[]), Property::MemoryHigh);
@@ -235,17 +234,16 @@ fn what_an_administrator_sets_after_the_look_is_not_written_over() {
     scene.settle();
     scene.want(property, Value::Number(100));
     scene.systemd.set(A, property, Value::Number(150));
-    let looked = BTreeMap::from([(property, Value::Number(200))]);
-    scene.properties.set(A, &looked, &mut scene.journal).unwrap();
-    scene.look(1, 0);
+    let read_before = BTreeMap::from([(property, Value::Number(200))]);
+    scene.properties.set(A, &read_before, &mut scene.journal).unwrap();
+    scene.poll(1, 0);
     assert_eq!(scene.value(property), Value::Number(150));
-    // It is learnt at once, not at the next look for what administrators set.
-    scene.look(1, 0);
+    // It is read at once, not at the next periodic check.
+    scene.poll(1, 0);
     assert_eq!(scene.others().memory, Some(150));
 }
 
-/// systemd has the controller `cpu` on for it, whether an administrator's weight or ours is the reason; the administrator's
-/// stays.
+/// A weight keeps the `cpu` controller enabled, an administrator's or ours; an administrator's is not replaced.
 #[test]
 fn a_weight_keeps_the_cpu_controller_on() {
     let mut scene = Scene::new(&[(Property::CPUWeight, Value::Number(300))]);
@@ -263,7 +261,7 @@ fn a_weight_keeps_the_cpu_controller_on() {
     assert_eq!(scene.value(Property::CPUWeight), Value::Number(57), "what the policy orders");
 }
 
-/// systemd adds to a list. The rates of both of ours are of sda; the administrator's is of sdb.
+/// systemd appends to a list. Our rates are for sda, the administrator's for sdb.
 #[test]
 fn of_rates_to_which_an_administrator_added_one_ours_go() {
     let (reads, writes) = (Property::IOReadBandwidthMax, Property::IOWriteBandwidthMax);
@@ -282,7 +280,7 @@ fn of_rates_to_which_an_administrator_added_one_ours_go() {
         scene.settle();
         assert_eq!((scene.value(reads), scene.value(writes)), (theirs.clone(), rates(&[])), "{lasts}");
         assert!(scene.others().rates);
-        // What was ordered before the policy saw that.
+        // Ordered before the policy saw it.
         scene.want(reads, rates(&[("/dev/sda", 6)]));
         scene.want(writes, rates(&[("/dev/sda", 6)]));
         scene.settle();
@@ -293,13 +291,13 @@ fn of_rates_to_which_an_administrator_added_one_ours_go() {
         assert_eq!(scene.value(reads), theirs, "{lasts}");
         let file: &[&str] = if lasts { &[] } else { &["user-1001.slice.d", "50-IOReadBandwidthMax.conf"] };
         assert_eq!(scene.systemd.files(), file, "{lasts}");
-        // And so do the files.
+        // And so are the files.
         Manager::new(scene.systemd.instance()).reload().unwrap();
         assert_eq!(scene.value(reads), theirs, "{lasts}");
     }
 }
 
-/// The daemon is killed when it has learnt that, before it has told systemd.
+/// The daemon is killed after it has read that, before it has removed its entries.
 #[test]
 fn what_an_administrator_added_to_is_in_the_journal() {
     let (mut scene, reads) = (Scene::known(), Property::IOReadBandwidthMax);
@@ -307,15 +305,15 @@ fn what_an_administrator_added_to_is_in_the_journal() {
     scene.settle();
     scene.systemd.set(A, reads, rates(&[("/dev/sdb", 7)]));
     let list = Manager::new(scene.systemd.instance()).former(A, &PROPERTIES).unwrap();
-    let told = scene.properties.units.get_mut(A).unwrap();
-    told.hear(&scene.properties.instance, A, list, &mut scene.journal, &mut Vec::new());
+    let state = scene.properties.units.get_mut(A).unwrap();
+    state.hear(&scene.properties.instance, A, list, &mut scene.journal, &mut Vec::new());
     let entries = Journal::read(scene.journal.path()).unwrap();
     let undone = crate::undo::undo(&entries, std::path::Path::new("/proc"));
     assert!(undone.problems.is_empty(), "{undone:?}");
     assert_eq!(scene.value(reads), rates(&[("/dev/sdb", 7)]));
 }
 
-/// `systemctl set-property` without `--runtime`: what the administrator sets is in a file of its own.
+/// `systemctl set-property` without `--runtime` writes the administrator's value to another file.
 #[test]
 fn where_an_administrator_has_another_file_ours_goes() {
     let (mut scene, property) = (Scene::known(), Property::MemoryHigh);
@@ -336,18 +334,18 @@ fn where_an_administrator_has_another_file_ours_goes() {
     assert_eq!(scene.systemd.files(), [""; 0]);
 }
 
-/// systemd has just not answered, and is left alone for a second.
+/// After a timeout, systemd is not asked again for a second.
 #[test]
 fn a_reload_that_systemd_did_not_answer_is_asked_again() {
     let mut scene = Scene::known();
     scene.systemd.fail("GetUnit", Fault::Silence);
-    scene.look(1, LOOK_NS);
+    scene.poll(1, POLL_NS);
     scene.properties.is_to_read = true;
-    scene.look(1, ASK_NS);
+    scene.poll(1, ASK_NS);
     std::thread::sleep(std::time::Duration::from_millis(1_100));
-    scene.look(1, ASK_NS);
-    assert_eq!(scene.reloads(), 0, "it is not asked at every look");
-    scene.look(2, LOOK_NS);
+    scene.poll(1, ASK_NS);
+    assert_eq!(scene.reloads(), 0, "it is not retried at every poll");
+    scene.poll(2, POLL_NS);
     assert_eq!(scene.reloads(), 1);
 }
 
@@ -358,8 +356,8 @@ fn a_reload_that_is_refused_is_said_once_and_asked_again() {
         scene.systemd.fail("Reload", Fault::Refuse("org.freedesktop.DBus.Error.LimitsExceeded"));
     }
     scene.properties.leave(A);
-    let said = scene.look(5, LOOK_NS);
-    assert_eq!((said.len(), scene.reloads()), (1, 3), "{said:?}");
+    let reported = scene.poll(5, POLL_NS);
+    assert_eq!((reported.len(), scene.reloads()), (1, 3), "{reported:?}");
 }
 
 #[test]
@@ -369,12 +367,12 @@ fn that_files_were_written_by_taking_back_is_told() {
     scene.settle();
     scene.properties.leave(A);
     scene.properties.take_rewritten();
-    scene.look(1, 2 * LOOK_NS);
+    scene.poll(1, 2 * POLL_NS);
     assert!(scene.properties.units.is_empty());
     assert!(scene.properties.take_rewritten().contains(A));
 }
 
-/// A unit's slice is a place, and then one around the place of a sub-unit.
+/// A unit's slice is held, and then is an ancestor of a sub-unit's.
 #[test]
 fn what_is_wanted_after_it_was_left_is_told() {
     let mut scene = Scene::known();
@@ -390,7 +388,7 @@ fn what_is_wanted_after_it_was_left_is_told() {
     assert_eq!((scene.value(Property::MemoryMin), scene.systemd.files()), (Value::Number(0), vec![]));
 }
 
-/// What was wanted before is not, also where systemd was silent.
+/// Values wanted before are dropped, also after a timeout.
 #[test]
 fn what_was_wanted_before_it_was_left_is_not_told() {
     let mut scene = Scene::known();
@@ -409,7 +407,7 @@ fn a_unit_that_was_gone_is_given_the_same_again() {
     for (then, now) in [(UNSET, 200), (50, 50)] {
         let (then, now) = (Value::Number(then), Value::Number(now));
         let mut scene = Scene::new(&[]);
-        // It is not ours to begin with, and is not there at the next login.
+        // An administrator's value, which is gone at the next login.
         scene.systemd.set(A, Property::IOAccounting, Value::Flag(true));
         scene.settle();
         std::fs::remove_file(scene.systemd.drop_in(A, Property::IOAccounting)).unwrap();
@@ -417,7 +415,7 @@ fn a_unit_that_was_gone_is_given_the_same_again() {
         scene.want(Property::MemoryMin, Value::Number(100));
         scene.settle();
         scene.systemd.stage().units.remove(A);
-        scene.look(20, ASK_NS);
+        scene.poll(20, ASK_NS);
         assert_eq!(scene.systemd.files(), [""; 0]);
         assert_eq!(scene.properties.set_by_others(A), None);
         scene.systemd.unit(A, false, &[(Property::MemoryHigh, then.clone())]);
@@ -434,7 +432,7 @@ fn a_unit_that_was_gone_is_given_the_same_again() {
     }
 }
 
-/// A service is restarted between two looks. Its place is another, of the same name; systemd never said that the unit was gone.
+/// A service restarts between two polls. Its group is another one of the same name; systemd never reported the unit as gone.
 #[test]
 fn of_a_unit_that_is_another_nothing_of_the_former_one_counts() {
     let (mut scene, property) = (Scene::new(&[(Property::AllowedCPUs, cpus("0-5"))]), Property::MemoryHigh);
@@ -448,10 +446,10 @@ fn of_a_unit_that_is_another_nothing_of_the_former_one_counts() {
     scene.properties.leave(A);
     scene.properties.come(A);
     scene.want(property, Value::Number(100));
-    let said = scene.look(4, 2 * LOOK_NS);
+    let reported = scene.poll(4, 2 * POLL_NS);
     assert_eq!(
-        said,
-        ["user-1001.slice: MemoryHigh stays `300`: an administrator has set it; nothing is to be done"]
+        reported,
+        ["user-1001.slice: MemoryHigh stays `300`: an administrator has set it; no action is needed"]
     );
     assert_eq!((scene.value(property), scene.others().memory), (Value::Number(100), Some(300)));
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("0-5"), "the policy has not ordered any");
@@ -466,7 +464,7 @@ fn of_a_unit_that_is_another_nothing_of_the_former_one_counts() {
     assert_eq!((scene.properties.units.len(), scene.systemd.files()), (0, vec![]));
 }
 
-/// What cannot be taken back of one that is held again is held on.
+/// Values that cannot be reverted stay, if the unit is held again.
 #[test]
 fn one_that_is_held_again_goes_on_where_systemd_takes_nothing_back() {
     let mut scene = Scene::known();
@@ -476,36 +474,36 @@ fn one_that_is_held_again_goes_on_where_systemd_takes_nothing_back() {
     scene.properties.come(A);
     scene.want(Property::MemoryHigh, Value::Number(100));
     scene.systemd.fail("SetUnitProperties", Fault::Refuse("org.freedesktop.DBus.Error.AccessDenied"));
-    let said = scene.look(2, 2 * LOOK_NS);
-    assert_eq!((said.len(), scene.value(Property::MemoryHigh)), (1, Value::Number(100)), "{said:?}");
+    let reported = scene.poll(2, 2 * POLL_NS);
+    assert_eq!((reported.len(), scene.value(Property::MemoryHigh)), (1, Value::Number(100)), "{reported:?}");
     scene.properties.leave(A);
     scene.settle();
     assert_eq!(scene.value(Property::MemoryHigh), Value::Number(UNSET));
 }
 
-/// CPUs are lent and called back ten times a second. systemd learns of them every five seconds; once they rest, within two.
+/// CPUs are lent and called back ten times a second. systemd gets them every five seconds; once they are stable, within two.
 #[test]
 fn of_loans_that_come_and_go_systemd_is_seldom_told() {
     let mut scene = Scene::known();
-    let told = |scene: &Scene| {
+    let requests = |scene: &Scene| {
         scene.systemd.stage().heard.iter().filter(|method| *method == "SetUnitProperties").count()
     };
     scene.want(Property::AllowedCPUs, cpus("4-7"));
-    scene.look(1, ASK_NS);
+    scene.poll(1, ASK_NS);
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("4-7"), "the first time, at once");
-    let before = told(&scene);
+    let before = requests(&scene);
     for loan in 0..200 {
         scene.want(Property::AllowedCPUs, cpus(["2-7", "3-7", "4-7"][loan % 3]));
-        scene.look(1, 100 * MS);
+        scene.poll(1, 100 * MS);
     }
-    let often = told(&scene) - before;
+    let often = requests(&scene) - before;
     assert!((2..=4).contains(&often), "{often} times in 20 seconds");
     scene.want(Property::AllowedCPUs, cpus("5-7"));
-    scene.look(20, 100 * MS);
+    scene.poll(20, 100 * MS);
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("5-7"));
-    // Not where something else is to be told, which takes them with it.
+    // Not where another value is to be sent, which includes them.
     scene.want(Property::AllowedCPUs, cpus("1-7"));
     scene.want(Property::MemoryHigh, Value::Number(100));
-    scene.look(1, ASK_NS);
+    scene.poll(1, ASK_NS);
     assert_eq!(scene.value(Property::AllowedCPUs), cpus("1-7"));
 }

@@ -1,7 +1,8 @@
-//! What the scheduler is told of units that are held in control groups of other programs.
+//! The scheduler's view of units that are held in foreign control groups.
 //!
-//! It knows these groups, so that a process that comes to one is in the unit from its first step. It is told threads of processes
-//! that were there before their group became known, and of those in groups with processes of several units.
+//! The scheduler maps these groups to units, so that a process that enters one is in the unit at once. Two kinds of processes are
+//! sent thread by thread: those that were in a group before the scheduler knew it, and those in groups that several units
+//! share.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -10,33 +11,33 @@ use std::path::Path;
 use commonhold_contract::UnitId;
 use commonhold_policy::membership::Stays;
 
-use super::reign::Reign;
+use super::supervisor::Supervisor;
 use crate::apply::cgroup::CgroupBackend;
 use crate::host;
 use crate::live_backend::LiveBackend;
 use crate::observe::process::ProcessKey;
 
-/// By path, a group's unit and its number in the file system: another may come to have its path.
+/// The unit and the inode of each group, by path. The inode tells a group from a later one of the same path.
 type Groups = BTreeMap<String, (UnitId, Option<u64>)>;
 
-/// What was told.
+/// What the scheduler has.
 #[derive(Debug, Default)]
-pub(super) struct InPlace {
-    /// How many schedulers were loaded, and how often membership had changed.
+pub(super) struct ForeignGroups {
+    /// The number of loads and the version of membership at the last update.
     at: Option<(u64, u64)>,
     groups: Groups,
     processes: BTreeMap<ProcessKey, UnitId>,
 }
 
-impl InPlace {
-    /// Tells what has changed. A scheduler that is new knows nothing.
-    pub(super) fn tell(&mut self, reign: &mut Reign, cgroup: &mut CgroupBackend) {
-        let at = (reign.loads(), cgroup.changed());
+impl ForeignGroups {
+    /// Sends what has changed; everything to a newly loaded scheduler.
+    pub(super) fn update(&mut self, supervisor: &mut Supervisor, cgroup: &mut CgroupBackend) {
+        let at = (supervisor.loads(), cgroup.changed());
         if !cgroup.roster().is_in_place() || self.at == Some(at) {
             return;
         }
         if self.at.is_none_or(|before| before.0 != at.0) {
-            *self = InPlace::default();
+            *self = ForeignGroups::default();
         }
         self.at = Some(at);
         let inode = |dir: &Path| host::look(dir).ok().map(|found| found.ino());
@@ -44,40 +45,42 @@ impl InPlace {
         let places = cgroup.roster().foreign_groups().iter();
         let groups: Groups = places.map(|(group, unit)| (group.clone(), (*unit, number(group)))).collect();
         if groups != self.groups {
-            reign.hold(cgroup.held_in_place().filter_map(|(unit, dir)| Some((inode(dir)?, unit))));
+            supervisor.follow_foreign_groups(
+                cgroup.foreign_groups().filter_map(|(unit, dir)| Some((inode(dir)?, unit))),
+            );
         }
         let processes = self.processes(cgroup, &groups);
         let mut threads = Vec::new();
         let mut tids = Vec::new();
         let roster = cgroup.roster_mut();
         for (key, unit) in &processes {
-            let is_told = self.processes.get(key) == Some(unit);
-            if !is_told && roster.procfs().threads(key.pid, &mut tids).is_ok() {
+            let is_known = self.processes.get(key) == Some(unit);
+            if !is_known && roster.procfs().threads(key.pid, &mut tids).is_ok() {
                 threads.extend(tids.iter().map(|tid| (*tid, *unit)));
             }
         }
-        reign.put(&threads);
+        supervisor.put(&threads);
         (self.groups, self.processes) = (groups, processes);
     }
 
-    /// The units of processes that the scheduler must be told.
+    /// The units of processes that their control group does not identify.
     fn processes(&self, cgroup: &CgroupBackend, groups: &Groups) -> BTreeMap<ProcessKey, UnitId> {
         let roster = cgroup.roster();
         let is_new = |group: &str| self.groups.get(group) != groups.get(group);
-        let told = |key: &ProcessKey| self.processes.contains_key(key);
+        let was_sent = |key: &ProcessKey| self.processes.contains_key(key);
         let members = roster.members().filter(|member| member.placement.unit != UnitId::KERNEL);
-        let of = members.filter_map(|member| {
+        let units = members.filter_map(|member| {
             let unit = member.placement.unit;
-            let must = match member.stays {
+            let is_needed = match member.stays {
                 Some(Stays::InPlace) => {
-                    let (group, of) = roster.foreign_group_of(member.key.pid)?;
-                    of != unit || is_new(group) || told(&member.key)
+                    let (group, groups_unit) = roster.foreign_group_of(member.key.pid)?;
+                    groups_unit != unit || is_new(group) || was_sent(&member.key)
                 }
                 Some(_) => true,
-                None => told(&member.key),
+                None => was_sent(&member.key),
             };
-            must.then_some((member.key, unit))
+            is_needed.then_some((member.key, unit))
         });
-        of.collect()
+        units.collect()
     }
 }

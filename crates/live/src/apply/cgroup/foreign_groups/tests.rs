@@ -7,7 +7,7 @@ const GROUP: &str = "/jobs/job_1";
 
 struct Bench {
     root: tempfile::TempDir,
-    places: Places,
+    foreign: ForeignGroups,
     contract: Contract,
     unit: UnitId,
     journal: Journal,
@@ -20,8 +20,8 @@ impl Bench {
         let mut contract = Contract::default();
         let unit = contract.add(None, "job");
         let (journal, _) = Journal::create(root.path()).unwrap();
-        let places = Places::new(&root.path().join("cgroup"));
-        let bench = Bench { places, contract, unit, journal, disks: Disks::default(), root };
+        let foreign = ForeignGroups::new(&root.path().join("cgroup"));
+        let bench = Bench { foreign, contract, unit, journal, disks: Disks::default(), root };
         for group in ["", "/jobs", GROUP] {
             bench.put(group, "cgroup.controllers", "cpu cpuset io memory");
             bench.put(group, "cgroup.subtree_control", "cpu cpuset io memory");
@@ -49,21 +49,21 @@ impl Bench {
     fn follow(&mut self, is_place: bool) {
         let places = is_place.then(|| (GROUP.to_owned(), self.unit)).into_iter().collect();
         let mut problems = Vec::new();
-        self.places.follow(&self.contract, &places, &mut self.disks, &mut self.journal, &mut problems);
+        self.foreign.follow(&self.contract, &places, &mut self.disks, &mut self.journal, &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
     }
 
     fn confine(&mut self, cpus: &str) {
         let order = PartOrder::Confine {
             unit: self.unit,
-            at: self.places.spots[0].id,
+            at: self.foreign.groups[0].id,
             cpus: Some(cpus.parse().unwrap()),
         };
-        assert!(self.places.carry_out(&order, None, &mut self.disks, &mut self.journal).is_empty());
+        assert!(self.foreign.carry_out(&order, None, &mut self.disks, &mut self.journal).is_empty());
     }
 
     fn most(&mut self) -> GroupBounds {
-        self.places.facts(&BTreeMap::new(), &BTreeMap::new()).remove(0).most
+        self.foreign.facts(&BTreeMap::new(), &BTreeMap::new()).remove(0).most
     }
 
     fn undo(&self) {
@@ -71,20 +71,20 @@ impl Bench {
     }
 }
 
-/// What a manager writes is its own: a bound from then on, and what comes back at the end.
+/// A value that a manager writes bounds orders from then on, and is restored at the end.
 #[test]
 fn a_manager_has_the_last_word_on_its_groups() {
     let mut bench = Bench::new();
     bench.follow(true);
     assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()));
     bench.confine("0-2");
-    bench.places.look(LOOK_NS, None, &mut bench.journal);
+    bench.foreign.poll(POLL_NS, None, &mut bench.journal);
     assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()), "what was written here is no bound");
     bench.put(GROUP, "cpuset.cpus", "4-7");
     bench.put(GROUP, "memory.max", "4096");
-    bench.places.look(LOOK_NS + 1, None, &mut bench.journal);
-    assert_eq!(bench.most().memory, None, "it is looked for every five seconds");
-    bench.places.look(2 * LOOK_NS, None, &mut bench.journal);
+    bench.foreign.poll(POLL_NS + 1, None, &mut bench.journal);
+    assert_eq!(bench.most().memory, None, "polled every five seconds");
+    bench.foreign.poll(2 * POLL_NS, None, &mut bench.journal);
     let most = bench.most();
     assert_eq!((most.cpus, most.memory), (Some("4-7".parse().unwrap()), Some(4096)));
     bench.confine("4-5");
@@ -93,7 +93,7 @@ fn a_manager_has_the_last_word_on_its_groups() {
     assert_eq!(bench.cpus(), "4-7");
 }
 
-/// Slurm sets a job's CPUs after its first process came, and after the daemon has written its own.
+/// Slurm sets a job's CPUs after its first process came, and after the daemon has written the file.
 #[test]
 fn cpus_that_a_manager_sets_later_are_told() {
     let mut bench = Bench::new();
@@ -104,69 +104,69 @@ fn cpus_that_a_manager_sets_later_are_told() {
     bench.follow_all(&[(GROUP, bench.contract.find("job/job_1").unwrap())]);
     bench.unit = bench.contract.find("job/job_1").unwrap();
     bench.confine("0-5");
-    bench.places.look(LOOK_NS, None, &mut bench.journal);
-    assert_eq!(bench.places.given_cpus(&bench.contract), [], "what was written here is no manager's");
+    bench.foreign.poll(POLL_NS, None, &mut bench.journal);
+    assert_eq!(bench.foreign.given_cpus(&bench.contract), [], "what was written here is no manager's");
     bench.put(GROUP, "cpuset.cpus", "2-3");
-    bench.places.look(2 * LOOK_NS, None, &mut bench.journal);
-    assert_eq!(bench.places.given_cpus(&bench.contract), [(bench.unit, 2)]);
+    bench.foreign.poll(2 * POLL_NS, None, &mut bench.journal);
+    assert_eq!(bench.foreign.given_cpus(&bench.contract), [(bench.unit, 2)]);
 }
 
-/// `MemoryMax=` is no property that is set here: it is read from the kernel's file, before and after it becomes a place.
+/// `MemoryMax=` is not set here, so it is read from the kernel's file, both before the group is held and later.
 #[test]
 fn a_bound_that_an_administrator_sets_later_is_seen() {
     let mut bench = Bench::new();
     let systemd = FakeSystemd::new(true);
     systemd.unit("a.slice", false, &[]);
-    bench.places.properties = Some(Properties::of(systemd.instance()).unwrap());
+    bench.foreign.properties = Some(Properties::of(systemd.instance()).unwrap());
     let group = "/a.slice";
     bench.put(group, "memory.max", "max");
     let mut problems = Vec::new();
     let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
-    bench.places.follow(&bench.contract, &places, &mut bench.disks, &mut bench.journal, &mut problems);
-    let mut now = LOOK_NS;
-    bench.places.look(now, None, &mut bench.journal);
+    bench.foreign.follow(&bench.contract, &places, &mut bench.disks, &mut bench.journal, &mut problems);
+    let mut now = POLL_NS;
+    bench.foreign.poll(now, None, &mut bench.journal);
     assert_eq!(bench.most().memory, None);
     bench.put(group, "memory.max", "314572800");
     while bench.most().memory != Some(314_572_800) {
         std::thread::sleep(std::time::Duration::from_millis(1));
-        now += LOOK_NS;
-        bench.places.look(now, None, &mut bench.journal);
-        assert!(now < 10_000 * LOOK_NS, "it is not seen");
+        now += POLL_NS;
+        bench.foreign.poll(now, None, &mut bench.journal);
+        assert!(now < 10_000 * POLL_NS, "it is not seen");
     }
 }
 
-/// systemd writes a bound into the kernel's file itself, and would wait there until what is beyond it was taken.
+/// systemd writes a bound into the kernel's file itself, and would block there while the kernel reclaims.
 #[test]
 fn systemd_is_told_a_bound_at_rest_when_the_place_is_within_it() {
     let mut bench = Bench::new();
     let systemd = FakeSystemd::new(true);
     systemd.unit("a.slice", false, &[]);
-    bench.places.properties = Some(Properties::of(systemd.instance()).unwrap());
+    bench.foreign.properties = Some(Properties::of(systemd.instance()).unwrap());
     let group = "/a.slice";
     for (file, text) in [("memory.high", "max"), ("memory.max", "max"), ("memory.current", "2000")] {
         bench.put(group, file, text);
     }
-    // What an administrator keeps for it is not taken back.
+    // An administrator's protection is not removed.
     systemd.set("a.slice", Property::MemoryMin, Value::Number(70));
     let places = BTreeMap::from([(group.to_owned(), bench.unit)]);
-    bench.places.follow(&bench.contract, &places, &mut bench.disks, &mut bench.journal, &mut Vec::new());
+    bench.foreign.follow(&bench.contract, &places, &mut bench.disks, &mut bench.journal, &mut Vec::new());
     let mut pager = Pager::default();
-    let mut now = LOOK_NS;
-    let mut bound = |bench: &mut Bench, bytes: Option<u64>, looks: u32| {
+    let mut now = POLL_NS;
+    let mut bound = |bench: &mut Bench, bytes: Option<u64>, times: u32| {
         if let Some(bytes) = bytes {
-            bench.places.bound(0, bytes, Some(&mut pager), &mut bench.journal).unwrap();
+            bench.foreign.bound(0, bytes, Some(&mut pager), &mut bench.journal).unwrap();
         }
-        for _ in 0..looks {
+        for _ in 0..times {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            now += LOOK_NS;
-            bench.places.look(now, None, &mut bench.journal);
+            now += POLL_NS;
+            bench.foreign.poll(now, None, &mut bench.journal);
         }
         (read(&bench.path(group, "memory.high")).unwrap(), systemd.value("a.slice", Property::MemoryHigh))
     };
     assert_eq!(bound(&mut bench, Some(1_000), 40), ("1000".to_owned(), Value::Number(UNSET)));
     bench.put(group, "memory.current", "900");
     assert_eq!(bound(&mut bench, None, 200), ("1000".to_owned(), Value::Number(1_000)));
-    // One that grows: that there is none, at once. systemd writes that, and the file has ours again when it has answered.
+    // Before a bound grows, systemd is sent no bound. It writes that, and the file is rewritten after its reply.
     bench.put(group, "memory.current", "4000");
     assert_eq!(bound(&mut bench, Some(3_000), 0).0, "3000");
     bench.put(group, "memory.high", "max");
@@ -175,19 +175,19 @@ fn systemd_is_told_a_bound_at_rest_when_the_place_is_within_it() {
     assert_eq!(bound(&mut bench, None, 200), ("3000".to_owned(), Value::Number(3_000)));
     assert_eq!(systemd.value("a.slice", Property::MemoryMin), Value::Number(70));
     bench.undo();
-    // The kernel's file is systemd's to write, which this one does not.
+    // The fake systemd does not write the kernel's file.
     assert_eq!(systemd.value("a.slice", Property::MemoryHigh), Value::Number(UNSET));
 }
 
 impl Bench {
-    /// A bench with a systemd that has these units, and these groups with files of memory and a cap.
+    /// A bench with a fake systemd that has these units, and groups with memory files and cpu.max.
     fn with_systemd(units: &[&str], groups: &[&str]) -> (Bench, FakeSystemd) {
         let mut bench = Bench::new();
         let systemd = FakeSystemd::new(true);
         for unit in units {
             systemd.unit(unit, false, &[]);
         }
-        bench.places.properties = Some(Properties::of(systemd.instance()).unwrap());
+        bench.foreign.properties = Some(Properties::of(systemd.instance()).unwrap());
         for group in groups {
             bench.memory(group);
         }
@@ -207,69 +207,69 @@ impl Bench {
         }
     }
 
-    fn says(&self, group: &str, file: &str) -> String {
+    fn content(&self, group: &str, file: &str) -> String {
         read(&self.path(group, file)).unwrap()
     }
 
     fn follow_all(&mut self, groups: &[(&str, UnitId)]) {
         let places = groups.iter().map(|(group, unit)| ((*group).to_owned(), *unit)).collect();
         let mut problems = Vec::new();
-        self.places.follow(&self.contract, &places, &mut self.disks, &mut self.journal, &mut problems);
+        self.foreign.follow(&self.contract, &places, &mut self.disks, &mut self.journal, &mut problems);
         assert!(problems.is_empty(), "{problems:?}");
     }
 
-    fn keep(&mut self, number: usize, min: u64, low: u64) {
-        self.places.guarantee(number, min, low, &mut self.journal).unwrap();
+    fn keep(&mut self, index: usize, min: u64, low: u64) {
+        self.foreign.guarantee(index, min, low, &mut self.journal).unwrap();
     }
 
-    /// Another group comes to have a group's path. The first one is kept elsewhere, or the second could have its number.
+    /// Replaces a group by another of the same path. The first one is moved away, so that its inode is not reused.
     fn make_anew(&self, group: &str) {
         let gone = self.root.path().join(format!("gone{}", group.replace('/', "-")));
         std::fs::rename(self.path(group, ""), gone).unwrap();
         self.memory(group);
     }
 
-    /// So many looks, five seconds apart.
-    fn looks(&mut self, now: &mut Time, looks: u32) {
-        for _ in 0..looks {
+    /// Polls `times` times, five seconds apart.
+    fn poll_times(&mut self, now: &mut Time, times: u32) {
+        for _ in 0..times {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            *now += LOOK_NS;
-            let problems = self.places.look(*now, None, &mut self.journal);
+            *now += POLL_NS;
+            let problems = self.foreign.poll(*now, None, &mut self.journal);
             assert!(problems.is_empty(), "{problems:?}");
         }
     }
 }
 
-/// systemd is not told a cap, and writes that there is none when it is told anything else.
+/// systemd does not know the cap, and resets cpu.max when any property is set.
 #[test]
 fn a_cap_that_systemd_wrote_over_is_there_again() {
     let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
     bench.follow_all(&[("/a.slice", bench.unit)]);
-    bench.places.put(0, CAP, "50000 100000", &mut bench.journal).unwrap();
+    bench.foreign.put(0, CAP, "50000 100000", &mut bench.journal).unwrap();
     let mut now = 0;
-    bench.looks(&mut now, 20);
+    bench.poll_times(&mut now, 20);
     bench.put("/a.slice", CAP, "max 100000");
-    bench.places.tell(0, Property::CPUWeight, Value::Number(7));
-    now += LOOK_NS / 5;
+    bench.foreign.set_property(0, Property::CPUWeight, Value::Number(7));
+    now += POLL_NS / 5;
     while systemd.value("a.slice", Property::CPUWeight) != Value::Number(7)
-        || bench.says("/a.slice", CAP) != "50000 100000"
+        || bench.content("/a.slice", CAP) != "50000 100000"
     {
         std::thread::sleep(std::time::Duration::from_millis(1));
-        bench.places.look(now, None, &mut bench.journal);
+        bench.foreign.poll(now, None, &mut bench.journal);
         now += MS;
-        assert!(now < 23 * LOOK_NS, "it is not there again");
+        assert!(now < 23 * POLL_NS, "it is not there again");
     }
-    // One that reads its files anew does not say so.
+    // A `daemon-reload` is not announced.
     bench.put("/a.slice", CAP, "max 100000");
-    bench.looks(&mut now, 1);
-    assert_eq!(bench.says("/a.slice", CAP), "50000 100000");
-    // An administrator's stays.
+    bench.poll_times(&mut now, 1);
+    assert_eq!(bench.content("/a.slice", CAP), "50000 100000");
+    // An administrator's cap stays.
     bench.put("/a.slice", CAP, "20000 100000");
-    bench.looks(&mut now, 2);
-    assert_eq!(bench.says("/a.slice", CAP), "20000 100000");
+    bench.poll_times(&mut now, 2);
+    assert_eq!(bench.content("/a.slice", CAP), "20000 100000");
 }
 
-/// A CPU was called back, and systemd has not heard of that when it writes what it was told before.
+/// A CPU was called back, and systemd writes the former set, since it did not get the new one yet.
 #[test]
 fn a_set_that_systemd_has_not_heard_of_is_written_again() {
     let (mut bench, _played) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
@@ -277,19 +277,19 @@ fn a_set_that_systemd_has_not_heard_of_is_written_again() {
     bench.follow_all(&[("/a.slice", bench.unit)]);
     bench.confine("0-2");
     let mut now = 0;
-    bench.looks(&mut now, 40);
+    bench.poll_times(&mut now, 40);
     bench.confine("0-1");
     bench.put("/a.slice", CPUS, "0-2");
-    assert!(bench.places.write_again("a.slice", None).is_empty());
-    assert_eq!(bench.says("/a.slice", CPUS), "0-1");
-    // When systemd has it, what stands there is systemd's.
-    bench.looks(&mut now, 40);
+    assert!(bench.foreign.rewrite("a.slice", None).is_empty());
+    assert_eq!(bench.content("/a.slice", CPUS), "0-1");
+    // Once systemd has the new set, the file is systemd's to write.
+    bench.poll_times(&mut now, 40);
     bench.put("/a.slice", CPUS, "4-5");
-    bench.places.write_again("a.slice", None);
-    assert_eq!(bench.says("/a.slice", CPUS), "4-5");
+    bench.foreign.rewrite("a.slice", None);
+    assert_eq!(bench.content("/a.slice", CPUS), "4-5");
 }
 
-/// systemd reads its files anew, and writes what it knows: the CPUs of a second ago.
+/// After a `daemon-reload`, systemd writes the CPUs that it knows, of a second ago.
 #[test]
 fn a_set_that_systemd_wrote_over_is_there_again_within_half_a_second() {
     let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
@@ -297,47 +297,47 @@ fn a_set_that_systemd_wrote_over_is_there_again_within_half_a_second() {
     bench.follow_all(&[("/a.slice", bench.unit)]);
     bench.confine("0-2");
     let mut now = 0;
-    bench.looks(&mut now, 40);
+    bench.poll_times(&mut now, 40);
     for _ in 0..20 {
         std::thread::sleep(std::time::Duration::from_millis(5));
-        bench.places.look(now, None, &mut bench.journal);
+        bench.foreign.poll(now, None, &mut bench.journal);
     }
     bench.confine("0-1");
     bench.put("/a.slice", CPUS, "0-2");
-    bench.places.look(now + UNTOLD_LOOK_NS, None, &mut bench.journal);
-    assert_eq!(bench.says("/a.slice", CPUS), "0-1");
+    bench.foreign.poll(now + OVERWRITTEN_POLL_NS, None, &mut bench.journal);
+    assert_eq!(bench.content("/a.slice", CPUS), "0-1");
     for tries in 0.. {
-        assert!(tries < 1_000, "and systemd is not told");
+        assert!(tries < 1_000, "without a request to systemd");
         if systemd.value("a.slice", Property::AllowedCPUs) == Value::Cpus("0-1".parse().unwrap()) {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
-        bench.places.look(now + UNTOLD_LOOK_NS, None, &mut bench.journal);
+        bench.foreign.poll(now + OVERWRITTEN_POLL_NS, None, &mut bench.journal);
     }
 }
 
-/// A user's slice is held, and the slice around all users is told as much. Then an administrator keeps memory there.
+/// A user's slice is protected, and user.slice as much. Then an administrator sets protection there.
 #[test]
 fn what_an_administrator_keeps_around_places_stays() {
     let groups = ["/user.slice", "/user.slice/user-1.slice"];
     let (mut bench, systemd) = Bench::with_systemd(&["user.slice", "user-1.slice"], &groups);
     bench.follow_all(&[(groups[1], bench.unit)]);
     bench.keep(0, 20, 20);
-    assert_eq!(bench.says(groups[0], "memory.min"), "20");
+    assert_eq!(bench.content(groups[0], "memory.min"), "20");
     let mut now = 0;
-    bench.looks(&mut now, 40);
+    bench.poll_times(&mut now, 40);
     let min = |unit: &str| systemd.value(unit, Property::MemoryMin);
     assert_eq!((min("user.slice"), min("user-1.slice")), (Value::Number(20), Value::Number(20)));
     systemd.set("user.slice", Property::MemoryMin, Value::Number(99));
     bench.put(groups[0], "memory.min", "99");
-    bench.looks(&mut now, 40);
+    bench.poll_times(&mut now, 40);
     bench.keep(0, 30, 30);
-    bench.looks(&mut now, 40);
+    bench.poll_times(&mut now, 40);
     assert_eq!((min("user.slice"), min("user-1.slice")), (Value::Number(99), Value::Number(30)));
-    assert_eq!(bench.says(groups[0], "memory.min"), "99");
+    assert_eq!(bench.content(groups[0], "memory.min"), "99");
 }
 
-/// Two jobs in different groups. The first goes with the group around it, and then the second.
+/// Two jobs in different groups. First one ends with its parent group, then the other.
 #[test]
 fn what_is_kept_around_places_goes_with_them() {
     let mut bench = Bench::new();
@@ -350,22 +350,22 @@ fn what_is_kept_around_places_goes_with_them() {
     bench.keep(0, 10, 20);
     bench.keep(1, 1, 2);
     assert_eq!(
-        (bench.says("/jobs", "memory.low"), bench.says("/others", "memory.min")),
+        (bench.content("/jobs", "memory.low"), bench.content("/others", "memory.min")),
         ("20".into(), "1".into())
     );
     std::fs::remove_dir_all(bench.path("/jobs", "")).unwrap();
     bench.follow_all(&[("/others/job_2", bench.unit)]);
     bench.keep(0, 3, 4);
-    assert_eq!(bench.says("/others", "memory.min"), "3");
-    assert!(bench.places.around.keys().eq([&bench.path("/others", "")]));
+    assert_eq!(bench.content("/others", "memory.min"), "3");
+    assert!(bench.foreign.around.keys().eq([&bench.path("/others", "")]));
     bench.follow_all(&[]);
     assert_eq!(
-        (bench.says("/others", "memory.low"), bench.says("/others", "memory.min")),
+        (bench.content("/others", "memory.low"), bench.content("/others", "memory.min")),
         ("0".into(), "0".into())
     );
 }
 
-/// A reload gives a group to another unit. What its manager had is not forgotten, and what the first unit had goes.
+/// A reload gives a group to another unit. The manager's values are kept, and the first unit's orders lifted.
 #[test]
 fn a_place_that_changes_hands_is_still_its_managers() {
     let mut bench = Bench::new();
@@ -375,40 +375,40 @@ fn a_place_that_changes_hands_is_still_its_managers() {
     bench.follow(true);
     bench.confine("0-2");
     bench.keep(0, 1, 2);
-    let before = bench.places.spots[0].id;
+    let before = bench.foreign.groups[0].id;
     bench.follow_all(&[(GROUP, other)]);
-    assert_ne!(bench.places.spots[0].id, before);
+    assert_ne!(bench.foreign.groups[0].id, before);
     assert_eq!(
-        (bench.says(GROUP, "memory.low"), bench.says("/jobs", "memory.low")),
+        (bench.content(GROUP, "memory.low"), bench.content("/jobs", "memory.low")),
         ("0".into(), "0".into())
     );
     assert_eq!(bench.cpus(), "0-5");
-    bench.places.look(LOOK_NS, None, &mut bench.journal);
+    bench.foreign.poll(POLL_NS, None, &mut bench.journal);
     assert_eq!(bench.most().cpus, Some("0-5".parse().unwrap()));
     bench.follow(false);
     assert_eq!(bench.cpus(), "0-5");
 }
 
-/// A thread is to write a lower bound, and has not begun. What the file says until then is ours.
+/// Until a thread has written a lower bound, the former bound in the file is not taken for a manager's.
 #[test]
 fn a_bound_that_is_not_written_yet_is_no_managers() {
     let mut bench = Bench::new();
     bench.follow(true);
     let mut pager = Pager::default();
-    bench.places.bound(0, 5_000, Some(&mut pager), &mut bench.journal).unwrap();
-    bench.places.spots[0].former_highs.push("6000".to_owned());
+    bench.foreign.bound(0, 5_000, Some(&mut pager), &mut bench.journal).unwrap();
+    bench.foreign.groups[0].former_highs.push("6000".to_owned());
     std::thread::sleep(std::time::Duration::from_millis(50));
     bench.put(GROUP, "memory.high", "6000");
-    bench.places.look(LOOK_NS, None, &mut bench.journal);
+    bench.foreign.poll(POLL_NS, None, &mut bench.journal);
     assert_eq!(bench.most().memory, None);
     bench.put(GROUP, "memory.high", "5000");
-    bench.places.look(2 * LOOK_NS, None, &mut bench.journal);
+    bench.foreign.poll(2 * POLL_NS, None, &mut bench.journal);
     bench.put(GROUP, "memory.high", "6000");
-    bench.places.look(3 * LOOK_NS, None, &mut bench.journal);
+    bench.foreign.poll(3 * POLL_NS, None, &mut bench.journal);
     assert_eq!(bench.most().memory, Some(6_000), "it had been written");
 }
 
-/// A group that is no place any more is its manager's, and nothing is left to undo there.
+/// A group that is no longer held has its manager's values, and nothing is left to undo.
 #[test]
 fn what_was_given_back_is_not_undone() {
     let mut bench = Bench::new();
@@ -425,17 +425,17 @@ fn what_was_given_back_is_not_undone() {
     assert_eq!(bench.cpus(), "4-7");
 }
 
-/// Slurm runs a job again: its group goes, and comes back, between two looks.
+/// Slurm runs a job again: its group is removed and made again between two polls.
 #[test]
 fn a_group_that_was_made_anew_is_another_place() {
     let mut bench = Bench::new();
     bench.follow(true);
     bench.confine("0-2");
-    let before = bench.places.spots[0].id;
+    let before = bench.foreign.groups[0].id;
     bench.make_anew(GROUP);
     bench.put(GROUP, "cpuset.cpus", "4-7");
     bench.follow(true);
-    assert_ne!(bench.places.spots[0].id, before);
+    assert_ne!(bench.foreign.groups[0].id, before);
     assert_eq!((bench.cpus().as_str(), bench.most().cpus), ("4-7", Some("4-7".parse().unwrap())));
     bench.undo();
     assert_eq!(bench.cpus(), "4-7");
@@ -444,8 +444,8 @@ fn a_group_that_was_made_anew_is_another_place() {
     assert_eq!(bench.cpus(), "4-7");
 }
 
-/// A user logs out and in again, or a service is restarted: its group goes, and comes back, between two looks. It has what systemd was told, and nothing else. What was there
-/// before anything was told is known still.
+/// A user logs out and in again, or a service restarts: its group is removed and made again between two polls. It has the
+/// properties sent to systemd, but no other values. The former values are still known.
 #[test]
 fn what_systemd_made_anew_is_another_place() {
     let group = "/a.slice";
@@ -453,33 +453,36 @@ fn what_systemd_made_anew_is_another_place() {
     bench.put(group, CPUS, "");
     bench.follow_all(&[(group, bench.unit)]);
     bench.confine("0-2");
-    bench.places.put(0, CAP, "50000 100000", &mut bench.journal).unwrap();
+    bench.foreign.put(0, CAP, "50000 100000", &mut bench.journal).unwrap();
     bench.keep(0, 1, 2);
     let mut now = 0;
-    bench.looks(&mut now, 40);
+    bench.poll_times(&mut now, 40);
     assert_eq!(systemd.value("a.slice", Property::AllowedCPUs), Value::Cpus("0-2".parse().unwrap()));
-    bench.places.bound(0, 5_000, None, &mut bench.journal).unwrap();
-    let before = bench.places.spots[0].id;
+    bench.foreign.bound(0, 5_000, None, &mut bench.journal).unwrap();
+    let before = bench.foreign.groups[0].id;
     bench.make_anew(group);
     bench.put(group, CPUS, "0-2");
     bench.put(group, "memory.low", "2");
     bench.put(group, "memory.min", "1");
     bench.follow_all(&[(group, bench.unit)]);
-    let after = bench.places.spots[0].id;
+    let after = bench.foreign.groups[0].id;
     assert_ne!(after, before);
-    assert_eq!((bench.says(group, "memory.low"), bench.says(group, CAP)), ("0".into(), "max 100000".into()));
-    bench.places.write_again("a.slice", None);
-    assert_eq!(bench.says(group, "memory.high"), "max", "what systemd was not told is not known there");
+    assert_eq!(
+        (bench.content(group, "memory.low"), bench.content(group, CAP)),
+        ("0".into(), "max 100000".into())
+    );
+    bench.foreign.rewrite("a.slice", None);
+    assert_eq!(bench.content(group, "memory.high"), "max", "systemd never got this value");
     bench.follow_all(&[(group, bench.unit)]);
-    assert_eq!(bench.places.spots[0].id, after, "once");
-    bench.looks(&mut now, 40);
+    assert_eq!(bench.foreign.groups[0].id, after, "once");
+    bench.poll_times(&mut now, 40);
     assert_eq!(bench.most(), GroupBounds::default());
     bench.confine("0-1");
     bench.undo();
-    assert_eq!((bench.says(group, CPUS).trim(), bench.says(group, "memory.low").as_str()), ("", "0"));
+    assert_eq!((bench.content(group, CPUS).trim(), bench.content(group, "memory.low").as_str()), ("", "0"));
 }
 
-/// A manager sets a job's CPUs, and a loan ends before that is seen.
+/// A manager sets a job's CPUs, and a loan ends before the next poll.
 #[test]
 fn what_a_manager_has_just_written_is_not_written_over() {
     let mut bench = Bench::new();
@@ -492,48 +495,48 @@ fn what_a_manager_has_just_written_is_not_written_over() {
     assert_eq!(bench.cpus(), "4-5");
     bench.undo();
     assert_eq!(bench.cpus(), "4-7");
-    // The same before anything was written, and with its memory.
+    // The same for memory, before the first write.
     let mut bench = Bench::new();
     bench.follow(true);
     bench.put(GROUP, "cpuset.cpus", "2-3");
     bench.confine("0-5");
     assert_eq!((bench.cpus().as_str(), bench.most().cpus), ("2-3", Some("2-3".parse().unwrap())));
     let mut pager = Pager::default();
-    bench.places.bound(0, 5_000, None, &mut bench.journal).unwrap();
+    bench.foreign.bound(0, 5_000, None, &mut bench.journal).unwrap();
     bench.put(GROUP, "memory.high", "4000");
-    bench.places.bound(0, 4_500, Some(&mut pager), &mut bench.journal).unwrap();
+    bench.foreign.bound(0, 4_500, Some(&mut pager), &mut bench.journal).unwrap();
     assert_eq!(bench.most().memory, Some(4_000));
     std::thread::sleep(std::time::Duration::from_millis(50));
-    assert_eq!(bench.says(GROUP, "memory.high"), "4000");
+    assert_eq!(bench.content(GROUP, "memory.high"), "4000");
 }
 
-/// A manager writes again what it wrote before. That bounds nothing more, and what is ordered holds again.
+/// A manager repeats its former value. That is no new bound, and the order is written again.
 #[test]
 fn a_manager_that_repeats_itself_ends_no_order() {
     let mut bench = Bench::new();
     bench.follow(true);
     bench.confine("0-2");
     bench.put(GROUP, "cpuset.cpus", "0-5");
-    let problems = bench.places.look(LOOK_NS, None, &mut bench.journal);
+    let problems = bench.foreign.poll(POLL_NS, None, &mut bench.journal);
     assert!(problems.is_empty(), "{problems:?}");
     assert_eq!((bench.cpus().as_str(), bench.most().cpus), ("0-2", Some("0-5".parse().unwrap())));
     bench.undo();
     assert_eq!(bench.cpus(), "0-5");
 }
 
-/// A rate of the first unit's is none of the second's.
+/// A rate of the first unit does not apply to the second.
 #[test]
 fn a_place_that_changes_hands_has_no_rate() {
     let (mut bench, systemd) = Bench::with_systemd(&["a.slice"], &["/a.slice"]);
     let other = bench.contract.add(None, "other");
     bench.follow_all(&[("/a.slice", bench.unit)]);
-    bench.places.transfer(0, &mut bench.disks, ("sda", Some(5), None), &mut bench.journal).unwrap();
+    bench.foreign.transfer(0, &mut bench.disks, ("sda", Some(5), None), &mut bench.journal).unwrap();
     let mut now = 0;
-    bench.looks(&mut now, 40);
+    bench.poll_times(&mut now, 40);
     let reads = || systemd.value("a.slice", Property::IOReadBandwidthMax);
     assert_eq!(reads(), Value::Devices(vec![("/dev/sda".to_owned(), 5)]));
     bench.follow_all(&[("/a.slice", other)]);
-    bench.looks(&mut now, 40);
+    bench.poll_times(&mut now, 40);
     assert_eq!(reads(), Value::Devices(Vec::new()));
 }
 
@@ -552,8 +555,8 @@ fn an_empty_set_comes_back_as_the_cpus_around_it() {
         })
     };
     let hook = refuses();
-    let lifted = PartOrder::Confine { unit: bench.unit, at: bench.places.spots[0].id, cpus: None };
-    let problems = bench.places.carry_out(&lifted, None, &mut bench.disks, &mut bench.journal);
+    let lifted = PartOrder::Confine { unit: bench.unit, at: bench.foreign.groups[0].id, cpus: None };
+    let problems = bench.foreign.carry_out(&lifted, None, &mut bench.disks, &mut bench.journal);
     assert!(problems.is_empty(), "{problems:?}");
     assert_eq!(bench.cpus(), "0-7");
     bench.confine("0-2");
@@ -565,7 +568,7 @@ fn an_empty_set_comes_back_as_the_cpus_around_it() {
     drop(hook);
 }
 
-/// What could not be written back is not forgotten.
+/// A failed restore stays in the journal.
 #[test]
 fn what_could_not_be_given_back_is_undone_later() {
     let mut bench = Bench::new();
@@ -576,7 +579,7 @@ fn what_could_not_be_given_back_is_undone_later() {
         false => host::Answer::GoOn,
     });
     let mut problems = Vec::new();
-    bench.places.follow(
+    bench.foreign.follow(
         &bench.contract,
         &BTreeMap::new(),
         &mut bench.disks,

@@ -1,0 +1,584 @@
+//! Loads the scheduler, reloads it after failures, and keeps its tables up to date.
+//!
+//! Terms: the scheduler is *attached* while the kernel runs it. While it is *detached*, control groups enforce the contract,
+//! by the orders that the policy makes for their means.
+//!
+//! Algorithm: the supervisor has a copy of the scheduler's tables: units with slots, cgroups, weights, lending and
+//! borrowing, and the owners of CPUs. A newly loaded scheduler gets all of it: enclosers before their sub-units, cgroups
+//! before it is attached, owners after. The next poll notices a scheduler that the kernel has ended. It is loaded again at
+//! once after CPU hotplug or a change of discipline, else after a back-off ([`backoff`](super::backoff)). A scheduler that
+//! refuses an update counts as failed.
+//!
+//! Properties (tested): the cgroup of a unit is admitted before a process is moved into it. No update is repeated. A reloaded
+//! scheduler has the state of the one before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use commonhold_contract::{Contract, Scheme, UnitId};
+use commonhold_dispatch::{Account, COMMON, KERNEL, Lists, NOBODY, UNITS_MAX, UnitRules};
+use commonhold_policy::{Plan, Time};
+use commonhold_steward::{Rules, SwitchUpdate, Switches, disciplined, seated};
+
+use super::backoff::Backoff;
+use super::cannot_hold;
+use super::gangs::{Gangs, Member, fits};
+use super::loaded::{Features, Loader, Scheduler};
+use super::matches::{Levels, in_slots};
+use super::slots::{Slot, Slots};
+use super::switched::{PastCounts, Switched};
+use crate::LiveError;
+use crate::observe::jobs::has_gangs;
+
+/// Spare table entries for units that come later: the factor over the present number, and the minimum.
+const ROOM: u32 = 2;
+const UNITS_MIN: u32 = 64;
+/// The rules of a free slot.
+const EMPTY: UnitRules = UnitRules::USUAL;
+
+/// The cgroup of a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UnitCgroup {
+    /// Its number in the contract.
+    pub(super) unit: UnitId,
+    /// The directory with the unit's processes and sub-units.
+    pub(super) dir: PathBuf,
+}
+
+/// Why the scheduler is detached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Outage {
+    /// Since when.
+    pub(super) since: Time,
+    /// Why.
+    pub(super) why: String,
+    retry: Retry,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    /// At this time.
+    At(Time),
+    /// When the contract or the CPU caps in control groups change: the scheduler cannot hold the present ones.
+    OnChange,
+    /// It failed too often.
+    Never,
+}
+
+enum Attachment {
+    Attached(Box<dyn Scheduler>),
+    Detached(Outage),
+}
+
+/// A slot's entry in the scheduler's tables: the unit's rules, and its cgroup, which the built-in units do not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct SlotEntry {
+    rules: UnitRules,
+    cgroup: Option<u64>,
+}
+
+/// The scheduler, attached or detached, and a copy of its tables.
+pub(super) struct Supervisor {
+    loader: Box<dyn Loader>,
+    attachment: Attachment,
+    /// The table size and the features of the scheduler loaded last.
+    room: u32,
+    features: Features,
+    /// Counts loads.
+    loads: u64,
+    backoff: Backoff,
+    /// The attached scheduler's state of gangs.
+    gangs: Gangs,
+    slots: Slots,
+    /// Slots by unit number.
+    slot_of: Vec<Option<u32>>,
+    /// Rules and CPU owners by contract and plans.
+    switches: Switches,
+    /// Cgroups by slot; the built-in units have none.
+    cgroups: BTreeMap<u32, Option<u64>>,
+    /// Slots by foreign control group (inode).
+    foreign: BTreeMap<u64, u32>,
+    /// Membership rules for processes that execute a program, by slot.
+    matches: Lists,
+    former: PastCounts,
+    contract: Contract,
+    /// A control group with another program's CPU cap, which our scheduler cannot enforce.
+    capped: Option<String>,
+    now: Time,
+    problems: Vec<LiveError>,
+}
+
+impl Supervisor {
+    /// A supervisor whose scheduler is detached until [`Supervisor::start`].
+    pub(super) fn new(
+        loader: Box<dyn Loader>,
+        contract: &Contract,
+        cgroups: &[UnitCgroup],
+        levels: Levels,
+        now: Time,
+    ) -> Supervisor {
+        let rest = Outage { since: now, why: String::new(), retry: Retry::OnChange };
+        let mut supervisor = Supervisor {
+            loader,
+            attachment: Attachment::Detached(rest),
+            room: 0,
+            features: Features::default(),
+            loads: 0,
+            backoff: Backoff::default(),
+            gangs: Gangs::default(),
+            slots: Slots::default(),
+            slot_of: Vec::new(),
+            switches: Switches::new(contract),
+            cgroups: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            matches: Lists::new(),
+            former: PastCounts::default(),
+            contract: contract.clone(),
+            capped: None,
+            now,
+            problems: Vec::new(),
+        };
+        supervisor.assign_slots(cgroups);
+        supervisor.matches = supervisor.lists(levels);
+        supervisor
+    }
+
+    /// Loads and attaches the scheduler, unless it cannot hold the contract.
+    pub(super) fn start(&mut self) -> Result<(), LiveError> {
+        match self.unfit() {
+            Some(why) => self.detach(why, Retry::OnChange),
+            None => self.attach()?,
+        }
+        Ok(())
+    }
+
+    /// The same, with a failure to load retried like a later one.
+    pub(super) fn start_patiently(&mut self) {
+        if let Err(error) = self.start() {
+            self.fail(&error.to_string());
+        }
+    }
+
+    /// Why the scheduler is detached; `None` while it is attached.
+    pub(super) fn outage(&self) -> Option<&Outage> {
+        match &self.attachment {
+            Attachment::Attached(_) => None,
+            Attachment::Detached(rest) => Some(rest),
+        }
+    }
+
+    /// A unit's counters since the backend began.
+    pub(super) fn switched(&self, unit: UnitId) -> Switched {
+        let Some(slot) = self.slot(unit) else { return Switched::default() };
+        let now = match &self.attachment {
+            Attachment::Attached(scheduler) => Some(scheduler.switched(slot)),
+            Attachment::Detached(_) => None,
+        };
+        self.former.with(slot, now.as_ref())
+    }
+
+    /// The accounts by CPU that [`Supervisor::switched`] sums.
+    pub(super) fn accounts(&self, unit: UnitId) -> Vec<Account> {
+        let Some(slot) = self.slot(unit) else { return Vec::new() };
+        let now = match &self.attachment {
+            Attachment::Attached(scheduler) => scheduler.accounts(slot),
+            Attachment::Detached(_) => Vec::new(),
+        };
+        self.former.cpus_with(slot, &now)
+    }
+
+    /// Failures since the last call.
+    pub(super) fn take_problems(&mut self) -> Vec<LiveError> {
+        std::mem::take(&mut self.problems)
+    }
+
+    /// Checks whether the scheduler is still attached, and reloads it when due.
+    pub(super) fn poll(&mut self, now: Time) {
+        self.now = now;
+        match &self.attachment {
+            Attachment::Attached(scheduler) => match scheduler.ended() {
+                None => self.release_slots(),
+                Some(end) if end.restart => self.load_again(),
+                Some(end) => self.fail(&format!("the kernel ended the scheduler: {}", end.why)),
+            },
+            Attachment::Detached(Outage { retry: Retry::At(again), .. }) if now >= *again => {
+                self.load_again()
+            }
+            Attachment::Detached(_) => self.release_slots(),
+        }
+    }
+
+    /// The same as [`Supervisor::set_capped`], before the start.
+    pub(super) fn note_capped(&mut self, capped: Option<&str>) {
+        self.capped = capped.map(str::to_owned);
+    }
+
+    /// Detaches the scheduler while another program has set a CPU cap in a control group.
+    pub(super) fn set_capped(&mut self, capped: Option<&str>) {
+        if self.capped.as_deref() == capped {
+            return;
+        }
+        self.capped = capped.map(str::to_owned);
+        match (self.unfit(), self.outage().map(|outage| outage.retry)) {
+            (Some(why), None) => self.stand_down(why),
+            (Some(why), Some(Retry::OnChange)) => self.detach(why, Retry::OnChange),
+            (None, Some(Retry::OnChange)) => self.load_again(),
+            (_, Some(_)) | (None, None) => {}
+        }
+    }
+
+    /// Follows another contract, with its units' cgroups and membership rules. No process was moved into new cgroups yet.
+    pub(super) fn follow(&mut self, contract: &Contract, cgroups: &[UnitCgroup], levels: Levels) {
+        self.release_slots();
+        let (entries, owned) = (self.entries(), self.owned());
+        let form = self.contract.machine.pools;
+        self.contract.clone_from(contract);
+        self.assign_slots(cgroups);
+        let lists = self.lists(levels);
+        let former = std::mem::replace(&mut self.matches, lists);
+        let retry = self.outage().map(|outage| outage.retry);
+        match (self.unfit(), retry) {
+            // A scheduler that failed too often stays detached under any contract.
+            (Some(_), Some(Retry::OnChange | Retry::Never)) => {}
+            (Some(why), _) => self.stand_down(why),
+            (None, Some(Retry::OnChange)) => self.load_again(),
+            (None, Some(_)) => {}
+            (None, None)
+                if self.slots.count() > self.room
+                    || self.has_other_disciplines(&entries)
+                    || seated(&self.contract) && !self.features.seats
+                    || has_gangs(&self.contract) && !self.features.gangs =>
+            {
+                self.load_again();
+            }
+            (None, None) => self.update(|supervisor, scheduler| {
+                let owned_now = supervisor.owned();
+                let orphans = owned.keys().filter(|cpu| !owned_now.contains_key(cpu));
+                supervisor.update_units(scheduler, &entries)?;
+                if supervisor.matches != former {
+                    scheduler.set_matches(&supervisor.matches);
+                }
+                if supervisor.features.seats && supervisor.contract.machine.pools != form {
+                    scheduler.set_pools(
+                        &supervisor
+                            .loader
+                            .pools(supervisor.contract.machine.pools, supervisor.contract.machine.isolated)?,
+                    );
+                }
+                orphans.copied().try_for_each(|cpu| scheduler.own(cpu, NOBODY))
+            }),
+        }
+    }
+
+    /// The contract it follows.
+    pub(super) fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    /// Follows changed membership rules of the same contract: a user or group name was resolved.
+    pub(super) fn follow_rules(&mut self, levels: Levels) {
+        let lists = self.lists(levels);
+        if lists == self.matches {
+            return;
+        }
+        self.matches = lists;
+        self.update(|supervisor, scheduler| {
+            scheduler.set_matches(&supervisor.matches);
+            Ok(())
+        });
+    }
+
+    /// Carries out a plan's orders for the scheduler.
+    pub(super) fn apply(&mut self, plan: &Plan) {
+        let updates = self.switches.apply(plan);
+        self.update(|supervisor, scheduler| {
+            updates.iter().try_for_each(|update| match *update {
+                SwitchUpdate::Unit(unit, rules) => match supervisor.slot(unit) {
+                    Some(slot) => scheduler.set_unit(slot, supervisor.in_slots(rules)),
+                    None => Ok(()),
+                },
+                SwitchUpdate::Own(cpu, unit) => {
+                    scheduler.own(cpu, unit.and_then(|unit| supervisor.slot(unit)).unwrap_or(NOBODY))
+                }
+            })
+        });
+    }
+
+    /// The number of loads so far. A newly loaded scheduler has no seats.
+    pub(super) fn loads(&self) -> u64 {
+        self.loads
+    }
+
+    /// Follows the foreign control groups that units are held in: the inode and the unit of each.
+    pub(super) fn follow_foreign_groups(&mut self, cgroups: impl Iterator<Item = (u64, UnitId)>) {
+        let now: BTreeMap<u64, u32> =
+            cgroups.filter_map(|(group, unit)| Some((group, self.slot(unit)?))).collect();
+        if now == self.foreign {
+            return;
+        }
+        let before = std::mem::replace(&mut self.foreign, now);
+        self.update(|supervisor, scheduler| {
+            let gone = before.keys().filter(|group| !supervisor.foreign.contains_key(group));
+            gone.copied().try_for_each(|group| scheduler.forget(group))?;
+            let new = supervisor.foreign.iter().filter(|(group, slot)| before.get(group) != Some(slot));
+            new.into_iter().try_for_each(|(group, slot)| scheduler.admit(*group, *slot))
+        });
+    }
+
+    /// Sets the units of threads that their control group does not identify.
+    pub(super) fn put(&mut self, threads: &[(u32, UnitId)]) {
+        if !threads.is_empty() {
+            self.update(|supervisor, scheduler| {
+                let known =
+                    threads.iter().filter_map(|(thread, unit)| Some((*thread, supervisor.slot(*unit)?)));
+                known.into_iter().try_for_each(|(thread, slot)| scheduler.put(thread, slot))
+            });
+        }
+    }
+
+    /// Sets threads' seats: a CPU of the pool of each.
+    pub(super) fn seat(&mut self, seats: &[(u32, Option<u32>)]) {
+        if self.features.seats && !seats.is_empty() {
+            self.update(|_, scheduler| {
+                seats.iter().try_for_each(|(thread, cpu)| scheduler.seat(*thread, *cpu))
+            });
+        }
+    }
+
+    /// Whether the scheduler can park these gangs.
+    pub(super) fn gates(&self, members: &[Member]) -> bool {
+        self.features.gangs && self.outage().is_none() && fits(members)
+    }
+
+    /// Updates gang members and which gangs are shut, if [`Supervisor::gates`]; else opens all.
+    pub(super) fn gate(&mut self, members: &[Member]) {
+        let update = if self.gates(members) {
+            self.gangs.follow(members)
+        } else if self.features.gangs && self.gangs.any_shut() {
+            self.gangs.follow(&[])
+        } else {
+            return;
+        };
+        let has_gates = self.gangs.any_shut() || !update.gates.is_empty();
+        self.update(|_, scheduler| {
+            update.joins.iter().try_for_each(|(process, gang)| scheduler.join(*process, *gang))?;
+            if has_gates { scheduler.gate(&update.gates) } else { Ok(()) }
+        });
+    }
+
+    /// Whether a unit in the tables has changed its discipline, or has one that the scheduler was not loaded with.
+    fn has_other_disciplines(&self, before: &BTreeMap<u32, SlotEntry>) -> bool {
+        let changed = |(slot, now): (&u32, &SlotEntry)| {
+            before.get(slot).is_some_and(|before| before.rules.discipline != now.rules.discipline)
+        };
+        disciplined(&self.contract) && !self.features.disciplines || self.entries().iter().any(changed)
+    }
+
+    /// A unit's rules, with the slot of its parent.
+    fn in_slots(&self, rules: Rules) -> UnitRules {
+        let parent = rules.parent.and_then(|parent| self.slot(parent)).unwrap_or(NOBODY);
+        let Rules { weight, flags, credit_ms, discipline, deadline, .. } = rules;
+        UnitRules { parent, weight, flags, credit_ms, discipline, deadline }
+    }
+
+    /// The entry of each slot.
+    fn entries(&self) -> BTreeMap<u32, SlotEntry> {
+        let entry = |(unit, rules)| {
+            let slot = self.slot(unit)?;
+            let cgroup = self.cgroups.get(&slot).copied().flatten();
+            Some((slot, SlotEntry { rules: self.in_slots(rules), cgroup }))
+        };
+        self.switches.units().filter_map(entry).collect()
+    }
+
+    /// The owner's slot of each owned CPU.
+    fn owned(&self) -> BTreeMap<u32, u32> {
+        self.switches.owners().filter_map(|(cpu, unit)| Some((cpu, self.slot(unit)?))).collect()
+    }
+
+    fn slot(&self, unit: UnitId) -> Option<u32> {
+        self.slot_of.get(unit.index()).copied().flatten()
+    }
+
+    /// Assigns slots and cgroups to the contract's units. Units that left the contract lose their CPUs.
+    fn assign_slots(&mut self, cgroups: &[UnitCgroup]) {
+        self.switches.follow(&self.contract);
+        let path = |cgroup: &UnitCgroup| self.contract.unit(cgroup.unit).path.clone();
+        let paths: Vec<String> = cgroups.iter().map(path).collect();
+        let kept: BTreeSet<&str> = paths.iter().map(String::as_str).collect();
+        let left = self.slots.retain(|unit| kept.contains(unit));
+        self.cgroups.retain(|slot, _| !left.contains(slot));
+        self.slot_of = vec![None; self.contract.units.len()];
+        self.assign(UnitId::KERNEL, KERNEL, None);
+        self.assign(UnitId::SHARED, COMMON, None);
+        for (unit, path) in cgroups.iter().zip(&paths) {
+            let Slot { number, cgroup, .. } = self.slots.take(path, &unit.dir);
+            self.assign(unit.unit, number, Some(cgroup));
+        }
+    }
+
+    fn assign(&mut self, unit: UnitId, slot: u32, cgroup: Option<u64>) {
+        self.slot_of[unit.index()] = Some(slot);
+        self.cgroups.insert(slot, cgroup);
+    }
+
+    /// The rules by slot.
+    fn lists(&self, levels: Levels) -> Lists {
+        in_slots(levels, |unit| self.slot(unit))
+    }
+
+    /// Why the scheduler cannot hold the contract; `None` if it can.
+    fn unfit(&self) -> Option<String> {
+        if self.contract.machine.scheme == Scheme::Smp {
+            return Some("the scheme is smp, which leaves scheduling to the kernel".to_owned());
+        }
+        // If the CPUs cannot be counted, planning fails too and reports it.
+        let cpus = self.loader.cpus().unwrap_or(usize::MAX);
+        let capped = |group: &String| {
+            format!(
+                "{group} has a cap on CPU time (`CPUQuota=`, a container's `--cpus`, a pod's limit), which the kernel's own \
+                 scheduler alone holds"
+            )
+        };
+        cannot_hold(&self.contract, cpus).or_else(|| self.capped.as_ref().map(capped))
+    }
+
+    /// Loads a scheduler, fills its tables and attaches it. On failure nothing has changed.
+    fn attach(&mut self) -> Result<(), LiveError> {
+        let room = (self.slots.count() * ROOM).clamp(UNITS_MIN, UNITS_MAX);
+        let features = Features {
+            disciplines: disciplined(&self.contract),
+            seats: seated(&self.contract),
+            gangs: has_gangs(&self.contract),
+        };
+        let mut scheduler = self.loader.load(room, features)?;
+        if features.seats {
+            scheduler
+                .set_pools(&self.loader.pools(self.contract.machine.pools, self.contract.machine.isolated)?);
+        }
+        self.update_units(scheduler.as_mut(), &BTreeMap::new())?;
+        self.foreign.iter().try_for_each(|(group, slot)| scheduler.admit(*group, *slot))?;
+        scheduler.set_matches(&self.matches);
+        scheduler.attach()?;
+        self.owned().iter().try_for_each(|(cpu, slot)| scheduler.own(*cpu, *slot))?;
+        self.attachment = Attachment::Attached(scheduler);
+        (self.room, self.features) = (room, features);
+        self.gangs = Gangs::default();
+        self.loads += 1;
+        self.backoff.attached(self.now);
+        Ok(())
+    }
+
+    /// Reloads the scheduler. The present one is detached first, since the kernel runs one at a time.
+    fn load_again(&mut self) {
+        if let Some(why) = self.unfit() {
+            return self.stand_down(why);
+        }
+        self.detach("it is being loaded".to_owned(), Retry::Never);
+        if let Err(error) = self.attach() {
+            self.fail(&error.to_string());
+        }
+    }
+
+    /// Detaches the scheduler until the contract or the CPU caps change, and reports it.
+    fn stand_down(&mut self, why: String) {
+        let until = if self.capped.is_some() { "that is gone" } else { "there is another contract" };
+        self.problems.push(LiveError::Unavailable {
+            what: why.clone(),
+            remedy: format!("until {until}, control groups hold this contract"),
+        });
+        self.detach(why, Retry::OnChange);
+    }
+
+    /// Detaches a scheduler that failed, schedules the next attempt, and reports both.
+    fn fail(&mut self, why: &str) {
+        let (retry, next) = match self.backoff.failed(self.now) {
+            Some(again) => {
+                let seconds = (again - self.now).div_ceil(1_000_000_000);
+                (Retry::At(again), format!("it is loaded again in {seconds} s"))
+            }
+            None => (
+                Retry::Never,
+                "it ended too often and is given up: start the daemon again, or with `--backend cgroup`"
+                    .to_owned(),
+            ),
+        };
+        self.problems.push(LiveError::Unavailable {
+            what: why.to_owned(),
+            remedy: format!("control groups hold the contract, and {next}"),
+        });
+        self.detach(why.to_owned(), retry);
+    }
+
+    fn detach(&mut self, why: String, retry: Retry) {
+        let since = self.outage().map_or(self.now, |outage| outage.since);
+        if let Attachment::Attached(scheduler) = &self.attachment {
+            for slot in self.cgroups.keys().filter(|slot| **slot < self.room) {
+                self.former.keep(*slot, &scheduler.switched(*slot), &scheduler.accounts(*slot));
+            }
+        }
+        // Drops an attached scheduler: the kernel's own takes over.
+        self.attachment = Attachment::Detached(Outage { since, why, retry });
+    }
+
+    /// Updates the scheduler, if it is attached. A scheduler that refuses the update has failed.
+    fn update(&mut self, act: impl FnOnce(&Supervisor, &mut dyn Scheduler) -> Result<(), LiveError>) {
+        let nothing = Outage { since: self.now, why: String::new(), retry: Retry::Never };
+        let mut attachment = std::mem::replace(&mut self.attachment, Attachment::Detached(nothing));
+        let updated = match &mut attachment {
+            Attachment::Attached(scheduler) => act(self, scheduler.as_mut()),
+            Attachment::Detached(_) => Ok(()),
+        };
+        self.attachment = attachment;
+        if let Err(error) = updated {
+            self.fail(&error.to_string());
+        }
+    }
+
+    /// Updates the entries that differ from `before`, enclosers before their sub-units.
+    fn update_units(
+        &self,
+        scheduler: &mut dyn Scheduler,
+        before: &BTreeMap<u32, SlotEntry>,
+    ) -> Result<(), LiveError> {
+        let entries = self.entries();
+        for slot in [KERNEL, COMMON].into_iter().chain(self.slots.held()) {
+            let Some(now) = entries.get(&slot) else { continue };
+            let before = before.get(&slot);
+            if before.map(|before| before.rules) != Some(now.rules) {
+                scheduler.set_unit(slot, now.rules)?;
+            }
+            let before = before.and_then(|before| before.cgroup);
+            if before != now.cgroup {
+                before.map_or(Ok(()), |cgroup| scheduler.forget(cgroup))?;
+                now.cgroup.map_or(Ok(()), |cgroup| scheduler.admit(cgroup, slot))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees slots whose cgroups are gone, once the scheduler has forgotten them.
+    fn release_slots(&mut self) {
+        for Slot { number, cgroup, .. } in self.slots.gone() {
+            let released = match &mut self.attachment {
+                // Refused while a task of the unit is exiting: retried with the next poll.
+                Attachment::Attached(scheduler) => {
+                    let released =
+                        scheduler.forget(cgroup).and_then(|()| scheduler.set_unit(number, EMPTY)).is_ok();
+                    if released {
+                        scheduler.clear(number);
+                    }
+                    released
+                }
+                Attachment::Detached(_) => true,
+            };
+            if released {
+                self.former.drop(number);
+                self.slots.give_back(number);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
