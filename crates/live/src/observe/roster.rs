@@ -21,7 +21,7 @@
 //! Names of users and groups that this machine does not know yet are looked up again once a minute, in a separate thread
 //! ([`SystemNames`]). When a name is found, all processes are placed anew.
 //!
-//! Properties: a process is identified by its pid and start time. This program, the processes that it is told to leave out,
+//! Properties: a process is identified by its pid and start time. This program, the processes that its caller excludes,
 //! and process 1 are in no unit. Kernel threads are placed in `kernel`, so that they are counted.
 //!
 //! CPU time of short-lived processes: what a process uses between the last scan and its end, or in a life too short to be

@@ -14,7 +14,7 @@
 //! C over the active units: c(i) * S > C * s(i) + threshold * S. The criterion is evaluated for a unit after each of
 //! its own requests. A unit that failed is *denied*, and evaluated again at every decision until it passes.
 //!
-//! Why the average is over active units: the source says "the average bandwidth usage" and speaks of units "with active
+//! Why the average covers active units: the source says "the average bandwidth usage" and speaks of units "with active
 //! disk requests". An average over all units includes the zeros of an idle machine, which would deny the only two users
 //! in turn. Past users that left high counts would let every unit pass. Among active units, at least one always passes,
 //! so the disk never idles.

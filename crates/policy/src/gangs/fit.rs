@@ -7,7 +7,7 @@
 //! fitness = 1000 / (1 + | ABBW/proc - BBW/thread |)
 //! ```
 //!
-//! that is, minimises the distance. It is computed anew after each choice. When the bus is over-committed, ABBW/proc is
+//! that is, minimises the distance. It is computed anew after each choice. When the bus is overcommitted, ABBW/proc is
 //! negative, and the fittest gang is the one that transfers least. For caches, bytes held take the place of bytes per second;
 //! for cores, instructions per second. Ties go to the gang that waited longest.
 //!

@@ -12,7 +12,7 @@
 //! ([`SETTLE_NS`]): lists change within milliseconds, and the amount to be divided should not.
 //!
 //! Cost: /proc/zoneinfo has about six lines per CPU and zone, which the kernel writes with the zone locked. At most a hundredth
-//! of the time is spent reading it. On machines with so many CPUs that not every sample can read it, the last value is used.
+//! of the time is spent reading it. On machines with too many CPUs to read it at every sample, the last value is used.
 //!
 //! Source: proc.rst, "meminfo", "zoneinfo"; `mm/page_alloc.c` (`zone_set_pageset_high_and_batch`, `decay_pcp_high`).
 
