@@ -2,7 +2,7 @@
 # only: with --all
 # seconds: 240
 # memory: 512
-# needs: commonhold work mke2fs
+# needs: commonhold commonhold-sim work mke2fs
 # disks: 2048:10000000
 # after: compare-machine
 # The same load live and simulated (scenarios/lab-linux): a unit that computes and reads beyond its part, one that sleeps
