@@ -23,7 +23,7 @@ mod inherited;
 pub mod journal;
 mod lifeline;
 pub mod lock;
-mod properties;
+mod systemd;
 pub mod tickets;
 mod watch;
 pub(crate) mod way_back;
@@ -133,7 +133,7 @@ pub(crate) fn undo_visibly(entries: &[Entry], proc: &Path, progress: &mut dyn Fn
     progress();
     // Before Linux 6.2, moving a process back overwrites its affinity: restore affinities after the groups. Properties come
     // before the groups: where systemd has set a value, the kernel's file must not be overwritten.
-    let properties = properties::restore(entries, &mut undone, progress);
+    let properties = systemd::restore(entries, &mut undone, progress);
     let is_systemds = |entry: &&Entry| match entry {
         Entry::Knob { path, .. } => properties.is_systemds(path),
         _ => false,

@@ -1,7 +1,8 @@
 //! Loans of idle CPUs, and their call-back.
 //!
 //! Problem: a unit that does not use its CPUs should lend them, and must get them back within the contract's call-back time
-//! when it needs them.
+//! when it needs them. Under the `kernel` backend the scheduler does that at every switch, without this module: see `loan_of` in
+//! dispatch/src/choice.h.
 //!
 //! Terms: a unit *wants* as many CPUs as it has runnable threads, or as many as it used recently if that is more. A peak of
 //! demand is remembered for [`SETTLE_NS`] (hysteresis), so that a pause between two commands lends nothing. A unit *holds* what

@@ -1,7 +1,6 @@
-//! What each unit's tickets are worth at one moment, computed from scratch: used to check whether a contract
-//! fits a machine.
+//! Whether a contract fits a machine: entitlements computed from scratch, for checks.
 //!
-//! The rules are those of [`Rights`], which updates them incrementally.
+//! While units run, [`Rights`] values tickets incrementally, by the same rules (`worth`).
 
 use alloc::collections::BTreeMap;
 use alloc::vec;

@@ -12,8 +12,8 @@ use alloc::vec::Vec;
 
 use commonhold_contract::{Amount, PerResource, Resource, UnitId};
 
-use super::level::Terms;
 use super::ordered::Entry;
+use super::worth::Terms;
 
 /// The kind of amount in a lot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -23,7 +23,7 @@
 //! A unit that holds lots has a part at the level of each lot's currency and at its own level; its worth is
 //! their sum. So currencies must not form a cycle: a change that would close one is refused.
 //!
-//! Values are not stored. Each level keeps sums over its active units (`level` defines them), and a value is
+//! Values are not stored. Each level keeps sums over its active units (`worth` defines them), and a value is
 //! computed on the way from the root down to the unit.
 //!
 //! Properties (tested):
@@ -42,7 +42,7 @@
 //!   limited (seed 004, section 5.5).
 //!
 //! Costs, for a tree of depth D and levels of S siblings with C distinct pairs of reservation and limit: a
-//! change takes D log S. A value takes D C log S, times a few rounds if limits are met (bounded in `level`).
+//! change takes D log S. A value takes D C log S, times a few rounds if limits are met (bounded in `worth`).
 //! All values together take one step per unit plus C log S per level. [`Rights::adopt`] takes N log N for N
 //! units. With lots, a value takes C log S for each level on every path to its unit, and a change log S for
 //! each lot of a unit whose activity changes.
@@ -56,12 +56,12 @@
 mod change;
 pub mod entitlement;
 mod in_use;
-mod level;
 pub(crate) mod limits;
 mod lots;
 mod ordered;
 pub mod share;
 mod trade;
+mod worth;
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -71,9 +71,9 @@ use commonhold_contract::{Contract, DEFAULT_TICKETS, MILLIONTH, PerResource, Res
 
 pub use entitlement::{Capacity, Entitlement};
 pub use in_use::InUse;
-use level::{Division, Level, Part, Terms};
 use lots::{Kind, Lot, Lots};
 use ordered::{Entry, Forest, Tree};
+use worth::{Division, Level, Part, Terms};
 
 use crate::time::Time;
 

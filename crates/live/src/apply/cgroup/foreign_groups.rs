@@ -38,7 +38,7 @@ use commonhold_policy::{DiskUse, GroupBounds, GroupFacts, GroupId, MS, Time};
 use super::disk::Disks;
 use super::knob;
 use super::memory::{Memory, Pager};
-use super::properties::Properties;
+use super::systemd::Properties;
 use crate::LiveError;
 use crate::host;
 use crate::observe::bounds;

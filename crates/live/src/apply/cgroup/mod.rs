@@ -33,8 +33,8 @@ mod layout;
 mod members;
 pub(crate) mod memory;
 mod order;
-mod properties;
 mod scopes;
+mod systemd;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
