@@ -33,6 +33,7 @@ fn measure(members: &[Child]) -> Result<(), Box<dyn std::error::Error>> {
     let mut backend =
         UserBackend::new(contract, affinity::get(0)?, Roster::new(Path::new("/proc"), &[])?, journal);
     let mut now = clock::now();
+    backend.settle(now)?;
     backend.observe(now, &[])?;
     for (name, every, watch) in [
         ("every 250 ms, at rest", 250 * MS, &[][..]),
@@ -44,6 +45,7 @@ fn measure(members: &[Child]) -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..LOOKS {
             // Scans follow each other at once, with the clock advanced between them.
             now += every;
+            backend.settle(now)?;
             backend.observe(now, watch)?;
         }
         let each = (cpu_ns() - begin) / u64::from(LOOKS);

@@ -54,6 +54,7 @@ fn hold(directory: &Path, pid: u32, cpus: &str, closed: bool) -> Result<(), Box<
     contract.units[job.index()].members.push(Member { kind: MemberKind::Pid(pid), span: 0..0 });
     let mut backend = UserBackend::new(contract, affinity::get(0)?, roster, journal);
 
+    backend.settle(clock::now())?;
     backend.observe(clock::now(), &[])?;
     report(backend.apply(&plan(CpuOrder::Confine { unit: job, cpus: Some(cpus.parse()?) })));
     report(backend.apply(&plan(CpuOrder::Gate { unit: job, open: !closed })));
@@ -66,6 +67,7 @@ fn hold(directory: &Path, pid: u32, cpus: &str, closed: bool) -> Result<(), Box<
 fn wait(backend: &mut UserBackend, job: UnitId) -> Result<(), LiveError> {
     let end = thread::spawn(|| io::stdin().read_to_end(&mut Vec::new()));
     while !end.is_finished() {
+        backend.settle(clock::now())?;
         backend.observe(clock::now(), &[job])?;
         report(backend.take_problems());
         thread::sleep(Duration::from_millis(10));

@@ -150,7 +150,7 @@ fn a_weight_that_is_refused_is_written_when_it_is_ordered_again() {
     let mut rig = Rig::new(1);
     rig.look_well();
     for (errno, remedy) in
-        [(libc::EACCES, "run as root"), (libc::ENODEV, "the cgroup is gone"), (libc::EBUSY, "")]
+        [(libc::EACCES, "run as root"), (libc::ENODEV, "the cgroup was removed"), (libc::EBUSY, "")]
     {
         rig.tree.fault(always(Kind::Write, "u0/cpu.weight", Answer::Refuse(errno)));
         let weigh = rig.weigh(300);

@@ -121,7 +121,7 @@ mod tests {
         );
         let error = put(&dir.path().join("cpu.max"), "max 100000").unwrap_err().to_string();
         assert!(
-            error.contains("cpu.max: cannot write `max 100000`") && error.contains("the cgroup is gone"),
+            error.contains("cpu.max: cannot write `max 100000`") && error.contains("the cgroup was removed"),
             "{error}"
         );
     }

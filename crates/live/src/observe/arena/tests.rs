@@ -123,7 +123,7 @@ fn much_at_once_is_no_lie_if_there_was_time_for_it() {
     rig.complained(&[]);
     rig.tell_now(2 * bytes);
     assert!(rig.poll().unwrap().amount < 2 * bytes, "but once");
-    rig.complained(&["its CPU time was enough for"]);
+    rig.complained(&["its CPU time allows at most"]);
 }
 
 #[test]

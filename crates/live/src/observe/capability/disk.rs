@@ -185,7 +185,7 @@ fn named<'d>(disks: impl Iterator<Item = &'d Device>) -> String {
 
 /// The row about the disks whose throughput was measured.
 fn measured(disks: &[Device]) -> Row {
-    let name = "disk throughput measured";
+    let name = "throughput of disks measured";
     let known: Vec<String> = disks
         .iter()
         .filter_map(|disk| {

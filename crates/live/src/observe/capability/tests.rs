@@ -199,7 +199,7 @@ fn an_ordinary_user_has_the_cgroup_that_was_delegated() {
         &found,
         "memory guarantees",
         State::Partly,
-        "others on the machine may take memory",
+        "other processes on the machine can take memory",
         "raise memory.low",
     );
     is(
@@ -359,7 +359,7 @@ fn the_kernel_backend_and_what_it_needs() {
     missing(true, (RELEASE, "6.11.9\n"), "6.11.9 is older than 6.12", "boot Linux 6.12");
     missing(true, (STATE, ""), "has no /sys/kernel/sched_ext", "CONFIG_SCHED_CLASS_EXT=y");
     missing(true, (STATE, "enabled\n"), "`of unknown name` is loaded (enabled)", "end the program");
-    missing(true, ("/sys/kernel/btf/vmlinux", ""), "vmlinux is not there", "CONFIG_DEBUG_INFO_BTF");
+    missing(true, ("/sys/kernel/btf/vmlinux", ""), "vmlinux does not exist", "CONFIG_DEBUG_INFO_BTF");
     let without = "CONFIG_SCHED_CLASS_EXT=y\n# CONFIG_EXT_GROUP_SCHED is not set\n";
     let found =
         missing(true, (CONFIG, without), "without CONFIG_EXT_GROUP_SCHED", "CONFIG_EXT_GROUP_SCHED=y");
@@ -459,13 +459,19 @@ fn why_a_disk_has_no_cost_model() {
         "off on nvme0n1",
         "commonhold calibrate FOLDER, then",
     );
-    is(&disk(&[file]), "disk throughput measured", State::No, "no disk was measured", "commonhold calibrate");
+    is(
+        &disk(&[file]),
+        "throughput of disks measured",
+        State::No,
+        "no disk was measured",
+        "commonhold calibrate",
+    );
     let way = r#"{"bytes_per_s":8000000,"sequential_per_s":2,"random_per_s":1,"latency_us":3}"#;
     let model = format!(r#"{{"read":{way},"write":{way}}}"#);
     let known: &'static str = model.leak();
     let found = disk(&[file, queue, ("/var/lib/commonhold/disks/__512000.json", known)]);
     is(&found, "io.cost", State::Partly, "off on nvme0n1", "commonhold run switches it on; or, unmeasured");
-    is(&found, "disk throughput measured", State::Yes, "nvme0n1: 8.0 MB/s read, 8.0 MB/s written", "");
+    is(&found, "throughput of disks measured", State::Yes, "nvme0n1: 8.0 MB/s read, 8.0 MB/s written", "");
 }
 
 #[test]
