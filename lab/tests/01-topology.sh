@@ -1,14 +1,14 @@
 # budget: 5
 # needs: commonhold
-# The program sees the machine as it is, and checks a contract against it.
+# `commonhold` reports the machine's topology correctly and checks a contract against it.
 
 contract=/job/contracts/four-units.toml
 
-# numbers KEY: the values of a key in the JSON that was read last, in their order.
+# numbers KEY: the values of KEY in the JSON that was read last, in order.
 numbers() {
 	sed -n "s/^ *\"$1\": \([0-9]*\),\{0,1\}\$/\1/p" tree.json | tr '\n' ' '
 }
-# groups KEY: how many values in a row are the same.
+# groups KEY: the lengths of the runs of equal values of KEY.
 groups() {
 	numbers "$1" | tr ' ' '\n' | uniq -c | awk 'NF == 2 { print $1 }' | tr '\n' ' '
 }
