@@ -89,7 +89,8 @@ cpu_ms() {
 	set -- ${line##*) }
 	ms=$(((${12} + ${13}) * 10))
 }
-# quota_holds PID: the CPU time of its four threads in 5 s, in ms. The measured interval may cut the quota's periods at either end.
+# quota_holds PID: the CPU time of its four threads in 5 s, in ms. The measured interval may cut the quota's periods at either
+# end.
 quota_holds() {
 	cpu_ms "$1"
 	ms_before=$ms from=$(uptime_cs)

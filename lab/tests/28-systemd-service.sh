@@ -15,7 +15,7 @@ as_service() {
 		s|^\(ExecStart=.*\)|\1 $backend|; s/^TimeoutStartSec=.*/TimeoutStartSec=300/" "/job/packaging/$1" > "$2"
 	systemctl daemon-reload
 }
-# watches: until the file `watching` is gone, measures how long no process is held, in hundredths of a second.
+# watches: until the file `watching` is gone, measures the longest time without any process held, in hundredths of a second.
 watches() {
 	since= longest=0
 	while [ -e watching ]; do

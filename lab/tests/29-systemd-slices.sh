@@ -22,7 +22,7 @@ beside_sixteen() {
 		ok "and sixteen of another's $how" wait_for 60 spins_run carol 16
 	fi
 	cap_cpus
-	# A `command:` rule holds a process for its first five seconds, whatever its control group.
+	# The unit that a rule gives a process at its start holds for five seconds, whatever its control group.
 	pause 8
 	measured two_have
 	uncap_cpus

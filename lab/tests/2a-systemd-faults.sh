@@ -29,7 +29,7 @@ same_places() {
 	places > places-now.txt
 	same places.txt places-now.txt
 }
-# agrees: systemd's properties match the kernel's files. systemd may show a memory bound that the kernel's file lacks.
+# agrees: systemd's properties match the kernel's files. systemd need not show a MemoryHigh that the kernel has.
 shown() {
 	systemctl show "$1" -p "$2" --value
 }

@@ -9,7 +9,7 @@
 
 . /job/systemd.sh
 
-# newer: a package of a later version, compressed lightly, because compression is slow on an emulated machine.
+# newer: a package of a later version, uncompressed, because compression is slow on an emulated machine.
 newer() {
 	[ -e newer.deb ] && return
 	/usr/bin/dpkg-deb --raw-extract /job/commonhold.deb newer && sed -i 's/^\(Version: .*\)/\1+lab/' newer/DEBIAN/control &&

@@ -5,7 +5,7 @@
 # needs: commonhold.deb spin work
 # only: with --all
 # Other programs that supervise the packaged daemon's control groups. systemd-oomd kills the service under pressure, and no other.
-# podman's containers survive a restart and a kill of the daemon. systemd's view of a property lags the kernel's files only briefly.
+# podman's containers survive a restart and a kill of the daemon. What systemd shows lags the kernel's files only briefly.
 
 . /job/systemd.sh
 
@@ -111,9 +111,8 @@ containers() {
 	undone "afterwards"
 }
 
-# --- systemd's view.
-# watches: until the file `watching` is gone, keeps a file in `seen` for each CPU list that ana's slice has had, with the time when
-# it was last in force.
+# --- systemd's view. watches: until the file `watching` is gone, keeps a file in `seen` for each CPU list that ana's slice has
+# had, with the time when it was last in force.
 watches() {
 	while [ -e watching ]; do
 		read -r cpus < "$slice/cpuset.cpus" && uptime_cs > "seen/$cpus"

@@ -4,9 +4,9 @@
 # memory: 3072
 # needs: commonhold spin
 # only: with --all
-# A busy process in root's own slice, which belongs to no unit, beside two users' units with eight busy processes each: its part of
-# the CPU time of all 17. The reference is its part without the daemon; under either backend it must get no less. The daemon's own
-# CPU time is printed.
+# A busy process in root's own slice, which belongs to no unit, beside two users' units with eight busy processes each: its part
+# of the CPU time of all 17. The reference is its part without the daemon; under either backend it must get no less. The daemon's
+# own CPU time is printed.
 
 . /job/systemd.sh
 
