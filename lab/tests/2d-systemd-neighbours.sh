@@ -111,8 +111,9 @@ containers() {
 	undone "afterwards"
 }
 
-# --- systemd's view. watches: until the file `watching` is gone, keeps a file in `seen` for each CPU list that ana's slice has
-# had, with the time when it was last in force.
+# --- systemd's view.
+# watches: until the file `watching` is gone, keeps a file in `seen` for each CPU list that ana's slice has had, with the time
+# when it was last in force.
 watches() {
 	while [ -e watching ]; do
 		read -r cpus < "$slice/cpuset.cpus" && uptime_cs > "seen/$cpus"

@@ -4,8 +4,7 @@
 # only: with --all
 # The daemon's cost at rest, with control groups and with the scheduler: system calls per sample, counted by strace, with four
 # units and fifty sleeping processes. The bounds are in bounds.toml.
-# - Two thirds of the samples must be within the bound: how many include work due once a second, or once in five, depends on the
-# host.
+# - Two thirds of the samples must be within the bound: the host decides how many include work due once a second or less often.
 # - Only the daemon's first thread counts: the other threads' work is bounded by time.
 
 processes=50
