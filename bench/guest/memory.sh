@@ -8,12 +8,12 @@ insmod /lib/modules/configfs.ko
 insmod /lib/modules/null_blk.ko nr_devices=2 gb=8 irqmode=2 completion_nsec=200000 hw_queue_depth=1 submit_queues=1
 heavys=/dev/nullb0 own=/dev/nullb1
 mib=1048576
-set_mib=300                             # what the light unit works with
+set_mib=300                             # the light unit's set
 want_mib=300 back_mib=256
-job_mib=700                             # of which half of the memory holds one and not two
+job_mib=700                             # half of the memory holds one of these, but not two
 make_mib=250
-scan_mib=2600                           # more than there is: who does not wait for a drive takes the host's time for the guest's
-rounds=6                                # so that what the daemon does now and then counts as often as it happens
+scan_mib=2600                           # more than the memory, so that it waits for the drive and not for the host's CPU
+rounds=6                                # enough to include the daemon's periodic work in proportion
 # Closing a drive drops its cache, so keep it open.
 exec 7< $heavys 8< $own
 mount -t debugfs none /sys/kernel/debug 2> /dev/null

@@ -11,7 +11,7 @@ trap - EXIT
 LIGHT=user.slice/user-1001.slice HEAVY=user.slice/user-1003.slice
 mib=1048576
 place=/mnt/disk
-control=                # the way that is in force
+control=                # the way in force
 
 tell() {
 	echo "@$way $run $*"

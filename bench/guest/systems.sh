@@ -5,7 +5,7 @@
 # contract.
 
 CGROUPS=/sys/fs/cgroup
-tree=$CGROUPS # where the units are; the daemon has them below its own group
+tree=$CGROUPS # the units' parent group; under the daemon, the daemon's group
 UNITS="light heavy a b c d p p/x p/y q q/x q/y"
 
 weight_of() {

@@ -31,7 +31,7 @@ def pool(env, cpus, tasks, slice_us, count):
 
 
 def cpu(env, queue, slice_us, count):
-    """A CPU: one event a slice, and nothing else that SimPy would have to do."""
+    """A CPU: one event per slice, the minimum for SimPy."""
     while True:
         running = queue.popleft()
         yield env.timeout(slice_us)

@@ -14,8 +14,8 @@ BY_THE_CLOCK=78
 
 checks=0
 failures=0
-late=0                              # failures that the host may be to blame for
-by_host=                            # set by what compares a quantity or waits, when that fails
+late=0                              # failures that the host may have caused
+by_host=                            # set by a failed comparison of quantities, or deadline
 detail=
 daemon_log=/tmp/daemon.log
 daemon=                             # the daemon's process, see `start_daemon`
@@ -107,7 +107,7 @@ finish() {
 		status=$BY_THE_CLOCK
 	elif [ $status -ne 0 ]; then
 		echo "not ok - the test ended early with status $status"
-		status=1                    # and no other: it could be that of a skip
+		status=1                    # no other status, such as that of a skip
 	elif [ $checks -eq 0 ]; then
 		echo "not ok - the test checked nothing"
 		status=1

@@ -6,8 +6,8 @@
 
 contract=/job/contracts/two-commands.toml
 for name in heavy light light-halted; do cp "$(command -v spin)" "$name"; done
-home=lab-home                      # a control group that is not the program's
-narrow=0-5                         # an affinity that is not the machine's
+home=lab-home                      # a control group that the daemon did not make
+narrow=0-5                         # an affinity narrower than the machine
 
 # start_members: one unit with an affinity and a control group of its own, one without, and one stopped by its owner.
 start_members() {
@@ -19,7 +19,7 @@ start_members() {
 	light=$!
 	./light-halted 600 &
 	halted=$!
-	wait_for 5 grep -qx light-halted /proc/$halted/comm       # not before it has left the shell that it was forked from
+	wait_for 5 grep -qx light-halted /proc/$halted/comm       # not before its exec has replaced the forked shell
 	kill -STOP $halted
 }
 

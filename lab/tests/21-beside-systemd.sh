@@ -44,7 +44,7 @@ make_tree() {
 	# A manager started from a session is recognised by its executable.
 	as_ana $session "-a sleep $systemd 1003"
 	as_ana $manager_group/init.scope "sh -c 'cd /tmp/ana && exec sh /job/user-manager $CGROUPS/$manager_group /tmp/ana/fifo'"
-	exec 8<> /tmp/ana/fifo      # reading too, since opening it then waits for nobody
+	exec 8<> /tmp/ana/fifo      # read and write, so that opening it does not wait for a reader
 	started sleep 1001 && started sleep 1002 && started sleep 1003
 }
 

@@ -45,7 +45,7 @@ next() {
 	times=$((times + 1))
 	kill -HUP "$daemon"
 	ok "a reload brings in $discipline, by a scheduler of its own" wait_for 20 in_force $times $loaded
-	loaded=$((loaded + 1)) # of the next one: the tasks are ordered anew
+	loaded=$((loaded + 1)) # the next discipline is a new scheduler
 }
 switched() {
 	sed -n 's/^ctxt //p' /proc/stat

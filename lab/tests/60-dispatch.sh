@@ -142,7 +142,7 @@ uncap_cpus
 # A task whose waker's CPU is busy goes to the nearest idle CPU of its unit. Two CPUs form a node: from 6 it goes to 7, although
 # four more of a's CPUs with lower numbers are idle. The waker records where it wakes.
 ok "it loads again, with CPUs of three nodes for a" load $(unit a 100) $(unit b 100) --own 2-7=a --own 0-1=b
-taskset -p 3 $$ > /dev/null     # this script is nowhere near
+taskset -p 3 $$ > /dev/null     # keep this script on distant CPUs
 taskset -p 3 "$loader" > /dev/null
 mkfifo words
 touch wakes

@@ -7,7 +7,7 @@
 # They start under it, it is unloaded and reloaded meanwhile, the units have their shares, and all threads wake and end.
 
 units="a b c d"
-processes=25 threads=1000 busy=500              # of each unit
+processes=25 threads=1000 busy=500              # per unit
 all=100000
 # A busy thread of a's is next after its unit's five hundred slices, 2 s where a CPU never stalls; 20 s without a turn would end
 # the scheduler: the kernel's watchdog thus checks that no task starves.

@@ -163,7 +163,7 @@ kill -HUP "$daemon"
 divided() {
 	sed -n 's/.*"divided":\([0-9]*\).*/\1/p' status.json
 }
-# part UNIT PERCENT: sets `part` to the unit's memory, in thousandths of PERCENT of what the last account divided.
+# part UNIT PERCENT: sets `part` to the unit's memory, in thousandths of PERCENT of the memory divided in the last account.
 part() {
 	read -r now < "$HELD/$1/memory.current"
 	part=$((now / (whole / 1000 * $2 / 100)))
@@ -217,8 +217,8 @@ note "MiB: large min $(($(value large memory.min) / mib)) high $(($(value large 
 ok "the guarantee of 60 % holds to 1 %, in thousandths" no_fewer "$large" 990
 ok "that of 35 % too" no_fewer "$small" 990
 ok "and who has 60 % has no more, to 1 %" no_fewer 1010 $most
-# guaranteed UNIT PERCENT: it is guaranteed PERCENT of what the last account divided, within the hysteresis of the daemon's writes
-# (1/256).
+# guaranteed UNIT PERCENT: it is guaranteed PERCENT of the memory divided in the last account, within the hysteresis of the
+# daemon's writes (1/256).
 guaranteed() {
 	part=$(($(value "$1" memory.min) / (whole / 1000 * $2 / 100)))
 	[ $part -ge 996 ] && [ $part -le 1004 ]
