@@ -1,4 +1,4 @@
-// Holds what a test counts against its bound in bounds.toml. Included by the tests that count.
+// Compares a test's count with its bound in bounds.toml. Included by the tests that count.
 
 use std::path::Path;
 

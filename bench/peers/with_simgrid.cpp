@@ -1,4 +1,4 @@
-// Round robin in SimGrid: tasks that compute for ever, a slice each in turns, on the CPUs of one host.
+// Round robin in SimGrid: tasks that compute for ever, one slice at a time, on the CPUs of one host.
 //
 // usage: with_simgrid turns|fluid CPUS TASKS SLICE_US SECONDS: virtual seconds; prints slices and CPU seconds
 

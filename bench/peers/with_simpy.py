@@ -1,4 +1,4 @@
-"""Round robin in SimPy: tasks that compute for ever, a slice each in turns, on some CPUs.
+"""Round robin in SimPy: tasks that compute for ever, one slice at a time, on several CPUs.
 
 usage: with_simpy.py pool|lean CPUS TASKS SLICE_US SECONDS: virtual seconds; prints slices and CPU seconds
 """

@@ -37,8 +37,6 @@
  *   work turns                            from now on the emulator switches between its CPUs at least every 50 us (see turns())
  *
  * Loops access no memory: their duration depends on the CPU time alone.
- *
- * Loops touch no memory: what they take follows from the CPU time alone.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -102,7 +100,7 @@ static void rest(double seconds)
 	nanosleep(&span, NULL);
 }
 
-/* A child that ends with this process. */
+/* Forks a child that is killed when this process ends. */
 static pid_t child(void)
 {
 	pid_t pid = fork();
@@ -114,7 +112,7 @@ static pid_t child(void)
 	return pid;
 }
 
-/* Half of `mean` to one and a half of it. */
+/* A random duration between half and one and a half of `mean`. */
 static double around(double mean, uint64_t *chance)
 {
 	*chance = *chance * 6364136223846793005u + 1442695040888963407u;
@@ -163,7 +161,7 @@ static int heavy(int spinners, int forkers)
 		pause();
 }
 
-/* The time for which CPUs were idle so far, of all of them together. */
+/* The idle time of all CPUs so far. */
 static uint64_t idle_us(void)
 {
 	unsigned long user, nice, system, idle, waiting;
@@ -175,7 +173,7 @@ static uint64_t idle_us(void)
 	return found == 5 ? (idle + waiting) * 1000000ul / (unsigned long)sysconf(_SC_CLK_TCK) : 0;
 }
 
-/* How long each repetition took, and the CPU time of whatever ran meanwhile, of all CPUs together. */
+/* The duration of each repetition, and the busy time of all CPUs meanwhile. */
 static int compile(int jobs, int width, long loops, int repeats)
 {
 	uint64_t used_us[REPEATS_MAX];
@@ -238,7 +236,7 @@ static int latency(double seconds, long loops)
 	uint64_t end = now_ns() + (uint64_t)(seconds * 1e9), due = now_ns();
 	int count = 0;
 
-	prctl(PR_SET_TIMERSLACK, 1); /* unless asked, a sleep may take 50 us longer */
+	prctl(PR_SET_TIMERSLACK, 1); /* the default slack lengthens a sleep by up to 50 us */
 	while (due < end && count < SAMPLES_MAX) {
 		struct timespec at;
 
@@ -515,10 +513,10 @@ static int touch(int argc, char **argv)
 }
 
 /*
-* Under instruction counting, the emulator's CPUs take turns of an eighth of the time to its next timer: several ms on a quiet
-* machine, so that a woken task waits for the turns of all other CPUs. So this starts a timer whose interrupt is delivered nowhere:
-* the legacy PC timer (PIT), which this kernel does not use, with its I/O APIC pin masked. The kernel must run with iomem=relaxed.
-*/
+ * Under instruction counting, the emulator's CPUs take turns of an eighth of the time to its next timer: several ms on a quiet
+ * machine, so that a woken task waits for the turns of all other CPUs. So this starts a timer whose interrupt is delivered nowhere:
+ * the legacy PC timer (PIT), which this kernel does not use, with its I/O APIC pin masked. The kernel must run with iomem=relaxed.
+ */
 static int turns(void)
 {
 	enum { IO_APIC = 0xfec00000, SELECT = 0, WINDOW = 4, PIN = 2, ENTRY = 16 + 2 * PIN, MASKED = 1 << 16 };

@@ -12,7 +12,7 @@ numbers() {
 groups() {
 	numbers "$1" | tr ' ' '\n' | uniq -c | awk 'NF == 2 { print $1 }' | tr '\n' ' '
 }
-# entitled UNIT: millionths of a CPU (the first resource of a unit is cpu, the first amount what it is entitled to).
+# entitled UNIT: its entitlement in millionths of a CPU (a unit's first resource is cpu, and the first amount is entitled).
 entitled() {
 	awk -v unit="\"$1\"," '
 		$1 == "\"unit\":" { here = $2 == unit }
@@ -34,7 +34,7 @@ done
 
 doctor() { commonhold doctor --json > doctor.json; }
 ok "doctor answers" doctor
-# The best backend that is built in: scripts/features.
+# The best backend that was built: scripts/features.
 best=cgroup
 grep -q 'built without the scheduler' doctor.json || best=kernel
 ok "CPU would be held by the best backend" is "$(enforcer_of_cpu)" $best

@@ -10,7 +10,7 @@ groups=
 for leaf in $leaves; do groups="$groups commonhold/$leaf"; done
 spinners=8
 
-# halves: each currency has half of the machine, whatever happens inside it. The kernel divides, by weights on each CPU and by
+# halves: each currency has half of the machine, regardless of events inside it. The kernel divides, by weights on each CPU and by
 # load balancing: on this emulated machine the halves were up to 13 % off over ten seconds, and leaves up to 30 %.
 halves() {
 	ok "a is worth half of the machine" within $((used_a1 + used_a2)) $((total / 2)) 20
