@@ -158,7 +158,7 @@ hard = { memory = "64MiB" }
 [unit.works.unit.di]
 CONTRACT
 ok "the daemon holds a reservation" start_daemon reserved.toml --backend cgroup || exit 1
-# lab/ana's usage of its 64 MiB stays with it, and lab/cy's usage fits into the rest of lab's reservation.
+# An exchange leaves lab/ana the part of its 64 MiB that it uses, and leaves lab the memory that lab/cy uses.
 for unit in $units; do
 	case $unit in
 	lab/ana) much=20 ;;
