@@ -1,32 +1,32 @@
-# The two commands of the README, and their parts. `make help` lists them.
+# The README's two commands, and their parts. `make help` lists them.
 
 .PHONY: run test build gangs lint unit lab audit fuzz random bench bench-simulator bench-lab install deb packages-run packages-test help
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
-# With the kernel backend, where it can be built; looked at when needed, since packages may be installed before.
+# The kernel backend, if it can be built; evaluated when needed, since packages may be installed before.
 FEATURES = $(shell scripts/features)
-# `commonhold NAME` runs commonhold-NAME, which is beside it.
+# `commonhold NAME` runs commonhold-NAME from the same folder.
 PROGRAMS = commonhold commonhold-sim commonhold-scale commonhold-generate
-# Where cargo builds: CARGO_TARGET_DIR counts.
+# Where cargo builds; honours CARGO_TARGET_DIR.
 TARGET = $(shell CARGO=$(CARGO) scripts/target)
-# After scripts/packages: where nobody may install packages, what needs them is skipped. One that could not be installed
-# though it should have been is an error.
+# After scripts/packages: if packages cannot be installed here, tests that need them are skipped. A package that could not be
+# installed though it should have been is an error.
 MAY_LACK = || [ $$? -eq 3 ]
 
-run: packages-run build ## install what is missing, build, and show what isolation and sharing are worth here
+run: packages-run build ## install missing packages, build, and show the benefit of isolation and sharing on this machine
 	$(TARGET)/release/commonhold demo
 
-test: packages-test lint unit lab ## everything that tests the project, the lab included where it can run
+test: packages-test lint unit lab ## all tests of the project, including the lab where it can run
 
 build: ## the programs, in target/release (or in $$CARGO_TARGET_DIR/release)
 	$(CARGO) build --release --locked --workspace --bins $(FEATURES)
 
-gangs: ## what programs need to take part in the choice of gangs, in target/gangs (docs/gangs.md)
+gangs: ## the library and programs of gangs, in target/gangs (docs/gangs.md)
 	scripts/gangs
 
-lint: ## formatting, lints, what may import what, and the documents' sentences and links, warnings forbidden
+lint: ## formatting, lints, import rules, and the documents' sentences and links, warnings forbidden
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(FEATURES) -- --deny warnings
 	scripts/rooms
@@ -38,7 +38,7 @@ lint: ## formatting, lints, what may import what, and the documents' sentences a
 unit: ## tests on this machine: unit, property, golden, and on real processes
 	scripts/unit-tests $(CARGO) test --workspace --locked $(FEATURES)
 
-lab: ## tests on an 8-CPU, 4-node machine in a virtual machine: those of every run (lab/test --all: the long ones, too)
+lab: ## tests on an 8-CPU, 4-node virtual machine: the short ones (lab/test --all: also the long ones)
 	lab/test
 
 audit: ## licences, sources and advisories of dependencies, by cargo-deny
@@ -49,19 +49,19 @@ fuzz: ## the parsers under libFuzzer, for a minute each (needs a nightly toolcha
 	fuzz/run 60 contract
 	fuzz/run 60 scenario
 
-random: ## 20,000 random scenarios, 2,000 of nested disciplines, 300 contracts under which somebody might starve, and every call to the kernel failing once
+random: ## 20,000 random scenarios, 2,000 of nested disciplines, 300 contracts prone to starvation, and each kernel call failing once
 	COMMONHOLD_SCENARIOS=20000 $(CARGO) test --release --locked --package commonhold-sim --test random_scenarios
 	COMMONHOLD_SCENARIOS=300 $(CARGO) test --release --locked --package commonhold-sim --test starvation
 	COMMONHOLD_FAULTS=all $(CARGO) test --locked --package commonhold-live --test faults_cgroup
 
-bench: ## measure the rows of PROMISES.md and docs/benchmarks.md, and write them there (bench/all --help: the lab's too)
+bench: ## measure the rows of PROMISES.md and docs/benchmarks.md, and update them (bench/all --help: also the lab's)
 	bench/all
 
-bench-simulator: ## the simulator's speed, and that of others on the same workload
+bench-simulator: ## the simulator's speed, and other simulators' on the same workload
 	@scripts/packages scripts/packages-bench $(MAY_LACK)
 	bench/simulator
 
-bench-lab: ## CPU schedulers side by side in the lab: the kernel's own, others', and ours
+bench-lab: ## compare CPU schedulers in the lab: the kernel's own, others', and Commonhold's
 	@scripts/packages lab/packages $(MAY_LACK)
 	bench/lab
 
@@ -75,7 +75,7 @@ install: build ## programs, man pages and completions below $(PREFIX)
 deb: ## a package for Debian, below target/debian, by cargo-deb
 	scripts/deb
 
-# Debian packages: installed by root, named to anybody else. The demonstration does without the kernel backend; tests do not.
+# Debian packages: installed by root, named to other users. The demonstration works without the kernel backend; tests do not.
 packages-run:
 	@scripts/packages scripts/packages-run
 	@scripts/packages scripts/packages-kernel || echo "going on: without them there is no kernel backend"

@@ -1,4 +1,4 @@
-// Holds what a test counts against its bound in bounds.toml. Included by the tests that count.
+// Compares a test's count with its bound in bounds.toml. Included by the tests that count.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 const TEXT: &str = include_str!("bounds.toml");
 
-/// The bound of that name. `file` is the test's own, as `file!()` has it.
+/// The bound with this name. `file` is the test's own path, as given by `file!()`.
 fn bound_of(name: &str, file: &str) -> Result<u64, String> {
     let table = DeTable::parse(TEXT).map_err(|error| format!("bench/bounds.toml: {error}"))?;
     let entry = table.get_ref().get(name).and_then(|entry| entry.get_ref().as_table());
@@ -35,7 +35,7 @@ pub(crate) fn all() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Prints what was counted, and fails if it is more than the bound.
+/// Prints the count, and fails if it exceeds the bound.
 #[track_caller]
 pub(crate) fn hold(name: &str, value: u64, file: &str) {
     let bound = bound_of(name, file).unwrap_or_else(|problem| panic!("{problem}"));
@@ -46,8 +46,8 @@ pub(crate) fn hold(name: &str, value: u64, file: &str) {
     );
 }
 
-/// Whether a program that counts is there. Where it could be installed and is not, that is a failure; elsewhere it is said that
-/// the test is skipped. A test that needs no such program does not ask.
+/// Whether a counting tool is installed. If it could be installed but is not, that is a failure; otherwise the test is reported
+/// as skipped.
 #[allow(dead_code)]
 #[track_caller]
 pub(crate) fn has_tool(program: &str, list: &str) -> bool {

@@ -1,8 +1,8 @@
-"""The figures that the programs of bench/ tell: a line each, which bench/all reads.
+"""The figures that the programs of bench/ print: a line each, which bench/all reads.
 
     figure: demo.light 0.98 times
 
-A program declares its figures, `{key: unit}`, once. `--figures` lists them, and measures nothing: so bench/all --check knows
+A program declares its figures, `{key: unit}`, once. `--figures` lists them without measuring, so that bench/all --check can verify
 that each has its row in PROMISES.md. A figure that was not measured has no line.
 """
 import re
@@ -16,7 +16,7 @@ class Figures:
         self.units = units
 
     def tell(self, key, value):
-        """One that is not declared is a mistake of the program's: KeyError."""
+        """Prints a figure. A figure that was not declared is a bug of the program's: KeyError."""
         unit = self.units[key]
         if value is not None:
             print(f"figure: {key} {value:.6g} {unit}", flush=True)
@@ -29,7 +29,7 @@ class Figures:
 
 
 def found(printed):
-    """{key: [(value, unit)]}, in the order in which they were told."""
+    """{key: [(value, unit)]}, in the order in which they were printed."""
     figures = {}
     for key, value, unit in LINE.findall(printed):
         figures.setdefault(key, []).append((float(value), unit))

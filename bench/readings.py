@@ -1,11 +1,11 @@
-"""How the figures of PROMISES.md are read from what lab/test prints of one test.
+"""How to read the figures of PROMISES.md from a test's output by lab/test.
 
     ok 12 - unit b has its share while all are busy (-0.43 %, 6 % allowed)
 
-is read by `Reading("%", "unit * has its share *", value=off)`. A test prints checks, with what they saw in brackets, and notes.
-In a template, `*` stands for any text, `{}` for a number that is read, and `<BFQ>` for that word where the test's script has a
-variable. The other parts of a template must stand in the script, in this order, which bench/all --check verifies: so a check
-cannot be renamed unnoticed.
+is read by `Reading("%", "unit * has its share *", value=off)`. A test prints checks, with details in brackets, and notes. In a
+template, `*` matches any text, `{}` a number, which is read, and `<BFQ>` that word where the test's script has a variable. The
+literal parts of a template must occur in the script, in this order, which bench/all --check verifies: so a renamed check is
+detected.
 """
 import dataclasses
 import re
@@ -13,19 +13,19 @@ import typing
 
 NUMBER = r"([-+]?\d+(?:\.\d+)?)"
 VARIABLE = re.compile(r"(\{\}|\*|<[^>]*>)")
-# As lab/test prints a check: indented, since its own lines begin so, too.
+# The format of a check by lab/test: indented, to distinguish it from lab/test's own lines.
 CHECK = re.compile(r"^ {4}(ok|not ok) \d+ - (.*)$")
 NOTE = re.compile(r"^ {4}# (.*)$")
 HOLDS, FAILS = "holds", "fails"
 
 
 def off(found):
-    """By how much the worst is off its target: of `+1.20 %, 6 % allowed`."""
+    """The largest deviation from the target: of `+1.20 %, 6 % allowed`."""
     return max(abs(numbers[0]) for numbers in found)
 
 
 def least(per=1):
-    """The least that was seen, in a unit that is so many of the test's."""
+    """The smallest value, divided by `per` to convert the test's unit."""
     return lambda found: min(numbers[0] for numbers in found) / per
 
 
@@ -34,7 +34,7 @@ def most(per=1):
 
 
 def expression(template):
-    """What a line with this text looks like."""
+    """The regular expression for a line with this text."""
     known = {"{}": NUMBER, "*": ".*"}
     parts = VARIABLE.split(template)
     return "".join(known.get(part) or re.escape(part.strip("<>") if VARIABLE.fullmatch(part) else part) for part in parts)
@@ -46,11 +46,11 @@ def literals(template):
 
 @dataclasses.dataclass
 class Reading:
-    """`unit` of what `value` makes of the numbers of all lines that match, each a list. Without `value`: whether all checks that
-    match one of the templates hold."""
+    """A value in `unit`: the result of `value` for the numbers of all matching lines, each a list. Without `value`: whether all
+    checks that match one of the templates hold."""
     unit: str = ""
     check: str | list[str] = ""
-    # What a check has in brackets; unless given, it begins with the number.
+    # The text in a check's brackets; by default, it begins with the number.
     saw: str = ""
     note: str = ""
     value: typing.Callable | None = None
@@ -59,7 +59,7 @@ class Reading:
         return [self.note] if self.note else [self.check] if isinstance(self.check, str) else self.check
 
     def read(self, lines):
-        """A number, `holds` or `fails`; None where a line that it needs is not there."""
+        """A number, `holds` or `fails`; None if a required line is missing."""
         if self.value is None:
             return self.holds(lines)
         found = [numbers for numbers in map(self.numbers, lines) if numbers]
@@ -79,7 +79,7 @@ class Reading:
 
     def holds(self, lines):
         checks = [match for match in map(CHECK.match, lines) if match]
-        # A check that failed has brackets, one that held may have.
+        # A failed check has brackets; one that held may have them.
         matching = [[check[1] for check in checks if re.fullmatch(expression(template) + r"(?: \(.*\))?", check[2])]
                     for template in self.templates()]
         if any("not ok" in verdicts for verdicts in matching):
@@ -87,7 +87,7 @@ class Reading:
         return HOLDS if all(matching) else None
 
     def missing_in(self, script):
-        """The first template that this script does not print, or None."""
+        """The first template that this script cannot print, or None."""
         for template in self.templates():
             if not re.search(".*".join(map(re.escape, literals(template))), script):
                 return template
@@ -95,7 +95,7 @@ class Reading:
 
 
 def percent(found):
-    """The least of a part, each in per cent of the whole: of lines with both."""
+    """The smallest ratio of two values, in percent: from lines with both."""
     return min(part * 100 / whole for part, whole in found)
 
 
@@ -184,7 +184,7 @@ READINGS = {
                             value=lambda found: max(back * 100 / pages for pages, back in found)),
     "memory.kept": Reading("MiB", "its unit keeps its memory, in MiB", value=least()),
     "memory.dirty": Reading("s", "within the stated 5 s, in ms", value=most(per=1000)),
-    # lab/test 95: a disk of 8,000 kB/s; the check's bound is half of what the job leaves of it
+    # lab/test 95: a disk of 8,000 kB/s; the check's bound is half of the bandwidth that the job leaves
     "disk.half": Reading("%", "who has reserved half makes four times the progress of each of the four", value=off),
     "disk.build": Reading("times", "a compiler's way is hardly slowed by a large reader", value=most(per=100)),
     "disk.build.first": Reading("s", "once what that had in the drive before is done, in ms", value=most(per=1000)),

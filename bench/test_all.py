@@ -99,7 +99,7 @@ class Measuring(unittest.TestCase):
         self.addCleanup(setattr, bench, "TARGET", target)
 
     def measure(self, names, printed, status=0, repeat=1):
-        """How many were not measured, and what was said."""
+        """How many were not measured, and the output."""
         outputs = iter(printed if isinstance(printed, list) else [printed] * repeat)
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
@@ -153,7 +153,7 @@ class Measuring(unittest.TestCase):
         told, log = os.path.join(self.place, "pid"), os.path.join(self.place, "log")
 
         def interrupt(*_):
-            # Once it is there.
+            # Once it exists.
             if os.path.exists(told) and bench.contents(told).endswith("\n"):
                 raise KeyboardInterrupt
             signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -207,7 +207,7 @@ class Checking(unittest.TestCase):
             return bench.check([path, bench.PAGES[1]])
 
     def replaced(self, which, **cells):
-        """With other cells of one row."""
+        """With other cells in one row."""
         found = bench.Page(self.whole).row(which)
         before = " | ".join(found.cells())
         for cell, value in cells.items():

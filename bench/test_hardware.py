@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of bench/hardware, on folders and programs that behave as the kernel's do; nothing is measured."""
+"""Tests of bench/hardware, on folders and programs that imitate the kernel's; nothing is measured."""
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -93,7 +93,7 @@ class Programs(Folder):
         seen = []
         with self.program('echo "5 writes, 4.000 ns each, $$.0 MB/s"'):
             found = hardware.rates("bbma", 1, 1, seen.append)
-        # It has the number that it was counted by, and that from its beginning.
+        # It has the PID under which it was counted, and that from its beginning.
         self.assertEqual(found, [(float(seen[0]), 2.5e8)])
 
     def test_one_that_fails_is_an_error(self):

@@ -1,28 +1,28 @@
 #!/usr/bin/env python3
 """Whether this host is fit to measure on, while something is measured on it.
 
-usage: lab/fitness.py [SECONDS]     watches for so long (10) and says what it saw; exit status 0 fit, 1 not
+usage: lab/fitness.py [SECONDS]     watches for SECONDS (10) and prints the result; exit status 0 fit, 1 not
 
-A virtual machine's neighbours show in none of its kernel's figures. A core whose other thread is a neighbour's does half as
-much per second of CPU time. A core that a neighbour has meanwhile counts the wait as work. So this script looks at three
-facts: the CPU time of a small fixed piece of work, on each core in turn; other work on this host; and the time that the
-kernel knows to be stolen.
+The load of other virtual machines shows in none of this kernel's figures. A core whose sibling thread runs another machine does
+half as much per second of CPU time, and a core preempted by another machine counts the wait as work. So this script samples three
+facts: the CPU time of a small fixed piece of work on each core in turn, the other work on this host, and the steal time that the
+kernel knows.
 """
 import os
 import sys
 import threading
 import time
 
-# Ten looks a second, of about a millisecond each: a hundredth of one core.
+# Ten samples a second, of about a millisecond each: a hundredth of one core.
 INTERVAL_S, PIECE_LOOPS = 0.1, 20_000
-# Fewer looks than these say nothing.
+# Fewer samples than this are inconclusive.
 LOOKS_MIN = 20
-# The slow tenth of the looks may cost so many times what the quick tenth does. Clock speeds that follow the load stay
-# below; a core that is shared with a neighbour goes to twice.
+# The limit of the slow decile's cost relative to the fast decile's. Frequency scaling stays below it; a core shared with another
+# virtual machine reaches two.
 UNEVEN_MAX = 1.4
-# Parts of all cores' time.
+# Fractions of all cores' time.
 STOLEN_MAX, OTHERS_MAX = 0.02, 0.15
-# Loops per microsecond of CPU time: 30 on a server's core of 2020, 17 on one that is shared.
+# Loops per microsecond of CPU time: 30 on a server core of 2020, 17 on a shared one.
 SPEED_MIN = 9.0
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -59,13 +59,13 @@ def time_of(names):
 
 
 class Watch(threading.Thread):
-    """Watches until `verdict`. `names` are the processes that belong to what is measured."""
+    """Samples until `verdict`. `names` are the processes that belong to the measurement."""
 
     def __init__(self, names=("qemu-system",)):
         super().__init__(daemon=True)
         self.names, self.speeds, self.ended = names, [], threading.Event()
         self.since, self.time, self.own = time.monotonic(), host_time(), time_of(names)
-        # Of those that came and went between two looks, the time is kept.
+        # CPU time of processes that appeared and exited between two samples.
         self.own_total, self.own_last = 0.0, self.own
         self.start()
 
@@ -85,7 +85,7 @@ class Watch(threading.Thread):
         self.own_last = now
 
     def verdict(self):
-        """None if the host was fit since the watch began; else what it was not."""
+        """None if the host was fit since the watch began, else the reason."""
         self.ended.set()
         self.join()
         self.account()

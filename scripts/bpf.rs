@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Names another compiler for BPF than the first of [`CLANGS`] that is there.
+/// Overrides the BPF compiler, which is otherwise the first installed one of [`CLANGS`].
 const CLANG: &str = "BPF_CLANG";
-/// In scripts/features, too.
+/// Keep in sync with scripts/features.
 const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-21", "clang-18", "clang-17", "clang"];
 
 /// Compiles the file to an object of the same name in the output folder. `headers` are folders beside libbpf's own.
@@ -15,7 +15,7 @@ pub(crate) fn compile(source: &str, headers: &[PathBuf]) {
     println!("cargo::rerun-if-env-changed={CLANG}");
     println!("cargo::rerun-if-changed=../../scripts/bpf.rs");
     let clang = env::var_os(CLANG).unwrap_or_else(clang);
-    // Set by the build of libbpf-sys, which is done by now.
+    // Set by the build of libbpf-sys, which has already run.
     let libbpf = env::var_os("DEP_BPF_INCLUDE").map_or_else(
         || fail("libbpf-sys did not tell where its headers are: build it with its feature `vendored-libbpf`"),
         PathBuf::from,
@@ -42,7 +42,7 @@ pub(crate) fn compile(source: &str, headers: &[PathBuf]) {
     }
 }
 
-/// The first that is there; if none is, the first.
+/// The first that is installed; by default the first.
 fn clang() -> OsString {
     let runs = |clang: &&&str| {
         Command::new(clang).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
@@ -50,7 +50,7 @@ fn clang() -> OsString {
     CLANGS.iter().find(runs).unwrap_or(&CLANGS[0]).into()
 }
 
-/// Where a build leaves what it makes.
+/// The build's output folder.
 pub(crate) fn out() -> PathBuf {
     env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default()
 }

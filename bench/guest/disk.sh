@@ -1,8 +1,7 @@
 # In the guest: a disk of 6.7 MB/s under the kind of control that $system names. Prints a line per measurement: result
 # WHAT VALUE.
-# The disk is the kernel's null_blk. It keeps what is written in memory, and transfers so much each 20 ms by the
-# guest's own clock. So it can be measured where that clock counts instructions; QEMU's throttle goes by the host's
-# clock.
+# The disk is the kernel's null_blk, which keeps written data in memory and transfers a fixed amount each 20 ms of the guest's
+# clock. So it can be measured where that clock counts instructions; QEMU's throttle uses the host's clock.
 PATH=/job:$PATH
 . /job/lib.sh
 trap - EXIT
@@ -17,7 +16,7 @@ done
 device=/dev/nullb0
 echo none > /sys/block/nullb0/queue/scheduler
 number=$(cat /sys/block/nullb0/dev)
-# What it carries, in thousands of bytes per second.
+# Its bandwidth, in thousands of bytes per second.
 begun=$(uptime_cs)
 dd if=$device of=/dev/null bs=256k count=128 iflag=direct 2> /dev/null
 carries=$((128 * 262144 / 10 / ($(uptime_cs) - begun)))
@@ -30,11 +29,11 @@ mke2fs=/job/mke2fs
 $mke2fs -q -F -t ext4 -E lazy_itable_init=0 -O ^has_journal "$device" || exit 1
 mount -t ext4 "$device" /mnt/disk || exit 1
 mkdir -p /mnt/disk/small
-# As many dirty pages as suit a disk that is so slow: two seconds of it.
+# Limit dirty pages to two seconds of so slow a disk.
 echo 16777216 > /proc/sys/vm/dirty_bytes
 echo 8388608 > /proc/sys/vm/dirty_background_bytes
 
-# bytes UNIT: what a unit transferred so far.
+# bytes UNIT: its transfers so far.
 bytes() {
 	sed -n "s/^$number //p" "$base/$1/io.stat" | tr ' ' '\n' | awk -F= '/^[rw]bytes/ { sum += $2 } END { print sum + 0 }'
 }
@@ -56,9 +55,9 @@ end_load() {
 	sync
 	echo 3 > /proc/sys/vm/drop_caches
 }
-# build WHAT TIMES: a compiler's way in unit a, so often, by its own clock: how long it took in the mean in ms; of the first, how
-# long its first file took, and its reads in us; and what else unit b had meanwhile: in kB/s, and in per cent of what a left of
-# the disk. Beside a copy, one build has it read, another has it write.
+# build WHAT TIMES: a compiler's disk accesses in unit a, TIMES times, by its own clock: the mean time in ms; for the first, the
+# time of its first file, and its reads in us; and unit b's rate meanwhile, in kB/s and in percent of the bandwidth that a left.
+# Beside a copy, which alternates, successive builds meet its reads and its writes.
 build() {
 	from_a=$(bytes a) from_b=$(bytes b) begun=$(uptime_cs) sum=0
 	for time in $(seq $2); do
@@ -76,16 +75,16 @@ build() {
 	echo "result $1-heavy $b"
 	echo "result $1-used $((b * 100 / (carries - a)))"
 }
-# large_copy: in unit b, again and again, from the disk and to it.
+# large_copy: in unit b, repeatedly, from the disk and to it.
 large_copy() {
 	within_unit b sh -c 'echo $$ > copying
 		while dd if=/mnt/disk/64m of=/mnt/disk/64m-copy bs=256k conv=fsync; do echo 1 > /proc/sys/vm/drop_caches; done' > /dev/null 2>&1 &
 }
-# copy UNIT SIZE: a copy of a file, until it is on the disk.
+# copy UNIT SIZE: copies a file, and syncs it.
 copy() {
 	within_unit "$1" dd if="/mnt/disk/$2" of="/mnt/disk/$2-copy" bs=64k conv=fsync > /dev/null 2>&1
 }
-# small_copy: how long a small one takes in unit a, in milliseconds.
+# small_copy: the time of a small one in unit a, in milliseconds.
 small_copy() {
 	begun=$(uptime_cs)
 	copy a 2m
@@ -102,7 +101,7 @@ kilobytes() {
 	for unit; do eval "echo \$((($(bytes "$unit") - from_$unit) / 10 / elapsed))"; done
 }
 
-# limit UNIT PERCENT: of the disk, each way, by a rate.
+# limit UNIT PERCENT: limits both directions to PERCENT of the disk's bandwidth, by a rate.
 limit() {
 	rate=$((carries * 10 * $2))
 	echo "$number rbps=$rate wbps=$rate" > "$base/$1/io.max"

@@ -1,20 +1,20 @@
-# In the guest, whose clock counts instructions: a light and a heavy unit with equal parts of the memory, under one
-# kind of control, in phases. Prints a line per measurement: result WHAT VALUE. Given: system, phases.
+# In the guest, whose clock counts instructions: a light and a heavy unit with equal shares of the memory, under one kind of
+# control, in phases. Prints a line per measurement: result WHAT VALUE. Variables: system, phases.
 PATH=/job:$PATH
 . /job/lib.sh
 trap - EXIT
-# Two drives whose time is the guest's: 200 us for a request of up to 64 KiB, one at a time, and nothing to read or to keep.
+# Two drives that use the guest's clock: 200 us for a request of up to 64 KiB, one at a time. They hold no data.
 insmod /lib/modules/configfs.ko
 insmod /lib/modules/null_blk.ko nr_devices=2 gb=8 irqmode=2 completion_nsec=200000 hw_queue_depth=1 submit_queues=1
 heavys=/dev/nullb0 own=/dev/nullb1
 mib=1048576
-set_mib=300                             # what the light unit works with
+set_mib=300                             # the light unit's set
 want_mib=300 back_mib=256
-job_mib=700                             # of which half of the memory holds one and not two
+job_mib=700                             # half of the memory holds one of these, but not two
 make_mib=250
-scan_mib=2600                           # more than there is: who does not wait for a drive takes the host's time for the guest's
-rounds=6                                # so that what the daemon does now and then counts as often as it happens
-# A drive that nobody has open loses what is cached of it.
+scan_mib=2600                           # more than the memory, so that it waits for the drive and not for the host's CPU
+rounds=6                                # enough to include the daemon's periodic work in proportion
+# Closing a drive drops its cache, so keep it open.
 exec 7< $heavys 8< $own
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
 
@@ -22,7 +22,7 @@ mount -t debugfs none /sys/kernel/debug 2> /dev/null
 meminfo() {
 	echo $(($(sed -n "s/^$1: *\([0-9]*\) kB/\1/p" /proc/meminfo) * 1024))
 }
-# current UNIT: what its control group is charged.
+# current UNIT: the memory charged to its control group.
 current() {
 	cat "$base/$1/memory.current"
 }
@@ -50,7 +50,7 @@ is_ours() {
 done_passes() {
 	[ "$(grep -c '^pass' "$1.log")" -ge "$2" ]
 }
-# came_back UNIT: pages that were taken from it and came back so far, and faults that waited for a drive.
+# came_back UNIT: its refaults so far.
 came_back() {
 	sed -n 's/^workingset_refault_[a-z]* //p' "$base/$1/memory.stat" | { sum=0; while read -r n; do sum=$((sum + n)); done; echo $sum; }
 }
@@ -61,8 +61,8 @@ daemon_us() {
 		[ -r "$thread" ] && read -r ran rest < "$thread" && daemon_us=$((daemon_us + ran / 1000))
 	done
 }
-# job NAME UNIT MIB: a set of the unit's, read once and then again each second: sets `mean` to the time of those passes, in
-# us, `back` to the pages that had been taken from it, and `daemon_permille` to what the daemon took of one CPU.
+# job NAME UNIT MIB: the unit reads a set once and then again each second: sets `mean` to the time of those passes, in us, `back`
+# to the refaults, and `daemon_permille` to the daemon's CPU time, in thousandths of a CPU.
 job() {
 	within_unit "$2" work sum light "$3" 1 $own > "$1.log" 2>&1 &
 	wait_for 60 done_passes "$1" 1 || cat "$1.log"
@@ -106,13 +106,13 @@ killed() {
 	done
 	echo $sum
 }
-# account UNIT FIELD: of the memory that commonhold keeps accounts of.
+# account UNIT FIELD: from commonhold's memory account.
 account() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' |
 		sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" | sed "s/.*,\"$2\":\([0-9]*\).*/\1/"
 }
 
-# begin CONTRACT UNIT...: control is in force, each unit's part of the memory being equal.
+# begin CONTRACT UNIT...: puts control in force, with equal shares of the memory.
 begin() {
 	contract=$1
 	shift
@@ -157,8 +157,8 @@ end() {
 	fi
 }
 
-# What is compared with has a filler beside it, which does as the heavy unit does, in 64 MiB: the clock goes on with the
-# instructions of all.
+# The reference runs beside a filler that does the heavy unit's work in 64 MiB, because the clock advances with the instructions
+# of all CPUs.
 fill() {
 	echo "+memory" > $CGROUPS/cgroup.subtree_control
 	mkdir -p $CGROUPS/filler
@@ -193,25 +193,25 @@ tell_reads() {
 	done
 }
 
-# The owner needs little, and then much at once: what the heavy unit has of what is idle, and how long until it is back.
+# The owner needs little, and then much at once: the heavy unit's part of the idle memory, and the time until its return.
 sharing() {
 	within_unit owner work touch small 16 1 > small.log 2>&1 &
 	scan
-	# Who reads so much for the first time is not short yet: that shows in the second round.
+	# A unit that reads so much for the first time is not short yet: refaults begin in the second round.
 	pause 15
-	# What it uses beyond its half, in percent of what the owner does not use of its own, less the reserve.
+	# Its use beyond its half, in percent of the owner's unused memory, less the reserve.
 	idle=$((part - $(current owner) - $(meminfo MemTotal) * 8 / 100))
 	tell sharing-shared $((($(current borrower) - part) * 100 / idle))
 	wants
 }
-# wants: the owner wants $want_mib at once; from when its use grows until the borrower has $back_mib less.
+# wants: the owner wants $want_mib at once; the time from when its use grows until the borrower has $back_mib less.
 wants() {
 	had=$(current borrower)
 	from=$(($(current owner) + 4 * mib))
 	begun=
 	within_unit owner work touch wants $want_mib 1 > wants.log 2>&1 &
 	deadline=$(($(uptime_cs) + 2000))
-	# Read by the shell itself, which starts no process.
+	# Builtins only: start no process.
 	while read -r up idle < /proc/uptime && now=${up%.*}${up#*.} && [ "$now" -lt $deadline ]; do
 		read -r owners < $base/owner/memory.current
 		read -r borrowers < $base/borrower/memory.current
@@ -224,8 +224,8 @@ wants() {
 	pause 3
 	! is_ours || tell $phase-called $(($(account owner call_back_max_ns) / 1000000))
 }
-# The same where the heavy unit writes, so that what it has must be written before it can be taken, and the owner wants so
-# much that it is.
+# The same where the heavy unit writes, so that its dirty pages must be written before they can be reclaimed, and the owner wants
+# enough to require that.
 dirty() {
 	within_unit owner work touch small 16 1 > small.log 2>&1 &
 	within_unit borrower dd if=/dev/zero of=$heavys bs=64k count=100000 2> /dev/null &
@@ -253,8 +253,8 @@ pair() {
 	tell pair_kept $(($(current owner) / mib))
 }
 
-# Seed 000, section 1.1, MP4+D: four units with a make each, whose sources fit into each one's part, and a dump of the
-# fourth's to the first one's drive.
+# Seed 000, section 1.1, MP4+D: four units with a make each, whose sources fit into each one's share, and a dump of the fourth's
+# to the first one's drive.
 four() {
 	skip=$make_mib
 	for unit in b c d; do
@@ -273,7 +273,7 @@ four() {
 	tell dump_back $back
 }
 
-# Until what the kernel still does after its start is done.
+# Wait for the kernel's own work after its start.
 sleep 10
 for phase in $phases; do
 	case $phase in

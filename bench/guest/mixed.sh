@@ -1,22 +1,22 @@
-# In the guest with systemd: programs that others wrote, as a light user's, beside a heavy user's, under each way of control.
+# In the guest with systemd: a light user's third-party programs, beside a heavy user's, under each way of control.
 #
-# Given: mode (mixed, reverse, returns), ways, programs and heavies, runs or returns, and the seconds that each program has. Prints a line per
-# reading: @WAY RUN WHAT VALUE. What is longer goes into /out.
+# Variables: mode (mixed, reverse, returns), ways, programs and heavies, runs or returns, and the seconds of each program. Prints
+# a line per reading: @WAY RUN WHAT VALUE. Longer output goes into /out.
 #
-# ana is the light user, carol the heavy one. What each runs is a service of systemd's in its user's slice, and it is so under
-# every way. The names of the services begin with lab-light and lab-heavy.
+# ana is the light user, carol the heavy one. Under every way, their programs are services of systemd's in their users' slices.
+# The names of the services begin with lab-light and lab-heavy.
 PATH=/job:/usr/lib/postgresql/15/bin:$PATH
 . /job/lib.sh
 trap - EXIT
 LIGHT=user.slice/user-1001.slice HEAVY=user.slice/user-1003.slice
 mib=1048576
 place=/mnt/disk
-control=                # the way that is in force
+control=                # the way in force
 
 tell() {
 	echo "@$way $run $*"
 }
-# service OPTIONS... -- COMMAND...: of a user's, in the background. What it prints goes to a file in $place.
+# service OPTIONS... -- COMMAND...: a user's service, in the background. Its output goes to a file in $place.
 service() {
 	systemd-run --quiet --collect "$@" > /dev/null
 }
@@ -32,20 +32,20 @@ heavy() {
 	service --uid=carol --slice=user-1003.slice --unit="lab-heavy-$name" -p WorkingDirectory=$place/heavy -p OOMPolicy=continue \
 		-p StandardOutput="truncate:$place/heavy/$name.log" -p StandardError=inherit "$@"
 }
-# light_waits SECONDS NAME COMMAND...: the same, until it has ended; no longer than so many seconds.
+# light_waits SECONDS NAME COMMAND...: the same, until it has ended, for at most SECONDS.
 light_waits() {
 	until_s=$1 called=$2
 	shift 2
 	light "$called" -p RuntimeMaxSec="$until_s" --wait -- "$@"
 }
-# stat_of GROUP FILE KEY: a number in a file of a control group; nothing where there is no such file.
+# stat_of GROUP FILE KEY: a number in a file of a control group; empty if there is no such file.
 stat_of() {
 	sed -n "s/^$3 //p" "$CGROUPS/$1/$2" 2> /dev/null
 }
 meminfo() {
 	echo $(($(sed -n "s/^$1: *\([0-9]*\) kB/\1/p" /proc/meminfo) / 1024))
 }
-# disk_kb: sets `disk_kb` to what went through the drive so far.
+# disk_kb: sets `disk_kb` to the drive's transfers so far.
 disk_kb() {
 	read -r r rm sectors_read rt w wm sectors_written rest < "/sys/block/${drive#/dev/}/stat"
 	disk_kb=$(((sectors_read + sectors_written) / 2))
@@ -56,8 +56,8 @@ disk_kb() {
 prepare() {
 	drive=$(disk "$disk") || exit 1
 	mkdir -p $place
-	# Without a journal, which is all users' together: with one, who waits for a write waits for others' data, too, and no
-	# control of any kind can help it.
+	# Without a journal, which all users would share: a user who waits for a commit would also wait for other users' data, and no
+	# control can prevent that.
 	/sbin/mke2fs -q -F -t ext4 -E lazy_itable_init=0 -O ^has_journal "$drive" || exit 1
 	mount -t ext4 -o noatime "$drive" $place || exit 1
 	mount -t debugfs none /sys/kernel/debug 2> /dev/null
@@ -74,20 +74,20 @@ prepare() {
 	mkswap "$swap_drive" > /dev/null && swapon "$swap_drive" || exit 1
 	insmod /lib/modules/bfq.ko 2> /dev/null
 	bfq_was=$(sed 's/.*\[\(.*\)\].*/\1/' "/sys/block/${drive#/dev/}/queue/scheduler")
-	# As users of ours are told to: weights hold a disk that was measured, rates one that was not.
+	# As the documentation says: weights hold a measured disk, rates an unmeasured one.
 	if [ "$calibrate" = yes ]; then
 		commonhold calibrate --seconds 2 $place > calibrated 2>&1 || echo "# not calibrated: $(tail -n 1 calibrated)"
 	fi
-	# The host gives the guest a page when it is touched for the first time, which takes a multiple of a touch: not while it is
-	# measured.
+	# The host allocates a page of the guest at its first touch, which takes many times as long as later ones: do it before
+	# measuring.
 	dd if=/dev/zero of=/dev/null bs="$(($(meminfo MemAvailable) - 100))M" count=1 2> /dev/null
 	part=$(($(meminfo MemAvailable) / 2))
 	echo "# memory $(meminfo MemTotal) MiB, $(meminfo MemAvailable) available; swap $(meminfo SwapTotal) MiB; CPUs $(nproc)"
 }
 
-# An idle virtual CPU leaves its part of the host to the others, which are faster then: what leaves CPUs idle would seem to cost
-# nothing, or to help. So something is there that runs where nothing else does. Our scheduler lends such CPUs to the heavy user, and
-# has no need of it.
+# An idle virtual CPU leaves its part of the host to the others, which become faster: leaving CPUs idle would seem to cost
+# nothing, or to help. So a filler runs on otherwise idle CPUs. Our scheduler lends such CPUs to the heavy user, and needs no
+# filler.
 filler() {
 	service --slice=filler.slice --unit=lab-filler -- /job/spin 100000 "$(nproc)"
 	systemctl set-property --runtime filler.slice CPUWeight=idle
@@ -100,12 +100,12 @@ end_filler() {
 status_to() {
 	commonhold status --json > "/out/$1.json" 2>&1
 }
-# hold WAY: it is in force from now on.
+# hold WAY: puts it in force.
 hold() {
 	control=$1
 	case $control in
 	knobs)
-		# Equal parts, as the contract has them. What is above the slices must be protected, or they are not.
+		# Equal shares, as in the contract. memory.low is only effective if the parent groups have it, too.
 		systemctl set-property --runtime user.slice MemoryLow="$((part * 2))M"
 		systemctl set-property --runtime user-1001.slice CPUWeight=100 IOWeight=100 MemoryLow="${part}M"
 		systemctl set-property --runtime user-1003.slice CPUWeight=100 IOWeight=100 MemoryLow="${part}M" MemoryHigh="$((part * 3 / 2))M"
@@ -135,7 +135,7 @@ stop_heavy() {
 	systemctl stop 'lab-heavy-*' 2> /dev/null
 	systemctl reset-failed 'lab-*' 2> /dev/null
 }
-# settle: what was swapped out, or is to be written, or is cached, is nobody's disadvantage after.
+# settle: pages in, writes back and drops caches, so that a run does not burden the next one.
 settle() {
 	sync
 	echo 3 > /proc/sys/vm/drop_caches
@@ -145,7 +145,7 @@ settle() {
 # --- the light user's programs --------------------------------------------------------------------------------------
 
 rests() {
-	# So that the user's slice, and what is set there, lasts.
+	# So that the user's slice persists, with its settings.
 	light rest -- bash -c 'kept=$(head -c 15728640 /dev/zero | tr "\0" x); while :; do sleep 1000; done'
 	service --uid=carol --slice=user-1003.slice --unit=lab-rest-carol -- sleep 100000
 }
@@ -264,12 +264,12 @@ mixed() {
 
 # --- the reverse ------------------------------------------------------------------------------------------------------
 
-# bogo NAME FIGURE: what stress-ng did in a second, of real time.
+# bogo NAME FIGURE: stress-ng's operations per second of real time.
 bogo() {
 	awk -v what="$2" '($4 == "cpu" || $4 == "vm") && $5 ~ /^[0-9]+$/ { printf "%s %.2f\n", what, $5 / $6 }' $place/heavy/$1.log > found
 	while read -r words; do tell "$words"; done < found
 }
-# lent MOMENT: looks now at what is lent, while the heavy user works: MOMENT is the kind of work, or that and -from.
+# lent MOMENT: records the current loans while the heavy user works: MOMENT is the kind of work, or that and -from.
 lent() {
 	case $way in cgroup | kernel) status_to "lent-$1-$way-$run" ;; esac
 }
@@ -285,8 +285,8 @@ work_cpu() {
 ended() {
 	! systemctl is-active --quiet "$1"
 }
-# The heavy user wants the memory while the light one sleeps; whole passes count that began after that. What stress-ng writes is the same everywhere,
-# and would take no room on zram: this can be compressed to about half.
+# The heavy user wants the memory while the light one sleeps; whole passes that began after that count. stress-ng writes uniform
+# pages, which would take no space on zram: these compress to about half.
 work_memory() {
 	heavy memory -- /job/work sum walks "$reach" 0
 	pause "$asleep"
@@ -330,12 +330,12 @@ reverse() {
 
 # --- returns ----------------------------------------------------------------------------------------------------------
 
-# all_of_it NAME: the light user wakes up and touches all of its part: $touches MiB that it did not have before.
+# all_of_it NAME: the light user wakes up and touches its whole share: $touches MiB more than before.
 all_of_it() {
 	light_waits 300 "$1" dd if=/dev/zero of=/dev/null bs="${touches}M" count=1
 	sed -n 's/.* copied, \([0-9.e+-]*\) s.*/\1/p' "$place/light/$1.log"
 }
-# account UNIT FIELD of the memory, as the daemon keeps it.
+# memory_of UNIT FIELD: from the daemon's memory account.
 memory_of() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' |
 		sed -n "/^{\"unit\":\"$1\"/ s/.*\"memory\":{\(\"entitled[^}]*\)}.*/,\1/p" | sed "s/.*,\"$2\":\([0-9]*\).*/\1/" | head -n 1

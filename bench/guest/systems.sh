@@ -1,11 +1,11 @@
-# The systems that bench/lab compares, and the contract that each is told. Sourced by bench/guest/measure.
+# The systems that bench/lab compares, and the contract for each. Sourced by bench/guest/measure.
 #
 # There are two contracts. `halves`: the units light and heavy, four CPUs each. `tickets`: a, b, c, d of 1:2:3:2; and p
 # and q of 1:3, within p x and y of 1:3, within q x and y of 1:1. `holds` tells whether a system can express a
 # contract.
 
 CGROUPS=/sys/fs/cgroup
-tree=$CGROUPS # where the units are; the daemon has them below its own group
+tree=$CGROUPS # the units' parent group; under the daemon, the daemon's group
 UNITS="light heavy a b c d p p/x p/y q q/x q/y"
 
 weight_of() {
@@ -24,7 +24,7 @@ place_of() {
 	esac
 }
 
-# cpus_of UNIT: whole CPUs, where a system deals those out.
+# cpus_of UNIT: whole CPUs, for systems that assign CPUs.
 cpus_of() {
 	case $1 in
 	light) echo 0-3 ;;
@@ -43,7 +43,7 @@ units_of() {
 	esac
 }
 
-# holds SYSTEM CONTRACT: whether the system can be told it: halves, tickets, or nested.
+# holds SYSTEM CONTRACT: whether the system can express it: halves, tickets, or nested.
 holds() {
 	case $1:$2 in
 	plain:halves | plain:tickets) return 0 ;;
@@ -57,7 +57,7 @@ make_cgroups() {
 	done
 }
 
-# control CONTROLLER: for all units and those within them.
+# control CONTROLLER: for all units and their sub-units.
 control() {
 	for folder in "$CGROUPS" "$CGROUPS/p" "$CGROUPS/q"; do
 		echo "+$1" > "$folder/cgroup.subtree_control"
@@ -74,7 +74,7 @@ schedules() {
 	[ "$(cat /sys/kernel/sched_ext/state)" = "$1" ]
 }
 
-# until_so SECONDS COMMAND...
+# until_so SECONDS COMMAND...: retries until COMMAND succeeds.
 until_so() {
 	tries=$(($1 * 10))
 	shift
@@ -105,7 +105,7 @@ layers() {
 	echo '{"name":"rest","matches":[[]],"kind":{"Open":{"preempt":true}}}]'
 }
 
-# contract MODE CONTRACT: as users write it. p and q are in it where they can be held.
+# contract MODE CONTRACT: a contract file. It has p and q if the system can hold them.
 contract() {
 	printf 'version = 1\n[machine]\ncpu = "%s"\n' "$1"
 	units=$(units_of "$2")
@@ -115,7 +115,7 @@ contract() {
 	done
 }
 
-# Ours, as users run it.
+# Commonhold, as users run it.
 run_ours() {
 	contract "$@" > contract.toml
 	commonhold run --backend kernel contract.toml > scheduler.log 2>&1 < /dev/null 9>&- &
@@ -127,7 +127,7 @@ run_ours() {
 	tree=$CGROUPS/commonhold
 }
 
-# What the daemon's scheduler counted of the light unit, in the words of the loader, which tells it at its end.
+# The daemon's counters for the light unit, in the format that the loader prints at its end.
 counters() {
 	commonhold status --json | tr -d ' ",' | awk -F: '
 		$1 == "unit" { unit = $2 }
@@ -136,7 +136,7 @@ counters() {
 		sub("^called_back", "recalls", $1) || sub("^call_back_", "recall_", $1) { printf "%s %s ", $1, $2 }'
 }
 
-# The scheduler alone, without the daemon: for what a switch costs. Until its descriptor 9 is closed.
+# The scheduler alone, without the daemon: for the cost of a switch. It ends when descriptor 9 is closed.
 load_ours() {
 	[ -p hold ] || mkfifo hold
 	dispatch --at-once "$CGROUPS" "$@" < hold > scheduler.log 2>&1 9>&- &
@@ -157,7 +157,7 @@ scheduler_alone() {
 	load_ours $options
 }
 
-# set_up SYSTEM CONTRACT: it is in force; fails, and says why, where it cannot be.
+# set_up SYSTEM CONTRACT: puts it in force; if that is impossible, fails and says why.
 set_up() {
 	system=$1
 	make_cgroups
@@ -178,7 +178,7 @@ set_up() {
 	esac
 }
 
-# tear_down: the kernel's own scheduler, without control groups.
+# tear_down: restores the kernel's own scheduler, without control groups.
 tear_down() {
 	for unit in $UNITS; do
 		[ ! -d "$tree/$unit" ] || echo 1 > "$tree/$unit/cgroup.kill"

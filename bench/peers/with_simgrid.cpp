@@ -1,4 +1,4 @@
-// Round robin in SimGrid: tasks that compute for ever, a slice each in turns, on the CPUs of one host.
+// Round robin in SimGrid: tasks that compute for ever, one slice at a time, on the CPUs of one host.
 //
 // usage: with_simgrid turns|fluid CPUS TASKS SLICE_US SECONDS: virtual seconds; prints slices and CPU seconds
 
@@ -11,7 +11,7 @@
 
 namespace sg = simgrid::s4u;
 
-// What one CPU computes in a second.
+// One CPU's work per second.
 constexpr double SPEED = 1e9;
 
 struct Run {
@@ -31,7 +31,7 @@ static void takes_turns(Run *run, sg::SemaphorePtr cpus)
     }
 }
 
-// The host's own model: everybody computes at once. A slice is the work that a CPU does in that time.
+// The host's own model: all tasks compute concurrently. A slice is a CPU's work in that time.
 static void computes(Run *run)
 {
     for (;;) {

@@ -1,4 +1,4 @@
-"""Round robin in SimPy: tasks that compute for ever, a slice each in turns, on some CPUs.
+"""Round robin in SimPy: tasks that compute for ever, one slice at a time, on several CPUs.
 
 usage: with_simpy.py pool|lean CPUS TASKS SLICE_US SECONDS: virtual seconds; prints slices and CPU seconds
 """
@@ -31,7 +31,7 @@ def pool(env, cpus, tasks, slice_us, count):
 
 
 def cpu(env, queue, slice_us, count):
-    """A CPU: one event a slice, and nothing else that SimPy would have to do."""
+    """A CPU: one event per slice, the minimum for SimPy."""
     while True:
         running = queue.popleft()
         yield env.timeout(slice_us)

@@ -1,4 +1,4 @@
-//! A program that fills the memory bus, and tells what it transfers: it sums up numbers that no cache holds.
+//! A program that saturates the memory bus, and reports its transfers: it sums up numbers that exceed every cache.
 //!
 //! usage: gang [SOCKET [SECONDS [THREADS [MIB]]]]     seconds 0: until it is ended; MIB: of numbers, for each thread
 
@@ -10,7 +10,7 @@ use commonhold_client::gang::Gang;
 /// For each thread, in MiB: more than caches hold.
 const MUCH: u64 = 128;
 
-/// How many of them are summed up between two words.
+/// How many of them are summed up between two reports.
 const PART: usize = 1 << 20;
 
 fn sum_up(gang: Option<&Gang>, until: Option<Instant>, mib: u64) -> u64 {

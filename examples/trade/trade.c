@@ -1,4 +1,4 @@
-/* A program that computes and hardly reads: it offers disk tickets for CPU tickets, waits a while, works, and leaves.
+/* A program that computes and hardly reads. It offers disk tickets for CPU tickets, waits a while, works, and leaves.
  *
  * usage: trade [SOCKET [LIMIT]]     counts the primes below LIMIT; run it in a unit: commonhold exec UNIT -- ./trade
  * build: cc -std=c99 -O2 -I clients/c -o trade examples/trade/trade.c */
@@ -23,7 +23,7 @@ static int trade_and_work(ch_client *client, const char *socket, unsigned long b
 	uint64_t exchange;
 	if (ch_connect(client, socket) || ch_unit_of(client, getpid(), unit, sizeof unit))
 		return 1;
-	/* As long as this program runs, and however it ends. */
+	/* The offer and its exchange end with this program, however that ends. */
 	if (ch_offer(client, &terms, &offer))
 		return 1;
 	printf("offer %llu stands\n", (unsigned long long)offer.number);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A program that computes and hardly reads: it offers disk tickets for CPU tickets, waits a while, works, and leaves.
+"""A program that computes and hardly reads. It offers disk tickets for CPU tickets, waits a while, works, and leaves.
 
 usage: trade.py [SOCKET [LIMIT]]     counts the primes below LIMIT; run it in a unit: commonhold exec UNIT -- trade.py
 
@@ -22,7 +22,7 @@ def is_prime(n: int) -> bool:
 
 def main(path: str = commonhold.SOCKET, limit: str = "200000") -> None:
     with commonhold.Client(path) as client:
-        # As long as this program runs, and however it ends.
+        # The offer and its exchange end with this program, however that ends.
         offer = client.offer(client.own_unit(), "disk:30", "cpu:20", while_connected=True)
         print(f"offer {offer.number} stands", flush=True)
         exchange = client.wait_until_served(offer.number, at_most=10)

@@ -1,4 +1,4 @@
-//! A program that computes and hardly reads: it offers disk tickets for CPU tickets, waits a while, works, and leaves.
+//! A program that computes and hardly reads. It offers disk tickets for CPU tickets, waits a while, works, and leaves.
 //!
 //! usage: trade [SOCKET [LIMIT]]     counts the primes below LIMIT; run it in a unit: commonhold exec UNIT -- trade
 
@@ -13,7 +13,7 @@ fn is_prime(n: u64) -> bool {
 fn trade_and_work(socket: &str, below: u64) -> Result<(), Error> {
     let mut client = Client::connect(socket)?;
     let unit = client.own_unit()?;
-    // As long as this program runs, and however it ends.
+    // The offer and its exchange end with this program, however that ends.
     let offer = client.offer(&Offer::new(&unit, "disk:30", "cpu:20").while_connected())?;
     println!("offer {} stands", offer.number);
     let mut exchange = client.wait_until_served(offer.number, Some(Duration::from_secs(10)))?;

@@ -1,4 +1,4 @@
-//! Any bytes to the contract's parser: it must answer, and what it answers must hold together.
+//! Feeds arbitrary bytes to the contract's parser: it must return, and its result must be consistent.
 #![no_main]
 
 use commonhold_contract::{Level, Parsed, Resource, amount_text, parse, render};
@@ -20,7 +20,7 @@ fuzz_target!(|text: &str| {
     check_units(&parsed);
 });
 
-/// What later stages rely on.
+/// The invariants that later stages rely on.
 fn check_units(parsed: &Parsed) {
     let Some(contract) = &parsed.contract else { return };
     for id in contract.held() {

@@ -1,4 +1,4 @@
-//! Any bytes to the parsers of machines and workloads: they must answer, and what they answer must hold together.
+//! Feeds arbitrary bytes to the parsers of machines and workloads: they must return, and their results must be consistent.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use commonhold_contract::{Contract, Diagnostic, Level, parse, render};
 use commonhold_sim::scenario::{Hardware, Op, Workload, parse_machine, parse_workload};
 use libfuzzer_sys::fuzz_target;
 
-/// What workloads are read for.
+/// The machine for which workloads are parsed.
 static SURROUNDINGS: LazyLock<(Contract, Hardware)> = LazyLock::new(|| {
     let contract = parse("version = 1\n[unit.physics]\n[unit.physics.unit.batch]\n[unit.students]").contract;
     let machine = "version = 1\nshape = \"cpus:4 memory:64MiB\"\n[bus]\ntransactions = 29500\n\
@@ -43,7 +43,7 @@ fn check_diagnostics(text: &str, valid: bool, diagnostics: &[Diagnostic]) {
     assert!(!shown.contains('\u{1b}'), "no escape code of the text reaches the terminal");
 }
 
-/// What the simulator relies on in a machine.
+/// The simulator's assumptions about a machine.
 fn check_machine(hardware: &Hardware) {
     let kernel = &hardware.kernel;
     assert!(!hardware.machine.cpus.is_empty());
@@ -58,7 +58,7 @@ fn check_machine(hardware: &Hardware) {
     }
 }
 
-/// What the simulator relies on in a workload.
+/// The simulator's assumptions about a workload.
 fn check_workload(workload: &Workload) {
     for job in &workload.jobs {
         assert!(usize::from(job.program) < workload.programs.len());

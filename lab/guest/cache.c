@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A cache of pages as a kernel has one: a tree of pages by their offset in a file, under one lock. Almost everybody only looks.
+ * A page cache like a kernel's: a tree of pages by their offset in a file, under one lock. Nearly all accesses are lookups.
  *
- * usage: cache LOCK THREADS LOOKS [BETWEEN]
+ * usage: cache LOCK THREADS LOOKUPS [BETWEEN]
  *
- * Together the threads look LOOKS times for a page, and copy what they find; between two looks each computes for BETWEEN
- * loops (200 unless given). One look of 256 replaces the page. LOCK: spin, mutex, rw (readers share it).
- * At the end it prints the looks in a second.
+ * Together the threads look up LOOKUPS pages and copy their contents; each computes for BETWEEN loops (200 by default) between
+ * two lookups. One lookup in 256 replaces the page. LOCK: spin, mutex, rw (shared by readers).
+ * At the end it prints the lookups per second.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -68,7 +68,7 @@ static void **slot_of(long offset)
 	return &node->slots[offset & (FAN - 1)];
 }
 
-/* The page, with one more user. */
+/* Finds the page and takes a reference. */
 static __attribute__((noinline)) struct page *find_lock_page(long offset)
 {
 	lock_tree(0);
@@ -108,7 +108,7 @@ static void *work(void *number)
 int main(int count, char **words)
 {
 	if (count < 4 || count > 5) {
-		fprintf(stderr, "usage: cache spin|mutex|rw THREADS LOOKS [BETWEEN]\n");
+		fprintf(stderr, "usage: cache spin|mutex|rw THREADS LOOKUPS [BETWEEN]\n");
 		return 2;
 	}
 	kind = !strcmp(words[1], "spin") ? SPIN : !strcmp(words[1], "mutex") ? MUTEX : RW;

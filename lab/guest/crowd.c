@@ -1,10 +1,10 @@
 /*
- * crowd CGROUP PROCESSES THREADS BUSY: so many processes, with so many threads each, in a control group. BUSY of the
- * threads are busy ones; the others sleep. The process that starts, wakes and ends them stays outside.
+ * crowd CGROUP PROCESSES THREADS BUSY: PROCESSES processes of THREADS threads each, in a control group. BUSY of the threads
+ * compute; the others sleep. The process that starts, wakes and ends them stays outside.
  *
- * It prints `there` once all of them are. SIGUSR1 sets the busy ones to work, SIGUSR2 lets them rest, and SIGTERM ends
- * all, which wakes them all. Then it prints `crowd ended N turns_min N`. The first N is how many threads came to their
- * end. The second is the least, over all busy threads, of how often one lost its CPU to another after a turn.
+ * It prints `there` once all threads exist. SIGUSR1 starts the busy threads, SIGUSR2 pauses them, and SIGTERM wakes and ends all
+ * threads. Then it prints `crowd ended N turns_min N`: the number of threads that ended, and the least number of times that a busy
+ * thread lost its CPU to another thread after a turn.
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <errno.h>
@@ -27,7 +27,7 @@
 enum { STACK_BYTES = 16384, LOOPS_PER_LOOK = 5000 };
 enum { PROT = PROT_READ | PROT_WRITE, PRIVATE = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
 
-/* What all processes share. */
+/* Shared by all processes. */
 struct shared {
 	atomic_int working, ending; /* what threads wait for: 0 while they are to */
 	atomic_int there, ended;
@@ -97,7 +97,7 @@ static void enter(const char *cgroup)
 		fail(path);
 }
 
-/* One process of the crowd. Its stacks are one mapping, so that they need neither many mappings nor many calls. */
+/* One process of the crowd. All its stacks are one mapping, which saves mappings and system calls. */
 static void process(const char *cgroup, int threads, int busy)
 {
 	char *stacks = mmap(NULL, (size_t)threads * STACK_BYTES, PROT, PRIVATE, -1, 0);
@@ -120,7 +120,7 @@ static void process(const char *cgroup, int threads, int busy)
 	exit(0);
 }
 
-/* Until all are there, or one process has failed. */
+/* Until all exist, or one process has failed. */
 static void wait_until_there(int threads)
 {
 	const struct timespec look = { .tv_nsec = 50000000 };
@@ -134,7 +134,7 @@ static void wait_until_there(int threads)
 	fflush(stdout);
 }
 
-/* Does what signals ask for, until one asks for the end. */
+/* Handles signals until one requests the end. */
 static void obey(const sigset_t *signals)
 {
 	int signal;

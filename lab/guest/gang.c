@@ -1,23 +1,23 @@
-/* Gangs for the lab: programs whose threads compute, and what a trace says of how they ran.
+/* Gangs for the lab: programs whose threads compute, and an analysis of their schedule from a trace.
  *
- * gang run NAME THREADS SECONDS [FORKS]   so many threads, called NAME.1, NAME.2 and so on, compute for so long; the process
- *                                         is called `gang`. Printed is the CPU time that all had, in ms. With FORKS, that many
- *                                         threads start short processes instead, each called NAME.n too; the last line says
- *                                         how many: `cpu 812 forks 90`
- * gang trace FILE                         reads what tracefs wrote of sched_switch with timestamps of one clock, and of what a
- *                                         manager does at an edge (signal_generate, cgroup_freeze, sys_enter_bpf: the marks).
+ * gang run NAME THREADS SECONDS [FORKS]   THREADS threads, called NAME.1, NAME.2 and so on, compute for SECONDS; the process
+ *                                         is called `gang`. Prints their total CPU time in ms. With FORKS, that many threads
+ *                                         start short processes instead, each also called NAME.n; the last line then has their
+ *                                         number: `cpu 812 forks 90`
+ * gang trace FILE                         reads tracefs's sched_switch events with timestamps of one clock, and events that
+ *                                         mark a quantum's end (signal_generate, cgroup_freeze, sys_enter_bpf: the marks).
  *                                         Prints a line of `name value` pairs:
- *   gangs      how many ran
- *   turns      times that a gang ran for at least 20 ms, and neither began nor ended with the trace
- *   overlap    of the time in which any thread of a gang ran, the part in which all did, in hundredths of a percent
- *   most       the largest number of threads of gangs that ran at once
- *   stop, stop-worst    from the mark before a turn's first thread stopped to when its last had, in us: median and longest
- *   first, first-worst  from the mark before a turn's first thread ran to that, in us
- *   all, all-worst      from that mark to when all of them ran, in us
- *   late       of the time in which any thread of a gang ran, that of turns shorter than 20 ms, in millionths: a thread that
- *              runs while its gang is stopped
+ *   gangs      the number of gangs that ran
+ *   turns      the number of times that a gang ran for at least 20 ms, without those cut by the trace's beginning or end
+ *   overlap    the time in which all threads of a gang ran, relative to that in which any did, in hundredths of a percent
+ *   most       the largest number of gang threads that ran at once
+ *   stop, stop-worst    from the mark before a turn's first thread stopped to the last thread's stop, in us: median and longest
+ *   first, first-worst  from the mark before a turn's first thread ran to its start, in us
+ *   all, all-worst      from that mark to when all threads ran, in us
+ *   late       the time in turns shorter than 20 ms relative to that in which any thread of a gang ran, in millionths: threads
+ *              that run while their gang is stopped
  *
- * A turn of a gang ends where none of its threads runs for 20 ms.
+ * A gang's turn ends when none of its threads has run for 20 ms.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -95,13 +95,13 @@ static int run(int argc, char **argv)
 
 static struct gang {
 	char name[16];
-	int threads;                    /* the largest number that was seen */
+	int threads;                    /* the largest number seen */
 	int running;
 	double since, any, all;         /* the last change, and sums */
 	double first_in, all_in;        /* of this turn */
 	double first_mark, stop_mark;   /* before the first thread ran, and before the first one stopped for good */
 	double first_out, last_out;
-	double stray;                   /* ran outside of turns, in turns shorter than these */
+	double stray;                   /* the time in too short turns */
 	int began_with_trace;
 } gangs[GANGS];
 static int known;
@@ -109,7 +109,7 @@ static double stops[TURNS], firsts[TURNS], alls[TURNS];
 static int turns, with_all;
 static double total_any, stray;
 
-/* A thread's gang, by its name NAME.NUMBER; NULL if it is of none. */
+/* A thread's gang, by its name NAME.NUMBER; NULL without one. */
 static struct gang *gang_of(const char *comm)
 {
 	const char *dot = strrchr(comm, '.');
@@ -140,7 +140,7 @@ static void pass(struct gang *gang, double now)
 	gang->since = now;
 }
 
-/* A turn is over, since none of its threads ran for a while. */
+/* Ends a turn, since none of its threads has run for a while. */
 static void end_turn(struct gang *gang)
 {
 	double took = gang->last_out - gang->first_in;
@@ -170,7 +170,7 @@ static void say(const char *what, double *times, int count)
 	printf(" %s %.0f %s-worst %.0f", what, count ? times[count / 2] * 1e6 : -1.0, what, count ? times[count - 1] * 1e6 : -1.0);
 }
 
-/* The trace is gone through twice: how many threads a gang has must be known before. */
+/* Two passes over the trace: the second needs each gang's number of threads. */
 static int trace(const char *file, int only_names)
 {
 	FILE *lines = fopen(file, "r");

@@ -1,11 +1,11 @@
-# The functions that the lab's tests are written with. lab/guest/run-tests sources them before each test.
+# The vocabulary of the lab's tests. lab/guest/run-tests sources this file before each test.
 #
-# A test is a script. It calls `ok NAME COMMAND...` once per thing it promises, or `skip REASON` when it cannot run. It
-# passes if every `ok` held and there was at least one. run-tests removes afterwards all that it started or made.
+# A test is a script. It calls `ok NAME COMMAND...` once per property that it checks, or `skip REASON` if it cannot run. It passes
+# if every `ok` held and there was at least one. Afterwards run-tests removes all processes and files of the test.
 #
-# Some checks depend on the host too: a `measured` value, a comparison of quantities, something that does not come
-# about in time (`wait_for`). A test in which only such checks failed, or others after one of them, ends with a status
-# of its own. lab/test then looks at how the host was meanwhile.
+# Some checks also depend on the host: a `measured` value, a comparison of quantities, a deadline (`wait_for`). If only such
+# checks failed, or others after one of them, the test ends with a distinct status, and lab/test examines the host's load
+# meanwhile.
 
 CGROUPS=/sys/fs/cgroup
 HELD=$CGROUPS/commonhold            # the subtree that the daemon makes
@@ -14,14 +14,14 @@ BY_THE_CLOCK=78
 
 checks=0
 failures=0
-late=0                              # failures that the host may be to blame for
-by_host=                            # set by what compares a quantity or waits, when that fails
+late=0                              # failures that the host may have caused
+by_host=                            # set by a failed comparison of quantities, or deadline
 detail=
 daemon_log=/tmp/daemon.log
 daemon=                             # the daemon's process, see `start_daemon`
 scheduler_log=loaded                # what the scheduler's loader prints, see `load`
 
-# Whether the machine has been started anew in this test, see `reboot_machine`. What was counted before is counted on.
+# Whether the machine has rebooted in this test, see `reboot_machine`. The counts continue.
 rebooted=$REBOOTED
 [ -z "$rebooted" ] || { read -r name && read -r checks failures late; } < /var/lib/lab/rebooted
 
@@ -32,7 +32,7 @@ measuring=                          # see `measured`
 rounds_left=0
 missed=0
 
-# ok NAME COMMAND...: one check, and succeeds if COMMAND does. COMMAND may leave in $detail what it saw, to be printed.
+# ok NAME COMMAND...: one check; holds if COMMAND succeeds. COMMAND may leave details in $detail, to be printed.
 ok() {
 	name=$1
 	shift
@@ -57,8 +57,8 @@ ok() {
 	fi
 }
 
-# measured FUNCTION [ARGUMENT...]: FUNCTION measures something and checks it with `ok`. What else runs on the host can spoil
-# a measurement and cannot mend one, so what misses a bound is measured again, up to three times in all, and each miss shown.
+# measured FUNCTION [ARGUMENT...]: FUNCTION measures something and checks it with `ok`. Other load on the host can only worsen a
+# measurement, so one that misses a bound is repeated, up to three times in total, and each miss is printed.
 measured() {
 	measuring=yes
 	rounds_left=2
@@ -73,12 +73,12 @@ measured() {
 	measuring=
 }
 
-# note TEXT: something worth reading beside the checks.
+# note TEXT: a remark to be read beside the checks.
 note() {
 	echo "# $*"
 }
 
-# skip REASON: ends the test as not run; what failed before it still counts.
+# skip REASON: ends the test as not run; earlier failures still count.
 skip() {
 	[ $((failures + late)) -eq 0 ] || exit 1
 	echo "skip $*"
@@ -86,8 +86,8 @@ skip() {
 	exit $SKIPPED
 }
 
-# reboot_machine: the machine starts anew, and the test from its beginning, with `rebooted=yes`, in an empty folder.
-# /var/lib/lab stays.
+# reboot_machine: the machine reboots, and the test restarts from its beginning, with `rebooted=yes`, in an empty folder.
+# /var/lib/lab persists.
 reboot_machine() {
 	vmctl reboots yes > /dev/null || skip "the emulator lets no machine start anew"
 	mkdir -p /var/lib/lab
@@ -107,7 +107,7 @@ finish() {
 		status=$BY_THE_CLOCK
 	elif [ $status -ne 0 ]; then
 		echo "not ok - the test ended early with status $status"
-		status=1                    # and no other: it could be that of a skip
+		status=1                    # no other status, such as that of a skip
 	elif [ $checks -eq 0 ]; then
 		echo "not ok - the test checked nothing"
 		status=1
@@ -118,14 +118,14 @@ finish() {
 	exit $status
 }
 
-# spinners_of UNIT: the processes that spin in a unit's control group or below.
+# spinners_of UNIT: the spinning processes in a unit's control group or below.
 spinners_of() {
 	find "$HELD/$1" -name cgroup.procs -exec cat {} + | while read -r pid; do
 		read -r name < "/proc/$pid/comm" && [ "$name" = spin ] && echo "$pid"
 	done 2> /dev/null
 }
 
-# enter_spinners UNIT COUNT: that many processes that spin enter a unit; fails if they are not there in time.
+# enter_spinners UNIT COUNT: COUNT spinning processes enter a unit; fails if they are not there in time.
 has_spinners() {
 	[ "$(spinners_of "$1" | wc -l)" -eq "$2" ]
 }
@@ -139,7 +139,7 @@ enter_spinners() {
 	}
 }
 
-# pinned UNIT: a process that spins on each CPU, and on no other, enters a unit; fails if they are not there in time.
+# pinned UNIT: for each CPU, a spinning process pinned to it enters a unit; fails if they are not there in time.
 pinned() {
 	for cpu in 0 1 2 3 4 5 6 7; do
 		commonhold exec "$1" -- taskset "$(printf %x $((1 << cpu)))" spin 900 > /dev/null 2>&1 &
@@ -147,7 +147,7 @@ pinned() {
 	wait_for 30 has_spinners "$1" 8
 }
 
-# pause SECONDS: as sleep, without starting a process, which would take time from those that are measured.
+# pause SECONDS: like sleep, but without starting a process, which would take time from the measured ones.
 pause() {
 	[ -p never ] || mkfifo never
 	read -r -t "$1" nothing <> never
@@ -172,7 +172,7 @@ at_least() {
 	}
 }
 
-# no_fewer ACTUAL MINIMUM: integers of which the host says nothing: what is too few is a fault of ours.
+# no_fewer ACTUAL MINIMUM: integers that do not depend on the host: too few is always a failure.
 no_fewer() {
 	detail="$1, no fewer than $2"
 	[ "$1" -ge "$2" ]
@@ -205,7 +205,7 @@ within() {
 	}
 }
 
-# wait_for SECONDS COMMAND...: tries until COMMAND succeeds; fails after SECONDS of the guest's time.
+# wait_for SECONDS COMMAND...: retries until COMMAND succeeds; fails after SECONDS of the guest's time.
 wait_for() {
 	deadline=$(($(uptime_cs) + $1 * 100))
 	shift
@@ -225,8 +225,8 @@ uptime_cs() {
 	echo "${up%.*}${up#*.}"
 }
 
-# cpu_usec CGROUP: sets `usec` to the CPU time that a control group, with all below it, has had, in microseconds. Starts
-# no process, so as to take no time from those that it measures.
+# cpu_usec CGROUP: sets `usec` to the CPU time of a control group and its descendants, in microseconds. Starts no process, which
+# would take time from the measured ones.
 cpu_usec() {
 	while read -r key value; do
 		[ "$key" = usage_usec ] && usec=$value && break
@@ -240,22 +240,22 @@ sample() {
 	at=${up%.*}${up#*.}
 }
 
-# daemon_time: sets `daemon_ms` to the CPU time that the daemon has used, in milliseconds; 0 without one.
+# daemon_time: sets `daemon_ms` to the daemon's CPU time in milliseconds; 0 without a daemon.
 daemon_time() {
 	ran=0
 	[ -z "$daemon" ] || read -r ran rest < "/proc/$daemon/schedstat"
 	daemon_ms=$((ran / 1000000))
 }
 
-# idle_time: sets `idle_cs` to the idle time of all CPUs together, in hundredths of a second.
+# idle_time: sets `idle_cs` to the sum of all CPUs' idle time, in hundredths of a second.
 idle_time() {
 	read -r label user nice system idle iowait rest < /proc/stat
 	idle_cs=$((idle + iowait))
 }
 
-# measure SECONDS CGROUP...: sets used_NAME to the thousandths of a CPU that each control group got for so long, where NAME
-# is the last part of its path; `total` to their sum, `daemon_used` to what the daemon took, and `busy` to the part of the
-# eight CPUs that was in use, in hundredths of a per cent. Between its first and its last sample it starts no process.
+# measure SECONDS CGROUP...: sets used_NAME to the thousandths of a CPU that each control group used over SECONDS, where NAME is
+# the last part of its path; `total` to their sum, `daemon_used` to the daemon's, and `busy` to the busy part of the eight CPUs,
+# in hundredths of a percent. It starts no process between its first and its last sample.
 measure() {
 	seconds=$1
 	shift
@@ -286,7 +286,7 @@ measure() {
 	note "thousandths of a CPU:$shown the daemon $daemon_used; machine used $busy / 10000"
 }
 
-# used_of CGROUP, share_of CGROUP: what the last `measure` found, and its part of what all had, in thousandths.
+# used_of CGROUP: the last `measure`'s result. share_of CGROUP: its part of the total, in thousandths.
 used_of() {
 	eval "echo \$used_${1##*/}"
 }
@@ -294,7 +294,7 @@ share_of() {
 	echo $(($(used_of "$1") * 1000 / total))
 }
 
-# cap_cpus: the virtual CPUs get equal parts of the host from now on. Without it nothing measured here means anything.
+# cap_cpus: from now on the virtual CPUs get equal parts of the host. Measurements without it are meaningless.
 cap_cpus() {
 	answer=$(vmctl cap) || skip "the virtual CPUs cannot be capped on this host: ${answer#error: }"
 	note "virtual CPUs capped: ${answer#ok }"
@@ -305,7 +305,7 @@ uncap_cpus() {
 	capped=
 }
 
-# uncapped COMMAND...: what takes long on capped CPUs, and is not measured.
+# uncapped COMMAND...: for unmeasured commands that would take long on capped CPUs.
 uncapped() {
 	[ -z "$capped" ] || vmctl uncap > /dev/null
 	"$@"
@@ -314,7 +314,7 @@ uncapped() {
 	return $outcome
 }
 
-# cgroup_of PID, cpus_of PID, state_of PID: where a process is, the CPUs it may use, and its state (R, S, T, ...).
+# cgroup_of PID, cpus_of PID, state_of PID: a process's control group, its allowed CPUs, and its state (R, S, T, ...).
 cgroup_of() {
 	sed -n 's/^0:://p' "/proc/$1/cgroup"
 }
@@ -325,19 +325,19 @@ state_of() {
 	sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status"
 }
 
-# disk SPEC: the device of the drive that the test's `# disks:` asks for in these words.
+# disk SPEC: the device of the drive that the test's `# disks:` specifies in the same words.
 disk() {
 	for serial in /sys/block/nvme*/device/serial; do
 		read -r found < "$serial"
 		folder=${serial%/device/serial}
-		# One without a number is a way to another: the kernel keeps several ways to one drive apart.
+		# A device without a number is a path: under native multipath the kernel has a device for each path to a drive.
 		[ "$found" = "$1" ] && [ -e "$folder/dev" ] && echo "/dev/${folder##*/}" && return
 	done
 	return 1
 }
 
-# start_daemon CONTRACT [OPTION...]: the daemon in the background; its process is $daemon, its output $daemon_log. Fails
-# if it does not hold the contract in time.
+# start_daemon CONTRACT [OPTION...]: starts the daemon in the background; its process is $daemon, its output $daemon_log. Fails if
+# it does not hold the contract in time.
 start_daemon() {
 	commonhold run "$@" > "$daemon_log" 2>&1 < /dev/null &
 	daemon=$!
@@ -347,8 +347,8 @@ start_daemon() {
 	}
 }
 
-# load OPTION...: the scheduler without the daemon, by lab's `dispatch`; all processes in no unit are light, and must not
-# wait. It ends when descriptor 9 is closed, so what a test starts beside it closes its copy: `9>&-`.
+# load OPTION...: the scheduler without the daemon, by lab's `dispatch`; processes in no unit use little CPU time and must not
+# wait. It ends when descriptor 9 is closed, so processes that a test starts beside it must close their copy: `9>&-`.
 load() {
 	uncapped load_scheduler "$@"
 }
@@ -367,19 +367,19 @@ unload() {
 	uncapped wait $loader
 }
 
-# scheduling STATE: of sched_ext: enabled or disabled.
+# scheduling STATE: sched_ext's state: enabled or disabled.
 scheduling() {
 	is "$(cat /sys/kernel/sched_ext/state)" "$1"
 }
 
-# counter UNIT NAME: from the lines that the loader ends with.
+# counter UNIT NAME: a counter from the lines that the loader prints at its end.
 counter() {
 	awk -v unit="$1" -v name="$2" \
 		'$1 == "unit" && $2 == unit { for (i = 3; i < NF; i += 2) if ($i == name) print $(i + 1) }' $scheduler_log
 }
 
-# spinners UNIT COUNT [NICE]: that many processes that spin enter a control group. (It is a thread that spins, which has its
-# nice value from who started it.)
+# spinners UNIT COUNT [NICE]: COUNT spinning processes enter a control group. (A thread of each spins; it inherits the nice value
+# of the process that started it.)
 spinners() {
 	for i in $(seq "$2"); do
 		sh -c "renice -n ${3:-0} \$\$ && echo \$\$ > $CGROUPS/$1/cgroup.procs && exec spin 600" > /dev/null 9>&- &
@@ -392,17 +392,17 @@ are_members() {
 	[ "$(members "$1" | wc -l)" -eq "$2" ]
 }
 
-# switch_count FILE UNIT FIELD: what the daemon's scheduler counted of a unit, by what `commonhold status --json` printed,
-# without blanks. (Its accounts, of plans and looks, have fields of the same names.)
+# switch_count FILE UNIT FIELD: a counter of the daemon's scheduler for a unit, from the output of `commonhold status --json`
+# without blanks. (The daemon's accounts, from plans and samples, have fields of the same names.)
 switch_count() {
-	# The file ends without a newline, and so does what sed prints of it.
+	# The file has no trailing newline, so neither has sed's output.
 	echo "$(sed "s/.*\"switches\":\[.*{\"unit\":\"$2\",[^][}]*\"$3\":\([0-9]*\).*/\1/" "$1")"
 }
 
-# kernel_complaints [PATTERN]: what the kernel said of sched_ext or warned of since the test began (others before it in this
-# boot make it complain on purpose), but for a scheduler's coming and going, and what matches. A change that it complains of,
-# such as a function that is about to go, is seen here. (6.12 remarks that cpu.weight does not count, which is so: weights
-# are told to the scheduler.)
+# kernel_complaints [PATTERN]: the kernel's messages about sched_ext and its warnings since the test began, except a scheduler's
+# loading and unloading, and lines that match PATTERN. (Earlier tests in this boot provoke messages on purpose.) It catches
+# deprecations, such as of a kfunc. (6.12 remarks that cpu.weight has no effect, which is correct: the daemon gives weights to the
+# scheduler directly.)
 kernel_complaints() {
 	dmesg | awk -v begins="$begins" 'index($0, begins) { n = 0 } { said[n++] = $0 } END { for (i = 0; i < n; i++) print said[i] }' |
 		grep -e sched_ext -e 'WARNING:' |
@@ -410,13 +410,13 @@ kernel_complaints() {
 		grep -v -e "${1:-^$}" -e '"commonhold" does not implement cgroup cpu.weight'
 }
 
-# value UNIT FILE: what a file of a unit's control group holds.
+# value UNIT FILE: the contents of a file of a unit's control group.
 value() {
 	cat "$HELD/$1/$2"
 }
 
-# statement: puts all accounts into status.json, a line for each unit. field UNIT FIELD: sets `found` to a figure of the unit's
-# memory account there, 0 if there is none yet. account UNIT FIELD: both.
+# statement: writes all accounts to status.json, a line for each unit. field UNIT FIELD: sets `found` to a figure of the unit's
+# memory account there, or 0 without one yet. account UNIT FIELD: both.
 statement() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > status.json
 }
@@ -429,19 +429,19 @@ account() {
 	field "$@"
 }
 
-# touch_in UNIT NAME MIB PASSES [FILE [SKIP]]: a process that touches memory; its passes go to NAME.log.
+# touch_in UNIT NAME MIB PASSES [FILE [SKIP]]: starts a process that touches memory; its passes go to NAME.log.
 touch_in() {
 	unit=$1 name=$2
 	shift
 	commonhold exec "$unit" -- work touch "$@" > "$name.log" 2>&1 &
 }
 
-# passes NAME COUNT: it has made so many.
+# passes NAME COUNT: it has made at least COUNT passes.
 passes() {
 	[ "$(grep -c '^pass' "$1.log")" -ge "$2" ]
 }
 
-# bytes UNIT: sets `bytes` to what a unit transferred so far, of the disk whose number (MAJOR:MINOR) is in `number`.
+# bytes UNIT: sets `bytes` to a unit's transfers so far, on the disk whose number (MAJOR:MINOR) is in `number`.
 bytes() {
 	bytes=0
 	while read -r device_number rest; do

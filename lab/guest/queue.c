@@ -1,13 +1,13 @@
 /*
- * Threads that stand in a queue for a lock, of which it is known which one.
+ * Threads that queue for a known lock.
  *
  * usage: queue THREADS TIMES files|memory|table
  *
- *   files    each makes, renames and removes a file of its own, all in one folder: its lock is the kernel's
- *   memory   each maps a mebibyte, touches a part of it, and gives it back: the lock is that of the process's memory
+ *   files    each makes, renames and removes a file of its own, all in one folder: the lock is the kernel's, of that folder
+ *   memory   each maps a mebibyte, touches a part of it, and unmaps it: the lock is the one on the process's address space
  *   table    each takes `table_lock` in insert(), and every fourth time in rebuild(), which holds it for a millisecond
  *
- * All threads together do it TIMES times. Exit status: 0, 1 if a call failed, 2 for a wrong command line.
+ * The threads do this TIMES times in total. Exit status: 0, 1 if a call failed, 2 for a wrong command line.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /*
- * spin SECONDS [THREADS]: keeps THREADS (1 unless given) threads busy for SECONDS, then prints, per thread, the CPU
- * time it got and how far it came. Ended by SIGTERM, it prints what it has so far.
+ * spin SECONDS [THREADS]: keeps THREADS (default 1) threads busy for SECONDS, then prints each thread's CPU time and loop count.
+ * On SIGTERM it prints them early.
  *
- * The loop touches no memory, so that the work done follows from the CPU time alone.
+ * The loop accesses no memory, so that the work done follows from the CPU time alone.
  */
 #include <pthread.h>
 #include <signal.h>

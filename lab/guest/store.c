@@ -1,15 +1,14 @@
 /*
- * A key-value store as programs use one: an LMDB environment (Debian's liblmdb), which is read by way of memory.
+ * A key-value store like those of real programs: an LMDB environment (Debian's liblmdb), read through a memory mapping.
  *
- *   store fill FILE RECORDS BYTES         makes it, with so many records of so many bytes: record I has the key I, and its bytes
- *                                         begin with it
- *   store read FILE SECONDS [SEED]        for so long looks up records drawn at random from SEED, each in a transaction of its
- *                                         own, and reads all of it. It prints a line a second: the guest's clock, as in
- *                                         /proc/uptime, in hundredths of a second, and how many transactions there were so far
+ *   store fill FILE RECORDS BYTES         makes FILE with RECORDS records of BYTES bytes: record I has the key I, and its data
+ *                                         begins with the key
+ *   store read FILE SECONDS [SEED]        for SECONDS looks up records drawn at random from SEED, each in its own transaction,
+ *                                         and reads the whole record. Prints a line each second: the guest's clock, as in
+ *                                         /proc/uptime, in hundredths of a second, and the number of transactions so far
  *
- * Pages come and go as the kernel has memory for them: the store has no cache of its own. MDB_NORDAHEAD has it read the pages
- * that are asked for and no others, so that a transaction that finds its page in memory needs no disk. MDB_NOLOCK is for
- * readers that nobody writes beside, and for a file system that is mounted to be read.
+ * The store has no cache besides the page cache. MDB_NORDAHEAD switches off read-ahead, so that a transaction whose page is in
+ * memory needs no disk. MDB_NOLOCK is for readers without a concurrent writer, and for a read-only file system.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -60,7 +59,7 @@ static MDB_env *open_store(const char *file, size_t size, unsigned flags)
 
 static int fill(const char *file, uint32_t records, size_t bytes)
 {
-	/* A leaf of the tree is half full at the least. */
+	/* A leaf of the tree is at least half full. */
 	MDB_env *store = open_store(file, ((size_t)records * (bytes + 64) * 2 + (1 << 20)) & ~(size_t)4095, MDB_NOSYNC);
 	unsigned char *record = calloc(1, bytes);
 
@@ -74,7 +73,7 @@ static int fill(const char *file, uint32_t records, size_t bytes)
 			MDB_val key = { sizeof next, &next }, value = { bytes, record };
 
 			memcpy(record, &next, sizeof next);
-			/* Keys come in order: so each leaf is full. */
+			/* Keys are inserted in order, so each leaf is full. */
 			check(mdb_put(transaction, to, &key, &value, MDB_APPEND), "cannot store a record");
 		}
 		check(mdb_txn_commit(transaction), "cannot keep a transaction");

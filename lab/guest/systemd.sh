@@ -1,13 +1,13 @@
-# The functions that tests on the guest with systemd are written with, besides those of lib.sh.
+# The vocabulary of tests on the guest with systemd, in addition to lib.sh.
 #
-# Such a test is a function that is run three times, by `each_way`: alone, which proves that what it asks for is how such a
-# machine behaves; and with the daemon, under either backend. Nothing in it depends on how a unit is held.
+# `each_way` runs such a test's function three times: without the daemon, which proves that its checks describe the normal
+# behaviour of such a machine; and with the daemon, under either backend. Its checks do not depend on how a unit is held.
 
 contract=/job/contracts/two-groups-of-users.toml
 users="ana bob carol dave"
 busybox=/usr/local/lib/busybox
 
-# each_way FUNCTION: `way` is `alone`, `cgroup` or `kernel`; `how` stands behind the name of each check.
+# each_way FUNCTION: sets `way` to `alone`, `cgroup` or `kernel`, and `how` to a suffix for the name of each check.
 each_way() {
 	for way in alone cgroup kernel; do
 		how="($way)"
@@ -18,12 +18,12 @@ each_way() {
 	done
 }
 
-# hold, release: the daemon comes and goes, unless there is to be none.
+# hold, release: start and end the daemon, unless `way` is `alone`.
 hold() {
 	[ $way = alone ] && return
 	ok "the daemon holds the contract $how" holds
 }
-# On a machine whose CPUs are all busy, a scheduler takes its time to come.
+# On a machine whose CPUs are all busy, loading a scheduler takes long.
 holds() {
 	start_daemon $contract --backend $way || wait_for 100 answers
 }
@@ -37,7 +37,7 @@ release() {
 	daemon=
 }
 
-# leave: all users go, and what tests started of the system's. Tests name their units lab-*.
+# leave: ends all users' processes and the tests' system units, which are named lab-*.
 leave() {
 	for user in $users; do
 		[ ! -e "ssh-$user" ] || ssh -O exit -S "ssh-$user" "$user@localhost" 2> /dev/null
@@ -54,14 +54,14 @@ nobody_there() {
 	! pgrep -U ana,bob,carol,dave && ! ls -d /sys/fs/cgroup/user.slice/user-100[1-4].slice
 }
 
-# on USER COMMAND: in the user's login, which is made once and stays. It waits until nothing holds what the command prints to, so
-# what is left in the background prints to nowhere.
+# on USER COMMAND: runs COMMAND in the user's login, which is made once and stays. It waits until no process holds COMMAND's
+# output, so background processes must redirect theirs.
 on() {
 	[ -S "ssh-$1" ] || ssh -f -N -M -S "ssh-$1" "$1@localhost" < /dev/null > /dev/null 2>&1
 	ssh -n -S "ssh-$1" "$1@localhost" "$2"
 }
 
-# pid_of WORDS...: the process with this command line, by whatever path it was started.
+# pid_of WORDS...: the process with this command line, whatever path it was started by.
 pid_of() {
 	pgrep -o -x -f "(/usr/bin/|/bin/|/job/)?$*"
 }
@@ -77,8 +77,7 @@ gone() {
 	}
 }
 
-# soon SECONDS COMMAND...: it succeeds within that time, as with `wait_for`; but that a host is slow is no excuse, and what
-# COMMAND saw is told.
+# soon SECONDS COMMAND...: like `wait_for`, but a slow host is no excuse, and the details that COMMAND leaves are printed.
 soon() {
 	soon_s=$1
 	shift
@@ -87,31 +86,31 @@ soon() {
 	"$@"
 }
 
-# is_in PID GROUP: no daemon is to have moved it.
+# is_in PID GROUP: no daemon may have moved the process.
 is_in() {
 	detail=$(cgroup_of "$1")
 	[ "$detail" = "/$2" ]
 }
 
-# unit_of USER: the unit that the contract has for a user. told_unit PID: the one that the daemon tells.
+# unit_of USER: the user's unit by the contract. told_unit PID: the process's unit by the daemon.
 unit_of() {
 	case $1 in ana | bob) echo "physics/$1" ;; *) echo "maths/$1" ;; esac
 }
 told_unit() {
 	commonhold status --pid "$1" --json 2>&1 | sed 's/.*"unit":"\([^"]*\)".*/\1/'
 }
-# counted NAME PID USER: a check, where there is somebody who counts.
+# counted NAME PID USER: a check, if the daemon runs.
 counted() {
 	[ $way = alone ] || ok "$1 is counted for $(unit_of "$3") $how" is "$(told_unit "$2")" "$(unit_of "$3")"
 }
-# used_ms USER: sets `used` to the CPU time that the daemon has counted for a user's unit.
+# used_ms USER: sets `used` to the CPU time in the daemon's account of the user's unit.
 used_ms() {
 	used=$(commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' | grep "^{\"unit\":\"$(unit_of "$1")\"" |
 		sed -n 's/.*"used_ns":\([0-9]*\).*/\1/p' | head -n 1)
 	used=$((${used:-0} / 1000000))
 }
 
-# is_active UNIT [USER]: of the system's manager, or of a user's.
+# is_active UNIT [USER]: a systemd unit of the system's manager, or of a user's.
 is_active() {
 	if [ $# -gt 1 ]; then
 		detail=$(on "$2" "systemctl --user is-active $1")
@@ -121,7 +120,7 @@ is_active() {
 	[ "$detail" = active ]
 }
 
-# ran_ns PID...: sets `ns` to the CPU time that processes had, by their threads; starts no process.
+# ran_ns PID...: sets `ns` to the processes' CPU time, by their threads; starts no process.
 ran_ns() {
 	ns=0
 	for pid; do
@@ -130,7 +129,7 @@ ran_ns() {
 		done
 	done
 }
-# has_cpus PID...: sets `cpus` to the thousandths of a CPU that they have together.
+# has_cpus PID...: sets `cpus` to the processes' total rate, in thousandths of a CPU.
 has_cpus() {
 	ran_ns "$@"
 	ns_before=$ns from=$(uptime_cs)
@@ -141,7 +140,7 @@ has_cpus() {
 }
 
 # spins USER SLICE COUNT: busy processes of a user's, each as a service of the system's manager in that slice.
-# spins_run USER COUNT: whether all of them are there.
+# spins_run USER COUNT: whether all of them run.
 spins() {
 	for number in $(seq "$3"); do
 		systemd-run --quiet --collect --uid="$1" --slice="$2" --unit="lab-work-$1-$number" /job/spin 900
@@ -152,7 +151,7 @@ spins_run() {
 	[ "$detail" = "$2" ]
 }
 
-# slice: ana's. sees: whether somebody is held: by the CPUs of that slice, or by a scheduler in the kernel.
+# slice: ana's. sees: whether the contract is in force: by that slice's CPU set, or by a scheduler in the kernel.
 slice=$CGROUPS/user.slice/user-1001.slice
 sees() {
 	if [ $way = kernel ]; then
@@ -168,13 +167,13 @@ not_held() {
 	! sees
 }
 
-# places: the users' processes that stay, each with its group.
+# places: the users' long-lived processes, each with its group.
 places() {
 	for pid in $(pgrep -x sleep -U ana,bob,carol,dave); do
 		echo "$pid $(cgroup_of "$pid")"
 	done | sort
 }
-# all_groups: those of systemd's. settings: what those of groups.txt have, by the kernel's files. That a file is not there counts,
+# all_groups: systemd's groups. settings: those of the groups in groups.txt, from the kernel's files. A missing file is a setting,
 # too.
 FILES="cgroup.subtree_control cpu.weight cpu.max cpuset.cpus memory.min memory.low memory.high memory.max io.weight io.max io.bfq.weight"
 all_groups() {
@@ -188,7 +187,7 @@ settings() {
 		done
 	done < groups.txt | xargs grep -H '' 2> /dev/null
 }
-# told_properties: what systemd says, and the drop-ins that it keeps.
+# told_properties: systemd's view of the properties, and its drop-ins.
 told_properties() {
 	systemctl show user.slice system.slice user-1001.slice user-1002.slice user-1003.slice user-1004.slice user@1001.service \
 		lab-system.service -p Id -p CPUWeight -p CPUQuotaPerSecUSec -p AllowedCPUs -p MemoryMin -p MemoryLow -p MemoryHigh \
@@ -196,7 +195,7 @@ told_properties() {
 	find /run/systemd/system.control /etc/systemd/system.control -type f 2> /dev/null
 	find /run/systemd/transient -name '*.slice*' -o -name 'commonhold*'
 }
-# same FILE FILE: neither is empty, and they have the same lines; by whichever diff is there.
+# same FILE FILE: neither is empty, and their lines are equal, by any available diff.
 same() {
 	detail=$(diff "$1" "$2" | grep '^[+<>-][^+-]' | head -n 3 | tr '\n' ';')
 	[ -z "$detail" ] || return 1
@@ -204,7 +203,7 @@ same() {
 	[ -s "$1" ] && detail=
 }
 
-# --- The packaged service. What follows is run under each backend: `both_ways FUNCTION`.
+# --- The packaged service. `both_ways FUNCTION` runs the following under each backend.
 both_ways() {
 	for way in cgroup kernel; do
 		how="($way)"
@@ -221,7 +220,7 @@ packages() {
 		return 1
 	}
 }
-# installs [FILE]: the package, with the contract and the backend of this test. It starts nothing.
+# installs [FILE]: installs the package, with this test's contract and backend. It starts nothing.
 unit_folder=/run/systemd/system/commonhold.service.d
 installs() {
 	packages --force-confold --install "${1:-/job/commonhold.deb}" || return 1
@@ -239,20 +238,20 @@ stops_service() {
 	systemctl stop commonhold 2> /dev/null
 	rm -rf $unit_folder
 }
-# main_pid, caretaker_pid: of the service.
+# main_pid, caretaker_pid: the service's processes.
 main_pid() {
 	systemctl show commonhold -p MainPID --value
 }
 caretaker_pid() {
 	pgrep -o -f "^commonhold caretaker"
 }
-# kills_both: daemon and caretaker at once. Sets `service_pid` to what the daemon was.
+# kills_both: kills daemon and caretaker together. Sets `service_pid` to the former daemon's.
 kills_both() {
 	service_pid=$(main_pid) caretaker=$(caretaker_pid)
 	detail="daemon '$service_pid', caretaker '$caretaker'"
 	[ -n "$caretaker" ] && kill -KILL "$caretaker" "$service_pid"
 }
-# users_work: processes of users that stay, in sessions and services. It and what else is there is what `undone` compares with.
+# users_work: starts users' long-lived processes, in sessions and services. `undone` compares their state with `record`'s.
 users_work() {
 	for user in ana carol; do
 		on $user "systemd-run --user --unit lab-stays sleep 941; setsid sleep 942 < /dev/null > /dev/null 2>&1 &" > /dev/null 2>&1
@@ -268,11 +267,11 @@ record() {
 	settings > settings.txt
 	told_properties > told.txt
 }
-# holds_service: a check that the service is there and holds.
+# holds_service: checks that the service runs and holds the contract.
 holds_service() {
 	ok "$1 $how" wait_for "${2:-60}" sees && ok "$1, and it answers $how" wait_for 60 answers
 }
-# undone NAME: checks that all is as `record` found it. A service of the system's may have come or gone meanwhile.
+# undone NAME: checks that all is as `record` found it. System services may have started or ended meanwhile.
 undone() {
 	places > places-now.txt
 	settings > settings-now.txt
@@ -287,7 +286,7 @@ nobody_stopped() {
 	detail=$(grep -l '^State:[[:space:]]*T' /proc/[0-9]*/status 2> /dev/null | head -n 3 | tr '\n' ' ')
 	[ -z "$detail" ]
 }
-# since_mark PATTERN: lines of the service's since the last `mark`.
+# since_mark PATTERN: the service's log lines since the last `mark`.
 mark() {
 	marked=$(($(date +%s)))
 	sleep 1

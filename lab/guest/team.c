@@ -1,9 +1,9 @@
-/* A job for the lab: threads that work on one buffer, and tell where they ran and where the buffer lies.
+/* A job for the lab: threads that share a buffer, and report the nodes where they ran and where the buffer lies.
  *
- * team THREADS MIB SECONDS [CPU]: the first thread touches the buffer, on that CPU if one is named. Then all read and write it
- * for so long. Every thread notes the node that it runs in, again and again, from two seconds after it began. Printed is one
- * line: the part of these notes that is of the node with most of them, the part of the buffer's pages that lie in that node,
- * passes over the buffer, the CPU time of all threads in ms, and the node: `ran 99.2 pages 100.0 passes 812 cpu 1650 node 1`.
+ * team THREADS MIB SECONDS [CPU]: the first thread touches the buffer, on CPU if given. Then all threads read and write it for
+ * SECONDS. From two seconds after its start, each thread repeatedly samples the node that it runs in. Prints one line: the part
+ * of these samples in the most frequent node, the part of the buffer's pages in that node, the passes over the buffer, the CPU
+ * time of all threads in ms, and the node: `ran 99.2 pages 100.0 passes 812 cpu 1650 node 1`.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -50,7 +50,7 @@ static void *work(void *argument)
 	return NULL;
 }
 
-/* Pages by node of the mapping that begins where the buffer does. */
+/* Pages by node of the mapping that begins at the buffer's address. */
 static void count_pages(uint64_t *by_node)
 {
 	FILE *maps = fopen("/proc/self/numa_maps", "r");

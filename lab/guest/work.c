@@ -1,44 +1,42 @@
 /*
- * The jobs that the lab's tests and bench/lab give to the guest, and what measures some of them: those print one line of
- * `name value` pairs.
+ * The jobs of the lab's tests and of bench/lab in the guest, and probes for some of them. A probe prints one line of `name value`
+ * pairs.
  *
- *   work cycle NAME COMPUTE_MS SLEEP_MS SEED   for ever, in turns computes for so much CPU time and sleeps, each time for
- *                                         half as much to one and a half times as much, drawn from SEED, as process NAME
- *   work fork NAME COMPUTE_MS SLEEP_MS SEED    the same; a child computes, and is waited for
- *   work heavy SPINNERS FORKERS           keeps so many processes spinning, and so many forking, until it is killed
- *   work compile JOBS WIDTH LOOPS REPEATS a compiler's way: JOBS short processes, WIDTH at once, REPEATS times
- *   work latency SECONDS LOOPS            sleeps until the next 10 ms, computes LOOPS, and again: how late it began, how long
- *                                         it took from when it was due, and what of that it did not run itself
- *   work pipe SECONDS                     two processes hand a byte to and fro
- *   work used SECONDS CGROUP...           the CPU time that control groups get in a second, on average over so many
- *   work read NAME FILE KIB DEPTH [MS]    DEPTH processes called NAME read blocks of so many KiB from places drawn at random
- *                                         in FILE, past the page cache, until they are killed. Each computes with every block
- *                                         until it has used so much CPU time since the last one, reading included
- *   work files NAME DIR COUNT KIB         COUNT times writes a file, waits until it is on the disk, and reads it from there;
- *                                         how long that took
- *   work build NAME DIR COUNT KIB REST_MS a compiler's way with a disk: COUNT times reads a file from there, rests for as long
- *                                         as a compiler would compute (so that this does not depend on how fast the emulated
- *                                         CPUs are at the moment), writes one and waits until it is on the disk; the files
- *                                         are made by `work files`. How long all took, and the reads;
- *                                         after 30 s it ends, and how long all would have taken is reckoned
- *   work touch NAME MIB PASSES [FILE [SKIP_MIB]]  has so much memory, of its own and written to, or FILE's from SKIP_MIB on
- *                                         and read; touches every page of it so many times (0: for ever), and again at
- *                                         every SIGUSR1, and says how long each pass took
- *   work sum NAME MIB PASSES [FILE [SKIP_MIB]]  the same, and reads all that is in the pages: a pass is work, too
- *   work cached NAME FILE MIB SECONDS     reads pages from places drawn at random in the first MIB of FILE, by way of the
- *                                         page cache, one a ms: how long that took
- *   work play NAME COUNT START_S MIB REUSE_MS TIMES STEP...    COUNT processes called NAME that wait until the guest's clock
- *                                         (/proc/uptime) is at START_S, take the steps TIMES times (0: for ever), and end. As
- *                                         in a workload of the simulator's (scenarios/lab-linux), a STEP is sleep:MS, or
- *                                         cpu:MS, which computes until the process has used so much CPU time since its last
- *                                         such step, its faults and reads included, or read:FILE:SKIP_MIB:MIB:KIB, which reads
- *                                         KIB from a page drawn at random in MIB of FILE after SKIP_MIB, by way of the page
- *                                         cache. A time with a ~ behind it is drawn, from half of it to one and a half times.
- *                                         While it computes, it touches MIB of its own, each page once in REUSE_MS of CPU time
- *   work loops                            how many LOOPS one ms of CPU time does here
- *   work turns                            from now on the emulator changes between its CPUs at least every 50 us (see turns())
+ *   work cycle NAME COMPUTE_MS SLEEP_MS SEED   alternates for ever between COMPUTE_MS of CPU time and SLEEP_MS of sleep, each time
+ *                                         multiplied by half to one and a half, drawn from SEED; the process is called NAME
+ *   work fork NAME COMPUTE_MS SLEEP_MS SEED    the same, but a child process computes, and is waited for
+ *   work heavy SPINNERS FORKERS           keeps SPINNERS processes spinning, and FORKERS processes forking, until it is killed
+ *   work compile JOBS WIDTH LOOPS REPEATS the load of a parallel make: JOBS short processes, WIDTH at a time, REPEATS times
+ *   work latency SECONDS LOOPS            repeatedly sleeps until the next 10 ms and computes LOOPS. Prints the wake-up latency,
+ *                                         the time from the due moment to the end, and the part of that spent off the CPU
+ *   work pipe SECONDS                     two processes pass a byte back and forth
+ *   work used SECONDS CGROUP...           the mean CPU time per second of control groups, over SECONDS
+ *   work read NAME FILE KIB DEPTH [MS]    DEPTH processes called NAME read blocks of KIB KiB at random places in FILE with direct
+ *                                         I/O, until they are killed. After each block a process computes until it has used MS of
+ *                                         CPU time since the previous one, reading included
+ *   work files NAME DIR COUNT KIB         COUNT times writes a file, syncs it, and reads it back from the disk; prints the time
+ *   work build NAME DIR COUNT KIB REST_MS a compiler's disk accesses: COUNT times reads a file, sleeps for REST_MS instead of
+ *                                         computing (so that the speed of the emulated CPUs does not matter), writes a file and
+ *                                         syncs it; `work files` makes the files. Prints the total time, and that of the reads.
+ *                                         After 30 s it ends and extrapolates the total
+ *   work touch NAME MIB PASSES [FILE [SKIP_MIB]]  maps MIB of anonymous memory and writes to it, or of FILE from SKIP_MIB on and
+ *                                         reads it; touches every page PASSES times (0: for ever), and again at every SIGUSR1;
+ *                                         prints the duration of each pass
+ *   work sum NAME MIB PASSES [FILE [SKIP_MIB]]  the same, but reads the whole contents of the pages: a pass is also CPU work
+ *   work cached NAME FILE MIB SECONDS     reads random pages of the first MIB of FILE through the page cache, one per ms; prints
+ *                                         the latency
+ *   work play NAME COUNT START_S MIB REUSE_MS TIMES STEP...    COUNT processes called NAME wait until the guest's clock
+ *                                         (/proc/uptime) reaches START_S, take the steps TIMES times (0: for ever), and exit. As
+ *                                         in a workload of the simulator (scenarios/lab-linux), a STEP is sleep:MS, or cpu:MS,
+ *                                         which computes until the process has used MS of CPU time since its last such step,
+ *                                         faults and reads included, or read:FILE:SKIP_MIB:MIB:KIB, which reads KIB from a random
+ *                                         page in MIB of FILE after SKIP_MIB, through the page cache. A time with a trailing ~ is
+ *                                         multiplied by a random factor from half to one and a half. While a process computes, it
+ *                                         touches MIB of its own, each page once in REUSE_MS of CPU time
+ *   work loops                            prints how many LOOPS take one ms of CPU time here
+ *   work turns                            from now on the emulator switches between its CPUs at least every 50 us (see turns())
  *
- * Loops touch no memory: what they take follows from the CPU time alone.
+ * Loops access no memory: their duration depends on the CPU time alone.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -102,7 +100,7 @@ static void rest(double seconds)
 	nanosleep(&span, NULL);
 }
 
-/* A child that ends with this process. */
+/* Forks a child that is killed when this process ends. */
 static pid_t child(void)
 {
 	pid_t pid = fork();
@@ -114,7 +112,7 @@ static pid_t child(void)
 	return pid;
 }
 
-/* Half of `mean` to one and a half of it. */
+/* A random duration between half and one and a half of `mean`. */
 static double around(double mean, uint64_t *chance)
 {
 	*chance = *chance * 6364136223846793005u + 1442695040888963407u;
@@ -163,7 +161,7 @@ static int heavy(int spinners, int forkers)
 		pause();
 }
 
-/* The time for which CPUs were idle so far, of all of them together. */
+/* The idle time of all CPUs so far. */
 static uint64_t idle_us(void)
 {
 	unsigned long user, nice, system, idle, waiting;
@@ -175,7 +173,7 @@ static uint64_t idle_us(void)
 	return found == 5 ? (idle + waiting) * 1000000ul / (unsigned long)sysconf(_SC_CLK_TCK) : 0;
 }
 
-/* How long each repetition took, and the CPU time of whatever ran meanwhile, of all CPUs together. */
+/* The duration of each repetition, and the busy time of all CPUs meanwhile. */
 static int compile(int jobs, int width, long loops, int repeats)
 {
 	uint64_t used_us[REPEATS_MAX];
@@ -238,7 +236,7 @@ static int latency(double seconds, long loops)
 	uint64_t end = now_ns() + (uint64_t)(seconds * 1e9), due = now_ns();
 	int count = 0;
 
-	prctl(PR_SET_TIMERSLACK, 1); /* unless asked, a sleep may take 50 us longer */
+	prctl(PR_SET_TIMERSLACK, 1); /* the default slack lengthens a sleep by up to 50 us */
 	while (due < end && count < SAMPLES_MAX) {
 		struct timespec at;
 
@@ -311,9 +309,9 @@ static uint64_t usage_us(const char *cgroup)
 }
 
 /*
- * A reader that waits for a CPU between two groups sees the second later by as long: by half a second, where the machine is
- * busy. So each has a window of its own, from the middle of one reading to the middle of another, by a reader that goes before
- * all others.
+ * A reader delayed between reading two groups would measure the second over a shifted second, by up to half a second on a busy
+ * machine. So each group has its own window, from the middle of one reading to the middle of the other, and the reader has
+ * real-time priority.
  */
 static void read_usage(const char *cgroup, uint64_t *usage, uint64_t *at)
 {
@@ -361,7 +359,7 @@ static int calibrate(void)
 	return 0;
 }
 
-/* Reads blocks from places drawn at random; as many as asked, or for ever if that is 0. */
+/* Reads COUNT blocks from random places, or for ever if COUNT is 0. */
 static void read_blocks(int fd, size_t block, uint64_t places, uint64_t count, uint64_t chance, double ms)
 {
 	uint64_t until = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
@@ -454,7 +452,7 @@ static int build(const char *name, const char *folder, int count, size_t bytes, 
 	return 0;
 }
 
-/* Memory of its own, or a file's. NULL, and errno says why, if there is none. */
+/* Anonymous memory, or a file's mapping. NULL, with errno set, on failure. */
 static volatile uint64_t *memory_of(size_t bytes, const char *file, off_t skip)
 {
 	void *at;
@@ -465,7 +463,7 @@ static volatile uint64_t *memory_of(size_t bytes, const char *file, off_t skip)
 		at = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, skip);
 	} else {
 		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		/* Pages that are touched are the pages that there are. */
+		/* Without huge pages, exactly the touched pages are resident. */
 		if (at != MAP_FAILED)
 			madvise(at, bytes, MADV_NOHUGEPAGE);
 	}
@@ -480,7 +478,7 @@ static void touch_all(volatile uint64_t *at, size_t bytes, int write, size_t ste
 
 	for (size_t i = 0; i < bytes / sizeof *at; i += step) {
 		if (write)
-			at[i] = i + number;     /* a page of zeros would not be written to swap */
+			at[i] = i + number;     /* not zero: a page of zeros would not be written to swap */
 		else
 			sum += at[i];
 	}
@@ -515,9 +513,9 @@ static int touch(int argc, char **argv)
 }
 
 /*
- * Where instructions are counted, the emulator's CPUs take turns of an eighth of the time to its next timer: of several ms
- * where little happens, and who is woken waits for all the others' turns. So a timer is set going whose interrupt nobody
- * gets: the old PC's, which this kernel does not use, with its pin masked. The kernel has to run with iomem=relaxed.
+ * Under instruction counting, the emulator's CPUs take turns of an eighth of the time to its next timer: several ms on a quiet
+ * machine, so that a woken task waits for the turns of all other CPUs. So this starts a timer whose interrupt is delivered nowhere:
+ * the legacy PC timer (PIT), which this kernel does not use, with its I/O APIC pin masked. The kernel must run with iomem=relaxed.
  */
 static int turns(void)
 {
@@ -547,7 +545,7 @@ static int cached(const char *name, const char *file, uint64_t pages, double sec
 
 	if (fd < 0)
 		fail(file);
-	/* What is read ahead would hide what is missing. */
+	/* Read-ahead would hide page faults. */
 	posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
 	prctl(PR_SET_NAME, name);
 	while (now_ns() < end && count < SAMPLES_MAX) {
@@ -565,16 +563,16 @@ static int cached(const char *name, const char *file, uint64_t pages, double sec
 	return 0;
 }
 
-/* What a player has: memory that it goes round, and how far it has come. */
+/* A player's state: the memory that it cycles through, and its progress. */
 struct player {
 	volatile uint64_t *memory;
 	size_t pages, touched;
-	/* CPU time in which it goes round once, and what it has computed for. */
+	/* CPU time per cycle through the memory, and CPU time computed so far. */
 	uint64_t reuse_ns, computed_ns;
 	uint64_t chance;
 };
 
-/* As long as `computed_ns` says, the time since the last step included; touches what is due meanwhile. */
+/* Computes until `computed_ns` has advanced by `work_ns`, time since the last step included; touches the pages due meanwhile. */
 static void play_cpu(struct player *self, uint64_t work_ns)
 {
 	uint64_t begun = self->computed_ns;
@@ -624,7 +622,7 @@ static void play(struct player *self, double start_s, unsigned long times, int c
 	for (int i = 0; i < count && i < 32; i++) {
 		char path[256];
 
-		/* What is read ahead would hide what is missing. */
+		/* Read-ahead would hide page faults. */
 		if (sscanf(steps[i], "read:%255[^:]", path) == 1 &&
 		    ((fds[i] = open(path, O_RDONLY)) < 0 || posix_fadvise(fds[i], 0, 0, POSIX_FADV_RANDOM)))
 			fail(path);

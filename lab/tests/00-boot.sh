@@ -1,5 +1,5 @@
 # budget: 5
-# The machine has what the other tests count on.
+# The guest has the CPUs, nodes, memory and kernel features that the other tests rely on.
 
 cpus_of_node() {
 	cat "/sys/devices/system/node/node$1/cpulist"

@@ -1,18 +1,18 @@
 # budget: 5
 # needs: commonhold
-# The program sees the machine as it is, and checks a contract against it.
+# `commonhold` reports the machine's topology correctly and checks a contract against it.
 
 contract=/job/contracts/four-units.toml
 
-# numbers KEY: the values of a key in the JSON that was read last, in their order.
+# numbers KEY: the values of KEY in the JSON that was read last, in order.
 numbers() {
 	sed -n "s/^ *\"$1\": \([0-9]*\),\{0,1\}\$/\1/p" tree.json | tr '\n' ' '
 }
-# groups KEY: how many values in a row are the same.
+# groups KEY: the lengths of the runs of equal values of KEY.
 groups() {
 	numbers "$1" | tr ' ' '\n' | uniq -c | awk 'NF == 2 { print $1 }' | tr '\n' ' '
 }
-# entitled UNIT: millionths of a CPU (the first resource of a unit is cpu, the first amount what it is entitled to).
+# entitled UNIT: its entitlement in millionths of a CPU (a unit's first resource is cpu, and the first amount is entitled).
 entitled() {
 	awk -v unit="\"$1\"," '
 		$1 == "\"unit\":" { here = $2 == unit }
@@ -34,7 +34,7 @@ done
 
 doctor() { commonhold doctor --json > doctor.json; }
 ok "doctor answers" doctor
-# The best backend that is built in: scripts/features.
+# The best backend that was built: scripts/features.
 best=cgroup
 grep -q 'built without the scheduler' doctor.json || best=kernel
 ok "CPU would be held by the best backend" is "$(enforcer_of_cpu)" $best

@@ -1,9 +1,9 @@
 # budget: 15
 # needs: spin
-# Work can be measured on this machine. Capped, a thread beside seven others does about the work that it does alone.
-# Uncapped, it does a quarter of it on a host with two cores. A host's core that is shared with another machine's does
-# half as much for seconds at a time. So the slower of two measurements alone, before and after, is the reference, and
-# the bound is half of it.
+# The machine is fit to measure on. With capped CPUs, a thread beside seven others does about the work that it does alone.
+# Uncapped, it does a quarter of it on a host with two cores. A host core shared with another virtual machine may run at half
+# speed for seconds. Therefore the reference is the slower of two measurements alone, one before and one after, and the bound
+# is half of it.
 
 cap_cpus
 loops_alone() {

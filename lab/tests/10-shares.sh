@@ -1,20 +1,20 @@
 # budget: 60
 # seconds: 300
 # needs: commonhold spin
-# Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each. Each unit gets its share. What one does not
-# use goes to the others at once, and comes back. A reload may drop a unit that lent and borrowed.
+# Four units with tickets 1:2:3:2 on eight CPUs, eight busy processes each. Each unit gets its share. The other units use a
+# unit's idle CPU time at once, and it gets it back on demand. A reload may drop a unit that has lent and borrowed.
 
 units="a b c d"
 groups=
 for unit in $units; do groups="$groups commonhold/$unit"; done
 spinners=8
 
-# entitled UNIT: in thousandths of a CPU.
+# entitled UNIT: its entitlement in thousandths of a CPU.
 entitled() {
 	case $1 in a) echo 1000 ;; b | d) echo 2000 ;; c) echo 3000 ;; esac
 }
 
-# shares_within PERCENT LABEL: each unit's part of what all of them got.
+# shares_within PERCENT LABEL: each unit's part of the CPU time of all four.
 shares_within() {
 	for unit in $units; do
 		ok "unit $unit has its share $2" within "$(used_of "$unit")" $(($(entitled "$unit") * total / 8000)) "$1"
@@ -31,14 +31,15 @@ sleep 2
 
 all_busy() {
 	measure 5 $groups
-	# A busy host makes the daemon dear, and the emulated CPUs uneven: an idle one is within 2 %, and its daemon below 300.
+	# On a busy host the daemon uses more CPU time and emulated CPUs run unevenly: on an idle host shares are within 2 %, and the
+	# daemon uses less than 300 thousandths.
 	shares_within 6 "while all are busy"
 	ok "the machine is in use while all are busy" at_least "$busy" 9500
 	ok "the daemon takes little, even emulated" at_most "$daemon_used" 1000
 }
 measured all_busy
 
-# no_less UNIT...: what each of them is entitled to, whoever else is there.
+# no_less UNIT...: each unit has at least its entitlement, whatever the other units do.
 no_less() {
 	for unit in "$@"; do
 		ok "unit $unit has no less than its own" at_least "$(used_of "$unit")" $(($(entitled "$unit") * 97 / 100))
@@ -64,8 +65,8 @@ c_back() {
 }
 measured c_back
 
-# Without c there are 1.6, 3.2 and 3.2 CPUs: one of the eight is held in turns of 250 ms. Each turn begins with a moment in
-# which the kernel has yet to find work for that CPU, long under emulation.
+# Without c the units hold 1.6, 3.2 and 3.2 CPUs: three units share one CPU in turns of 250 ms. At the start of each turn the
+# kernel must first migrate work to that CPU, which takes long under emulation.
 kill -KILL $stopped
 c_gone() {
 	sleep 1

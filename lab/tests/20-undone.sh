@@ -1,15 +1,15 @@
 # budget: 20
 # seconds: 120
 # needs: commonhold spin
-# When the daemon ends, in order or killed, nothing of it is left: no control group, and no process stopped. Every
-# process that outlives it is where it was, and may use the CPUs that it could use before.
+# After the daemon exits or is killed, no control group of its own is left and no process is stopped. Every surviving process
+# is in its original control group with its original CPU affinity.
 
 contract=/job/contracts/two-commands.toml
 for name in heavy light light-halted; do cp "$(command -v spin)" "$name"; done
-home=lab-home                      # a control group that is not the program's
-narrow=0-5                         # an affinity that is not the machine's
+home=lab-home                      # a control group that the daemon did not make
+narrow=0-5                         # an affinity narrower than the machine
 
-# start_members: a unit with an affinity and a control group of its own; a unit without; one stopped by its owner.
+# start_members: one unit with an affinity and a control group of its own, one without, and one stopped by its owner.
 start_members() {
 	mkdir -p "$CGROUPS/$home"
 	taskset 3f ./heavy 600 &
@@ -19,11 +19,11 @@ start_members() {
 	light=$!
 	./light-halted 600 &
 	halted=$!
-	wait_for 5 grep -qx light-halted /proc/$halted/comm       # not before it has left the shell that it was forked from
+	wait_for 5 grep -qx light-halted /proc/$halted/comm       # not before its exec has replaced the forked shell
 	kill -STOP $halted
 }
 
-# start_storm: a member that entered by exec and forks all the time, so that the end comes amid forks.
+# start_storm: a member that entered by `exec` and forks all the time, so that the daemon ends amid forks.
 start_storm() {
 	commonhold exec light -- sh -c 'while :; do spin 0.05 > /dev/null; done' &
 	storm=$!
@@ -37,8 +37,8 @@ end_members() {
 	wait 2> /dev/null
 }
 
-# strays: every thread that is not as it would be had the daemon never run. Quick, since the time until there is none is
-# measured with it: it leaves out kernel threads, which have no program, and starts two processes only.
+# strays: every thread whose state differs from what it would be had the daemon never run. It is fast, because the test measures
+# how long until it prints nothing: it skips kernel threads, which have no executable, and starts two processes only.
 strays() {
 	files=
 	for process in /proc/[0-9]*; do
@@ -61,7 +61,7 @@ undone() {
 	[ -z "$(strays)" ]
 }
 
-# held_by BACKEND: the contract is in force on the members.
+# held_by BACKEND: the contract is in force for the members.
 held_by() {
 	[ "$(cpus_of $heavy)" != $narrow ] && [ "$(cpus_of $light)" != 0-7 ] || return 1
 	[ "$1" = user ] || case $(cgroup_of $heavy) in /commonhold/heavy*) ;; *) return 1 ;; esac

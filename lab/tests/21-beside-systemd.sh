@@ -1,10 +1,10 @@
 # seconds: 150
 # budget: 60
 # needs: commonhold spin
-# A tree of control groups as systemd makes it, a small service manager of a user's, and no systemd that could be called. The
-# daemon moves nobody: units are held in the tree's own groups, by the kernel's files. The manager starts and stops services
-# while the daemon runs, and after it, in order or killed. A session can end. What others set meanwhile stays as they set it,
-# and what the daemon set does not.
+# A cgroup tree with systemd's layout and a small service manager run by a user, but no systemd to call. The daemon moves no
+# process: it holds units in the tree's own groups, by writing the kernel's files. The manager starts and stops services while
+# the daemon runs and after it exits or is killed. A session can end. Settings that others change meanwhile stay; settings that
+# the daemon made are undone.
 
 contract=/job/contracts/beside-systemd.toml
 slice=user.slice/user-1001.slice
@@ -12,14 +12,14 @@ session=$slice/session-3.scope
 manager_group=$slice/user@1001.service
 cron=system.slice/cron.service
 grep -q '^ana:' /etc/passwd || echo "ana:x:1001:1001:ana:/tmp:/bin/sh" >> /etc/passwd
-# By this name, what process 1 executes: as on a machine with systemd.
+# Run process 1's executable under systemd's name, as on a machine with systemd.
 first=$(readlink -f /proc/1/exe)
 systemd=${first%/*}/systemd
 ln -f "$first" "$systemd"
 mkdir -p /tmp/ana
 chown ana /tmp/ana
 
-# as_ana GROUP COMMAND: a command of the user's, in a control group.
+# as_ana GROUP COMMAND: runs a command as user ana in a control group.
 as_ana() {
 	sh -c 'echo $$ > "$0/cgroup.procs" && exec su -s /bin/sh ana -c "exec $1"' "$CGROUPS/$1" "$2" > /dev/null 2>&1 &
 }
@@ -28,7 +28,7 @@ make_tree() {
 	for group in $session $manager_group/init.scope $manager_group/app.slice $cron; do
 		mkdir -p "$CGROUPS/$group"
 	done
-	# As systemd has it: memory for services and sessions, CPU for nobody yet, whatever the test before left.
+	# systemd's defaults, whatever the previous test left: `memory` enabled for services and sessions, `cpu` not yet enabled.
 	for controller in cpu cpuset io; do
 		echo "-$controller" > "$CGROUPS/cgroup.subtree_control" 2> /dev/null
 	done
@@ -41,10 +41,10 @@ make_tree() {
 	rm -f /tmp/ana/answer
 	as_ana $session "sleep 1001"
 	as_ana $cron "sleep 1002"
-	# A manager that somebody started from a session: known by its program.
+	# A manager started from a session is recognised by its executable.
 	as_ana $session "-a sleep $systemd 1003"
 	as_ana $manager_group/init.scope "sh -c 'cd /tmp/ana && exec sh /job/user-manager $CGROUPS/$manager_group /tmp/ana/fifo'"
-	exec 8<> /tmp/ana/fifo      # reading too, since opening it then waits for nobody
+	exec 8<> /tmp/ana/fifo      # read and write, so that opening it does not wait for a reader
 	started sleep 1001 && started sleep 1002 && started sleep 1003
 }
 
@@ -65,7 +65,7 @@ is_in() {
 	[ "$detail" = "/$2" ]
 }
 
-# ask WORDS ANSWER: what the manager answers.
+# ask WORDS ANSWER: the manager replies ANSWER.
 answered() {
 	[ "$(cat /tmp/ana/answer 2> /dev/null)" = "$1" ]
 }
@@ -136,7 +136,7 @@ for round in cgroup:TERM kernel:KILL; do
 	ok "what they use is counted in the unit $how" wait_for 30 used || note "used_ns: $found"
 	ask "stop busy" stopped
 
-	# Others go on as if nothing were: a weight is set, the session ends.
+	# Other programs are unaffected: a weight is set, the session ends.
 	echo 50 > "$CGROUPS/user.slice/cpu.weight"
 	kill -9 "$(pid_of sleep 1001)" "$(pid_of sleep 1003)"
 	usleep 200000

@@ -4,12 +4,12 @@
 # memory: 3072
 # needs: commonhold
 # only: with --all
-# Real logins on a machine with systemd, sixteen at once, without the daemon and with it: all are active, and each session
-# knows itself, whether it came before the daemon or after.
+# Sixteen concurrent logins on a machine with systemd, without the daemon and with it: all sessions become active, and each
+# process finds its own session, whether it began before the daemon or after.
 
 . /job/systemd.sh
 
-# log_in TAG: sixteen logins, four of each user's, at once. Each waits, then asks for its own session, and stays.
+# log_in TAG: sixteen concurrent logins, four per user. Each waits, then asks for its own session, and stays.
 log_in() {
 	[ -p "$1.go" ] || mkfifo "$1.go"
 	exec 7<> "$1.go"
@@ -31,7 +31,8 @@ managers_up() {
 	detail=$(systemctl is-active user@1001 user@1002 user@1003 user@1004 | grep -c '^active')
 	[ "$detail" = 4 ]
 }
-# asked TAG: sessions of that login that have an answer. knew TAG: those that were right: the session lists who asks.
+# asked TAG: the number of that batch's sessions with an answer. knew TAG: the number with a right one: the session lists the
+# process that asked.
 asked() {
 	[ "$(cat /home/*/lab-"$1"-? 2> /dev/null | grep -c '^status')" = 16 ]
 }

@@ -4,8 +4,8 @@
 # memory: 3072
 # needs: commonhold spin
 # only: with --all
-# What systemd does for users, without the daemon and with it: their managers start services and scopes, and who ends a
-# session or a user ends all that belongs to it. The journal knows where each line comes from.
+# systemd's services for users, without the daemon and with it: users' managers start services and scopes, and ending a session
+# or a user ends all of its processes. The journal attributes each line to its unit, slice and session.
 
 . /job/systemd.sh
 
@@ -44,7 +44,7 @@ services() {
 	}
 }
 
-# in_session COMMAND: a login of ana's; its session's number is `session`.
+# in_session COMMAND: a login of ana's; sets `session` to its number.
 in_session() {
 	rm -f /home/ana/lab-id
 	ssh ana@localhost "echo \$XDG_SESSION_ID > ~/lab-id; $1" < /dev/null > /dev/null 2>&1 &
@@ -98,7 +98,7 @@ ends() {
 	kill_at_logout no
 }
 
-# told TAG FIELD=VALUE...: each of the two lines has these fields.
+# told TAG FIELD=VALUE...: each of the two journal lines has these fields.
 told() {
 	tag=$1
 	shift

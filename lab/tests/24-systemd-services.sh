@@ -4,13 +4,13 @@
 # memory: 3072
 # needs: commonhold spin work
 # only: with --all
-# What an administrator does with systemd, without the daemon and with it: services of users end as a whole, properties are
-# in force, reloads and restarts are survived. Work that comes by cron, at and sudo is counted from its first moment. A program
-# that enters another user's unit is in a scope that systemd knows, and is back in its session afterwards.
+# An administrator's work with systemd, without the daemon and with it: users' services end as a whole, properties are in force,
+# and services survive reloads and restarts. Work started by cron, at and sudo is accounted from its first moment. A program that
+# enters another user's unit is in a scope that systemd knows, and is back in its session afterwards.
 
 . /job/systemd.sh
 
-# unit_file NAME LINE...: a service of the system's.
+# unit_file NAME LINE...: writes a system service.
 unit_file() {
 	name=$1
 	shift
@@ -31,11 +31,11 @@ are_units_active() {
 	detail=$(systemctl is-active lab-simple lab-forking lab-guessed | tr '\n' ' ')
 	[ "$detail" = "active active active " ]
 }
-# main_pid UNIT COMMAND: systemd knows the process that it is to watch.
+# main_pid UNIT COMMAND: systemd's MainPID is the process that runs COMMAND.
 main_pid() {
 	is "$(systemctl show -p MainPID --value "$1")" "$(pid_of "$2")"
 }
-# counts_on: a busy process of dave's has CPU time by the daemon's count, in ms of 4 s.
+# counts_on: by the daemon's accounts, a busy process of dave's receives CPU time, in ms of 4 s.
 counts_on() {
 	used_ms dave
 	ms_before=$used
@@ -64,7 +64,7 @@ services() {
 	done
 }
 
-# Who logs in, and what that user's manager starts, under an administrator's limits.
+# A login and a service of the user's manager, under an administrator's limits.
 PROPERTIES="MemoryMax=314572800 CPUQuotaPerSecUSec=1.500000s AllowedCPUs=0-3 CPUWeight=50"
 are_set() {
 	detail=$(systemctl show user-1001.slice -p MemoryMax -p CPUQuotaPerSecUSec -p AllowedCPUs -p CPUWeight | sort | tr '\n' ' ')
@@ -78,18 +78,19 @@ are_named() {
 	detail=$(commonhold status | grep 'set by others: ' | head -n 1)
 	case $detail in *"at most 300 MiB, CPUs 0-3, a cap on CPU time, a weight"*) ;; *) return 1 ;; esac
 }
-# runs_within PID: it may use no CPU but the four.
+# runs_within PID: it may use only the four allowed CPUs.
 runs_within() {
 	detail=$(cpus_of "$1")
 	case $detail in 0-3 | [0-3] | [0-3]-[0-3] | 0[-,]*[0-3]) ;; *) return 1 ;; esac
 }
-# cpu_ms PID: sets `ms` to the CPU time of a process, all its threads.
+# cpu_ms PID: sets `ms` to the CPU time of a process, summed over its threads.
 cpu_ms() {
 	read -r line < "/proc/$1/stat"
 	set -- ${line##*) }
 	ms=$(((${12} + ${13}) * 10))
 }
-# quota_holds PID: of its four threads' CPU time in 5 s, in ms. A period of the quota may begin and end in it.
+# quota_holds PID: the CPU time of its four threads in 5 s, in ms. The measured interval may cut the quota's periods at either
+# end.
 quota_holds() {
 	cpu_ms "$1"
 	ms_before=$ms from=$(uptime_cs)
@@ -98,12 +99,12 @@ quota_holds() {
 	elapsed=$((($(uptime_cs) - from) * 10))
 	at_most $(((ms - ms_before) * 1000 / elapsed)) 1650
 }
-# The kernel holds a quota with its own scheduler alone.
+# Only the kernel's own scheduler enforces a quota.
 gives_way() {
 	detail=$(commonhold status --json | grep -c 'user-1001.slice has a cap on CPU time')
 	[ "$detail" -gt 0 ]
 }
-# is_killed NAME: a program of that name wanted more memory than the limit, and the kernel ended it for that.
+# is_killed NAME: the kernel killed a program of that name because it exceeded the memory limit.
 kills_of_slice() {
 	sed -n 's/^oom_kill //p' "$slice/memory.events"
 }
@@ -165,12 +166,12 @@ properties() {
 	ok "and in force $how" in_force
 }
 
-# The CPU time that the work itself says it had, in ms.
+# The CPU time that the work reports for itself, in ms.
 took_ms() {
 	sed -n 's/.*cpu_ms \([0-9]*\).*/\1/p' "$1"
 }
-# comes_by WAY USER OWNER COMMAND...: work of a user's that begins in another way: COMMAND has `sh lab-work` run in the user's
-# home. It tells at once where it is counted, which is to be the owner's unit, and computes.
+# comes_by WAY USER OWNER COMMAND...: a user's work that is started by WAY (cron, at, sudo): COMMAND runs `sh lab-work` in the
+# user's home. It reports at once which unit it is in, which must be the owner's, and computes.
 comes_by() {
 	by=$1 user=$2 owner=$3
 	shift 3
@@ -198,11 +199,11 @@ work_that_comes() {
 	hold || return
 	comes_by at bob bob on bob 'echo "sh lab-work" | at -q a now'
 	comes_by cron dave dave on dave 'echo "* * * * * crontab -r; sh lab-work" | crontab -'
-	# It stays in the slice of who asked for it.
+	# sudo's process stays in the slice of the user who called it.
 	comes_by "sudo -i" carol ana on ana 'sudo -i -u carol sh lab-work'
 }
 
-# Root, in ana's session, has a program run in carol's unit.
+# Root, in ana's session, runs a program in carol's unit.
 session_of_ana() {
 	cgroup_of "$(pid_of sleep 942)"
 }

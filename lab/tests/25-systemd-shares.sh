@@ -5,9 +5,9 @@
 # disks: 4096
 # needs: commonhold spin work
 # only: with --all
-# Isolation of users whose work systemd starts: two busy processes have the CPUs that their user is entitled to, beside sixteen
-# of another's; a working set that fits into what its user is entitled to is kept, beside one that does not. The reference is
-# the same work with nobody beside it.
+# Isolation of users whose work systemd starts. Two busy processes receive their user's entitlement of CPUs beside sixteen of
+# another user's. A working set within its user's entitlement stays in memory beside one that does not fit. The reference is the
+# same work without competitors.
 
 . /job/systemd.sh
 
@@ -32,7 +32,7 @@ run_so_many() {
 	[ "$detail" = "$3" ]
 }
 ms=
-# spent: sets `ms` to the CPU time that the daemon, systemd and the bus had.
+# spent: sets `ms` to the CPU time of the daemon, systemd and the bus.
 spent() {
 	ms=
 	for pid in "$daemon" 1 $(pgrep -o -x dbus-daemon); do
@@ -73,11 +73,11 @@ hogs() {
 	done
 }
 
-# A working set in a file, by way of the page cache: what was taken from it is a major fault.
+# The working set is a file in the page cache: each page that was reclaimed costs a major fault.
 PASSES=8
 drive=$(disk 4096)
 chmod 666 "$drive"
-# A fault reads as much around it as is read ahead: with as little, there are enough of them to compare.
+# A small read-ahead makes each fault read few pages, so that there are enough faults to compare.
 echo 64 > "/sys/block/${drive#/dev/}/queue/read_ahead_kb"
 has_passes() {
 	[ "$(grep -c '^pass' "/home/$1/lab-passes")" -ge "$2" ]

@@ -4,13 +4,13 @@
 # memory: 3072
 # needs: commonhold
 # only: with --all
-# The daemon is killed, again and again, while users' managers start and end services. A second later all is as before: every
-# process is in the group where it was, or where its manager put it meanwhile, every property is as it was, and no process is
-# in the root. Alone, the same is asked of a second in which nothing happens.
+# The daemon is killed repeatedly while users' managers start and end services. A second later, every process is in the group
+# where it was or where its manager put it meanwhile, every property is as it was, and no process is in the root group. Without
+# the daemon, the same is checked over a second in which nothing happens.
 
 . /job/systemd.sh
 
-# Groups that came since are their managers'.
+# Groups that were created since belong to their managers.
 none_in_root() {
 	detail=$(for pid in $(cat $CGROUPS/cgroup.procs); do
 		[ -z "$(readlink "/proc/$pid/exe")" ] || echo "$pid $(cat "/proc/$pid/comm")"
@@ -20,7 +20,7 @@ none_in_root() {
 app() {
 	echo "user.slice/user-$1.slice/user@$1.service/app.slice"
 }
-# came_and_went ROUND: services and logins of users come and go while the daemon is there.
+# came_and_went ROUND: users' services and logins begin and end while the daemon runs.
 came_and_went() {
 	on ana "systemctl --user stop lab-goes; systemd-run --user --unit lab-came$1 sleep 95$1" > /dev/null 2>&1
 	on bob "systemd-run --user --unit lab-goes sleep 949" > /dev/null 2>&1

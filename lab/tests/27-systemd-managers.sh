@@ -4,12 +4,12 @@
 # memory: 3072
 # needs: commonhold spin work
 # only: with --all
-# Other managers of groups, without the daemon and with it: Slurm's jobs, and containers of podman's, root's and a user's, are
-# held, ended and accounted by who started them, and counted for their users' units.
+# Other cgroup managers, without the daemon and with it. Slurm's jobs, and podman's containers (rootful and rootless), stay under
+# the limits of the manager that started them, which also ends and accounts them; they count for their users' units.
 
 . /job/systemd.sh
 
-# --- Slurm: a controller and a node, with groups of version 2.
+# --- Slurm: a controller and a node, on cgroup v2.
 is_idle() {
 	sinfo -h -N -o %t | grep -qx idle
 }
@@ -17,7 +17,7 @@ slurm_starts() {
 	systemctl start munge slurmctld slurmd
 	wait_for 90 is_idle || detail=$(sinfo -N -l 2>&1 | tail -n 1)
 }
-# number_of NAME: a job that runs.
+# number_of NAME: the number of a running job.
 number_of() {
 	squeue -h -n "$1" -t running -o %i
 }
@@ -42,7 +42,7 @@ group_gone() {
 scope=system.slice/lab_slurmstepd.scope
 slurm() {
 	ok "Slurm is ready $how" slurm_starts || return
-	# One job is there before the daemon, one comes.
+	# One job begins before the daemon, one after.
 	on ana "setsid srun -J lab-early -n1 -c2 --mem=100 sh -c '/job/spin 5 > ~/lab-spun; setsid sleep 971 & exec sleep 972' > ~/lab-srun 2>&1 < /dev/null &"
 	wait_for 30 job_runs lab-early
 	hold || return
@@ -83,14 +83,14 @@ slurm() {
 	systemctl stop lab_slurmstepd.scope 2> /dev/null
 }
 
-# --- podman: a container of root's, whose processes are a user's, and one of a user's own.
+# --- podman: a rootful container whose processes run as a user, and a rootless one.
 image=/usr/local/share/lab-image.tar
-# group_of_container PID, the group that podman made, without what crun makes in it.
+# group_of_container PID: the group that podman made, without the sub-group that crun adds.
 in_container() {
 	detail=$(cgroup_of "$1")
 	case $detail in /$2/libpod-*.scope | /$2/libpod-*.scope/container) ;; *) return 1 ;; esac
 }
-# told_by_stats: podman reads its container's groups: the memory of the container that computes.
+# told_by_stats: `podman stats` reads the container's group: the memory of the container that computes.
 accounted() {
 	detail=$($1 podman stats --no-stream --format '{{.PIDs}}:{{.MemUsage}}' lab-box 2>&1 | tail -n 1)
 	case $detail in 1:[1-9]*MB*) ;; *) return 1 ;; esac
@@ -129,7 +129,7 @@ containers() {
 }
 
 # --- Slurm's jobs, each a unit of its own.
-# figure_of UNIT FIGURE: what the daemon's statement says of it, a number.
+# figure_of UNIT FIGURE: a number from the unit's entry in the daemon's status.
 figure_of() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' | grep "^{\"unit\":\"$1\"" |
 		sed -n "s/.*\"$2\":\([0-9]*\).*/\1/p" | head -n 1
@@ -151,7 +151,7 @@ is_held() {
 	detail=$(commonhold status --json | tr -d ' \n' | grep -o "\"group\":\"/$1\"" | head -n 1)
 	[ -n "$detail" ]
 }
-# files_of GROUP: what its manager may have set in it.
+# files_of GROUP: the files that its manager may have written.
 files_of() {
 	(cd "$CGROUPS/$1" && head -n 5 cpuset.cpus cpu.weight cpu.max memory.min memory.low memory.high memory.max io.max 2> /dev/null)
 }

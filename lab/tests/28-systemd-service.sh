@@ -4,18 +4,18 @@
 # memory: 3072
 # needs: commonhold spin
 # only: with --all
-# The daemon as systemd's service, from the package's files: how long nobody is held while it is started anew, as by an upgrade;
-# what becomes of a daemon that hangs; and a user's own daemon.
+# The daemon as systemd's service, from the package's files: how long the contract is not enforced during a restart, such as an
+# upgrade's; that a hung daemon is replaced; and a user's own daemon.
 
 . /job/systemd.sh
 
-# as_service FILE TO: one of the package's services, with the program and the contract of this test.
+# as_service FILE TO: installs one of the package's services with this test's program and contract.
 as_service() {
 	sed "s|/usr/bin/commonhold|/job/commonhold|; s|/etc/commonhold/contract.toml|$contract|; s/^WatchdogSec=.*/WatchdogSec=10/
 		s|^\(ExecStart=.*\)|\1 $backend|; s/^TimeoutStartSec=.*/TimeoutStartSec=300/" "/job/packaging/$1" > "$2"
 	systemctl daemon-reload
 }
-# watches: until the file `watching` is gone, when nobody is held, in hundredths of a second.
+# watches: until the file `watching` is gone, measures the longest time without any process held, in hundredths of a second.
 watches() {
 	since= longest=0
 	while [ -e watching ]; do
@@ -40,7 +40,7 @@ service() {
 	as_service commonhold.service /etc/systemd/system/lab-commonhold.service
 	on ana "setsid sleep 900 < /dev/null > /dev/null 2>&1 &"
 	on carol "setsid sleep 901 < /dev/null > /dev/null 2>&1 &"
-	# What takes 10 ms on a machine that is not emulated: the two seconds allowed are 200 of these.
+	# The allowed two seconds are for a machine that is not emulated: 200 times a step that takes 10 ms there.
 	from=$(uptime_cs)
 	for number in 1 2 3 4 5; do commonhold check $contract > /dev/null; done
 	allowed=$((($(uptime_cs) - from) * 40))
@@ -67,7 +67,7 @@ service() {
 	rm /etc/systemd/system/lab-commonhold.service
 	systemctl daemon-reload
 }
-# filtered: whether the service has the filter, and no call of a daemon's was refused so that it said so.
+# filtered: whether the service has the system call filter, and the daemon logged no refused call.
 filtered() {
 	detail=$(systemctl show lab-commonhold -p SystemCallFilter --value)
 	case $detail in *process_madvise*) ;; *) return 1 ;; esac
@@ -102,7 +102,7 @@ own() {
 	rm /etc/systemd/user/lab-commonhold.service
 }
 
-# A reload is tried with another contract in its place.
+# A reload is tested by replacing the contract.
 cp $contract /run/contract.toml
 contract=/run/contract.toml
 each_way service

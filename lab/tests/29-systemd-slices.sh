@@ -4,8 +4,8 @@
 # memory: 3072
 # needs: commonhold spin
 # only: with --all
-# Services that the system's manager starts in users' slices while nobody is logged in, after the daemon has come. systemd has no
-# reason of its own then to keep the controller `cpu` on for these slices, and a scheduler of ours sees no group without it.
+# The system's manager starts services in users' slices after the daemon has started, while no user is logged in. systemd then has
+# no reason to keep the controller `cpu` enabled for these slices, and without it a sched_ext scheduler does not see the groups.
 
 . /job/systemd.sh
 
@@ -22,7 +22,7 @@ beside_sixteen() {
 		ok "and sixteen of another's $how" wait_for 60 spins_run carol 16
 	fi
 	cap_cpus
-	# What a rule says of a process that has just begun is held for five seconds, whatever its group says.
+	# The unit that a rule gives a process at its start holds for five seconds, whatever its control group.
 	pause 8
 	measured two_have
 	uncap_cpus

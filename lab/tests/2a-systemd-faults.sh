@@ -4,8 +4,8 @@
 # memory: 3072
 # needs: commonhold.deb spin work
 # only: with --all
-# What happens to a machine while the packaged daemon runs, under either backend: managers are started anew, the daemon and its
-# caretaker are killed together, the machine stands still, CPUs go and come, /run is full, a contract is bad.
+# Faults while the packaged daemon runs, under either backend: managers restart, the daemon and its caretaker are killed together,
+# the machine stalls, CPUs go offline and come back, /run is full, a contract is invalid.
 
 . /job/systemd.sh
 
@@ -29,7 +29,7 @@ same_places() {
 	places > places-now.txt
 	same places.txt places-now.txt
 }
-# agrees: what systemd shows is what the kernel's files have. A bound on memory that it shows need not be there.
+# agrees: systemd's properties match the kernel's files. systemd need not show a MemoryHigh that the kernel has.
 shown() {
 	systemctl show "$1" -p "$2" --value
 }
@@ -63,7 +63,7 @@ managers() {
 	users_work
 	ok "the packaged daemon starts $how" starts_service
 	holds_service "the packaged daemon holds the contract"
-	# This time to stay over the machine's next start.
+	# This time without --runtime, so that they persist over a reboot.
 	systemctl set-property user-1001.slice MemoryMax=300M AllowedCPUs=0-3 CPUWeight=50
 	stays "set-property"
 	service_pid=$(main_pid)
@@ -110,7 +110,7 @@ managers() {
 	ok "the daemon ends $how" systemctl stop commonhold
 	undone "afterwards"
 }
-# The bus of Debian's may refuse to be started anew by hand; it comes again when it is called.
+# Debian's bus may refuse a manual restart; it is activated again when it is next called.
 restart_bus() {
 	systemctl restart systemd-logind dbus 2> bus.log || {
 		kill "$(systemctl show dbus -p MainPID --value)"
@@ -123,7 +123,7 @@ sessions_known() {
 	[ "$detail" -gt 0 ]
 }
 SILENCE="systemd did not answer"
-# silent_for SECONDS: systemd itself stands still. Nothing here may ask it meanwhile.
+# silent_for SECONDS: systemd itself is stopped. Commands here must not call it meanwhile.
 silent_for() {
 	echo 1 > $CGROUPS/init.scope/cgroup.freeze
 	pause "$1"
@@ -186,7 +186,7 @@ leaps() {
 	from=$(uptime_cs)
 	vmctl pause 60 > /dev/null || return 1
 	before=$from
-	# What is asked for may take its time on a busy machine.
+	# A request may take long on a busy machine.
 	while [ $(($(uptime_cs) - from)) -lt 30000 ]; do
 		now=$(uptime_cs)
 		detail="$((now - before)) hundredths of a second"
@@ -207,7 +207,7 @@ names_line() {
 lets_others_write() {
 	[ "$(lines_since_mark 'the mode 0666 lets others write')" -gt 0 ]
 }
-# run_full, run_free: no further byte can be written to /run, and again.
+# run_full: fills /run, so that no further byte can be written. run_free: frees it again.
 run_full() {
 	used_kib=$(df -k /run | awk 'NR == 2 { print $3 }')
 	size_kib=$(df -k /run | awk 'NR == 2 { print $2 }')
@@ -230,7 +230,7 @@ machine() {
 	holds_service "the packaged daemon holds the contract"
 	service_pid=$(main_pid)
 
-	# A user who was not there when the daemon came.
+	# A user who was created after the daemon started.
 	useradd -m -g physics -s /bin/bash erin
 	systemd-run -q --unit lab-erin -p User=erin -p Slice="user-$(id -u erin).slice" sleep 952
 	ok "a user comes who was added meanwhile $how" wait_for 40 runs sleep 952
@@ -245,7 +245,7 @@ machine() {
 	wait_for 20 pgrep -x spin -U carol
 	sleep 3
 
-	# A contract that does not hold.
+	# A contract that cannot be honoured.
 	mark
 	settings > force.txt
 	echo 'version = "x"' >> /etc/commonhold/contract.toml

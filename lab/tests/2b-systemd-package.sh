@@ -4,12 +4,12 @@
 # memory: 3072
 # needs: commonhold.deb spin
 # only: with --all
-# The Debian package while its daemon runs, under either backend: an upgrade has a daemon that runs begin anew, with the contract
-# that an administrator wrote; removal ends it and undoes all; a purge leaves nothing.
+# The Debian package while its daemon runs, under either backend: an upgrade restarts a running daemon with the administrator's
+# contract, removal ends it and undoes all changes, and a purge leaves nothing.
 
 . /job/systemd.sh
 
-# newer: a package of a version that comes after, as quickly packed as an emulated machine needs.
+# newer: a package of a later version, uncompressed, because compression is slow on an emulated machine.
 newer() {
 	[ -e newer.deb ] && return
 	/usr/bin/dpkg-deb --raw-extract /job/commonhold.deb newer && sed -i 's/^\(Version: .*\)/\1+lab/' newer/DEBIAN/control &&
@@ -26,7 +26,7 @@ other_pid() {
 	detail=$(main_pid)
 	[ "$detail" != "$1" ] && [ "$detail" != 0 ]
 }
-# no_process: neither a daemon nor a caretaker.
+# no_process: neither a daemon nor a caretaker runs.
 no_process() {
 	detail=$(pgrep -f '^(/usr/bin/commonhold run|commonhold caretaker)' | head -n 3 | tr '\n' ' ')
 	[ -z "$detail" ]

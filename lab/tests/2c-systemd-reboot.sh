@@ -4,9 +4,9 @@
 # memory: 3072
 # needs: commonhold.deb
 # only: with --all
-# The machine is started anew while the packaged daemon holds. The daemon comes by itself and holds, with the contract's tickets:
-# those that were set before are kept in /run, which is empty then. An administrator's limits are there, and once the daemon has
-# ended, nothing else is.
+# The machine reboots while the packaged daemon holds the contract. The daemon starts by itself and holds it with the contract's
+# own tickets, because changed tickets are kept in /run, which is then empty. An administrator's limits persist; after the daemon
+# has ended, no other properties are set.
 
 . /job/systemd.sh
 
@@ -28,7 +28,7 @@ has_tickets() {
 has_contracts_tickets() {
 	! has_tickets && case $detail in physics*) ;; *) return 1 ;; esac
 }
-# only_administrators: of properties that are set for slices.
+# only_administrators: of all properties set for slices, only the administrator's are left.
 only_administrators() {
 	detail=$(find /run/systemd/system.control /etc/systemd/system.control -type f 2> /dev/null | sort | tr '\n' ' ')
 	[ "$detail" = "/etc/systemd/system.control/user-1001.slice.d/50-AllowedCPUs.conf /etc/systemd/system.control/user-1001.slice.d/50-CPUWeight.conf " ]

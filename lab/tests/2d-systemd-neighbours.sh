@@ -4,9 +4,8 @@
 # memory: 3072
 # needs: commonhold.deb spin work
 # only: with --all
-# Others who watch over the same control groups as the packaged daemon: systemd-oomd ends what is under pressure, and nothing
-# else; podman's containers live on while the daemon is started anew, and killed. What systemd shows is never much older than
-# what the kernel's files have.
+# Other programs that supervise the packaged daemon's control groups. systemd-oomd kills the service under pressure, and no other.
+# podman's containers survive a restart and a kill of the daemon. What systemd shows lags the kernel's files only briefly.
 
 . /job/systemd.sh
 
@@ -39,7 +38,7 @@ pressure() {
 	service_pid=$(main_pid)
 	ok "doctor names systemd-oomd $how" names_oomd
 	mark
-	# Pages of a file: systemd-oomd ends whom the kernel takes pages from, and without swap it takes no others.
+	# File pages: systemd-oomd kills the group with the most page reclaim, and without swap only file pages are reclaimed.
 	on carol "truncate -s 300M lab-file; systemd-run --user --unit lab-hog -p MemoryHigh=40M /job/work touch hog 300 0 ~/lab-file" \
 		> /dev/null 2>&1
 	ok "a service runs that has too little memory $how" wait_for 20 is_there hog
@@ -81,7 +80,7 @@ came_again() {
 containers() {
 	podman image exists lab || podman import $image lab > podman.log 2>&1
 	as_bob "podman image exists lab || podman import $image lab" > podman.log 2>&1
-	# The first container has systemd switch further controllers on, for good.
+	# The first container makes systemd enable further controllers, permanently.
 	podman run --rm lab true > podman.log 2>&1
 	as_bob podman run --rm lab true >> podman.log 2>&1
 	ok "the package is installed $how" installs || return
@@ -112,16 +111,16 @@ containers() {
 	undone "afterwards"
 }
 
-# --- What systemd shows.
-# watches: until the file `watching` is gone: a file in `seen` for each list of CPUs that ana's slice had, with the time when it
-# was there last.
+# --- systemd's view.
+# watches: until the file `watching` is gone, keeps a file in `seen` for each CPU list that ana's slice has had, with the time
+# when it was last in force.
 watches() {
 	while [ -e watching ]; do
 		read -r cpus < "$slice/cpuset.cpus" && uptime_cs > "seen/$cpus"
 		usleep 50000
 	done 2> /dev/null
 }
-# shows: sets `worst` to the age of what systemd shows, in hundredths of a second: how long ago the kernel's file had it.
+# shows: sets `worst` to the age of systemd's value, in hundredths of a second since the kernel's file last had it.
 shows() {
 	rm -rf seen
 	mkdir seen
@@ -145,7 +144,7 @@ shows() {
 		else
 			missed_values=$((missed_values + 1))
 		fi
-		# A bound that systemd knows must not be below the one that holds: it may write it at any time.
+		# systemd's stored bound must not be below the one in force, because systemd may write it at any time.
 		[ "$high" = infinity ] || [ "$high_before" = max ] || [ "$high_before" != "$(cat "$slice/memory.high")" ] || [ "$high" -ge "$high_before" ] ||
 			low=$((low + 1))
 	done

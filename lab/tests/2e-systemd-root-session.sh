@@ -4,15 +4,15 @@
 # memory: 3072
 # needs: commonhold spin
 # only: with --all
-# A busy process in root's own slice, which is in no unit, beside two users in units of their own with eight busy processes
-# each: its part of the CPU time that all 17 have. The reference is what the kernel gives it without the daemon; as much is to
-# be left to it under either backend. What the daemon itself uses meanwhile is noted.
+# A busy process in root's own slice, which belongs to no unit, beside two users' units with eight busy processes each: its part
+# of the CPU time of all 17. The reference is its part without the daemon; under either backend it must get no less. The daemon's
+# own CPU time is printed.
 
 . /job/systemd.sh
 
 PROCESSES=8
 
-# spent: sets `root_ms`, `all_ms` and `daemon_ms` to the CPU time of root's process, of all busy ones, and of the daemon.
+# spent: sets `root_ms`, `all_ms` and `daemon_ms` to the CPU time of root's process, of all busy processes, and of the daemon.
 spent() {
 	ran_ns "$root_process"
 	root_ms=$((ns / 1000000))

@@ -2,8 +2,8 @@
 # only: with --all
 # seconds: 480
 # needs: commonhold spin
-# The contract of the demonstration, examples/two-groups.toml, on eight CPUs: halves while both are busy, everything for
-# one while the other sleeps, and the demonstration itself.
+# The demonstration's contract, examples/two-groups.toml, on eight CPUs: half for each unit while both are busy, the whole machine
+# for one while the other sleeps. Then the demonstration itself.
 
 ok "the daemon holds the contract" start_daemon /job/examples/two-groups.toml --backend cgroup || exit 1
 ok "light is at work" enter_spinners light 8
@@ -39,10 +39,10 @@ ok "and may run anywhere" is "$(cpus_of "${stopped%%
 *}")" 0-7
 kill -KILL $stopped $(pidof spin)
 
-# The demonstration compares with the light job alone, on a machine that is otherwise idle. Here that is not a fair measure:
-# emulation is a tenth slower per piece of work when all virtual CPUs are busy, the daemon and the demonstration's own looks
-# cost forty times what they do on hardware, and a host that is busy makes every call-back late. So the times are shown,
-# and all that is asked is that isolation is worth something; bench/promises measures them where they mean something.
+# The demonstration compares with the light job alone on an otherwise idle machine. In the lab this comparison is biased:
+# emulation is a tenth slower per piece of work when all virtual CPUs are busy, samples by the daemon and the demonstration cost
+# forty times what they do on hardware, and a busy host delays every call-back. So the times are only printed, and the one check
+# is that isolation helps at all; bench/promises measures the times on hardware.
 demonstration() {
 	commonhold demo --backend cgroup --seconds 2 --json > demo.json 2> demo.err
 	ok "the demonstration runs here" is "$?" 0
@@ -51,12 +51,12 @@ demonstration() {
 	kept heavy && note "the heavy job under isolate takes at most 1.10 times what it takes under smp"
 	ok "isolation is worth something to the light job" at_most "${isolate:-9999}" $((${smp:-0} * 95 / 100))
 }
-# light_of NTH: the light job's time against that alone, in thousandths; 2 smp, 3 quota, 4 isolate.
+# light_of NTH: the light job's time relative to its time alone, in thousandths; 2 smp, 3 quota, 4 isolate.
 light_of() {
 	tr -d ' \n' < demo.json | grep -o '"light_against_alone":[0-9.]*' | cut -d : -f 2 |
 		awk -v nth="$1" 'NR == nth { printf "%d", $1 * 1000 }'
 }
-# kept JOB: whether the demonstration's verdict on it is so.
+# kept JOB: whether the demonstration's verdict on JOB is positive.
 kept() {
 	tr -d ' \n' < demo.json | grep -q "\"job\":\"$1\",[^}]*\"kept\":true"
 }

@@ -2,16 +2,16 @@
 # only: with --all
 # seconds: 240
 # needs: commonhold spin
-# Seed 004, figures 5 and 6: what happens in one currency does not change what another is worth. Units within units,
-# time-shared by weight. B3 sleeps through the first half.
+# Seed 004, figures 5 and 6: changes inside one currency do not change the worth of another. Units within units, time-shared by
+# weight. B3 sleeps through the first half.
 
 leaves="a/a1 a/a2 b/b1 b/b2 b/b3"
 groups=
 for leaf in $leaves; do groups="$groups commonhold/$leaf"; done
 spinners=8
 
-# halves: each currency has half, whatever goes on inside them. It is the kernel that divides, by weight on each CPU and by
-# balancing between them: in this emulated machine the halves were up to 13 % off over ten seconds, and leaves up to 30 %.
+# halves: each currency has half of the machine, regardless of events inside it. The kernel divides, by weights on each CPU and by
+# load balancing: on this emulated machine the halves were up to 13 % off over ten seconds, and leaves up to 30 %.
 halves() {
 	ok "a is worth half of the machine" within $((used_a1 + used_a2)) $((total / 2)) 20
 	ok "b is worth half of the machine" within $((used_b1 + used_b2 + used_b3)) $((total / 2)) 20

@@ -2,13 +2,13 @@
 # only: with --all
 # seconds: 240
 # needs: commonhold spin
-# Two of three units exchange CPU for disk tickets (seed 004, section 5.5): what each has of the CPUs follows at once, the third
-# keeps its part, and after the exchange all is as before. Under the kernel backend, and under control groups.
+# Two of three units exchange CPU tickets for disk tickets (seed 004, section 5.5). Their shares of the CPUs follow at once, the
+# third unit keeps its share, and the end of the exchange restores all. Under the kernel backend and under control groups.
 
 printf 'version = 1\n[machine]\ncpu = "proportional"\n[unit.gives]\n[unit.gets]\n[unit.third]\n' > exchange.toml
 
-# shares GIVES GETS THIRD: each unit has so much of what all three have, in thousandths. By control groups it is the kernel
-# that divides: see 40-currencies.
+# shares GIVES GETS THIRD: each unit's part of the CPU time of all three, in thousandths. Under control groups the kernel divides
+# the time: see 40-currencies.
 shares() {
 	sleep 1
 	measure 5 commonhold/gives commonhold/gets commonhold/third

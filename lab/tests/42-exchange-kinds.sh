@@ -2,9 +2,9 @@
 # only: with --all
 # seconds: 400
 # needs: commonhold spin trade work
-# Exchanges between units of different enclosers (seed 004, section 5.5): what each has of the CPUs follows what its tickets are
-# worth, by control groups and by the scheduler, and nobody else has less. The orders reach the kernel at once. An exchange that
-# a program holds ends with the program. What is reserved of the memory is exchanged, too.
+# Exchanges between units with different parents (seed 004, section 5.5): their CPU shares follow the worth of their tickets, by
+# control groups and by the scheduler, and no other unit has less. The orders reach the kernel at once. An exchange that a
+# program holds ends with the program. Reserved memory can be exchanged, too.
 
 cat > apart.toml <<'CONTRACT'
 version = 1
@@ -25,16 +25,16 @@ tickets = 3000
 CONTRACT
 units="lab/ana lab/cy works/bo works/di"
 
-# tickets: all units' tickets, a line for each unit and resource. entitled UNIT: sets `found` to what it is entitled to of the
-# CPUs, in millionths of one.
+# tickets: the tickets of all units, a line for each unit and resource. entitled UNIT: sets `found` to its CPU entitlement, in
+# millionths of a CPU.
 tickets() {
 	commonhold tickets --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' > tickets.json
 }
 entitled() {
 	found=$(sed -n "s|^{\"unit\":\"$1\",\"resource\":\"cpu\",.*\"entitled\":\([0-9]*\).*|\1|p" tickets.json)
 }
-# as_entitled WHEN: each unit has of the machine what `commonhold tickets` says, and that is what it should be: ANA CY BO DI in
-# thousandths of a CPU.
+# as_entitled WHEN ANA CY BO DI: `commonhold tickets` shows these entitlements, in thousandths of a CPU, and each unit receives
+# its part of the machine.
 as_entitled() {
 	when=$1
 	shift
@@ -62,7 +62,7 @@ has_that() {
 		fi
 	done
 }
-# weights: sets `weighs` to what the units weigh in the kernel. Starts no process.
+# weights: sets `weighs` to the units' weights in the kernel. Starts no process.
 weights() {
 	weighs=
 	for unit in lab lab/ana lab/cy works works/bo works/di; do
@@ -70,7 +70,7 @@ weights() {
 		weighs="$weighs $unit=$weight"
 	done
 }
-# changed: every unit weighs something else than `before`. The daemon writes one weight after the other.
+# changed: every unit's weight differs from `before`. The daemon writes one weight after the other.
 changed() {
 	weights
 	for pair in $weighs; do
@@ -81,7 +81,7 @@ weighs() {
 	weights
 	[ "$weighs" = "$1" ]
 }
-# soon NAME COMMAND...: COMMAND succeeds, and the weights are others within 250 ms of its end.
+# soon NAME COMMAND...: COMMAND succeeds, and the weights change within 250 ms of its end.
 soon() {
 	name=$1
 	shift
@@ -104,7 +104,7 @@ under() {
 	cap_cpus
 	as_entitled before 1333 1333 1333 4000
 	uncap_cpus
-	# Within 1,000 tickets, amounts that are compared by what they are worth come out to a thousandth: a ticket is never cut.
+	# With 1,000 tickets, amounts of equal worth match only to a thousandth, because tickets are whole numbers.
 	ok "a unit offers CPU tickets" commonhold offer --unit lab/ana --give cpu:600 --want disk:400
 	soon "a unit elsewhere takes them" commonhold offer --unit works/bo --give disk:600 --want cpu:500
 	commonhold offers | sed 's/^/# /'
@@ -140,12 +140,12 @@ said() {
 	commonhold tickets | grep -q "$1"
 }
 
-# By control groups it is the kernel that divides each CPU: of two units with equal weights and equal work one had 11 % more
-# than its part, before an exchange, meanwhile and afterwards. What an exchange changes is nearer: see 40-currencies, too.
+# Under control groups the kernel divides each CPU: of two units with equal weights and equal work, one had 11 % more than its
+# part before, during and after an exchange. The change that an exchange makes is more exact: see also 40-currencies.
 allowed=20 allowed_change=5
 under cgroup
 
-# What is reserved of the memory, for disk tickets.
+# Reserved memory for disk tickets.
 mib=1048576
 cat > reserved.toml <<'CONTRACT'
 version = 1
@@ -158,7 +158,7 @@ hard = { memory = "64MiB" }
 [unit.works.unit.di]
 CONTRACT
 ok "the daemon holds a reservation" start_daemon reserved.toml --backend cgroup || exit 1
-# What lab/ana uses of its 64 MiB stays with it, and what is used beside it stays within lab.
+# An exchange leaves lab/ana the part of its 64 MiB that it uses, and leaves lab the memory that lab/cy uses.
 for unit in $units; do
 	case $unit in
 	lab/ana) much=20 ;;
@@ -168,7 +168,7 @@ for unit in $units; do
 	touch_in $unit ${unit##*/} $much 0
 	ok "$unit uses memory" wait_for 20 passes ${unit##*/} 1
 done
-# guaranteed ANA BO: the kernel guarantees so many MiB to the two units, and as many to the units around them.
+# guaranteed ANA BO: the kernel guarantees ANA and BO MiB to the two units, and as much to their parents.
 guaranteed() {
 	detail=
 	for unit in lab/ana works/bo lab works; do

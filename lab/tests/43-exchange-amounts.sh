@@ -3,8 +3,8 @@
 # seconds: 500
 # needs: commonhold spin work
 # disks: 512:8000000
-# Seed 004, section 5.5, on this machine: of seven units with 1,000 tickets each, one that computes and one that reads exchange
-# 100, 500 and 800 tickets. Both have more of what they wanted, as their tickets say, and the others keep their parts.
+# Seed 004, section 5.5, on this machine: of seven units with 1,000 tickets each, a CPU-bound and a disk-bound one exchange 100,
+# 500 and 800 tickets. Each gains the resource that it wanted in proportion to its tickets, and the other units keep their shares.
 
 device=$(disk 512:8000000)
 name=${device#/dev/}
@@ -17,8 +17,8 @@ number=$(cat "/sys/block/$name/dev")
 } > seven.toml
 readers="iohog reads-1 reads-2 reads-3 reads-4"
 
-# amounts TICKETS: who gave so many has as much more of the other resource. What the readers leave of the CPUs is for the two
-# that compute, and what these leave of the disk is for the readers: so it is ratios that the tickets say.
+# amounts TICKETS: a unit that gave TICKETS has as much more of the other resource. The CPU-bound units divide the CPU time that
+# the readers leave, and the readers the disk time that the CPU-bound units leave: hence the checks compare ratios.
 amounts() {
 	more=$((1000 + $1))
 	sleep 3
@@ -84,12 +84,12 @@ said() {
 	commonhold tickets | grep -q "$1"
 }
 
-# By control groups it is the kernel that divides each CPU. On emulated CPUs it favoured who weighs less: 1.25 and 1.40 instead of
-# 1.5 to 1, 1.44 and 1.58 instead of 1.8. So its weights are read back, which must be right.
+# Under control groups the kernel divides each CPU. On emulated CPUs it favoured the lighter unit: 1.25 and 1.40 instead of 1.5 to
+# 1, 1.44 and 1.58 instead of 1.8. So the test reads the kernel's weights back, which must be exact.
 of_cpus=25 of_change=15 disk_in_use=6800
 under cgroup
-# In one of two runs all readers together fell to 2.2 to 3.7 MB/s here for two minutes, still as their tickets say; in the other
-# they had all of the disk. Why is not known. So the sum is shown, with the rates in force, and no check.
+# In one of two runs all readers together fell to 2.2 to 3.7 MB/s here for two minutes, still in proportion to their tickets; in
+# the other they had the whole disk. The cause is unknown. So the sum and the rates in force are printed, not checked.
 of_cpus=2 of_change=2 disk_in_use=
 commonhold doctor --json | tr -d ' \n' > doctor
 if grep -q '"name":"ourscheduler","state":"yes"' doctor; then

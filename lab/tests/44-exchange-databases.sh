@@ -4,9 +4,9 @@
 # memory: 1024
 # needs: commonhold store work mke2fs
 # disks: 256:4000000
-# Seed 004, section 5.6, with a real key-value store (LMDB): two databases are asked beside four units that read. The small one
-# nearly fits into its memory, the large one is far from that. They exchange memory for disk tickets. The small one then fits,
-# and answers manifold; the large one has no less, nor have those that read; afterwards all is as before.
+# Seed 004, section 5.6, with a real key-value store (LMDB): two databases serve lookups beside four units that read. The small
+# one nearly fits into its memory, the large one by far does not. They exchange memory for disk tickets. The small one then fits,
+# and answers many times as often; the large one and the readers have no less; the end of the exchange restores all.
 
 mib=1048576
 databases="small big"
@@ -25,7 +25,7 @@ umount /mnt/store
 ok "both are there to be read" mount -t ext4 -o ro "$device" /mnt/store || exit 1
 echo 3 > /proc/sys/vm/drop_caches
 
-# Memory is what is reserved: one ticket in four thousand stands for none, and nothing is borrowed.
+# Memory is reserved: one ticket in four thousand is negligible, and no unit may borrow.
 {
 	printf 'version = 1\n[machine]\ncpu = "proportional"\n'
 	for unit in $databases; do
@@ -37,7 +37,7 @@ echo 3 > /proc/sys/vm/drop_caches
 	done
 } > databases.toml
 
-# sum_of NAME FROM TO: sets `rate` to the transactions per second of all processes that ask a database, between two moments.
+# sum_of NAME FROM TO: sets `rate` to the transactions per second of all clients of a database, between two moments.
 sum_of() {
 	rate=$(awk -v from="$2" -v to="$3" '
 		FNR == 1 { finish() }
@@ -46,7 +46,7 @@ sum_of() {
 		function finish() { if (ended > begun) sum += (last - first) * 100 / (ended - begun); begun = ended = 0 }
 		END { finish(); print int(sum + 0.5) }' "$1"-*.log)
 }
-# rates: sets rate_UNIT to the transactions per second of each database, and to the kB/s of each that reads.
+# rates: sets rate_UNIT to the transactions per second of each database, and to the kB/s of each reader.
 rates() {
 	for unit in $readers; do
 		bytes $unit
@@ -71,17 +71,17 @@ rates() {
 		note "$1: $unit: MiB: bound $(($(value $unit memory.high) / mib)), used $(($(value $unit memory.current) / mib)), of files $(($(sed -n 's/^file //p' "$HELD/$unit/memory.stat") / mib)); may transfer: $(value $unit io.max)"
 	done
 }
-# bounded SMALL BIG: what the two databases may use, in MiB, to two.
+# bounded SMALL BIG: the memory bounds of the two databases, in MiB, within two.
 bounded() {
 	small=$(($(value small memory.high) / mib)) big=$(($(value big memory.high) / mib))
 	detail="small $small, big $big"
 	[ $small -ge $1 ] && [ $small -le $(($1 + 2)) ] && [ $big -ge $2 ] && [ $big -le $(($2 + 2)) ]
 }
-# filled UNIT: it has all of the memory that it may use.
+# filled UNIT: it uses all of the memory that it may use.
 filled() {
 	[ "$(value $1 memory.current)" -ge $(($(value $1 memory.high) / 100 * 92)) ]
 }
-# rests: the small database reads hardly anything from the disk: less than ten pages in a second.
+# rests: the small database hardly reads from the disk: less than ten pages in a second.
 rests() {
 	bytes small; before=$bytes
 	pause 1
@@ -114,12 +114,12 @@ afterwards() {
 }
 
 ok "the daemon holds the contract" start_daemon databases.toml --backend cgroup --verbose || exit 1
-# A unit that has a process has its part of the memory, so that this is not for the databases.
+# A unit with a process is entitled to memory: this keeps the readers' part from the databases.
 for unit in $readers; do
 	commonhold exec $unit -- sleep 600 > /dev/null 2>&1 &
 done
-# The kernel charges a unit for 256 KiB at a time on each CPU where it runs, used or not, which is much of 18 MiB on eight. So
-# each database has a CPU.
+# The kernel charges memory in batches of 256 KiB on each CPU where a unit runs, used or not; on eight CPUs that is much of 18
+# MiB. So each database is pinned to one CPU.
 for unit in $databases; do
 	mask=1
 	[ $unit = small ] || mask=2

@@ -3,9 +3,9 @@
 # seconds: 900
 # needs: commonhold spin work
 # disks: 512:8000000
-# The negotiator on this machine (seed 004, sections 5.5 to 7): of seven units two negotiate, one that computes and one that
-# reads. Nobody names tickets. An exchange is proposed, tried in steps, and kept, by which both get on faster; trials cost no
-# more than is said; what was tried and why it ended is told; by control groups and by the scheduler.
+# The negotiator on this machine (seed 004, sections 5.5 to 7): of seven units two negotiate, a CPU-bound and a disk-bound one,
+# without naming tickets. The daemon proposes an exchange, tries it in steps, and keeps it when both make faster progress. Trials
+# cost no more than documented, and each trial is reported with the reason for its end. By control groups and by the scheduler.
 
 device=$(disk 512:8000000)
 name=${device#/dev/}
@@ -19,8 +19,8 @@ contract() {
 }
 readers="iohog reads-1 reads-2 reads-3 reads-4"
 
-# work_of SECONDS: sets, of so long: used_UNIT to the thousandths of a CPU of those that compute and of iohog; rate_UNIT to the
-# kB/s of each that reads, `least` to the least of the others and `all` to the sum.
+# work_of SECONDS: measures for SECONDS. Sets used_UNIT to the thousandths of a CPU of the CPU-bound units and of iohog, rate_UNIT
+# to the kB/s of each reader, `least` to the least of the other readers and `all` to the sum.
 work_of() {
 	for unit in $readers; do
 		bytes $unit
@@ -39,18 +39,18 @@ work_of() {
 	done
 	note "kB/s: iohog and the four others$shown, together $all"
 }
-# stamps: sets `at` to the clock and had_dhrystone, had_iohog to the CPU time that the two had.
+# stamps: sets `at` to the clock, and had_dhrystone and had_iohog to their CPU times.
 stamps() {
 	sample commonhold/iohog; had_iohog=$usec
 	sample commonhold/dhrystone; had_dhrystone=$usec
 }
-# offers: all exchanges, a line for each, in the order of their numbers.
+# offers: all exchanges, one per line, ordered by number.
 offers() {
 	commonhold offers --json | tr -d ' \n' > offers.json
 	sed 's/.*"exchanges":\[//; s/\],"negotiated".*//; s/{"number":\([0-9]*\),"lent"/\nexchange:\1,"lent"/g' offers.json |
 		grep '^exchange:' | sort -t : -k 2 -n > exchanges
 }
-# is_kept: one exchange in force is kept.
+# is_kept: an exchange in force has been kept.
 is_kept() {
 	offers
 	grep -v '"ended_ns"' exchanges | grep -q '"done":"kept"'
@@ -58,8 +58,8 @@ is_kept() {
 kept_in_time() {
 	is_kept || { by_host=yes; return 1; }
 }
-# step_by_step: the exchanges of the trial are as many steps: the first is of a tenth, each but the last was ended by the
-# negotiator when it had found something, and where less was exchanged next it says why.
+# step_by_step: each exchange of the trial is a step. The first is of a tenth, the negotiator ended each but the last after
+# reaching a finding, and a smaller next step has its reason.
 step_by_step() {
 	detail=$(awk '
 		{
@@ -78,13 +78,13 @@ step_by_step() {
 		}
 		END { print said (wrong != "" ? ":" wrong : ""); exit wrong != "" || kept != 1 }' exchanges)
 }
-# side UNIT: sets `without`, `with` and `noise` to what was measured of it by the exchange that is kept.
+# side UNIT: sets `without`, `with` and `noise` to the kept exchange's measurements of UNIT.
 side() {
 	sides=$(grep -v '"ended_ns"' exchanges | sed "s/.*\"unit\":\"$1\",\"without\":\([0-9]*\),\"with\":\([0-9]*\),\"noise\":\([0-9]*\).*/\1 \2 \3/")
 	without=${sides%% *} noise=${sides##* } with=${sides#* }
 	with=${with%% *}
 }
-# risked UNIT: sets `risked` to what trials may have cost it, in ms of its CPU time.
+# risked UNIT: sets `risked` to the upper bound of UNIT's loss in trials, in ms of its CPU time.
 risked() {
 	risked=$(sed "s/.*\"negotiated\":\[.*\"unit\":\"$1\",\"risked_ns\":\([0-9]*\).*/\1/" offers.json)
 	risked=$((risked / 1000000))
@@ -107,7 +107,7 @@ under() {
 	for unit in dhrystone computes; do
 		ok "$unit is at work on every CPU" pinned $unit
 	done
-	# Progress is CPU time, and what the emulator charges for a read alone varies twofold: so a block is 6 ms of work in all.
+	# Progress is CPU time, and the emulator's charge for a read alone varies twofold: so each block takes 6 ms of work in total.
 	for unit in $readers; do
 		commonhold exec $unit -- work read $unit "$device" 64 4 6 > "reader-$unit" 2>&1 &
 	done

@@ -2,14 +2,14 @@
 # only: with --all
 # seconds: 800
 # needs: commonhold spin work
-# Seed 002: three sub-units with tickets 1:2:3 and a process for each CPU, under each discipline that the scheduler in the
-# kernel knows, beside the kernel's own scheduler with weights of control groups. A reload brings in the next one. Of each
-# it is told, and not checked, how late a task of the first sub-unit runs that sleeps, what all had, and how often CPUs
-# switched.
+# Seed 002: three sub-units with tickets 1:2:3 and a process for each CPU, under each discipline of the scheduler in the kernel,
+# compared with the kernel's own scheduler and cgroup weights. A reload installs the next discipline. For each, the test prints,
+# without checking them, the wake-up latency of a sleeping task in the first sub-unit, all shares, and the rate of CPU switches.
 
 spinners=8
 
-# under DISCIPLINE [ONE TWO THREE]: the contract, with that discipline of the unit around the three, and lines of their own.
+# under DISCIPLINE [ONE TWO THREE]: writes a contract whose parent unit has DISCIPLINE, and whose sub-units have these extra
+# lines.
 under() {
 	cat > classes.toml <<-EOF
 	version = 1
@@ -26,18 +26,18 @@ under() {
 	${4:-}
 	EOF
 }
-# reloads: how often the contract was read again; loads: how often the kernel took a scheduler.
+# reloads: how often the daemon read the contract; loads: how often the kernel loaded a scheduler.
 reloads() {
 	grep -c '^reloaded' "$daemon_log"
 }
 loads() {
 	dmesg | grep -c 'BPF scheduler "commonhold" enabled'
 }
-# in_force RELOADS LOADS: both were as often.
+# in_force RELOADS LOADS: both counts match.
 in_force() {
 	[ "$(reloads)" -eq "$1" ] && [ "$(loads)" -eq "$2" ]
 }
-# next DISCIPLINE [LINES...]: a reload brings it in.
+# next DISCIPLINE [LINES...]: a reload installs it.
 times=0
 next() {
 	discipline=$1
@@ -45,7 +45,7 @@ next() {
 	times=$((times + 1))
 	kill -HUP "$daemon"
 	ok "a reload brings in $discipline, by a scheduler of its own" wait_for 20 in_force $times $loaded
-	loaded=$((loaded + 1)) # of the next one: the tasks are ordered anew
+	loaded=$((loaded + 1)) # the next discipline is a new scheduler
 }
 switched() {
 	sed -n 's/^ctxt //p' /proc/stat
@@ -56,14 +56,14 @@ had() {
 	measure "$1" $groups
 	switches=$((($(switched) - switches) / $1))
 }
-# parts ONE TWO THREE PERCENT: what the three have, in thousandths.
+# parts ONE TWO THREE PERCENT: the three sub-units' shares, in thousandths.
 parts() {
 	had 10
 	ok "under $discipline, one has $1 thousandths" within "$(share_of one)" "$1" "$4"
 	ok "under $discipline, two has $2" within "$(share_of two)" "$2" "$4"
 	ok "under $discipline, three has $3" within "$(share_of three)" "$3" "$4"
 }
-# most UNIT PARTS: that one has nearly all; a task that waited for five seconds is rescued.
+# most UNIT PARTS: UNIT (or any) has nearly all; the rescue serves a task that has waited for five seconds.
 most() {
 	had 4
 	case $1 in
@@ -72,14 +72,14 @@ most() {
 	esac
 	ok "under $discipline, $1 of the three has nearly all" at_least "$found" "$2"
 }
-# sleeper: a task of the first sub-unit wakes every 10 ms beside the eight that compute, and is told of with the rest.
+# sleeper: a task of the first sub-unit wakes every 10 ms beside the eight busy ones; its latency is printed with the rest.
 sleeper() {
 	commonhold exec class/one -- work latency 3 1000 > late 2>&1
 	p50=$(sed -n 's/.* late_p50_ns \([0-9]*\).*/\1/p' late) p99=$(sed -n 's/.* late_p99_ns \([0-9]*\).*/\1/p' late)
 	note "$discipline: parts $(share_of one) $(share_of two) $(share_of three), of 8 CPUs $((total / 80)) %, late by" \
 		"$((${p50:-0} / 1000)) us (half), $((${p99:-0} / 1000)) us (99 %), $switches switches a second"
 }
-# deadlines: a sub-unit that wants little in each period has it, whatever the others want.
+# deadlines: a sub-unit with a small demand per period receives it, whatever the others demand.
 deadlines() {
 	commonhold status --json | tr -d ' \n' > before.json
 	had 10

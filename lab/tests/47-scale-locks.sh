@@ -2,14 +2,14 @@
 # only: with --all
 # seconds: 400
 # needs: commonhold commonhold-scale queue
-# Seed 002, lockmeter: which lock eight threads wait for is told by its name or by where it is taken. It is the kernel's where
-# they move files in one folder, or map memory, and the program's own in the third case.
+# Seed 002, lockmeter: `commonhold scale` names the lock that eight threads wait for, by its symbol or by its call site. In the
+# first two cases, moving files in one folder and mapping memory, it is a kernel lock; in the third it is the program's own.
 
-# told KIND TIMES: what `scale` says of eight threads.
+# told KIND TIMES: the report of `scale` on eight threads.
 told() {
 	commonhold scale --sizes 8 --repeat 1 --warm-up 1 --json -- queue '{n}' "$2" "$1" > "$1.json" 2> "$1.err"
 }
-# worst KIND: the kind, the name and the first call site of the lock that comes first.
+# worst KIND: the kind, the name and the first call site of the top lock.
 worst() {
 	awk '
 		/"culprits": \[/ { here = 1 }
@@ -24,13 +24,13 @@ names() {
 	*) return 1 ;;
 	esac
 }
-# The words for a terminal.
+# The report as printed to a terminal.
 says() {
 	commonhold scale --sizes 8 --repeat 1 --warm-up 0 -- queue '{n}' "$2" "$1" > "$1.txt" 2> "$1.err"
 	detail=$(sed -n '/^blame/,/^[a-z]/p' "$1.txt" | tr -s ' \n' ' ')
 	tr -s " \n" " " < "$1.txt" | grep -q "$3"
 }
-# ms KIND TIMES [FLAG]: how long a run takes, the middle of three.
+# ms KIND TIMES [FLAG]: the duration of a run, the median of three.
 ms() {
 	commonhold scale --sizes 8 --repeat 3 --warm-up 1 ${3-} --json -- queue '{n}' "$2" "$1" |
 		awk '/"wall_ns":/ { gsub(",", ""); print int($2 / 1000000) }' | sort -n | sed -n 2p

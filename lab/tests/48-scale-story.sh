@@ -2,21 +2,21 @@
 # only: with --all
 # seconds: 500
 # needs: commonhold commonhold-scale cache
-# Seed 002: a cache of pages under one spinlock, on which twelve threads do less than eight. `commonhold scale` names the lock,
-# and says that mending it helps; with a lock that readers share, it scales better.
+# Seed 002: a page cache under one spinlock, on which twelve threads do less than eight. `commonhold scale` names the lock and
+# says that fixing it helps; with a reader-writer lock, the cache scales better.
 
-# study LOCK BETWEEN FLAG...: the text of a study of the cache with that lock, at 2, 8 and 12 threads, which compute for so
-# many loops between two looks.
+# study LOCK BETWEEN FLAG...: writes the report of a study of the cache with that lock, at 2, 8 and 12 threads, each computing
+# BETWEEN loops between two lookups.
 study() {
 	lock=$1 between=$2
 	shift 2
 	commonhold scale "$@" --sizes 2,8,12 --repeat 2 --rate 'looks/s: ([0-9.]+)' -- cache "$lock" '{n}' 240000 "$between" > "$lock.text"
 }
-# throughput LOCK SIZE: of its table, in looks a second.
+# throughput LOCK SIZE: from its table, in lookups per second.
 throughput() {
 	awk -v size="$2" '$1 == size && $2 ~ /^[0-9]+$/ && NF >= 7 { print int($2); exit }' "$1.text"
 }
-# says LOCK WORDS: somewhere in its text, whatever the lines.
+# says LOCK WORDS: its report contains WORDS, across line breaks.
 says() {
 	tr -s '\n ' '  ' < "$1.text" | grep -qF "$2"
 }

@@ -2,10 +2,10 @@
 # only: with --all
 # seconds: 900
 # needs: commonhold team numad spin
-# Seed 001 on four nodes of two CPUs: jobs of two threads each sit in a node of their own, and their pages lie there, under
-# `cgroup` and under `kernel`; beside what the kernel does by itself, and numad. Each job's buffer is first touched in the last
-# node, so that pages have to come after the threads. With five jobs for four nodes no CPU idles. Under `kernel` no thread's
-# affinity changes, and a job whose node others take goes on elsewhere. A daemon that is killed leaves nobody where it was put.
+# Seed 001 on four nodes of two CPUs: each job of two threads sits in a node of its own, with its pages, under `cgroup` and under
+# `kernel`. For comparison, the same with the kernel's own placement and with numad. Each job's buffer is first touched in the
+# last node, so pages must migrate to the threads. With five jobs on four nodes no CPU idles. Under `kernel` no thread's affinity
+# changes, and a job continues elsewhere if other tasks occupy its node. A killed daemon leaves no affinity behind.
 
 # contract PLACEMENT [REPARTITION]
 contract() {
@@ -22,12 +22,12 @@ contract() {
 	EOF
 }
 
-# job NAME THREADS SECONDS: in the background, on a buffer of 16 MiB in the last node; what it says, in NAME.
+# job NAME THREADS SECONDS: in the background, on a buffer of 16 MiB in the last node; its output goes to NAME.
 job() {
 	team "$2" 16 "$3" 7 > "$1" &
 	pids="${pids:-} $!"
 }
-# jobs NAME COUNT SECONDS: jobs of two threads that begin two seconds apart, and end together.
+# jobs NAME COUNT SECONDS: jobs of two threads that begin two seconds apart and end together.
 jobs() {
 	for number in $(seq "$2"); do
 		job "$1.$number" 2 $(($3 + 2 * ($2 - number)))
@@ -38,7 +38,7 @@ wait_for_jobs() {
 	for pid in $pids; do wait "$pid"; done
 	pids=
 }
-# least NAME FIELD: the smallest of a figure, in whole percent; passes NAME: all of them.
+# least NAME FIELD: the smallest value of a figure, in whole percent; passes NAME: the sum of all passes.
 least() {
 	cat "$1".? | awk -v field="$2" '{ for (i = 1; i < NF; i++) if ($i == field && (min == "" || $(i + 1) < min)) min = $(i + 1) } END { print int(min) }'
 }
@@ -48,7 +48,7 @@ passes() {
 table() {
 	note "$1: in one node $(least "$1" ran) % of the time at least, pages there $(least "$1" pages) % at least, $(passes "$1") passes"
 }
-# affinities: of all threads of the jobs, as a list of masks.
+# affinities: the CPU lists of all of the jobs' threads.
 affinities() {
 	for pid in $(pidof team); do
 		awk '/^Cpus_allowed_list/ { print $2 }' /proc/"$pid"/task/*/status
@@ -58,14 +58,14 @@ all_over_the_machine() {
 	detail=$(affinities)
 	[ "$detail" = "0-7 " ]
 }
-# rows: what status says of the jobs, a line each, and their pools: `0: 2`.
+# rows: the jobs' rows of `status`; pools: the jobs' pools: `0: 2`.
 rows() {
 	commonhold status | awk '/^ *[0-9]+ +team/'
 }
 pools() {
 	rows | sed -nE 's/^.* jobs +[0-9]+ +(([0-9]+: [0-9]+(, )?)+) .*$/\1/p'
 }
-# seated COUNT: so many jobs have all their threads in one pool.
+# seated COUNT: COUNT jobs have all their threads in one pool.
 seated() {
 	detail=$(pools | tr '\n' ';')
 	[ "$(pools | grep -cxE '[0-9]+: [0-9]+')" -eq "$1" ]
@@ -77,7 +77,7 @@ stop() {
 	kill -TERM "$daemon"
 	wait "$daemon"
 }
-# idle: the part of the CPUs that idles for four seconds, in tenths of a percent.
+# idle: the idle part of the CPUs over four seconds, in tenths of a percent.
 idle() {
 	before=$(awk '/^cpu / { print $5 + $6 }' /proc/stat)
 	pause 4
@@ -112,7 +112,7 @@ uneven() {
 	stop
 }
 
-# A daemon that is killed leaves nobody where it was put.
+# A killed daemon leaves no affinity behind.
 killed() {
 	contract worst-fit
 	ok "$1: a daemon to be killed" start_daemon contract.toml --backend "$1"
@@ -125,8 +125,8 @@ killed() {
 	wait_for_jobs
 }
 
-# While there is no scheduler, seats are affinities. The one that comes next is told all of them. After the first time that is
-# a second later, which is too short to see it; after the second time four.
+# While no scheduler is loaded, seats are affinities, and the next scheduler is given all of them. It comes back after one second
+# the first time, which is too short to observe, and after four seconds the second time.
 thrown_out() {
 	before=$(loads)
 	echo S > /proc/sysrq-trigger
@@ -144,11 +144,11 @@ loaded_since() {
 }
 tied() {
 	detail=$(affinities)
-	# Three pools, whichever they are; the first thread of each job only waits, and has no seat.
+	# Three of the pools, in any combination; the first thread of each job only waits and has no seat.
 	[ "$(printf '%s\n' $detail | grep -cE '^(0-1|2-3|4-5|6-7)$')" = 3 ] && [ "$(printf '%s\n' $detail | grep -c '^0-7$')" = 1 ]
 }
 
-# first-fit packs three jobs of one thread into two nodes; worst-fit has each in its own.
+# first-fit packs three jobs of one thread into two nodes; worst-fit gives each its own.
 placed() {
 	contract "$1"
 	ok "$1: a daemon" start_daemon contract.toml --backend kernel
@@ -165,7 +165,7 @@ in_nodes() {
 	[ "$(pools | wc -l)" -eq "$1" ] && [ "$(pools | sort -u | wc -l)" -eq "$2" ]
 }
 
-# Four jobs leave a free CPU in each node: a fifth of two threads lies apart. When the first ends, it comes together.
+# Four jobs leave a free CPU in each node, so a fifth with two threads is split. When the first job ends, the fifth is reunited.
 repartitioned() {
 	contract worst-fit "$1"
 	ok "repartition $1: a daemon" start_daemon contract.toml --backend kernel
@@ -179,13 +179,13 @@ repartitioned() {
 	wait_for_jobs
 	stop
 }
-# parted COUNT: so many jobs lie in two pools.
+# parted COUNT: COUNT jobs lie in two pools.
 parted() {
 	detail=$(pools | tr '\n' ';')
 	[ "$(pools | grep -c ',')" -eq "$1" ]
 }
 
-# disturbed BACKEND: a job whose node others take, who are tied there: what it does, in taken-BACKEND.1.
+# disturbed BACKEND: pinned tasks occupy a job's node; its progress is in taken-BACKEND.1.
 disturbed() {
 	contract worst-fit
 	ok "a node taken, $1: a daemon" start_daemon contract.toml --backend "$1"
@@ -201,7 +201,7 @@ disturbed() {
 	note "a node taken, $1: $(passes "taken-$1") passes, $(least "taken-$1" ran) % in one node"
 	stop
 }
-# Where a seat is an affinity, the job shares its two CPUs. Where it is a preference, it goes on elsewhere.
+# Where a seat is an affinity, the job shares its two CPUs. Where a seat is a preference, the job continues elsewhere.
 taken() {
 	disturbed cgroup
 	disturbed kernel

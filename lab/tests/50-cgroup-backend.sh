@@ -1,8 +1,8 @@
 # budget: 10
 # seconds: 120
 # needs: cgroup_tree
-# The tests of the cgroup backend, with the controllers that the host they are developed on may lack: every order is in
-# force in the kernel, and everything is undone.
+# The cgroup backend's own tests, with the controllers that a development host may lack: the kernel enforces every order, and the
+# undo restores everything.
 
 echo "+cpu +cpuset +memory" > "$CGROUPS/cgroup.subtree_control"
 cgroup_tree --test-threads 2 --nocapture > result 2>&1

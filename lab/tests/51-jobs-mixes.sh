@@ -2,10 +2,10 @@
 # only: with --all
 # seconds: 900
 # needs: commonhold team
-# What jobs in pools cost where nothing is gained by them: in the lab all memory is equally near. Four mixes of jobs are run
-# by turns under the kernel's own placement, under `cgroup` and under `kernel`, three times each. The CPU time that they had
-# is compared, which here is their work: it should be no more than 2 % less than under the kernel's own. What the daemon
-# used is told beside it: here its looks cost forty times what they cost on hardware.
+# The cost of jobs in pools where they gain nothing: in the lab all memory is equally near. Four mixes of jobs run in turn under
+# the kernel's own placement, under `cgroup` and under `kernel`, three times each. The test compares their CPU times, which here
+# measure their work: the backends may cost at most 2 %. It also prints the daemon's CPU time; its samples cost forty times what
+# they cost on hardware.
 
 cat > contract.toml <<-EOF
 	version = 1
@@ -17,7 +17,7 @@ cat > contract.toml <<-EOF
 	job = "process"
 EOF
 
-# team_for THREADS SECONDS: a job, in the background; what it says is added up.
+# team_for THREADS SECONDS: a job in the background; its output is summed up.
 team_for() {
 	team "$1" 4 "$2" >> said &
 	pids="$pids $!"
@@ -50,7 +50,7 @@ work() {
 	daemon_time
 	awk -v daemon=$((daemon_ms - before)) '{ for (i = 1; i < NF; i++) if ($i == "cpu") sum += $(i + 1) } END { print sum + 0, daemon }' said
 }
-# under NAME: the four mixes, a line each added to NAME.MIX.
+# under NAME: runs the four mixes and appends a line for each to NAME.MIX.
 under() {
 	for mix in few more large short; do work $mix >> "$1.$mix"; done
 }

@@ -2,15 +2,15 @@
 # only: with --all
 # seconds: 900
 # needs: commonhold gang
-# Gangs take turns on eight CPUs: in a quantum all threads of a gang run, or none. A trace of the kernel's switches tells how
-# many ran together, how long an edge takes, and whether any thread of a gang runs that is stopped, by the scheduler and by
-# signals. A killed daemon leaves nobody stopped. A gang that forks all the time is stopped as any other. Whoever is killed
-# while it is stopped ends. Quanta last a second here, since a virtual CPU stands still for some milliseconds at a time.
+# Gangs take turns on eight CPUs: in a quantum all threads of a gang run, or none. A trace of the kernel's switches shows how many
+# ran together, how long the change between quanta takes, and whether a thread of a stopped gang runs, by the scheduler and by
+# signals. A killed daemon leaves no gang stopped. A gang that forks all the time is stopped like any other. A process killed
+# while stopped ends. Quanta last a second here, because virtual CPUs stall for milliseconds at a time.
 
 T=/sys/kernel/tracing
 [ -e $T/trace ] || mount -t tracefs tracefs $T
 
-# contract JOB [QUANTUM]: what a job is. `unit`: sub-units, each of which is one.
+# contract JOB [QUANTUM]: JOB defines a job. With `unit`, each sub-unit is one.
 contract() {
 	cat > contract.toml <<-END
 		version = 1
@@ -30,11 +30,11 @@ contract() {
 		echo "job = \"$1\""
 	fi >> contract.toml
 }
-# gang_of NAME THREADS [FORKERS]: no child of this shell, whose pauses would begin anew whenever a child stops or continues.
+# gang_of NAME THREADS [FORKERS]: not a child of this shell, whose pauses restart whenever a child stops or continues.
 gang_of() {
 	(./gang"${1#g}" run "$1" "$2" 300 ${3:-} > "gang.$1" &)
 }
-# gangs: five of three threads each: two of them leave two CPUs to the daemon and to the kernel.
+# gangs: five of three threads each, so two of them leave two CPUs to the daemon and the kernel.
 gangs() {
 	for number in 1 2 3 4 5; do gang_of g$number 3; done
 }
@@ -48,7 +48,7 @@ end_gangs() {
 	kill -9 $(all_gangs)
 	wait_for 3 no_gangs
 }
-# traced SECONDS: sets the figures of how gangs ran.
+# traced SECONDS: sets the figures of the gangs' run.
 traced() {
 	echo 0 > $T/tracing_on
 	echo mono > $T/trace_clock
@@ -65,11 +65,11 @@ traced() {
 	echo > $T/trace
 	gang trace trace > figures
 }
-# figure NAME: of the last trace.
+# figure NAME: from the last trace.
 figure() {
 	awk -v name="$1" '{ for (i = 1; i < NF; i++) if ($i == name) print $(i + 1) }' figures
 }
-# had: what each gang's process and threads have run, in ns, a line each.
+# had: the run time of each gang's process and threads, in ns, one per line.
 had() {
 	for pid in $(all_gangs); do
 		awk -v pid="$pid" '{ sum += $1 } END { printf "%d %.0f\n", pid, sum }' /proc/"$pid"/task/*/schedstat
@@ -88,7 +88,7 @@ stop_daemon() {
 	wait "$daemon"
 	daemon=
 }
-# take_turns NAME OVERLAP LATE: the least and the most that is allowed.
+# take_turns NAME OVERLAP LATE: OVERLAP is the least, LATE the most allowed.
 take_turns() {
 	traced 12
 	note "$1: $(cat figures)"
@@ -127,7 +127,8 @@ held() {
 for number in 1 2 3 4 5 6; do cp "$(command -v gang)" gang$number; done
 cap_cpus
 held kernel process kernel 8500 5000
-# The kernel ends a scheduler under which a task waits for half a minute. These wait for longer, and breathe.
+# The kernel ends a scheduler under which a task waits for half a minute. These gangs are stopped for longer, and each runs
+# briefly in between.
 contract process 50s
 ok "kernel, long quanta: the daemon holds it" uncapped start_daemon contract.toml --backend kernel
 gangs

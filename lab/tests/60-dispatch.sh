@@ -1,9 +1,9 @@
 # budget: 105
 # seconds: 300
 # needs: dispatch spin
-# The switch-time scheduler in the kernel, without the daemon. Loaded, it isolates two units, lends what one leaves
-# idle, and calls it back. It divides by weight the CPUs that no unit owns, and what several units borrow. It keeps a
-# task that wakes near its last CPU. When its loader goes, killed or not, the kernel's own scheduler takes over.
+# The switch-time scheduler in the kernel, without the daemon. It isolates two units, lends one's idle CPU time, and calls it
+# back. By weight it divides the CPUs that no unit owns and the CPUs that several units borrow. It places a waking task near its
+# last CPU. When its loader exits or is killed, the kernel's own scheduler takes over.
 
 ops=/sys/kernel/sched_ext/root/ops
 
@@ -47,7 +47,7 @@ b_back() {
 }
 measured b_back
 
-# end_all: everything that spins, and the scheduler.
+# end_all: ends all spinners and the scheduler.
 end_all() {
 	kill -KILL $(members a) $(members b)
 	wait_for 10 are_members a 0 && wait_for 10 are_members b 0 && unload
@@ -63,7 +63,7 @@ lent() {
 }
 ok "what was lent was borrowed, in microseconds" is "$(lent lent_ns)" "$(lent borrowed_ns)"
 
-# Turns are long here, so that waiting for the end of one would show: half a second on the mean.
+# Slices are long here, so that waiting for the end of one would be visible: half a second on average.
 called_back() {
 	how=$1
 	ok "it loads, calling back: $how" load $(unit a 100 borrow) $(unit b 100 lend) --own 0-3=a --own 4-7=b --slice 1000 \
@@ -87,7 +87,7 @@ called_back() {
 measured called_back now
 measured called_back tick
 
-# Nothing is lent: what b leaves idle stays idle. All but the units waits for nothing, and takes little.
+# Nothing is lent: CPU time that b leaves idle stays idle. Tasks in no unit do not wait, and need little.
 ok "it loads again, as a quota" load $(unit a 100) $(unit b 100) --own 0-3=a --own 4-7=b
 spinners a 8
 wait_for 10 are_members a 8
@@ -99,7 +99,7 @@ quota() {
 }
 measured quota
 
-# The kernel takes a scheduler whose loader is killed out of service.
+# The kernel unloads a scheduler whose loader is killed.
 kill -KILL $loader
 ok "killed, it no longer schedules" wait_for 5 scheduling disabled
 exec 9>&-
@@ -139,10 +139,10 @@ measured by_claim
 ok "it ends in order, lent" end_all
 uncap_cpus
 
-# Who wakes where somebody else runs goes to the nearest idle CPU of its unit's. Two CPUs are a node: from 6 it is 7, although
-# four more of a's are idle, with lower numbers. The waker writes down where it wakes.
+# A task whose waker's CPU is busy goes to the nearest idle CPU of its unit. Two CPUs form a node: from 6 it goes to 7, although
+# four more of a's CPUs with lower numbers are idle. The waker records where it wakes.
 ok "it loads again, with CPUs of three nodes for a" load $(unit a 100) $(unit b 100) --own 2-7=a --own 0-1=b
-taskset -p 3 $$ > /dev/null     # this script is nowhere near
+taskset -p 3 $$ > /dev/null     # keep this script on distant CPUs
 taskset -p 3 "$loader" > /dev/null
 mkfifo words
 touch wakes
@@ -178,7 +178,7 @@ for i in $(seq 16); do
 	wake || break
 done
 note "it woke on $(tr '\n' ' ' < wakes)"
-# Of 16; a thread of the kernel's may be there.
+# Of 16; a kernel thread may be there.
 ok "who wakes stays on its node" at_least "$(grep -c '^7$' wakes)" 10
 exec 8>&-
 taskset -p ff $$ > /dev/null

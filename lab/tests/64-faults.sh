@@ -1,23 +1,23 @@
 # budget: 80
 # seconds: 180
 # needs: dispatch spin chrt
-# How the kernel ends the scheduler, and what does not end it. A task that waits for too long ends it, and so does an
-# error in the program. Then the kernel's own takes over, the loader says why, and all tasks run on. A real-time task
-# that keeps a unit's only CPU for ten seconds does not end it. A task that is interrupted by one, while its unit has
-# another CPU, runs there.
+# Faults that make the kernel end the scheduler, and faults that do not. A task that waits too long ends it, and so does an error
+# in the BPF program. The kernel's own scheduler then takes over, the loader prints the reason, and all tasks continue. A
+# real-time task that occupies a unit's only CPU for ten seconds does not end it. A task preempted by a real-time task runs on its
+# unit's other CPU.
 
 # unit NAME [FLAGS]: the loader's option.
 unit() {
 	echo "--unit $1=$CGROUPS/$1:100:${2:-}"
 }
-# runs UNIT: its tasks have CPU time.
+# runs UNIT: its tasks receive CPU time.
 runs() {
 	cpu_usec "$1"; from=$usec
 	usleep 50000
 	cpu_usec "$1"
 	[ "$usec" -gt "$from" ]
 }
-# over WHAT REASON: it was ended, for that reason, and a runs on.
+# over WHAT REASON: the scheduler was ended for that reason, and a's tasks continue.
 over() {
 	ok "$1: the kernel's own scheduler is back" wait_for 20 scheduling disabled
 	ok "$1: the loader ends, too" wait_for 20 grep -q '^load: ' $scheduler_log
@@ -34,7 +34,7 @@ over() {
 echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
 mkdir "$CGROUPS/a" "$CGROUPS/b" "$CGROUPS/fault"
 
-# a has no CPU, and nobody lends it one.
+# a has no CPU, and no unit lends it one.
 ok "a wait: it loads, to be ended after two seconds" load $(unit a borrow) $(unit b) --own 0-7=b --timeout 2000 || exit 1
 spinners a 1
 over "a wait" 'runnable task stall: .* failed to run for [0-9.]*s (kind 1026)'
@@ -48,8 +48,8 @@ spinners fault 1
 over "an error" 'runtime error: non-existent DSQ 0x4 .*(kind 1024)'
 kill -KILL $(members fault)
 
-# CPU 7 is all that a has. Whoever is real-time goes before all others: what the kernel keeps from it (0.05 s of each second)
-# is all that there is for a until it ends.
+# CPU 7 is all that a has. A real-time task precedes all others: until it ends, a gets only the time that the kernel withholds
+# from real-time tasks (0.05 s of each second).
 ok "a hog: it loads" load $(unit a) $(unit b) --own 7=a --own 0-6=b
 spinners a 1
 ok "a hog: a is at work" wait_for 10 runs a
@@ -65,7 +65,7 @@ ok "a hog: the scheduler is there after it" scheduling enabled
 ok "a hog: a runs on" wait_for 10 runs a
 kill -KILL $(members a)
 ok "a hog: it ends in order" unload
-# Of the 10 s, all but what a had itself, and the kernel's threads on that CPU.
+# Of the 10 s, all but the time of a itself and of the kernel's threads on that CPU.
 higher=$(sed -n 's/^unit a .*waited_higher_ns \([0-9]*\) .*/\1/p' $scheduler_log)
 ok "a hog: that a waited for a higher class is told" no_fewer $((${higher:-0} / 1000000)) 8500
 note "a waited for a higher class for $((${higher:-0} / 1000000)) ms"
@@ -74,12 +74,12 @@ ok "a hog: nothing was said against it" is "$(grep '^load: ' $scheduler_log)" ""
 ok "a CPU taken: it loads" load $(unit a) $(unit b) --own 6-7=a --own 0-5=b
 spinners a 1
 ok "a CPU taken: a is at work" wait_for 10 runs a
-# Newer kernels keep some time from real-time tasks: who has had it there may go on elsewhere.
+# Newer kernels withhold some time from real-time tasks: a task that received it there may continue elsewhere.
 mount -t debugfs debugfs /sys/kernel/debug 2> /dev/null
 for server in /sys/kernel/debug/sched/ext_server/cpu*/runtime; do
 	[ ! -e "$server" ] || echo 0 > "$server"
 done
-# One for each of its CPUs, since who starts one there interrupts a, too. They wait to be let go.
+# One per CPU of a's, because the process that starts one there preempts a, too. They wait for a start signal.
 for cpu in 6 7; do
 	chrt -f 50 taskset -c $cpu sh -c 'kill -STOP $$; exec spin 3' > /dev/null 9>&- &
 	eval "hog_$cpu=$!"
@@ -94,7 +94,7 @@ note "in 2 s in which CPU $cpu is taken, a had $((usec - from)) us"
 ok "a CPU taken: a runs on its other one" no_fewer $((usec - from)) 1500000
 kill -KILL $hog_6 $hog_7
 
-# And those that wait in its queue when it is taken, and may run on others. (A spinner's first thread sleeps.)
+# The same for tasks queued there when the CPU is taken that may run elsewhere. (A spinner's first thread sleeps.)
 spinners_of_b() {
 	for pid in $(members b); do
 		ls "/proc/$pid/task" | grep -vx "$pid"
@@ -117,7 +117,7 @@ done
 sleep 1
 chrt -f 50 taskset -c 7 spin 60 > /dev/null 9>&- &
 hog=$!
-# Within which all are looked for.
+# The interval within which all are found.
 sleep 3
 ran_of_b > before
 sleep 2
@@ -126,7 +126,7 @@ ok "a CPU taken: who waited there and may run elsewhere does" is "$(sort before 
 kill -KILL $hog $(members b)
 wait $hog
 
-# So do the kernel's threads that may, such as RCU's, for which everybody waits sooner or later; no CPU idles meanwhile.
+# So do movable kernel threads such as RCU's, on which everything eventually depends; no CPU idles meanwhile.
 spinners a 2
 spinners b 14
 ok "a CPU taken: b is at work again" wait_for 10 are_spinners_of_b 14
@@ -156,5 +156,5 @@ kill -KILL $(members a) $(members b)
 ok "a CPU taken: it ends in order" unload
 ok "a CPU taken: nothing was said against it" is "$(grep '^load: ' $scheduler_log)" ""
 
-# What the kernel said of it was asked for: the tests that come after this one look for what was not.
+# The kernel's messages up to here were provoked; later tests look for messages that were not.
 dmesg -c > /dev/null

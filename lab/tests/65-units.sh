@@ -6,7 +6,7 @@
 echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
 mkdir "$CGROUPS/p" "$CGROUPS/x" "$CGROUPS/y" "$CGROUPS/q"
 
-# p and q have the same; within p, y has three times what x has. (Which control group lies in which says nothing here.)
+# p and q have equal weights; within p, y has three times x's. (The nesting of control groups has no effect here.)
 ok "the kernel takes units within units" load --unit "p=$CGROUPS/p:100" --unit "p/x=$CGROUPS/x:100" \
 	--unit "p/y=$CGROUPS/y:300" --unit "q=$CGROUPS/q:100" || exit 1
 for unit in x y q; do spinners $unit 8; done
@@ -30,7 +30,7 @@ siblings() {
 measured siblings
 kill -CONT $asleep
 
-# Within a unit: nice 0 and nice 5 are 1024 and 335 parts. (Control groups count what processes cannot be asked for alone.)
+# Within a unit: nice 0 and nice 5 weigh 1024 and 335. (Control groups count time that cannot be read for processes alone.)
 kill -KILL $(members x) $(members y) $(members q)
 ok "it ends in order" unload
 mkdir "$CGROUPS/n" "$CGROUPS/n/usual" "$CGROUPS/n/nice"
@@ -47,8 +47,8 @@ measured by_nice
 kill -KILL $(members n/usual) $(members n/nice)
 ok "it ends in order again" unload
 
-# Where no more wait than run, too: one beside one, 1024 and 110 parts, on the only CPU of their unit. Who goes on is who had
-# less for its weight, whether it ran or waits.
+# Also where no more tasks wait than run: one beside one, with weights 1024 and 110, on their unit's only CPU. The task that had
+# less for its weight continues, whether it ran or waits.
 ok "it loads again, with one CPU" load --unit "n=$CGROUPS/n:100" --unit "q=$CGROUPS/q:100" --own 0=n --own 1-7=q
 spinners n/usual 1
 spinners n/nice 1 10
@@ -61,7 +61,7 @@ measured on_one_cpu
 kill -KILL $(members n/usual) $(members n/nice)
 ok "it ends in order once more" unload
 
-# Strays: three tasks of q's are pinned to the only CPU of p. They have their turns there, and no more than that.
+# Strays: three tasks of q's are pinned to p's only CPU. They get their turns there, and no more.
 ok "it loads again, with a CPU for p" load --unit "p=$CGROUPS/p:100" --unit "q=$CGROUPS/q:100:lend,borrow" --own 0=p \
 	--own 1-7=q
 spinners p 1
@@ -80,7 +80,7 @@ ok "they were counted as strays" no_fewer "$(counter q strays)" 1
 ok "who is at home was not" is "$(counter p strays)" 0
 uncap_cpus
 
-# A thousand units, each with a process that has something to do: all come to their end.
+# A thousand units, each with a process that has work to do: all finish.
 units=
 for i in $(seq 1000); do
 	mkdir "$CGROUPS/m$i"

@@ -3,27 +3,27 @@
 # seconds: 400
 # memory: 8192
 # needs: dispatch crowd
-# A hundred thousand threads under the switch-time scheduler, most asleep, two thousand at work, in four units of 1:2:3:2:
-# they start under it, it goes and comes back while they are there, the units have their shares, and all wake and end.
+# A hundred thousand threads under the switch-time scheduler, most of them asleep and two thousand busy, in four units of 1:2:3:2.
+# They start under it, it is unloaded and reloaded meanwhile, the units have their shares, and all threads wake and end.
 
 units="a b c d"
-processes=25 threads=1000 busy=500              # of each unit
+processes=25 threads=1000 busy=500              # per unit
 all=100000
-# A busy thread of a's comes round in its unit's five hundred slices, 2 s where a CPU never stands still; 20 s without a turn
-# would end the scheduler, which is how the kernel sees to it that nobody starves.
+# A busy thread of a's is next after its unit's five hundred slices, 2 s where a CPU never stalls; 20 s without a turn would end
+# the scheduler: the kernel's watchdog thus checks that no task starves.
 slice_ms=4
-# A thread that loses its CPU within an RCU read section keeps it until its next turn, and under emulation a section may take
-# several turns. The kernel, which ends a scheduler for a grace period of 21 s, sees such with its own scheduler as well.
+# A thread preempted within an RCU read section holds it until its next turn, and under emulation a section may take several
+# turns. The kernel ends a scheduler for a grace period of 21 s; its own scheduler has such periods, too.
 grace_s=120
 
 weight_of() {
 	case $1 in a) echo 100 ;; b | d) echo 200 ;; c) echo 300 ;; esac
 }
-# seconds_since CS: of the guest's time, since a moment in hundredths of a second.
+# seconds_since CS: in the guest's time, since a moment in hundredths of a second.
 seconds_since() {
 	ratio $(($(uptime_cs) - $1)) 100
 }
-# in_all PATTERN: whether every unit's crowd has printed a line like it.
+# in_all PATTERN: whether every unit's crowd has printed a matching line.
 in_all() {
 	for unit in $units; do
 		grep -q "$1" "$unit.crowd" || return 1
@@ -32,7 +32,7 @@ in_all() {
 threads_there() {
 	cat "$CGROUPS"/[abcd]/cgroup.threads | wc -l
 }
-# said UNIT NAME: from the line that a crowd ends with.
+# said UNIT NAME: a figure of the line that a crowd prints at its end.
 said() {
 	awk -v name="$2" '$1 == "crowd" { for (i = 2; i < NF; i += 2) if ($i == name) print $(i + 1) }' "$1.crowd"
 }
@@ -90,7 +90,7 @@ shares() {
 measured shares
 ok "it still schedules" scheduling enabled
 
-# One unit after the other: a hundred thousand that wake at once take longer than 20 s under emulation.
+# One unit after the other: a hundred thousand threads that wake at once take longer than 20 s under emulation.
 for unit in $units; do signal $unit USR2; done
 sleep 5
 begun=$(uptime_cs)

@@ -1,19 +1,18 @@
 # budget: 40
 # seconds: 120
 # needs: dispatch work
-# A task that forks is held like every other task.
+# A forking task is called back like any other.
 #
-# A task on a borrowed CPU may be called back while it may not leave that CPU. A task that forks is in the middle of
-# that every few microseconds. If the kernel chose it again at once, it would be interrupted again, come no further,
-# and keep all others waiting.
+# A task on a borrowed CPU may be called back while it may not leave that CPU (migration disabled), as a forking task is every few
+# microseconds. If the scheduler chose it again at once, it would be preempted again, make no progress, and block all others.
 
 echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
 mkdir "$CGROUPS/owner" "$CGROUPS/guest" "$CGROUPS/others"
-# The only CPU that the guests can have is the owner's: the other unit lends nothing.
+# The owner's is the only CPU that the guests can use: the other unit lends nothing.
 ok "the kernel takes it" load --unit "owner=$CGROUPS/owner:100:lend" --unit "guest=$CGROUPS/guest:100:borrow" \
 	--unit "others=$CGROUPS/others:100" --own 0=owner --own 1-7=others || exit 1
 sh -c "echo \$\$ > $CGROUPS/guest/cgroup.procs && exec work heavy 0 4" > /dev/null 9>&- &
-# value_of NAME: from the line that the owner's process ends with.
+# value_of NAME: from the line that the owner's process prints at its end.
 value_of() {
 	sed -n "s/.* $1 \([0-9]*\).*/\1/p" late
 }
@@ -27,8 +26,8 @@ ok "the kernel keeps the scheduler" scheduling enabled
 ok "it ends in order" unload
 ok "CPUs were called back" at_least "$(counter owner recalls)" 500
 
-# On time-shared CPUs: each of its wake-ups and forks is placed by where the others are, which those that run out of turn (the
-# kernel's threads, for instance) do not tell.
+# On time-shared CPUs, each wake-up and fork is placed by the load of the other tasks. That load does not include tasks that run
+# out of turn, such as kernel threads.
 ok "it loads again, time-shared" load --unit "owner=$CGROUPS/owner:5000" --unit "guest=$CGROUPS/guest:5000"
 sh -c "echo \$\$ > $CGROUPS/owner/cgroup.procs && exec work heavy 8 0" > /dev/null 9>&- &
 sh -c "echo \$\$ > $CGROUPS/guest/cgroup.procs && exec work heavy 16 2" > /dev/null 9>&- &

@@ -1,8 +1,8 @@
 # budget: 35
 # seconds: 150
 # needs: commonhold spin
-# A contract of a thousand units under the kernel backend, with the usual limit on open files: it is held, its busy units
-# get what their tickets say, and its end undoes all of it.
+# A contract of a thousand units under the kernel backend, with the default limit on open files: it is held, its busy units get
+# their shares, and the daemon's end undoes everything.
 
 units=1000
 
@@ -18,7 +18,7 @@ commonhold doctor --json | tr -d ' \n' | grep -q '"name":"ourscheduler","state":
 } > thousand.toml
 
 is "$(ulimit -S -n)" 1024 || note "the soft limit on open files is $(ulimit -S -n) here, not the usual 1024"
-# A thousand control groups take ten seconds to make, and more on a busy host.
+# Creating a thousand control groups takes ten seconds, and more on a busy host.
 starts() {
 	start_daemon "$@" || wait_for 40 commonhold status --json
 }
@@ -31,7 +31,7 @@ ok "it keeps no more files open than it made room for" [ "$open" -le $((units * 
 note "$open files are open"
 ok "nothing went wrong" is "$(grep -c '^problem' "$daemon_log")" 0
 
-# One call each: the daemon looks at all units before it answers, and that is long in an emulated machine.
+# One call each: the daemon samples all units before it answers, which is slow on an emulated machine.
 at_work() {
 	has_spinners one 8 && has_spinners three 8
 }

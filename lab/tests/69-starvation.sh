@@ -1,14 +1,14 @@
 # budget: 55
 # seconds: 200
 # needs: dispatch crowd
-# No task waits so long that the kernel ends the scheduler, which it does after 30 s. That holds for 64 tasks of a unit
-# that has a thousandth of the machine, and for 400 tasks on a CPU of their own.
+# No task waits so long that the kernel ends the scheduler (30 s). That holds for 64 tasks of a unit with a thousandth of the
+# machine, and for 400 tasks on one CPU of their own.
 
-# A thread that loses its CPU within an RCU read section keeps it until its next turn: see the test of many tasks.
+# A thread preempted within an RCU read section holds it until its next turn: see 66-many-tasks.
 echo 120 > /sys/module/rcupdate/parameters/rcu_cpu_stall_timeout
 echo "+cpu" > "$CGROUPS/cgroup.subtree_control"
 mkdir "$CGROUPS/small" "$CGROUPS/large" "$CGROUPS/many"
-# start UNIT PROCESSES THREADS: all of them busy, once they are told.
+# start UNIT PROCESSES THREADS: all of them become busy on a signal.
 start() {
 	crowd "$CGROUPS/$1" $2 $3 $(($2 * $3)) > $1.crowd 9>&- &
 	eval "crowd_$1=$!"
@@ -17,7 +17,7 @@ start() {
 signal() {
 	kill -$1 $crowd_large $crowd_small $crowd_many
 }
-# said UNIT NAME: from the line that a crowd ends with.
+# said UNIT NAME: a figure of the line that a crowd prints at its end.
 said() {
 	awk -v name="$2" '$1 == "crowd" { for (i = 2; i < NF; i += 2) if ($i == name) print $(i + 1) }' $1.crowd
 }

@@ -1,17 +1,17 @@
 # budget: 105
 # seconds: 420
 # needs: commonhold dispatch spin
-# The kernel backend, which `auto` takes here:
-# - processes are in their units, idle CPUs are lent, and no CPU set stands in the way;
-# - control groups hold the contract when the scheduler is thrown out or has an error, and the scheduler comes back;
-# - CPUs may come and go;
+# The kernel backend, which `auto` selects here:
+# - processes are in their units, idle CPUs are lent, and no CPU set interferes;
+# - control groups hold the contract while the scheduler is ejected or has failed, and the scheduler comes back;
+# - CPUs may go offline and come back;
 # - nothing is left when the daemon is killed;
-# - a process that executes a program is in its unit before the first step.
+# - a process that executes a program is in its unit before its first instruction.
 
 ops=/sys/kernel/sched_ext/root/ops
 cpu=/sys/devices/system/cpu/cpu7/online
 
-# doctor_says NAME STATE: the state of one row.
+# doctor_says NAME STATE: the state in one row.
 commonhold doctor --json | tr -d ' \n' > doctor
 doctor_says() {
 	grep -q "\"name\":\"$(echo "$1" | tr -d ' ')\",\"state\":\"$2\"" doctor
@@ -26,21 +26,21 @@ status_says() {
 	commonhold status > status.txt
 	grep -q -- "$1" status.txt
 }
-# sets UNIT...: the CPU sets of those units, in order; `-` for none.
+# sets UNIT...: the CPU sets of those units, in order; `-` for an empty one.
 sets() {
 	for unit in "$@"; do
 		found=$(cat "$HELD/$unit/cpuset.cpus")
 		printf '%s ' "${found:--}"
 	done
 }
-# Kernels such as 6.12 take no empty set where there are processes: then it is all CPUs.
+# Kernels such as 6.12 refuse an empty set for a group with processes: there it has all CPUs.
 no_sets() {
 	case $(sets a b c d) in "- - - - " | "0-7 0-7 0-7 0-7 ") ;; *) return 1 ;; esac
 }
 all_sets() {
 	case " $(sets a b c d)" in *" - "*) return 1 ;; esac
 }
-# sleeper UNIT: a process that is there and wants no CPU, so that the unit holds its share.
+# sleeper UNIT: a sleeping process that needs no CPU time, so that the unit is active and holds its share.
 sleeper() {
 	commonhold exec "$1" -- sleep 600 > /dev/null 2>&1 &
 }
@@ -88,7 +88,7 @@ isolates() {
 measured isolates
 uncap_cpus
 
-# switched UNIT FIELD...: the sum of what the scheduler counted of a unit.
+# switched UNIT FIELD...: the sum of these counters of the scheduler for a unit.
 switched() {
 	unit=$1
 	shift
@@ -97,8 +97,8 @@ switched() {
 		sum=$((sum + $(switch_count status.json "$unit" "$field")))
 	done
 }
-# Both count from the unit's beginning, ours up to the last switch of each CPU: so they are asked while nobody of it runs. (A
-# busy host makes ticks late, and with them switches: they differed by up to 1.6 s of CPU time.)
+# Both count from the unit's beginning, the scheduler up to each CPU's last switch: so they are compared while none of the unit's
+# tasks runs. (A busy host delays ticks, and thereby switches: the counts differed by up to 1.6 s of CPU time.)
 counts_agree() {
 	cpu_usec "commonhold/$1"; before=$usec
 	commonhold status --json | tr -d ' \n' > status.json
@@ -117,7 +117,7 @@ kill -CONT $(spinners_of a) $(spinners_of b)
 switched b borrowed_ns; borrowed=$sum
 switched a lent_ns; lent=$sum
 ok "what b had beyond its own is known" at_least "$borrowed" 1000000
-# The kernel's own threads are in its unit, which is never one with strays: nor is anybody here pinned to others' CPUs.
+# Kernel threads are in the unit `kernel`, which never has strays; and no task here is pinned to another unit's CPUs.
 switched kernel switches
 ok "the kernel's threads are counted as the kernel's" no_fewer "$sum" 1
 for unit in kernel shared a b c d; do
@@ -130,7 +130,7 @@ ok "b called CPUs back" at_least "$sum" 1
 ok "status shows it all" status_says 'at home'
 sed -n '/at home/,/^$/p; /waited/,/^$/p; /moved in/,/^$/p' status.txt | sed 's/^/# /'
 
-# Thrown out: control groups hold at once, and the scheduler comes back after a second.
+# Ejected: control groups hold at once, and the scheduler comes back after a second.
 echo S > /proc/sysrq-trigger
 ok "thrown out, it no longer schedules" wait_for 10 scheduling disabled
 ok "that is said, with the kernel's reason" wait_for 20 said 'problem: the kernel ended the scheduler: .*sysrq.*loaded again in 1 s'
@@ -138,7 +138,7 @@ ok "CPU sets are in force" wait_for 20 said 'held by the cgroup backend (not by 
 ok "it comes back" wait_for 60 scheduling enabled
 ok "that is said" wait_for 20 said 'held by the kernel backend (again)'
 ok "CPU sets are gone" wait_for 20 no_sets
-# An error in it is no other end. (The process that meets it runs on, like all.)
+# An error in it ends it the same way. (The process that triggers the error continues, like all others.)
 ok "its tables are spoilt" dispatch --break "$HELD/c"
 sleeper c
 ok "an error ends it, and is said" wait_for 20 said 'problem: the kernel ended the scheduler: runtime error: non-existent DSQ'
@@ -167,8 +167,8 @@ ok "its processes live on" kill -0 "$spinner"
 ok "anywhere" is "$(cpus_of "$spinner")" 0-7
 kill -KILL $(pidof spin)
 
-# Who executes a program is in its unit from the start, however short it lives: the daemon, which looks ten times a second,
-# would see few of these.
+# A process that executes a program is in its unit from the start, however short-lived: the daemon's ten samples a second would
+# miss most of these.
 cat > rules.toml <<'EOF'
 version = 1
 [unit.u]
@@ -191,7 +191,7 @@ as() {
 	shift 2
 	start-stop-daemon -S -c "$user" -n nobody-of-that-name -a "$program" -- "$@"
 }
-# executed NAME UNIT COMMAND...: 40 programs that end at once, and all of them were in the unit.
+# executed NAME UNIT COMMAND...: 40 short-lived programs, all of which were in the unit.
 executed() {
 	name=$1 of=$2
 	shift 2
@@ -213,8 +213,8 @@ executed "what a user executes" u as user4 "$spin" 0.001
 executed "what a member of a group executes" g as user5 "$spin" 0.001
 executed "a command" c ./brief-job 0.001
 executed "what a command starts" c maker
-# Where the daemon decides otherwise, as for who takes another name without executing anything, its decision is the one that
-# lasts: it looks at most a quarter of a second later, and what a program said holds for five seconds.
+# Where the daemon decides otherwise, as for a process that changes its name without exec, the daemon's decision prevails: it
+# samples at most a quarter of a second later, and a decision made at exec holds for five seconds.
 printf '#!/bin/sh\necho renamed > /proc/$$/comm\nwhile read -r -t 0.02 x <> never || :; do :; done\n' > brief-name
 chmod +x brief-name
 [ -p never ] || mkfifo never
@@ -231,7 +231,7 @@ quiet() {
 ok "who is called otherwise is in that unit no more" wait_for 20 quiet
 ok "though it goes on" kill -0 $renamed
 kill -KILL $renamed
-# The first of a user's processes is for the daemon: it makes the sub-unit.
+# A user's first process waits for the daemon, which makes the sub-unit.
 as user6 "$(command -v sleep)" 600 > /dev/null &
 ok "a user has a sub-unit" wait_for 20 test -d "$HELD/e/user6"
 executed "what a user with a sub-unit executes" 'e\/user6' as user6 "$spin" 0.001
@@ -239,7 +239,7 @@ kill -TERM "$daemon"
 wait "$daemon"
 kill $(pidof sleep)
 
-# A contract that needs a cap is the cgroup backend's, and the reason is said.
+# A contract that needs a cap requires the cgroup backend, and the reason is reported.
 printf 'version = 1\n[unit.a]\nlimit = { cpu = 2 }\n' > capped.toml
 ok "a contract with a limit is held, too" start_daemon capped.toml
 ok "by control groups, and it is said why" said 'held by the cgroup backend (not by the kernel backend: .*unit a .*cap'

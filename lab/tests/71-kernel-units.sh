@@ -2,8 +2,8 @@
 # only: with --all
 # seconds: 240
 # needs: commonhold spin
-# The kernel backend where CPUs do not divide evenly among the units, and where units come by a reload: the scheduler that was
-# loaded first holds all of it.
+# The kernel backend where CPUs do not divide evenly among the units, and where a reload adds units: the scheduler that was loaded
+# first holds all of them.
 
 attached() {
 	dmesg | grep -c 'BPF scheduler "commonhold" enabled'
@@ -18,12 +18,12 @@ for unit in a b c; do
 done
 cap_cpus
 
-# owners FILE: a line `unit:NAME,...` of each unit, and after it `cpu:NUMBER,"home_ns":NS,...` of each CPU.
+# owners FILE: a line `unit:NAME,...` for each unit, followed by `cpu:NUMBER,"home_ns":NS,...` for each CPU.
 owners() {
 	commonhold status --json | tr -d ' \n' |
 		sed 's/.*"switches":\[//; s/{"unit":"/\nunit:/g; s/{"cpu":/\ncpu:/g' > "$1"
 }
-# shared_by COUNT: on how many CPUs so many units were at home, for a millisecond at least, between the two files.
+# shared_by COUNT: the number of CPUs on which COUNT units were at home, each for at least a millisecond, between the two files.
 shared_by() {
 	awk -F '[:,"]+' -v count="$1" '$1 == "unit" { unit = $2 }
 		$1 == "cpu" && FILENAME == "earlier" { was[unit, $2] = $4 }
@@ -45,7 +45,7 @@ uncap_cpus
 ok "CPUs go round among those that hold a part of one" no_fewer "$(shared_by 2)" 1
 ok "and every CPU had an owner" is "$(shared_by 1)" 8
 
-# A reload: d comes, with d/e in it, and who executes this program belongs there.
+# A reload adds d with d/e in it, and a rule that assigns processes of this program to it.
 cat >> thirds.toml <<'EOF'
 [unit.d]
 members = ["command:late*"]

@@ -2,15 +2,15 @@
 # needs: commonhold strace
 # budget: 80
 # only: with --all
-# What the daemon costs while everybody sleeps, with control groups and with the scheduler: system calls of a look, counted by
-# strace, with four units and fifty processes that sleep. They are held against bounds.toml.
-# - Two looks in three count: how many look at what is due once a second, or once in five, depends on the host.
-# - The daemon's first thread counts: the work of the others is bounded by time.
+# The daemon's cost at rest, with control groups and with the scheduler: system calls per sample, counted by strace, with four
+# units and fifty sleeping processes. The bounds are in bounds.toml.
+# - Two thirds of the samples must be within the bound: the host decides how many include work due once a second or less often.
+# - Only the daemon's first thread counts: the other threads' work is bounded by time.
 
 processes=50
 looks=15
 
-# bound_of NAME: in bounds.toml.
+# bound_of NAME: from bounds.toml.
 bound_of() {
 	awk -v name="[$1]" '$0 == name { here = 1 } here && $1 == "bound" { print $3; exit }' /job/bounds.toml
 }
@@ -19,12 +19,12 @@ asleep() {
 	detail="$found of $processes are in their units"
 	[ "$found" -eq $processes ]
 }
-# calls_of: of what strace wrote, the calls of each whole look: it ends when the daemon waits.
+# calls_of: from strace's output, the calls of each whole sample: it ends when the daemon waits.
 calls_of() {
 	awk '
 		!/^[a-z0-9_]*\(/ { next }
 		{ calls++ }
-		# It looks for births first; it wakes up for other reasons, too, and asks without waiting whether memory has alarms.
+		# A sample begins with the check for new processes; other wake-ups also poll for memory events, without blocking.
 		/^pread64\(.*\/.* [0-9]+\\n"/ { look = 1 }
 		/^epoll_pwait\(.*, -1, NULL/ { if (begun && look) print calls - begun; begun = calls; look = 0 }
 	' calls | sort -n
@@ -34,7 +34,7 @@ enough() {
 	detail="$(wc -l < looks.txt) of $looks looks"
 	[ "$(wc -l < looks.txt)" -ge $looks ]
 }
-# No measurement of a host: what is too much is a failure.
+# Counts do not depend on the host: exceeding a bound is a failure.
 no_more() {
 	detail="$1, at most $2"
 	[ "$1" -le "$2" ]
@@ -47,11 +47,11 @@ rest_of() {
 		commonhold exec "$unit" -- sleep 600 > /dev/null 2>&1 &
 	done
 	ok "$1: all are in their units" wait_for 60 asleep || exit 1
-	# Who is new is looked at at every look for a second.
+	# A new process is examined in every sample for a second.
 	pause 5
 	strace --quiet=all --output calls --attach "$daemon" 2> strace.log &
 	tracer=$!
-	# Without a look at how it gets on: who is born or runs meanwhile is looked at by the daemon.
+	# No progress checks meanwhile: they would start processes, which the daemon would examine.
 	pause 20
 	kill -INT $tracer
 	wait $tracer

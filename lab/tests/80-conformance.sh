@@ -1,11 +1,10 @@
 # budget: 30
 # seconds: 240
 # needs: commonhold commonhold-generate spin work
-# The same scheduler, twice. What three units do under the kernel backend is recorded, and replayed in the simulator
-# with the same contract. Three things agree within the bounds below: how much of the machine each unit has, what is
-# lent, and how often a CPU is called back. docs/conformance.md says why they do not agree exactly. /out/conformance
-# has the recording, and what the kernel and the scheduler counted meanwhile. Take them with `lab/test --out FOLDER
-# 80`; simulator/sim/tests/conformance/ can have both anew.
+# The same scheduler, live and simulated. A run of three units under the kernel backend is recorded and replayed in the simulator
+# with the same contract. Three results agree within the bounds below: each unit's share of the machine, what is lent, and the
+# rate of call-backs. docs/conformance.md explains the remaining differences. /out/conformance has the recording and the counters
+# of kernel and scheduler; `lab/test --out FOLDER 80` keeps them, and simulator/sim/tests/conformance/ can be updated with both.
 
 tracefs=/sys/kernel/tracing
 kept=/out/conformance
@@ -16,7 +15,7 @@ mkdir -p $kept
 member() {
 	commonhold exec "$@" > /dev/null 2>&1 &
 }
-# pids UNIT [FILE]: sets `pids` to the processes of a unit, or to what else FILE lists; starts no process.
+# pids UNIT [FILE]: sets `pids` to the unit's processes, or to those that FILE lists; starts no process.
 pids() {
 	pids=
 	while read -r pid; do pids="$pids $pid"; done < "$HELD/$1/${2:-cgroup.procs}"
@@ -44,7 +43,7 @@ start_recording() {
 	done
 	echo > $tracefs/trace
 }
-# counts WHEN: what kernel and scheduler have counted of each unit so far: sets u_UNIT_WHEN, and keeps the status.
+# counts WHEN: the counters of kernel and scheduler for each unit so far: sets u_UNIT_WHEN, and keeps the status.
 counts() {
 	commonhold status --json | tr -d ' \n' > "status-$1.json"
 	for unit in light heavy brief; do
@@ -52,7 +51,7 @@ counts() {
 		eval "u_${unit}_$1=$usec"
 	done
 }
-# switched UNIT FIELD: what the scheduler counted between both.
+# switched UNIT FIELD: the scheduler's count between both moments.
 switched() {
 	for when in after before; do
 		switch_count "status-$when.json" "$1" "$2"
@@ -72,7 +71,7 @@ ok "events can be recorded" start_recording || exit 1
 cap_cpus
 sleep 2
 
-# All stop, so that before and after what is recorded nothing is counted.
+# All stop, so that nothing is counted before and after the recording.
 signal_all STOP
 sleep 1
 signal_all STOP
@@ -92,7 +91,7 @@ signal_all STOP
 counts after
 signal_all KILL
 
-# Cut to what is read: names, priorities and flags are most of it.
+# Only the fields that the replay reads: names, priorities and flags are most of the size.
 sed 's/^ *[^#].*-\([0-9]*\) *\(\[[0-9]*\]\) [^ ]* */ t-\1 \2 /
 	s/ prev_comm=.* prev_pid=/ prev_pid=/; s/ prev_prio=[0-9]*//; s/ next_comm=.* next_pid=/ next_pid=/; s/ next_prio=.*//
 	s/ child_comm=.* child_pid=/ child_pid=/; s/ comm=.* pid=/ pid=/; s/ prio=.*//' $tracefs/trace >> recording
@@ -112,9 +111,9 @@ cp recording $kept/recording.txt
 cp sim.json replayed/workload.toml $kept/
 head -n 5 replayed/workload.toml | sed 's/^/# /'
 
-# Tasks in no unit, such as the daemon, are not replayed: what they had goes to heavy, which takes whatever is left. What a
-# busy host does to the guest shows here, so the figures are shown, and held only to be of one kind; the recording that is
-# kept holds the bounds of docs/conformance.md (cargo test -p commonhold-sim --test conformance).
+# The replay leaves out tasks in no unit, such as the daemon: their CPU time goes to heavy, which takes all that is left. A busy
+# host distorts the guest, so the figures are printed and checked only loosely; the stored recording is held to the bounds of
+# docs/conformance.md (cargo test -p commonhold-sim --test conformance).
 others=$(sed -n 's/^# Not replayed: \([0-9]*\) us.*/\1/p' replayed/workload.toml)
 lent=0 sim_lent=0 called=0 sim_called=0
 echo "others used_ns=${others}000" > $kept/counted.txt

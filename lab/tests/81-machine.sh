@@ -5,16 +5,16 @@
 # needs: commonhold commonhold-sim work mke2fs
 # disks: 2048:10000000
 # after: compare-machine
-# The same load live and simulated (scenarios/lab-linux): a unit that computes and reads beyond its part, one that sleeps
-# and then wants all that is its own, and one that goes on evenly, with CPUs, memory and a disk at once. The daemon's
-# accounts at three moments are kept in /out/machine. lab/compare-machine holds the simulation's against them.
+# The same load live and simulated (scenarios/lab-linux), with CPUs, memory and a disk at once: a unit that computes and reads
+# beyond its entitlement, one that sleeps and then wants all of its own, and one with a steady load. The daemon's accounts at
+# three moments are kept in /out/machine. lab/compare-machine compares them with the simulation's.
 
 kept=/out/machine
 drive=$(disk 2048:10000000)
 mkdir -p $kept
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
 
-# member UNIT NAME WORDS...: players of the unit. Its steps are those of the scenario's programs.
+# member UNIT NAME WORDS...: processes in the unit. Their steps are those of the scenario's programs.
 member() {
 	unit=$1 name=$2
 	shift
@@ -26,7 +26,7 @@ statement() {
 	commonhold status --json > "$kept/$1.json"
 	echo "$1 $from $(uptime_cs)" >> $kept/times
 }
-# until_s SECONDS: waits until the guest's clock is there. A child that ends makes a pause begin anew, so pauses are short.
+# until_s SECONDS: waits until the guest's clock reaches SECONDS. A child's exit restarts a pause, so pauses are short.
 until_s() {
 	while read -r up idle < /proc/uptime && [ "${up%.*}" -lt "$1" ]; do
 		pause 0.1

@@ -5,8 +5,8 @@
 # cpus: 2
 # needs: commonhold work
 # disks: 2048:100000000
-# The longer an owner left its memory idle, the more of it is lent to one whose memory is in no file, and the longer it may
-# take to come back: no longer than was promised. Swap takes 100 MB/s.
+# The longer an owner leaves its memory idle, the more of it is lent for anonymous memory, and the longer its return may take, up
+# to what was promised. Swap takes 100 MB/s.
 
 mib=1048576
 swap=$(disk 2048:100000000)
@@ -20,7 +20,7 @@ ok "the owner needs little" wait_for 10 passes small 1
 slept_from=$(uptime_cs)
 touch_in borrower big 1200 0
 
-# lent: sets `lent` and `idle`, what the owner leaves beyond the reserve of 8 %, in MiB, and `promise` in ms.
+# lent: sets `lent`, `idle` (the owner's unused memory beyond the reserve of 8 %), in MiB, and `promise` in ms.
 lent() {
 	account owner lent; lent=$((found / mib))
 	field owner entitled; idle=$((found / mib))
@@ -37,7 +37,7 @@ few() {
 }
 ok "a little is lent at first" wait_for 30 few
 note "$detail"
-# samples: every five seconds, what the borrower has, and what was swapped.
+# samples: every five seconds, the borrower's memory and the amount swapped.
 samples() {
 	while sleep 5; do
 		commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' | sed -n '/^{"unit":"borrower"/ s/.*"memory":{\([^}]*\)}.*/\1/p'
@@ -61,7 +61,7 @@ commonhold status > status.txt
 ok "status says when it will have that back" grep -q "has all that it lends back within" status.txt
 
 
-# back: sets what the last call-back of the owner's was promised and took, in ms.
+# back: sets the promised and the actual duration of the owner's last call-back, in ms.
 back() {
 	statement
 	last=$(sed -n '/^{"unit":"owner"/ s/.*"last_call_backs":\[\([^]]*\)\].*/\1/p' status.json | sed 's/.*{//')
@@ -70,7 +70,7 @@ back() {
 	promised=$((promised / 1000000)) took=$((took / 1000000))
 }
 field owner entitled; wants=$((found / mib))
-# What it is entitled to moves by some MiB, and what it does not touch of that would stay idle.
+# Its entitlement varies by some MiB, and any part that it does not touch would stay idle.
 field owner used; wants=$((wants - found / mib + 40))
 touch_in owner wants $wants 1
 ok "the owner has all of it at once" wait_for 60 passes wants 1
@@ -88,7 +88,7 @@ note "$found call-backs, $late late, the longest $longest ms; the last took $too
 account owner called_back
 ok "of a hundred call-backs no more than five were late" at_most $((late * 100)) $((found * 5))
 
-# Who was there a moment ago is lent from as little as ever.
+# An owner that was active a moment ago lends as little as ever.
 kill -KILL $(pidof wants)
 slept_from=$(uptime_cs)
 ok "what it leaves is lent again" wait_for 30 few

@@ -3,14 +3,13 @@
 # memory: 1024
 # needs: commonhold work
 # disks: 6144
-# Memory (seed 000, section 3.2; seed 004, section 5.3). Units are held to what they are entitled to. Memory that a
-# unit does not need is lent, and is back when the unit wants it. Reserved memory is kept from others, whatever they
-# do. Nothing is left when the daemon is killed.
+# Memory (seed 000, section 3.2; seed 004, section 5.3). Units are held to their entitlements. A unit's unneeded memory is lent,
+# and returns when the unit wants it. Reserved memory is kept from other units, whatever they do. A killed daemon leaves nothing.
 
 mib=1048576
 drive=$(disk 6144)
 
-# total: the machine's memory, as the last account had it.
+# total: the machine's memory, by the last account.
 total() {
 	sed -n 's/.*"memory":{"total":\([0-9]*\).*/\1/p' status.json
 }
@@ -29,7 +28,8 @@ ok "the daemon holds the contract" start_daemon contract.toml --verbose || exit 
 ok "memory is held" grep -q '^memory  held by control groups$' "$daemon_log" || { cat "$daemon_log"; exit 1; }
 ok "there is a drive" test -b "$drive"
 
-# Who owns memory and needs little of it, and who needs more than it owns: the loan is what would be back within a second.
+# An owner that needs little of its memory, and a borrower that needs more than it owns: the loan is what would return in a
+# second.
 touch_in owner small 16 1
 ok "the owner is there" wait_for 10 passes small 1
 touch_in borrower scan 900 0 "$drive"
@@ -39,9 +39,9 @@ borrows() {
 }
 ok "who is short borrows" wait_for 30 borrows
 ok "how fast it gives up memory is measured" wait_for 10 grep -q "how fast it gives up memory" "$daemon_log"
-# Some looks, so that the loan is what that says.
+# A few samples, until the loan reflects that.
 pause 2
-# rate: what was taken from the borrower so far, and how fast.
+# rate: the memory reclaimed from the borrower so far, and the speed.
 rate() {
 	account borrower taken; taken=$found
 	account borrower taking_ns
@@ -50,7 +50,7 @@ rate() {
 account borrower borrowed
 note "MiB: $((found / mib)) are lent, since so much would be back within a second; $(rate)"
 
-# The owner wants 220 MiB at once, and has them.
+# The owner wants 220 MiB at once, and gets them.
 touch_in owner wants 220 2
 ok "the owner has what it wants" wait_for 20 passes wants 1
 note "$(head -n 1 wants.log)"
@@ -62,14 +62,14 @@ ok "it called a loan back" wait_for 10 called_back
 account owner call_back_p50_ns
 note "half of the call-backs within $((found / 1000000)) ms"
 account owner call_back_max_ns
-# The contract says a second. An emulated machine stands still while its host does other work.
+# The contract allows a second. An emulated machine stalls while its host does other work.
 ok "the longest is bounded, in ms" at_most $((found / 1000000)) 5000
 note "$(rate)"
 account owner used
 ok "it uses what it wanted" at_least $((found / mib)) 230
 kill -KILL $(pid_of wants)
 
-# With more patience all that is idle is lent.
+# With a longer call-back time, all idle memory is lent.
 cp /job/contracts/memory-patient.toml contract.toml
 kill -HUP "$daemon"
 lent_out() {
@@ -95,7 +95,7 @@ commonhold status > status.txt
 sed -n '/allowed/,/^memory/p' status.txt | sed 's/^/# /'
 ok "status says from whom it was back, and how soon" grep -q "what it lent to borrower (.*) was back within" status.txt
 
-# Who is in no unit takes 100 MiB, and goes again: what is divided is less meanwhile, and nobody's bound is in the way.
+# A process in no unit takes 100 MiB and exits: the memory to divide shrinks meanwhile, and no unit's bound interferes.
 account owner entitled; entitled_before=$found
 work touch outside 100 2 > outside.log 2>&1 &
 ok "who is in no unit has what it wants" wait_for 20 passes outside 1
@@ -118,7 +118,7 @@ gone() { ! [ -d "$HELD" ]; }
 ok "a killed daemon leaves no control group" wait_for 10 gone
 ok "its processes live on" kill -0 "$(pid_of small)"
 
-# Four units thrash; two of them have memory of their own.
+# Four units thrash; two of them have reserved memory.
 kill -KILL $(pid_of small) $(pid_of scan)
 sed 's/400MiB/200MiB/; s/280MiB/140MiB/' /job/contracts/hard-memory.toml > contract.toml
 ok "the daemon holds hard reservations" start_daemon contract.toml --verbose || exit 1
@@ -129,7 +129,7 @@ for unit in large small third fourth; do
 	touch_in $unit $unit $size 0 "$drive" $skip_mib
 	skip_mib=$((skip_mib + size))
 done
-# full: everybody is at its bound, and was held there.
+# full: every unit is at its bound, and was throttled there.
 full() {
 	for unit in large small third fourth; do
 		[ "$(value $unit memory.current)" -ge $(($(value $unit memory.high) / 100 * 95)) ] || return 1
@@ -138,7 +138,7 @@ full() {
 	:
 }
 ok "everybody is at its bound" wait_for 90 full
-# A second of pressure; then the least that the two have in five seconds, in MiB.
+# A second of pressure; then the least that the two have over five seconds, in MiB.
 sleep 1
 large=1000000 small=1000000
 for look in 1 2 3 4 5 6 7 8 9 10; do
@@ -156,19 +156,19 @@ done
 ok "the kernel has the large reservation" is "$(value large memory.min)" $((200 * mib))
 ok "and the small one" is "$(value small memory.min)" $((140 * mib))
 
-# Reservations of 60 % and 35 %, beyond which their units have nothing: the guarantee is the bound.
+# Reservations of 60 % and 35 %, whose units have no memory beyond them: the guarantee is the bound.
 cp /job/contracts/hard-memory-most.toml contract.toml
 kill -HUP "$daemon"
-# divided: what is divided among the units, as the last account had it.
+# divided: the memory divided among the units, by the last account.
 divided() {
 	sed -n 's/.*"divided":\([0-9]*\).*/\1/p' status.json
 }
-# part UNIT PERCENT: sets `part` to what it has, in thousandths of so much of what was divided at the last account.
+# part UNIT PERCENT: sets `part` to the unit's memory, in thousandths of PERCENT of the memory divided in the last account.
 part() {
 	read -r now < "$HELD/$1/memory.current"
 	part=$((now / (whole / 1000 * $2 / 100)))
 }
-# What is guaranteed and what is allowed do not change at once: what was guaranteed before and after the bound was read counts.
+# Guarantee and bound are not written atomically: the guarantees read before and after the bound both count.
 contradictions=0
 consistent() {
 	for unit in large small; do
@@ -191,8 +191,8 @@ has_its_own() {
 }
 ok "who has 60 % and 35 % reserved has that" wait_for 90 has_its_own
 pause 1
-# What is divided may change meanwhile: what a unit has is compared with what it was guaranteed and allowed half a second ago
-# and is now, whichever is nearer. In thousandths.
+# The memory to divide may change meanwhile: the unit's memory is compared with its guarantee and bound both half a second ago and
+# now, and the nearer one counts. In thousandths.
 look_at() {
 	read -r now < "$HELD/$1/memory.current"
 	read -r min < "$HELD/$1/memory.min"
@@ -217,8 +217,8 @@ note "MiB: large min $(($(value large memory.min) / mib)) high $(($(value large 
 ok "the guarantee of 60 % holds to 1 %, in thousandths" no_fewer "$large" 990
 ok "that of 35 % too" no_fewer "$small" 990
 ok "and who has 60 % has no more, to 1 %" no_fewer 1010 $most
-# guaranteed UNIT PERCENT: it is guaranteed so much of what was divided at the last account, to what that may move before
-# anything is changed (1/256).
+# guaranteed UNIT PERCENT: it is guaranteed PERCENT of the memory divided in the last account, within the hysteresis of the
+# daemon's writes (1/256).
 guaranteed() {
 	part=$(($(value "$1" memory.min) / (whole / 1000 * $2 / 100)))
 	[ $part -ge 996 ] && [ $part -le 1004 ]

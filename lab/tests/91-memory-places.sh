@@ -3,10 +3,10 @@
 # seconds: 110
 # needs: commonhold work
 # disks: 3072 768:100000000
-# Memory in three places.
-# - Where there is swap, cold memory in no file is lent, and comes back from swap.
-# - Where a file has two users, what one unit is charged for another is seen.
-# - A user's own daemon in a part of the machine divides what its control group may use, and says what it cannot hold.
+# Memory in three situations.
+# - With swap, cold anonymous memory is lent, and comes back from swap.
+# - If a file has two users, the memory that one unit is charged for another is detected.
+# - A user's own daemon in a part of the machine divides what its control group may use, and reports what it cannot hold.
 
 mib=1048576
 drive=$(disk 3072)
@@ -17,8 +17,8 @@ mkswap "$swap" > /dev/null && swapon "$swap"
 ok "there is swap" at_least "$(sed -n 's/^SwapFree: *\([0-9]*\) kB/\1/p' /proc/meminfo)" 700000
 ok "the daemon holds the contract" start_daemon /job/contracts/memory-patient.toml --verbose || exit 1
 
-# An owner that uses nearly all that it is entitled to (less after other tests in one boot), and touches none of it again; and
-# who is short.
+# An owner that touches nearly all of its entitlement once (less after other tests in one boot) and never again, and a unit that
+# is short.
 touch_in owner cold 640 1
 ok "the owner has its memory" wait_for 30 passes cold 1
 touch_in borrower scan 1600 0 "$drive"
@@ -47,7 +47,7 @@ not_believed() {
 ok "and is not believed to be cold at once" wait_for 10 not_believed
 kill -KILL $(pidof cold scan)
 
-# A file that one unit touches first, and another maps as well: half of the charge would be the other's.
+# A file that one unit touches first and another maps as well: half of the charge would belong to the other.
 touch_in owner first 200 1 "$drive"
 ok "a file is charged to the first" wait_for 20 passes first 1
 touch_in borrower second 200 1 "$drive"
@@ -86,7 +86,7 @@ daemon=$!
 ok "a user's daemon holds the contract" wait_for 20 commonhold status --json || cat "$daemon_log"
 ok "it says that nothing is guaranteed" grep -q '^memory  held by control groups, without guarantees' "$daemon_log"
 ok "and that disks are not held" grep -q '^disk    not held: no io controller here' "$daemon_log"
-# Beside the daemon: a process from elsewhere could not be moved by a user.
+# In a group beside the daemon's: a user cannot move a process from elsewhere.
 beside=$CGROUPS$(cgroup_of "$(pidof commonhold | cut -d ' ' -f 1)")
 as_user "$beside" "commonhold exec third -- work touch third 64 1" > third.log 2>&1 &
 ok "a process enters" wait_for 20 passes third 1 || cat third.log

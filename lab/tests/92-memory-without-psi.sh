@@ -4,9 +4,9 @@
 # boot: psi=0
 # needs: commonhold work
 # disks: 3072
-# Memory on a kernel that tells less. It does not tell which unit waits for memory; so a short unit is seen by the
-# pages that come back, and is lent to. It does not tell how old pages are; so inactive pages of files stand for cold
-# ones.
+# Memory on a kernel with less information. Without PSI, it does not report which unit waits for memory: a short unit is
+# recognised by refaults, and gets a loan. Without generations (MGLRU), it does not report the age of pages: inactive file pages
+# count as cold.
 
 mib=1048576
 drive=$(disk 3072)
@@ -23,7 +23,7 @@ borrows() {
 ok "who is short borrows" wait_for 60 borrows
 note "MiB: the owner is allowed $((kept / mib)), the borrower $((high / mib))"
 
-# Generations are switched off while the daemon runs; the kernel shows those that were all the same.
+# Generations are switched off while the daemon runs; the kernel shows existing ones all the same.
 enabled=/sys/kernel/mm/lru_gen/enabled
 if [ -e $enabled ]; then
 	echo n > $enabled

@@ -4,8 +4,8 @@
 # memory: 1024
 # needs: commonhold work
 # disks: 3072
-# Memory where swap is memory. A unit's pages on zram count as used by it, and its bound is so much less. Cold memory
-# in no file is lent, less what it takes there.
+# Swap in compressed memory (zram). A unit's pages there count as used by it, and lower its bound by as much. Cold anonymous
+# memory is lent, less the space that it takes there.
 
 mib=1048576
 drive=$(disk 3072)
@@ -21,8 +21,8 @@ commonhold doctor > doctor.txt
 ok "doctor says that it is memory" grep -q "count as used by it" doctor.txt
 
 ok "the daemon holds the contract" start_daemon /job/contracts/memory-patient.toml --verbose || exit 1
-# A unit that uses nearly all that it is entitled to, and never touches it again; and one who is short. What is in the pages
-# can be compressed to about half.
+# A unit that touches nearly all of its entitlement once and never again, and one that is short. The pages' contents compress to
+# about half.
 commonhold exec owner -- work sum cold 300 1 > cold.log 2>&1 &
 ok "the owner has its memory" wait_for 30 passes cold 1
 touch_in borrower scan 600 0 "$drive"
@@ -44,7 +44,7 @@ is_packed() {
 ok "what is cold of it goes to zram, and counts" wait_for 90 is_packed
 agrees() {
 	held
-	# A little is not told anew: 1/512 of the machine for the bound, a look for the rest.
+	# Small changes are not written: the bound may be off by 1/512 of the machine, and the rest by one sample.
 	[ $((high + packed)) -le $((allowed + 6)) ] && [ $((high + packed)) -ge $((allowed - 6)) ] &&
 		[ $((charged + packed)) -le $((used + 8)) ] && [ $((charged + packed)) -ge $((used - 8)) ]
 }
@@ -60,7 +60,7 @@ takes() {
 }
 ok "together that is what zram takes" wait_for 10 takes
 note "zram holds $((orig / mib)) MiB in $((taken / mib))"
-# How much of it is lent follows how fast taking memory was lately, which moves with the host.
+# The part that is lent follows the recent speed of reclaim, which varies with the host.
 account borrower borrowed
 note "lent: $((found / mib)) MiB"
 commonhold status > status.txt

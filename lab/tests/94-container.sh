@@ -1,9 +1,9 @@
 # budget: 20
 # seconds: 60
 # needs: commonhold work unshare
-# A container: a control group of its own with bounds, seen as the hierarchy's root. The memory that it may use is
-# divided, also when that changes. Nothing outside is touched. Where its control groups are read-only, the daemon says
-# so and holds nothing.
+# A container: a bounded control group that appears as the hierarchy's root. The daemon divides the memory that the container may
+# use, also when that changes, and touches nothing outside. Where the control groups are read-only, the daemon reports it and
+# holds nothing.
 
 mib=1048576
 box=$CGROUPS/box
@@ -15,8 +15,8 @@ rmdir $box/inside
 before=$(cat $CGROUPS/cgroup.subtree_control)
 export COMMONHOLD_DIR=/run/box
 
-# contained OPTIONS COMMAND...: in the control group, which it sees as the root of all; OPTIONS are those of the mount. It takes
-# the shell's place.
+# contained OPTIONS COMMAND...: runs COMMAND in the control group, which appears to it as the root; OPTIONS are those of the
+# mount. It replaces the shell.
 contained() {
 	options=$1
 	shift
@@ -37,7 +37,7 @@ divides() {
 	[ "$(total)" = $(($1 * mib)) ]
 }
 ok "what is divided is what the container may use" wait_for 10 divides 600
-# The daemon stands in a leaf by now: who comes must stand beside it, and not in the inner control group.
+# The daemon is now in a leaf: a new process must enter a sibling, not the inner control group.
 beside=$CGROUPS$(cgroup_of "$(pidof commonhold | cut -d ' ' -f 1)")
 note "the daemon stands in ${beside#$CGROUPS}"
 sh -c 'echo $$ > "$0/cgroup.procs" && exec commonhold exec third -- work touch third 64 1' "$beside" > third.log 2>&1 &
@@ -59,7 +59,7 @@ gone() { ! [ -d $box/commonhold ]; }
 ok "a killed daemon leaves no unit's control group" wait_for 10 gone
 kill -KILL $(pidof third)
 
-# Read-only, as containers have it unless they are told otherwise.
+# Read-only, the default for containers.
 mkdir -p $CGROUPS/plain
 box=$CGROUPS/plain
 (contained ro commonhold doctor) > doctor.txt 2>&1

@@ -4,12 +4,12 @@
 # needs: commonhold work mke2fs
 # disks: 512:8000000 64:8000000 64:8000000:5000 32 33 34
 # Disk bandwidth:
-# - a unit has its share against others with more requests under way;
-# - what is idle is used, and limits hold;
-# - a compiler's way with a disk is isolated from a large reader, also on a disk that takes its time;
-# - a second disk goes its own way;
-# - an array with parity that comes and goes is held in place of its drives;
-# - nothing is left when the daemon is killed.
+# - a unit has its share against others with deeper queues;
+# - idle bandwidth is used, and limits hold;
+# - a compiler's disk accesses are isolated from a large reader, also on a disk with high latency;
+# - a second disk is independent of the first;
+# - an array with parity is held instead of its drives, as it appears and goes;
+# - a killed daemon leaves nothing.
 
 device=$(disk 512:8000000)
 name=${device#/dev/}
@@ -36,11 +36,11 @@ measure() {
 	done
 	note "thousands of bytes per second: $(for unit; do eval "printf '%s %s, ' $unit \$rate_$unit"; done)together $rates"
 }
-# reader UNIT DEPTH: a process of the unit that has DEPTH requests under way, for ever.
+# reader UNIT DEPTH: a process of the unit that keeps DEPTH requests in flight until it is killed.
 reader() {
 	commonhold exec "$1" -- work read "$1" "$device" 64 "$2" > "reader-$1" 2>&1 &
 }
-# job NAME COMMAND...: sets `job_ms` to how long it took.
+# job NAME COMMAND...: sets `job_ms` to its duration.
 job() {
 	begun=$(uptime_cs)
 	"$@" > job.log 2>&1 || note "failed: $* ($(tail -n 1 job.log))"
@@ -51,8 +51,8 @@ drop() {
 	echo 3 > /proc/sys/vm/drop_caches
 }
 
-# build NAME COUNT COMMAND...: a compiler's way: sets `build_us` to what a file took, `first_ms` to what the first one did, and
-# `rest_us` to what each of the others did; and prints how long its reads took.
+# build NAME COUNT COMMAND...: a compiler's disk accesses: sets `build_us` to the time per file, `first_ms` to that of the first,
+# and `rest_us` to the mean of the others; prints the latency of its reads.
 build() {
 	name=$1 count=$2
 	shift 2
@@ -64,7 +64,7 @@ build() {
 	note "$name: $(cat "built-$name")"
 }
 
-# Without anybody's help first: the job alone, and beside a large reader.
+# First without the daemon: the job alone, and beside a large reader.
 mkdir -p /mnt/disk/small
 work files files /mnt/disk/small 100 32 > /dev/null
 drop
@@ -92,7 +92,7 @@ isolated() {
 	note "a file took $alone us alone, $beside us beside a large reader, $rest_us us held and the first $first_ms ms; the reader had $b kB/s beside $a"
 	ok "a compiler's way is hardly slowed by a large reader" at_most $((rest_us * 100 / alone)) 125
 	ok "which uses what is idle" at_least $b $(((8000 - a) * 50 / 100))
-	# Whoever had the drive to itself has a second of requests there.
+	# A unit that had the drive to itself has requests for up to a second in flight.
 	ok "once what that had in the drive before is done, in ms" at_most $first_ms 2000
 }
 measured isolated
@@ -100,7 +100,7 @@ ok "the reader is held" is "$(grep -c "^$number " $HELD/b/io.max)" 1
 note "who is within its part: $(cat $HELD/a/io.max)"
 sed -n '/disk/p' "$daemon_log" | head -n 12 | sed 's/^/# /'
 
-# Another disk, of the same speed: what happens on the first is no reason there.
+# Another disk of the same speed: load on the first does not affect it.
 second=$(disk 64:8000000)
 commonhold exec c -- work read c "$second" 64 8 > /dev/null 2>&1 &
 pause 1
@@ -118,8 +118,8 @@ measured apart
 ok "nobody is held there" is "$(cat $HELD/[abcd]/io.max | grep -vc "^$number ")" 0
 kill -KILL $(pidof large c)
 
-# A disk whose requests take 5 ms each, however many there are: one with a request at a time has less than its half of it, and
-# keeps that beside 32 requests.
+# A disk with a latency of 5 ms at any queue depth: a unit with one request in flight uses less than its half, and keeps that
+# beside 32 requests of another unit.
 slow=$(disk 64:8000000:5000)
 serial() {
 	from=$(bytes_of a "$slow")
@@ -174,7 +174,7 @@ limited() {
 measured limited
 kill -KILL $(pidof slow)
 
-# What is written to a file and not waited for is written later, by the kernel's own threads: for the unit, and by its limit.
+# Buffered writes are written back later, by kernel threads: they are charged to the unit, and count against its limit.
 written() {
 	while read -r device_number rest; do
 		[ "$device_number" = "$number" ] && wbytes=${rest#*wbytes=} && wbytes=${wbytes%% *} && return
@@ -196,7 +196,7 @@ later() {
 }
 later
 
-# An array with parity writes to its drives in nobody's name: it is held in their place, as soon as it is assembled.
+# An array with parity writes to its drives on behalf of no unit: the daemon holds the array instead, as soon as it is assembled.
 array=/sys/block/md42
 assemble() {
 	echo md42 > /sys/module/md_mod/parameters/new_array
@@ -217,7 +217,7 @@ assemble() {
 	echo active > $array/md/array_state
 	[ "$(cat $array/size)" -gt 0 ]
 }
-# limits NAME...: how many of these devices the unit with a limit is held on.
+# limits NAME...: the number of these devices with a limit for the unit.
 limits() {
 	for limited; do
 		grep -c "^$(cat "/sys/block/$limited/dev") .*bps=[0-9]" "$HELD/slow/io.max"
@@ -226,7 +226,7 @@ limits() {
 limits_are() {
 	is "$(limits "$@")" "$expected"
 }
-# accounted: what the unit wrote by its account, in bytes.
+# accounted: the unit's written bytes, by its account.
 accounted() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' |
 		sed -n 's/^{"unit":"slow",.*"disk":{[^}]*"written_bytes":\([0-9]*\).*/\1/p'

@@ -3,8 +3,8 @@
 # seconds: 150
 # needs: commonhold work mke2fs
 # disks: 512:8000000
-# Disks that heed weights. A disk is measured, and the kernel's cost model is switched on with that, and off again.
-# Units get their shares by weights, corrected by what comes out. BFQ does the same.
+# Disks that honour weights. Measuring a disk makes the daemon switch the kernel's cost model on, and off again at its end. Units
+# get their shares by weights, which feedback corrects. BFQ does the same.
 
 device=$(disk 512:8000000)
 name=${device#/dev/}
@@ -16,7 +16,7 @@ mount -t ext4 "$device" /mnt/disk
 ok "the drive has a queue that can be scheduled" test -d "/sys/block/$name/mq"
 [ -e $CGROUPS/io.cost.qos ] || skip "this kernel has no io.cost"
 
-# line FILE: what the kernel's file says of the disk.
+# line FILE: the disk's line in the kernel's file.
 line() {
 	sed -n "s/^$number //p" "$1"
 }
@@ -27,7 +27,7 @@ start_readers() {
 stop_readers() {
 	kill -KILL $(pidof one three)
 }
-# shares WEIGHER PERCENT: three to one, off by so much at most.
+# shares WEIGHER PERCENT: three to one, off by at most PERCENT.
 shares() {
 	bytes one; one=$bytes
 	bytes three; three=$bytes
@@ -88,7 +88,7 @@ if [ -e /lib/modules/bfq.ko ] && insmod /lib/modules/bfq.ko; then
 	ok "BFQ schedules the disk" scheduled bfq
 	ok "the daemon holds the contract again" start_daemon /job/contracts/weights.toml --verbose || exit 1
 	start_readers
-	# Two corrections more: its own scale of weights is another.
+	# Two more corrections, since BFQ has its own scale of weights.
 	pause 9
 	measured shares BFQ 25
 	grep disk "$daemon_log" | tail -n 3 | sed 's/^/# /'

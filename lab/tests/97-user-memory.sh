@@ -2,9 +2,9 @@
 # seconds: 75
 # needs: commonhold work
 # disks: 768:100000000 512:8000000
-# Without control groups. The `user` backend pages out what a unit has beyond its part; it comes back when it is
-# touched, and goes again. The backend gives priorities to tasks that read from a disk that BFQ schedules. No process
-# is killed, and nothing is left. An ordinary user's daemon holds that user's own unit to a limit on disks.
+# Without control groups. The `user` backend pages out a unit's excess memory, again whenever the unit touches it. It sets I/O
+# priorities for processes that read from a disk under BFQ. No process is killed, and nothing is left. An ordinary user's daemon
+# holds that user's own unit to a limit on disks.
 
 swap=$(disk 768:100000000)
 device=$(disk 512:8000000)
@@ -34,7 +34,7 @@ ok "and not more" at_least "$(of "$large" VmRSS)" 190
 kill -USR1 "$large"
 ok "it has it again when it touches it, and keeps to its part" wait_for 20 within_bound 2
 note "$(tail -n 1 large.log)"
-# As of the last look, at which it may still have been beyond.
+# By the last sample, when it may still have exceeded its bound.
 tells() {
 	account bounded used
 	detail="$((found / 1048576)) MiB"
@@ -45,7 +45,7 @@ ok "status tells what it uses" wait_for 5 tells
 if [ "$bfq" ]; then
 	commonhold exec one -- work read one "$device" 64 8 > /dev/null 2>&1 &
 	commonhold exec three -- work read three "$device" 64 8 > /dev/null 2>&1 &
-	# prior NAME PATTERN: the priority of one of its processes.
+	# prior NAME PATTERN: the I/O priority of one of its processes.
 	prior() {
 		detail="$(ionice -p "$(pidof "$1" | cut -d ' ' -f 1)")"
 		echo "$detail" | grep -q "$2"
@@ -82,7 +82,7 @@ kill -KILL $(pidof large one three)
 swapoff "$swap"
 [ -z "$bfq" ] || echo none > "$queue/scheduler"
 
-# An ordinary user has no control group to make others in. (The root's daemon is gone, so is what it held.)
+# An ordinary user has no delegated control group. (Root's daemon has ended and undone its changes.)
 user=lab
 grep -q "^$user:" /etc/passwd || echo "$user:x:1000:1000:$user:/tmp:/bin/sh" >> /etc/passwd
 export COMMONHOLD_DIR=/tmp/user
@@ -91,7 +91,7 @@ chown $user $COMMONHOLD_DIR
 printf 'version = 1\n[unit.slow]\nlimit = { disk = "1MB/s" }\n' > slow.toml
 cp slow.toml $COMMONHOLD_DIR/
 chmod o+r "$device"
-# as_user COMMAND: becomes it.
+# as_user COMMAND: replaces the shell with COMMAND, as that user.
 as_user() {
 	exec su -s /bin/sh $user -c "exec $1"
 }
@@ -105,18 +105,18 @@ read_by_user() {
 begun=$(uptime_cs)
 (read_by_user 48) > dd.log 2>&1
 elapsed=$((($(uptime_cs) - begun) * 10))
-# A tenth of a second in advance, and what is under way when it is stopped.
+# A burst of a tenth of a second, plus the requests in flight when it is stopped.
 ok "its unit is held to the limit: 3 MiB at 1 MB/s, in ms" at_least $elapsed 2000 || cat dd.log
 note "3 MiB took $elapsed ms"
 read_bytes() {
 	commonhold status --json | tr -d ' \n' | sed 's/{"unit":/\n&/g' |
 		sed -n 's/^{"unit":"slow",.*"disk":{[^}]*"read_bytes":\([0-9]*\).*/\1/p'
 }
-# What a process did before it was first seen, and since it was seen last, is nobody's.
+# A process's I/O before the first sample and after the last one is not accounted to any unit.
 from=$(read_bytes)
 (read_by_user 160) > dd.log 2>&1 &
 reader=$!
-# Not `pause`: its time begins anew whenever a child of this shell is stopped.
+# Not `pause`: it restarts whenever a child of this shell is stopped.
 sleep 3
 ok "what it reads counts as its own, in KiB" at_least $((($(read_bytes) - from) / 1024)) 1500
 kill -KILL "$daemon"

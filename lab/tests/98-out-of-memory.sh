@@ -1,9 +1,9 @@
 # budget: 50
 # seconds: 120
 # needs: commonhold work
-# A machine without swap. Processes in no unit have a good part of it, and one unit fills the memory with what is in no
-# file. The kernel kills processes of that unit only, and not the largest process, whose unit is within its
-# entitlement. Every process has its own oom_score_adj again when that is over, and when the daemon is killed.
+# A machine without swap. Processes in no unit hold much of the memory, and one unit fills the rest with anonymous memory. The
+# kernel kills only processes of that unit, and not the largest process, whose unit is within its entitlement. Every process gets
+# its own oom_score_adj back when the shortage ends, and when the daemon is killed.
 
 mib=1048576
 killed() {
@@ -13,7 +13,7 @@ before=$(killed /proc/vmstat)
 all_killed() {
 	echo $(($(killed /proc/vmstat) - before))
 }
-# adjusted VALUE: how many of the processes that take all the memory, and are alive, have it.
+# adjusted VALUE: how many living memory hogs have this oom_score_adj.
 adjusted() {
 	count=0
 	for pid in $(pidof hog); do
@@ -40,7 +40,7 @@ calm=$(pidof calm) big=$(pidof big)
 commonhold exec hog -- sh -c 'for i in $(seq 120); do work touch hog 64 1 & done; wait' > hogs.log 2>&1 &
 maker=$!
 
-# Who goes too far is slowed (memory.high), and gets there all the same.
+# A unit beyond its bound is throttled (memory.high), yet gets there.
 goes_first() {
 	[ "$(adj_of "$calm")" = 1000 ] && [ "$(adjusted 0)" = 0 ]
 }
@@ -57,7 +57,7 @@ ok "nobody of the owner's was killed" is "$(killed "$HELD/owner/memory.events")"
 ok "all that were killed are the other unit's" is "$(killed "$HELD/hog/memory.events")" "$(all_killed)"
 ok "the owner keeps its memory" at_least $(($(value owner memory.current) / mib)) 960
 ok "the owner's goes by its own" is "$(adj_of "$big")" 0
-# Said when it begins; status shows it as long as it lasts, which may be over by now.
+# Logged when it begins; status shows it only while it lasts, and it may have ended by now.
 ok "it is a problem" grep -q "^problem: .*\`hog\`.* beyond means" "$daemon_log"
 account owner entitled; owner_entitled=$((found / mib))
 account hog entitled
@@ -76,7 +76,7 @@ own_again() {
 ok "when that is over, everybody has its own again" wait_for 20 own_again
 ok "and there is no problem" is "$(problems hog)" 0
 
-# The same ten, entitled to next to nothing where memory is always short.
+# The same ten, with a tiny entitlement on a machine whose memory is always tight.
 cp /job/contracts/out-of-memory-less.toml contract.toml
 kill -HUP "$daemon"
 ok "with less, they go first again" wait_for 20 goes_first

@@ -3,14 +3,13 @@
 # memory: 1024
 # needs: commonhold work
 # disks: 6144
-# Two units, memory for one job each. One unit has two jobs: the other's job keeps its memory (seed 000, section 4.4).
-# Then the borrower writes: what it has is back within the time that the contract states, though it must be written
-# first.
+# Two units, memory for one job each. One unit runs two jobs: the other's job keeps its memory (seed 000, section 4.4). Then the
+# borrower writes files: its loan returns within the contract's time, though the dirty pages must be written first.
 
 mib=1048576
 job_mib=330
 drive=$(disk 6144)
-# came_back UNIT: pages of files that were taken from it, and that it read again.
+# came_back UNIT: file refaults: pages that were reclaimed from it and that it read again.
 came_back() {
 	sed -n 's/^workingset_refault_file //p' "$HELD/$1/memory.stat"
 }
@@ -42,7 +41,7 @@ ok "of the one job's pages fewer than one in a hundred were taken" test $back -l
 ok "its unit keeps its memory, in MiB" no_fewer $least $((job_mib * 99 / 100))
 kill -KILL $(pidof one two three)
 
-# Who writes borrows.
+# The unit that writes borrows.
 touch_in owner small 16 1
 ok "the owner needs little" wait_for 10 passes small 1
 commonhold exec borrower -- dd if=/dev/zero of="$drive" bs=64k count=90000 2> dd.log &
