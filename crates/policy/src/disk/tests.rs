@@ -385,11 +385,11 @@ fn the_checker_knows_which_units_are_stopped() {
     let wrong = |text: &str| Err(vec![text.to_string()]);
     assert_eq!(
         replay(&none, vec![stop(unit, true)], &["sda"]),
-        wrong("a stands still for a rate that it does not have")
+        wrong("a is stopped for a rate, and has none")
     );
     assert_eq!(
         replay(&none, vec![stop(unit, false)], &["sda"]),
-        wrong("a goes on and does not stand still for a rate")
+        wrong("a is continued, and was not stopped for its rate")
     );
     let common = replay(&none, vec![stop(UnitId::SHARED, true)], &["sda"]).unwrap_err();
     assert_eq!(common[0], "shared is stopped for a rate");
@@ -402,7 +402,7 @@ fn the_checker_knows_which_units_are_stopped() {
     for (actions, disks) in [(vec![cap(None)], "sda"), (vec![], "sdb")] {
         assert_eq!(
             replay(&stopped, actions, &[disks]),
-            wrong("a stands still for a rate that it does not have")
+            wrong("a is stopped for a rate, and has none")
         );
     }
     assert_eq!(replay(&stopped, vec![cap(None), stop(unit, false)], &["sda"]), Ok(none.clone()));
