@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Span};
 use crate::jobs::{GangRules, Gangs, GangsShare};
-use crate::model::{Amount, Contract, Discipline, Each, MILLIONTH, MemberKind, Resource, Span, Unit, UnitId};
+use crate::model::{Contract, Discipline, Each, MemberKind, Unit, UnitId};
 use crate::nearest::nearest;
+use crate::resource::{Amount, MILLIONTH, Resource};
 
 /// A unit that was read, with places that its value does not keep.
 pub(crate) struct Seen {

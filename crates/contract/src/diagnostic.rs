@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use crate::model::Span;
+/// A byte range of the contract's text, for diagnostics that are only possible later (a machine too small, a user
+/// unknown there). Units that the program made have an empty span.
+pub type Span = Range<usize>;
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]

@@ -11,17 +11,13 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::diagnostic::{Diagnostic, Level, Problem, clamp};
-use crate::model::Span;
+use crate::diagnostic::{Diagnostic, Level, Problem, Span, clamp};
 use crate::nearest::nearest;
 use crate::quantity;
-use crate::syntax::{self, Syntax};
+use crate::syntax::{self, SHORT_BYTES, Syntax, switch_word};
 
 /// Diagnostics of one text, at most: more would only hide the first.
 pub(crate) const DIAGNOSTICS_MAX: usize = 200;
-
-/// What a remedy repeats of a text, at most, in bytes.
-pub(crate) const SHORT_BYTES: usize = 60;
 
 /// A key. `K` is what a language says of the values of its keys.
 #[derive(Debug)]
@@ -430,15 +426,6 @@ impl<'t> Document<'t> {
 /// The value of an integer that is neither negative nor larger than 64 bits.
 pub fn integer(number: &toml::de::DeInteger<'_>) -> Option<u64> {
     u64::from_str_radix(number.as_str(), number.radix()).ok()
-}
-
-/// The switch that a word means to people.
-pub(crate) fn switch_word(word: &str) -> Option<bool> {
-    match word.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "y" => Some(true),
-        "false" | "no" | "off" | "n" | "never" => Some(false),
-        _ => None,
-    }
 }
 
 /// The type of a value in words: `a string`.

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::keys::NAME_CHARS_MAX;
-use crate::read::check_name;
-use crate::{
-    Contract, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Unit, UnitId, Weighed,
-};
+use crate::name::{NAME_CHARS_MAX, check_name};
+use crate::{Contract, Each, Given, Member, MemberKind, PerResource, Principal, Unit, UnitId, Weighed};
 
 /// A member that is to have a sub-unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,27 +16,6 @@ pub struct Newcomer {
     pub name: String,
     /// What its manager has given it.
     pub given: Given,
-}
-
-/// What the manager of a control group has given it; nothing of a user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Given {
-    /// How many CPUs, if it has set any.
-    pub cpus: Option<u32>,
-    /// Its `cpu.weight`.
-    pub weight: Option<u64>,
-}
-
-impl Given {
-    /// The tickets of a sub-unit, of each resource: at least 1. Where its manager has set nothing, those that any unit has.
-    fn tickets(self, by: Weighed) -> u64 {
-        let tickets = match by {
-            Weighed::Equally => None,
-            Weighed::Cpus => self.cpus.map(|cpus| u64::from(cpus) * DEFAULT_TICKETS),
-            Weighed::Weight => self.weight,
-        };
-        tickets.unwrap_or(DEFAULT_TICKETS).max(1)
-    }
 }
 
 impl Newcomer {

@@ -6,8 +6,8 @@
 use toml::de::DeValue;
 
 use crate::keys::{MACHINE, ROOT, Table, UNIT};
+use crate::name::check_name;
 use crate::nearest::nearest;
-use crate::read::check_name;
 
 /// Where amounts of a resource are said.
 const AMOUNTS: &str = "`hard = { memory = \"8GiB\" }` reserves an amount of a resource, `limit = { memory = \"8GiB\" }` is the most that \

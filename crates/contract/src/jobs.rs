@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::model::{Amount, MILLIONTH};
+use crate::resource::{Amount, MILLIONTH};
 
 /// A window over quanta is no longer than this.
 pub const GANG_WINDOW_MAX: u32 = 1_000;

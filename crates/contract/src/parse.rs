@@ -34,10 +34,8 @@ mod tests {
     use super::*;
     use crate::document::DIAGNOSTICS_MAX;
     use crate::keys::{DEPTH_MAX, HARD, Kind, LEND, MACHINE, MEMBERS_MAX, ROOT, Table, UNIT, UNITS_MAX};
-    use crate::model::{
-        Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Permission, Places,
-        Principal, Resource, Scheme, Unit, UnitId,
-    };
+    use crate::model::{CpuMode, Each, Member, MemberKind, Places, Principal, Scheme, Unit, UnitId};
+    use crate::resource::{Amount, DEFAULT_TICKETS, PerResource, Permission, Resource};
 
     fn contract(text: &str) -> Contract {
         let parsed = parse(text);

@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 
-use crate::diagnostic::Problem;
-use crate::model::{Amount, MILLIONTH, Resource, Span};
+use crate::diagnostic::{Problem, Span};
+use crate::resource::{Amount, MILLIONTH, Resource};
 
 /// Decimals that a number may have: as fine as the millionths that amounts are kept in.
 const DECIMALS_MAX: usize = 6;

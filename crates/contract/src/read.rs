@@ -7,20 +7,21 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::check::{self, GangsAt};
-use crate::diagnostic::{Diagnostic, Problem};
+use crate::diagnostic::{Diagnostic, Problem, Span};
 use crate::document::{self, Document, Named, article, integer};
 use crate::hints;
 use crate::jobs::{Gangs, GangsShare, JobKind, Placement, PoolForm};
 use crate::keys::{
-    CALL_BACK_IDLE, CALL_BACK_MOST, DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX,
-    NAME_CHARS_MAX, RESERVED_NAMES, ROOT, Table, UNIT, UNITS_MAX, VERSION,
+    CALL_BACK_IDLE, CALL_BACK_MOST, DEADLINE, DEPTH_MAX, Kind, MACHINE, MEMBERS_MAX, ROOT, Table, UNIT,
+    UNITS_MAX, VERSION,
 };
 use crate::member;
 use crate::model::{
-    Amount, Contract, CpuMode, Deadline, Discipline, Each, Growth, MILLIONTH, Member, PerResource,
-    Permission, Resource, Scheme, Span, Unit, UnitId, Weighed,
+    Contract, CpuMode, Deadline, Discipline, Each, Growth, Member, Scheme, Unit, UnitId, Weighed,
 };
+use crate::name::check_name;
 use crate::quantity;
+use crate::resource::{Amount, MILLIONTH, PerResource, Permission, Resource};
 use crate::syntax;
 
 /// Units that every contract has, before its own.
@@ -544,7 +545,7 @@ impl Reader<'_, '_> {
     fn permission(&mut self, entry: &Entry, resource: Resource) -> Option<Permission> {
         match entry.value.get_ref() {
             DeValue::Boolean(on) => Some(Permission::from(*on)),
-            DeValue::String(text) if document::switch_word(text.trim()).is_some() => {
+            DeValue::String(text) if syntax::switch_word(text.trim()).is_some() => {
                 self.document.wrong_type(entry, "true, false, or a quantity");
                 None
             }
@@ -556,34 +557,4 @@ impl Reader<'_, '_> {
 fn with_resource<'e, 'a>(entry: &'e Entry<'a>) -> Option<(&'e Entry<'a>, Resource)> {
     let resource = Resource::ALL.into_iter().find(|resource| resource.name() == entry.key.name)?;
     Some((entry, resource))
-}
-
-/// Names become folders of the cgroup file system and parts of paths in commands.
-pub(crate) fn check_name(name: &str) -> Result<(), (String, String)> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let rule = format!("names are 1 to {NAME_CHARS_MAX} letters (a to z), digits, `-`, `_` and `.`");
-    if name.is_empty() {
-        return Err(("the name of a unit is empty".to_owned(), rule));
-    }
-    if let Some(bad) = name.chars().find(|c| !allowed(*c)) {
-        return Err((format!("`{bad}` cannot be in the name of a unit"), rule));
-    }
-    if name.len() > NAME_CHARS_MAX {
-        return Err((format!("the name of a unit is {} characters long", name.len()), rule));
-    }
-    if name.starts_with(['.', '-']) {
-        return Err((
-            format!("unit `{name}` begins with `{}`", &name[..1]),
-            "begin with a letter, a digit or `_`".to_owned(),
-        ));
-    }
-    if RESERVED_NAMES.contains(&name) {
-        let help = format!("choose another name than {}: they are built in", RESERVED_NAMES.join(", "));
-        return Err((format!("unit `{name}` has a reserved name"), help));
-    }
-    if let Some((prefix, _)) = name.split_once('.').filter(|(prefix, _)| KERNEL_PREFIXES.contains(prefix)) {
-        let message = format!("unit `{name}` is named like a file of the kernel's in a cgroup");
-        return Err((message, format!("do not begin with `{prefix}.`")));
-    }
-    Ok(())
 }

@@ -12,7 +12,7 @@
 
 use toml::de::{DeTable, Error};
 
-use crate::model::Span;
+use crate::diagnostic::Span;
 
 /// Statements that are reported; the text after them is blanked out.
 const BROKEN_MAX: usize = 50;

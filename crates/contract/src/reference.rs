@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use crate::keys::{HARD, Key, Kind, LEND, MACHINE, ROOT, TICKETS, Table, UNIT, VERSION};
 use crate::member::MEMBER_FORMS;
-use crate::model::Resource;
 use crate::quantity::duration_text;
+use crate::resource::Resource;
 
 /// A table of a contract. Texts are Markdown: with words in backquotes, and links.
 #[derive(Debug, Clone, PartialEq, Eq)]

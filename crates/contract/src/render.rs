@@ -2,8 +2,7 @@
 
 use annotate_snippets::{AnnotationKind, Group, Renderer, Snippet, normalize_untrusted_str};
 
-use crate::diagnostic::{Diagnostic, Level, clamp};
-use crate::model::Span;
+use crate::diagnostic::{Diagnostic, Level, Span, clamp};
 
 /// Shows diagnostics against the text they are about, as compilers do. `file_name` stands before line and column.
 /// With `color`, terminal escape codes mark what matters. The same input gives the same bytes on any machine.

@@ -5,11 +5,10 @@
 
 use serde_json::{Value, json};
 
-use crate::keys::{
-    HARD, Key, Kind, LEND, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, ROOT, TICKETS, Table, UNIT, VERSION,
-};
+use crate::keys::{HARD, Key, Kind, LEND, MACHINE, MEMBERS_MAX, ROOT, TICKETS, Table, UNIT, VERSION};
 use crate::member::KINDS;
-use crate::model::Resource;
+use crate::name::NAME_CHARS_MAX;
+use crate::resource::Resource;
 
 /// The contract's JSON schema.
 pub fn schema() -> Value {

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::diagnostic::{Diagnostic, clamp};
-use crate::document::{SHORT_BYTES, switch_word};
-use crate::model::Span;
+use crate::diagnostic::{Diagnostic, Span, clamp};
 use crate::recover::recover;
+
+/// What a remedy repeats of a text, at most, in bytes.
+pub(crate) const SHORT_BYTES: usize = 60;
 
 /// Syntax errors that are reported of one text: what follows the first hundred is mostly their consequence.
 const ERRORS_MAX: usize = 100;
@@ -112,6 +113,15 @@ fn remedy(text: &str, span: &Span, message: &str) -> Option<String> {
     let after = text[span.start..].trim_start();
     (after.starts_with(':') && !line.contains('='))
         .then(|| "write `=` between a key and its value".to_owned())
+}
+
+/// The switch that a word means to people.
+pub(crate) fn switch_word(word: &str) -> Option<bool> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" => Some(true),
+        "false" | "no" | "off" | "n" | "never" => Some(false),
+        _ => None,
+    }
 }
 
 /// The remedy for a value that is neither a number nor a word of TOML's.

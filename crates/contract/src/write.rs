@@ -8,11 +8,9 @@ use std::fmt::{Display, Write};
 use crate::Contract;
 use crate::jobs::PoolForm;
 use crate::keys::{CALL_BACK_IDLE, CALL_BACK_MOST, VERSION};
-use crate::model::{
-    Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Growth, MachineRules, PerResource, Permission,
-    Resource, Unit, UnitId, Weighed,
-};
+use crate::model::{CpuMode, Deadline, Discipline, Growth, MachineRules, Unit, UnitId, Weighed};
 use crate::quantity::{amount_text, duration_text, part_text};
+use crate::resource::{Amount, DEFAULT_TICKETS, PerResource, Permission, Resource};
 
 /// A text that says what the contract says, with `above` as comments at its head. Parsing it gives the same contract, but for
 /// spans, and for sub-units that `each` made.
