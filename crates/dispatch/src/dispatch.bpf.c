@@ -833,7 +833,7 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	if (setting->misses > setting->of || setting->of > DISPATCH_WINDOW_MAX || setting->budget > setting->period)
 		return -EINVAL;
 	if (unit->discipline != setting->discipline && (unit->own_active || unit->active))
-		return -EINVAL; /* keys of two disciplines say nothing of each other */
+		return -EINVAL; /* keys of two disciplines are not comparable */
 	if (unit->below && (unit->discipline == DISPATCH_SMP) != (setting->discipline == DISPATCH_SMP))
 		return -EINVAL; /* it determines whose queue its sub-units' tasks wait in */
 	if (!parent != (setting->parent == DISPATCH_NOBODY) || (parent && parent->depth + 2 >= DISPATCH_DEPTH_MAX))
