@@ -8,19 +8,19 @@ use crate::resource::{DEFAULT_TICKETS, Resource};
 /// The version of the contract's language that this program reads.
 pub(crate) const VERSION: u64 = 1;
 
-/// Units that a contract may declare, at most: so that a runaway generator is told, rather than the machine filled.
+/// The most units that a contract may declare: a runaway generator gets an error, instead of filling memory.
 pub(crate) const UNITS_MAX: usize = 100_000;
 
-/// How deep units may nest.
+/// The most levels of units.
 pub(crate) const DEPTH_MAX: usize = 16;
 
-/// Entries that one unit's `members` may have: positions in it are kept in 16 bits.
+/// The most entries of one unit's `members`: positions are stored in 16 bits.
 pub(crate) const MEMBERS_MAX: usize = 65_535;
 
 /// The largest process number of a 64-bit kernel: `PID_MAX_LIMIT` in include/linux/threads.h.
 pub(crate) const PID_MAX: u32 = 4_194_304;
 
-/// What a key's value is.
+/// The type of a key's value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// The number [`VERSION`].

@@ -1,7 +1,7 @@
 //! The second stage: the tree of spanned values into a contract, key by key, with every mistake at once.
 //!
-//! A value that is wrong is reported and its default kept, so that what depends on it can be checked too. Whether the
-//! units fit each other is the third stage's question ([`crate::check`]).
+//! An invalid value is reported and replaced by its default, so that dependent values can be checked too. Whether units are
+//! consistent with each other is checked by the third stage ([`crate::check`]).
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -29,7 +29,7 @@ const COMMON_PARTS: usize = UnitId::SHARED.0 as usize + 1;
 
 type Entry<'a> = document::Entry<'a, Kind>;
 
-/// Reads a tree of values; the contract is only good if no diagnostic is an error.
+/// Reads a tree of values; the contract is only valid if no diagnostic is an error.
 pub(crate) fn read(document: &mut Document<'_>, tree: &DeTable<'_>) -> Contract {
     let mut reader = Reader {
         document,
@@ -45,10 +45,10 @@ pub(crate) fn read(document: &mut Document<'_>, tree: &DeTable<'_>) -> Contract 
 struct Reader<'d, 't> {
     document: &'d mut Document<'t>,
     contract: Contract,
-    /// `machine.default`: looked up when all units are known.
+    /// `machine.default`: looked up after all units are read.
     default: Option<(String, Span)>,
     gangs_at: GangsAt,
-    /// There were more units than a contract may have.
+    /// Whether the contract has more units than allowed.
     full: bool,
 }
 
@@ -212,13 +212,13 @@ impl Reader<'_, '_> {
         Discipline::ALL.into_iter().find(|known| word == Some(known.name())).unwrap_or_default()
     }
 
-    /// One of the words that the key knows.
+    /// One of the words of the key.
     fn choice<'a>(&mut self, entry: &Entry<'a>) -> Option<&'a str> {
         let Kind::Choice(words) = entry.key.kind else { return None };
         self.document.choice(entry, words)
     }
 
-    /// What one of the two keys says of how the time for call-backs of memory grows.
+    /// One of the two keys for the growth of the time for call-backs of memory.
     fn growth(&mut self, entry: &Entry, so_far: Growth) -> Growth {
         match entry.key.kind {
             Kind::Part => Growth { idle: self.part(entry).or(so_far.idle), ..so_far },
@@ -252,11 +252,11 @@ impl Reader<'_, '_> {
         self.amount_or(entry, resource, "a quantity")
     }
 
-    /// A quantity, where the value may also be something else: `wanted` says all that it may be.
+    /// A quantity, where the value may also have another type: `wanted` describes all of them.
     fn amount_or(&mut self, entry: &Entry, resource: Resource, wanted: &str) -> Option<Amount> {
         let text = match entry.value.get_ref() {
             DeValue::String(text) => text.to_string(),
-            // Only CPUs are counted in bare numbers; of the others, the quantity says that the unit is missing.
+            // Only CPUs are bare numbers; for the others, the quantity reports the missing unit.
             DeValue::Integer(number) => {
                 integer(number).map_or(number.to_string(), |number| number.to_string())
             }
@@ -442,7 +442,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// What a unit wants in each period; nothing, if that is said wrongly.
+    /// A unit's deadline; `None` if it is invalid.
     fn deadline(&mut self, entry: &Entry) -> Option<Deadline> {
         let (mut period, mut budget, mut misses, mut of) = (None, None, 0, 1);
         let table = self.document.table(entry)?;
@@ -466,7 +466,7 @@ impl Reader<'_, '_> {
             let help = "write `deadline = { period = \"20ms\", budget = \"4ms\" }`";
             return refuse("missing-key", format!("the deadline has no `{lacks}`"), help);
         };
-        // What was wrong about either is said.
+        // Problems of either were reported.
         let (period, budget) = (period?, budget?);
         if budget > period {
             let help = "a unit has one CPU at a time for its deadline: lower the budget";
@@ -481,7 +481,7 @@ impl Reader<'_, '_> {
         Some(Deadline { period_ns, budget_ns, misses: small(misses)?, of: small(of)? })
     }
 
-    /// One number for every resource, or one for each; what is left out or wrong stays what it is in `tickets`.
+    /// One number for every resource, or one for each; missing and invalid ones keep their values in `tickets`.
     fn tickets(&mut self, entry: &Entry, mut tickets: PerResource<u64>) -> PerResource<u64> {
         let Kind::Counts(keys) = entry.key.kind else { return tickets };
         match entry.value.get_ref() {
@@ -502,7 +502,7 @@ impl Reader<'_, '_> {
         tickets
     }
 
-    /// The quantities of `hard` or `limit`, and where each stands.
+    /// The quantities of `hard` or `limit`, and their spans.
     fn amounts(&mut self, entry: &Entry) -> (PerResource<Option<Amount>>, PerResource<Option<Span>>) {
         let (mut amounts, mut spans) = (PerResource::default(), PerResource::default());
         let Kind::Table(keys) = entry.key.kind else { return (amounts, spans) };

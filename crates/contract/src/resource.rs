@@ -1,4 +1,4 @@
-//! What is shared, and how much of it a contract asks for.
+//! The shared resources, and amounts of them in a contract.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
@@ -6,10 +6,10 @@ use std::ops::{Index, IndexMut};
 /// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is 1,000,000).
 pub const MILLIONTH: u64 = 1_000_000;
 
-/// Tickets that a unit holds when its contract does not say: so that "twice the usual" is written `tickets = 200`.
+/// The default number of tickets: "twice the usual" is written `tickets = 200`.
 pub const DEFAULT_TICKETS: u64 = 100;
 
-/// What is shared. The order is the order of every table that lists resources.
+/// A shared resource. The order is that of every table that lists resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
@@ -67,7 +67,7 @@ impl<T> PerResource<T> {
         PerResource { cpu: value.clone(), memory: value.clone(), disk: value.clone(), bus: value }
     }
 
-    /// The value of every resource, where all have the same one.
+    /// The common value, if all resources have the same one.
     pub fn single(&self) -> Option<&T>
     where
         T: PartialEq,
@@ -99,7 +99,7 @@ impl<T> IndexMut<Resource> for PerResource<T> {
     }
 }
 
-/// How much of a resource: a part of what the enclosing unit (or the machine) holds, or an absolute amount.
+/// An amount of a resource: a part of the entitlement of the enclosing unit (or of the machine), or absolute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Amount {
@@ -110,7 +110,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// The amount in the resource's own measure, given what the encloser holds. Rounds down.
+    /// The amount in the resource's measure, given the entitlement of the enclosing unit. Rounds down.
     pub fn of(self, whole: u64) -> u64 {
         match self {
             Amount::Part(millionths) => {
@@ -122,27 +122,27 @@ impl Amount {
     }
 }
 
-/// Whether a unit lends or borrows a resource, and how much of it at most at any time.
+/// Whether a unit lends or borrows a resource, and the most of it at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Permission {
     /// Nothing.
     No,
-    /// Whatever is idle.
+    /// Everything idle.
     #[default]
     Yes,
-    /// So much at most. What a part is of, the user of [`Permission::most`] says: of what a unit lends, what the unit
-    /// is entitled to; of what it borrows, what a limit in its place would be a part of.
+    /// At most this amount. The caller of [`Permission::most`] supplies the whole for a part: for lending, the entitlement of
+    /// the unit; for borrowing, the same whole as for a limit.
     AtMost(Amount),
 }
 
 impl Permission {
-    /// Whether anything at all may be lent or borrowed. An amount of zero is a no.
+    /// Whether anything may be lent or borrowed: not with an amount of zero.
     pub fn allows(self) -> bool {
         !matches!(self, Permission::No | Permission::AtMost(Amount::Part(0) | Amount::Absolute(0)))
     }
 
     /// The most that may be lent or borrowed, in the resource's own measure, where a part is of `whole`. Rounds down;
-    /// [`u64::MAX`] where the contract names no amount.
+    /// [`u64::MAX`] if the contract sets no amount.
     pub fn most(self, whole: u64) -> u64 {
         match self {
             Permission::No => 0,
@@ -151,7 +151,7 @@ impl Permission {
         }
     }
 
-    /// The amount, where the contract names one.
+    /// The amount, if the contract sets one.
     pub fn amount(self) -> Option<Amount> {
         match self {
             Permission::AtMost(amount) => Some(amount),
@@ -159,7 +159,7 @@ impl Permission {
         }
     }
 
-    /// With another amount, where the contract names one.
+    /// Changes the amount, if the contract sets one.
     #[must_use]
     pub fn map(self, change: impl FnOnce(Amount) -> Amount) -> Permission {
         match self {
