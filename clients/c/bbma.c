@@ -1,15 +1,14 @@
-/* The two programs that fill a memory bus, and leave it alone (seed 003, section 3). Which one it is, is said when it is
- * compiled: with -DNBBMA the latter.
+/* Two programs: BBMA saturates the memory bus, and nBBMA leaves it alone (seed 003, section 3). -DNBBMA compiles the latter.
  *
  *     bbma [SECONDS [SOCKET [WRITES]]]
  *
  * BBMA: an array of twice the last-level cache, each row a line of it, written column by column: each write is to another
- * line, which was driven out since it was written last. nBBMA: an array of half the cache, written row by row: what is written
- * is there.
+ * line, which was evicted since its last write. nBBMA: an array of half the cache, written row by row: every write hits the
+ * cache.
  *
- * It joins the gangs of the daemon at SOCKET, or at COMMONHOLD_SOCKET; without one it runs alone. Each tells by its own count
- * what it transfers: BBMA a line for each write, as a counter of misses would, and nBBMA its array once. After SECONDS (0: never),
- * after so many WRITES, or when it is told to end (SIGTERM, SIGINT), it prints writes, ns per write, and MB transferred per second. */
+ * It joins the gangs of the daemon at SOCKET, or at COMMONHOLD_SOCKET; without one it runs alone. It counts its own transfers:
+ * BBMA a line for each write, as a counter of misses would, and nBBMA its array once. After SECONDS (0: never), after WRITES
+ * writes, or on SIGTERM or SIGINT, it prints writes, ns per write, and MB transferred per second. */
 #define _GNU_SOURCE
 #define COMMONHOLD_GANG_IMPLEMENTATION
 #include "commonhold_gang.h"
@@ -25,7 +24,7 @@ static void end(int signal_number) {
 	ends = 1;
 }
 
-/* All writes of one way through the array; how many they are. */
+/* One pass over the array; returns the number of writes. */
 static uint64_t once(volatile unsigned char *array, uint64_t rows, uint64_t line) {
 	uint64_t row, column;
 #ifdef NBBMA
@@ -39,7 +38,7 @@ static uint64_t once(volatile unsigned char *array, uint64_t rows, uint64_t line
 	column = next++ % line;
 	for (row = 0; row < rows; row++) {
 		array[row * line + column] = (unsigned char)row;
-		/* In small parts: the more often it is told, the better is it known when it was. */
+		/* Reported in small parts, for a finer resolution in time. */
 		if (row % TOLD_ROWS == TOLD_ROWS - 1)
 			ch_transferred(TOLD_ROWS * line);
 	}
@@ -73,8 +72,8 @@ int main(int count, char **arguments) {
 		fprintf(stderr, "%s: no memory for %" PRIu64 " bytes\n", arguments[0], rows * line);
 		return 1;
 	}
-	/* By a pointer to what is volatile: nothing reads the array, so a compiler leaves a memset out, and what is told would not
-	 * be true. */
+	/* Through a volatile pointer: nothing reads the array, so the compiler would remove a memset, and the report would be
+	 * false. */
 	for (row = 0; row < rows; row++)
 		((volatile unsigned char *)array)[row * line] = 1;
 	ch_transferred(rows * line);

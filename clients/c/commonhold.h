@@ -1,13 +1,13 @@
-/* A program's way to the daemon `commonhold run`: it looks at tickets, offers some for others, and waits until an offer is
- * served. One header, C99 and POSIX, no dependencies.
+/* A client of the daemon `commonhold run`: reads tickets, offers some for others, and waits until an offer is served. One
+ * header, C99 and POSIX, no dependencies.
  *
  * In exactly one file of a program:
  *
  *     #define COMMONHOLD_IMPLEMENTATION
  *     #include "commonhold.h"
  *
- * and in others only the second line. Where the compiler is told to keep to C99 (-std=c99), `_POSIX_C_SOURCE` must be defined
- * as 200809L before the first header is included. Then:
+ * and in others only the second line. In strict C99 mode (-std=c99), define `_POSIX_C_SOURCE` as 200809L before the first
+ * header is included. Then:
  *
  *     ch_client client;
  *     char unit[CH_PATH_SIZE];
@@ -23,17 +23,17 @@
  *     // ... the work ...
  *     ch_close(&client);
  *
- * Every function that can fail returns a `ch_error`, and CH_OK is 0. ch_message has the words, and ch_error_name the daemon's
- * name, such as io.commonhold.TooFewTickets.
+ * Every function that can fail returns a `ch_error`, and CH_OK is 0. ch_message returns the message, and ch_error_name the
+ * daemon's name of the error, such as io.commonhold.TooFewTickets.
  *
- * A client is one connection, and one request is answered after the other: several threads use a client each. The daemon
- * knows from the kernel who asks: the user that the process had when it connected. A process that is forked, and executes no
- * other program, keeps its parent's connection open, and so what that holds.
+ * A client is one connection, with synchronous requests: several threads use a client each. The daemon authenticates it by
+ * the socket's peer credentials: the user of the process when it connected. A forked process that executes no other program
+ * keeps its parent's connection open, and with it the offers that it holds.
  *
  * Memory: ch_connect initialises a client, and ch_close frees what it owns, also after ch_connect failed. All results are
- * copied into the caller's structures, where a text that does not fit is an error, never cut short. Only what ch_call and
- * ch_status return stays the client's, until its next call. An answer is read up to CH_ANSWER_MAX bytes, and checked as a
- * whole before anything of it is used. */
+ * copied into the caller's structures; a text that does not fit is an error, and is never truncated. Only the results of
+ * ch_call and ch_status remain owned by the client, until its next call. An answer is read up to CH_ANSWER_MAX bytes, and
+ * validated as a whole before any part of it is used. */
 #ifndef COMMONHOLD_H
 #define COMMONHOLD_H
 
@@ -45,9 +45,9 @@
 extern "C" {
 #endif
 
-/* A unit's path, with its end. */
+/* A unit's path, with its NUL. */
 #define CH_PATH_SIZE 512
-/* `memory:2GiB`, with its end. */
+/* `memory:2GiB`, with its NUL. */
 #define CH_AMOUNT_SIZE 64
 #define CH_NAME_SIZE 64
 /* The longest answer, in bytes. */
@@ -56,120 +56,120 @@ extern "C" {
 #endif
 /* The longest request. */
 #define CH_REQUEST_MAX ((size_t)32 << 10)
-/* For times, which are in nanoseconds. */
+/* In nanoseconds, like all times. */
 #define CH_SECOND INT64_C(1000000000)
-/* As long as it takes. */
+/* No time limit. */
 #define CH_FOREVER INT64_C(-1)
 
 typedef enum {
 	CH_OK = 0,
-	/* The daemon said no: ch_error_name tells which error it is. */
+	/* The daemon refused: see ch_error_name. */
 	CH_REFUSED,
-	/* No daemon listens there, or the kernel refused something. */
+	/* No daemon listens there, or a system call failed. */
 	CH_SYSTEM,
 	/* The daemon does not answer in time. The connection is closed. */
 	CH_TIMEOUT,
-	/* The daemon closed the connection: it ended, or needed the room for others. What this client held is over. */
+	/* The daemon closed the connection: it exited, or evicted the client for others. Offers that it held have ended. */
 	CH_HUNG_UP,
-	/* The answer is not one of this version, or too long. */
+	/* The answer does not have the format of this version, or is too long. */
 	CH_NOT_UNDERSTOOD,
-	/* A text does not fit where it should go, or an argument is none. */
+	/* A text does not fit its buffer, or an argument is invalid. */
 	CH_INVALID,
-	/* There is not enough memory. */
+	/* Out of memory. */
 	CH_NO_MEMORY
 } ch_error;
 
 typedef struct {
 	int fd;
-	/* The last answer, with a NUL at its end: `length` bytes before it. */
+	/* The last answer, NUL-terminated, of `length` bytes. */
 	char *answer;
 	size_t length, room;
-	/* Where a descriptor that comes with an answer is put; NULL: none is taken. */
+	/* Receives a file descriptor that comes with an answer; NULL: such a descriptor is closed. */
 	int *passed;
 	char message[2048];
 	char error_name[CH_NAME_SIZE];
 } ch_client;
 
-/* What a unit offers. What is left 0 says nothing. */
+/* The terms of an offer. Fields that are 0 do not restrict it. */
 typedef struct {
 	const char *unit;  /* the path of the unit that offers */
 	const char *gives; /* such as "disk:300" */
 	const char *wants; /* such as "cpu:200" */
-	const char *at_least; /* the least of what it wants that it takes, for as much less; 0: all */
-	const char *with;  /* only with this unit */
-	int64_t for_ns;    /* how long an exchange lasts at most; 0: until it is ended */
-	int while_connected; /* the offer and its exchange end with this client, however the program ends */
+	const char *at_least; /* the least it accepts of `wants`, for a proportional part of `gives`; 0: all */
+	const char *with;  /* the only unit that may serve it */
+	int64_t for_ns;    /* the longest duration of an exchange; 0: until it is ended */
+	int while_connected; /* the offer and its exchange end when this client disconnects, however the program ends */
 } ch_offer_terms;
 
 /* An offer that was made. */
 typedef struct {
 	uint64_t number;
-	uint64_t exchange; /* that served it at once; 0: none did */
+	uint64_t exchange; /* that served it at once; 0: not served yet */
 } ch_made;
 
 typedef enum {
 	CH_STANDS,    /* the offer waits to be served */
 	CH_SERVED,    /* an exchange served the offer */
-	CH_WITHDRAWN, /* the offer was taken back, or its unit is gone */
-	CH_IN_FORCE,  /* the exchange goes on */
-	CH_ENDED      /* the exchange is over */
+	CH_WITHDRAWN, /* the offer was withdrawn, or its unit is gone */
+	CH_IN_FORCE,  /* the exchange is in force */
+	CH_ENDED      /* the exchange has ended */
 } ch_state;
 
-/* What became of an offer or an exchange. */
+/* The outcome of waiting for an offer or an exchange. */
 typedef struct {
 	uint64_t number;
 	ch_state state;
-	uint64_t exchange;      /* of an offer that was served: the exchange that served it; else 0 */
-	char why[CH_NAME_SIZE]; /* of an exchange that ended: over, ended, gone or too-few */
+	uint64_t exchange;      /* that served the offer; else 0 */
+	char why[CH_NAME_SIZE]; /* why the exchange ended: over, ended, gone or too-few */
 } ch_awaited;
 
 /* A unit's tickets of one resource. */
 typedef struct {
 	char unit[CH_PATH_SIZE];
 	char resource[CH_NAME_SIZE]; /* cpu, memory, disk or bus */
-	uint64_t contract;           /* what the contract gives it */
-	uint64_t tickets;            /* what it has now */
-	uint64_t lent, got;          /* what exchanges take from its tickets, and add to them */
+	uint64_t contract;           /* its tickets in the contract */
+	uint64_t tickets;            /* its tickets now */
+	uint64_t lent, got;          /* tickets that exchanges subtract, and add */
 	uint64_t entitled; /* millionths of a CPU, bytes of memory, or millionths of each disk or of the bus */
 	int active;        /* whether they count now */
 } ch_tickets_row;
 
-/* An offer that stands. */
+/* An open offer. */
 typedef struct {
 	uint64_t number;
 	char unit[CH_PATH_SIZE];
 	char gives[CH_AMOUNT_SIZE], wants[CH_AMOUNT_SIZE];
-	char with[CH_PATH_SIZE]; /* empty: with any */
+	char with[CH_PATH_SIZE]; /* empty: any unit */
 	uint64_t for_ns;         /* 0: until it is ended */
 } ch_standing;
 
 /* Connects to the daemon's socket: /run/commonhold/socket for root's. */
 ch_error ch_connect(ch_client *client, const char *socket_path);
-/* Hangs up, and frees what the client owns. What it held ends. */
+/* Disconnects, and frees all memory of the client. Offers that it held end. */
 void ch_close(ch_client *client);
-/* What went wrong at the last call, in words; empty if nothing did. */
+/* The error message of the last call; empty if it succeeded. */
 const char *ch_message(const ch_client *client);
-/* After CH_REFUSED: the daemon's name of the error. Empty otherwise. */
+/* After CH_REFUSED, the daemon's name of the error; otherwise empty. */
 const char *ch_error_name(const ch_client *client);
 
-/* The path of the unit that a process is in; `shared` for those that are in no other. */
+/* The path of the unit of a process; `shared` if it is in no other unit. */
 ch_error ch_unit_of(ch_client *client, pid_t pid, char *unit, size_t size);
 /* Makes an offer; it may be served at once. */
 ch_error ch_offer(ch_client *client, const ch_offer_terms *terms, ch_made *made);
-/* Waits until an offer stands no more, or an exchange is over; so many ns at most, or CH_FOREVER. CH_STANDS and CH_IN_FORCE
- * mean that the time is over and nothing has changed. 0 asks what is known now. */
+/* Waits until an offer is served or withdrawn, or an exchange has ended; at most `at_most_ns`, or CH_FOREVER. After that time,
+ * the state is still CH_STANDS or CH_IN_FORCE. With 0, returns at once. */
 ch_error ch_wait(ch_client *client, uint64_t number, int64_t at_most_ns, ch_awaited *awaited);
-/* Takes an offer back, or ends an exchange. */
+/* Withdraws an offer, or ends an exchange. */
 ch_error ch_cancel(ch_client *client, uint64_t number);
-/* Gives tickets of a unit to a sibling, for good. */
+/* Transfers tickets of a unit to a sibling, permanently. */
 ch_error ch_transfer(ch_client *client, const char *from, const char *to, const char *resource, uint64_t tickets);
-/* The first `room` rows of every unit's tickets, a row for each resource. `count` is how many there are in all. */
+/* The first `room` rows of every unit's tickets, a row for each resource. `count` is the total number of rows. */
 ch_error ch_tickets(ch_client *client, ch_tickets_row *rows, size_t room, size_t *count);
-/* The first `room` offers that stand. `count` is how many there are in all. */
+/* The first `room` open offers. `count` is the total number of them. */
 ch_error ch_offers(ch_client *client, ch_standing *offers, size_t room, size_t *count);
 /* All accounts, as JSON text, as `commonhold status --json` describes them. */
 ch_error ch_status(ch_client *client, const char **json);
-/* Any call: its parameters as JSON text, and its answer's as JSON text. */
+/* Any call: takes its parameters, and returns those of its answer, as JSON text. */
 ch_error ch_call(ch_client *client, const char *method, const char *parameters, const char **json);
 
 #ifdef __cplusplus
@@ -190,9 +190,9 @@ ch_error ch_call(ch_client *client, const char *method, const char *parameters, 
 #include <sys/un.h>
 #include <unistd.h>
 
-/* A daemon answers within milliseconds. One that does not within this is stopped or stuck. */
+/* Timeout of a request: a daemon answers within milliseconds, unless it is stopped or stuck. */
 #define CH__PATIENCE_S 20
-/* Objects within objects. */
+/* The nesting of objects. */
 #define CH__DEPTH_MAX 32
 
 static ch_error ch__fail(ch_client *client, ch_error error, const char *what, const char *detail) {
@@ -200,7 +200,7 @@ static ch_error ch__fail(ch_client *client, ch_error error, const char *what, co
 	return error;
 }
 
-/* ---- Reading JSON: a text from `at` up to `end`. What is no JSON is refused, and nothing is read beyond the end. ---- */
+/* ---- Reading JSON: a text from `at` to `end`. Malformed JSON is rejected, and never read beyond its end. ---- */
 
 typedef struct {
 	const char *at, *end;
@@ -211,7 +211,7 @@ static void ch__space(ch__json *in) {
 		in->at++;
 }
 
-/* Goes past a sign, if it is there. */
+/* Consumes a character, if it is next. */
 static int ch__sign(ch__json *in, char sign) {
 	ch__space(in);
 	if (in->at >= in->end || *in->at != sign)
@@ -236,7 +236,7 @@ static int ch__hex4(ch__json *in, unsigned *code) {
 	return 1;
 }
 
-/* Goes past a string, and copies it, with a NUL, if `out` is given. 0: it is none, it has a NUL, or it does not fit. */
+/* Consumes a string, and copies it, with a NUL, to `out` if given. 0: not a string, or it has a NUL, or does not fit. */
 static int ch__string(ch__json *in, char *out, size_t size) {
 	size_t length = 0;
 	if (!ch__sign(in, '"'))
@@ -335,7 +335,7 @@ static int ch__word(ch__json *in, const char *word) {
 	return 1;
 }
 
-/* Goes past a value. 0: it is none. */
+/* Consumes a value. 0: malformed. */
 static int ch__value(ch__json *in, int depth) {
 	char open, close;
 	ch__space(in);
@@ -370,7 +370,7 @@ static int ch__is_json(const char *text, size_t length) {
 	return in.at == in.end;
 }
 
-/* The value of a key of an object. Of text that ch__is_json found to be JSON. 0: there is none. */
+/* The value of a key of an object, in text that ch__is_json accepted. 0: no such key. */
 static int ch__key(ch__json object, const char *key, ch__json *value) {
 	char name[CH_NAME_SIZE];
 	if (!ch__sign(&object, '{'))
@@ -391,7 +391,7 @@ static int ch__key(ch__json object, const char *key, ch__json *value) {
 	return 0;
 }
 
-/* The next element of an array: `in` begins at its bracket, and goes on behind each element. 0: there is none. */
+/* The next element of an array: `in` starts at its bracket, and advances behind each element. 0: the array has ended. */
 static int ch__next(ch__json *in, ch__json *element) {
 	if (!ch__sign(in, '[') && !ch__sign(in, ','))
 		return 0;
@@ -423,7 +423,7 @@ static int ch__key_u64(ch__json object, const char *key, uint64_t *out) {
 	return ch__key(object, key, &value) && ch__u64(value, out);
 }
 
-/* 0 where there is no such key. */
+/* Sets 0 if the key is missing. */
 static int ch__maybe_u64(ch__json object, const char *key, uint64_t *out) {
 	ch__json value;
 	*out = 0;
@@ -435,14 +435,14 @@ static int ch__key_string(ch__json object, const char *key, char *out, size_t si
 	return ch__key(object, key, &value) && ch__string(&value, out, size);
 }
 
-/* Empty where there is no such key. */
+/* Sets an empty string if the key is missing. */
 static int ch__maybe_string(ch__json object, const char *key, char *out, size_t size) {
 	ch__json value;
 	*out = 0;
 	return !ch__key(object, key, &value) || ch__word(&value, "null") || ch__string(&value, out, size);
 }
 
-/* ---- Writing JSON: into CH_REQUEST_MAX bytes. What does not fit makes `fits` 0. ---- */
+/* ---- Writing JSON: into CH_REQUEST_MAX bytes. On overflow, `fits` becomes 0. ---- */
 
 typedef struct {
 	char bytes[CH_REQUEST_MAX];
@@ -506,7 +506,7 @@ ch_error ch_connect(ch_client *client, const char *socket_path) {
 	if (strlen(socket_path) >= sizeof address.sun_path)
 		return ch__fail(client, CH_INVALID, socket_path, "too long for a socket");
 	memcpy(address.sun_path, socket_path, strlen(socket_path));
-	/* A program that is executed does not inherit it: else the offers would go on when this one ends. */
+	/* Close-on-exec: an inherited connection would keep the offers alive when this program ends. */
 	client->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (client->fd < 0)
 		return ch__fail(client, CH_SYSTEM, "cannot open a socket", strerror(errno));
@@ -539,7 +539,7 @@ const char *ch_error_name(const ch_client *client) {
 	return client->error_name;
 }
 
-/* An answer that comes later would be taken for that of the next request. */
+/* Closes the connection: a late answer would be taken for that of the next request. */
 static ch_error ch__lost(ch_client *client, ch_error error, const char *what, const char *detail) {
 	close(client->fd);
 	client->fd = -1;
@@ -567,7 +567,7 @@ static ch_error ch__send(ch_client *client, const char *bytes, size_t length) {
 	return CH_OK;
 }
 
-/* What recv does; a descriptor that comes along is put where the client wants it. */
+/* As recv; also stores a descriptor in `passed`. */
 static ssize_t ch__recv(ch_client *client, char *bytes, size_t length) {
 	union {
 		struct cmsghdr header;
@@ -603,7 +603,7 @@ static ssize_t ch__recv(ch_client *client, char *bytes, size_t length) {
 	return n;
 }
 
-/* Reads one answer, up to its NUL: the daemon sends one for each request, and no other. */
+/* Reads one answer, up to its NUL: the daemon sends exactly one for each request. */
 static ch_error ch__receive(ch_client *client) {
 	client->length = 0;
 	for (;;) {
@@ -644,7 +644,7 @@ static ch_error ch__patience(ch_client *client, int option, int64_t ns) {
 	return CH_OK;
 }
 
-/* A call and its answer's parameters. */
+/* Sends a call, and returns the parameters of its answer. */
 static ch_error ch__ask(ch_client *client, const char *method, const char *parameters, int64_t patience_ns, ch__json *answer) {
 	ch__json whole, name;
 	ch__text text;
@@ -691,7 +691,7 @@ static ch_error ch__not_understood(ch_client *client) {
 
 #define CH__PATIENCE (CH__PATIENCE_S * CH_SECOND)
 
-/* Ends the parameters, and asks. */
+/* Completes the parameters, and sends the call. */
 static ch_error ch__ask_text(ch_client *client, const char *method, ch__text *text, int64_t patience_ns, ch__json *answer) {
 	ch__add(text, "}");
 	if (!text->fits)
@@ -711,7 +711,7 @@ ch_error ch_call(ch_client *client, const char *method, const char *parameters, 
 		return ch__fail(client, CH_INVALID, "the parameters are no JSON", "");
 	error = ch__ask(client, method, parameters, CH__PATIENCE, &answer);
 	if (error == CH_OK) {
-		/* What is behind them is only the end of the answer. */
+		/* Only the end of the answer follows the parameters. */
 		client->answer[answer.end - client->answer] = 0;
 		*json = answer.at;
 	}
@@ -775,7 +775,7 @@ ch_error ch_wait(ch_client *client, uint64_t number, int64_t at_most_ns, ch_awai
 	ch__add_u64(&text, "number", number);
 	if (at_most_ns >= 0) {
 		ch__add_u64(&text, "at_most_ns", (uint64_t)at_most_ns);
-		/* The daemon answers when the time is over: it is stuck only long after. */
+		/* The daemon answers when the time has expired, so the timeout of the request is added to it. */
 		patience = at_most_ns > INT64_MAX - CH__PATIENCE ? CH_FOREVER : at_most_ns + CH__PATIENCE;
 	}
 	error = ch__ask_text(client, "io.commonhold.Await", &text, patience, &answer);

@@ -1,5 +1,5 @@
-/* A program that takes part in the choice of gangs: it tells the daemon `commonhold run` what it transfers over the memory bus
- * (docs/gangs.md). One header beside commonhold.h, for Linux, GCC or Clang; programs are linked with -pthread.
+/* Joins the choice of gangs: a program reports its memory-bus transfers to the daemon `commonhold run` (docs/gangs.md). One
+ * header beside commonhold.h, for Linux, GCC or Clang; programs are linked with -pthread.
  *
  * In exactly one file of a program, with _GNU_SOURCE defined before the first header is included:
  *
@@ -11,18 +11,18 @@
  *     char why[CH_GANG_WORDS];
  *     if (ch_gang_join("/run/commonhold/socket", why))
  *         fprintf(stderr, "alone: %s\n", why);
- *     // ... the work; what it knows of its transfers, for where the processor does not count them: ...
+ *     // ... the work; its own count of transfers, in case hardware counters are unavailable: ...
  *     ch_transferred(64 * lines);
  *     ch_gang_leave();
  *
- * After ch_gang_join, a thread of this library's writes twice per quantum how many bytes were transferred, into a page that
- * the daemon reads. The processor's counters tell it, of all threads, where the kernel lets a program have them: the misses of
- * the last-level cache, times the length of its lines. Where it does not, it is the sum of what ch_transferred was told. Where
- * there is neither, the page says that nothing is measured, and the daemon treats the process like one that has not joined.
+ * After ch_gang_join, a thread of this library writes the number of transferred bytes, twice per quantum, into a page that the
+ * daemon reads. It is measured by hardware counters of all threads, where the kernel permits them: the misses of the last-level
+ * cache, times the length of its lines. Otherwise it is the sum of all calls of ch_transferred. Without either, the page is
+ * marked as unmeasured, and the daemon treats the process like one that has not joined.
  *
- * Threads come and go by themselves where the kernel is Linux 5.13 or later. Before, a thread that begins calls
- * ch_gang_thread. A process that is forked is not joined, and writes nothing: it may join for itself. A process that executes
- * another program has left. Where the daemon ended, and another one is there, the library's thread joins that one. */
+ * Since Linux 5.13, threads are counted automatically. On older kernels, a new thread calls ch_gang_thread. A forked process is
+ * not joined, and writes nothing: it may join for itself. A process that executes another program leaves. If the daemon exits,
+ * and another one is running, the library's thread joins that one. */
 #ifndef COMMONHOLD_GANG_H
 #define COMMONHOLD_GANG_H
 
@@ -32,46 +32,47 @@
 extern "C" {
 #endif
 
-/* Words for a person, with their end. */
+/* An error message, with its NUL. */
 #define CH_GANG_WORDS 512
-/* What CH_GANG_VERSION is in a page of this layout. */
+/* The version of this layout. */
 #define CH_GANG_VERSION UINT64_C(1)
-/* `at_ns` of a process that left: it tells no more. */
+/* `at_ns` of a process that left. */
 #define CH_GANG_LEFT UINT64_MAX
 
 /* The page that daemon and process share. crates/client/src/arena.rs has it for Rust; a test compares them. Each number is
- * written and read as a whole. */
+ * written and read atomically. */
 typedef struct {
 	/* The daemon's part. */
 	uint64_t version;
-	uint64_t every_ns;     /* how often the process is to write */
-	uint64_t looked_at_ns; /* when the daemon looked last, by CLOCK_MONOTONIC */
+	uint64_t every_ns;     /* the interval at which the process should write */
+	uint64_t looked_at_ns; /* when the daemon last polled, by CLOCK_MONOTONIC */
 	uint64_t unused[5];
 	/* The process's part, in a cache line of its own. */
-	uint64_t sequence; /* odd while the two numbers below are written */
-	uint64_t at_ns;    /* when they were so, by CLOCK_MONOTONIC */
-	uint64_t bytes;    /* what was transferred since the process joined */
-	uint64_t writer;   /* the thread that writes: it is no thread of the program's work */
-	uint64_t unmeasured; /* not 0: `bytes` is no measure of what the process transfers */
+	uint64_t sequence; /* sequence lock: odd while the numbers below are written */
+	uint64_t at_ns;    /* when `bytes` was read, by CLOCK_MONOTONIC */
+	uint64_t bytes;    /* transferred since the process joined */
+	uint64_t writer;   /* the writer thread, which is excluded from the program's work */
+	uint64_t unmeasured; /* not 0: `bytes` does not measure the transfers */
 	uint64_t unused_too[3];
 } ch_gang_page;
 
-/* Joins. CH_OK also where the process has joined already. `why` has room for CH_GANG_WORDS, or is NULL. */
+/* Joins. CH_OK also if the process has joined already. `why` has CH_GANG_WORDS bytes, or is NULL. */
 ch_error ch_gang_join(const char *socket_path, char *why);
 /* Leaves; a process that has not joined may call it too. */
 void ch_gang_leave(void);
 /* Whether this process has joined. */
 int ch_gang_is_joined(void);
-/* Whether the processor's counters tell what is transferred: ch_transferred is not needed then. */
+/* Whether hardware counters measure the transfers: ch_transferred is not needed then. */
 int ch_gang_is_counted(void);
-/* Whether anything tells what is transferred: the processor's counters, or ch_transferred. If not, it is unknown. */
+/* Whether the transfers are known, by hardware counters or by ch_transferred. */
 int ch_gang_is_measured(void);
-/* So many bytes more were transferred. Nothing where the processor's counters tell it. May be called from any thread. A program
- * that leaves the bus alone says so with 0: without any call, and without counters, what it transfers is unknown. */
+/* Reports that `bytes` more were transferred. Ignored if hardware counters measure the transfers. May be called from any
+ * thread. A program that leaves the bus alone calls it with 0: without any call, and without counters, its transfers are
+ * unknown. */
 void ch_transferred(uint64_t bytes);
-/* Writes what is known by now, without waiting for the library's thread. */
+/* Writes the current count, without waiting for the library's thread. */
 void ch_gang_tell(void);
-/* A thread that has begun: needed before Linux 5.13 only, and harmless after. */
+/* Registers a new thread: needed before Linux 5.13 only, and harmless since. */
 void ch_gang_thread(void);
 
 #ifdef __cplusplus
@@ -97,17 +98,17 @@ void ch_gang_thread(void);
 #include <sys/syscall.h>
 #include <time.h>
 
-/* What is counted: a test counts something else, which every machine can. */
+/* The counted event: tests count another one, which every machine has. */
 #ifndef CH__GANG_EVENT_KIND
 #define CH__GANG_EVENT_KIND PERF_TYPE_HARDWARE
 #define CH__GANG_EVENT PERF_COUNT_HW_CACHE_MISSES
 #endif
 
-/* A daemon looks several times a second. One that did not for so long is gone. */
+/* A daemon polls the page several times a second. After this time without a poll, it is taken to be gone. */
 #define CH__GANG_GONE_NS (10 * CH_SECOND)
 #define CH__GANG_EVERY_MIN (CH_SECOND / 1000)
-/* `inherit_thread`, for headers older than Linux 5.13: threads that are started later count too, and forked processes do
- * not. */
+/* `inherit_thread`, for headers older than Linux 5.13: the counter includes threads started later, but no forked
+ * processes. */
 #ifndef CH__GANG_INHERIT_THREAD_BIT
 #define CH__GANG_INHERIT_THREAD_BIT 35
 #endif
@@ -115,11 +116,11 @@ void ch_gang_thread(void);
 typedef struct {
 	int fd;
 	int is_open;
-	uint64_t value; /* the most that it said */
+	uint64_t value; /* the highest value read */
 } ch__counter;
 
 static struct {
-	/* Held by whoever changes something here, or writes into the page. */
+	/* Protects this structure, and writes into the page. */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	pthread_t writer;
@@ -128,12 +129,12 @@ static struct {
 	int joined, ends, has_hooks;
 	ch_gang_page *page;
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	uint64_t line, told; /* bytes; what ch_transferred was told */
+	uint64_t line, told; /* bytes; the sum of ch_transferred */
 	uint64_t ended;      /* misses of threads that ended */
-	uint64_t written;    /* never goes back */
-	uint64_t before;     /* of that, what was told to a daemon that is gone */
+	uint64_t written;    /* monotonic */
+	uint64_t before;     /* the part of it reported to an earlier daemon */
 	int counted, inherits;
-	int has_counted; /* a counter was seen to run: one that never has a place in the processor counts nothing */
+	int has_counted; /* a counter was seen running: one that is never scheduled onto the PMU counts nothing */
 	int has_told;    /* ch_transferred was called */
 	int refused;     /* why threads are not counted, as in errno; 0: they are */
 	ch__counter *counters;
@@ -147,7 +148,7 @@ static uint64_t ch__gang_now(void) {
 	return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-/* A whole number that is alone in a file; 0 where there is none. */
+/* Reads a file with a single whole number, and optionally a unit; 0 if that fails. */
 static uint64_t ch__gang_number(const char *path, char *unit) {
 	unsigned long long number = 0;
 	FILE *file = fopen(path, "re");
@@ -160,7 +161,7 @@ static uint64_t ch__gang_number(const char *path, char *unit) {
 	return (uint64_t)number;
 }
 
-/* The last-level cache of the first CPU: bytes of it, and of its lines. What the kernel does not tell stays as it was. */
+/* The size of the last-level cache of the first CPU, and of its lines. Values that the kernel does not report are kept. */
 static void ch__gang_cache(uint64_t *size, uint64_t *line) {
 	uint64_t last = 0;
 	int index;
@@ -198,7 +199,7 @@ static int ch__gang_open(pid_t tid, int inherits) {
 	attributes.known.exclude_hv = 1;
 	attributes.known.inherit = inherits ? 1 : 0;
 	if (inherits) {
-		/* The bits are one number, behind read_format, in the order of the machine's bit fields. */
+		/* The flags are one number behind read_format, in the order of the machine's bit fields. */
 		flags = (uint64_t *)(void *)((char *)&attributes + offsetof(struct perf_event_attr, read_format) + sizeof(uint64_t));
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 		*flags |= UINT64_C(1) << (63 - CH__GANG_INHERIT_THREAD_BIT);
@@ -209,7 +210,7 @@ static int ch__gang_open(pid_t tid, int inherits) {
 	return (int)syscall(SYS_perf_event_open, &attributes, tid, -1, -1, PERF_FLAG_FD_CLOEXEC);
 }
 
-/* Adds a counter of a thread. 0: there is none. */
+/* Adds a counter for a thread. 0: the kernel refuses it. */
 static int ch__gang_count(pid_t tid, int inherits, size_t *place) {
 	size_t at;
 	int fd = ch__gang_open(tid, inherits);
@@ -237,8 +238,7 @@ static int ch__gang_count(pid_t tid, int inherits, size_t *place) {
 	return 1;
 }
 
-/* What a counter has come to: where the processor shares its counters among many, as much as it would be if it had counted
- * all the time. */
+/* The value of a counter, extrapolated to the whole time if the processor multiplexed its counters. */
 static uint64_t ch__gang_value(ch__counter *counter) {
 	uint64_t read_now[3]; /* value, time enabled, time running */
 	double value;
@@ -265,13 +265,13 @@ static void ch__gang_uncount(void) {
 	ch__gang.ended = 0;
 }
 
-/* A thread cannot be counted. A sum without it would make the process look more harmless than it is: none is counted then. */
+/* A thread cannot be counted: closes all counters, since a sum without it would understate the transfers. */
 static void ch__gang_refuse(int why) {
 	ch__gang_uncount();
 	ch__gang.refused = why ? why : ENOENT;
 }
 
-/* A thread ends that has a counter of its own: `number` is its place, and one more. */
+/* A thread with a counter ends: `number` is its index plus one. */
 static void ch__gang_thread_ends(void *number) {
 	size_t at = (size_t)(uintptr_t)number - 1;
 	pthread_mutex_lock(&ch__gang.lock);
@@ -283,7 +283,7 @@ static void ch__gang_thread_ends(void *number) {
 	pthread_mutex_unlock(&ch__gang.lock);
 }
 
-/* Counters for the threads that are there: of later ones by inheritance, where the kernel has that. */
+/* Adds counters for all current threads; later ones inherit them, if the kernel supports that. */
 static void ch__gang_count_threads(void) {
 	DIR *tasks;
 	struct dirent *task;
@@ -303,7 +303,7 @@ static void ch__gang_count_threads(void) {
 		errno = 0;
 		if (ch__gang_count((pid_t)tid, ch__gang.inherits, NULL))
 			ch__gang.counted = 1;
-		else if (errno != ESRCH) /* else it has ended */
+		else if (errno != ESRCH) /* else it has exited */
 			why = errno ? errno : ENOMEM;
 	}
 	if (tasks)
@@ -339,7 +339,7 @@ static void ch__gang_put(uint64_t at_ns) {
 	unmeasured = !ch__gang_measures();
 	sequence = __atomic_load_n(&page->sequence, __ATOMIC_RELAXED) | 1;
 	__atomic_store_n(&page->sequence, sequence, __ATOMIC_RELAXED);
-	/* The numbers are not written before the sign that they are being written. */
+	/* The numbers must be written after the sequence has become odd. */
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	__atomic_store_n(&page->writer, ch__gang.writer_tid, __ATOMIC_RELAXED);
 	__atomic_store_n(&page->at_ns, at_ns, __ATOMIC_RELAXED);
@@ -362,7 +362,7 @@ static ch_error ch__gang_ask(const char *path, ch_gang_page **page, char *why) {
 		error = ch__ask(&client, "io.commonhold.Join", "{}", CH__PATIENCE, &answer);
 	if (error == CH_OK && (!ch__key_u64(answer, "page_bytes", &length) || length < sizeof **page || length > 1 << 20 || descriptor < 0))
 		error = ch__not_understood(&client);
-	/* A page that is shorter than it was said to be would end this program when it is written. */
+	/* Writing to a page that is shorter than announced would kill this program. */
 	if (error == CH_OK && (fstat(descriptor, &facts) != 0 || facts.st_size < (off_t)sizeof **page))
 		error = ch__not_understood(&client);
 	if (error == CH_OK) {
@@ -385,8 +385,8 @@ static ch_error ch__gang_ask(const char *path, ch_gang_page **page, char *why) {
 	return error;
 }
 
-/* The daemon does not look any more: if another one is there, it has this process join. What was told to the one before is not
- * told again. */
+/* The daemon no longer polls: joins another one, if it is running. Bytes reported to the previous one are not reported
+ * again. */
 static void ch__gang_join_again(void) {
 	ch_gang_page *page;
 	pthread_mutex_unlock(&ch__gang.lock);
@@ -444,7 +444,7 @@ static void ch__gang_in_child(void) {
 	ch__gang.page = NULL;
 	ch__gang.joined = ch__gang.ends = 0;
 	pthread_setspecific(ch__gang.thread_key, NULL);
-	/* The descriptors are copies: closing them ends nothing of the parent's. */
+	/* The descriptors are copies: closing them does not affect the parent. */
 	ch__gang_uncount();
 	__atomic_store_n(&ch__gang.told, 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&ch__gang.has_told, 0, __ATOMIC_RELAXED);
@@ -492,7 +492,7 @@ ch_error ch_gang_join(const char *socket_path, char *why) {
 		pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 		pthread_cond_init(&ch__gang.wake, &clock);
 		pthread_condattr_destroy(&clock);
-		/* The program's signals are for the program's threads. */
+		/* The library's thread must not receive the program's signals. */
 		sigfillset(&all);
 		pthread_sigmask(SIG_SETMASK, &all, &before);
 		refused = pthread_create(&ch__gang.writer, NULL, ch__gang_write, NULL);
@@ -552,7 +552,7 @@ int ch_gang_is_counted(void) {
 int ch_gang_is_measured(void) {
 	int measured;
 	pthread_mutex_lock(&ch__gang.lock);
-	ch__gang_bytes(); /* a counter may have begun to run */
+	ch__gang_bytes(); /* a counter may have started */
 	measured = ch__gang.joined && ch__gang_measures();
 	pthread_mutex_unlock(&ch__gang.lock);
 	return measured;

@@ -1,13 +1,13 @@
-/* Has a program take part in the choice of gangs that knows nothing of it (docs/gangs.md):
+/* Lets an unmodified program join the choice of gangs (docs/gangs.md):
  *
  *     LD_PRELOAD=libcommonhold-gang.so ./program
  *
- * If a daemon is there, the process joins when it begins, and when it executes a program that is linked dynamically. If there
- * is none, or it has no gangs, nothing happens, and nothing is said. If it joins, and the processor's counters do not count for
- * it, it says so on standard error: once, and not again in the programs that it executes. COMMONHOLD_SOCKET names another
- * socket than /run/commonhold/socket. A process that was forked joins when it starts its first thread.
+ * If a daemon is running, the process joins when it starts, and when it executes a dynamically linked program. Without a
+ * daemon, or if that has no gangs, nothing happens, and nothing is printed. If it joins, and hardware counters are unavailable,
+ * it prints a warning on standard error: once, and not again in the programs that it executes. COMMONHOLD_SOCKET names a socket
+ * other than /run/commonhold/socket. A forked process joins when it starts its first thread.
  *
- * The program's own symbols are left alone but for pthread_create, which OpenMP's threads begin by as well. */
+ * The only interposed symbol is pthread_create, with which OpenMP starts its threads, too. */
 #define _GNU_SOURCE
 #define COMMONHOLD_GANG_IMPLEMENTATION
 #include "commonhold_gang.h"
@@ -16,24 +16,24 @@
 
 typedef int create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 
-/* What a thread is to do. */
+/* A thread's function and argument. */
 struct begin {
 	void *(*run)(void *);
 	void *argument;
 };
 
 static create *next_create;
-/* The process that joined, or tried to: it is done once. */
+/* The process that joined, or tried to: it tries once. */
 static pid_t tried;
-/* This thread is starting the library's own. */
+/* This thread is starting the library's thread. */
 static __thread int within;
 
-/* In the environment of what this program executes: somebody has said already that nothing is counted. */
+/* In the environment of executed programs: the warning was already printed. */
 #define SAID "COMMONHOLD_GANG_SAID"
 
 static int has_said;
 
-/* Nothing tells what this process transfers: the daemon does not take its silence for idleness, and the user should know. */
+/* Warns that the transfers are unknown: the daemon then treats the process like one that has not joined. */
 static void say_unmeasured(void) {
 	int refused;
 	pthread_mutex_lock(&ch__gang.lock);

@@ -1,9 +1,9 @@
-/* What commonhold_gang.h does, against a daemon that this program plays itself: run by
- * crates/commonhold/tests/daemon/gangs.rs. With an argument, it says how the page is laid out, and does no more.
+/* Tests commonhold_gang.h against a daemon simulated by this program: run by crates/commonhold/tests/daemon/gangs.rs. With an
+ * argument, it only prints the layout of the page.
  *
- * Compiled with -DCOUNTED it counts the faults of pages, which every machine can, in place of misses of a cache; with
- * -DCH__GANG_INHERIT_THREAD_BIT=63 beside, as on a kernel that cannot count later threads by itself. Exit status:
- * 0 all is so, 1 something is not, 3 the kernel refuses counters. */
+ * Compiled with -DCOUNTED it counts page faults, which every machine can, instead of cache misses; additionally with
+ * -DCH__GANG_INHERIT_THREAD_BIT=63, as on a kernel that cannot count later threads automatically. Exit status: 0 passed,
+ * 1 failed, 3 the kernel refuses counters. */
 #define _GNU_SOURCE
 #ifdef COUNTED
 #include <linux/perf_event.h>
@@ -25,7 +25,7 @@ static void expect(int holds, const char *what) {
 	}
 }
 
-/* What the daemon does with the next that asks. */
+/* How the daemon handles the next client. */
 enum plays { ANSWERS, REFUSES, FORGETS_THE_PAGE, SENDS_A_SHORT_ONE, SENDS_ANOTHER_VERSION, HANGS_UP };
 
 static struct {
@@ -97,7 +97,7 @@ static void nap(void) {
 	nanosleep(&time, NULL);
 }
 
-/* Waits until the page has more than so many bytes; 0: it never does. */
+/* Waits until the page reports more than `bytes`; 0: it never does. */
 static int has_more_than(uint64_t bytes) {
 	int n;
 	for (n = 0; n < 20000; n++, nap())
@@ -113,7 +113,7 @@ static int descriptors(void) {
 	return count;
 }
 
-/* As much as a thread of a program that does something. */
+/* The work of a thread: touches this many bytes. */
 static void *work(void *bytes) {
 	ch_gang_thread();
 #ifdef COUNTED
@@ -156,7 +156,7 @@ static void forks(void) {
 		char why[CH_GANG_WORDS];
 		went = ch_gang_is_joined() || daemon_side.page == ch__gang.page;
 		work(&much);
-		/* Neither of these writes into a page that is not there. */
+		/* Neither of these writes into a page that does not exist. */
 		ch_gang_tell();
 		ch_gang_leave();
 		/* It may join for itself: with another page. */
@@ -253,7 +253,7 @@ int main(int count, char **arguments) {
 		expect(daemon_side.page->writer != 0 && daemon_side.page->writer != (uint64_t)getpid(), "which thread writes");
 		threads();
 		forks();
-		/* A writer that ended in the middle: the next finds its way. */
+		/* A writer that ended in the middle of a write: the next one recovers. */
 		pthread_mutex_lock(&ch__gang.lock);
 		daemon_side.page->sequence = 7;
 		ch__gang_put(ch__gang_now());

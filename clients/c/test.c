@@ -1,5 +1,5 @@
-/* What commonhold.h reads of JSON and writes of it: run by crates/commonhold/tests/daemon/programs.rs, with every byte behind
- * the end of a text out of bounds where the compiler has a sanitizer. */
+/* Tests how commonhold.h reads and writes JSON: run by crates/commonhold/tests/daemon/programs.rs, with an address sanitizer if
+ * the compiler has one. */
 #define _POSIX_C_SOURCE 200809L
 #define COMMONHOLD_IMPLEMENTATION
 #include "commonhold.h"
@@ -13,7 +13,7 @@ static void expect(int holds, const char *what) {
 	}
 }
 
-/* A copy without a NUL, so that whatever is read behind its end is out of bounds. */
+/* A copy without a NUL, so that any read behind its end is out of bounds. */
 static int is_json(const char *text, size_t length) {
 	char *copy = (char *)malloc(length + !length);
 	int found;
@@ -32,7 +32,7 @@ static ch__json json(const char *text) {
 	return all;
 }
 
-/* A client of a daemon that has answered already, with these bytes, and hung up. */
+/* A client of a daemon that has already answered, with these bytes, and disconnected. */
 static ch_error waited(const char *answer, size_t length, ch_client *client, ch_awaited *what) {
 	int ends[2];
 	ch_error found;

@@ -1,4 +1,4 @@
-"""A program's way to the daemon `commonhold run`: it looks at tickets, offers some for others, and waits until an offer is served.
+"""A client of the daemon `commonhold run`: reads tickets, offers some for others, and waits until an offer is served.
 
     import commonhold
 
@@ -32,7 +32,7 @@ SOCKET = "/run/commonhold/socket"
 """Where root's daemon listens."""
 
 PATIENCE_S = 20.0
-"""A daemon answers within milliseconds. One that does not within this is stopped or stuck."""
+"""Timeout of a request: a daemon answers within milliseconds, unless it is stopped or stuck."""
 
 ANSWER_BYTES_MAX = 64 << 20
 
@@ -42,7 +42,7 @@ class Error(Exception):
 
 
 class Refused(Error):
-    """The daemon said no. `name` is such as `io.commonhold.TooFewTickets`; docs/protocol.md lists the names."""
+    """The daemon refused. `name` is such as `io.commonhold.TooFewTickets`; docs/protocol.md lists the names."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message or name)
@@ -51,15 +51,15 @@ class Refused(Error):
 
 
 class HungUp(Error):
-    """The daemon closed the connection: it ended, or needed the room for others. All that this client held is over."""
+    """The daemon closed the connection: it exited, or evicted the client for others. Offers that it held have ended."""
 
 
 class NotUnderstood(Error):
-    """The answer is not one of this version."""
+    """The answer does not have the format of this version."""
 
 
 class Withdrawn(Error):
-    """An offer stands no more and was not served: it was taken back, or its unit is gone."""
+    """An offer was not served: it was withdrawn, or its unit is gone."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class Made:
 
 @dataclass(frozen=True)
 class Awaited:
-    """What became of an offer or an exchange."""
+    """The outcome of waiting for an offer or an exchange."""
 
     number: int
     state: str
     """Of an offer `stands`, `served` or `withdrawn`; of an exchange `in-force` or `ended`."""
     exchange: Optional[int] = None
-    """Of an offer that was served: the exchange that served it."""
+    """The exchange that served an offer."""
     why: Optional[str] = None
-    """Of an exchange that ended: `over`, `ended`, `gone` or `too-few`."""
+    """Why an exchange ended: `over`, `ended`, `gone` or `too-few`."""
 
 
 class _Held(TypedDict, total=False):
@@ -89,7 +89,7 @@ class _Held(TypedDict, total=False):
 
 
 class Tickets(_Held):
-    """A unit's tickets of one resource. `lent` and `got` are left out where they are 0."""
+    """A unit's tickets of one resource. `lent` and `got` are omitted where they are 0."""
 
     unit: str
     resource: str
@@ -104,7 +104,7 @@ _Terms = TypedDict("_Terms", {"with": str, "for_ns": int, "at_least": str, "wait
 
 
 class Standing(_Terms):
-    """An offer that stands. `with`, `for_ns`, `at_least` and `waits` are left out where they say nothing."""
+    """An open offer. `with`, `for_ns`, `at_least` and `waits` are omitted where they do not apply."""
 
     number: int
     unit: str
@@ -123,7 +123,7 @@ class _Ends(TypedDict, total=False):
 
 
 class Exchange(_Ends):
-    """An exchange. Times count from the beginning of the accounts. With `ended_ns` it is over."""
+    """An exchange. Times count from the opening of the accounts. With `ended_ns`, it has ended."""
 
     number: int
     lent: List[Lent]
@@ -131,7 +131,7 @@ class Exchange(_Ends):
 
 
 class Offers(TypedDict):
-    """Offers that stand, and exchanges: those in force, and the last ones that ended."""
+    """Open offers, and exchanges: those in force, and the last ones that ended."""
 
     offers: List[Standing]
     exchanges: List[Exchange]
@@ -142,7 +142,7 @@ class Client:
     """A connection to the daemon. Offers that it holds end with it."""
 
     def __init__(self, path: str | os.PathLike[str] = SOCKET) -> None:
-        """Connects to the daemon's socket. OSError: no daemon listens there."""
+        """Connects to the daemon's socket. Raises OSError if no daemon listens there."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._rest = b""
         try:
@@ -158,7 +158,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Hangs up. What this client holds ends."""
+        """Disconnects. Offers that this client holds end."""
         self._socket.close()
 
     def status(self) -> dict[str, Any]:
@@ -166,11 +166,11 @@ class Client:
         return self.call("io.commonhold.Status")
 
     def unit_of(self, pid: int) -> str:
-        """The path of the unit that a process is in; `shared` for those that are in no other."""
+        """The path of the unit of a process; `shared` if it is in no other unit."""
         return str(self._field(self.call("io.commonhold.Where", pid=pid), "unit"))
 
     def own_unit(self) -> str:
-        """The path of the unit that this process is in."""
+        """The path of the unit of this process."""
         return self.unit_of(os.getpid())
 
     def tickets(self) -> list[Tickets]:
@@ -178,11 +178,11 @@ class Client:
         return self._tickets(self.call("io.commonhold.Tickets"))
 
     def transfer(self, source: str, to: str, resource: str, tickets: int) -> list[Tickets]:
-        """Gives tickets of a unit to a sibling, for good; the tickets of both."""
+        """Transfers tickets of a unit to a sibling, permanently; the tickets of both."""
         return self._tickets(self._change("transfer", **{"from": source}, to=to, resource=resource, tickets=tickets))
 
     def offers(self) -> Offers:
-        """Offers that stand, and exchanges."""
+        """Open offers, and exchanges."""
         return cast(Offers, self.call("io.commonhold.Offers"))
 
     def offer(
@@ -214,21 +214,21 @@ class Client:
         return Made(int(self._field(answer, "offer")), answer.get("exchange"))
 
     def wait(self, number: int, at_most: Optional[float] = None) -> Awaited:
-        """Waits until an offer stands no more, or an exchange is over; at most so many seconds.
+        """Waits until an offer is served or withdrawn, or an exchange has ended; at most `at_most` seconds.
 
-        The state `stands` or `in-force` means that the time is over and nothing has changed. 0 asks what is known now.
+        After that time, the state is still `stands` or `in-force`. With 0, returns at once.
         """
         parameters: dict[str, Any] = {"number": number}
         if at_most is not None:
             parameters["at_most_ns"] = _ns(at_most)
-        # The daemon answers when the time is over: it is stuck only long after.
+        # The daemon answers when the time has expired, so the timeout of the request is added to it.
         patience = None if at_most is None else at_most + PATIENCE_S
         answer = self._call("io.commonhold.Await", parameters, patience)
         state = str(self._field(answer, "state"))
         return Awaited(number, state, answer.get("exchange"), answer.get("why"))
 
     def wait_until_served(self, offer: int, at_most: Optional[float] = None) -> Optional[int]:
-        """Waits until an offer is served; the exchange that serves it, or None if the time is over."""
+        """Waits until an offer is served; the exchange that serves it, or None after that time."""
         awaited = self.wait(offer, at_most)
         if awaited.state == "served":
             return awaited.exchange
@@ -237,7 +237,7 @@ class Client:
         raise Withdrawn(f"offer {offer} stands no more, and was not served")
 
     def cancel(self, number: int) -> list[Tickets]:
-        """Takes an offer back, or ends an exchange; the tickets of its units."""
+        """Withdraws an offer, or ends an exchange; the tickets of its units."""
         return self._tickets(self._change("cancel", number=number))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class Client:
             self._socket.settimeout(patience)
             message = self._receive()
         except BaseException as error:
-            # An answer that comes later would be taken for that of the next request.
+            # A late answer would be taken for that of the next request.
             self.close()
             if isinstance(error, (BrokenPipeError, ConnectionResetError)):
                 raise HungUp("the daemon hung up") from None

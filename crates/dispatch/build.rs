@@ -102,7 +102,7 @@ fn header(build: &str, alone: &[(&str, &str)]) -> PathBuf {
         documentation_style: cbindgen::DocumentationStyle::C,
         defines: [("feature = kernel".to_owned(), "__bpf__".to_owned())].into(),
         export: cbindgen::ExportConfig {
-            // It would leave out what no function of the header needs, and there is none.
+            // Without this, cbindgen omits all types, since the header has no functions that use them.
             include: names().map(|(name, _)| name).collect(),
             rename: names().collect(),
             prefix: Some("DISPATCH_".to_owned()),

@@ -4,64 +4,64 @@
 //! `clients/c/commonhold_gang.h` has the same layout for C; a test compares them. The daemon makes the page, and sends its
 //! descriptor with the answer to [`Call::Join`](crate::wire::Call::Join).
 //!
-//! The two numbers of the process are read as a whole by a *sequence lock*: it is odd while they are written. Whatever is
-//! written there, a reader neither waits nor reads a part of a number.
+//! A *sequence lock* protects the numbers of the process: it is odd while they are written. Whatever a process writes there,
+//! a reader never blocks, and never reads a torn value.
 //!
-//! A process that has no counters, and counts nothing itself, says so in [`Page::unmeasured`]. Its zero bytes then mean that
-//! nothing is known of it, and not that it leaves the bus alone. An older process leaves the word zero, and an older daemon
-//! does not read it, so the layout has the same version.
+//! A process that has no counters, and counts nothing itself, sets [`Page::unmeasured`]. Its zero bytes then mean that its
+//! transfers are unknown, not that it leaves the bus alone. An older process leaves the word zero, and an older daemon does
+//! not read it, so the layout keeps its version.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// What [`Page::version`] is in a page of this layout.
+/// [`Page::version`] in a page of this layout.
 pub const VERSION: u64 = 1;
 
-/// [`Told::at_ns`] of a process that left: it tells no more.
+/// [`Told::at_ns`] of a process that left.
 pub const LEFT: u64 = u64::MAX;
 
 /// How long the page is, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// How often a reader tries before it takes the page to be in somebody's hands.
+/// Attempts of a reader before it assumes that the writer is stuck or dead.
 const TRIES: usize = 64;
 
-/// The page. All zeros are an empty one.
+/// The page. All zeros are an empty page.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Page {
     /// [`VERSION`]; the daemon writes it.
     pub version: AtomicU64,
-    /// How often the process is to write, in nanoseconds; the daemon writes it.
+    /// The interval at which the process should write, in nanoseconds; the daemon writes it.
     pub every_ns: AtomicU64,
-    /// When the daemon looked last, by `CLOCK_MONOTONIC`; the daemon writes it.
+    /// When the daemon last polled the page, by `CLOCK_MONOTONIC`; the daemon writes it.
     pub looked_at_ns: AtomicU64,
     unused: [u64; 5],
-    /// Odd while the two numbers below are written; the process writes it, and those.
+    /// The sequence lock, odd while the numbers below are written; the process writes it, and those.
     pub sequence: AtomicU64,
-    /// When they were so, by `CLOCK_MONOTONIC`.
+    /// When `bytes` was read, by `CLOCK_MONOTONIC`.
     pub at_ns: AtomicU64,
-    /// What was transferred since the process joined.
+    /// Bytes transferred since the process joined.
     pub bytes: AtomicU64,
-    /// The thread that writes; it is no thread of the process's work. 0: nobody said.
+    /// The thread that writes, which is excluded from the process's work. 0: unknown.
     pub writer: AtomicU64,
-    /// Not 0: `bytes` is no measure of what the process transfers. The process writes it, within `sequence`.
+    /// Not 0: `bytes` does not measure the process's transfers. The process writes it, within `sequence`.
     pub unmeasured: AtomicU64,
     unused_too: [u64; 3],
 }
 
-/// What a process told.
+/// A report of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Told {
-    /// When it was so, by `CLOCK_MONOTONIC`; 0: it told nothing yet; [`LEFT`]: it will tell no more.
+    /// When `bytes` was read, by `CLOCK_MONOTONIC`; 0: it has reported nothing yet; [`LEFT`]: it has left.
     pub at_ns: u64,
     /// Bytes that it transferred since it joined.
     pub bytes: u64,
-    /// Nobody measures what it transfers: `bytes` says nothing of it.
+    /// Its transfers are not measured: `bytes` is meaningless.
     pub unmeasured: bool,
 }
 
 impl Page {
-    /// What the process told last; `None` where it is writing, or ended while it was.
+    /// The process's latest report; `None` while it writes, or if it ended in the middle.
     pub fn told(&self) -> Option<Told> {
         for _ in 0..TRIES {
             let before = self.sequence.load(Ordering::Acquire);
@@ -70,7 +70,7 @@ impl Page {
                 bytes: self.bytes.load(Ordering::Relaxed),
                 unmeasured: self.unmeasured.load(Ordering::Relaxed) != 0,
             };
-            // What was read is not read later than the sign that nobody wrote meanwhile.
+            // The numbers must be read before the sequence is read again.
             fence(Ordering::Acquire);
             if before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before {
                 return Some(told);
@@ -80,11 +80,11 @@ impl Page {
         None
     }
 
-    /// Tells it. A process has one writer.
+    /// Writes a report. A process has one writer.
     pub fn tell(&self, told: Told) {
         let sequence = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(sequence, Ordering::Relaxed);
-        // The numbers are not written before the sign that they are being written.
+        // The numbers must be written after the sequence has become odd.
         fence(Ordering::Release);
         self.at_ns.store(told.at_ns, Ordering::Relaxed);
         self.bytes.store(told.bytes, Ordering::Relaxed);

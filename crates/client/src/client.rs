@@ -14,7 +14,7 @@ use crate::gang::WithFile;
 use crate::reply::{Awaited, Changed, Made, Offers, State, Tickets};
 use crate::wire::{Asked, Call, Refusal, Reply, Resource, receive, send};
 
-/// A daemon answers within milliseconds; one that does not within this is stopped or stuck.
+/// Timeout of a request: a daemon answers within milliseconds, unless it is stopped or stuck.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection to the daemon. Offers that it holds end with it.
@@ -23,7 +23,7 @@ pub struct Client {
     stream: UnixStream,
 }
 
-/// What a unit offers.
+/// An offer of tickets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
     /// The path of the unit that offers.
@@ -32,18 +32,18 @@ pub struct Offer {
     pub gives: String,
     /// What it wants for that, such as `cpu:200`.
     pub wants: String,
-    /// The least of what it wants that it takes, for as much less of what it gives; nothing: all.
+    /// The least that it accepts of `wants`, for a proportional part of `gives`; `None`: all.
     pub at_least: Option<String>,
-    /// Only with this unit.
+    /// The only unit that may serve it; `None`: any.
     pub with: Option<String>,
-    /// How long an exchange lasts at most; nothing: until it is ended.
+    /// The longest duration of an exchange; `None`: until it is ended.
     pub time: Option<Duration>,
     /// Whether the offer, and the exchange that serves it, end with the client.
     pub while_connected: bool,
 }
 
 impl Offer {
-    /// An offer to all, that stands until it is taken back.
+    /// An offer to all units, which stands until it is withdrawn.
     pub fn new(unit: &str, gives: &str, wants: &str) -> Offer {
         Offer {
             unit: unit.to_owned(),
@@ -56,25 +56,25 @@ impl Offer {
         }
     }
 
-    /// The same, which may be served in part: for so much of what it wants at least.
+    /// Allows partial service: at least `amount` of `wants`.
     #[must_use]
     pub fn at_least(self, amount: &str) -> Offer {
         Offer { at_least: Some(amount.to_owned()), ..self }
     }
 
-    /// The same, to one unit alone.
+    /// Restricts the offer to one unit.
     #[must_use]
     pub fn with(self, unit: &str) -> Offer {
         Offer { with: Some(unit.to_owned()), ..self }
     }
 
-    /// The same, for an exchange of this time at most.
+    /// Limits the duration of the exchange.
     #[must_use]
     pub fn lasting(self, time: Duration) -> Offer {
         Offer { time: Some(time), ..self }
     }
 
-    /// The same, as long as the client that makes it is connected: however the program ends, the offer and its exchange do.
+    /// Ends the offer and its exchange when the client disconnects, however the program ends.
     #[must_use]
     pub fn while_connected(self) -> Offer {
         Offer { while_connected: true, ..self }
@@ -101,12 +101,12 @@ impl Client {
         self.call(&Call::Status { by_cpu: false })
     }
 
-    /// The path of the unit that a process is in; `shared` for those that are in no other.
+    /// The path of the unit of a process; `shared` if it is in no other unit.
     pub fn unit_of(&mut self, pid: u32) -> Result<String, Error> {
         Ok(self.call::<Found>(&Call::Where { pid })?.unit)
     }
 
-    /// The path of the unit that this process is in.
+    /// The path of the unit of this process.
     pub fn own_unit(&mut self) -> Result<String, Error> {
         self.unit_of(std::process::id())
     }
@@ -116,7 +116,7 @@ impl Client {
         Ok(self.call::<Changed>(&Call::Tickets {})?.tickets)
     }
 
-    /// Gives tickets of a unit to a sibling, for good; the tickets of both.
+    /// Transfers tickets of a unit to a sibling, permanently; the tickets of both.
     pub fn transfer(
         &mut self,
         from: &str,
@@ -128,7 +128,7 @@ impl Client {
         self.change(Asked::Transfer { from, to, resource, tickets }).map(|changed| changed.tickets)
     }
 
-    /// Offers that stand, and exchanges.
+    /// Open offers, and exchanges.
     pub fn offers(&mut self) -> Result<Offers, Error> {
         self.call(&Call::Offers {})
     }
@@ -143,16 +143,16 @@ impl Client {
         Ok(Made { number, exchange: changed.exchange })
     }
 
-    /// Waits until an offer stands no more, or an exchange is over; at most so long. [`State::Stands`] and
-    /// [`State::InForce`]: the time is over, and nothing has changed. No time asks what is known now.
+    /// Waits until an offer is served or withdrawn, or an exchange has ended; at most for `at_most`, or without limit. After that
+    /// time, the state is still [`State::Stands`] or [`State::InForce`]. With [`Duration::ZERO`], returns at once.
     pub fn wait(&mut self, number: u64, at_most: Option<Duration>) -> Result<Awaited, Error> {
         let call = Call::Await { number, at_most_ns: at_most.map(ns) };
-        // The daemon answers when the time is over: it is stuck only long after.
+        // The daemon answers when the time has expired, so the timeout of the request is added to it.
         let patience = at_most.map(|time| time.saturating_add(PATIENCE));
         self.call_within(&call, patience)
     }
 
-    /// Waits until an offer is served, at most so long; the exchange that serves it, or `None` if the time is over.
+    /// Waits until an offer is served, at most for `at_most`; the exchange that serves it, or `None` after that time.
     pub fn wait_until_served(&mut self, offer: u64, at_most: Option<Duration>) -> Result<Option<u64>, Error> {
         let awaited = self.wait(offer, at_most)?;
         match (awaited.state, awaited.exchange) {
@@ -162,7 +162,7 @@ impl Client {
         }
     }
 
-    /// Takes an offer back, or ends an exchange; the tickets of its units.
+    /// Withdraws an offer, or ends an exchange; the tickets of its units.
     pub fn cancel(&mut self, number: u64) -> Result<Vec<Tickets>, Error> {
         self.change(Asked::Cancel { number }).map(|changed| changed.tickets)
     }
@@ -185,7 +185,7 @@ impl Client {
         self.call_from(call, &self.stream)
     }
 
-    /// A call whose answer comes with a descriptor.
+    /// A call with a file descriptor in its answer.
     pub(crate) fn call_for_file<T: DeserializeOwned>(
         &mut self,
         call: &Call,

@@ -7,7 +7,7 @@ use crate::wire::Refusal;
 /// A request was not answered, or answered with an error.
 #[derive(Debug)]
 pub enum Error {
-    /// The daemon said no. Nothing was changed, unless it is [`Why::Failed`] and the message says so.
+    /// The daemon refused. Nothing was changed, unless it is [`Why::Failed`] and the message says so.
     Refused {
         /// Which error it is.
         why: Why,
@@ -16,11 +16,12 @@ pub enum Error {
     },
     /// No daemon could be reached, or it does not answer in time.
     Io(io::Error),
-    /// The daemon closed the connection: it ended, or needed the room for others. All that this client held is over.
+    /// The daemon closed the connection: it exited, or evicted the client for others. All offers and exchanges held by this
+    /// client have ended.
     HungUp,
-    /// The answer is not one of this version.
+    /// The answer does not have the format of this version.
     NotUnderstood(String),
-    /// An offer stands no more and was not served: it was taken back, or its unit is gone.
+    /// An offer was not served: it was withdrawn, or its unit is gone.
     Withdrawn,
 }
 
@@ -34,35 +35,35 @@ pub enum Why {
     NoSuchUnit,
     /// There is no such process, or it is in no unit.
     NoSuchProcess,
-    /// A unit has fewer tickets than that, or would have none left.
+    /// A unit has fewer tickets than that, or would have no tickets left.
     TooFewTickets,
-    /// A unit would have more tickets than any may.
+    /// A unit would exceed the maximum number of tickets.
     TooManyTickets,
     /// The units have different enclosers.
     NotSiblings,
     /// A unit cannot give to itself.
     SameUnit,
-    /// So many of the tickets are lent in exchanges.
+    /// Too many of the tickets are lent in exchanges.
     TicketsLent,
     /// An offer gives and wants tickets of different resources.
     NoExchange,
     /// A unit has less reserved than it would lend.
     NotReserved,
-    /// A unit uses memory that is reserved for it, and would give it away.
+    /// A unit would give away reserved memory that it uses.
     MemoryInUse,
     /// A unit would be worth something by its own tickets.
     Loop,
-    /// So many offers stand already.
+    /// The limit of open offers is reached.
     TooManyOffers,
-    /// No offer that stands and no exchange has the number.
+    /// No open offer and no exchange has the number.
     NoSuchOffer,
-    /// So many clients hold offers or wait already.
+    /// The limit of clients that hold offers or wait is reached.
     TooManyClients,
     /// The contract has no gangs.
     NoGangs,
-    /// So many processes tell what they transfer already.
+    /// The limit of processes that report their transfers is reached.
     TooManyPages,
-    /// It should have worked, and did not.
+    /// An internal failure of the daemon.
     Failed,
     /// The request is not understood.
     InvalidParameter,

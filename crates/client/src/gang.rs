@@ -1,4 +1,4 @@
-//! Taking part in the choice of gangs: a program tells the daemon what it transfers over the memory bus (docs/gangs.md).
+//! Joins the choice of gangs: a program reports its memory-bus transfers to the daemon (docs/gangs.md).
 //!
 //! ```no_run
 //! use commonhold_client::gang::Gang;
@@ -14,13 +14,12 @@
 //! }
 //! ```
 //!
-//! A thread of this module writes twice per quantum what was told since, into a [`Page`] that the daemon reads. If the daemon
-//! ends, and another one is there, that thread joins the other one.
+//! A thread of this module writes the reported bytes, twice per quantum, into a [`Page`] that the daemon reads. If the daemon
+//! exits, and another one is running, that thread joins the other one.
 //!
-//! A process that is forked is not joined: what it does with its copy of a [`Gang`] does nothing, and it may join for itself.
-//! The processor's counters are not asked. Until a program calls [`Gang::transferred`], the daemon knows nothing of its
-//! transfers, and treats it like one that did not join. A program that does not know what it transfers can be started with
-//! `LD_PRELOAD` instead.
+//! A forked process is not joined: its copy of a [`Gang`] has no effect, and it may join for itself. Hardware counters are
+//! not used. Until a program calls [`Gang::transferred`], its transfers are unknown, and the daemon treats it like one that
+//! did not join. A program that cannot count its transfers can be started with `LD_PRELOAD` instead.
 
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -44,16 +43,16 @@ use crate::{Client, Error};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A daemon looks several times a second. One that did not for so long is gone.
+/// A daemon polls the page several times a second. After this time without a poll, it is taken to be gone.
 const GONE_NS: u64 = 10 * SECOND_NS;
 
-/// The daemon's word on how often to write is heeded within these.
+/// Bounds on the interval between writes that the daemon may request.
 const EVERY_NS: (u64, u64) = (SECOND_NS / 1_000, SECOND_NS);
 
 const LENGTH: usize = 4096;
 const _: () = assert!(LENGTH as u64 == PAGE_BYTES && size_of::<Page>() <= LENGTH);
 
-/// The process that has joined: it has one page.
+/// The process that has joined: a process has one page.
 static JOINED: AtomicU32 = AtomicU32::new(0);
 
 /// A process that has joined, until this is dropped. All threads may use it.
@@ -67,9 +66,9 @@ pub struct Gang {
 struct Shared {
     pid: u32,
     socket: PathBuf,
-    /// What was told since the process joined.
+    /// Bytes reported since the process joined.
     told: AtomicU64,
-    /// Whether anything was told, if only that nothing was transferred.
+    /// Whether anything was reported, if only zero bytes.
     has_told: AtomicBool,
     state: Mutex<State>,
     wake: Condvar,
@@ -78,11 +77,11 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     page: Mapped,
-    /// What was told before this page was there.
+    /// Bytes reported before this page existed.
     before: u64,
-    /// What stands in the page.
+    /// The bytes in the page.
     written: u64,
-    /// By `CLOCK_MONOTONIC`, when the daemon was asked last.
+    /// When the daemon was last asked to join, by `CLOCK_MONOTONIC`.
     asked_at: u64,
     ends: bool,
 }
@@ -116,14 +115,14 @@ impl Gang {
         Ok(Gang { shared, writer: Some(begun?) })
     }
 
-    /// So many bytes more were transferred over the memory bus, by whatever thread. A program that leaves the bus alone
-    /// calls this with 0 once: without any call, what it transfers is unknown.
+    /// Reports that `bytes` more were transferred over the memory bus, by any thread. A program that leaves the bus alone calls
+    /// this once with 0: without any call, its transfers are unknown.
     pub fn transferred(&self, bytes: u64) {
         self.shared.told.fetch_add(bytes, Ordering::Relaxed);
         self.shared.has_told.store(true, Ordering::Release);
     }
 
-    /// Writes what was told by now, without waiting for the thread that does.
+    /// Writes the bytes reported so far, without waiting for the writer thread.
     pub fn tell(&self) {
         if let Some(mut state) = self.shared.own() {
             self.shared.put(&mut state, now());
@@ -155,8 +154,8 @@ impl Drop for Gang {
 }
 
 impl Shared {
-    /// The state, for the process that joined. Another one, which was forked, must not wait: who held the lock then is not
-    /// there to open it.
+    /// The state, for the process that joined. A forked process must not wait: the thread that held the lock at the fork does
+    /// not exist there.
     fn own(&self) -> Option<MutexGuard<'_, State>> {
         (std::process::id() == self.pid).then(|| self.lock())
     }
@@ -172,7 +171,7 @@ impl Shared {
         state.page.get().tell(Told { at_ns, bytes: state.written, unmeasured });
     }
 
-    /// What the thread does.
+    /// The writer thread.
     fn write(&self) {
         let tid = u64::from(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
         let mut until = now();
@@ -188,8 +187,8 @@ impl Shared {
                 state = self.join_again(state, at);
             }
             let every = every.clamp(EVERY_NS.0, EVERY_NS.1);
-            // Who comes so late was stopped, and a quantum begins now. The daemon looks in its middle and at its end: a word
-            // just before is newer than one just after, and this thread does not run, and count as one, when the daemon looks.
+            // A thread this late was stopped, and a quantum begins now. The daemon polls in its middle and at its end: a report
+            // just before is fresher than one just after, and this thread does not run, and count as a thread, at the poll.
             until = at + if at > until + every / 2 { every / 2 } else { every };
             while !state.ends
                 && let left @ 1.. = until.saturating_sub(now())
@@ -200,8 +199,8 @@ impl Shared {
         }
     }
 
-    /// The daemon does not look any more: if another one is there, the process joins that one. What was told to the one before
-    /// is not told again.
+    /// The daemon no longer polls: joins another one, if it is running. Bytes reported to the previous one are not reported
+    /// again.
     fn join_again<'a>(&'a self, state: MutexGuard<'a, State>, at: u64) -> MutexGuard<'a, State> {
         drop(state);
         let page = ask(&self.socket);
@@ -225,7 +224,7 @@ fn ask(socket: &Path) -> Result<Mapped, Error> {
     }
 }
 
-/// The page in this process's memory. A process that is forked has it not.
+/// The page in this process's memory. A forked process does not have it.
 #[derive(Debug)]
 struct Mapped {
     at: NonNull<Page>,
@@ -237,19 +236,19 @@ unsafe impl Send for Mapped {}
 
 impl Mapped {
     fn new(file: &OwnedFd) -> Result<Mapped, Error> {
-        // A page that can be cut off would end this program when it writes there.
+        // Writing to a page that was truncated would kill this program.
         let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         let length = fstat(file).map_err(io::Error::from)?.st_size;
         if !sealed || !u64::try_from(length).is_ok_and(|length| length >= PAGE_BYTES) {
             return Err(Error::NotUnderstood("a page that is too short, or may become so".to_owned()));
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever the kernel finds room, is nobody else's.
+        // SAFETY: a new mapping, at an address that the kernel chooses, overlaps no other.
         let at = unsafe { mmap(std::ptr::null_mut(), LENGTH, access, MapFlags::SHARED, file, 0) };
         let at = at.map_err(io::Error::from)?;
         let page = NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let mapped = Mapped { at: page, pid: std::process::id() };
-        // SAFETY: it is the mapping that was just made, and only forks are told anything about it.
+        // SAFETY: it is the mapping just made, and the advice only affects forks.
         unsafe { madvise(at, LENGTH, Advice::LinuxDontFork) }.map_err(io::Error::from)?;
         match mapped.get().version.load(Ordering::Acquire) {
             VERSION => Ok(mapped),
@@ -259,9 +258,8 @@ impl Mapped {
 
     /// Only in the process that mapped it.
     fn get(&self) -> &Page {
-        // SAFETY: the mapping is that long, cannot shrink, and lives as long as `self` in the process that made it; all ways
-        // here go by `Shared::own`, by its thread, or come from `new`. Whatever is written there is a page, and atomics alone
-        // see it.
+        // SAFETY: the mapping is that long, cannot shrink, and lives as long as `self` in the process that made it; all callers
+        // are `Shared::own`, its thread, and `new`. Any bytes are a valid page, and are only accessed as atomics.
         unsafe { self.at.as_ref() }
     }
 }
@@ -270,7 +268,7 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         // In a forked process, something else may be there by now.
         if std::process::id() == self.pid {
-            // SAFETY: the mapping is this value's alone, and nobody borrows it any more.
+            // SAFETY: this value owns the mapping, and no borrow of it remains.
             let _ = unsafe { munmap(self.at.as_ptr().cast(), LENGTH) };
         }
     }
@@ -308,7 +306,7 @@ fn now() -> u64 {
     of(time.tv_sec) * SECOND_NS + of(time.tv_nsec)
 }
 
-/// The program's signals are for the program's threads: one that begins now has none. What was so before.
+/// Blocks all signals, so that a new thread receives none of the program's. Returns the previous mask.
 fn block_signals() -> libc::sigset_t {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: the first call makes a set of `all`, and the second one of `before`. Neither fails with these arguments.
@@ -320,7 +318,7 @@ fn block_signals() -> libc::sigset_t {
 }
 
 fn set_signals(to: &libc::sigset_t) {
-    // SAFETY: it is a set, and nobody asks for the one before.
+    // SAFETY: a valid set; the previous one is not requested.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, to, std::ptr::null_mut()) };
 }
 
@@ -336,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    /// What a daemon sends beside its answer: a page of so many bytes and that version.
+    /// What a simulated daemon sends with its answer: a page of this length and version.
     struct Sends {
         bytes: u64,
         version: u64,
@@ -356,7 +354,7 @@ mod tests {
         file
     }
 
-    /// What somebody makes of a daemon that answers once, with these.
+    /// The result of joining a daemon that answers once, with these.
     fn answered<T>(file: Option<&OwnedFd>, answer: &'static [u8], asks: impl FnOnce(&Path) -> T) -> T {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! A program's way to the daemon `commonhold run`: it looks at tickets, offers some for others, and waits until an offer is
-//! served. The module [`gang`] tells what it transfers over the memory bus.
+//! A client of the daemon `commonhold run`: reads tickets, offers some for others, and waits until an offer is served. The
+//! module [`gang`] reports the program's memory-bus transfers.
 //!
 //! ```no_run
 //! use commonhold_client::{Client, Offer};
@@ -16,10 +16,10 @@
 //! # }
 //! ```
 //!
-//! A client is one connection, and one request is answered after the other. Several threads use a client each. The wire
-//! format is varlink's: a JSON object and a NUL, over a UNIX socket. The module [`wire`] has it, and the daemon uses the same.
+//! A client is one connection, with synchronous requests: several threads use a client each. The wire format is varlink's: a
+//! JSON object and a NUL, over a UNIX socket. The module [`wire`] defines it, for client and daemon.
 //!
-//! Who asks, the kernel tells the daemon. It is the user that the process had when it connected.
+//! The daemon authenticates a client by the socket's peer credentials: the user of the process when it connected.
 
 pub mod arena;
 mod client;

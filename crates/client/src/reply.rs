@@ -1,4 +1,4 @@
-//! What the daemon answers. Keys that a later daemon adds are passed over.
+//! The daemon's replies. Unknown keys, which a later daemon may add, are ignored.
 
 use serde::Deserialize;
 
@@ -9,25 +9,25 @@ use crate::wire::Resource;
 pub struct Tickets {
     /// The unit's path.
     pub unit: String,
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// What the contract gives it.
+    /// Its tickets in the contract.
     pub contract: u64,
-    /// What it has now.
+    /// Its tickets now.
     pub tickets: u64,
-    /// Of its own, what it lends in exchanges.
+    /// Its own tickets that it lends in exchanges.
     #[serde(default)]
     pub lent: u64,
-    /// What it has of others by exchanges.
+    /// Tickets of others that it has by exchanges.
     #[serde(default)]
     pub got: u64,
-    /// What they are worth: millionths of a CPU, bytes of memory, or millionths of each disk or of the bus.
+    /// Their worth: millionths of a CPU, bytes of memory, or millionths of each disk or of the bus.
     pub entitled: u64,
-    /// Whether they count now: the unit has processes, or the scheme keeps its part for it.
+    /// Whether they count now: the unit has processes, or the scheme reserves its share.
     pub active: bool,
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Changed {
     #[serde(default)]
@@ -46,18 +46,18 @@ pub struct Made {
     pub exchange: Option<u64>,
 }
 
-/// Offers that stand, and exchanges: those in force, and the last ones that ended.
+/// Open offers, and exchanges: those in force, and the last ones that ended.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Offers {
-    /// Offers that stand.
+    /// Open offers.
     pub offers: Vec<Standing>,
     /// Exchanges.
     pub exchanges: Vec<Exchange>,
-    /// How long the accounts have been open: the times of exchanges count from their beginning.
+    /// The time since the accounts were opened, which is 0 for the times of exchanges.
     pub elapsed_ns: u64,
 }
 
-/// An offer that stands.
+/// An open offer.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Standing {
     /// Its number.
@@ -66,18 +66,18 @@ pub struct Standing {
     pub unit: String,
     /// What it gives, such as `disk:300`.
     pub gives: String,
-    /// What it wants for that.
+    /// What it wants in return.
     pub wants: String,
-    /// The least of that which it takes.
+    /// The least that it accepts of `wants`.
     #[serde(default)]
     pub at_least: Option<String>,
-    /// The path of the unit that alone may serve it.
+    /// The path of the only unit that may serve it.
     #[serde(default)]
     pub with: Option<String>,
-    /// How long an exchange lasts at most, in ns.
+    /// The longest duration of an exchange, in ns.
     #[serde(default)]
     pub for_ns: Option<u64>,
-    /// Why it waits: what its unit lacks, or what no other offer does.
+    /// Why it is not served: its unit lacks something, or no other offer matches.
     #[serde(default)]
     pub waits: Option<String>,
 }
@@ -94,7 +94,7 @@ pub struct Exchange {
     /// When it ends by itself, or would have.
     #[serde(default)]
     pub until_ns: Option<u64>,
-    /// When it ended; nothing: it is in force.
+    /// When it ended; `None`: it is in force.
     #[serde(default)]
     pub ended_ns: Option<u64>,
     /// Why it ended: `over`, `ended`, `gone` or `too-few`.
@@ -105,33 +105,33 @@ pub struct Exchange {
 /// What a unit lends to another.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Lent {
-    /// Whose it is.
+    /// The lender.
     pub from: String,
-    /// The unit that has it meanwhile.
+    /// The borrower.
     pub to: String,
     /// What it lends, such as `disk:300`.
     pub what: String,
-    /// The path of the unit whose currency that is, where the other unit is in another one.
+    /// The path of the unit with that currency, if the borrower is in another currency.
     #[serde(default)]
     pub of: Option<String>,
 }
 
-/// What became of an offer or an exchange.
+/// The outcome of waiting for an offer or an exchange.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Awaited {
     /// Its number.
     pub number: u64,
-    /// What became of it.
+    /// Its state.
     pub state: State,
-    /// Of an offer that was served: the exchange that served it.
+    /// The exchange that served an offer.
     #[serde(default)]
     pub exchange: Option<u64>,
-    /// Of an exchange that ended: why. `over`, `ended`, `gone` or `too-few`.
+    /// Why an exchange ended: `over`, `ended`, `gone` or `too-few`.
     #[serde(default)]
     pub why: Option<String>,
 }
 
-/// Where an offer or an exchange is.
+/// The state of an offer or an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -139,10 +139,10 @@ pub enum State {
     Stands,
     /// An exchange served the offer.
     Served,
-    /// The offer was taken back, or its unit is gone.
+    /// The offer was withdrawn, or its unit is gone.
     Withdrawn,
-    /// The exchange goes on.
+    /// The exchange is in force.
     InForce,
-    /// The exchange is over.
+    /// The exchange has ended.
     Ended,
 }

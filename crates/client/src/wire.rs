@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// The longest message either side takes, in bytes: what a status of 100,000 units needs, and no more.
+/// The longest message that either side accepts, in bytes: the size of a status of 100,000 units.
 pub const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// A request.
@@ -18,17 +18,17 @@ pub enum Call {
     /// All accounts.
     #[serde(rename = "io.commonhold.Status")]
     Status {
-        /// Those of the scheduler in the kernel by CPU, too: where there are many CPUs and units, that is much.
+        /// Includes the per-CPU accounts of the scheduler in the kernel: large with many CPUs and units.
         #[serde(default)]
         by_cpu: bool,
     },
-    /// Which unit a process is in, and why.
+    /// The unit of a process, and why.
     #[serde(rename = "io.commonhold.Where")]
     Where {
         /// The process.
         pid: u32,
     },
-    /// Takes the calling process into a unit.
+    /// Moves the calling process into a unit.
     #[serde(rename = "io.commonhold.Enter")]
     Enter {
         /// The unit's path.
@@ -37,51 +37,51 @@ pub enum Call {
     /// Every unit's tickets of every resource.
     #[serde(rename = "io.commonhold.Tickets")]
     Tickets {},
-    /// A unit as a currency: what funds it, what it issued.
+    /// A unit as a currency: its funding, and the tickets that it issued.
     #[serde(rename = "io.commonhold.Currency")]
     Currency {
         /// The unit's path.
         unit: String,
     },
-    /// What is in force, as a contract.
+    /// The rights in force, as a contract.
     #[serde(rename = "io.commonhold.AsContract")]
     AsContract {},
-    /// Offers that stand, and exchanges of tickets.
+    /// Open offers, and exchanges of tickets.
     #[serde(rename = "io.commonhold.Offers")]
     Offers {},
-    /// A change of tickets. It is answered after the turn that made it or refused it.
+    /// A change of tickets. It is answered after the step of the steward that applied or refused it.
     #[serde(rename = "io.commonhold.Change")]
     Change(Asked),
-    /// Has the calling process tell what it transfers over the memory bus. A descriptor of its page, an
+    /// The calling process joins, to report its memory-bus transfers. A descriptor of its page, an
     /// [`arena::Page`](crate::arena::Page), comes with the answer, [`Joined`].
     #[serde(rename = "io.commonhold.Join")]
     Join {},
-    /// What becomes of an offer or an exchange. It is answered when the offer stands no more, when the exchange is over, or
-    /// when the time is.
+    /// The outcome of an offer or an exchange. It is answered when the offer is served or withdrawn, when the exchange ends, or
+    /// when the time has expired.
     #[serde(rename = "io.commonhold.Await")]
     Await {
         /// Its number.
         number: u64,
-        /// How long the answer may take, in ns; 0: what is known now; nothing: as long as it takes.
+        /// The time limit of the answer, in ns; 0: answer at once; `None`: no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_most_ns: Option<u64>,
     },
 }
 
-/// A change of rights; units by their paths, and what is exchanged as `disk:300`.
+/// A change of rights; units are paths, and exchanged amounts are written `disk:300`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "docs/protocol.md says what the fields are")]
 pub enum Asked {
-    /// A unit has so many from now on.
+    /// Sets a unit's tickets.
     Set { unit: String, resource: Resource, tickets: u64 },
-    /// The encloser issues more to a unit.
+    /// The enclosing unit issues more tickets to a unit.
     Issue { unit: String, resource: Resource, tickets: u64 },
-    /// The encloser takes some back from a unit.
+    /// The enclosing unit revokes tickets of a unit.
     TakeBack { unit: String, resource: Resource, tickets: u64 },
-    /// A unit gives some to a sibling.
+    /// A unit transfers tickets to a sibling.
     Transfer { from: String, to: String, resource: Resource, tickets: u64 },
-    /// Two siblings give each other some: both or neither.
+    /// Two siblings transfer tickets to each other, atomically.
     Exchange { one: String, other: String, gives: String, gets: String },
     /// A unit offers tickets for those of others.
     Offer {
@@ -92,39 +92,39 @@ pub enum Asked {
         with: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         for_ns: Option<u64>,
-        /// The least of what it wants that it takes, for as much less of what it gives.
+        /// The least that it accepts of `wants`, for a proportional part of `gives`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_least: Option<String>,
         /// The offer, and the exchange that serves it, end with the connection that made it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         while_connected: bool,
     },
-    /// A unit's tickets of several resources: all are changed or none.
+    /// Changes a unit's tickets of several resources, atomically.
     Several { unit: String, how: How, tickets: Numbers },
-    /// A unit holds so many tickets of another currency beside its own; of no unit: of the base currency.
+    /// Sets a unit's tickets of another currency, beside its own; without a unit, of the base currency.
     Fund {
         unit: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         of: Option<String>,
         tickets: Numbers,
     },
-    /// An offer is taken back, or an exchange ended.
+    /// Withdraws an offer, or ends an exchange.
     Cancel { number: u64 },
 }
 
-/// What numbers of tickets mean.
+/// How numbers of tickets are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum How {
-    /// All that the unit has then.
+    /// They replace the unit's tickets.
     Set,
-    /// How many more.
+    /// They are added.
     Issue,
-    /// How many fewer.
+    /// They are subtracted.
     TakeBack,
 }
 
-/// Numbers of tickets by resource; nothing of those that are not named.
+/// Numbers of tickets by resource; `None` for resources that are not named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Numbers {
@@ -142,7 +142,7 @@ pub struct Numbers {
     pub bus: Option<u64>,
 }
 
-/// What tickets are of.
+/// A resource with tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
@@ -180,20 +180,20 @@ impl fmt::Display for Resource {
 /// The answer to [`Call::Join`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Joined {
-    /// How long the page is.
+    /// The length of the page, in bytes.
     pub page_bytes: u64,
-    /// How often the process is to write there, in nanoseconds. The page has that too: it may change.
+    /// The interval at which the process should write there, in nanoseconds. The page has the current value.
     pub every_ns: u64,
 }
 
-/// An answer that is no error.
+/// A successful answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Reply<T> {
-    /// What was asked for.
+    /// The result.
     pub parameters: T,
 }
 
-/// An answer that is one.
+/// An error answer.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Refusal {
     /// Its name: [`Why::name`](crate::Why::name).
@@ -203,7 +203,7 @@ pub struct Refusal {
     pub parameters: Explanation,
 }
 
-/// Words for a person.
+/// Human-readable parameters of an error.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Explanation {
     /// The words.
@@ -224,14 +224,14 @@ pub fn receive(mut stream: impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut chunk = [0; 4096];
     loop {
         let n = match stream.read(&mut chunk) {
-            // A client in a unit whose turn it is not is stopped and continued while it waits.
+            // A client is stopped and continued by signals while its unit waits for its turn.
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             read => read?,
         };
         if n == 0 {
             return Ok(None);
         }
-        // What was looked through before has no end in it.
+        // Bytes searched before contain no NUL.
         let end = chunk[..n].iter().position(|byte| *byte == 0);
         bytes.extend_from_slice(&chunk[..end.unwrap_or(n)]);
         if end.is_some() {

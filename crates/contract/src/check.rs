@@ -1,22 +1,23 @@
-//! The third stage: whether the values of a contract fit each other. Whether they fit a machine is for the policy crate.
+//! The third stage: whether the values of a contract are consistent. Whether they fit a machine, the policy crate decides.
 
 use std::collections::BTreeMap;
 
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Span};
 use crate::jobs::{GangRules, Gangs, GangsShare};
-use crate::model::{Amount, Contract, Discipline, Each, MILLIONTH, MemberKind, Resource, Span, Unit, UnitId};
+use crate::model::{Contract, Discipline, Each, MemberKind, Unit, UnitId};
 use crate::nearest::nearest;
+use crate::resource::{Amount, MILLIONTH, Resource};
 
-/// A unit that was read, with places that its value does not keep.
+/// A unit that was read, with spans that its value does not keep.
 pub(crate) struct Seen {
     pub(crate) id: UnitId,
-    /// Where `each` stands.
+    /// The span of `each`.
     pub(crate) each: Option<Span>,
-    /// Where `each-by` stands.
+    /// The span of `each-by`.
     pub(crate) each_by: Option<Span>,
 }
 
-/// Where the rules of gangs stand, as far as they are said.
+/// The spans of the rules for gangs that the contract sets.
 #[derive(Debug, Default)]
 pub(crate) struct GangsAt {
     pub(crate) by: Option<Span>,
@@ -24,10 +25,10 @@ pub(crate) struct GangsAt {
     pub(crate) first_rate: Option<Span>,
 }
 
-/// Places that one diagnostic points at besides its own; more would bury it.
+/// The most related spans of one diagnostic; more would bury it.
 const RELATED_MAX: usize = 4;
 
-/// What can be said of a unit by itself.
+/// Checks of a single unit.
 pub(crate) fn unit(unit: &Unit, seen: &Seen) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for resource in Resource::ALL {
@@ -50,8 +51,8 @@ fn zero_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
     Some(Diagnostic::error("zero-limit", span, message).help("write more than zero, or leave the limit out"))
 }
 
-/// The least that a limit is useful for, in the resource's own measure: a shell and a small program; what a kernel can
-/// hold a CPU to (1 ms in a second); a block in a second.
+/// The smallest useful limit, in the resource's measure: memory for a shell and a small program; the smallest cap on CPU that
+/// the kernel enforces (1 ms per second); one block per second.
 fn least_limit(resource: Resource) -> (u64, &'static str) {
     match resource {
         Resource::Cpu => (MILLIONTH / 1_000, "the kernel holds no less than 0.001 CPUs"),
@@ -62,7 +63,7 @@ fn least_limit(resource: Resource) -> (u64, &'static str) {
     }
 }
 
-/// Mostly a slip in the unit: `1B` for `1GB`.
+/// Usually a mistyped unit: `1B` for `1GB`.
 fn tiny_limit(unit: &Unit, resource: Resource) -> Option<Diagnostic> {
     let (least, why) = least_limit(resource);
     let Amount::Absolute(limit @ 1..) = unit.limit[resource]? else { return None };
@@ -128,7 +129,7 @@ fn each_of_nobody(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
     Some(Diagnostic::warning("each-of-nobody", seen.each.clone()?, message).help(help))
 }
 
-/// Users bring no weight with them.
+/// Users have no weights, unlike control groups.
 fn each_by_without_groups(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
     let at = seen.each_by.clone()?;
     if unit.each == Some(Each::Cgroup) {
@@ -143,7 +144,7 @@ fn each_by_without_groups(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
     Some(Diagnostic::warning("each-by-without-groups", at, message).help(help))
 }
 
-/// What can be said of the units below `parent`, or of those at the top level.
+/// Checks among the units below `parent`, or at the top level.
 pub(crate) fn siblings(contract: &Contract, parent: Option<&Seen>, units: &[Seen]) -> Vec<Diagnostic> {
     let mut found = conflicts(contract, units);
     for resource in Resource::ALL {
@@ -167,7 +168,7 @@ pub(crate) fn siblings(contract: &Contract, parent: Option<&Seen>, units: &[Seen
     found
 }
 
-/// A deadline that nothing holds.
+/// A deadline without a discipline that enforces it.
 fn deadline_without_discipline(contract: &Contract, parent: Option<&Seen>, id: UnitId) -> Option<Diagnostic> {
     let unit = contract.unit(id);
     let around = parent.map(|parent| contract.unit(parent.id));
@@ -183,8 +184,7 @@ fn deadline_without_discipline(contract: &Contract, parent: Option<&Seen>, id: U
     Some(Diagnostic::warning("deadline", unit.span.clone(), message).help(help))
 }
 
-/// What is known of the memory bus alone: what threads would transfer without each other, and how much of it is how many bytes
-/// per second.
+/// Rules that only apply to the memory bus: the demand of threads without contention, and bytes per second as a part of the bus.
 pub(crate) fn gangs(rules: GangRules, at: &GangsAt) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     let Some(share) = at.share.clone().filter(|_| rules.share != GangsShare::Bus) else { return found };
@@ -267,8 +267,9 @@ fn parts_above_whole(
     Some(diagnostic.label(format!("of `{}`", contract.unit(last.id).path)))
 }
 
-/// What sub-units reserve comes out of what their encloser reserved, if it did: the rest of the encloser's is by tickets, and
-/// shrinks as others come. (An encloser without a reservation is weighed on a machine, by what its tickets are worth.)
+/// Sub-units reserve from the reservation of their enclosing unit, if it has one: the rest of its entitlement is by tickets, and
+/// shrinks as others become active. (An enclosing unit without a reservation is checked on a machine, by the worth of its
+/// tickets.)
 fn hard_above_encloser(
     contract: &Contract,
     parent: &Seen,
@@ -301,7 +302,7 @@ fn hard_above_encloser(
     )))
 }
 
-/// The unit that `machine.default` names.
+/// Looks up the unit of `machine.default`.
 pub(crate) fn default_unit(contract: &Contract, path: &str, span: &Span) -> Result<UnitId, Box<Diagnostic>> {
     if path == contract.unit(UnitId::KERNEL).path {
         let message = "processes cannot fall into the built-in unit `kernel`";

@@ -1,35 +1,37 @@
-//! What is wrong with a contract, as a value: the problem, its place, and the remedy.
+//! Diagnostics of a contract as values: the problem, its span, and the remedy.
 
 use std::ops::Range;
 
-use crate::model::Span;
+/// A byte range of the contract's text, for diagnostics that are only possible later (a machine too small, a user
+/// unknown there). Units that the program made have an empty span.
+pub type Span = Range<usize>;
 
-/// How bad it is.
+/// The severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// The contract is not usable.
     Error,
-    /// The contract is usable, but probably does not say what was meant.
+    /// The contract is usable, but probably not what was meant.
     Warning,
 }
 
 /// One problem of a contract. Spans are byte ranges of the contract's text, on character boundaries.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// Its severity.
     pub level: Level,
-    /// What kind of problem, in a form that does not change with the wording: `unknown-key`.
+    /// The kind of problem, independent of the wording: `unknown-key`.
     pub code: &'static str,
     /// The offending text.
     pub span: Span,
     /// What is wrong, with the object and the value.
     pub message: String,
-    /// What to say beside the offending text; may be empty.
+    /// The label beside the offending text; may be empty.
     pub label: String,
     /// The remedy.
     pub help: Option<String>,
-    /// Other places that have a part in it, each with what to say beside it.
+    /// Related spans, each with its label.
     pub related: Vec<(Span, String)>,
 }
 
@@ -45,7 +47,7 @@ impl Diagnostic {
         Diagnostic { level: Level::Warning, ..Diagnostic::error(code, span, message) }
     }
 
-    /// Says something beside the offending text.
+    /// Sets the label beside the offending text.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
@@ -59,7 +61,7 @@ impl Diagnostic {
         self
     }
 
-    /// Points at another place too.
+    /// Adds a related span.
     #[must_use]
     pub fn related(mut self, span: Span, label: impl Into<String>) -> Self {
         self.related.push((span, label.into()));
@@ -72,7 +74,7 @@ impl Diagnostic {
     }
 }
 
-/// What is wrong with the text of one value; the span lies within that text.
+/// A problem with the text of one value; the span is relative to that text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The offending part.
@@ -91,8 +93,8 @@ pub fn position(text: &str, offset: usize) -> (usize, usize) {
     (lines + 1, before[line_start..].chars().count() + 1)
 }
 
-/// The span moved onto the text and its character boundaries: a diagnostic may be shown against a text that has changed
-/// since, and a slice outside it would panic.
+/// Clamps the span to the text and to character boundaries: a diagnostic may be shown with a text that has changed since, and
+/// a slice outside it would panic.
 pub(crate) fn clamp(text: &str, span: &Span) -> Range<usize> {
     let start = floor(text, span.start);
     let end = floor(text, span.end.max(start));

@@ -1,9 +1,9 @@
 //! A document: TOML text of known keys, read into values, with every mistake reported at once.
 //!
-//! The contract is one such language, and others are read in the same way. Each language lists its keys in [`Table`]s.
-//! It turns the values it finds into its own types by the methods of [`Document`], which report what is wrong and go
-//! on. [`read()`] is the way from text to value. It recovers from syntax errors, and withholds errors that may only
-//! follow from these.
+//! The contract is one such language; others are read in the same way. Each language lists its keys in [`Table`]s.
+//! It converts the values it finds into its own types by the methods of [`Document`], which report errors and continue.
+//! [`read()`] goes from text to value. It recovers from syntax errors, and withholds errors that may only be their
+//! consequence.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -11,26 +11,22 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::diagnostic::{Diagnostic, Level, Problem, clamp};
-use crate::model::Span;
+use crate::diagnostic::{Diagnostic, Level, Problem, Span, clamp};
 use crate::nearest::nearest;
 use crate::quantity;
-use crate::syntax::{self, Syntax};
+use crate::syntax::{self, SHORT_BYTES, Syntax, switch_word};
 
 /// Diagnostics of one text, at most: more would only hide the first.
 pub(crate) const DIAGNOSTICS_MAX: usize = 200;
 
-/// What a remedy repeats of a text, at most, in bytes.
-pub(crate) const SHORT_BYTES: usize = 60;
-
-/// A key. `K` is what a language says of the values of its keys.
+/// A key. `K` describes its values, in the language's terms.
 #[derive(Debug)]
 pub struct Key<K: 'static> {
-    /// As the text writes it.
+    /// Its name in the text.
     pub name: &'static str,
     /// What its value is.
     pub kind: K,
-    /// The value that holds where the text does not say, in TOML; empty where nothing does.
+    /// The default value, in TOML; empty if the key has no default.
     pub default: &'static str,
     /// Another value than the default, in TOML; for tables, of one of their keys.
     pub example: &'static str,
@@ -41,16 +37,16 @@ pub struct Key<K: 'static> {
 /// The keys of a table.
 #[derive(Debug)]
 pub struct Table<K: 'static> {
-    /// How diagnostics speak of it.
+    /// Its name in diagnostics.
     pub title: &'static str,
-    /// Its name where tables are listed: in a schema, in a reference.
+    /// Its name in a schema and a reference.
     pub definition: &'static str,
-    /// Its keys, in the order that people should read them.
+    /// Its keys, in reading order.
     pub keys: &'static [Key<K>],
 }
 
 impl<K> Table<K> {
-    /// The key of that name.
+    /// The key with that name.
     pub fn key(&self, name: &str) -> Option<&'static Key<K>> {
         self.keys.iter().find(|key| key.name == name)
     }
@@ -75,9 +71,9 @@ pub const fn key<K>(
 /// A key that a text has, and its value.
 #[derive(Debug)]
 pub struct Entry<'a, K: 'static> {
-    /// What is known of the key.
+    /// The definition of the key.
     pub key: &'static Key<K>,
-    /// Where the key stands.
+    /// The span of the key.
     pub at: Span,
     /// Its value.
     pub value: &'a Spanned<DeValue<'a>>,
@@ -88,17 +84,17 @@ pub struct Entry<'a, K: 'static> {
 pub struct Named<'a> {
     /// The name.
     pub name: &'a str,
-    /// Where the name stands.
+    /// The span of the name.
     pub at: Span,
     /// What is said of it.
     pub value: &'a Spanned<DeValue<'a>>,
 }
 
-/// Reads a text: `values` turns its tree into a value, reporting to the document what is wrong with it. The value is good
-/// if no diagnostic is an error; the diagnostics stand in the order of the text, at most 200 of them.
+/// Reads a text: `values` converts its tree into a value, and reports errors to the document. The value is valid if no
+/// diagnostic is an error. Diagnostics are in the order of the text, at most 200 of them.
 ///
-/// `missing` are codes of errors that say that something is not there: after a syntax error they are withheld, since it
-/// may be there, where it could not be read.
+/// `missing` are codes of errors that report something missing: after a syntax error they are withheld, since it may be in
+/// the unreadable part.
 pub fn read<T>(
     text: &str,
     missing: &[&str],
@@ -113,7 +109,7 @@ pub fn read<T>(
     finish(&readable, syntax::read(&readable), errors, missing, values)
 }
 
-/// The stages after syntax. `errors` are those of what is no longer in the text.
+/// The stages after syntax. `errors` are those of text that was blanked out.
 fn finish<T>(
     text: &str,
     syntax: Syntax,
@@ -132,8 +128,8 @@ fn finish<T>(
     (value, diagnostics)
 }
 
-/// What was found in a text with syntax errors, less what may only be their consequence: what stands on a line that
-/// could not be read, what seems to be missing, and doubts.
+/// The diagnostics of a text with syntax errors, without those that may only be consequences: those on an unreadable line,
+/// those about something missing, and warnings.
 fn without_consequences(
     text: &str,
     errors: &[Diagnostic],
@@ -154,7 +150,7 @@ fn shorten(diagnostics: &mut Vec<Diagnostic>) {
     if diagnostics.len() <= DIAGNOSTICS_MAX {
         return;
     }
-    // Errors must not fall behind warnings.
+    // Errors must not be cut off in favour of warnings.
     diagnostics.sort_by_key(|diagnostic| diagnostic.level);
     let rest = diagnostics.split_off(DIAGNOSTICS_MAX - 1);
     diagnostics.sort_by_key(|diagnostic| diagnostic.span.start);
@@ -167,7 +163,7 @@ fn shorten(diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-/// A text that is being read, and what was found wrong with it so far.
+/// A text that is being read, and its diagnostics so far.
 #[derive(Debug)]
 pub struct Document<'t> {
     text: &'t str,
@@ -175,7 +171,7 @@ pub struct Document<'t> {
 }
 
 impl<'t> Document<'t> {
-    /// The text, blank where it could not be read.
+    /// The text, with its unreadable parts blanked out.
     pub fn text(&self) -> &'t str {
         self.text
     }
@@ -190,22 +186,22 @@ impl<'t> Document<'t> {
         self.diagnostics.extend(diagnostics);
     }
 
-    /// What was found so far.
+    /// The diagnostics so far.
     pub fn found(&self) -> &[Diagnostic] {
         &self.diagnostics
     }
 
-    /// Where a value stands.
+    /// The span of a value.
     pub fn span<T>(&self, value: &Spanned<T>) -> Span {
         clamp(self.text, &value.span())
     }
 
-    /// The keys of a table, in no particular order; unknown ones are reported and left out.
+    /// The keys of a table, in no particular order; unknown ones are reported and omitted.
     pub fn entries<'a, K>(&mut self, table: &'static Table<K>, found: &'a DeTable<'a>) -> Vec<Entry<'a, K>> {
         self.entries_or(table, found, |_, _| None)
     }
 
-    /// The same; `hint` is the remedy for an unknown key, by its name and value, where it is not a list of the table's keys.
+    /// The same; `hint` returns the remedy for an unknown key, by its name and value, or `None` for a list of the table's keys.
     pub fn entries_or<'a, K>(
         &mut self,
         table: &'static Table<K>,
@@ -247,7 +243,7 @@ impl<'t> Document<'t> {
         named
     }
 
-    /// Says that a value is of another type than its key takes.
+    /// Reports that a value has the wrong type for its key.
     pub fn wrong_type<K>(&mut self, entry: &Entry<K>, wanted: &str) {
         let name = entry.key.name;
         let found = article(entry.value.get_ref());
@@ -279,7 +275,7 @@ impl<'t> Document<'t> {
         (wanted.starts_with("a list") && of_strings && is_short).then(|| format!("write {name} = [{source}]"))
     }
 
-    /// A part of a string's content as a part of the text. Where escapes make the two differ, the whole string.
+    /// The span of a part of a string's content in the text; if escapes make the two differ, of the whole string.
     fn span_within(&self, value: &Spanned<DeValue>, content: &str, part: &Span) -> Span {
         let whole = self.span(value);
         match self.text[whole.clone()].find(content) {
@@ -291,13 +287,13 @@ impl<'t> Document<'t> {
         }
     }
 
-    /// Says what is wrong with the content of a value.
+    /// Reports a problem with the content of a value.
     pub fn problem(&mut self, code: &'static str, value: &Spanned<DeValue>, content: &str, problem: Problem) {
         let span = self.span_within(value, content, &problem.span);
         self.report(Diagnostic::error(code, span, problem.message).help(problem.help));
     }
 
-    /// Checks the version that a text says it is in; returns where it says so.
+    /// Checks the version of a text; returns its span.
     pub fn version<K>(&mut self, entry: &Entry<K>, version: u64) -> Span {
         let span = self.span(entry.value);
         match entry.value.get_ref() {
@@ -322,7 +318,7 @@ impl<'t> Document<'t> {
         table
     }
 
-    /// A string; `wanted` is what it should say.
+    /// A string; `wanted` describes it in the diagnostic for another type.
     pub fn string<'a, K>(&mut self, entry: &Entry<'a, K>, wanted: &str) -> Option<&'a str> {
         let string = entry.value.get_ref().as_str();
         if string.is_none() {
@@ -395,7 +391,7 @@ impl<'t> Document<'t> {
         self.quantity(entry, wanted, "a percentage", quantity::part, quantity::part_text, range)
     }
 
-    /// A quantity in a string; `noun` is what one of it is called, `show` writes one.
+    /// A quantity in a string; `noun` names it in diagnostics, `show` formats it.
     fn quantity<K>(
         &mut self,
         entry: &Entry<K>,
@@ -430,15 +426,6 @@ impl<'t> Document<'t> {
 /// The value of an integer that is neither negative nor larger than 64 bits.
 pub fn integer(number: &toml::de::DeInteger<'_>) -> Option<u64> {
     u64::from_str_radix(number.as_str(), number.radix()).ok()
-}
-
-/// The switch that a word means to people.
-pub(crate) fn switch_word(word: &str) -> Option<bool> {
-    match word.to_ascii_lowercase().as_str() {
-        "true" | "yes" | "on" | "y" => Some(true),
-        "false" | "no" | "off" | "n" | "never" => Some(false),
-        _ => None,
-    }
 }
 
 /// The type of a value in words: `a string`.

@@ -1,45 +1,21 @@
-//! Sub-units that `each` makes of a unit's members as they are seen, and those that go with them.
+//! Sub-units that `each` creates for a unit's members as they appear, and removes with them.
 
 use std::collections::BTreeSet;
 
-use crate::keys::NAME_CHARS_MAX;
-use crate::read::check_name;
-use crate::{
-    Contract, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Principal, Unit, UnitId, Weighed,
-};
+use crate::name::{NAME_CHARS_MAX, check_name};
+use crate::{Contract, Each, Given, Member, MemberKind, PerResource, Principal, Unit, UnitId, Weighed};
 
-/// A member that is to have a sub-unit.
+/// A member that needs a sub-unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Newcomer {
     /// The unit with `each`.
     pub unit: UnitId,
-    /// Whose the sub-unit is: a user, by number, or a control group.
+    /// The owner of the sub-unit: a user, by number, or a control group.
     pub whose: MemberKind,
-    /// What it is called by others: the user's name, or the last part of the control group's path.
+    /// Its name elsewhere: the user's name, or the last part of the control group's path.
     pub name: String,
-    /// What its manager has given it.
+    /// The settings of its manager.
     pub given: Given,
-}
-
-/// What the manager of a control group has given it; nothing of a user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Given {
-    /// How many CPUs, if it has set any.
-    pub cpus: Option<u32>,
-    /// Its `cpu.weight`.
-    pub weight: Option<u64>,
-}
-
-impl Given {
-    /// The tickets of a sub-unit, of each resource: at least 1. Where its manager has set nothing, those that any unit has.
-    fn tickets(self, by: Weighed) -> u64 {
-        let tickets = match by {
-            Weighed::Equally => None,
-            Weighed::Cpus => self.cpus.map(|cpus| u64::from(cpus) * DEFAULT_TICKETS),
-            Weighed::Weight => self.weight,
-        };
-        tickets.unwrap_or(DEFAULT_TICKETS).max(1)
-    }
 }
 
 impl Newcomer {
@@ -57,7 +33,7 @@ impl Newcomer {
 }
 
 impl Contract {
-    /// Gives a sub-unit to each that has none; whether any had none. `free`: vacant places that may be taken.
+    /// Creates missing sub-units; whether any was missing. `free`: vacant places that may be reused.
     pub fn welcome(&mut self, newcomers: &[Newcomer], free: &BTreeSet<UnitId>) -> bool {
         let mut came = false;
         for newcomer in newcomers {
@@ -66,8 +42,8 @@ impl Contract {
         came
     }
 
-    /// Gives sub-units of control groups the tickets of so many CPUs, where `each-by` goes by these; whether that changed any. A manager
-    /// may set a group's CPUs after its first process came.
+    /// Sets the tickets of control groups' sub-units by their CPUs, under `each-by = "cpus"`; whether that changed any. A manager
+    /// may set a group's CPUs after its first process has started.
     pub fn give_cpus(&mut self, all: &[(UnitId, u32)]) -> bool {
         let mut changed = false;
         for (unit, cpus) in all {
@@ -84,7 +60,7 @@ impl Contract {
         changed
     }
 
-    /// Takes sub-units out that `each` made of control groups; whether there was any such.
+    /// Removes sub-units that `each` created for control groups; whether any existed.
     pub fn dismiss(&mut self, units: &[UnitId]) -> bool {
         let mut went = false;
         for unit in units {
@@ -96,7 +72,7 @@ impl Contract {
         went
     }
 
-    /// The control group that a sub-unit was made of by `each`.
+    /// The control group for which `each` created a sub-unit.
     pub fn group_of(&self, unit: UnitId) -> Option<&str> {
         let made = Some(unit).filter(|unit| self.has(*unit)).map(|unit| self.unit(unit))?;
         match (self.unit(made.parent?).each?, made.members.as_slice()) {
@@ -105,7 +81,7 @@ impl Contract {
         }
     }
 
-    /// Gives a contract that replaces `old` the sub-units that `each` made there so far, where it still makes such.
+    /// Copies the sub-units that `each` created in `old` to the contract that replaces it, where that still creates such.
     pub fn carry_over(&mut self, old: &Contract) {
         for unit in old.held().map(|id| old.unit(id)) {
             let ([Member { kind, .. }], Some(parent)) = (unit.members.as_slice(), unit.parent) else {
@@ -125,7 +101,7 @@ impl Contract {
 
     fn welcome_one(&mut self, newcomer: &Newcomer, free: &BTreeSet<UnitId>) -> bool {
         let Newcomer { unit, whose, name, given } = newcomer;
-        // It was seen under a contract that has been replaced meanwhile.
+        // It appeared under a contract that has been replaced meanwhile.
         let makes = |unit: &Unit| match whose {
             MemberKind::User(_) => unit.each == Some(Each::User),
             _ => unit.each == Some(Each::Cgroup),
@@ -139,8 +115,8 @@ impl Contract {
         }
         let name = self.free_name(*unit, &plain_name(whose, name));
         let id = self.add_reusing(*unit, &name, free);
-        // They trade with each other where their unit trades with its siblings, are ordered as its own tasks are, and lend and
-        // borrow as it does: no table of the contract can say that for them.
+        // They inherit negotiation, discipline, lending and borrowing from their unit: no table of the contract can set these
+        // for them.
         let around = self.unit(*unit);
         let (negotiate, discipline, job) = (around.negotiate, around.discipline, around.job);
         let (lend, borrow) = (around.lend, around.borrow);
@@ -153,7 +129,7 @@ impl Contract {
         true
     }
 
-    /// Names of groups may become alike when they are made plain.
+    /// Names of groups may collide after replacement of characters.
     fn free_name(&self, unit: UnitId, name: &str) -> String {
         let is_free = |name: &str| self.find(&format!("{}/{name}", self.unit(unit).path)).is_none();
         if is_free(name) {
@@ -164,11 +140,11 @@ impl Contract {
     }
 }
 
-/// Names of users and groups may contain what a unit's name may not: a user's number replaces the name, of a group's name
-/// the characters are replaced.
+/// Names of users and groups may contain characters that a unit's name may not: such a user's name is replaced by the number,
+/// and in a group's name the characters are replaced.
 ///
-/// A login name of digits alone is replaced too. It may equal another user's number, and the two sub-units would swap
-/// their paths, and with these the tickets that are kept for them, with the order in which the users came.
+/// A login name of only digits is replaced too. It may equal another user's number, and then the order of the users' first
+/// appearance would decide which sub-unit gets which path, and with it the tickets kept for that path.
 fn plain_name(whose: &MemberKind, name: &str) -> String {
     if let MemberKind::User(Principal::Id(uid)) = whose
         && (check_name(name).is_err() || name.bytes().all(|b| b.is_ascii_digit()))

@@ -1,19 +1,19 @@
-//! What a key that the language does not have probably means: a word of another tool's, or a table in the wrong place.
+//! Guesses the meaning of an unknown key: another tool's word, or a table in the wrong place.
 //!
-//! A hint is advice that is right in the common case. Where a mistyped key is near a known one, that one is the better
-//! advice, and is looked for first.
+//! A hint is right in the common case. If an unknown key is a likely misspelling of a known one, that one is suggested
+//! instead.
 
 use toml::de::DeValue;
 
 use crate::keys::{MACHINE, ROOT, Table, UNIT};
+use crate::name::check_name;
 use crate::nearest::nearest;
-use crate::read::check_name;
 
-/// Where amounts of a resource are said.
+/// How to set amounts of a resource.
 const AMOUNTS: &str = "`hard = { memory = \"8GiB\" }` reserves an amount of a resource, `limit = { memory = \"8GiB\" }` is the most that \
                        the unit may use, and `tickets` are its share of the rest";
 
-/// Words for which a unit has another, in lower case without `-`, `_` and `.`; what the unit has.
+/// Synonyms of a unit's keys, in lower case without `-`, `_` and `.`, with these keys.
 const WORDS: [(&[&str], &str); 6] = [
     (
         &[
@@ -98,8 +98,8 @@ const RESOURCES: [(&[&str], &str); 4] = [
     (&["bandwidth", "membus", "membw", "mbw"], "bus"),
 ];
 
-/// The remedy for an unknown key of a table; `None` if nothing better is known than a list of the table's keys. `header` is that
-/// of the unit, without brackets; empty outside of units.
+/// The remedy for an unknown key of a table; `None` if only the list of the table's keys is left. `header` is that of the unit,
+/// without brackets; empty outside of units.
 pub(crate) fn for_key(
     table: &'static Table,
     name: &str,

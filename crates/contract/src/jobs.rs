@@ -1,20 +1,20 @@
-//! Jobs, pools and gangs, as a contract has them: which tasks belong together, where they are placed, and which of them run at
+//! A contract's rules for jobs, pools and gangs: which tasks belong together, where they are placed, and which of them run at
 //! the same time.
 
 use std::fmt;
 
-use crate::model::{Amount, MILLIONTH};
+use crate::resource::{Amount, MILLIONTH};
 
-/// A window over quanta is no longer than this.
+/// The longest window, in quanta.
 pub const GANG_WINDOW_MAX: u32 = 1_000;
 
-/// Pools of a given size have no more CPUs than this.
+/// The largest size of pools, in CPUs.
 pub const POOL_CPUS_MAX: u32 = 65_536;
 
 /// How the machine's CPUs are grouped into pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PoolForm {
-    /// By what suits the machine.
+    /// At a level that suits the machine.
     #[default]
     Auto,
     /// A pool for each last-level cache.
@@ -25,16 +25,16 @@ pub enum PoolForm {
     Socket,
     /// One for the whole machine.
     Machine,
-    /// Of so many CPUs, 1 to [`POOL_CPUS_MAX`], wherever they lie.
+    /// Pools of this many CPUs, 1 to [`POOL_CPUS_MAX`], whatever the topology.
     Size(u32),
 }
 
 impl PoolForm {
-    /// Those that are said by a word.
+    /// The forms with a name.
     pub const NAMED: [PoolForm; 5] =
         [PoolForm::Auto, PoolForm::Cache, PoolForm::Node, PoolForm::Socket, PoolForm::Machine];
 
-    /// The word; `None` for a size, which is a number.
+    /// The name; `None` for a size, which is a number.
     pub const fn word(self) -> Option<&'static str> {
         match self {
             PoolForm::Auto => Some("auto"),
@@ -47,20 +47,20 @@ impl PoolForm {
     }
 }
 
-/// Which pool a job begins in, and goes on in when its pools are full (seed 001, section 6.2).
+/// Which pool a job starts in, and expands to when its pools are full (seed 001, section 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// The pool with the most free CPUs.
     #[default]
     WorstFit,
-    /// The first one with a free CPU.
+    /// The first pool with a free CPU.
     FirstFit,
-    /// The one with the fewest free CPUs, but one at least.
+    /// The pool with the fewest free CPUs, at least one.
     BestFit,
-    /// The one with a free CPU in which the fewest jobs are.
+    /// Among pools with a free CPU, the one with the fewest jobs.
     FewestJobs,
-    /// The one where the thread was when it came, or else the nearest with a free CPU.
+    /// The pool of the thread's CPU when it appeared, or the nearest one with a free CPU.
     Near,
 }
 
@@ -74,7 +74,7 @@ impl Placement {
         Placement::Near,
     ];
 
-    /// As a contract has it.
+    /// Its name in a contract.
     pub const fn name(self) -> &'static str {
         match self {
             Placement::WorstFit => "worst-fit",
@@ -92,18 +92,18 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Which jobs run together in a quantum, where they are *gangs*: all threads of a job run, or none (seed 003, section 4).
+/// Which jobs run together in a quantum, if they are *gangs*: all threads of a job run, or no thread (seed 003, section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gangs {
-    /// Jobs are no gangs.
+    /// Jobs are not gangs.
     #[default]
     Off,
-    /// Those that fit by what each transferred in the latest quantum in which it ran.
+    /// Jobs that fit together, by the bandwidth of each in the latest quantum in which it ran.
     LatestQuantum,
-    /// Those that fit by the average of what each transferred in the latest quanta in which it ran.
+    /// Jobs that fit together, by the average bandwidth of each over the latest quanta in which it ran.
     QuantaWindow,
-    /// Those that get on most, by what each would transfer if the bus were its own.
+    /// The jobs with the most progress, by the bandwidth that each would use without contention.
     Demand,
 }
 
@@ -111,7 +111,7 @@ impl Gangs {
     /// All of them.
     pub const ALL: [Gangs; 4] = [Gangs::Off, Gangs::LatestQuantum, Gangs::QuantaWindow, Gangs::Demand];
 
-    /// As a contract has it.
+    /// Its name in a contract.
     pub const fn name(self) -> &'static str {
         match self {
             Gangs::Off => "off",
@@ -128,16 +128,16 @@ impl fmt::Display for Gangs {
     }
 }
 
-/// What threads that run at the same time share, and by which gangs are chosen.
+/// The shared resource by which gangs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GangsShare {
-    /// The memory bus: what each transfers.
+    /// The memory bus: by bandwidth.
     #[default]
     Bus,
-    /// The last-level caches: what each holds of them.
+    /// The last-level caches: by occupancy.
     Cache,
-    /// The cores, whose hardware threads share what computes: the instructions of each.
+    /// The cores, where hardware threads share execution units: by instructions.
     Cores,
 }
 
@@ -145,7 +145,7 @@ impl GangsShare {
     /// All of them.
     pub const ALL: [GangsShare; 3] = [GangsShare::Bus, GangsShare::Cache, GangsShare::Cores];
 
-    /// As a contract has it.
+    /// Its name in a contract.
     pub const fn name(self) -> &'static str {
         match self {
             GangsShare::Bus => "bus",
@@ -164,16 +164,16 @@ impl fmt::Display for GangsShare {
 /// How gangs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GangRules {
-    /// By which measure.
+    /// The measure.
     pub by: Gangs,
-    /// Of what that they share.
+    /// The shared resource.
     pub share: GangsShare,
-    /// How long a choice stands, in nanoseconds (seed 003, section 5: 200 ms).
+    /// The interval between choices, in nanoseconds (seed 003, section 5: 200 ms).
     pub quantum_ns: u64,
     /// Quanta in a window, 1 to [`GANG_WINDOW_MAX`] (seed 003, section 4: 5).
     pub window: u32,
-    /// What a thread is taken to transfer, hold or do whose job was not measured yet; a part is of what there is for each CPU.
-    /// The seed names none.
+    /// The assumed use of the shared resource by each thread of an unmeasured job; a part is of the capacity per CPU. The seed
+    /// gives no value.
     pub first_rate: Amount,
 }
 
@@ -189,16 +189,16 @@ impl Default for GangRules {
     }
 }
 
-/// What of a unit is one job: threads that belong together, and run near each other.
+/// Which processes of a unit form one job: threads that belong together, and run near each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobKind {
     /// All of the unit's own processes.
     Unit,
     /// Each process, with its threads.
     Process,
-    /// Each process that a shell started, with all that it started itself.
+    /// Each child of a shell, with its descendants.
     Tree,
-    /// Each session: what one terminal, or one service, runs.
+    /// Each session: the processes of one terminal, or of one service.
     Session,
     /// Each control group.
     Cgroup,
@@ -209,7 +209,7 @@ impl JobKind {
     pub const ALL: [JobKind; 5] =
         [JobKind::Unit, JobKind::Process, JobKind::Tree, JobKind::Session, JobKind::Cgroup];
 
-    /// What one job is, in words.
+    /// A description of one job.
     pub const fn meaning(self) -> &'static str {
         match self {
             JobKind::Unit => "all of its own processes together",
@@ -220,7 +220,7 @@ impl JobKind {
         }
     }
 
-    /// As a contract has it.
+    /// Its name in a contract.
     pub const fn name(self) -> &'static str {
         match self {
             JobKind::Unit => "unit",

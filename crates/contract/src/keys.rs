@@ -3,30 +3,24 @@
 
 use crate::document::{self, key};
 use crate::jobs::{GANG_WINDOW_MAX, POOL_CPUS_MAX};
-use crate::model::{DEFAULT_TICKETS, Resource};
+use crate::resource::{DEFAULT_TICKETS, Resource};
 
 /// The version of the contract's language that this program reads.
 pub(crate) const VERSION: u64 = 1;
 
-/// Units that a contract may declare, at most: so that a runaway generator is told, rather than the machine filled.
+/// The most units that a contract may declare: a runaway generator gets an error, instead of filling memory.
 pub(crate) const UNITS_MAX: usize = 100_000;
 
-/// How deep units may nest.
+/// The most levels of units.
 pub(crate) const DEPTH_MAX: usize = 16;
 
-/// Entries that one unit's `members` may have: positions in it are kept in 16 bits.
+/// The most entries of one unit's `members`: positions are stored in 16 bits.
 pub(crate) const MEMBERS_MAX: usize = 65_535;
-
-/// Characters that a unit's name may have.
-pub(crate) const NAME_CHARS_MAX: usize = 64;
-
-/// Names that units may not take: the built-in units, and the leaf cgroup of a unit that has sub-units.
-pub(crate) const RESERVED_NAMES: [&str; 3] = ["kernel", "shared", "own"];
 
 /// The largest process number of a 64-bit kernel: `PID_MAX_LIMIT` in include/linux/threads.h.
 pub(crate) const PID_MAX: u32 = 4_194_304;
 
-/// What a key's value is.
+/// The type of a key's value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// The number [`VERSION`].
@@ -487,8 +481,3 @@ pub(crate) static BORROW: Table = Table { title: "`borrow`", definition: "permis
 
 // The tables above spell it out for editors.
 const _: () = assert!(DEFAULT_TICKETS == 100);
-
-/// Prefixes, up to the first dot, that the kernel gives to its own files in a cgroup's folder: a unit of that name could
-/// not have a cgroup (Documentation/admin-guide/cgroup-v2.rst, "Avoid Name Collisions").
-pub(crate) const KERNEL_PREFIXES: [&str; 11] =
-    ["cgroup", "cpu", "cpuset", "memory", "io", "irq", "pids", "rdma", "hugetlb", "misc", "dmem"];

@@ -4,15 +4,16 @@
 //! The policy crate decides whether a contract fits a machine. The machine at hand is asked whether its users exist.
 //!
 //! Entry points: [`parse()`] turns TOML into a [`Contract`], or into all of its [`Diagnostic`]s at once. [`render()`]
-//! shows those to people. [`write()`] turns a contract into a text that says it. [`schema()`] tells editors what a contract may say, and [`reference()`] tells people.
+//! shows those to people. [`write()`] serialises a contract. [`schema()`] describes the language to editors, and
+//! [`reference()`] to people.
 //!
 //! Code map, in the order of the flow:
 //! - `syntax`, with `recover`: text to a tree of spanned values;
-//! - `read`, with `quantity` and `member`: the tree to values, key by key;
-//! - `check`: whether the values fit each other.
+//! - `read`, with `quantity`, `member` and `name`: the tree to values, key by key;
+//! - `check`: whether the values are consistent with each other.
 //!
-//! `keys` is the one table of what a contract may say. [`document`] is the part of this that other languages of TOML
-//! share.
+//! `model` has the values, with `resource` (amounts) and `jobs` (pools and gangs). `keys` is the one table of a contract's
+//! keys. [`document`] is the part that other TOML languages share.
 
 mod check;
 mod diagnostic;
@@ -24,6 +25,7 @@ mod keys;
 pub mod measure;
 mod member;
 mod model;
+mod name;
 mod nearest;
 mod parse;
 pub mod quantity;
@@ -31,23 +33,24 @@ mod read;
 mod recover;
 mod reference;
 mod render;
+mod resource;
 mod schema;
 mod syntax;
 mod write;
 
-pub use diagnostic::{Diagnostic, Level, Problem, position};
-pub use each::{Given, Newcomer};
+pub use diagnostic::{Diagnostic, Level, Problem, Span, position};
+pub use each::Newcomer;
 pub use jobs::{GANG_WINDOW_MAX, GangRules, Gangs, GangsShare, JobKind, POOL_CPUS_MAX, Placement, PoolForm};
 pub use member::{MEMBER_FORMS, MEMBER_RULES, MemberForm};
 pub use model::{
-    Amount, Contract, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Each, Growth, MILLIONTH, MachineRules,
-    Member, MemberKind, PerResource, Permission, Places, Principal, Promise, Resource, Scheme, Span, Unit,
-    UnitId, Weighed, Whose,
+    Contract, CpuMode, Deadline, Discipline, Each, Given, Growth, MachineRules, Member, MemberKind, Places,
+    Principal, Promise, Scheme, Unit, UnitId, Weighed, Whose,
 };
 pub use nearest::nearest;
 pub use parse::{Parsed, parse};
 pub use quantity::{amount_text, duration_text};
 pub use reference::{ReferenceKey, ReferenceTable, reference, reference_tables};
 pub use render::render;
+pub use resource::{Amount, DEFAULT_TICKETS, MILLIONTH, PerResource, Permission, Resource};
 pub use schema::schema;
 pub use write::write;

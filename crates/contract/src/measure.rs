@@ -45,7 +45,7 @@ impl fmt::Display for Cpus {
     }
 }
 
-/// The same with what it counts: `1 CPU`, `1.5 CPUs`.
+/// The same with its noun: `1 CPU`, `1.5 CPUs`.
 pub struct CpuCount(pub u64);
 
 impl fmt::Display for CpuCount {
@@ -55,7 +55,7 @@ impl fmt::Display for CpuCount {
     }
 }
 
-/// Bytes in the largest binary measure of which there is one at least, with up to one place: `512 KiB`, `1.5 GiB`, `2 GiB`.
+/// Bytes in the largest binary unit that gives at least 1, with up to one decimal: `512 KiB`, `1.5 GiB`, `2 GiB`.
 pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {

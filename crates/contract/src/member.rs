@@ -60,7 +60,7 @@ pub(crate) const KINDS: [&str; 5] = {
     [a.kind, b.kind, c.kind, d.kind, e.kind]
 };
 
-/// What is said of a member with a control character.
+/// The message for a member with a control character.
 pub(crate) const CONTROL: &str = "holds a control character";
 
 /// Words for which there is a kind of member.
@@ -205,7 +205,7 @@ fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
     if !value.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(Principal::Name(value.to_owned()));
     }
-    // The largest number is -1 in the kernel's eyes, and means "nobody in particular".
+    // The largest number is -1 to the kernel, which means "no user" or "no group".
     match value.parse() {
         Ok(id) if id != u32::MAX => Ok(Principal::Id(id)),
         _ => problem(
@@ -216,7 +216,7 @@ fn principal(value: &str, at: Range<usize>) -> Result<Principal, Problem> {
     }
 }
 
-/// A pattern, and after its last `@` whose processes it is about. A program's name may hold an `@`, as in `agetty@tty1`.
+/// A pattern, and after its last `@` the user or group. A program's name may contain an `@`, as in `agetty@tty1`.
 fn restricted(value: &str, at: Range<usize>) -> Result<MemberKind, Problem> {
     let found = ["@user:", "@group:"].iter().filter_map(|sign| Some((value.rfind(sign)?, *sign))).max();
     let Some((split, sign)) = found else { return command(value, at).map(MemberKind::Command) };
@@ -243,8 +243,7 @@ fn command(value: &str, at: Range<usize>) -> Result<String, Problem> {
     problem(at, message, &help)
 }
 
-/// A pattern up to the first word that looks like an argument. The kernel's names of programs may have blanks, such as
-/// `tmux: server`.
+/// A pattern up to the first word that looks like an argument. Program names may contain blanks, such as `tmux: server`.
 fn without_arguments(pattern: &str) -> &str {
     let mut end = 0;
     for word in pattern.split(' ') {
@@ -256,7 +255,7 @@ fn without_arguments(pattern: &str) -> &str {
     pattern
 }
 
-/// What is probably not meant by a member that may be written.
+/// A warning for a valid member that is probably a mistake.
 pub(crate) fn doubt(kind: &MemberKind) -> Option<Problem> {
     let MemberKind::Command(pattern) = kind else { return None };
     let program = without_arguments(pattern);

@@ -2,197 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::{Index, IndexMut, Range};
 
-use crate::each::Given;
+use crate::diagnostic::Span;
 use crate::jobs::{GangRules, JobKind, Placement, PoolForm};
-
-/// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is 1,000,000).
-pub const MILLIONTH: u64 = 1_000_000;
-
-/// Tickets that a unit holds when its contract does not say: so that "twice the usual" is written `tickets = 200`.
-pub const DEFAULT_TICKETS: u64 = 100;
-
-/// A byte range of the contract's text, for diagnostics that are only possible later (a machine too small, a user
-/// unknown there). Units that the program made have an empty span.
-pub type Span = Range<usize>;
-
-/// What is shared. The order is the order of every table that lists resources.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Resource {
-    /// Processor time, in millionths of a CPU.
-    Cpu,
-    /// Memory, in bytes.
-    Memory,
-    /// Disk bandwidth, in bytes per second of each disk, or a part of it.
-    Disk,
-    /// Memory-bus bandwidth, in bytes per second, or a part of it.
-    Bus,
-}
-
-impl Resource {
-    /// Every resource, in the order of reports.
-    pub const ALL: [Resource; 4] = [Resource::Cpu, Resource::Memory, Resource::Disk, Resource::Bus];
-
-    /// The name that contracts and reports use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Resource::Cpu => "cpu",
-            Resource::Memory => "memory",
-            Resource::Disk => "disk",
-            Resource::Bus => "bus",
-        }
-    }
-}
-
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// One value per resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PerResource<T> {
-    /// Processor time.
-    pub cpu: T,
-    /// Memory.
-    pub memory: T,
-    /// Disk bandwidth.
-    pub disk: T,
-    /// Memory-bus bandwidth.
-    pub bus: T,
-}
-
-impl<T> PerResource<T> {
-    /// The same value for every resource.
-    pub fn all(value: T) -> Self
-    where
-        T: Clone,
-    {
-        PerResource { cpu: value.clone(), memory: value.clone(), disk: value.clone(), bus: value }
-    }
-
-    /// The value of every resource, where all have the same one.
-    pub fn single(&self) -> Option<&T>
-    where
-        T: PartialEq,
-    {
-        Some(&self.cpu).filter(|cpu| [&self.memory, &self.disk, &self.bus].iter().all(|other| other == cpu))
-    }
-}
-
-impl<T> Index<Resource> for PerResource<T> {
-    type Output = T;
-    fn index(&self, resource: Resource) -> &T {
-        match resource {
-            Resource::Cpu => &self.cpu,
-            Resource::Memory => &self.memory,
-            Resource::Disk => &self.disk,
-            Resource::Bus => &self.bus,
-        }
-    }
-}
-
-impl<T> IndexMut<Resource> for PerResource<T> {
-    fn index_mut(&mut self, resource: Resource) -> &mut T {
-        match resource {
-            Resource::Cpu => &mut self.cpu,
-            Resource::Memory => &mut self.memory,
-            Resource::Disk => &mut self.disk,
-            Resource::Bus => &mut self.bus,
-        }
-    }
-}
-
-/// How much of a resource: a part of what the enclosing unit (or the machine) holds, or an absolute amount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Amount {
-    /// Millionths of the enclosing unit's entitlement; at the top level, of the machine. At most [`MILLIONTH`].
-    Part(u64),
-    /// CPU: millionths of a CPU. Memory: bytes. Disk and bus: bytes per second.
-    Absolute(u64),
-}
-
-impl Amount {
-    /// The amount in the resource's own measure, given what the encloser holds. Rounds down.
-    pub fn of(self, whole: u64) -> u64 {
-        match self {
-            Amount::Part(millionths) => {
-                let part = u128::from(whole) * u128::from(millionths) / u128::from(MILLIONTH);
-                u64::try_from(part).unwrap_or(u64::MAX)
-            }
-            Amount::Absolute(amount) => amount,
-        }
-    }
-}
-
-/// Whether a unit lends or borrows a resource, and how much of it at most at any time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Permission {
-    /// Nothing.
-    No,
-    /// Whatever is idle.
-    #[default]
-    Yes,
-    /// So much at most. What a part is of, the user of [`Permission::most`] says: of what a unit lends, what the unit
-    /// is entitled to; of what it borrows, what a limit in its place would be a part of.
-    AtMost(Amount),
-}
-
-impl Permission {
-    /// Whether anything at all may be lent or borrowed. An amount of zero is a no.
-    pub fn allows(self) -> bool {
-        !matches!(self, Permission::No | Permission::AtMost(Amount::Part(0) | Amount::Absolute(0)))
-    }
-
-    /// The most that may be lent or borrowed, in the resource's own measure, where a part is of `whole`. Rounds down;
-    /// [`u64::MAX`] where the contract names no amount.
-    pub fn most(self, whole: u64) -> u64 {
-        match self {
-            Permission::No => 0,
-            Permission::Yes => u64::MAX,
-            Permission::AtMost(amount) => amount.of(whole),
-        }
-    }
-
-    /// The amount, where the contract names one.
-    pub fn amount(self) -> Option<Amount> {
-        match self {
-            Permission::AtMost(amount) => Some(amount),
-            Permission::No | Permission::Yes => None,
-        }
-    }
-
-    /// With another amount, where the contract names one.
-    #[must_use]
-    pub fn map(self, change: impl FnOnce(Amount) -> Amount) -> Permission {
-        match self {
-            Permission::AtMost(amount) => Permission::AtMost(change(amount)),
-            Permission::No | Permission::Yes => self,
-        }
-    }
-}
-
-impl From<bool> for Permission {
-    fn from(allowed: bool) -> Self {
-        if allowed { Permission::Yes } else { Permission::No }
-    }
-}
-
-/// As contracts write it: `true`, `false`, or an amount.
-impl serde::Serialize for Permission {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Permission::No => serializer.serialize_bool(false),
-            Permission::Yes => serializer.serialize_bool(true),
-            Permission::AtMost(amount) => amount.serialize(serializer),
-        }
-    }
-}
+use crate::resource::{Amount, DEFAULT_TICKETS, MILLIONTH, PerResource, Permission, Resource};
 
 /// How CPU is divided between units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
@@ -211,7 +24,7 @@ pub enum CpuMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scheme {
-    /// No isolation: the kernel decides, Commonhold only keeps accounts.
+    /// No isolation: the kernel schedules, Commonhold only keeps accounts.
     Smp,
     /// Isolation without sharing: idle resources are never lent.
     Quota,
@@ -237,46 +50,46 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Who of a unit's own tasks and sub-units runs next, where a scheduler decides that at every switch.
+/// Which of a unit's own tasks and sub-units runs next, where a scheduler decides at every switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Discipline {
-    /// The one that had least CPU time for its weight.
+    /// The one with the least CPU time for its weight.
     #[default]
     Stride,
-    /// One by chance, in proportion to weights.
+    /// A random one, with probabilities in proportion to weights.
     Lottery,
-    /// The one with the least usage for its weight, where usage is forgotten within seconds.
+    /// The one with the least usage for its weight; usage decays within seconds.
     Entitlement,
-    /// The one with the least usage for the square of its weight, where usage is forgotten within minutes.
+    /// The one with the least usage for the square of its weight; usage decays within minutes.
     Decay,
-    /// The one that came first, until it sleeps.
+    /// First come, first served, until it sleeps.
     Fifo,
-    /// Each in turn.
+    /// Round robin.
     Rr,
-    /// Each in turn, with long turns.
+    /// Round robin, with long turns.
     Batch,
-    /// Time is handed out at intervals, by weight: those that used less than that take turns before the others.
+    /// An allowance at intervals, by weight: those that used less than theirs take turns before the others.
     JobCurrency,
     /// The sub-units take turns, each on all CPUs at once.
     Gang,
-    /// The sub-unit whose deadline is next: see [`Deadline`].
+    /// The sub-unit with the earliest deadline: see [`Deadline`].
     Dwcs,
-    /// The task that had least, whatever sub-unit it is in: nothing is isolated within the unit.
+    /// The task with the least CPU time, in any sub-unit: no isolation within the unit.
     Smp,
-    /// The sub-unit of the highest class, which its own discipline says: real time, time share, entitlement, batch.
+    /// The sub-unit of the highest class, which its own discipline determines: real time, time share, entitlement, batch.
     Classes,
 }
 
-/// So much CPU time in each period, to be had before its end, but for a few periods.
+/// A CPU budget in each period, to be received before its end, except in a few periods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
     /// In ns; at least 1 ms, and at most 4 s.
     pub period_ns: u32,
     /// In ns; no more than the period.
     pub budget_ns: u32,
-    /// So many may be missed, less than `of`,
+    /// Deadlines that may be missed in a window, fewer than `of`.
     pub misses: u32,
-    /// of so many in a row, 1 to 1,000.
+    /// The window: consecutive deadlines, 1 to 1,000.
     pub of: u32,
 }
 
@@ -322,18 +135,18 @@ impl fmt::Display for Discipline {
     }
 }
 
-/// How the time within which a loan of memory is to be back grows with the time for which its owner left it idle.
-/// What is `None` is as in the unit around, or as `[machine]` has it.
+/// How the promised time to return a memory loan grows with the time that its owner left the memory idle. `None`: inherited
+/// from the enclosing unit, or from `[machine]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Growth {
-    /// That part of the idle time, in millionths. 0: it does not grow.
+    /// The fraction of the idle time, in millionths. 0: it does not grow.
     pub idle: Option<u64>,
-    /// It grows no longer than this, in nanoseconds. Less than `call-back-memory`: it does not grow.
+    /// The upper bound, in nanoseconds. Less than `call-back-memory`: it does not grow.
     pub most_ns: Option<u64>,
 }
 
 impl Growth {
-    /// What it says differently than another.
+    /// The values that differ from another.
     pub(crate) fn beyond(self, other: Growth) -> Growth {
         Growth {
             idle: self.idle.filter(|_| self.idle != other.idle),
@@ -346,19 +159,19 @@ impl Growth {
     }
 }
 
-/// Within what time memory that a unit lends is to be back: [`Contract::promise`].
+/// The promised time to return memory that a unit lends: [`Contract::promise`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Promise {
-    /// However short the owner left it idle, in nanoseconds.
+    /// The time for memory that was idle for only a moment, in nanoseconds.
     pub first_ns: u64,
-    /// Else within this part of the time for which it did, in millionths.
+    /// Its growth: a fraction of the idle time, in millionths.
     pub idle: u64,
-    /// But never more than this, or `first_ns`.
+    /// The upper bound, but not below `first_ns`, in nanoseconds.
     pub most_ns: u64,
 }
 
 impl Promise {
-    /// The time, in nanoseconds, within which memory is to be back that was idle for so long.
+    /// The promised time, in nanoseconds, for memory that was idle for `idle_ns`.
     pub fn after(&self, idle_ns: u64) -> u64 {
         let part = u128::from(idle_ns) * u128::from(self.idle) / u128::from(MILLIONTH);
         u64::try_from(part).unwrap_or(u64::MAX).min(self.most_ns).max(self.first_ns)
@@ -374,24 +187,24 @@ pub struct MachineRules {
     pub scheme: Scheme,
     /// Memory kept free so that a memory loan can be called back quickly (seed 000, section 3.2: 8 %).
     pub reserve: Amount,
-    /// How often a fractionally held CPU changes its owner, in nanoseconds (seed 000, section 3.1: 250 ms).
+    /// The interval at which a fractionally held CPU changes its owner, in nanoseconds (seed 000, section 3.1: 250 ms).
     pub rotation_ns: u64,
     /// The longest a lender may wait for a CPU it lent, in nanoseconds (seed 000, section 3.1: 10 ms).
     pub call_back_ns: u64,
     /// The longest that calling back a loan of memory may take, in nanoseconds: 1 s. The seeds name no time.
     pub call_back_memory_ns: u64,
-    /// How that time grows while the owner leaves the memory idle, where a unit says nothing of its own.
+    /// How that time grows while the owner leaves the memory idle, unless a unit overrides it.
     pub call_back_memory_grows: Growth,
-    /// The half-life of what units lent and borrowed, in the choice of who is lent to next, in nanoseconds: 10 min. 0:
-    /// nothing is remembered. The seeds remember no loans.
+    /// The half-life of lent and borrowed CPU time in the choice of the next borrower, in nanoseconds: 10 min. 0: no memory,
+    /// as in the seeds.
     pub loans_remembered_ns: u64,
     /// How CPUs are grouped into pools.
     pub pools: PoolForm,
     /// Whether isolated CPUs are divided, too.
     pub isolated: bool,
-    /// Which pool a job begins in.
+    /// Which pool a job starts in.
     pub placement: Placement,
-    /// Whether threads of a job that lie apart are brought together when there is room.
+    /// Whether scattered threads of a job are brought together when there is room.
     pub repartition: bool,
     /// Which jobs run together.
     pub gangs: GangRules,
@@ -426,10 +239,10 @@ pub struct UnitId(pub u32);
 impl UnitId {
     /// The built-in unit of kernel threads: never restricted (seed 000, section 2.2).
     pub const KERNEL: UnitId = UnitId(0);
-    /// The built-in unit of what belongs to nobody or to several units: never restricted (seed 000, section 2.2).
+    /// The built-in unit of unowned and shared processes and memory: never restricted (seed 000, section 2.2).
     pub const SHARED: UnitId = UnitId(1);
 
-    /// As an index of a slice with one element per unit.
+    /// The index in a slice with one element per unit.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -458,12 +271,12 @@ impl fmt::Display for Principal {
     }
 }
 
-/// Whose processes a `command:` rule is about.
+/// The user or group to which a `command:` rule is restricted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
-    /// Those whose effective user it is.
+    /// Processes with this effective user.
     User(Principal),
-    /// Those whose primary or supplementary groups include it.
+    /// Processes with this primary or supplementary group.
     Group(Principal),
 }
 
@@ -483,13 +296,13 @@ pub enum MemberKind {
     Group(Principal),
     /// `user:NAME`: processes whose effective user it is.
     User(Principal),
-    /// `command:GLOB`: processes whose program's base name matches (`*` and `?`), and what they start.
+    /// `command:GLOB`: processes whose program's base name matches (`*` and `?`), and their descendants.
     Command(String),
     /// `command:GLOB@user:NAME`, `command:GLOB@group:NAME`: the same, of these users only.
     CommandOf(String, Whose),
     /// `cgroup:/PATH`: processes in that control group or below, as /proc/PID/cgroup shows it. Longest path wins.
     Cgroup(String),
-    /// `pid:NUMBER`: that process, and what it starts.
+    /// `pid:NUMBER`: that process, and its descendants.
     Pid(u32),
 }
 
@@ -511,17 +324,17 @@ impl fmt::Display for MemberKind {
 pub struct Member {
     /// What it matches.
     pub kind: MemberKind,
-    /// Where the contract says so.
+    /// Its span.
     pub span: Span,
 }
 
-/// `each`: members of the unit get a sub-unit of their own.
+/// `each`: a sub-unit for each member of the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Each {
     /// One sub-unit per user.
     User,
-    /// One for each control group directly in one that a `cgroup:` rule of the unit names: another program made it.
+    /// One sub-unit per child of a control group named by a `cgroup:` rule of the unit: another program created it.
     Cgroup,
 }
 
@@ -529,7 +342,7 @@ impl Each {
     /// All of them.
     pub const ALL: [Each; 2] = [Each::User, Each::Cgroup];
 
-    /// Its word in a contract.
+    /// Its name in a contract.
     pub fn name(self) -> &'static str {
         match self {
             Each::User => "user",
@@ -538,24 +351,24 @@ impl Each {
     }
 }
 
-/// How many tickets a sub-unit has that `each` makes of a control group, by what the group's manager set in it.
+/// The tickets of a sub-unit that `each` creates for a control group, by the settings of the group's manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weighed {
     /// All the same.
     #[default]
     Equally,
-    /// As many for each CPU that it was given.
+    /// In proportion to its CPUs.
     Cpus,
-    /// As many as its `cpu.weight`.
+    /// Equal to its `cpu.weight`.
     Weight,
 }
 
 impl Weighed {
-    /// Those that a contract has a word for.
+    /// The values with a name in a contract.
     pub const ALL: [Weighed; 2] = [Weighed::Cpus, Weighed::Weight];
 
-    /// Its word in a contract; `equally` is what holds without one.
+    /// Its name in a contract; `equally` is the default.
     pub fn name(self) -> &'static str {
         match self {
             Weighed::Equally => "equally",
@@ -565,10 +378,31 @@ impl Weighed {
     }
 }
 
-/// Where a contract says what only a machine can tell right or wrong.
+/// The settings of a control group's manager; empty for a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Given {
+    /// The number of CPUs, if set.
+    pub cpus: Option<u32>,
+    /// Its `cpu.weight`.
+    pub weight: Option<u64>,
+}
+
+impl Given {
+    /// The tickets of a sub-unit, of each resource: at least 1. The default number if its manager has set nothing.
+    pub(crate) fn tickets(self, by: Weighed) -> u64 {
+        let tickets = match by {
+            Weighed::Equally => None,
+            Weighed::Cpus => self.cpus.map(|cpus| u64::from(cpus) * DEFAULT_TICKETS),
+            Weighed::Weight => self.weight,
+        };
+        tickets.unwrap_or(DEFAULT_TICKETS).max(1)
+    }
+}
+
+/// Spans of values that can only be checked on a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {
-    /// The list of members, also an empty one; `None` where the unit has none.
+    /// The list of members, even if empty; `None` if the unit has no such key.
     pub members: Option<Span>,
     /// Each reservation.
     pub hard: PerResource<Option<Span>>,
@@ -576,53 +410,53 @@ pub struct Places {
     pub limit: PerResource<Option<Span>>,
 }
 
-/// A unit: its members, what it holds, and what it does with what it does not need.
+/// A unit: its members, its rights, and what it lends and borrows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
     /// Its name among its siblings.
     pub name: String,
-    /// Its name in reports and commands: `physics/night-batch`.
+    /// Its path in reports and commands: `physics/night-batch`.
     pub path: String,
     /// The unit whose currency funds it; `None` at the top level.
     pub parent: Option<UnitId>,
     /// Its members. In a sub-unit, these select among the members of the enclosing unit.
     pub members: Vec<Member>,
-    /// The user or group that decides over the tickets in it, and over giving its own: see the policy's membership.
+    /// The user or group that controls the tickets in it, and transfers its own: see the policy's membership.
     pub owner: Option<Member>,
-    /// Whether its users, or control groups of its members, get a sub-unit each.
+    /// Whether each of its users, or of its control groups, gets a sub-unit.
     pub each: Option<Each>,
-    /// How many tickets a sub-unit of a control group has.
+    /// How the tickets of a sub-unit of a control group are determined.
     pub each_by: Weighed,
-    /// Of such a sub-unit: what its manager had given the group when it came, and the CPUs that it gave it last.
+    /// Of such a sub-unit: the settings of the group's manager when it appeared, and its current CPUs.
     pub given: Given,
     /// Soft tickets, against its siblings, for each resource. At least 1.
     pub tickets: PerResource<u64>,
     /// Absolute reservations.
     pub hard: PerResource<Option<Amount>>,
-    /// What it never exceeds, whatever is idle.
+    /// Limits that it never exceeds, even if resources are idle.
     pub limit: PerResource<Option<Amount>>,
-    /// Whether its idle resources may be lent, and how much of them.
+    /// Whether, and how much of, its idle resources may be lent.
     pub lend: PerResource<Permission>,
-    /// Whether it may use what others lend, and how much of it.
+    /// Whether, and how much, it may borrow.
     pub borrow: PerResource<Permission>,
-    /// Whether exchanges of its tickets are proposed and tried for it.
+    /// Whether the negotiator proposes and tries exchanges of its tickets.
     pub negotiate: bool,
-    /// How the time grows within which memory that it lends is to be back.
+    /// How the promised time to return memory that it lends grows.
     pub call_back_memory_grows: Growth,
-    /// Who of its own tasks and its sub-units runs next.
+    /// Which of its own tasks and its sub-units runs next.
     pub discipline: Discipline,
-    /// What it wants where the discipline around it is `dwcs`.
+    /// Its demand if the discipline of the enclosing unit is `dwcs`.
     pub deadline: Option<Deadline>,
-    /// What of it is one job; without it, nothing of it is placed in pools.
+    /// Which of its processes form one job; `None`: its threads are not placed in pools.
     pub job: Option<JobKind>,
-    /// Where the contract names it.
+    /// The span of its name.
     pub span: Span,
-    /// Where the contract says the values above.
+    /// The spans of values above.
     pub places: Places,
 }
 
 impl Unit {
-    /// A unit with every default, as the contract makes one whose table is empty.
+    /// A unit with every default, as for an empty table.
     pub fn new(name: &str, parent: Option<(UnitId, &str)>) -> Self {
         Unit {
             name: name.to_owned(),
@@ -648,26 +482,26 @@ impl Unit {
         }
     }
 
-    /// Where the contract reserves some of a resource for it; the unit itself, where it does not.
+    /// The span of its reservation of a resource; of the unit itself, if it has no such reservation.
     pub fn hard_span(&self, resource: Resource) -> Span {
         self.places.hard[resource].clone().unwrap_or_else(|| self.span.clone())
     }
 }
 
-/// A whole contract, every value checked on its own; whether it fits a machine is asked of the policy crate.
+/// A whole contract, checked by itself; the policy crate decides whether it fits a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contract {
     /// Rules for the machine as a whole.
     pub machine: MachineRules,
-    /// Where the text says `machine.pools`; nowhere: empty.
-    pub pools_span: Range<usize>,
+    /// The span of `machine.pools`; empty if it is not set.
+    pub pools_span: Span,
     /// All units: `kernel`, `shared`, then the contract's own, each parent before its children.
     pub units: Vec<Unit>,
-    /// The unit of processes that match nothing: [`UnitId::SHARED`] unless `machine.default` names one.
+    /// The unit of processes that match no member: [`UnitId::SHARED`] unless `machine.default` names one.
     pub default_unit: UnitId,
-    /// Places in `units` of units that are gone. Nothing there is a unit.
+    /// Places in `units` of removed units.
     pub vacant: BTreeSet<UnitId>,
-    /// The units that hold tickets, in the order of the text; empty where that is the order of their places.
+    /// The units that hold tickets, in the order of the text; empty if that is the order of their places.
     order: Vec<UnitId>,
 }
 
@@ -685,7 +519,7 @@ impl Default for Contract {
 }
 
 impl Contract {
-    /// The unit behind an id of this contract.
+    /// The unit with an identity of this contract.
     pub fn unit(&self, id: UnitId) -> &Unit {
         &self.units[id.index()]
     }
@@ -695,13 +529,13 @@ impl Contract {
         self.present().find(|id| self.unit(*id).path == path)
     }
 
-    /// Every place for a unit, the common parts and vacant ones included: what lists with one element per unit are made
-    /// over.
+    /// Every place for a unit, including the common parts and vacant ones: the index range of lists with one element per
+    /// unit.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = UnitId> + use<> {
         (0..u32::try_from(self.units.len()).unwrap_or(u32::MAX)).map(UnitId)
     }
 
-    /// Whether there is such a unit.
+    /// Whether the unit exists.
     pub fn has(&self, id: UnitId) -> bool {
         id.index() < self.units.len() && !self.vacant.contains(&id)
     }
@@ -711,14 +545,14 @@ impl Contract {
         self.ids().filter(|id| self.has(*id))
     }
 
-    /// All units negotiate, whatever it says of them.
+    /// Makes all units negotiate, whatever the contract sets.
     pub fn negotiate(&mut self) {
         for unit in self.units.iter_mut().skip(UnitId::SHARED.index() + 1) {
             unit.negotiate = true;
         }
     }
 
-    /// Resources of which the contract says something beside tickets for all of them.
+    /// Resources for which the contract sets something other than tickets for all resources.
     pub fn asked_for(&self) -> PerResource<bool> {
         let mut asked = PerResource::all(false);
         for unit in self.held().map(|id| self.unit(id)) {
@@ -737,8 +571,8 @@ impl Contract {
         self.present().filter(|id| !id.is_common())
     }
 
-    /// The same as reports list them: in the order of the text, each with those in it behind it. A sub-unit that came since
-    /// stands behind the others of its unit.
+    /// The same in the order of reports: that of the text, each followed by its sub-units. A sub-unit that was added later
+    /// follows the others of its unit.
     pub fn listed(&self) -> Vec<UnitId> {
         let order = if self.order.is_empty() { self.held().collect() } else { self.order.clone() };
         let mut inside: BTreeMap<Option<UnitId>, Vec<UnitId>> = BTreeMap::new();
@@ -754,7 +588,7 @@ impl Contract {
         listed
     }
 
-    /// Within what time memory that the unit lends is to be back.
+    /// The promised time to return memory that the unit lends.
     pub fn promise(&self, id: UnitId) -> Promise {
         let mut grows = Growth::default();
         let mut around = Some(id);
@@ -780,7 +614,7 @@ impl Contract {
         self.add_at(UnitId(u32::try_from(self.units.len()).unwrap_or(u32::MAX)), parent, name)
     }
 
-    /// The same in a place behind its parent's that is vacant and free, if there is one.
+    /// The same, in a vacant and free place behind its parent's, if any.
     pub(crate) fn add_reusing(&mut self, parent: UnitId, name: &str, free: &BTreeSet<UnitId>) -> UnitId {
         match free.range(parent..).find(|place| self.vacant.contains(place)).copied() {
             Some(place) => self.add_at(place, Some(parent), name),
@@ -802,10 +636,10 @@ impl Contract {
         id
     }
 
-    /// Takes a unit out that has no sub-units; its place is vacant then, and tells still where it was.
+    /// Removes a unit without sub-units; its place becomes vacant, and keeps its parent.
     pub(crate) fn remove(&mut self, id: UnitId) {
         if self.order.is_empty() {
-            // From now on, the order of places is no longer that in which units came.
+            // The order of places may now differ from the order in which units were added.
             self.order = self.listed();
         }
         self.order.retain(|unit| *unit != id);
@@ -814,8 +648,8 @@ impl Contract {
         self.vacant.insert(id);
     }
 
-    /// Gives units the identities that units of the same path have in `before`, which this contract replaces. The places
-    /// of units that are gone become vacant. `reuse`: places that were vacant in `before` may be taken by units that come.
+    /// Gives units the identities of units with the same path in `before`, which this contract replaces. The places of removed
+    /// units become vacant. `reuse`: places that were vacant in `before` may be taken by new units.
     ///
     /// Parents stay before their children.
     pub fn adopt(&mut self, before: &Contract, reuse: bool) {
@@ -827,7 +661,7 @@ impl Contract {
         for id in self.present() {
             let unit = self.unit(id);
             let place = known.get(unit.path.as_str()).copied().unwrap_or_else(|| {
-                // Behind its parent, whose place is known by now.
+                // Behind its parent, which already has a place.
                 let parent = unit.parent.and_then(|parent| new.get(&parent)).copied();
                 let from = parent.unwrap_or(UnitId::SHARED);
                 free.range(from..).next().copied().unwrap_or_else(|| {
@@ -889,7 +723,7 @@ mod tests {
         third.adopt(&second, true);
         assert_eq!(["b", "d", "a"].map(|path| place(&third, path)), [Some(4), Some(7), None]);
         assert_eq!(third.vacant.iter().map(|id| id.0).collect::<Vec<_>>(), [2, 3, 5, 6]);
-        // A place behind the parent is taken again, and only where that was allowed.
+        // A place behind the parent is reused, and only if that was allowed.
         for (reuse, expected) in [(true, [4, 5, 2]), (false, [4, 8, 9])] {
             let mut fourth = contract(&["b", "b/n", "e"]);
             fourth.adopt(&third, reuse);

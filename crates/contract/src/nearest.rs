@@ -1,7 +1,7 @@
 //! The known word nearest to a mistyped one.
 
-/// The word that fewest single-letter edits turn into `typed`, if that is few enough to be a slip of the hand: at most a
-/// third of its letters, at least one. Case does not count; the first wins ties.
+/// The word with the smallest edit distance to `typed`, if that is small enough to be a typing error: at most a third of its
+/// letters, or one. Ignores case. Ties: the first.
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed: Vec<char> = typed.to_lowercase().chars().collect();
     let edits_max = (typed.len() / 3).max(1);

@@ -1,23 +1,22 @@
-//! The whole way from text to contract: [`document`] reads the syntax, [`read`] reads the values, and `check` compares
-//! them.
+//! All stages from text to contract: [`document`] reads the syntax, [`read`] the values, and `check` compares them.
 
 use crate::diagnostic::Diagnostic;
 use crate::model::Contract;
 use crate::{document, read};
 
-/// What [`parse()`] makes of a text.
+/// The result of [`parse()`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parsed {
     /// The contract, if no diagnostic is an error.
     pub contract: Option<Contract>,
-    /// What could be read where there is an error, with defaults for what is wrong: so that others can tell in the same go
-    /// what they know to be wrong.
+    /// After an error, the readable part, with defaults for invalid values: callers can report problems with the machine in the
+    /// same run.
     pub draft: Option<Contract>,
-    /// All that is wrong or doubtful, in the order of the text; at most 200, the rest counted by the last.
+    /// All errors and warnings, in the order of the text; at most 200, the last of which counts the rest.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads a contract, and finds every mistake in one go. It never fails otherwise, whatever the text.
+/// Reads a contract, and reports every error in one run. Accepts any text.
 pub fn parse(text: &str) -> Parsed {
     let missing = ["unknown-unit", "missing-version"];
     let (contract, diagnostics) = document::read(text, &missing, read::read);
@@ -34,10 +33,8 @@ mod tests {
     use super::*;
     use crate::document::DIAGNOSTICS_MAX;
     use crate::keys::{DEPTH_MAX, HARD, Kind, LEND, MACHINE, MEMBERS_MAX, ROOT, Table, UNIT, UNITS_MAX};
-    use crate::model::{
-        Amount, CpuMode, DEFAULT_TICKETS, Each, Member, MemberKind, PerResource, Permission, Places,
-        Principal, Resource, Scheme, Unit, UnitId,
-    };
+    use crate::model::{CpuMode, Each, Member, MemberKind, Places, Principal, Scheme, Unit, UnitId};
+    use crate::resource::{Amount, DEFAULT_TICKETS, PerResource, Permission, Resource};
 
     fn contract(text: &str) -> Contract {
         let parsed = parse(text);

@@ -1,20 +1,20 @@
 //! Quantities: `1.5`, `25%`, `8GiB`, `100MB/s`, `250ms`.
 //!
-//! They are exact: there is no floating point. What is finer than the measure (a byte, a nanosecond) is rounded down.
-//! A quantity that could mean two things is refused with both readings: `8G` may be 8 * 1000^3 or 8 * 1024^3 bytes.
+//! They are exact, without floating point. Fractions of the measure (a byte, a nanosecond) are rounded down.
+//! An ambiguous quantity is rejected with both readings: `8G` may be 8 * 1000^3 or 8 * 1024^3 bytes.
 
 use std::fmt::Write;
 
-use crate::diagnostic::Problem;
-use crate::model::{Amount, MILLIONTH, Resource, Span};
+use crate::diagnostic::{Problem, Span};
+use crate::resource::{Amount, MILLIONTH, Resource};
 
-/// Decimals that a number may have: as fine as the millionths that amounts are kept in.
+/// The most decimals of a number: amounts are stored in millionths.
 const DECIMALS_MAX: usize = 6;
 
 /// Decimals of a percentage: 0.0001 % is one millionth.
 const PERCENT_DECIMALS_MAX: usize = 4;
 
-/// Units of bytes: decimal, the byte, binary. Of two spellings, [`amount_text`] writes the last.
+/// Units of bytes: decimal, the byte, binary. Among spellings of one unit, [`amount_text`] writes the last.
 const BYTES: [(&str, u64); 12] = [
     ("KB", 1_000),
     ("kB", 1_000),
@@ -45,7 +45,7 @@ struct Parsed<'t> {
     /// The number, times a million.
     millionths: u128,
     decimals: usize,
-    /// It is an amount of a resource, for which a percentage would do too.
+    /// Whether it is an amount of a resource, which may be a percentage, too.
     or_part: bool,
     number: Span,
     unit: &'t str,
@@ -137,7 +137,7 @@ pub fn part_text(millionths: u64) -> String {
 pub fn bytes_text(bytes: u64) -> String {
     let binary = largest_exact(bytes, &BYTES[6..]);
     let decimal = largest_exact(bytes, &BYTES[..7]);
-    // The shorter is the one that was meant: 100MB, not 97656.25KiB.
+    // The shorter is probably what the contract said: 100MB, not 97656.25KiB.
     if decimal.len() < binary.len() { decimal } else { binary }
 }
 
@@ -284,7 +284,7 @@ fn bytes_unit(unit: &str) -> Option<u64> {
     BYTES.iter().find(|(name, _)| *name == unit).map(|(_, scale)| *scale)
 }
 
-/// What to say of a unit that is none of bytes: one letter is ambiguous, another case is a slip.
+/// The problem with a unit that is not a unit of bytes: one letter is ambiguous, another case is a slip.
 fn bytes_problem(parsed: &Parsed, unit: &str, suffix: &str, what: &str) -> Problem {
     let letter = unit.chars().next().map(|c| c.to_ascii_uppercase());
     let power = letter.and_then(|letter| "KMGTP".find(letter)).map(|index| index + 1);
@@ -308,7 +308,7 @@ fn bytes_problem(parsed: &Parsed, unit: &str, suffix: &str, what: &str) -> Probl
     unit_problem(parsed, message, &help)
 }
 
-/// Points at the unit, or at the number where there is none.
+/// A problem at the unit, or at the number if the unit is missing.
 fn unit_problem(parsed: &Parsed, message: String, help: &str) -> Problem {
     let span = if parsed.unit.is_empty() { parsed.number.clone() } else { parsed.unit_span.clone() };
     Problem { span, message, help: help.to_owned() }

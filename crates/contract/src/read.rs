@@ -1,26 +1,27 @@
 //! The second stage: the tree of spanned values into a contract, key by key, with every mistake at once.
 //!
-//! A value that is wrong is reported and its default kept, so that what depends on it can be checked too. Whether the
-//! units fit each other is the third stage's question ([`crate::check`]).
+//! An invalid value is reported and replaced by its default, so that dependent values can be checked too. Whether units are
+//! consistent with each other is checked by the third stage ([`crate::check`]).
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::check::{self, GangsAt};
-use crate::diagnostic::{Diagnostic, Problem};
+use crate::diagnostic::{Diagnostic, Problem, Span};
 use crate::document::{self, Document, Named, article, integer};
 use crate::hints;
 use crate::jobs::{Gangs, GangsShare, JobKind, Placement, PoolForm};
 use crate::keys::{
-    CALL_BACK_IDLE, CALL_BACK_MOST, DEADLINE, DEPTH_MAX, KERNEL_PREFIXES, Kind, MACHINE, MEMBERS_MAX,
-    NAME_CHARS_MAX, RESERVED_NAMES, ROOT, Table, UNIT, UNITS_MAX, VERSION,
+    CALL_BACK_IDLE, CALL_BACK_MOST, DEADLINE, DEPTH_MAX, Kind, MACHINE, MEMBERS_MAX, ROOT, Table, UNIT,
+    UNITS_MAX, VERSION,
 };
 use crate::member;
 use crate::model::{
-    Amount, Contract, CpuMode, Deadline, Discipline, Each, Growth, MILLIONTH, Member, PerResource,
-    Permission, Resource, Scheme, Span, Unit, UnitId, Weighed,
+    Contract, CpuMode, Deadline, Discipline, Each, Growth, Member, Scheme, Unit, UnitId, Weighed,
 };
+use crate::name::check_name;
 use crate::quantity;
+use crate::resource::{Amount, MILLIONTH, PerResource, Permission, Resource};
 use crate::syntax;
 
 /// Units that every contract has, before its own.
@@ -28,7 +29,7 @@ const COMMON_PARTS: usize = UnitId::SHARED.0 as usize + 1;
 
 type Entry<'a> = document::Entry<'a, Kind>;
 
-/// Reads a tree of values; the contract is only good if no diagnostic is an error.
+/// Reads a tree of values; the contract is only valid if no diagnostic is an error.
 pub(crate) fn read(document: &mut Document<'_>, tree: &DeTable<'_>) -> Contract {
     let mut reader = Reader {
         document,
@@ -44,10 +45,10 @@ pub(crate) fn read(document: &mut Document<'_>, tree: &DeTable<'_>) -> Contract 
 struct Reader<'d, 't> {
     document: &'d mut Document<'t>,
     contract: Contract,
-    /// `machine.default`: looked up when all units are known.
+    /// `machine.default`: looked up after all units are read.
     default: Option<(String, Span)>,
     gangs_at: GangsAt,
-    /// There were more units than a contract may have.
+    /// Whether the contract has more units than allowed.
     full: bool,
 }
 
@@ -211,13 +212,13 @@ impl Reader<'_, '_> {
         Discipline::ALL.into_iter().find(|known| word == Some(known.name())).unwrap_or_default()
     }
 
-    /// One of the words that the key knows.
+    /// One of the words of the key.
     fn choice<'a>(&mut self, entry: &Entry<'a>) -> Option<&'a str> {
         let Kind::Choice(words) = entry.key.kind else { return None };
         self.document.choice(entry, words)
     }
 
-    /// What one of the two keys says of how the time for call-backs of memory grows.
+    /// One of the two keys for the growth of the time for call-backs of memory.
     fn growth(&mut self, entry: &Entry, so_far: Growth) -> Growth {
         match entry.key.kind {
             Kind::Part => Growth { idle: self.part(entry).or(so_far.idle), ..so_far },
@@ -251,11 +252,11 @@ impl Reader<'_, '_> {
         self.amount_or(entry, resource, "a quantity")
     }
 
-    /// A quantity, where the value may also be something else: `wanted` says all that it may be.
+    /// A quantity, where the value may also have another type: `wanted` describes all of them.
     fn amount_or(&mut self, entry: &Entry, resource: Resource, wanted: &str) -> Option<Amount> {
         let text = match entry.value.get_ref() {
             DeValue::String(text) => text.to_string(),
-            // Only CPUs are counted in bare numbers; of the others, the quantity says that the unit is missing.
+            // Only CPUs are bare numbers; for the others, the quantity reports the missing unit.
             DeValue::Integer(number) => {
                 integer(number).map_or(number.to_string(), |number| number.to_string())
             }
@@ -441,7 +442,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// What a unit wants in each period; nothing, if that is said wrongly.
+    /// A unit's deadline; `None` if it is invalid.
     fn deadline(&mut self, entry: &Entry) -> Option<Deadline> {
         let (mut period, mut budget, mut misses, mut of) = (None, None, 0, 1);
         let table = self.document.table(entry)?;
@@ -465,7 +466,7 @@ impl Reader<'_, '_> {
             let help = "write `deadline = { period = \"20ms\", budget = \"4ms\" }`";
             return refuse("missing-key", format!("the deadline has no `{lacks}`"), help);
         };
-        // What was wrong about either is said.
+        // Problems of either were reported.
         let (period, budget) = (period?, budget?);
         if budget > period {
             let help = "a unit has one CPU at a time for its deadline: lower the budget";
@@ -480,7 +481,7 @@ impl Reader<'_, '_> {
         Some(Deadline { period_ns, budget_ns, misses: small(misses)?, of: small(of)? })
     }
 
-    /// One number for every resource, or one for each; what is left out or wrong stays what it is in `tickets`.
+    /// One number for every resource, or one for each; missing and invalid ones keep their values in `tickets`.
     fn tickets(&mut self, entry: &Entry, mut tickets: PerResource<u64>) -> PerResource<u64> {
         let Kind::Counts(keys) = entry.key.kind else { return tickets };
         match entry.value.get_ref() {
@@ -501,7 +502,7 @@ impl Reader<'_, '_> {
         tickets
     }
 
-    /// The quantities of `hard` or `limit`, and where each stands.
+    /// The quantities of `hard` or `limit`, and their spans.
     fn amounts(&mut self, entry: &Entry) -> (PerResource<Option<Amount>>, PerResource<Option<Span>>) {
         let (mut amounts, mut spans) = (PerResource::default(), PerResource::default());
         let Kind::Table(keys) = entry.key.kind else { return (amounts, spans) };
@@ -544,7 +545,7 @@ impl Reader<'_, '_> {
     fn permission(&mut self, entry: &Entry, resource: Resource) -> Option<Permission> {
         match entry.value.get_ref() {
             DeValue::Boolean(on) => Some(Permission::from(*on)),
-            DeValue::String(text) if document::switch_word(text.trim()).is_some() => {
+            DeValue::String(text) if syntax::switch_word(text.trim()).is_some() => {
                 self.document.wrong_type(entry, "true, false, or a quantity");
                 None
             }
@@ -556,34 +557,4 @@ impl Reader<'_, '_> {
 fn with_resource<'e, 'a>(entry: &'e Entry<'a>) -> Option<(&'e Entry<'a>, Resource)> {
     let resource = Resource::ALL.into_iter().find(|resource| resource.name() == entry.key.name)?;
     Some((entry, resource))
-}
-
-/// Names become folders of the cgroup file system and parts of paths in commands.
-pub(crate) fn check_name(name: &str) -> Result<(), (String, String)> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let rule = format!("names are 1 to {NAME_CHARS_MAX} letters (a to z), digits, `-`, `_` and `.`");
-    if name.is_empty() {
-        return Err(("the name of a unit is empty".to_owned(), rule));
-    }
-    if let Some(bad) = name.chars().find(|c| !allowed(*c)) {
-        return Err((format!("`{bad}` cannot be in the name of a unit"), rule));
-    }
-    if name.len() > NAME_CHARS_MAX {
-        return Err((format!("the name of a unit is {} characters long", name.len()), rule));
-    }
-    if name.starts_with(['.', '-']) {
-        return Err((
-            format!("unit `{name}` begins with `{}`", &name[..1]),
-            "begin with a letter, a digit or `_`".to_owned(),
-        ));
-    }
-    if RESERVED_NAMES.contains(&name) {
-        let help = format!("choose another name than {}: they are built in", RESERVED_NAMES.join(", "));
-        return Err((format!("unit `{name}` has a reserved name"), help));
-    }
-    if let Some((prefix, _)) = name.split_once('.').filter(|(prefix, _)| KERNEL_PREFIXES.contains(prefix)) {
-        let message = format!("unit `{name}` is named like a file of the kernel's in a cgroup");
-        return Err((message, format!("do not begin with `{prefix}.`")));
-    }
-    Ok(())
 }

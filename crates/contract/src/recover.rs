@@ -1,23 +1,23 @@
 //! Recovery from syntax errors.
 //!
-//! Problem: the TOML parser goes on after an error. But an array that is not closed swallows the headers and keys
-//! after it, and each of them is then an error of its own.
+//! Problem: the TOML parser continues after an error. But an unclosed array swallows the headers and keys after it, and each
+//! of them is then another error.
 //!
-//! Algorithm: a text with syntax errors is read again, statement by statement. A statement is a header, or a key with
-//! its value, over several lines if it takes them to parse. A statement that does not parse by itself is reported
-//! once, and blanked out with spaces, so that every other span stays where it was. A blanked header takes the keys
-//! below it along, since they are not the previous table's.
+//! Algorithm: a text with syntax errors is read again, statement by statement. A statement is a header, or a key with its
+//! value, extended over several lines until it parses. A statement that does not parse by itself is reported once, and
+//! blanked out with spaces, so that every other span stays valid. With a header, the keys below it are blanked out, too,
+//! since they do not belong to the previous table.
 //!
 //! Limits: a line inside a broken multi-line value that looks like a key begins a new statement.
 
 use toml::de::{DeTable, Error};
 
-use crate::model::Span;
+use crate::diagnostic::Span;
 
 /// Statements that are reported; the text after them is blanked out.
 const BROKEN_MAX: usize = 50;
 
-/// How many ends of a multi-line value are tried: each try reads the statement anew.
+/// Attempts to find the end of a multi-line value: each parses the statement anew.
 const ENDS_MAX: usize = 16;
 
 /// A text without its broken statements, of the same length, and the first error of each.
@@ -26,7 +26,7 @@ pub(crate) struct Recovered {
     pub(crate) errors: Vec<(Span, String)>,
 }
 
-/// Blanks out what does not parse.
+/// Blanks out statements that do not parse.
 pub(crate) fn recover(text: &str) -> Recovered {
     let lines = lines(text);
     let mut blank: Vec<Span> = Vec::new();
@@ -83,12 +83,12 @@ fn statement(text: &str, lines: &[Span], first: usize) -> (usize, Option<(Span, 
         bound += 1;
     }
     let after = (first + 1..bound).find(|at| begins_statement(line(*at))).unwrap_or(bound);
-    // Empty lines at its end are not where a value misses its bracket.
+    // The missing bracket of a value is not reported on empty lines after it.
     let chunk = until(after - 1).trim_end();
     let (_, errors) = DeTable::parse_recoverable(chunk);
     let start = lines[first].start;
     let at = |error: &Error| error.span().map_or(0, |span| span.start);
-    // Of two errors in one place, the bracket that is missing is the consequence: of a string that is not closed.
+    // Of two errors in one place, the missing bracket is a consequence: of an unclosed string.
     let rank = |error: &&Error| (at(error), error.message().starts_with("unclosed"));
     let error = errors.iter().min_by_key(rank).map(|error| {
         let span = error.span().unwrap_or(0..0);

@@ -1,34 +1,34 @@
 //! The contract's reference for people: every key and every kind of member.
 //!
-//! It is made from the table of keys that the parser checks against. As Markdown it stands in `docs/contract-reference.md`; the program
-//! makes a man page of it.
+//! It is generated from the parser's table of keys. As Markdown it is `docs/contract-reference.md`; the program also generates a
+//! man page from it.
 
 use std::fmt::Write;
 
 use crate::keys::{HARD, Key, Kind, LEND, MACHINE, ROOT, TICKETS, Table, UNIT, VERSION};
 use crate::member::MEMBER_FORMS;
-use crate::model::Resource;
 use crate::quantity::duration_text;
+use crate::resource::Resource;
 
 /// A table of a contract. Texts are Markdown: with words in backquotes, and links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferenceTable {
     /// Where its keys stand.
     pub heading: &'static str,
-    /// Its keys, in the order that people should read them.
+    /// Its keys, in reading order.
     pub keys: Vec<ReferenceKey>,
 }
 
 /// A key of a contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferenceKey {
-    /// As the contract writes it.
+    /// Its name in the contract.
     pub name: &'static str,
-    /// A line of a contract that has the key.
+    /// An example: a line of a contract with the key.
     pub example: String,
-    /// What its value may be.
+    /// The values that it may have.
     pub values: String,
-    /// The value that holds where the contract does not say, in TOML; empty where nothing does.
+    /// The default value, in TOML; empty if the key has no default.
     pub default: &'static str,
     /// What it means.
     pub doc: &'static str,

@@ -2,11 +2,10 @@
 
 use annotate_snippets::{AnnotationKind, Group, Renderer, Snippet, normalize_untrusted_str};
 
-use crate::diagnostic::{Diagnostic, Level, clamp};
-use crate::model::Span;
+use crate::diagnostic::{Diagnostic, Level, Span, clamp};
 
-/// Shows diagnostics against the text they are about, as compilers do. `file_name` stands before line and column.
-/// With `color`, terminal escape codes mark what matters. The same input gives the same bytes on any machine.
+/// Shows diagnostics with the lines that they point at, as compilers do. `file_name` precedes line and column.
+/// With `color`, terminal escape codes highlight the important parts. The same input gives the same bytes on any machine.
 pub fn render(diagnostics: &[Diagnostic], text: &str, file_name: &str, color: bool) -> String {
     let renderer = if color { Renderer::styled() } else { Renderer::plain() };
     let mut out = String::new();
@@ -30,14 +29,14 @@ fn group<'a>(diagnostic: &'a Diagnostic, text: &'a str, file_name: &'a str) -> G
     group
 }
 
-/// Diagnostics quote the contract, and the renderer hands some texts on as they are: escape codes in a key's name must
-/// not reach the terminal.
+/// Replaces control characters: diagnostics quote the contract, and the renderer does not escape all texts. Escape codes in a
+/// key's name must not reach the terminal.
 fn plain(text: &str) -> String {
     normalize_untrusted_str(text)
 }
 
-/// Only the lines between the first and the last place are handed on: a diagnostic then costs what it shows, not what
-/// the whole file is long.
+/// Passes only the lines from the first to the last span: the cost of a diagnostic then depends on what it shows, not on the
+/// length of the file.
 fn snippet<'a>(
     diagnostic: &'a Diagnostic,
     text: &'a str,

@@ -1,15 +1,14 @@
 //! The contract's JSON schema (draft 2020-12), for editors: completion, documentation and checks while typing.
 //!
-//! It is made from the same table of keys that the parser checks against. It says less than the parser checks: rules
-//! that depend on several values (a limit below its reservation) are left to `check`.
+//! It is generated from the parser's table of keys. It covers less than the parser checks: rules that involve several values
+//! (a limit below its reservation) are left to `check`.
 
 use serde_json::{Value, json};
 
-use crate::keys::{
-    HARD, Key, Kind, LEND, MACHINE, MEMBERS_MAX, NAME_CHARS_MAX, ROOT, TICKETS, Table, UNIT, VERSION,
-};
+use crate::keys::{HARD, Key, Kind, LEND, MACHINE, MEMBERS_MAX, ROOT, TICKETS, Table, UNIT, VERSION};
 use crate::member::KINDS;
-use crate::model::Resource;
+use crate::name::NAME_CHARS_MAX;
+use crate::resource::Resource;
 
 /// The contract's JSON schema.
 pub fn schema() -> Value {

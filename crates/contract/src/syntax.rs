@@ -4,31 +4,32 @@ use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-use crate::diagnostic::{Diagnostic, clamp};
-use crate::document::{SHORT_BYTES, switch_word};
-use crate::model::Span;
+use crate::diagnostic::{Diagnostic, Span, clamp};
 use crate::recover::recover;
 
-/// Syntax errors that are reported of one text: what follows the first hundred is mostly their consequence.
+/// The longest excerpt of a text in a remedy, in bytes.
+pub(crate) const SHORT_BYTES: usize = 60;
+
+/// The most syntax errors reported for one text: most later ones are consequences.
 const ERRORS_MAX: usize = 100;
 
-/// What the TOML parser says of a key or a header that was there before.
+/// The TOML parser's message for a repeated key or header.
 const DUPLICATE: &str = "duplicate key";
 
-/// Duplicates for which the first place is looked up; each look-up reads the text before it anew.
+/// Duplicates for which the first place is looked up; each lookup parses the text before it anew.
 const LOOKUPS_MAX: usize = 20;
 
 /// A text that could be read, wholly or in part.
 pub(crate) struct Syntax<'t> {
-    /// As much as could be read.
+    /// The readable part.
     pub(crate) tree: DeTable<'t>,
-    /// Why that may not be all.
+    /// The errors in the rest.
     pub(crate) errors: Vec<Diagnostic>,
-    /// Whether some of it could not be read, rather than being there twice: then [`recover`] may find more.
+    /// Whether some of it could not be read, as opposed to repeated: then [`recover`] may find more errors.
     pub(crate) broken: bool,
 }
 
-/// The text without what cannot be read, offsets unchanged, and why that cannot be read.
+/// The text with its unreadable parts blanked out, offsets unchanged, and the errors of these parts.
 pub(crate) fn without_broken(text: &str) -> (String, Vec<Diagnostic>) {
     let recovered = recover(text);
     let errors =
@@ -36,7 +37,7 @@ pub(crate) fn without_broken(text: &str) -> (String, Vec<Diagnostic>) {
     (recovered.text, errors.collect())
 }
 
-/// Reads TOML as far as it goes.
+/// Reads TOML, and continues after errors.
 pub(crate) fn read(text: &str) -> Syntax<'_> {
     let (tree, found) = DeTable::parse_recoverable(text);
     let tree = tree.into_inner();
@@ -61,7 +62,7 @@ pub(crate) fn read(text: &str) -> Syntax<'_> {
     Syntax { tree, errors, broken }
 }
 
-/// Whether a key stands below a repeated header: then it collides with the first table's as a consequence.
+/// Whether a key is below a repeated header: then its collision with one of the first table is a consequence.
 fn below(header: Option<&(Span, &DeTable<'_>)>, repeated_headers: &[Span]) -> bool {
     header.is_some_and(|(at, _)| repeated_headers.iter().any(|line| line.contains(&at.start)))
 }
@@ -80,12 +81,12 @@ fn syntax_error(text: &str, span: Span, message: &str) -> Diagnostic {
     }
 }
 
-/// Whether the parser expected a word of TOML's because the value begins with the same letter.
+/// Whether the parser expected a TOML keyword because the value begins with the same letter.
 fn is_mistaken_word(message: &str) -> bool {
     message.contains("invalid boolean") || message.contains("invalid float, expected")
 }
 
-/// What was probably meant by a text that is no TOML.
+/// The remedy for a text that is not TOML: its probable meaning.
 fn remedy(text: &str, span: &Span, message: &str) -> Option<String> {
     let part = &text[span.clone()];
     let line = &text[line(text, span.start)];
@@ -114,7 +115,16 @@ fn remedy(text: &str, span: &Span, message: &str) -> Option<String> {
         .then(|| "write `=` between a key and its value".to_owned())
 }
 
-/// The remedy for a value that is neither a number nor a word of TOML's.
+/// The boolean that people mean by a word.
+pub(crate) fn switch_word(word: &str) -> Option<bool> {
+    match word.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" => Some(true),
+        "false" | "no" | "off" | "n" | "never" => Some(false),
+        _ => None,
+    }
+}
+
+/// The remedy for a value that is neither a number nor a TOML keyword.
 fn unquoted(value: &str) -> String {
     let before = |mark: &str| value.split_once(mark).map(|(before, _)| before.trim());
     if let Some(on) = switch_word(value) {
@@ -135,7 +145,7 @@ fn unquoted(value: &str) -> String {
     format!("put it between double quotes: \"{value}\"")
 }
 
-/// Whether a comma between two digits is where the text stops being TOML.
+/// Whether the syntax error is at a comma between two digits.
 fn is_decimal_comma(text: &str, at: usize) -> bool {
     let is_digit = |c: char| c.is_ascii_digit();
     let after = text[at..].strip_prefix(',');
@@ -168,7 +178,7 @@ fn is_header(text: &str, span: &Span) -> bool {
     text[line(text, span.start).start..span.start].trim_start().starts_with('[')
 }
 
-/// `[unit.a]` for the second time. The parser has forgotten the first place by now, so the text before is read again.
+/// `[unit.a]` for the second time. The parser does not report the first place, so the text before is parsed again.
 fn repeated_header(text: &str, span: &Span, lookup: bool) -> Diagnostic {
     let line = line(text, span.start);
     let name = &text[span.clone()];
@@ -200,7 +210,7 @@ fn header_path(line: &str) -> Vec<String> {
     path
 }
 
-/// Where a path of keys ends.
+/// The span of the last key of a path.
 fn find(tree: &DeTable<'_>, path: &[String]) -> Option<Span> {
     let (last, parents) = path.split_last()?;
     let mut table = tree;

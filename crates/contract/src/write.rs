@@ -1,25 +1,23 @@
-//! A contract's values as a text: what `commonhold tickets --as-contract` prints.
+//! Serialises a contract, for `commonhold tickets --as-contract`.
 //!
-//! Properties (tested): reading the text gives the same contract, but for where it says things. Only what is not a default
-//! is said. Sub-units that `each` made are not: `each` makes them again.
+//! Properties (tested): reading the text gives the same contract, except for spans. Only values that differ from their defaults
+//! are written. Sub-units that `each` created are not written: `each` creates them again.
 
 use std::fmt::{Display, Write};
 
 use crate::Contract;
 use crate::jobs::PoolForm;
 use crate::keys::{CALL_BACK_IDLE, CALL_BACK_MOST, VERSION};
-use crate::model::{
-    Amount, CpuMode, DEFAULT_TICKETS, Deadline, Discipline, Growth, MachineRules, PerResource, Permission,
-    Resource, Unit, UnitId, Weighed,
-};
+use crate::model::{CpuMode, Deadline, Discipline, Growth, MachineRules, Unit, UnitId, Weighed};
 use crate::quantity::{amount_text, duration_text, part_text};
+use crate::resource::{Amount, DEFAULT_TICKETS, PerResource, Permission, Resource};
 
-/// A text that says what the contract says, with `above` as comments at its head. Parsing it gives the same contract, but for
-/// spans, and for sub-units that `each` made.
+/// The contract as TOML, with `above` as comments at its head. Parsing it gives the same contract, except for spans and for
+/// sub-units that `each` created.
 pub fn write(contract: &Contract, above: &[String]) -> String {
     let mut text = String::new();
     for line in above.iter().flat_map(|comment| comment.lines()) {
-        // A control character may not stand in a comment.
+        // TOML allows no control characters in comments.
         let line: String = line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
         let _ = writeln!(text, "# {line}");
     }
@@ -170,7 +168,7 @@ fn said(text: &mut String, key: &str, value: &dyn Display) {
     let _ = writeln!(text, "{key} = {value}");
 }
 
-/// A table of what there is to say of each resource.
+/// An inline table with the text of each resource.
 fn table(of: impl Fn(Resource) -> Option<String>) -> String {
     let pairs =
         Resource::ALL.into_iter().filter_map(|resource| Some(format!("{resource} = {}", of(resource)?)));
@@ -189,7 +187,7 @@ fn permission(resource: Resource, permission: Permission) -> Option<String> {
     }
 }
 
-/// A name with a dot would be two.
+/// Quotes a name with a dot, which would otherwise be two keys.
 fn key(name: &str) -> String {
     let is_bare =
         !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');

@@ -1,4 +1,4 @@
-//! Every contract of `bad/` is refused, or doubted, in exactly these words. What the examples show is accepted.
+//! Every contract of `bad/` gets exactly these errors and warnings. The examples are accepted.
 //!
 //! `INSTA_UPDATE=always cargo test -p commonhold-contract` writes the expected texts anew; review them as a diff.
 #![allow(
@@ -47,7 +47,7 @@ fn the_examples_are_accepted_without_a_word() {
     }
 }
 
-/// The part of `docs/contract-reference.md` between these marks is what `commonhold generate contract-reference` prints.
+/// Between these marks, `docs/contract-reference.md` is the output of `commonhold generate contract-reference`.
 const GENERATED: [&str; 2] =
     ["<!-- generated: commonhold generate contract-reference -->\n", "<!-- end of what is generated -->\n"];
 
@@ -78,7 +78,7 @@ fn members_begin_with_their_kind() {
     }
 }
 
-/// Whoever pastes what the documents show has a contract.
+/// The examples in the documents are valid contracts.
 #[test]
 fn what_the_documents_show_are_contracts() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,4 +1,4 @@
-//! What holds for every text, valid or not.
+//! Properties for every text, valid or not.
 #![allow(clippy::unwrap_used)]
 
 use commonhold_contract::{Level, parse, position, render};
@@ -31,7 +31,7 @@ tickets = 50
 borrow = true
 "#;
 
-/// What holds of any text's diagnostics.
+/// Properties of any text's diagnostics.
 fn check(text: &str) {
     let parsed = parse(text);
     let errors = parsed.diagnostics.iter().any(|diagnostic| diagnostic.level == Level::Error);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use commonhold_contract::{parse, render};
 
-/// A contract of so many units, each with members, a reservation and a limit, ten of them to an enclosing unit.
+/// A contract of `units` units, each with members, a reservation and a limit, ten of them in each enclosing unit.
 fn contract(units: usize) -> String {
     let mut text = "version = 1\n".to_owned();
     for i in 0..units {

@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Counts by unit and CPU: where the unit had CPU time, what its tasks waited for, how far they moved, and how long
- * call-backs took.
+ * Counters per unit and CPU: CPU time by who owns the CPU, waits by cause, migrations by distance, and the latency of
+ * call-backs.
  */
 #ifndef DISPATCH_ACCOUNTS_H
 #define DISPATCH_ACCOUNTS_H
 
-/* The unit that a task belongs to. Under `smp` it is ordered among another's. */
+/* The unit that a task is charged to. Under `smp`, it waits in an ancestor's queue. */
 static u32 payer(const struct dispatch_task *task)
 {
 	return disciplined() ? task->pays : task->unit;
 }
 
-/* And that of the task that a CPU runs. */
+/* The unit that the task of a CPU is charged to. */
 static u32 payer_on(const struct dispatch_cpu *cpu)
 {
 	return disciplined() ? cpu->pays : cpu->runs;
 }
 
-/* Books what the task of a unit, which a CPU runs, ran there since the last time, by whose the CPU was. */
+/* Books CPU time of the running task since the last booking: home, shared, borrowed or visiting, by the owner of the CPU. */
 static void book(struct dispatch_cpu *cpu, u32 id, const struct dispatch_unit *unit, u64 now)
 {
 	struct dispatch_account *account = account_at(payer_on(cpu), id), *owner;
@@ -37,7 +37,7 @@ static void book(struct dispatch_cpu *cpu, u32 id, const struct dispatch_unit *u
 	}
 }
 
-/* The time from a call-back to the first task of the owner's. */
+/* The latency of a call-back: until the owner's first task runs. */
 static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64 now)
 {
 	u64 took = now - cpu->recalled, end = 1024;
@@ -60,9 +60,9 @@ static void came_back(struct dispatch_cpu *cpu, struct dispatch_unit *owner, u64
 }
 
 /*
- * A task comes to run on a CPU. The kernel does not tell when a higher class takes one. A higher class had it where,
- * for longer than a switch takes, none of this scheduler's tasks did and it did not idle. Short times that are near
- * each other are remembered as one.
+ * A task is dispatched on a CPU. The kernel does not report when a higher class takes one. So a higher class is taken to
+ * have had the CPU if, for longer than a switch takes, it neither ran a task of this scheduler nor idled. Short intervals
+ * near each other are merged.
  */
 static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u64 now)
 {
@@ -81,7 +81,7 @@ static __attribute__((noinline)) void note_higher(struct dispatch_cpu *cpu, u64 
 	last->to = now;
 }
 
-/* What of a task's wait, since then, a higher class had the CPU where it comes to run, as far back as is remembered. */
+/* The part of a wait during which a higher class had the CPU where the task is now dispatched, within recorded intervals. */
 static __attribute__((noinline)) u64 higher_ns(const struct dispatch_cpu *cpu, u64 since)
 {
 	const struct dispatch_stretch *stretch;
@@ -99,7 +99,7 @@ static __attribute__((noinline)) u64 higher_ns(const struct dispatch_cpu *cpu, u
 	return sum;
 }
 
-/* A task runs on another CPU than before. */
+/* Counts a migration, by distance. */
 static void move(struct dispatch_task *task, struct dispatch_account *account, const struct dispatch_cpu *to, u32 id)
 {
 	struct dispatch_cpu *from = cpu_at(task->cpu);
@@ -115,7 +115,7 @@ static void move(struct dispatch_task *task, struct dispatch_account *account, c
 		account->moved_cache++;
 }
 
-/* What a task waited for, and how far it came. */
+/* Books the wait of a dispatched task by cause, and its migration. */
 static void arrive(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, struct dispatch_cpu *cpu,
 		   u32 id, u64 now)
 {
@@ -132,7 +132,7 @@ static void arrive(struct task_struct *p, struct dispatch_task *task, struct dis
 		account->rescues++;
 	if (task->since && before(task->since, now) && cause < DISPATCH_CAUSES) {
 		waited = now - task->since;
-		/* Mostly it is less than what is remembered. */
+		/* Usually the wait is too short to contain a recorded interval. */
 		if (waited > HIGHER_NS)
 			account->waited_ns[DISPATCH_WAIT_HIGHER] += higher = higher_ns(cpu, task->since);
 		account->waited_ns[cause] += waited - higher;

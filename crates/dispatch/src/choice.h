@@ -6,19 +6,19 @@
 #ifndef DISPATCH_CHOICE_H
 #define DISPATCH_CHOICE_H
 
-#define RACES_MAX  4u  /* another CPU may take what this one saw waiting: then it looks again, so many times */
-#define LOAN_SLICES 4 /* how far a borrower may be behind: see advance_loan() */
+#define RACES_MAX  4u  /* retries, when another CPU takes the task that this one saw waiting */
+#define LOAN_SLICES 4 /* bound on how far a borrower may lag: see advance_loan() */
 
 /*
- * What it runs on now counts as a slice each: see struct competitor. What it lent before counts as if it had been lent
- * so much less: a giver that is short goes first until that is spent.
+ * A unit's key among borrowers. Each CPU that it runs on counts as a slice: see struct competitor. Its credit, what it
+ * lent before, is subtracted from what it borrowed: a past lender goes first until the credit is spent.
  */
 static u64 loan_of(const struct dispatch_unit *unit)
 {
 	return unit->loan_pass - unit->credit + unit->busy * unit->slice;
 }
 
-/* Whether one outermost unit had less of others' CPUs for its weight than another, or as much while more of it wait. */
+/* Whether one outermost unit borrowed less for its weight than another. Ties: more waiting tasks. */
 static bool larger_claim(u32 one, u32 other)
 {
 	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
@@ -32,9 +32,9 @@ static bool larger_claim(u32 one, u32 other)
 }
 
 /*
- * An outermost unit's loan pass goes on by what was used on another's CPU. One that did not borrow for long has at most
- * some slices of credit for each CPU that it runs on. Slices end with ticks, and are charged so late that a unit which
- * does borrow may be as far behind.
+ * Advances an outermost unit's loan pass by CPU time used on another's CPU. A unit that has not borrowed for long gets at
+ * most LOAN_SLICES of credit for each CPU that it runs on: slices end with ticks, and are charged so late that a unit that
+ * does borrow may lag as far.
  */
 static void advance_loan(struct dispatch_unit *top, u64 used)
 {
@@ -42,7 +42,7 @@ static void advance_loan(struct dispatch_unit *top, u64 used)
 	add64(&top->loan_pass, over_weight(used, top->weight));
 }
 
-/* Among which units a CPU looks for its next task. */
+/* The units that compete for a CPU. */
 enum among {
 	AMONG_HOME,      /* those within its owner */
 	AMONG_BORROWERS, /* those outside its owner that borrow */
@@ -58,7 +58,7 @@ static bool is_among(const struct dispatch_unit *unit, u32 home, enum among amon
 	return true;
 }
 
-/* Whether a unit's tasks go before those of the best one so far. */
+/* Whether a unit's tasks precede those of the best unit so far. */
 static bool goes_before(u32 id, const struct dispatch_unit *unit, u32 best, u32 best_top, enum among among)
 {
 	if (best == DISPATCH_NOBODY)
@@ -68,19 +68,19 @@ static bool goes_before(u32 id, const struct dispatch_unit *unit, u32 best, u32 
 	return had_less(id, best);
 }
 
-/* Units that were found to wait, but none of whose tasks came to run: another CPU took them, or their affinity says no. */
+/* Waiting units without a task for this CPU: another CPU took it, or its affinity excludes this one. */
 struct tried {
 	u32 unit[RACES_MAX];
 };
 
-/* What a CPU looks for, and what it has found. */
+/* A search for the next unit. */
 struct search {
 	u32 home;
 	enum among among;
-	u32 best, best_top; /* DISPATCH_NOBODY: nothing yet */
+	u32 best, best_top; /* DISPATCH_NOBODY: none yet */
 };
 
-/* Looks at a unit of which tasks wait. `alone`: no other does, and the caller sees whether its task is in the queue yet. */
+/* Considers a unit with waiting tasks. `alone`: the only one; then the caller checks whether its task is queued yet. */
 static void consider(struct search *search, u32 id, const struct tried *tried, bool alone)
 {
 	struct dispatch_unit *unit = unit_at(id);
@@ -98,7 +98,7 @@ static void consider(struct search *search, u32 id, const struct tried *tried, b
 	}
 }
 
-/* Mostly tasks of one unit wait, and no loop is needed. */
+/* Fast path: usually tasks of one unit wait, and no loop is needed. */
 static void search_block(struct search *search, u32 block, const struct tried *tried, bool alone)
 {
 	u32 bits = waiting(block), look;
@@ -117,7 +117,7 @@ static void search_block(struct search *search, u32 block, const struct tried *t
 	}
 }
 
-/* The unit whose task a CPU should run next, among those that wait; not one of the `tried`. */
+/* The unit that a CPU should run next, among those with waiting tasks, except the `tried`. */
 VERIFIED_ALONE(u32) next_unit(u32 home, enum among among, const struct tried *tried)
 {
 	struct search search = { .home = home, .among = among, .best = DISPATCH_NOBODY, .best_top = DISPATCH_NOBODY };

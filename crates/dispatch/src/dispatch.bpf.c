@@ -17,62 +17,61 @@
  * - A *message* is a wake-up by a task that is about to sleep.
  *
  * Algorithm, order in a queue. Each unit has one queue, ordered by the tasks' virtual time. The task with the least
- * CPU time for its weight (its nice value) is next. This takes the place of the degrading priorities of seed 000,
- * section 3.1.
+ * CPU time for its weight (its nice value) is next. This replaces the degrading priorities of seed 000, section 3.1.
  *
- * Algorithm, wake-up. A woken task takes the first of these that there is:
+ * Algorithm, wake-up. A woken task takes the first available of:
  * - an idle home CPU: its last one if it can, else the nearest;
  * - an idle CPU that another unit lends;
- * - a place in its unit's queue. One lent home CPU is then called back, its last one if it can, else the nearest: at
- *   once by an interrupt, or at the next tick.
- * A task that is woken by an interrupt on its own last CPU, as by its timer, goes right onto that CPU if it would be
- * next there.
+ * - a place in its unit's queue. One lent home CPU is then called back, its last one if possible, else the nearest:
+ *   immediately by an interrupt, or at the next tick.
+ * A task woken by an interrupt on its own last CPU, for example by its timer, is dispatched directly to that CPU if it
+ * would be next there.
  *
- * Algorithm, interruption. Where no CPU is lent, the woken task interrupts the task on its last CPU if that task is
- * ahead of it by more than `preempt_ns`. They are compared by pass if two units compete for the CPU, and by virtual
- * time within a unit. Within a unit, a message interrupts no task in the first millisecond of its turn; a tick does so
+ * Algorithm, preemption. Where no CPU is lent, the woken task preempts the task on its last CPU if that task is ahead
+ * of it by more than `preempt_ns`. They are compared by pass if two units compete for the CPU, and by virtual time
+ * within a unit. Within a unit, a message preempts no task in the first millisecond of its turn; a tick does so
  * afterwards. Two switches for each message would cost more than the message.
  *
- * Algorithm, choice. A CPU that needs a task looks at the units within its home unit that wait. At every level of
- * units, the smallest pass is next. Each CPU that runs a unit's tasks counts as one slice still to be charged (stride
- * scheduling). An idle unit's part thus goes to its siblings, as in the currencies of seed 004, section 5.2. If no
- * unit there waits and the owner lends, the borrower with the largest claim is next: the one that had the least of
- * what others lend for its weight (stride scheduling, too). Here this counts for some slices only. What a unit lent and
- * was lent over minutes is remembered by the policy, and comes as a credit. Among equals, the borrower with the most
- * waiting tasks is next. On a time-shared CPU, all units of the machine are compared by pass.
+ * Algorithm, choice. A CPU that needs a task considers the units with waiting tasks within its home unit. At every
+ * level of the tree, the unit with the smallest pass is next (stride scheduling). Each CPU that runs a unit's tasks
+ * counts as one slice still to be charged. An idle unit's share thus goes to its siblings, as in the currencies of seed
+ * 004, section 5.2. If no unit there waits and the owner lends, the borrower with the largest claim is next: the one
+ * that has used the least lent CPU time for its weight (stride scheduling, too). This memory spans only a few slices.
+ * The policy remembers what each unit lent and borrowed over minutes, and passes it on as a credit. Ties go to the
+ * borrower with the most waiting tasks. On a time-shared CPU, all units of the machine are compared by pass.
  *
- * Algorithm, gangs. The tasks of a gang whose gate is shut wait outside of all this: see gates.h.
+ * Algorithm, gangs. The tasks of a gang with a shut gate wait in a queue of their own: see gates.h.
  *
- * Algorithm, seats. Tasks of units with jobs may have seats in pools of CPUs: which CPU they prefer, see seats.h.
+ * Algorithm, seats. Tasks of units with jobs may have seats in pools of CPUs, which they prefer: see seats.h.
  *
  * Properties of isolation.
  * - While an owner's tasks wait, no task of another unit runs on its CPU for longer than a call-back takes.
- * - A unit that does not lend has no others on its CPUs, except visits: turns of tasks that run anywhere, of tasks
- *   that can run nowhere else, and of tasks that have waited for too long.
- * - No CPU idles while a task waits that may run there. That includes a task that a higher scheduling class
- *   interrupted.
+ * - The CPUs of a unit that does not lend run no other unit's tasks, except visits: turns of tasks that run anywhere,
+ *   of tasks that can run nowhere else, and of tasks that have waited for too long.
+ * - Work-conserving: no CPU idles while a task that may run there waits. That includes a task that a higher scheduling
+ *   class preempted.
  *
  * Properties of sleep. Sleeping earns at most one slice of credit. A waking task's virtual time is at least its
- * unit's, less `slice_ns`. A waking unit's pass is at least that of the siblings that were next, less so much and less
- * two slices of theirs for each other CPU. By so much these siblings may themselves be apart.
+ * unit's, less `slice_ns`. A waking unit's pass is at least that of the siblings that were next, less one slice and
+ * less two slices of theirs for each other CPU: these siblings may themselves differ by that amount.
  *
  * Properties of waiting.
- * - No task waits in a queue for ever. Its virtual time stays, while that of every task that runs grows. The same
- *   holds for its unit's pass at every level. So after a bounded time it is the smallest.
- * - No task waits so long that the kernel ends the scheduler. The policy gives no unit less than a thousandth of its
- *   level's time. A unit that holds a part of a CPU waits for its turn for at most 5 s, where turns of 10 ms are short
- *   enough for that. Tasks that wait for long nevertheless are rescued: see rescue.h.
- * - Some tasks wait in a queue of one CPU, and have their turn there like its owner's tasks and those of
- *   DISPATCH_COMMON. These are the strays, whose affinity allows none of their unit's CPUs; the kernel's own threads,
- *   except when they wake; and tasks that may not leave their CPU for a moment, since other tasks may wait for these.
+ * - No starvation: a waiting task's virtual time stays, while that of every running task grows. The same holds for its
+ *   unit's pass at every level. So after a bounded time it is the smallest.
+ * - No task waits so long that the kernel's watchdog ends the scheduler. The policy gives no unit less than a
+ *   thousandth of its level's time. A unit that holds a part of a CPU waits for its turn for at most 5 s, where turns
+ *   of 10 ms are short enough for that. Tasks that still wait too long are rescued: see rescue.h.
+ * - Some tasks wait in the queue of a single CPU, which alternates between them, its owner's tasks and those of
+ *   DISPATCH_COMMON. These are the strays, whose affinity allows none of their unit's CPUs; kernel threads, except when
+ *   they wake; and tasks with migration disabled, since other tasks may wait for these.
  *
  * Limits.
- * - A higher scheduling class may take a CPU in whose queue a task waits. If the task may run on other CPUs, the first
- *   of them that looks takes it. Each looks once a second (rescue.h), and an idle one when it has run something. A
- *   task that may run on no other CPU waits for as long as the higher class has it, unless the kernel keeps some time
- *   from real-time tasks for this class (newer kernels do).
- * - The next unit is found by looking at the units that wait. Units that do not wait are passed over in blocks of 32.
- * - Weights, and counters that several CPUs write, are atomic. Accounts are written by one CPU each, except when a CPU
+ * - A higher scheduling class may take a CPU while a task waits in that CPU's queue. If the task may run on other CPUs,
+ *   the first of them to poll that queue takes it. Each polls once a second (rescue.h), and an idle one after it has run
+ *   something. A task that may run on no other CPU waits until the higher class releases it, unless the kernel reserves
+ *   some time for this class (newer kernels do).
+ * - The next unit is found by a linear search among waiting units. Others are skipped in blocks of 32.
+ * - Weights, and counters that several CPUs write, are atomic. Each account is written by one CPU, except when a CPU
  *   changes its owner: then an interval may be booked twice.
  *
  * The same source is compiled for the kernel (BPF, sched_ext), and natively for the simulator, which plays the kernel.
@@ -92,10 +91,10 @@
 
 char _license[] SEC("license") = "Dual MIT/GPL";
 
-#define HELD_NS    500000ull /* how long a task runs that may not leave its CPU for a moment: such moments take microseconds */
-#define PLACED_NS  5000000000ull /* how long a program says its task's unit, unless the daemon does: many of its looks */
+#define HELD_NS    500000ull /* slice of a task with migration disabled: such sections take microseconds */
+#define PLACED_NS  5000000000ull /* how long a unit chosen at exec holds unless the daemon confirms it: many of its polls */
 
-/* Whether a task was not yet, or still, among those that wait. One that is parked is told by another CPU that it waits. */
+/* Sets whether a task counts as waiting; whether that changed. Atomic with gates: another CPU may release a parked task. */
 static bool set_waits(struct dispatch_task *task, bool waits)
 {
 	if (gated())
@@ -106,7 +105,7 @@ static bool set_waits(struct dispatch_task *task, bool waits)
 	return true;
 }
 
-/* A task is among those that wait in its unit's queue, from before it is put there until it runs. */
+/* A task counts as waiting in its unit's queue from before it is inserted there until it runs. */
 static void begin_wait(struct dispatch_task *task)
 {
 	if (set_waits(task, true)) {
@@ -129,7 +128,7 @@ static void end_wait(struct dispatch_task *task)
 	}
 }
 
-/* A task waits in the queue of the CPU where it must run, which looks there when it is that queue's turn. */
+/* Queues a task on the one CPU where it must run, which serves that queue in turn. */
 static void wait_at(struct task_struct *p, struct dispatch_task *task, u32 id, u64 slice_ns, u64 enq_flags)
 {
 	struct dispatch_cpu *cpu = cpu_at(id);
@@ -144,7 +143,7 @@ static void wait_at(struct task_struct *p, struct dispatch_task *task, u32 id, u
 	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
 }
 
-/* A task belongs to another unit from now on. It does not run, nor stand in a queue, while this is called. */
+/* Moves a task to another unit. It must neither run nor be queued during the call. */
 static void change_unit(struct dispatch_task *task, u32 id)
 {
 	struct dispatch_unit *from = unit_at(task->unit), *to = unit_at(id);
@@ -162,19 +161,19 @@ static void change_unit(struct dispatch_task *task, u32 id)
 	uncount(task, from);
 	task->unit = id;
 	if (is_other(from->discipline) || is_other(to->discipline)) {
-		task->vtime = to->vtime; /* keys of two disciplines say nothing of each other: it is new */
+		task->vtime = to->vtime; /* keys of two disciplines are not comparable: it starts anew */
 		task->memory = (struct dispatch_memory){};
 	} else {
-		task->vtime += to->vtime - from->vtime; /* it stands to its new unit as it stood to the old one */
+		task->vtime += to->vtime - from->vtime; /* its lag to the new unit is that to the old one */
 	}
 	if (counted)
 		count(task, to);
 }
 
 /*
- * A task that executed a program may be in another unit since: see dispatch_exec(). The unit by its program holds until
- * the daemon moves the task into the unit's control group, or says the task's unit (dispatch_put_thread()). Where the daemon
- * does neither, it knows better: its decision is that of the control group.
+ * Moves a task to the unit chosen when it executed a program: see dispatch_exec(). That choice holds until the daemon moves
+ * the task into the unit's control group, or sets the task's unit (dispatch_put_thread()). If the daemon does neither within
+ * PLACED_NS, it has decided otherwise, and the unit of the control group applies again.
  */
 static void settle(struct dispatch_task *task)
 {
@@ -218,9 +217,9 @@ s32 BPF_STRUCT_OPS(dispatch_select_cpu, struct task_struct *p, s32 last, u64 wak
 }
 
 /*
- * Whether a task on this CPU is there since its owner lends it. Not one that runs anywhere, nor one that can run
- * nowhere else: called back, it would go on at once, be called back, and never come to its end. (Nor a rescued one: see
- * rescue.h.)
+ * Whether a task runs on this CPU because its owner lends it. Not one that runs anywhere, nor one that can run nowhere
+ * else: after a call-back it would run again immediately, be called back again, and make no progress. (Nor a rescued
+ * one: see rescue.h.)
  */
 static bool is_guest(const struct dispatch_cpu *cpu, const struct dispatch_task *task, const struct dispatch_unit *unit)
 {
@@ -228,7 +227,7 @@ static bool is_guest(const struct dispatch_cpu *cpu, const struct dispatch_task 
 	       !(task->state & (DISPATCH_STRAY | DISPATCH_HELD));
 }
 
-/* Whether a task can be served from its unit's queue at all: it may run on one of the CPUs that look there. */
+/* Whether a task can be served from its unit's queue: its affinity has one of the CPUs that poll it. */
 static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit *unit)
 {
 	if ((u32)p->nr_cpus_allowed >= rules()->cpus || unit->flags & DISPATCH_ANYWHERE)
@@ -236,7 +235,7 @@ static bool fits_queue(struct task_struct *p, u32 id, const struct dispatch_unit
 	return mask_meets(unit->top, MASK_HOMES, p) || mask_meets(DISPATCH_NOBODY, MASK_SHARED, p);
 }
 
-/* A task whose gang is shut neither waits nor is active until the gate is opened. */
+/* Parks a task of a shut gang: it neither waits nor is active until the gate opens. */
 static bool park(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u64 enq_flags)
 {
 	if (gated() && !(enq_flags & SCX_ENQ_WAKEUP) && is_current(p))
@@ -285,7 +284,7 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	task->state &= ~(DISPATCH_STRAY | DISPATCH_HELD);
-	/* For a moment it can run nowhere else, and others may wait for what it does there: a slice as short as such moments. */
+	/* Migration is disabled, and others may wait for it: its slice is as short as such sections. */
 	if (is_held_here(p, enq_flags)) {
 		task->state |= DISPATCH_HELD;
 		wait_at(p, task, last, HELD_NS < rules()->slice_ns ? HELD_NS : rules()->slice_ns, enq_flags);
@@ -300,13 +299,13 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (seated() && !(enq_flags & SCX_ENQ_WAKEUP) && goes_to_seat(p, task, unit, last, enq_flags))
 		return;
-	/* A message is from the task here, which is about to go. Of a task with one CPU, select_cpu() is not told whether it is one. */
+	/* A message comes from the task here, about to sleep. For a task with one CPU, the kernel does not call select_cpu(). */
 	if (p->nr_cpus_allowed > 1 && enq_flags & SCX_ENQ_WAKEUP && !(task->state & DISPATCH_TOLD) &&
 	    bpf_get_smp_processor_id() == (u32)last && take_here(p, task, unit, enq_flags))
 		return;
 	begin_wait(task);
 	scx_bpf_dsq_insert_vtime(p, task->unit, rules()->slice_ns, start_of(p, task, unit), enq_flags);
-	/* A CPU that looked before the task was in the queue may have gone idle: it must look again. */
+	/* A CPU that polled before the task was queued may have gone idle: it must poll again. */
 	cpu = take_idle(p, task->unit, unit, near_to(task, last));
 	if (cpu >= 0) {
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
@@ -319,13 +318,13 @@ void BPF_STRUCT_OPS(dispatch_enqueue, struct task_struct *p, u64 enq_flags)
 	task->state &= ~DISPATCH_TOLD;
 }
 
-/* The virtual time that so much CPU time is, by the task's nice value. */
+/* CPU time as virtual time, by the task's nice value. */
 static u64 of_weight(u64 used, const struct task_struct *p)
 {
 	return over_weight(used, p->scx.weight);
 }
 
-/* Charges a task and its unit for what it ran on this CPU since the last time. It is booked later, once a slice: see book(). */
+/* Charges a task and its unit for CPU time since the last charge. It is booked later, once a slice: see book(). */
 static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	u64 now = scx_bpf_now(), used = now - cpu->since;
@@ -343,10 +342,9 @@ static void charge(struct task_struct *p, struct dispatch_cpu *cpu, struct dispa
 }
 
 /*
- * A unit is next: the clocks by which its siblings, and those of the units around it, are placed that wake meanwhile
- * are at least where it is. That is not said of a unit of which a task runs out of turn (a thread of the kernel's, one
- * that must run there, one that is rescued, one that goes on after a higher class): it may be far ahead of all that
- * wait.
+ * A unit is next: advances the clocks that place its waking siblings, and those of the units around it, at least to its
+ * pass. Not for a unit with a task that runs out of turn (a kernel thread, one pinned here, one rescued, one that continues
+ * after a higher class): its pass may be far ahead of all that wait.
  */
 static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 {
@@ -371,7 +369,7 @@ static void advance_clocks(struct dispatch_unit *unit, bool time_shared)
 			break;
 }
 
-/* A slice begins: the clock by which those of the same unit are placed that wake meanwhile is at least where its task is. */
+/* A slice begins: advances the clock that places waking tasks of the unit at least to the virtual time of this task. */
 static void advance_clock_within(const struct dispatch_task *task, struct dispatch_unit *unit)
 {
 	if (!is_other(unit->discipline) || !has_numbers(unit->discipline))
@@ -379,8 +377,8 @@ static void advance_clock_within(const struct dispatch_task *task, struct dispat
 }
 
 /*
- * Lets a task that is at the end of its slice run on: no task with a better claim waits. Its next slice begins like any
- * other: a task that has a CPU alone for long would else owe all that time to the first that comes.
+ * Renews the slice of a task that has used it up: no task with a better claim waits. The new slice advances the clock
+ * like any other: otherwise a task alone on a CPU for long would owe all that time to the first that wakes.
  */
 static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, struct dispatch_task *task)
 {
@@ -405,11 +403,11 @@ static void run_on(struct task_struct *prev, struct dispatch_cpu *cpu, u32 id, s
 	set_slice(prev, unit ? slice_of(unit) : rules()->slice_ns);
 }
 
-/* A task that ran here, by right or as a guest, and could go on. */
+/* The previous task of a CPU, at home or as a guest, if it is still runnable. */
 struct goer {
-	u32 unit;   /* DISPATCH_NOBODY: there is none */
-	u32 weight; /* of its nice value; 0 where another discipline than stride says who is next: no task has that */
-	u64 after;  /* its virtual time after another slice; the key that it would wait with under another discipline */
+	u32 unit;   /* DISPATCH_NOBODY: no such task */
+	u32 weight; /* of its nice value; 0, which no task has, under a discipline other than stride */
+	u64 after;  /* its virtual time after another slice; under other disciplines, the key that it would wait with */
 };
 
 static struct goer as_goer(struct dispatch_task *task, struct dispatch_unit *unit, const struct task_struct *p)
@@ -423,7 +421,7 @@ static struct goer as_goer(struct dispatch_task *task, struct dispatch_unit *uni
 	};
 }
 
-/* Whether its unit goes before another one, which waits. */
+/* Whether its unit precedes another one, which waits. */
 static bool keeps(const struct goer *goer, u32 next, enum among among)
 {
 	struct dispatch_unit *unit, *other;
@@ -436,8 +434,8 @@ static bool keeps(const struct goer *goer, u32 next, enum among among)
 }
 
 /*
- * Whether it goes on rather than the first of its own queue. Those of one nice value take turns; of two the one goes on
- * that would still be behind after another slice: in turns, each would have the same.
+ * Whether it continues rather than the first of its own queue. Tasks of one nice value take turns. With different nice
+ * values, it continues if it would still be behind after another slice: strict alternation would give both the same.
  */
 static bool goes_on(u64 queue, const struct goer *goer)
 {
@@ -447,7 +445,7 @@ static bool goes_on(u64 queue, const struct goer *goer)
 	return first_in(queue, &vtime, &weight) && weight != goer->weight && !before(vtime, goer->after);
 }
 
-/* Moves the first task of the units that should be next to this CPU; unless `goer` should. */
+/* Moves the first task of the unit that is next to this CPU, unless `goer` is next. */
 static bool take_next(u32 id, u32 home, enum among among, const struct goer *goer)
 {
 	struct tried tried = { { DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY, DISPATCH_NOBODY } };
@@ -457,7 +455,7 @@ static bool take_next(u32 id, u32 home, enum among among, const struct goer *goe
 		next = next_unit(home, among, &tried);
 		if (next == DISPATCH_NOBODY)
 			break;
-		/* The task that ran waits in no queue: its unit goes on if it had less than those that do. */
+		/* The previous task is in no queue: its unit continues if it had less than those that wait. */
 		if (goer->unit != DISPATCH_NOBODY &&
 		    (goer->unit == next ? goes_on(next, goer) : keeps(goer, next, among)))
 			break;
@@ -468,7 +466,7 @@ static bool take_next(u32 id, u32 home, enum among among, const struct goer *goe
 	return false;
 }
 
-/* A home CPU runs another's task from now on: its owner may call it back. */
+/* A home CPU begins to run another unit's task: its owner may call it back. */
 static void lend(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 {
 	cpu->recalled = 0;
@@ -486,16 +484,16 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 		       unit->flags & DISPATCH_BORROWS;
 
 	if (cpu->recalled && owner && waits_for_home(cpu->home, owner))
-		cpu->in_vain = moment(); /* those that wait may not run here */
-	cpu->recalled = 0; /* as if the task had run elsewhere that it was called back for */
+		cpu->in_vain = moment(); /* no waiting task may run here */
+	cpu->recalled = 0; /* as if the task that called it back had run elsewhere */
 	if (!owner || !(owner->flags & DISPATCH_LENDS))
-		return; /* a guest that ran here goes back to its unit's queue */
+		return; /* a guest returns to its unit's queue */
 	if (borrows)
 		goer = as_goer(task, unit, prev);
 	if (take_next(id, cpu->home, AMONG_BORROWERS, &goer))
 		return;
 	if (borrows) {
-		/* It was called back, or has another owner since: it is lent on, and may be called back. */
+		/* It was called back, or changed its owner: it is lent again, and may be called back again. */
 		if (!mask_test(cpu->home, MASK_LENT, id))
 			lend(cpu, id, owner);
 		if ((unit = unit_at(unit->top)))
@@ -504,7 +502,7 @@ static void dispatch_lent(u32 id, struct dispatch_cpu *cpu, struct task_struct *
 	}
 }
 
-/* A task of the owner's, for one of its CPUs. */
+/* A task of the CPU's owner. */
 static bool take_home(u32 id, const struct dispatch_cpu *cpu, const struct goer *goer)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home);
@@ -516,7 +514,7 @@ static bool take_home(u32 id, const struct dispatch_cpu *cpu, const struct goer 
 	return take_from(cpu->home, id, goer->unit != DISPATCH_NOBODY);
 }
 
-/* A task of those that run anywhere. */
+/* A task of the units that run anywhere. */
 static bool take_common(void)
 {
 	struct dispatch_unit *common = unit_at(DISPATCH_COMMON);
@@ -526,13 +524,13 @@ static bool take_common(void)
 	return scx_bpf_dsq_move_to_local(DISPATCH_COMMON);
 }
 
-/* Whose turn follows: without a remainder, which BPF divides for. */
+/* The next turn in rotation: without a remainder, for which BPF would divide. */
 static u32 after(u32 turn)
 {
 	return turn + 1 < TURNS ? turn + 1 : 0;
 }
 
-/* A task of those whose turn it is. */
+/* A task of the class that has its turn. */
 static bool take_turn(u32 id, const struct dispatch_cpu *cpu, u32 turn, const struct goer *goer)
 {
 	if (turn == TURN_STRAYS)
@@ -555,7 +553,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 
 	if (!cpu)
 		return;
-	/* A task that may run on is charged first: it is compared with those that wait. */
+	/* A runnable task is charged first: it is compared with those that wait. */
 	if (prev && prev->scx.flags & SCX_TASK_QUEUED && (task = task_of(prev)) && (unit = unit_at(task->unit))) {
 		charge(prev, cpu, task, unit);
 		if ((ran = unit_at(cpu->runs)))
@@ -563,7 +561,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 		anywhere = task->state & DISPATCH_STRAY || runs_anywhere(task->unit, unit);
 		by_right = !anywhere && (cpu->home == DISPATCH_NOBODY || cpu->home == unit->top);
 		note_inside(prev, task);
-		/* A task that came to another unit, was held here, or is shut out, does not run on: it is put where it belongs now. */
+		/* A task that changed its unit, had migration disabled, or has a shut gate is requeued where it belongs now. */
 		if (task->destined != DISPATCH_NOBODY || task->state & DISPATCH_HELD || stays_out(prev, task)) {
 			anywhere = by_right = false;
 			task = NULL;
@@ -582,7 +580,7 @@ void BPF_STRUCT_OPS(dispatch_dispatch, s32 id, struct task_struct *prev)
 			if (turn != TURN_OWN || !by_right)
 				continue;
 			if (seated() && task && better_place(prev, task, unit, id) != DISPATCH_NOBODY)
-				return; /* it comes to enqueue(), which brings it there */
+				return; /* enqueue() is called for it, and moves it there */
 			run_on(prev, cpu, id, task);
 		}
 		cpu->turn = after(turn);
@@ -612,7 +610,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 	       task->unit != DISPATCH_KERNEL;
 	end_wait(task);
 	if (gated())
-		count(task, unit); /* one that was parked is not yet */
+		count(task, unit); /* a parked task is not counted yet */
 	arrive(p, task, unit, cpu, id, now);
 	cpu->since = cpu->booked = now;
 	cpu->looks = 0;
@@ -651,7 +649,7 @@ void BPF_STRUCT_OPS(dispatch_running, struct task_struct *p)
 		    mask_take(cpu->home, MASK_LENT, id))
 			recall(cpu, id, owner);
 	} else if (cpu->recalled && !rescued && (owner = unit_at(cpu->home)) && !waits_for_home(cpu->home, owner)) {
-		cpu->recalled = 0; /* the task it was called back for has run elsewhere, and none of its owner's waits */
+		cpu->recalled = 0; /* the task that called it back has run elsewhere, and no task of its owner waits */
 	}
 }
 
@@ -666,7 +664,7 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 		return;
 	charge(p, cpu, task, unit);
 	if (runnable) {
-		/* If it is not put into a queue now, then a higher class took the CPU. */
+		/* If it is not enqueued next, then a higher class took the CPU. */
 		task->since = cpu->since;
 		task->cause = DISPATCH_WAIT_HIGHER;
 	} else {
@@ -675,7 +673,7 @@ void BPF_STRUCT_OPS(dispatch_stopping, struct task_struct *p, bool runnable)
 	}
 	cpu->gang = DISPATCH_NOBODY;
 	if (cpu->runs != task->unit)
-		unit = unit_at(cpu->runs); /* it has moved to another unit since */
+		unit = unit_at(cpu->runs); /* it has changed its unit since */
 	book(cpu, id, unit, cpu->since);
 	cpu->runs = DISPATCH_NOBODY;
 	if (seated())
@@ -716,7 +714,7 @@ s32 BPF_STRUCT_OPS(dispatch_init_task, struct task_struct *p, struct scx_init_ta
 	return 0;
 }
 
-/* Where a task that is parked goes now, and its place there; QUEUE_OF_GATES: it stays. */
+/* The queue that a parked task moves to now, and its key there; QUEUE_OF_GATES: it stays. */
 static u64 leaves_gate(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u64 parked, u64 *place)
 {
 	if (is_shut(p, task) && !is_ending(p))
@@ -728,7 +726,7 @@ static u64 leaves_gate(struct task_struct *p, struct dispatch_task *task, struct
 	return task->unit;
 }
 
-/* Gates were opened or shut: those that may run go to their units' queues, and those that may not leave their CPUs. */
+/* Gates were opened or shut: moves released tasks to their units' queues, and preempts running tasks of shut gangs. */
 static void turn_gates(void)
 {
 	struct bpf_iter_scx_dsq at;
@@ -767,7 +765,7 @@ static void turn_gates(void)
 	}
 }
 
-/* A CPU gets another owner, or none. Called a few times a second, by the program that carries out the policy's plan. */
+/* Changes the owner of a CPU. Called a few times a second, by the program that carries out the policy's plan. */
 int dispatch_own(struct dispatch_owned *owned)
 {
 	struct dispatch_cpu *cpu = cpu_at(owned->cpu);
@@ -775,7 +773,7 @@ int dispatch_own(struct dispatch_owned *owned)
 
 	if (!cpu || cpu->home == owned->unit)
 		return 0;
-	/* What the task there ran so far, it ran under the owner so far. */
+	/* CPU time until now is booked under the previous owner. */
 	if (cpu->runs != DISPATCH_NOBODY)
 		book(cpu, owned->cpu, unit_at(cpu->runs), scx_bpf_now());
 	if ((owner = unit_at(cpu->home))) {
@@ -796,12 +794,12 @@ int dispatch_own(struct dispatch_owned *owned)
 		mask_set(DISPATCH_NOBODY, MASK_LENDABLE, owned->cpu);
 	else
 		mask_clear(DISPATCH_NOBODY, MASK_LENDABLE, owned->cpu);
-	/* The task that runs there is looked at anew: it may be at home now, or a guest. */
+	/* The task that runs there is classified anew: it may be at home now, or a guest. */
 	scx_bpf_kick_cpu(owned->cpu, SCX_KICK_PREEMPT);
 	return 0;
 }
 
-/* A unit's home CPUs are lent from now on, or not any more. */
+/* Starts or stops lending a unit's home CPUs. */
 static void lend_homes(u32 id, bool lends)
 {
 	struct dispatch_cpu *cpu;
@@ -819,9 +817,9 @@ static void lend_homes(u32 id, bool lends)
 }
 
 /*
- * What a unit is. One that exists keeps the parent that it has: a unit that moves in the tree is another unit. One with
- * tasks keeps its discipline, too. Returns 0, or -EINVAL for a unit, parent, weight, discipline or deadline that cannot be,
- * or too many levels.
+ * Sets a unit's rules. A unit with tasks or sub-units keeps its parent: one that moves in the tree is another unit. One with
+ * tasks keeps its discipline, too. Returns 0, or -EINVAL for an invalid unit, parent, weight, discipline or deadline, or too
+ * many levels.
  */
 int dispatch_set_unit(struct dispatch_setting *setting)
 {
@@ -835,14 +833,14 @@ int dispatch_set_unit(struct dispatch_setting *setting)
 	if (setting->misses > setting->of || setting->of > DISPATCH_WINDOW_MAX || setting->budget > setting->period)
 		return -EINVAL;
 	if (unit->discipline != setting->discipline && (unit->own_active || unit->active))
-		return -EINVAL; /* keys of two disciplines say nothing of each other */
+		return -EINVAL; /* keys of two disciplines are not comparable */
 	if (unit->below && (unit->discipline == DISPATCH_SMP) != (setting->discipline == DISPATCH_SMP))
-		return -EINVAL; /* it says whose its sub-units' tasks are */
+		return -EINVAL; /* it determines whose queue its sub-units' tasks wait in */
 	if (!parent != (setting->parent == DISPATCH_NOBODY) || (parent && parent->depth + 2 >= DISPATCH_DEPTH_MAX))
 		return -EINVAL;
 	if (unit->parent != setting->parent) {
 		if (unit->own_active || unit->active || unit->below)
-			return -EINVAL; /* its counts are in those of the units around it */
+			return -EINVAL; /* its counts are included in those of the units around it */
 		former = unit_at(unit->parent);
 		if (former)
 			add(&former->below, -1);

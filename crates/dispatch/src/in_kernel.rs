@@ -1,16 +1,16 @@
 //! The scheduler in the running kernel, through `sched_ext`.
 //!
 //! Loading checks the program (the verifier) and makes its tables. From [`Scheduler::attach`] on, it schedules every
-//! task of the machine but real-time ones. It ends when the value is dropped, when the process ends for whatever
-//! reason, or when the kernel throws it out because a task waited too long. Then the kernel's own scheduler takes
-//! over, and [`Scheduler::ended`] tells why. No task is lost either way.
+//! task of the machine but real-time ones. It ends when the value is dropped, when the process ends for any reason, or
+//! when the kernel's watchdog ejects it because a task waited too long. Then the kernel's own scheduler takes over, and
+//! [`Scheduler::ended`] returns the reason. No task is lost either way.
 //!
-//! Control groups tell which task belongs to which unit: [`Scheduler::admit`]. They must have the `cpu` controller.
+//! Control groups determine the unit of a task: [`Scheduler::admit`]. They must have the `cpu` controller.
 //! Without it, the kernel counts their tasks to the nearest ancestor that has it. Tasks in no unit's group belong to
 //! unit 1, and the kernel's own threads to unit [`KERNEL`](crate::KERNEL).
 //!
-//! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Where there is neither, its tasks wait until
-//! the kernel ends the scheduler for it. So leave unit 1 one of the two, or admit its group to unit `KERNEL`.
+//! A unit without home CPUs runs on time-shared CPUs, or by borrowing. Without either, its tasks wait until the
+//! watchdog ends the scheduler. So leave unit 1 one of the two, or admit its group to unit `KERNEL`.
 
 use std::ffi::CStr;
 use std::io;
@@ -40,29 +40,29 @@ const CALLBACKS_BEFORE_7_1: &str = "commonhold_before_7_1";
 const CALLBACKS_BEFORE_6_14: &str = "commonhold_before_6_14";
 const TABLES: [&str; 3] = [CALLBACKS, CALLBACKS_BEFORE_7_1, CALLBACKS_BEFORE_6_14];
 
-/// Whether units have disciplines other than stride. The verifier drops what is not used by it.
+/// Whether units have disciplines other than stride. If not, the verifier removes that code.
 const DISCIPLINED: &str = ".rodata.disciplined";
 /// Whether tasks may have seats: likewise.
 const SEATED: &str = ".rodata.seated";
-/// Whether tasks may be of gangs: likewise.
+/// Whether tasks may be in gangs: likewise.
 const GATED: &str = ".rodata.gated";
 /// Which gangs are shut.
 const GATES: &str = ".data.gates";
 
-/// A function of the kernel by which it is known to be 7.1 or later.
+/// A kernel function that exists since 7.1.
 const SINCE_7_1: &str = "scx_bpf_dsq_move_to_local___v2";
 
-/// The tables of callbacks to try in the running kernel, one after the other.
+/// The tables of callbacks to try in the running kernel, in this order.
 fn tables() -> &'static [&'static str] {
     let since_7_1 =
         Btf::from_vmlinux().is_ok_and(|kernel| kernel.type_by_name::<Func<'_>>(SINCE_7_1).is_some());
     if since_7_1 { &TABLES[..1] } else { &TABLES[1..] }
 }
 
-/// The last lines of what libbpf and the verifier say that an error repeats: what is wrong stands at the end.
+/// Lines of libbpf's and the verifier's output that an error repeats, from the end: the cause comes last.
 const LOG_LINES: usize = 40;
 
-/// What went wrong between here and the kernel.
+/// An error in loading or using the scheduler.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -71,12 +71,12 @@ pub enum Error {
     TooMany {
         /// Units or CPUs.
         what: &'static str,
-        /// How many were asked for.
+        /// The number requested.
         number: u32,
         /// How many there can be.
         room: u32,
     },
-    /// The kernel does not take the program.
+    /// The kernel rejects the program.
     #[error(
         "the kernel does not load the scheduler: {source:#}{log}\nIt needs Linux 6.12 or later with CONFIG_SCHED_CLASS_EXT \
          and CONFIG_DEBUG_INFO_BTF, and CAP_SYS_ADMIN"
@@ -84,25 +84,25 @@ pub enum Error {
     Load {
         /// libbpf's error.
         source: libbpf_rs::Error,
-        /// The last lines of what libbpf and the verifier said.
+        /// The last lines of the output of libbpf and the verifier.
         log: String,
     },
-    /// The program is loaded, but does not become the scheduler.
+    /// The program is loaded, but cannot be attached as the scheduler.
     #[error("the kernel does not start the scheduler: {source:#}{log}{}", other(loaded.as_deref()))]
     Attach {
         /// libbpf's error.
         source: libbpf_rs::Error,
-        /// The last lines of what libbpf said.
+        /// The last lines of the output of libbpf.
         log: String,
-        /// The scheduler that is loaded, if there is one.
+        /// The scheduler that is already loaded, if any.
         loaded: Option<String>,
     },
     /// A table, or a program, of the kernel could not be used.
     #[error("{what}: {source:#}")]
     Use {
-        /// What was to be done.
+        /// The operation.
         what: String,
-        /// Why it could not be.
+        /// Why it failed.
         source: libbpf_rs::Error,
     },
     /// A table could not be mapped into memory.
@@ -110,10 +110,10 @@ pub enum Error {
     Map {
         /// Its name.
         table: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The program that was built has no such part: a broken build.
+    /// The compiled program lacks this map or program: a broken build.
     #[error("the scheduler as it was compiled has no {0}: build it again")]
     Part(&'static str),
 }
@@ -121,9 +121,9 @@ pub enum Error {
 /// Why the kernel ended the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// enum `scx_exit_kind`: 64 and above for an end in order, 1,024 and above for an error.
+    /// enum `scx_exit_kind`: 64 and above for an orderly exit, 1,024 and above for an error.
     pub kind: i32,
-    /// What an end in order was for, as the kernel's `SCX_ECODE_*` say; 0 for others.
+    /// For an orderly exit, the kernel's `SCX_ECODE_*`; otherwise 0.
     pub code: i64,
     /// The kernel's reason.
     pub reason: String,
@@ -135,7 +135,7 @@ pub struct End {
 const RESTART: i64 = 1 << 48;
 
 impl End {
-    /// Whether the kernel asks for it to be loaded anew: a CPU came or went.
+    /// Whether the kernel requests a restart: a CPU came online or went offline.
     pub fn asks_for_restart(&self) -> bool {
         self.code & RESTART != 0
     }
@@ -143,26 +143,26 @@ impl End {
 
 /// The scheduler, loaded into the kernel.
 pub struct Scheduler {
-    // In the order of ending: first it stops scheduling, then its tables go.
+    // In drop order: first it stops scheduling, then its tables are freed.
     links: Vec<Link>,
     units: Table<Unit>,
     accounts: Table<Account>,
     cpus: Table<Cpu>,
     matches: Table<Match>,
-    /// In which half of that table the lists are that are in force.
+    /// The half of that table with the lists in force.
     second_half: bool,
     gates: Table<[u32; GANGS_MAX as usize]>,
     end: Table<EndTable>,
     counts: Counts,
-    /// Those of its tables of callbacks that the kernel may take.
+    /// The tables of callbacks that the kernel may accept.
     callbacks: &'static [&'static str],
     object: Object,
 }
 
-/// What a program that changes the tables takes.
+/// The argument of a program that changes the tables.
 ///
 /// # Safety
-/// It is all numbers, without gaps between them.
+/// It consists of integers, without padding.
 unsafe trait Argument: Copy {}
 // SAFETY: numbers of four bytes alone.
 unsafe impl Argument for Owned {}
@@ -247,12 +247,12 @@ impl Scheduler {
         })
     }
 
-    /// From now on it schedules. CPUs are time-shared until they are given owners.
+    /// Begins to schedule. CPUs are time-shared until they get owners.
     pub fn attach(&mut self) -> Result<(), Error> {
         let mut scheduling = Err((libbpf_rs::Error::from_raw_os_error(libc::EINVAL), String::new()));
         for table in self.callbacks {
             scheduling = self.attach_callbacks(table)?;
-            // A kernel refuses flags that it does not know.
+            // A kernel rejects flags that it does not know.
             if !matches!(&scheduling, Err((source, _)) if source.kind() == libbpf_rs::ErrorKind::InvalidInput)
             {
                 break;
@@ -346,8 +346,8 @@ impl Scheduler {
         (0..self.counts.cpus).map(|cpu| self.account(unit, cpu)).collect()
     }
 
-    /// Tasks of a control group, and of those below that belong to no other unit, belong to a unit from now on: those that
-    /// enter it, and at [`Scheduler::attach`] those that are in it.
+    /// Maps a control group, and its descendants that are not mapped themselves, to a unit. This applies to tasks that enter
+    /// it, and at [`Scheduler::attach`] to those in it.
     ///
     /// `cgroup` is its number, which is the inode number of its directory.
     pub fn admit(&mut self, cgroup: u64, unit: u32) -> Result<(), Error> {
@@ -362,7 +362,7 @@ impl Scheduler {
         })
     }
 
-    /// A control group belongs to no unit any more: its tasks belong to that of the nearest around it, once they enter
+    /// Removes a control group from its unit. Its tasks move to the unit of the nearest mapped ancestor once they enter
     /// another group.
     pub fn forget(&mut self, cgroup: u64) -> Result<(), Error> {
         let table = self
@@ -379,19 +379,19 @@ impl Scheduler {
         }
     }
 
-    /// The rules for processes that execute a program, from now on: they decide before the program's first step. A process
-    /// in a unit's control group stays in that unit, or comes to one within it.
+    /// Replaces the rules for processes that execute a program: they apply before its first instruction. A process in a
+    /// unit's control group stays in that unit, or moves to one within it.
     pub fn set_matches(&mut self, lists: &Lists) {
         self.second_half = !self.second_half;
         for (at, entry) in matches::entries(lists, self.second_half) {
-            // SAFETY: an element of the table. A program that reads it meanwhile finds a list's beginning as it was or as it
-            // is, and both lists are there: plain integers in any case, and the program ends whatever they say.
+            // SAFETY: an element of the table. A concurrent reader sees the old or the new start of a list, and both lists are
+            // present: plain integers in any case, and the program terminates for all values.
             unsafe { self.matches.at(at).write_volatile(entry) };
         }
     }
 
-    /// Gives a CPU another owner, an outermost unit or [`NOBODY`]. Only once it is attached: attaching makes all CPUs
-    /// nobody's.
+    /// Gives a CPU another owner, an outermost unit or [`NOBODY`]. Call it after [`Scheduler::attach`], which removes all
+    /// owners.
     pub fn own(&mut self, cpu: u32, unit: u32) -> Result<(), Error> {
         self.call("dispatch_own_cpu", Owned { cpu, unit }).map_err(|source| Error::Use {
             what: format!("CPU {cpu} cannot be given to unit {unit}"),
@@ -399,7 +399,7 @@ impl Scheduler {
         })
     }
 
-    /// The pool of each CPU, by number, from now on.
+    /// Sets the pool of each CPU, by number.
     pub fn set_pools(&mut self, pools: &[u32]) {
         for (cpu, pool) in (0..self.counts.cpus as usize).zip(pools) {
             // SAFETY: an element of the table, and a number that only this writes.
@@ -407,14 +407,14 @@ impl Scheduler {
         }
     }
 
-    /// Gives a thread a seat in the pool of a CPU; `None`: it has none. One that has ended needs none.
+    /// Gives a thread a seat in the pool of a CPU; `None` removes it. Ignores a thread that has exited.
     pub fn seat(&mut self, thread: u32, cpu: Option<u32>) -> Result<(), Error> {
         let seated = Seated { thread, cpu: cpu.unwrap_or(NOBODY) };
         self.call("dispatch_seat", seated)
             .map_err(|source| Error::Use { what: format!("thread {thread} cannot have a seat"), source })
     }
 
-    /// A thread is in a unit that its control group does not say, with what it starts from now on. One that has ended needs none.
+    /// Puts a thread, and its later children, into a unit other than that of its control group. Ignores one that has exited.
     pub fn put(&mut self, thread: u32, unit: u32) -> Result<(), Error> {
         self.call("dispatch_put_thread", Put { thread, unit }).map_err(|source| Error::Use {
             what: format!("thread {thread} cannot be of unit number {unit}"),
@@ -422,15 +422,15 @@ impl Scheduler {
         })
     }
 
-    /// A process is of a gang from now on, with those that it starts, or of none. One that has ended needs none.
+    /// Sets the gang of a process, and of those that it starts, or none. Ignores one that has exited.
     pub fn join(&mut self, process: u32, gang: Option<u32>) -> Result<(), Error> {
         let joined = Joined { process, gang: gang.unwrap_or(NOBODY) };
         self.call("dispatch_join", joined)
             .map_err(|source| Error::Use { what: format!("process {process} cannot be of a gang"), source })
     }
 
-    /// Shuts gangs (true) and opens others, below [`GANGS_MAX`], all at once. To be called now and then while any is shut: see
-    /// gates.h.
+    /// Shuts gangs (true) and opens others, below [`GANGS_MAX`], all at once. While any is shut, call it regularly, to release
+    /// tasks that exit: see gates.h.
     ///
     /// # Panics
     /// If there is no such gang.
@@ -466,10 +466,9 @@ impl Scheduler {
         }
     }
 
-    /// Why it does not schedule any more; nothing while it does.
+    /// Why it has stopped scheduling; `None` while it schedules.
     pub fn ended(&self) -> Option<End> {
-        // SAFETY: the table's only element; plain integers, and what is read of them counts only once `kind` is set, which
-        // is done last.
+        // SAFETY: the table's only element; plain integers, valid once `kind` is set, which is written last.
         let end = unsafe { self.end.at(0).read_volatile() };
         (end.kind != 0).then(|| End {
             kind: end.kind,
@@ -479,8 +478,7 @@ impl Scheduler {
         })
     }
 
-    /// It stops scheduling, and the kernel's own scheduler takes over; the counters stay as they are. Done as well when
-    /// this is dropped.
+    /// Stops scheduling: the kernel's own scheduler takes over, and the counters keep their values. Also done on drop.
     pub fn detach(&mut self) {
         self.links.clear();
     }
@@ -576,7 +574,7 @@ fn other(loaded: Option<&str>) -> String {
     })
 }
 
-/// Does something with libbpf; its error comes with the last lines of what libbpf printed meanwhile, each on a new line.
+/// Calls libbpf; an error includes the last lines of libbpf's output meanwhile, each on a new line.
 fn logged<T>(work: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, Refusal> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let before = libbpf_rs::set_print(Some((PrintLevel::Warn, log_line)));
@@ -624,7 +622,7 @@ impl<T: Copy> Table<T> {
 
 impl<T> Drop for Table<T> {
     fn drop(&mut self) {
-        // SAFETY: this mapping, of that length; nothing points into it any more.
+        // SAFETY: this mapping, of that length; no pointer into it remains.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length * size_of::<T>()) };
     }
 }

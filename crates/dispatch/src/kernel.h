@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What the scheduler uses of the kernel's sched_ext interface, in the kernel's own names: types, constants, functions.
- * For BPF, the types carry only the fields that are used, and the loader finds where they are in the running kernel
- * (CO-RE). Natively, the simulator plays the kernel: native/kernel.h.
+ * The part of the kernel's sched_ext interface that the scheduler uses, under the kernel's names: types, constants,
+ * functions. For BPF, types have only the fields that are used, and the loader relocates them to the running kernel (CO-RE).
+ * Natively, the simulator implements the interface: native/kernel.h.
  */
 #ifndef DISPATCH_KERNEL_H
 #define DISPATCH_KERNEL_H

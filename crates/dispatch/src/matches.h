@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Finds the unit of a process that executes a program, before the program's first step.
+ * Finds the unit of a process that executes a program, before the program's first instruction.
  *
  * Problem. The policy decides which process belongs to which unit (policy/src/membership.rs). But it sees a new
- * process only at its next look. Until then the process would be in no unit. A process that ends before that look
+ * process only at its next poll. Until then the process would be in no unit. A process that exits before that poll
  * would never be in one.
  *
  * Algorithm. The policy's rules come as lists (struct dispatch_match), the most specific first. The decision begins at
  * the unit of the control group that the process is in. For a process in no unit's control group, it begins at the
- * outermost units. So a process in a unit's control group stays in that unit, or comes to one within it.
+ * outermost units. So a process in a unit's control group stays in that unit, or moves to one within it.
  *
- * Properties. For most processes, this is the policy's decision; live/src/apply/kernel/matches.rs tests that at random. The
+ * Properties. For most processes, the result equals the policy's; live/src/apply/kernel/matches.rs tests that at random. The
  * exceptions are processes that a `cgroup:` or `pid:` rule matches, and processes that entered by `exec`, or whose
  * parent did. The same source is compiled for the kernel, and natively for that test.
  *
- * Names. A program has two: that of the file that runs (mm->exe_file, as /proc/PID/exe tells it), and that of the path that was
- * executed (bprm->filename), which is another one for a script and for a symbolic link. Arguments are the process's own, and
- * say nothing.
+ * Names. A program has two: that of the executable (mm->exe_file, as in /proc/PID/exe), and that of the executed path
+ * (bprm->filename), which differs for a script and for a symbolic link. Arguments are ignored: a process can choose them.
  *
- * Limits. Texts are compared as bytes. A file's name is known if it has less than DISPATCH_FILE_NAME bytes, that of the path if
- * both fit into DISPATCH_TEXTS.
+ * Limits. Texts are compared as bytes. A file's name is known if it has fewer than DISPATCH_FILE_NAME bytes, that of the path
+ * if both fit into DISPATCH_TEXTS.
  *
- * A file that includes this one has match_at(number), parent_of(unit), has_group(group), and nought(), which is 0. The
- * verifier does not know that nought() is 0, and forgets what it knew of a number when nought() is added. Otherwise it
- * would follow a loop once for everything that it knows of every position in a text.
+ * A file that includes this one defines match_at(number), parent_of(unit), has_group(group), and nought(), which is 0. The
+ * verifier does not know that nought() is 0, and discards what it knows about a number when nought() is added. Otherwise
+ * it would explore a loop once for each state of every position in a text.
  */
 #ifndef DISPATCH_MATCHES_H
 #define DISPATCH_MATCHES_H
@@ -31,8 +30,8 @@
 #define GLOB_STEPS (DISPATCH_GLOB_MAX * DISPATCH_TEXTS)
 
 /*
- * Whether the pattern of an entry matches the whole text that begins there. On a mismatch, the last `*` swallows one byte more: of a
- * character of several bytes too, but then nothing that a pattern has in its place begins there.
+ * Whether the pattern of an entry matches the whole text at offset `text`. On a mismatch, the last `*` consumes one byte
+ * more. That may be within a multi-byte character, but no pattern character can match there.
  */
 VERIFIED_ALONE(bool) glob_matches(u32 number, const struct dispatch_texts *texts, u32 text)
 {
@@ -76,7 +75,7 @@ VERIFIED_ALONE(bool) glob_matches(u32 number, const struct dispatch_texts *texts
 	return false;
 }
 
-/* The unit directly below `level` that is a unit or encloses it; DISPATCH_NOBODY as the level is outside of all. */
+/* The ancestor of a unit, or itself, directly below `level`; with DISPATCH_NOBODY as the level, the outermost. */
 VERIFIED_ALONE(u32) unit_below(u32 level, u32 unit)
 {
 	u32 parent, step;
@@ -96,7 +95,7 @@ static bool executes(u32 number, const struct dispatch_facts *facts)
 	return glob_matches(number, &facts->texts, 0) || glob_matches(number, &facts->texts, facts->program);
 }
 
-/* The unit of a process that passes a test, or DISPATCH_NOBODY. */
+/* The unit of an entry if the process passes its test, or DISPATCH_NOBODY. */
 static u32 passed(u32 number, const struct dispatch_match *match, const struct dispatch_facts *facts, u32 level)
 {
 	bool hit = false;
@@ -126,7 +125,7 @@ static u32 passed(u32 number, const struct dispatch_match *match, const struct d
 	return hit ? match->unit : DISPATCH_NOBODY;
 }
 
-/* Where a process belongs whose control group is that unit's. */
+/* The unit of a process in the control group of a unit. */
 static struct dispatch_place place(const struct dispatch_facts *facts, u32 base)
 {
 	u32 level = base == DISPATCH_COMMON ? DISPATCH_NOBODY : base, at = base, unit, step;

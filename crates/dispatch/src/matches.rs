@@ -10,8 +10,8 @@ pub use crate::tables::exec::Match;
 /// Entries of the table: where each unit's list begins, and the lists twice.
 pub(crate) const ENTRIES: usize = UNITS_MAX as usize + 2 * MATCHES_MAX;
 
-/// By unit, the tests for the units directly within it, in the order in which they are made; [`COMMON`](crate::COMMON) has
-/// those for the outermost units.
+/// By unit, the tests for the units directly within it, in order of precedence; [`COMMON`](crate::COMMON) has those for the
+/// outermost units.
 pub type Lists = BTreeMap<u32, Vec<Match>>;
 
 impl Match {
@@ -19,8 +19,8 @@ impl Match {
         Match { test: test as u32, value, unit, unused: 0, glob: [0; GLOB_MAX] }
     }
 
-    /// Whether a pattern matches the name of the file that runs, or that by which it was executed. A pattern that is too long cannot be tested: who
-    /// comes to it in the list stays in the unit of its control group.
+    /// Whether a pattern matches the name of the executable, or of the executed path. A pattern that is too long cannot be
+    /// tested: a process that reaches it in the list stays in the unit of its control group.
     pub fn command(glob: &str, unit: u32) -> Match {
         if glob.len() >= GLOB_MAX {
             return Match::new(Test::Unknown, 0, NOBODY);
@@ -30,12 +30,12 @@ impl Match {
         found
     }
 
-    /// The same, of a user's.
+    /// The same, for processes of a user.
     pub fn command_of_user(glob: &str, uid: u32, unit: u32) -> Match {
         Match::command(glob, unit).only(Test::CommandOfUser, uid)
     }
 
-    /// The same, of those in a group.
+    /// The same, for processes in a group.
     pub fn command_of_group(glob: &str, gid: u32, unit: u32) -> Match {
         Match::command(glob, unit).only(Test::CommandOfGroup, gid)
     }
@@ -45,7 +45,7 @@ impl Match {
         if self.test == Test::Command as u32 { Match { test: test as u32, value, ..self } } else { self }
     }
 
-    /// Whether its parent was put by its program into one of these units, or deeper.
+    /// Whether the program of its parent put that into one of these units, or deeper.
     pub fn inherited() -> Match {
         Match::new(Test::Inherited, 0, NOBODY)
     }
@@ -66,8 +66,8 @@ impl Match {
     }
 }
 
-/// Which entries to write, in this order, for lists to be in force: what is in force so far is in the other half. Lists that
-/// do not fit are left out, all of them: then every process stays where its control group says.
+/// The entries to write, in this order, to put lists in force. The lists in force until then are in the other half of the table.
+/// If they do not fit, all are left out: then every process stays in the unit of its control group.
 pub(crate) fn entries(lists: &Lists, second_half: bool) -> Vec<(usize, Match)> {
     let length: usize = lists.values().map(|list| list.len() + 1).sum();
     let nothing = Lists::new();
@@ -87,7 +87,7 @@ pub(crate) fn entries(lists: &Lists, second_half: bool) -> Vec<(usize, Match)> {
     entries
 }
 
-/// The decision as the kernel makes it, made here: for tests.
+/// The kernel's decision, compiled natively: for tests.
 pub mod decision {
     use super::{ENTRIES, Lists, Match, NOBODY, Test, entries};
     use crate::tables::By;
@@ -115,7 +115,7 @@ pub mod decision {
         fn dispatch_place(case: *const Case, facts: *const Facts) -> Place;
     }
 
-    /// The unit, and whether what it starts belongs there, too. `parents` has the unit around each, or [`NOBODY`].
+    /// The unit, and whether its children inherit it. `parents` has the parent of each unit, or [`NOBODY`].
     ///
     /// # Panics
     /// If a name is longer than the kernel's are.

@@ -1,29 +1,29 @@
 //! Which CPUs are near each other, in the form of the scheduler's tables.
 //!
-//! Problem: a task that wakes should take an idle CPU near to where it ran, in the order of distance. The scheduler cannot
-//! compare distances at a switch.
+//! Problem: a waking task should take the idle CPU nearest to its last one. The scheduler cannot compare distances at a
+//! switch.
 //!
-//! Algorithm: CPUs are in groups, those that [`Pools`] divides a machine into: by cache, by node, by socket. The scheduler
-//! looks in the groups of a task's last CPU, the smallest first, and then anywhere.
+//! Algorithm: CPUs form groups, those into which [`Pools`] divides a machine: by cache, by node, by socket. The scheduler
+//! searches the groups of a task's last CPU, the smallest first, and then all CPUs.
 //!
-//! Properties: each group of a CPU has more CPUs than the one before, and fewer than the machine. So none is looked through
-//! twice, and where each socket is one node there are no groups of sockets. Groups are numbered without gaps. There are
-//! fewer than two for each CPU.
+//! Properties: each group of a CPU is larger than the previous one, and smaller than the machine. So no group is searched
+//! twice, and where each socket is one node, sockets are not groups. Groups are numbered without gaps. There are fewer than
+//! two for each CPU.
 
 use commonhold_machine::Machine;
 use commonhold_machine::pools::{Form, Pools};
 
 use crate::tables::{NOBODY, Near};
 
-/// The groups of near CPUs of a machine whose CPU numbers are below `cpus`. Groups that say nothing new are left out: a
-/// node that is the whole machine, a cache that all of a node share, a socket that is one node.
+/// The groups of near CPUs of a machine with CPU numbers below `cpus`. Redundant groups are left out: a node that is the whole
+/// machine, a cache shared by a whole node, a socket that is one node.
 pub fn near(machine: &Machine, cpus: u32) -> Vec<Near> {
     let alone = Near { cache: NOBODY, node: NOBODY, socket: NOBODY };
     let mut near = vec![alone; usize::try_from(cpus).unwrap_or(0)];
     let whole = machine.cpus.len();
     let nodes = Pools::form(machine, Form::Node);
     let by_cpu = nodes.by_cpu();
-    // Parts nest: those of the same size are the same.
+    // Groups nest: those of the same size are equal.
     let in_node = |part: &[u32]| by_cpu.get(&part[0]).map_or(0, |node| nodes.pools[*node].cpus.len());
     let mut groups = 0;
     let mut name = |form, says_new: &dyn Fn(&[u32]) -> bool, field: fn(&mut Near) -> &mut u32| {

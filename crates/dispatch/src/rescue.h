@@ -1,51 +1,51 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * No task waits for too long, whatever part its unit has and however many tasks share that part.
+ * Bounds every wait, whatever share a unit has and however many tasks divide it.
  *
  * Problem. In a queue ordered by virtual time, a task waits until its unit's CPU time has gone round: tasks times
- * slices, over the unit's part. A contract can make that part a thousandth. A user can start ten thousand tasks. A
- * nice value can make a task wait for seventy rounds. But a kernel ends a scheduler as soon as one task has waited for
- * 30 s, and all units lose their isolation with it.
+ * slices, over the unit's share. A contract can make that share a thousandth. A user can start ten thousand tasks. A
+ * nice value can make a task wait for seventy rounds. But the kernel's watchdog ends a scheduler as soon as one task has
+ * waited for 30 s, and all units lose their isolation with it.
  *
  * Terms.
- * - A unit is *late* if its tasks wait for more than 5 s, or if tasks of it wait and none came to run for so long.
+ * - A unit is *late* if its tasks wait for more than 5 s, or if its tasks wait and none was dispatched for 5 s.
  * - A unit is *overdue* if one of its tasks has waited for more than 5 s, although others of it run. It is late, too.
  * - A task is *stranded* if it waits in the queue of one CPU, a higher scheduling class has taken that CPU since, and
  *   other CPUs may run it.
- * - A *rescue* is a turn out of turn, on any CPU, whoever owns it.
+ * - A *rescue* is an extra turn, on any CPU, regardless of its owner.
  *
- * Algorithm. Each unit remembers how long its tasks have waited lately: the longest wait. Every shorter wait since
- * takes an eighth off it. Below a tenth of a second it counts as nothing.
- * - A task that comes to a queue is placed by its unit's clock. That clock goes on by at least 1/64 of the time that
- *   passes (`let_clock_go_on`). Where no more than 64 tasks of nice 0 share a CPU, it does so anyhow. No task is
- *   placed further ahead of the clock than 32 slices (`LEAD_MAX`). So nice values order the tasks that came within 10
- *   s. A task that has waited for longer is before all that come.
- * - From 2 s of waiting on, the unit's slices are an eighth, also of tasks that wait already, and each counts as a
- *   whole slice. A kernel with a tick of 1 ms then has five turns where there was one.
- * - From 5 s on, the unit is late, and its tasks are rescued. Rescues are frequent enough for every task that waits in
- *   a late unit to run once in 5 s. They are rare enough to use at most a tenth of the machine. Late units are looked
- *   for once a second.
- * - Other disciplines than stride can keep one task waiting while its unit's others run in turns: under `fifo`, a task
- *   that is interrupted goes first again. So waits have an age, which grows every 5 s. A unit counts its tasks that
- *   waited already when the age grew last. If any of them still wait when it grows again, the unit is overdue until
- *   the next time. While a unit is late, its tasks are queued in the order in which they come, whatever its
- *   discipline says, so that each of them gets its turn.
- * - Stranded tasks are rescued too. Each CPU that may run them looks for them once a second. While there are any, it
+ * Algorithm. Each unit keeps the longest recent wait of its tasks. Every shorter wait since then reduces it by an
+ * eighth. Below a tenth of a second it counts as zero.
+ * - An enqueued task is placed by its unit's clock. That clock advances by at least 1/64 of elapsed time
+ *   (`let_clock_go_on`). With up to 64 tasks of nice 0 per CPU, it does so anyhow. No task is placed further ahead of
+ *   the clock than 32 slices (`LEAD_MAX`). So nice values order tasks enqueued within 10 s of each other. A task that
+ *   has waited for longer precedes all new ones.
+ * - From 2 s of waiting on, the unit's slices shrink to an eighth, also for tasks already queued, and each is charged as
+ *   a whole slice. A kernel with a tick of 1 ms then fits five turns into one.
+ * - From 5 s on, the unit is late, and its tasks are rescued. Rescues are frequent enough for every waiting task of a
+ *   late unit to run once in 5 s. They are rare enough to use at most a tenth of the machine. Late units are detected
+ *   once a second.
+ * - Disciplines other than stride can starve one task while its unit's others take turns: under `fifo`, a preempted task
+ *   goes first again. So waits have an age, which grows every 5 s. A unit counts the tasks that waited already when the
+ *   age last grew. If any of them still wait when it grows again, the unit is overdue until the next time. While a unit
+ *   is late, its tasks are queued first-come, first-served, whatever its discipline, so that each gets a turn.
+ * - Stranded tasks are rescued too. Each CPU that may run them polls for them once a second. While it finds any, it
  *   takes one with each slice.
  * - A CPU checks all this once a slice.
  *
  * Properties.
- * - A rescue is charged like any other turn. The unit gets less of its own turns by so much. So shares stay what the
- *   contract says. One case is an exception: where the rescues alone exceed the unit's part, it gets more than that
- *   part, one short slice for each task in 5 s.
- * - A task that waits has before it only tasks that come within 10 s after it.
- * - A unit is known to be late within 6 s, and one round of its tasks then takes 5 s. So each task comes to run within
- *   21 s: one of an overdue unit, which is known within 11 s and queues nobody ahead of it, within 16 s. This holds as long as a tenth of the machine serves all late tasks in 5 s. On eight CPUs, that is 800 tasks by slices
- *   of 5 ms, and 6,400 by short ones.
+ * - A rescue is charged like any other turn, and so reduces the unit's regular turns. Shares stay as the contract sets
+ *   them. One exception: where the rescues alone exceed the unit's share, it gets more than its share, one short slice
+ *   for each task in 5 s.
+ * - Only tasks enqueued within 10 s after a waiting task can run before it.
+ * - A late unit is detected within 6 s, and one round of its tasks then takes 5 s. So each task runs within 21 s. An
+ *   overdue unit is detected within 11 s and queues no task ahead of those that wait: there it is 16 s. This holds as long
+ *   as a tenth of the machine serves all late tasks in 5 s. On eight CPUs, that is 800 tasks by slices of 5 ms, and 6,400
+ *   by short ones.
  * - simulator/sim/tests/starvation.rs tries contracts, crowds and modes.
  *
  * Limits.
- * - Some nice values count for less than the kernel gives them: those of -18 and less, and all where more than 64
+ * - Some nice values count for less than under the kernel's own scheduler: those of -18 and less, and all where more than 64
  *   tasks share a CPU.
  * - A unit that slept may count as late when it wakes. A task of it then runs sooner than it should.
  * - Without isolation (`pool`), there is no unit to take time from.
@@ -54,22 +54,22 @@
 #define DISPATCH_RESCUE_H
 
 #define SECOND    1000000000ull
-#define SLOW_NS   (SECOND / 10) /* shorter waits are nothing to remember */
-#define CROWD_NS  (2 * SECOND)  /* slices are short from here on, */
-#define LATE_NS   (5 * SECOND)  /* and here tasks are rescued */
-#define ROUND_NS  (5 * SECOND)  /* in which all that are late have a turn */
-#define GIVEN_MAX 64            /* of one unit, before others have their turns */
+#define SLOW_NS   (SECOND / 10) /* shorter waits are not remembered */
+#define CROWD_NS  (2 * SECOND)  /* from here on, slices are short, */
+#define LATE_NS   (5 * SECOND)  /* and from here on, tasks are rescued */
+#define ROUND_NS  (5 * SECOND)  /* within which every late task has a turn */
+#define GIVEN_MAX 64            /* rescues of one unit in a row, before the next unit */
 #define LEAD_MAX  32            /* slices that a task may be ahead of its unit's clock, */
-#define CLOCK_PART 64           /* which goes on by this part of the time that passes: by so much in 10 s */
-#define CLOCK_NS  (SECOND / 10) /* looked at so often */
+#define CLOCK_PART 64           /* which advances by at least this fraction of elapsed time: LEAD_MAX in 10 s */
+#define CLOCK_NS  (SECOND / 10) /* interval at which the clock is advanced */
 
-/* How many times faster than usual a unit's tasks take turns; their virtual time goes by as much faster. */
+/* Factor by which a unit's turns are shortened, and its virtual time accelerated. */
 static u32 pace(const struct dispatch_unit *unit)
 {
 	return unit->slow_ns > CROWD_NS ? 8 : 1;
 }
 
-/* A unit's clock goes on with time, however many tasks share its part. */
+/* A unit's clock advances with real time, however many tasks share its CPU time. */
 static void let_clock_go_on(struct dispatch_unit *unit, u64 now)
 {
 	u64 passed = now - unit->clock_set;
@@ -89,7 +89,7 @@ static void note_wait_begins(struct dispatch_task *task)
 		task->age = rescues()->age;
 }
 
-/* It waits there no longer. */
+/* It no longer waits there. */
 static void note_wait_ends(const struct dispatch_task *task)
 {
 	struct dispatch_unit *unit;
@@ -98,7 +98,7 @@ static void note_wait_ends(const struct dispatch_task *task)
 		add(&unit->old, -1);
 }
 
-/* Whether a unit's tasks are to take turns in the order in which they come, so that those that waited long run. */
+/* Whether a unit's tasks are queued first-come, first-served, so that those that have waited long run. */
 static bool takes_turns(const struct dispatch_unit *unit)
 {
 	return unit->slow_ns > LATE_NS || unit->overdue;
@@ -110,12 +110,12 @@ static bool is_late(const struct dispatch_unit *unit, u64 now)
 }
 
 /*
- * Every 5 s, waits grow older: the tasks that waited already the last time, and still do, make their units overdue. One
- * CPU does this at a time.
+ * Ages waits every 5 s: tasks that waited already the last time, and still do, make their units overdue. One CPU does
+ * this at a time.
  *
- * The race is harmless: a task that begins to wait between the look at its unit and the last line is not counted as
- * old, and its end takes one from the count. Another task may then be found overdue one round later. Were it the
- * other way round, the count could stay too large, and a unit would have rescues that it does not need.
+ * The race is harmless: a task that begins to wait between the read of its unit and the last line is not counted as old,
+ * but the end of its wait decrements the count. Another task may then be found overdue one round later. In the opposite
+ * order, the count could stay too large, and a unit would get rescues that it does not need.
  */
 VERIFIED_ALONE(u32) grow_older(u64 now)
 {
@@ -135,7 +135,7 @@ VERIFIED_ALONE(u32) grow_older(u64 now)
 	return id;
 }
 
-/* A task of this unit comes to run, and waited for so long. */
+/* A task of this unit is dispatched after a wait. */
 static void note_wait(struct task_struct *p, struct dispatch_unit *unit, u64 waited)
 {
 	u64 slow = unit->slow_ns - unit->slow_ns / 8;
@@ -148,8 +148,8 @@ static void note_wait(struct task_struct *p, struct dispatch_unit *unit, u64 wai
 }
 
 /*
- * A late unit of which tasks wait, or DISPATCH_NOBODY: each in its turn, for as many tasks as it has, but not so many that the
- * others would wait for a crowd. Says when the next task is to be rescued.
+ * The next late unit with waiting tasks, or DISPATCH_NOBODY: round robin, each for as many rescues as it has tasks, up to
+ * GIVEN_MAX, so that a crowd does not delay the others. Also sets the time of the next rescue.
  */
 VERIFIED_ALONE(u32) next_late(u64 now)
 {
@@ -187,14 +187,14 @@ VERIFIED_ALONE(u32) next_late(u64 now)
 	return rescues()->unit;
 }
 
-/* Whether the task that comes to run is the one that this CPU has taken out of turn. */
+/* Whether the dispatched task is the one that this CPU rescued. */
 static bool is_rescued(struct dispatch_cpu *cpu)
 {
 	cpu->rescue = cpu->rescue == DISPATCH_RESCUE_TAKEN ? DISPATCH_RESCUE_RUNS : DISPATCH_RESCUE_NONE;
 	return cpu->rescue;
 }
 
-/* Gives this CPU one of those that wait in the queue of a CPU that a higher class has, and may run here. */
+/* Gives this CPU a stranded task that may run here. */
 VERIFIED_ALONE(bool) take_stranded(void)
 {
 	struct dispatch_cpu *cpu;
@@ -208,7 +208,7 @@ VERIFIED_ALONE(bool) take_stranded(void)
 	return false;
 }
 
-/* Gives a CPU a stranded task, if it is time to look for one. While there are any, there may be more. */
+/* Gives a CPU a stranded task, if a poll is due. After one is found, the next poll is due with the next slice. */
 static bool rescue_stranded(struct dispatch_cpu *cpu, u64 now)
 {
 	if (before(now, cpu->seeks_at))
@@ -219,7 +219,7 @@ static bool rescue_stranded(struct dispatch_cpu *cpu, u64 now)
 	return false;
 }
 
-/* Gives a CPU the first task of a late unit, if it is time for one. */
+/* Gives a CPU the first task of a late unit, if a rescue is due. */
 static bool rescue_late(u64 now)
 {
 	u32 late = before(now, rescues()->at) ? DISPATCH_NOBODY : next_late(now);

@@ -1,8 +1,7 @@
 //! Breaks the scheduler that runs in the kernel, for tests of how that ends.
 //!
-//! The scheduler that is broken is the shipped one, and has nothing in it for this. Its tables are found by their
-//! names, as any tool for BPF finds them. They are changed so that they promise a unit more than there are queues: the
-//! first task of that unit is then an error.
+//! It breaks the shipped scheduler, which contains no code for this. Its tables are found by name, as any BPF tool finds
+//! them, and given a unit without a queue: the first task of that unit is then an error.
 
 use std::mem::offset_of;
 
@@ -15,8 +14,8 @@ use crate::tables::Rules;
 const RULES: &str = ".data.rules";
 const CGROUPS: &str = "unit_of_cgroup";
 
-/// Whoever enters this control group (by its directory's inode number) from now on has no queue to wait in, so that the
-/// kernel ends the scheduler: whichever was loaded last, by whatever process.
+/// Leaves tasks that enter this control group (its directory's inode number) without a queue, so that the kernel ends the
+/// scheduler: the one loaded last, by any process.
 pub fn take_queue_away(cgroup: u64) -> Result<(), Error> {
     let rules = table(RULES)?;
     let first = 0_u32.to_ne_bytes();
@@ -31,7 +30,7 @@ pub fn take_queue_away(cgroup: u64) -> Result<(), Error> {
     table(CGROUPS)?.update(&cgroup.to_ne_bytes(), &unit.to_ne_bytes(), MapFlags::ANY).map_err(wrong)
 }
 
-/// The newest table whose name ends so. (libbpf puts a part of a program's name before those of its sections.)
+/// The newest table with this suffix in its name. (libbpf puts a part of a program's name before those of its sections.)
 fn table(name: &'static str) -> Result<MapHandle, Error> {
     let known = MapInfoIter::default().filter(|map| map.name.as_encoded_bytes().ends_with(name.as_bytes()));
     let newest = known.map(|map| map.id).max().ok_or(Error::Part(name))?;

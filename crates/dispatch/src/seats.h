@@ -2,29 +2,29 @@
 /*
  * Seats: where the threads of a job should run.
  *
- * Problem. Threads that share memory should run near each other, and the policy says where: each has a seat in a pool of
- * CPUs. An affinity would hold it there. But then it would wait for its few CPUs while others idle.
+ * Problem. Threads that share memory should run near each other, and the policy assigns the place: each has a seat in a
+ * pool of CPUs. A hard affinity would hold it there, but make it wait for its few CPUs while others idle.
  *
- * Terms. A task is *away* where it has a seat in another pool. It is *apart* where it is away, or has no seat at all.
+ * Terms. A task is *away* on a CPU outside the pool of its seat. It is *apart* if it is away, or has no seat at all.
  *
- * Algorithm. A seat says which CPU a task has, and which task a CPU has, but never that a CPU idles.
- * - A task that wakes looks for an idle CPU from its seat on: in its pool first, then by distance.
- * - A CPU takes, of the first that wait in a queue, one that has its seat here, or none, or has waited for PATIENCE_NS. If
- *   there is none, its task goes on; a CPU without one takes the first.
- * - A task that is away at the end of its slice goes to its pool, if a CPU there idles, or runs a task that is apart: that
- *   one then has the CPU that comes free, or another one. A CPU that falls idle calls one that is away from its pool.
+ * Algorithm. A seat is a soft affinity: a preference between tasks and CPUs, which never makes a CPU idle.
+ * - A waking task looks for an idle CPU by distance from its seat: in its pool first.
+ * - A CPU takes, among the first SEAT_LOOKS tasks of a queue, one with its seat here or without a seat, or one that has
+ *   waited for PATIENCE_NS. Otherwise its current task continues; a CPU without one takes the first of the queue.
+ * - A task that is away at the end of its slice moves to its pool, if a CPU there is idle or runs a task that is apart. The
+ *   displaced task gets the CPU that becomes free, or another one. A CPU that falls idle calls back a task of its pool.
  *
- * Properties. A CPU that idles takes any task that waits, as without seats. After PATIENCE_NS every CPU takes a task in its
- * turn. Each move to a seat makes the tasks at their seats one more, so moves end. Who has no seat waits in
- * its order for every CPU. Where no unit has jobs, the verifier drops all of it.
+ * Properties. Work-conserving: an idle CPU takes any waiting task, as without seats. After PATIENCE_NS every CPU takes a task
+ * in queue order. Each move to a seat increases the number of tasks at their seats by one, so moves end. A task without a
+ * seat waits in queue order for every CPU. Where no unit has jobs, the verifier removes this code.
  *
- * Limits. The order within a unit is kept among the tasks that fit a CPU. A queue of which the first SEAT_LOOKS all have
- * seats elsewhere is not looked through further. A pool that is no cache, node or socket is found by its first CPU on waking.
+ * Limits. Order within a unit is kept only among the tasks that fit a CPU. Tasks behind the first SEAT_LOOKS of a queue are
+ * not examined. On waking, a pool that is no cache, node or socket is represented by its first CPU.
  */
 #ifndef DISPATCH_SEATS_H
 #define DISPATCH_SEATS_H
 
-#define PATIENCE_NS 40000000ull /* some slices: so long a CPU of the pool mostly takes to come free */
+#define PATIENCE_NS 40000000ull /* some slices: within this time, a CPU of the pool usually becomes free */
 
 /* The pool of a task's seat, or DISPATCH_NOBODY. */
 static u32 pool_of(const struct dispatch_task *task)
@@ -42,7 +42,7 @@ static bool fits_pool(const struct dispatch_task *task, u32 pool, u64 late)
 	return own == pool || own == DISPATCH_NOBODY || before(task->since, late);
 }
 
-/* Where a task looks for an idle CPU from. */
+/* The CPU from which a waking task measures distance. */
 static s32 near_to(const struct dispatch_task *task, s32 last)
 {
 	struct dispatch_cpu *cpu;
@@ -54,7 +54,7 @@ static s32 near_to(const struct dispatch_task *task, s32 last)
 	return pool == DISPATCH_NOBODY || pool == cpu->pool ? last : (s32)task->seat;
 }
 
-/* Where the task of a CPU has its seat, if that is elsewhere. */
+/* The seat of a CPU's task, if in another pool. */
 static void note_wanted(struct dispatch_cpu *cpu, u32 pool)
 {
 	if ((cpu->wanted == DISPATCH_NOBODY) != (pool == DISPATCH_NOBODY))
@@ -62,7 +62,7 @@ static void note_wanted(struct dispatch_cpu *cpu, u32 pool)
 	cpu->wanted = pool;
 }
 
-/* A task runs here from now on: whether it is apart, and may have to make room. A guest goes soon enough. */
+/* Records whether the dispatched task is apart, and may have to make room. A guest leaves soon enough. */
 static void note_seat(struct dispatch_cpu *cpu, const struct dispatch_task *task)
 {
 	struct dispatch_unit *unit;
@@ -75,7 +75,7 @@ static void note_seat(struct dispatch_cpu *cpu, const struct dispatch_task *task
 	note_wanted(cpu, pool == cpu->pool ? DISPATCH_NOBODY : pool);
 }
 
-/* A CPU that found no task tells another one whose task has its seat here: that one looks for a better place then. */
+/* A CPU without a task kicks one that runs a task with its seat here, which then reconsiders its place. */
 static __attribute__((noinline)) void call_to_seat(const struct dispatch_cpu *here)
 {
 	struct dispatch_cpu *cpu;
@@ -90,7 +90,7 @@ static __attribute__((noinline)) void call_to_seat(const struct dispatch_cpu *he
 	}
 }
 
-/* A CPU of its pool that a task may have which is away on this one, or DISPATCH_NOBODY. */
+/* A CPU in the pool of a task that is away on this one, which it may take; or DISPATCH_NOBODY. */
 static __attribute__((noinline)) u32 better_place(struct task_struct *p, const struct dispatch_task *task,
 						  const struct dispatch_unit *unit, u32 here)
 {
@@ -111,7 +111,7 @@ static __attribute__((noinline)) u32 better_place(struct task_struct *p, const s
 	return found;
 }
 
-/* Puts a task that is away right onto a CPU of its pool, if it may have one. */
+/* Dispatches a task that is away directly to a CPU of its pool, if it may take one. */
 static bool goes_to_seat(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit, u32 last, u64 enq_flags)
 {
 	u32 id = better_place(p, task, unit, last);
@@ -122,7 +122,7 @@ static bool goes_to_seat(struct task_struct *p, struct dispatch_task *task, stru
 	if (!scx_bpf_test_and_clear_cpu_idle(id)) {
 		if (!cpu->apart)
 			return false;
-		cpu->apart = 0; /* nobody else goes there meanwhile */
+		cpu->apart = 0; /* no other task goes there meanwhile */
 		enq_flags |= SCX_ENQ_PREEMPT;
 	}
 	start_of(p, task, unit);

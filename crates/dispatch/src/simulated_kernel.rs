@@ -3,16 +3,16 @@
 //! It does what Linux does around a `sched_ext` scheduler (kernel/sched/ext.c), with the clock as an argument:
 //! - for a task that wakes, it asks the scheduler for a CPU, and has the task queued;
 //! - a CPU that needs a task first takes what is in its local queue, then asks the scheduler to move a task there;
-//! - a task whose slice is used up goes back to the scheduler;
-//! - a task that may run on some CPUs only is found by these alone ([`affinity`]).
+//! - a task that has used up its slice is enqueued again;
+//! - a task with an affinity is only found by the CPUs in it ([`affinity`]).
 //!
-//! Nothing here decides anything.
+//! It makes no scheduling decisions.
 //!
 //! Not simulated: scheduling classes, migration disabled, core scheduling, bypass mode. A slice ends when it is used
 //! up and not at the next tick, as on a kernel with a high-resolution tick.
 //!
-//! Cost: a wake-up and a switch are O(log n) in the tasks of the queue. They are O(units) where an idle CPU looks for
-//! a borrower, as in the scheduler itself.
+//! Cost: a wake-up and a switch are O(log n) in the tasks of the queue, and O(units) where an idle CPU searches for a
+//! borrower, as in the scheduler itself.
 
 mod affinity;
 
@@ -28,7 +28,7 @@ use crate::tables::{
 };
 use crate::unit_rules::UnitRules;
 
-/// A task's number: an index, used again after its end.
+/// A task's number: an index, reused after the task has ended.
 pub type TaskId = u32;
 
 const QUEUED: u32 = 1;
@@ -61,18 +61,18 @@ unsafe extern "C" {
 }
 
 thread_local! {
-    /// The kernel that the scheduler is being called by: what its callbacks act on.
+    /// The kernel that is calling the scheduler: its callbacks act on it.
     static CALLER: Cell<*mut Kernel> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// What a simulated kernel is set up with.
+/// The configuration of a simulated kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// CPUs, numbered from 0; at most [`CPUS_MAX`].
     pub cpus: u32,
     /// Units, numbered from 0; at most [`UNITS_MAX`].
     pub units: u32,
-    /// How long a task runs before others get their turn, in ns.
+    /// The slice of a task, in ns.
     pub slice_ns: u64,
     /// A task that wakes and finds no idle CPU interrupts one of its unit on its last CPU that is so much CPU time ahead of
     /// it, in ns; 0: none.
@@ -81,18 +81,18 @@ pub struct Settings {
     pub near: Vec<Near>,
     /// How lent CPUs are called back.
     pub recall: Recall,
-    /// Whether any unit may have another discipline than [`Discipline::Stride`].
+    /// Whether any unit may have a discipline other than [`Discipline::Stride`].
     pub disciplined: bool,
     /// Whether tasks may have seats, in units with [`SEATS`](crate::SEATS).
     pub seated: bool,
-    /// Whether tasks may be of gangs: see [`Kernel::gate`].
+    /// Whether tasks may be in gangs: see [`Kernel::gate`].
     pub gated: bool,
-    /// What chance begins with in a simulated kernel.
+    /// The seed of random numbers in a simulated kernel.
     pub seed: u64,
 }
 
 impl Settings {
-    /// So many CPUs and units, and slices so long: lent CPUs are called back at once, and there is nothing else.
+    /// These CPUs, units and slices; lent CPUs are called back at once, and everything else is off.
     pub const fn of(cpus: u32, units: u32, slice_ns: u64) -> Settings {
         Settings {
             cpus,
@@ -108,30 +108,30 @@ impl Settings {
         }
     }
 
-    /// How far ahead a task must be to be interrupted by one that wakes, for a slice: a quarter of it. Who sleeps is given
-    /// a credit of one slice; so whoever used less than three quarters of a slice lately does not wait for whoever used a
-    /// whole one, and two that take turns do not interrupt each other all the time.
+    /// How far ahead of a waking task another must be to be preempted: a quarter of a slice. A sleeping task gets a credit of
+    /// one slice. So a task that recently used less than three quarters of a slice preempts one that used a whole slice, and
+    /// two that alternate do not preempt each other all the time.
     pub const fn preempt_ns(slice_ns: u64) -> u64 {
         slice_ns / 4
     }
 }
 
-/// How long a task runs before others of its unit get their turn. Isolation does not hang on it, since call-backs
-/// interrupt: it is what a task waits at most for each one before it in its unit, so short enough not to be noticed at
-/// a keyboard, and long enough that refilling a cache (well below a millisecond) costs little.
+/// The usual slice. Isolation does not depend on it, since call-backs preempt. It is the longest wait for each task ahead in
+/// the same unit: short enough to be unnoticeable at a keyboard, and long enough that refilling a cache (well below a
+/// millisecond) costs little.
 pub const SLICE_NS: u64 = 5_000_000;
 
-/// A CPU that has to look for a task anew.
+/// A CPU that must choose its task anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kick {
     /// Which.
     pub cpu: u32,
-    /// Its task has to go, whatever is left of its slice.
+    /// Its task is preempted, whatever is left of its slice.
     pub preempt: bool,
 }
 
-/// An entry of a unit's queue: the smallest virtual time first, then who came first. As in the kernel, virtual times are
-/// compared by their difference: what lies before the beginning of time is small, and not large.
+/// An entry of a unit's queue: the smallest virtual time first, then first come, first served. As in the kernel, virtual times
+/// are compared by their difference: negative ones are small, not large.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     vtime: i64,
@@ -147,7 +147,7 @@ impl Entry {
 }
 
 impl Ord for Entry {
-    /// The heap's first is its largest: so it is the other way round.
+    /// Reversed, since the heap is a max-heap.
     fn cmp(&self, other: &Entry) -> Ordering {
         other.key().cmp(&self.key())
     }
@@ -170,7 +170,7 @@ impl Eq for Entry {}
 /// Where a task waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
-    /// Its entry's number, which is unique; an entry with another number is out of date. 0: it waits nowhere.
+    /// Its entry's unique number; an entry with another number is stale. 0: it waits nowhere.
     ticket: u64,
     /// In which queue.
     queue: u32,
@@ -180,9 +180,9 @@ struct Place {
 #[derive(Debug, Clone)]
 struct Run {
     current: Option<TaskId>,
-    /// Up to when the current task's slice was charged.
+    /// The time until which the current task's slice was charged.
     charged: u64,
-    /// An interrupt is on its way that ends the current task's turn.
+    /// An interrupt that ends the current task's turn is in flight.
     preempted: bool,
     /// Tasks that run here next, before the scheduler is asked.
     local: VecDeque<TaskId>,
@@ -190,7 +190,7 @@ struct Run {
 
 /// A simulated kernel, with the scheduler loaded.
 pub struct Kernel {
-    /// What the scheduler sees: its pointers are to the tables below, which stay where they are and never grow.
+    /// The view of the scheduler: pointers to the tables below, which never move or grow.
     world: World,
     units: Vec<Unit>,
     accounts: Vec<Account>,
@@ -203,7 +203,7 @@ pub struct Kernel {
     #[expect(dead_code, reason = "it is the scheduler that reads and writes it, through `world`")]
     waits: Vec<u32>,
     gates: Vec<u32>,
-    /// Tasks that the scheduler has still to look at, of those in the queue that it walks through; the next is the last.
+    /// The remaining tasks of a queue that the scheduler iterates over; the next is the last.
     walk: Vec<TaskId>,
     tasks: Vec<Task>,
     /// A word per 64 CPUs, by task; `None`: any CPU.
@@ -332,18 +332,18 @@ impl Kernel {
         });
     }
 
-    /// A task becomes runnable. Where it will be looked for is among the [`Kernel::kicks`].
+    /// A task becomes runnable. The CPUs that must look for it are among [`Kernel::kicks`].
     pub fn wake(&mut self, now: u64, id: TaskId) {
         self.wake_by(now, id, 0);
     }
 
-    /// As [`Kernel::wake`], by a task that is about to sleep: as a writer into a pipe is taken to be.
+    /// As [`Kernel::wake`], by a task that is about to sleep, as the kernel assumes of a writer into a pipe.
     pub fn wake_by_message(&mut self, now: u64, id: TaskId) {
         self.wake_by(now, id, WAKE_SYNC);
     }
 
-    /// As [`Kernel::wake`], by an interrupt on the CPU where it ran last: as a sleeper is woken by its timer. (The
-    /// simulator's workloads do not tell by whom a task is woken: there it is always another CPU.)
+    /// As [`Kernel::wake`], by an interrupt on the CPU where it ran last, such as its timer. (The simulator's workloads do not
+    /// specify the waker: there it is always another CPU.)
     pub fn wake_by_timer(&mut self, now: u64, id: TaskId) {
         self.world.here = self.tasks[id as usize].cpu;
         self.wake_by(now, id, 0);
@@ -381,8 +381,7 @@ impl Kernel {
         });
     }
 
-    /// A CPU looks for its next task. `runnable`: whether the one it runs could go on. The task it runs from now on, if any;
-    /// it may be the same.
+    /// A CPU chooses its next task, which may be the same, or none. `runnable`: whether its current one could continue.
     pub fn schedule(&mut self, now: u64, cpu: u32, runnable: bool) -> Option<TaskId> {
         self.charge(now, cpu);
         let run = &mut self.runs[cpu as usize];
@@ -399,14 +398,14 @@ impl Kernel {
         if run.preempted
             && let Some(id) = next
         {
-            // The chosen task was called back at once: the interrupt finds it on the CPU.
+            // The chosen task was called back at once: the interrupt preempts it on the CPU.
             self.tasks[id as usize].scx.slice = 0;
         }
         self.set_idle(cpu, next.is_none());
         next
     }
 
-    /// A clock tick on a CPU: whether its task has to go.
+    /// A clock tick on a CPU: whether its task is preempted.
     pub fn tick(&mut self, now: u64, cpu: u32) -> bool {
         self.charge(now, cpu);
         let Some(id) = self.runs[cpu as usize].current else { return false };
@@ -417,7 +416,7 @@ impl Kernel {
         self.tasks[id as usize].scx.slice == 0
     }
 
-    /// The unit that owns a CPU from now on; [`NOBODY`]: it is time-shared.
+    /// Sets the owner of a CPU; [`NOBODY`]: it is time-shared.
     pub fn own(&mut self, now: u64, cpu: u32, unit: u32) {
         let mut owned = Owned { cpu, unit };
         self.call(now, cpu, |_| {
@@ -426,7 +425,7 @@ impl Kernel {
         });
     }
 
-    /// The pool of each CPU, by number, from now on.
+    /// Sets the pool of each CPU, by number.
     pub fn set_pools(&mut self, pools: &[u32]) {
         for (cpu, pool) in self.table.iter_mut().zip(pools) {
             cpu.pool = *pool;
@@ -438,12 +437,12 @@ impl Kernel {
         self.tasks[id as usize].own.seat = cpu;
     }
 
-    /// A task is of a gang from now on, below [`GANGS_MAX`], or of none: [`NOBODY`].
+    /// Sets the gang of a task, below [`GANGS_MAX`], or none: [`NOBODY`].
     pub fn join(&mut self, id: TaskId, gang: u32) {
         self.tasks[id as usize].own.gang = gang;
     }
 
-    /// Shuts gangs (true) or opens them. Tasks of those that are shut do not run, and are not among those that wait.
+    /// Shuts gangs (true) or opens them. Tasks of shut gangs do not run, and do not count as waiting.
     ///
     /// # Panics
     /// If the kernel was not set up for gangs.
@@ -462,8 +461,8 @@ impl Kernel {
         self.queued[self.gates_at() as usize]
     }
 
-    /// Says what a unit is. Whether it was taken: a weight is 1 to 10,000, there are at most [`crate::DEPTH_MAX`] levels of
-    /// units, and a unit with tasks or sub-units keeps its parent.
+    /// Sets a unit's rules; whether they were accepted: a weight is 1 to 10,000, there are at most [`crate::DEPTH_MAX`] levels
+    /// of units, and a unit with tasks or sub-units keeps its parent.
     pub fn set_unit(&mut self, now: u64, unit: u32, rules: UnitRules) -> bool {
         let mut setting = Setting::new(unit, rules);
         let mut answer = 0;
@@ -474,9 +473,9 @@ impl Kernel {
         answer == 0
     }
 
-    /// Moves a task to another unit. One that waits is queued there at once. One that runs goes on; as the kernel does when
-    /// it moves a running task, it is stopped as the old unit's and set running as the new one's, so that each is charged
-    /// for its own part, and the scheduler knows whose task is on the CPU.
+    /// Moves a task to another unit. A waiting task is queued there at once. A running one continues: as in the kernel, it is
+    /// stopped in the old unit and started in the new one, so that each is charged for its own part, and the scheduler
+    /// knows the unit of the task on the CPU.
     pub fn move_to_unit(&mut self, now: u64, id: TaskId, unit: u32) {
         if self.tasks[id as usize].own.pays == unit {
             return;
@@ -513,15 +512,14 @@ impl Kernel {
         }
     }
 
-    /// A CPU's task gives the rest of its turn up, and does not sleep: its next [`Kernel::schedule`] is the turn's end.
+    /// A CPU's task yields the rest of its turn without sleeping: the next [`Kernel::schedule`] ends the turn.
     pub fn give_turn_up(&mut self, cpu: u32) {
         if let Some(id) = self.runs[cpu as usize].current {
             self.tasks[id as usize].scx.slice = 0;
         }
     }
 
-    /// What is left of the slice of the task that a CPU runs, in ns. Of one that was preempted the interrupt decides when
-    /// it goes, and not its slice.
+    /// The rest of the slice of a CPU's task, in ns. A preempted task leaves when the interrupt arrives, whatever this is.
     #[inline]
     pub fn slice_left(&self, now: u64, cpu: u32) -> u64 {
         let run = &self.runs[cpu as usize];
@@ -531,7 +529,7 @@ impl Kernel {
         run.current.map_or(0, |id| self.tasks[id as usize].scx.slice.saturating_sub(now - run.charged))
     }
 
-    /// CPUs that have to look for a task anew, since this was asked last, in the order in which they were kicked.
+    /// CPUs that must choose anew, since the last call, in the order in which they were kicked.
     pub fn kicks(&mut self, take: &mut Vec<Kick>) {
         take.append(&mut self.kicks);
     }
@@ -721,7 +719,7 @@ impl Kernel {
         }
     }
 
-    /// It waits nowhere any more. Its entry in a queue stays, out of date.
+    /// Removes a task from its queue. Its entry stays, stale.
     fn take_out(&mut self, id: TaskId) {
         let place = &mut self.places[id as usize];
         if place.queue != NO_QUEUE {
@@ -748,7 +746,7 @@ impl Kernel {
         self.queued[queue as usize] += 1;
     }
 
-    /// Puts a task right into the local queue of another CPU, which is told.
+    /// Inserts a task directly into the local queue of another CPU, and kicks that.
     fn put_on(&mut self, id: TaskId, cpu: u32, first: bool) {
         self.places[id as usize] = Place { ticket: 0, queue: 0 };
         let local = &mut self.runs[cpu as usize].local;
@@ -808,7 +806,7 @@ impl Kernel {
         true
     }
 
-    /// Begins to go through the tasks of a queue, in its order.
+    /// Begins to iterate over the tasks of a queue, in order.
     fn walk_through(&mut self, queue: u64) {
         let heap = self.queue(queue) as usize;
         let mut there: Vec<Entry> = self.queues[heap].iter().copied().collect();

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Units within units: which units are active, and how much CPU time each had for its weight among its siblings (its
- * pass). Of two units, this tells which one had less.
+ * The tree of units: which units are active, and each unit's pass: its CPU time over its weight, among its siblings.
+ * Compares any two units by pass.
  */
 #ifndef DISPATCH_TREE_H
 #define DISPATCH_TREE_H
 
 #define SLICE_MIN  100000 /* ns: the cost of ten switches */
 
-/* How long a task of this unit runs before others get their turn: not beyond the budget that is left for a deadline. */
+/* The slice of a task of this unit: at most what is left of its budget, under a deadline. */
 static u64 slice_of(const struct dispatch_unit *unit)
 {
 	u64 slice = rules()->slice_ns;
@@ -20,14 +20,14 @@ static u64 slice_of(const struct dispatch_unit *unit)
 }
 
 /*
- * A task is active if it runs or waits; a unit's own tasks, if one of them does; a unit, if its own tasks or a sub-unit
- * are. Becoming active, a unit has at most one slice of credit: its pass catches up with the clock of the unit around
- * (see advance_clock_around()), less one slice. A unit that used less than it may, for want of tasks, catches up
- * likewise when another task of its wakes or a slice begins. Else it would keep all others waiting for as long as it
- * had lacked tasks.
+ * A task is active if it runs or waits; a unit's own tasks are, if one of them is; a unit is, if its own tasks or a
+ * sub-unit are. A unit that becomes active has at most one slice of credit: its pass catches up with the clock of its
+ * parent (see advance_clock_around()), less one slice. A unit that used less than its share, for lack of tasks, catches
+ * up likewise when another of its tasks wakes or a slice begins. Otherwise it would keep all others waiting for as long
+ * as it had lacked tasks.
  *
- * Here and below, what is done at every level of units is a function of its own that returns the next one, since a loop
- * of BPF costs more than the work of one level, and most units are outermost.
+ * Here and below, the work of one level is a function that returns the next unit up: the first level is unrolled, since a
+ * BPF loop costs more than that work, and most units are outermost.
  */
 static struct dispatch_unit *count_within(struct dispatch_unit *unit, bool *comes)
 {
@@ -62,7 +62,7 @@ static void count(struct dispatch_task *task, struct dispatch_unit *unit)
 			break;
 }
 
-/* The unit around one that has a part less that is active, if it sleeps now itself. */
+/* One active part of a unit fewer. Returns the parent if the unit thereby becomes inactive. */
 static struct dispatch_unit *uncount_within(struct dispatch_unit *unit)
 {
 	return add(&unit->active, -1) == 1 ? unit_at(unit->parent) : NULL;
@@ -82,7 +82,7 @@ static void uncount(struct dispatch_task *task, struct dispatch_unit *unit)
 			break;
 }
 
-/* How many CPUs run tasks of this unit, and of those around it, changes. Returns how many units that is. */
+/* Changes the number of CPUs that run tasks of this unit and of its ancestors. Returns how many units that is. */
 VERIFIED_ALONE(u32) count_busy(u32 id, s32 by)
 {
 	struct dispatch_unit *unit;
@@ -110,7 +110,7 @@ static void occupy(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
 		count_busy(unit->parent, 1);
 }
 
-/* It has ended, and was charged. */
+/* That slice has ended, and was charged. */
 static void vacate(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
 {
 	if (!cpu->occupied)
@@ -124,14 +124,14 @@ static void vacate(struct dispatch_cpu *cpu, struct dispatch_unit *unit)
 }
 
 /*
- * One of those that compete, on the way up: at first a unit's own tasks, then the units around it. What it runs on now
- * is charged later, and counts as a slice each: else one unit would take all CPUs that look meanwhile, and wait for as
- * long after.
+ * A competitor at one level, on the way up: first a unit's own tasks, then the units around it. Each CPU that it runs on
+ * counts as a slice, to be charged later: otherwise one unit would take every CPU that chooses meanwhile, and then wait for
+ * as long.
  */
 struct competitor {
 	u64 pass;
 	u32 weight;
-	u32 within; /* the unit whose time it competes for, or DISPATCH_NOBODY: the machine's */
+	u32 within; /* the parent whose time it competes for; DISPATCH_NOBODY: the machine */
 	u32 depth;
 };
 
@@ -164,7 +164,7 @@ static void climb(struct competitor *at)
 		*at = as_unit(unit);
 }
 
-/* What two units' own tasks are, or are in, at the level at which they compete. */
+/* The ancestors of two units at the level where they are siblings: their competitors. */
 static void meet(u32 one, u32 other, struct competitor *x, struct competitor *y)
 {
 	struct dispatch_unit *a = unit_at(one), *b = unit_at(other);
@@ -190,7 +190,7 @@ static void meet(u32 one, u32 other, struct competitor *x, struct competitor *y)
 	}
 }
 
-/* Whether one unit's own tasks had less than another's, at the level at which the two compete. */
+/* Whether one unit's own tasks precede another's, at the level where the two compete. */
 VERIFIED_ALONE(bool) had_less(u32 one, u32 other)
 {
 	struct competitor x = {}, y = {};
@@ -199,7 +199,7 @@ VERIFIED_ALONE(bool) had_less(u32 one, u32 other)
 	return before(x.pass, y.pass);
 }
 
-/* A unit's pass goes on by what its tasks used. */
+/* Advances a unit's pass by CPU time used. */
 static struct dispatch_unit *advance_within(struct dispatch_unit *unit, bool time_shared, u64 used)
 {
 	struct dispatch_unit *parent = unit_at(unit->parent);
@@ -211,7 +211,7 @@ static struct dispatch_unit *advance_within(struct dispatch_unit *unit, bool tim
 	return parent;
 }
 
-/* The passes of a unit's own tasks, and of the units around them, go on by what they used. */
+/* Advances the passes of a unit's own tasks and of all units around them by CPU time used. */
 static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 {
 	u32 level;
@@ -228,11 +228,10 @@ static void advance(struct dispatch_unit *unit, bool time_shared, u64 used)
 }
 
 /*
- * A unit is next: the clock of the unit around is where this one is, or of none around, the machine's; less what it may
- * be ahead of those that should be next. A task that ends its slice is in no queue for a moment, and a CPU that looks
- * then takes another unit's; and the only unit with tasks that wait comes to run on all CPUs, and is charged for them
- * later. (Slices end with ticks, and are up to twice as long.) One that is behind the clock itself lacked tasks: it
- * catches up.
+ * A unit is next: advances the clock of its parent, or of the machine, to its pass, less the distance by which it may be
+ * ahead of those that should be next. A task that ends its slice is briefly in no queue, and a CPU that chooses then takes
+ * another unit's; and a unit that alone has waiting tasks is dispatched on all CPUs, and charged for them later. (Slices
+ * end with ticks, and are up to twice as long.) A unit that is itself behind the clock lacked tasks: it catches up.
  */
 static u64 clock_by(struct dispatch_unit *unit, u64 clock)
 {

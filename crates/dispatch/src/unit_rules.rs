@@ -1,4 +1,4 @@
-//! What is said of units: [`Setting`] is that as the scheduler takes it.
+//! The rules of units: [`Setting`] is their form in the interface.
 
 use crate::tables::{DISCIPLINES, Discipline, NOBODY, Setting};
 
@@ -20,7 +20,7 @@ impl Discipline {
     ];
 }
 
-/// What a unit is.
+/// The rules of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitRules {
     /// The unit around it, or [`NOBODY`].
@@ -29,12 +29,12 @@ pub struct UnitRules {
     pub weight: u32,
     /// [`LENDS`](crate::LENDS), [`BORROWS`](crate::BORROWS), [`ANYWHERE`](crate::ANYWHERE) and [`SEATS`](crate::SEATS).
     pub flags: u32,
-    /// Of an outermost unit: the CPU time, in ms, that it lent beyond what it was lent, as far as that counts in who borrows
-    /// next; below 0: the other way.
+    /// Of an outermost unit: its credit among borrowers, the CPU time, in ms, that it lent in excess of what it borrowed, within
+    /// the period that counts; negative for a net borrower.
     pub credit_ms: i32,
-    /// That of its own tasks and its sub-units. Another than [`Discipline::Stride`] only where the scheduler was set up for that.
+    /// Orders its own tasks and its sub-units. Other than [`Discipline::Stride`] only if the scheduler was set up for that.
     pub discipline: Discipline,
-    /// What it wants where [`Discipline::Dwcs`] orders it among its siblings.
+    /// Its demand if [`Discipline::Dwcs`] orders it among its siblings.
     pub deadline: Deadline,
 }
 
@@ -50,7 +50,7 @@ impl UnitRules {
     };
 }
 
-/// So much CPU time in each period; of any `of` deadlines in a row, `misses` may be missed.
+/// CPU time wanted in each period; of any `of` consecutive deadlines, `misses` may be missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
     /// In ns; 0: none.

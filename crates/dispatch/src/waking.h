@@ -6,9 +6,9 @@
 #ifndef DISPATCH_WAKING_H
 #define DISPATCH_WAKING_H
 
-#define UNDISTURBED_NS 1000000ull /* for so long no message interrupts a task of the same unit: the cost of a hundred switches */
+#define UNDISTURBED_NS 1000000ull /* a turn that no message within the unit preempts: the cost of a hundred switches */
 
-/* Something happens to a task of a unit with another discipline than stride. Returns its key then. */
+/* Handles an event of a task under a discipline other than stride. Returns its new key. */
 static __attribute__((noinline)) u64 task_happens(const struct task_struct *p, struct dispatch_task *task,
 						  struct dispatch_unit *unit, u32 event, u64 used)
 {
@@ -29,8 +29,8 @@ static __attribute__((noinline)) u64 task_happens(const struct task_struct *p, s
 }
 
 /*
- * Where a task waits among those of its unit. While the unit is late, each comes last, so that those that are rescued take
- * turns, whatever the discipline says.
+ * The key with which a task waits among those of its unit. While the unit is late, each is queued last, so that rescued
+ * tasks take turns, whatever the discipline.
  */
 static u64 place_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
@@ -45,8 +45,8 @@ static u64 place_of(struct task_struct *p, struct dispatch_task *task, struct di
 }
 
 /*
- * A task that slept starts where those are that it competes with, less one slice. So it runs soon, with at most one
- * slice of credit. A task that had much for its nice value starts not so far behind that it would wait for too long.
+ * Clamps the virtual time of a task that slept. The lower bound is its unit's clock less one slice: it runs soon, with at
+ * most one slice of credit. The upper bound keeps a task that had much for its nice value from waiting too long.
  */
 static u64 start_of(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit)
 {
@@ -61,15 +61,15 @@ static u64 start_of(struct task_struct *p, struct dispatch_task *task, struct di
 	return task->vtime;
 }
 
-/* Whose turn it is at a CPU: a task that runs on has it as well. */
+/* Which class of tasks has its turn at a CPU; a task that continues uses it up, too. */
 enum turn {
-	TURN_OWN,    /* its owner's; of one that is time-shared, any unit's */
-	TURN_STRAYS, /* of those that must run there */
-	TURN_COMMON, /* of those that run anywhere */
+	TURN_OWN,    /* its owner's; on a time-shared CPU, any unit's */
+	TURN_STRAYS, /* tasks that must run there */
+	TURN_COMMON, /* tasks that run anywhere */
 	TURNS,
 };
 
-/* A lent CPU, which was taken out of its owner's mask of those, is on its way back: to the owner before anybody else. */
+/* Marks a lent CPU, which was removed from its owner's mask, as called back: its owner comes before all others. */
 static void note_recall(struct dispatch_cpu *cpu, struct dispatch_unit *owner)
 {
 	add(&owner->away, -1);
@@ -77,7 +77,7 @@ static void note_recall(struct dispatch_cpu *cpu, struct dispatch_unit *owner)
 	cpu->turn = TURN_OWN;
 }
 
-/* And has to be told. */
+/* Calls a lent CPU back: by an interrupt, or else at its next tick. */
 static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner)
 {
 	note_recall(cpu, owner);
@@ -85,7 +85,7 @@ static void recall(struct dispatch_cpu *cpu, u32 id, struct dispatch_unit *owner
 		scx_bpf_kick_cpu(id, SCX_KICK_PREEMPT);
 }
 
-/* Calls one lent home CPU of an outermost unit back, if there is one that was not called yet: the nearest to `last`. */
+/* Calls back the lent home CPU nearest to `last` that was not called back yet, if any. */
 static bool call_back(struct task_struct *p, u32 top, u32 last)
 {
 	struct dispatch_unit *owner = unit_at(top);
@@ -94,16 +94,16 @@ static bool call_back(struct task_struct *p, u32 top, u32 last)
 
 	if (!owner || !owner->away)
 		return false;
-	/* The one where it ran last needs no interrupt from elsewhere if that is where it was woken, and has its data. */
+	/* Prefer its last CPU: it has warm caches, and needs no interrupt from elsewhere if the task was woken there. */
 	found = may_run(p, last) && mask_take(top, MASK_LENT, last) ? last : mask_take_near(p, top, MASK_LENT, last);
 	cpu = cpu_at(found);
 	if (!cpu)
-		return false; /* it came back by itself between the two looks */
+		return false; /* it came back by itself between the two checks */
 	recall(cpu, found, owner);
 	return true;
 }
 
-/* Whether a task of an outermost unit's, or of one within it, waits. */
+/* Whether any task within an outermost unit waits. */
 static bool waits_for_home(u32 home, const struct dispatch_unit *owner)
 {
 	if (owner->below)
@@ -111,20 +111,20 @@ static bool waits_for_home(u32 home, const struct dispatch_unit *owner)
 	return scx_bpf_dsq_nr_queued(home) > 0;
 }
 
-/* Whether a unit's tasks may run on whatever CPU is idle. */
+/* Whether a unit's tasks may run on any idle CPU. */
 static bool runs_anywhere(u32 id, const struct dispatch_unit *unit)
 {
 	return id == DISPATCH_KERNEL || unit->flags & DISPATCH_ANYWHERE;
 }
 
-/* An idle CPU that a task of this unit may use, taken; its last one if that is one of them, else the nearest. */
+/* Claims an idle CPU that a task of this unit may use: its last one if possible, else the nearest. */
 static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *unit, s32 last)
 {
 	struct dispatch_cpu *cpu = cpu_at(last);
 	s32 found;
 
 	if (!any_idle())
-		return -1; /* mostly: then no set of CPUs has to be looked at */
+		return -1; /* the usual case: then no mask has to be searched */
 	if (runs_anywhere(id, unit)) {
 		if (cpu && may_run(p, last) && scx_bpf_test_and_clear_cpu_idle(last))
 			return last;
@@ -146,8 +146,8 @@ static s32 take_idle(struct task_struct *p, u32 id, const struct dispatch_unit *
 }
 
 /*
- * Whether the task that a CPU runs is ahead of one that woke, by more than `preempt_ns`: then it has to go. A part of
- * both its callers: a call would cost each wake-up some thirty instructions.
+ * Whether a woken task preempts the task of a CPU: that one is ahead by more than `preempt_ns`. Inlined into both callers:
+ * a call would cost each wake-up some thirty instructions.
  */
 static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch_task *task, const struct dispatch_unit *unit,
 							   const struct dispatch_cpu *cpu)
@@ -162,7 +162,7 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 		return interrupts(unit->discipline, task->vtime, cpu->vtime);
 	if (cpu->runs == task->unit)
 		return before(task->vtime + margin, cpu->vtime + ran);
-	/* Passes say nothing of a guest, of the kernel's own threads, which go first, or of a turn that is out of turn. */
+	/* Passes do not apply to a guest, to kernel threads, which go first, or to a rescue. */
 	if (!other || cpu->runs == DISPATCH_KERNEL || cpu->rescue == DISPATCH_RESCUE_RUNS)
 		return false;
 	if (cpu->home != DISPATCH_NOBODY && (cpu->home != unit->top || cpu->home != other->top))
@@ -170,15 +170,14 @@ static inline __attribute__((always_inline)) bool is_ahead(const struct dispatch
 	meet(task->unit, cpu->runs, &mine, &its);
 	if (disciplined() && (other = unit_at(mine.within)) && other->discipline != DISPATCH_STRIDE)
 		return interrupts(other->discipline, mine.pass, its.pass);
-	/* Of what runs there, not the slice that it counts as, but what it ran. */
+	/* For the running task, the time that it ran, not the slice that it is counted as. */
 	its.pass += over_weight(ran, its.weight) - over_weight(counted, its.weight);
 	return before(mine.pass + over_weight(margin, mine.weight), its.pass);
 }
 
 /*
- * Where a task waits that cannot wait in its unit's queue: on its last CPU, unless a higher class has that one, for as
- * long as it likes, and others may wait for what the task does (unbound threads of the kernel's, RCU's for one): then
- * on another one.
+ * The CPU in whose queue a task waits that cannot wait in its unit's: its last one, unless a higher class has that. It may
+ * keep the CPU indefinitely while others depend on the task (unbound kernel threads, such as RCU's): then another one.
  */
 static __attribute__((noinline)) u32 where_it_may_wait(struct task_struct *p, u32 last)
 {
@@ -195,7 +194,7 @@ static __attribute__((noinline)) u32 where_it_may_wait(struct task_struct *p, u3
 	return last;
 }
 
-/* The task that runs where the woken one ran last goes, if it is far enough ahead: at once, or when it has run for a while. */
+/* Preempts the task on the last CPU of a woken one, if it is far enough ahead: now, or after UNDISTURBED_NS of its turn. */
 static void outrank(const struct dispatch_task *task, const struct dispatch_unit *unit, u32 last)
 {
 	struct dispatch_cpu *cpu = cpu_at(last);
@@ -209,7 +208,7 @@ static void outrank(const struct dispatch_task *task, const struct dispatch_unit
 		scx_bpf_kick_cpu(last, SCX_KICK_PREEMPT);
 }
 
-/* Whether a task that woke may have the home CPU where it ran last in the guest's place: its unit's others do not wait. */
+/* Whether a woken task may replace the guest on the home CPU where it ran last: no other task of its unit waits. */
 static bool takes_back(struct task_struct *p, struct dispatch_task *task, const struct dispatch_unit *unit,
 		       struct dispatch_cpu *cpu, u32 last)
 {
@@ -223,7 +222,7 @@ static bool takes_back(struct task_struct *p, struct dispatch_task *task, const 
 	return true;
 }
 
-/* Whether a task that woke may have the time-shared CPU where it ran last: of all that wait, it would be next. */
+/* Whether a woken task would be next on the time-shared CPU where it ran last. */
 static bool takes_over(struct task_struct *p, const struct dispatch_task *task, const struct dispatch_unit *unit,
 		       const struct dispatch_cpu *cpu, u32 last)
 {
@@ -237,12 +236,11 @@ static bool takes_over(struct task_struct *p, const struct dispatch_task *task, 
 }
 
 /*
- * Puts a task that woke right onto this CPU, if it ran there last and would be next there after an interrupt: without
- * one, and without a queue. Not onto another CPU: while that one's interrupt is on its way, a third may come free. Nor
- * before a thread of the kernel's that is on its way there. Should a higher class be before it, it comes to the
- * scheduler again.
+ * Dispatches a woken task directly to this CPU, if it ran here last and would be next after an interrupt: saves the
+ * interrupt and the queue. Not to another CPU: while the interrupt to that one is in flight, a third may become free. Nor
+ * ahead of a kernel thread already dispatched here. If a higher class takes the CPU first, the task is enqueued again.
  *
- * A function of its own, so that a task that wakes elsewhere pays nothing for it.
+ * Not inlined, so that a task that wakes elsewhere pays nothing for it.
  */
 static __attribute__((noinline)) bool take_here(struct task_struct *p, struct dispatch_task *task, struct dispatch_unit *unit,
 						u64 enq_flags)

@@ -32,7 +32,7 @@ fn begin(kernel: &mut Kernel, tasks: u32, unit: u32) {
     look(kernel, 0);
 }
 
-/// Every CPU that was told to looks for a task, as long as any was: what runs where.
+/// Lets every kicked CPU choose a task, until no CPU is kicked.
 fn look(kernel: &mut Kernel, now: u64) {
     let mut kicks = Vec::new();
     loop {
@@ -59,7 +59,7 @@ fn who_runs_elsewhere_moves_at_once() {
     look(&mut kernel, MS);
     assert_eq!(on(&mut kernel, MS), [None, None, Some(0), None]);
     assert_eq!((kernel.cpu_of(0), kernel.runnable()), (2, 1));
-    // It stays, also at the end of its slice, and may go back when it is told so.
+    // It stays, also at the end of its slice, and may return once its affinity allows it.
     assert_eq!(kernel.schedule(40 * MS, 2, true), Some(0));
     kernel.allow(40 * MS, 0, Some(&cpus(&[0])));
     look(&mut kernel, 40 * MS);
@@ -102,7 +102,7 @@ fn who_waits_waits_for_its_own_cpus() {
     panic!("it never ran");
 }
 
-/// A task on its way to an idle CPU is told another: it goes there, and the first CPU stays idle.
+/// A task in flight to an idle CPU gets another affinity: it goes there, and the first CPU stays idle.
 #[test]
 fn who_is_on_its_way_turns_round() {
     let mut kernel = kernel();

@@ -22,7 +22,7 @@ struct Busy {
 }
 
 impl Busy {
-    /// So many CPUs are lent, and the borrowers have some of their own. Slices begin at different times, evenly spread, unless
+    /// `lent` CPUs are lent, and the borrowers own `own` CPUs. Slices begin at different times, evenly spread, unless
     /// `at_once`.
     fn new(lent: u32, at_once: bool, own: [u32; 2]) -> Busy {
         let cpus = lent + own[0] + own[1];
@@ -135,7 +135,7 @@ fn who_did_not_borrow_for_long_has_saved_nothing_up() {
     }
 }
 
-/// Whoever runs anywhere has a turn on a lent CPU as well, but not before an owner that called it back.
+/// A task that runs anywhere also has turns on a lent CPU, but not before an owner that called it back.
 #[test]
 fn a_cpu_that_is_called_back_is_its_owners_first() {
     let mut busy = Busy::new(1, true, [0, 0]);
@@ -161,7 +161,7 @@ fn a_cpu_that_is_called_back_is_its_owners_first() {
     }
 }
 
-/// One that lent before has all that is lent while its credit counts, and its part again when that is told spent.
+/// A past lender borrows everything while it has credit, and only its share again when the credit is set to 0.
 #[test]
 fn who_lent_before_borrows_before_others_until_it_is_told_otherwise() {
     for (giver, other) in [(ONE, THREE), (THREE, ONE)] {
@@ -184,7 +184,7 @@ fn who_lent_before_borrows_before_others_until_it_is_told_otherwise() {
         told(&mut busy, 1_000 * MS, other, -5_000);
         let before = busy.borrowed(other);
         busy.run(2_000 * MS);
-        // What ran when the credits were told ends its slice.
+        // Tasks that ran when the credits changed end their slices.
         let had = busy.borrowed(other) - before;
         assert!(had <= 4 * SLICE, "unit {other} had {had} ns beside a giver");
         told(&mut busy, 2_000 * MS, giver, 0);

@@ -403,7 +403,7 @@ fn draws(mut state: u64) -> impl FnMut(u32) -> u32 {
     }
 }
 
-/// In how many of so many random sets something was missed. A window is violated in none.
+/// The number of random sets, of `sets`, in which a deadline was missed. No window is violated in any.
 fn missed_in(sets: u32, alike: bool) -> u32 {
     let mut draw = draws(0x5eed);
     let mut missed_some = 0;

@@ -29,7 +29,7 @@ fn kernel() -> Kernel {
     kernel
 }
 
-/// CPUs that are told to look for a task do.
+/// Lets every kicked CPU choose a task.
 fn settle(kernel: &mut Kernel, now: u64, runs: &mut [Option<TaskId>; CPUS as usize]) {
     let mut kicks = Vec::new();
     loop {

@@ -1,9 +1,9 @@
 //! Instructions of a switch: what the scheduler's C source, compiled natively, executes for each, counted by valgrind. The
 //! count is the same to the instruction on every run, whatever else the machine does.
 //!
-//! The test runs itself under valgrind, with so many switches to play in its environment. Counting is on within the
-//! scheduler's entry points, and off again where it calls the played kernel, which is Rust and no part of it. What a long
-//! play counts beyond a short one is what its switches cost, without setting out.
+//! The test runs itself under valgrind, with the number of switches in its environment. Counting is on within the scheduler's
+//! entry points, and off where it calls the simulated kernel, which is Rust and no part of it. The difference between a long
+//! and a short run is the cost of the switches, without set-up.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -162,7 +162,7 @@ impl Play {
         }
     }
 
-    /// CPUs that were told to look for a task do.
+    /// Lets every kicked CPU choose a task.
     fn answer(&mut self, now: u64) {
         let mut kicks = Vec::new();
         while self.kernel.has_kicks() {
@@ -176,7 +176,7 @@ impl Play {
     }
 }
 
-/// Instructions of the scheduler in a play of so many switches, by a run of this test under valgrind.
+/// Instructions of the scheduler for `switches` switches, counted by a run of this test under valgrind.
 fn counted(test: &str, switches: u32) -> u64 {
     let program = std::env::current_exe().unwrap_or_else(|error| panic!("where is this program? {error}"));
     let mut command = Command::new("valgrind");

@@ -7,7 +7,7 @@ const MS: u64 = 1_000_000;
 const A: u32 = 2;
 const B: u32 = 3;
 
-/// So many CPUs, and slices of 30 ms.
+/// A kernel with slices of 30 ms.
 fn kernel(cpus: u32) -> Kernel {
     let (slice_ns, near, recall) = (30 * MS, Vec::new(), Recall::Now);
     Kernel::new(&Settings { near, recall, ..Settings::of(cpus, 4, slice_ns) })

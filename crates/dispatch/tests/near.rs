@@ -149,7 +149,7 @@ fn the_nearest_lent_cpu_is_called_back_first() {
     for cpu in [5, 4, 6, 7, 0] {
         assert!(kernel.schedule(4 * MS, cpu, true).is_some_and(|id| id < 12), "CPU {cpu} is back");
     }
-    // Whoever of the five is on which: one stayed, one shares the cache, two the node, and one is elsewhere.
+    // Whichever of the five tasks is on which CPU: one stayed, one shares the cache, two the node, and one is elsewhere.
     assert_eq!(moves(&kernel, A), (1, 2, 1));
     assert_eq!(kernel.unit(A).recalls, 5);
 }

@@ -1,5 +1,5 @@
 //! Tasks with seats in pools. A task takes an idle CPU of its pool before any other, and any other before it waits. A CPU
-//! takes those first that have their seats there. A task that is elsewhere comes back to its pool when its slice is over.
+//! takes those first that have their seats there. A task that is away returns to its pool when its slice has expired.
 
 use commonhold_dispatch::{Kernel, NOBODY, SEATS, Settings, TaskId, UnitRules, near};
 use commonhold_machine::Machine;
@@ -30,7 +30,7 @@ fn kernel() -> Kernel {
     kernel
 }
 
-/// CPUs that are told to look for a task do.
+/// Lets every kicked CPU choose a task.
 fn settle(kernel: &mut Kernel, now: u64) {
     let mut kicks = Vec::new();
     loop {
@@ -99,7 +99,7 @@ fn who_is_away_comes_back_when_a_cpu_of_its_pool_idles() {
     let runs = run(&mut kernel, &mut now, 2);
     assert_eq!(in_pool(&runs, 2), Some(0), "its pool is full");
     let cpu = runs.iter().position(|task| *task == Some(0)).map(|cpu| u32::try_from(cpu).unwrap_or(NOBODY));
-    // It is called at once, and not when its slice is over.
+    // It is called back at once, and not when its slice has expired.
     kernel.schedule(now, cpu.expect("it runs"), false);
     settle(&mut kernel, now);
     let runs = run(&mut kernel, &mut now, 0);

@@ -9,7 +9,7 @@ const A: u32 = 2;
 const B: u32 = 3;
 const C: u32 = 4;
 
-/// One CPU that nobody owns, and so many units of equal weight.
+/// One time-shared CPU, and `units` units of equal weight.
 fn kernel(units: u32) -> Kernel {
     kernel_of(1, units)
 }

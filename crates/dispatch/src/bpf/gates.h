@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
-/* What ../gates.h needs of the kernel. */
+/* The functions of ../gates.h that read kernel structures. */
 #ifndef DISPATCH_BPF_GATES_H
 #define DISPATCH_BPF_GATES_H
 
-SEC(".rodata.gated") const volatile u32 dispatch_gated; /* set before loading: the verifier drops what is not used */
+SEC(".rodata.gated") const volatile u32 dispatch_gated; /* set before loading: the verifier removes unused code */
 SEC(".data.gates") u32 dispatch_gates[DISPATCH_GANGS_MAX]; /* 1: shut; the loader writes it */
 u32 turns_of_all;
 
@@ -22,7 +22,7 @@ static __always_inline u32 gang_of(struct task_struct *p, const struct dispatch_
 	struct task_struct *leader = p->group_leader;
 	struct dispatch_task *its;
 
-	/* Workers of the kernel's within a process hold what the kernel's own threads hold. */
+	/* Kernel workers within a process may hold the same locks as kernel threads. */
 	if (p->flags & (PF_IO_WORKER | PF_USER_WORKER))
 		return DISPATCH_NOBODY;
 	if (!leader || leader == p)
@@ -32,9 +32,9 @@ static __always_inline u32 gang_of(struct task_struct *p, const struct dispatch_
 }
 
 /*
- * Of a task that could go on, and ran until now. Interrupted in its own program, it entered the kernel by no call; and a call
- * that is over has its result where "no such call" stands until then. RCU's readers are counted where they can be preempted;
- * this program is one, too.
+ * Whether a runnable task that ran until now is in a system call. If it was preempted in user mode, it did not enter the
+ * kernel by a call; and a finished call has replaced the initial ENOSYS in its result register. Preemptible RCU counts
+ * readers; this program is one, too.
  */
 static bool is_in_call(struct task_struct *p)
 {
@@ -52,7 +52,7 @@ static __always_inline bool is_current(const struct task_struct *p)
 	return bpf_get_current_task_btf() == p;
 }
 
-/* Of one in the queue of those. */
+/* When a task was parked. */
 static __always_inline u64 parked_since(const struct task_struct *p)
 {
 	return p->scx.dsq_vtime;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The kernel's side of sched_ext, for BPF. It is written by hand, with only the fields that are used. The loader finds
- * each field by its name in the running kernel (CO-RE). So neither the order nor the sizes here have to be the
- * kernel's.
+ * The kernel's side of sched_ext, for BPF, written by hand with only the fields that are used. The loader relocates each
+ * field by its name in the running kernel (CO-RE), so order and sizes may differ from the kernel's.
  *
- * Kernel functions differ between kernels. The newest prototype is tried first, and the one before it is the fallback.
- * The loader resolves both as weak symbols, and drops the branch that the running kernel does not have. A name is
- * looked up without its last `___` and what follows. Linux 6.12, the first kernel with sched_ext, had other names for
- * three of the functions. It has everything else that is used here.
+ * Kernel functions differ between kernels. The newest prototype is tried first, the previous one is the fallback. The
+ * loader resolves both as weak symbols, and removes the branch that the running kernel lacks. A name is looked up without
+ * its last `___` suffix. Linux 6.12, the first kernel with sched_ext, has other names for three of the functions, and
+ * everything else that is used here.
  */
 #ifndef DISPATCH_BPF_KERNEL_H
 #define DISPATCH_BPF_KERNEL_H
@@ -42,9 +41,9 @@ typedef u32 __wsum;
 
 enum { false = 0, true = 1 };
 
-/* A CPU that runs no task of this scheduler's for longer, while one waits for it, is had by a higher class. */
+/* A CPU that runs no task of this scheduler for longer, while one waits for it, is taken by a higher class. */
 #define HIGHER_NS 100000ull
-/* Such times that begin and end within this are remembered as one. */
+/* Such intervals less than this apart are merged. */
 #define STRETCH_NS 20000000ull
 
 /* include/uapi/linux/bpf.h */
@@ -56,7 +55,7 @@ struct bpf_iter_num {
 	u64 state[1];
 } __attribute__((aligned(8)));
 
-/* kernel/sched/ext: the verifier wants the kernel's name and size. */
+/* kernel/sched/ext: the verifier requires the kernel's name and size. */
 struct bpf_iter_scx_dsq {
 	u64 state[6];
 } __attribute__((aligned(8)));
@@ -75,11 +74,11 @@ struct bpf_iter_scx_dsq {
 #define TASK_UNINTERRUPTIBLE 2u
 #define SIGKILL_BIT (1ul << 8)
 
-/* include/linux/sched/ext.h and kernel/sched/ext/: values that programs compiled once rely on. */
+/* include/linux/sched/ext.h and kernel/sched/ext/: stable values. */
 #define SCX_DSQ_LOCAL      ((1ull << 63) | 2)
 #define SCX_DSQ_LOCAL_ON   ((1ull << 63) | (1ull << 62))
 #define SCX_TASK_QUEUED    1u
-#define SCX_WAKE_SYNC      16ull /* by one that is about to sleep */
+#define SCX_WAKE_SYNC      16ull /* the waker is about to sleep */
 #define SCX_ENQ_WAKEUP     1ull
 #define SCX_ENQ_PREEMPT    (1ull << 32)
 #define SCX_ENQ_IMMED      (1ull << 33) /* since 7.1 */
@@ -114,9 +113,9 @@ struct cgroup {
 
 struct sched_ext_entity {
 	u32 flags; /* SCX_TASK_QUEUED: runnable */
-	u64 slice; /* ns that it may still run */
+	u64 slice; /* remaining, in ns */
 	u32 weight; /* of its nice value: 100 is usual */
-	u64 dsq_vtime; /* its place in the queue that it waits in */
+	u64 dsq_vtime; /* its key in the queue that it waits in */
 };
 
 struct user_number {
@@ -155,11 +154,11 @@ struct file {
 };
 
 struct mm_struct {
-	struct file *exe_file; /* what /proc/PID/exe leads to */
+	struct file *exe_file; /* the target of /proc/PID/exe */
 };
 
 struct linux_binprm {
-	const char *filename; /* what was executed: of a script, the script */
+	const char *filename; /* the executed path: for a script, the script */
 };
 
 typedef struct {
@@ -170,7 +169,7 @@ struct sigpending {
 	sigset_t signal;
 };
 
-/* What a task had in its registers when it entered the kernel, by whose processor it is. */
+/* A task's registers at its entry into the kernel, by architecture. */
 struct pt_regs {
 	unsigned long ax; /* x86 */
 	unsigned long orig_ax;
@@ -193,7 +192,7 @@ struct task_struct {
 	s32 rcu_read_lock_nesting; /* only where RCU is preemptible */
 };
 
-/* Only pointed to; but the loader compares prototypes, and does not take a mere declaration for a struct. */
+/* Only used by pointer; but the loader compares prototypes, and a forward declaration does not match a struct. */
 struct cpumask {
 	unsigned long bits[1];
 };
@@ -204,11 +203,11 @@ struct bpf_cpumask {
 
 struct scx_init_task_args {
 	bool fork;
-	struct cgroup *cgroup; /* of the `cpu` controller: the nearest one that has it */
+	struct cgroup *cgroup; /* the nearest ancestor with the `cpu` controller */
 };
 
 struct scx_cpu_release_args {
-	struct task_struct *task; /* of a higher class, which has the CPU now */
+	struct task_struct *task; /* of a higher class, which now runs on the CPU */
 };
 
 enum scx_exit_kind {
@@ -224,7 +223,7 @@ struct scx_exit_info {
 
 #pragma clang attribute pop
 
-/* Not `preserve_access_index`: these are built here and given to the kernel. */
+/* Not `preserve_access_index`: these are built here and passed to the kernel. */
 struct scx_bpf_dsq_insert_vtime_args {
 	u64 dsq_id;
 	u64 slice;
@@ -251,20 +250,20 @@ struct sched_ext_ops {
 	char name[SCX_OPS_NAME_LEN];
 };
 
-/* How the functions that the kernel calls are declared. */
+/* Declares a callback. */
 #define BPF_STRUCT_OPS(name, args...) SEC("struct_ops/" #name) BPF_PROG(name, ##args)
 #define BPF_STRUCT_OPS_SLEEPABLE(name, args...) SEC("struct_ops.s/" #name) BPF_PROG(name, ##args)
 
 /*
- * A function of numbers, and of pointers that may be NULL, which the verifier checks by itself: others it follows anew
- * wherever they are called, and loops within loops are too much for it then. It returns a number: up to Linux 6.18 at least,
- * such a function may not return nothing.
+ * A global function, of numbers and of pointers that may be NULL. The verifier checks it once, on its own; a static function
+ * it checks again at every call, and nested loops then exceed its limit. It returns a number: up to Linux 6.18 at least, a
+ * global function must not be void.
  */
 #define VERIFIED_ALONE(type)                                                                                                   \
 	_Static_assert(!__builtin_types_compatible_p(type, void), "older kernels refuse such a function without a result");    \
 	__attribute__((noinline)) type
 
-/* Kernel functions that all supported kernels have. */
+/* Kernel functions of all supported kernels. */
 void bpf_rcu_read_lock(void) __ksym;
 void bpf_rcu_read_unlock(void) __ksym;
 struct bpf_cpumask *bpf_cpumask_create(void) __ksym;
@@ -291,7 +290,7 @@ s32 scx_bpf_task_cpu(const struct task_struct *p) __ksym;
 struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
 void bpf_task_release(struct task_struct *p) __ksym;
 
-/* Kernel functions that came, or changed, later. */
+/* Kernel functions that were added or changed later. */
 struct task_struct *bpf_task_from_vpid___since_6_14(s32 pid) __ksym __weak;
 u64 scx_bpf_now___since_6_14(void) __ksym __weak;
 bool scx_bpf_task_set_slice___since_6_19(struct task_struct *p, u64 slice) __ksym __weak;
@@ -312,7 +311,7 @@ bool scx_bpf_dsq_move_to_local___since_6_13(u64 queue) __ksym __weak;
 bool scx_bpf_consume___first(u64 queue) __ksym __weak;
 u32 scx_bpf_reenqueue_local___before_7_1(void) __ksym __weak;
 
-/* Virtual time and weight of the first task of a queue; false if no task waits there. */
+/* Virtual time and weight of the first task of a queue; false if the queue is empty. */
 static __always_inline bool first_in(u64 queue, u64 *vtime, u32 *weight)
 {
 	struct bpf_iter_scx_dsq at;
@@ -361,8 +360,8 @@ static __always_inline void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 
 }
 
 /*
- * Of a task that a CPU is about to run: if a higher class takes the CPU before its slice is over, it is enqueued anew, and may
- * run elsewhere. Kernels before 7.1 would keep it there, and say to dispatch_cpu_release() what they do.
+ * The flag for a task that a CPU is about to run: if a higher class takes the CPU before the slice has expired, the task is
+ * enqueued again, and may run elsewhere. Kernels before 7.1 leave it there, and call dispatch_cpu_release() instead.
  */
 static __always_inline u64 enq_immed(void)
 {
@@ -378,7 +377,7 @@ static __always_inline bool scx_bpf_dsq_move_to_local(u64 queue)
 	return scx_bpf_consume___first(queue);
 }
 
-/* Moves a task that was found in a queue to this CPU. It must be one that may run here. */
+/* Moves a task found in a queue to this CPU. Its affinity must allow it. */
 static __always_inline bool move_here(struct bpf_iter_scx_dsq *at, struct task_struct *p)
 {
 	if (bpf_ksym_exists(scx_bpf_dsq_move___since_6_13))
@@ -386,7 +385,7 @@ static __always_inline bool move_here(struct bpf_iter_scx_dsq *at, struct task_s
 	return scx_bpf_dispatch_from_dsq___first(at, p, SCX_DSQ_LOCAL, 0);
 }
 
-/* Moves a task that was found in a queue to another one: a CPU's local queue, or a unit's, where it has this place. */
+/* Moves a task found in a queue to another one: a CPU's local queue, or a unit's, with this key. */
 static __always_inline bool move_from(struct bpf_iter_scx_dsq *at, struct task_struct *p, u64 queue, u64 vtime)
 {
 	if ((queue & SCX_DSQ_LOCAL_ON) == SCX_DSQ_LOCAL_ON)
@@ -400,7 +399,7 @@ static __always_inline bool move_from(struct bpf_iter_scx_dsq *at, struct task_s
 	return scx_bpf_dispatch_vtime_from_dsq___first(at, p, queue, 0);
 }
 
-/* The thread of a number as the current task sees it; NULL if there is none. It is to be released. */
+/* The thread with a number in the current task's PID namespace, or NULL. The caller must release it. */
 static __always_inline struct task_struct *task_from(u32 thread)
 {
 	if (bpf_ksym_exists(bpf_task_from_vpid___since_6_14))
@@ -408,7 +407,7 @@ static __always_inline struct task_struct *task_from(u32 thread)
 	return bpf_task_from_pid(thread);
 }
 
-/* Since 7.x the kernel warns of writing a task's slice directly; before, there was no other way. */
+/* Since 7.x the kernel warns about direct writes to a task's slice; earlier kernels have no other way. */
 static __always_inline void task_set_slice(struct task_struct *p, u64 slice)
 {
 	if (bpf_ksym_exists(scx_bpf_task_set_slice___since_6_19))

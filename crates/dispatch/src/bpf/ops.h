@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
  * Parts of the scheduler that only the kernel needs:
- * - making and ending it all;
+ * - initialisation and exit;
  * - tasks that change their control group, or execute a program;
- * - CPUs that fall idle while others look (the simulated kernel does one thing at a time);
+ * - CPUs that fall idle while others enqueue (the simulated kernel is sequential);
  * - the table of callbacks.
  */
 #ifndef DISPATCH_BPF_OPS_H
 #define DISPATCH_BPF_OPS_H
 
-#define LOOKS_MAX  4u  /* an idle CPU looks again, so many times, at what may have come while it fell idle */
-#define TIMEOUT_MS 30000 /* a task that waits for longer ends the scheduler: the kernel's own takes over; more is not allowed */
+#define LOOKS_MAX  4u  /* polls by a CPU that fell idle, for tasks enqueued meanwhile */
+#define TIMEOUT_MS 30000 /* the watchdog's limit on a wait, at most this: then the kernel's own scheduler takes over */
 
 void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *from, struct cgroup *to)
 {
 	struct dispatch_task *task = task_of(p);
 	u32 unit = unit_in(p, to);
 
-	/* From one group to another of the same unit: what its program put it into, it is in all the same. */
+	/* From one group to another of the same unit: the unit chosen at exec stays in force. */
 	if (!task || (task->placed != DISPATCH_BY_CGROUP && unit == task->base))
 		return;
 	task->base = unit;
@@ -27,8 +27,8 @@ void BPF_STRUCT_OPS(dispatch_cgroup_move, struct task_struct *p, struct cgroup *
 }
 
 /*
- * A task executes a program, perhaps as another user than the one that started it. Before the program's first step, the
- * task is in the unit that the contract's rules say: see matches.h. Process 1 is in no unit.
+ * A task executes a program, perhaps as another user than before. Before the program's first instruction, the task moves to
+ * the unit that the contract's rules select: see matches.h. Process 1 is in no unit.
  */
 SEC("tp_btf/sched_process_exec") int BPF_PROG(dispatch_exec, struct task_struct *p, s32 before, struct linux_binprm *bprm)
 {
@@ -78,7 +78,7 @@ VERIFIED_ALONE(bool) any_waits(u32 home, enum among among)
 	return false;
 }
 
-/* Whether there may be something to do for a CPU. */
+/* Whether a task may be waiting for a CPU. */
 static bool may_have_work(const struct dispatch_cpu *cpu)
 {
 	struct dispatch_unit *owner = unit_at(cpu->home);
@@ -90,10 +90,9 @@ static bool may_have_work(const struct dispatch_cpu *cpu)
 }
 
 /*
- * A CPU is idle from now on, or not any more. A CPU that put a task into a queue after this one looked, and before this
- * one was seen to be idle, woke no CPU. So this one looks again: more than once, since the kernel puts a task into its
- * queue some time after it was counted; but not for ever, since a task that is counted may be on its way to another
- * CPU.
+ * A CPU becomes idle or busy. A task that was enqueued after this CPU polled, but before it was marked idle, woke no CPU.
+ * So this one polls again: more than once, since the kernel inserts a task into its queue some time after it was counted;
+ * but not for ever, since a counted task may be in flight to another CPU.
  */
 void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
 {
@@ -101,14 +100,14 @@ void BPF_STRUCT_OPS(dispatch_update_idle, s32 id, bool idle)
 
 	if (!cpu)
 		return;
-	cpu->since = scx_bpf_now(); /* so long no other had it: see note_higher() */
+	cpu->since = scx_bpf_now(); /* no higher class had it until now: see note_higher() */
 	if (!idle || cpu->looks >= LOOKS_MAX || !may_have_work(cpu))
 		return;
 	cpu->looks++;
 	scx_bpf_kick_cpu(id, SCX_KICK_IDLE);
 }
 
-/* A higher class has taken a CPU: a task that ran there, or was about to, may run elsewhere. See enq_immed() for newer kernels. */
+/* A higher class has taken a CPU: its current or next task may run elsewhere. See enq_immed() for newer kernels. */
 void BPF_STRUCT_OPS(dispatch_cpu_release, s32 id, struct scx_cpu_release_args *args)
 {
 	if (bpf_ksym_exists(scx_bpf_reenqueue_local___before_7_1))
@@ -129,7 +128,7 @@ void BPF_STRUCT_OPS(dispatch_disable, struct task_struct *p)
 		uncount(task, unit);
 }
 
-/* Puts a mask with no CPU, or with all of them, in its place in a table. */
+/* Stores a new mask in a table, empty or with all CPUs. */
 static s32 make_mask(void *table, u32 index, bool full)
 {
 	struct mask_slot *slot = bpf_map_lookup_elem(table, &index);
@@ -151,7 +150,7 @@ static s32 make_mask(void *table, u32 index, bool full)
 	return 0;
 }
 
-/* Puts a CPU into a group of near ones, which is made when its first comes. */
+/* Adds a CPU to a group of near ones, which is created with its first CPU. */
 static s32 join_group(u32 group, u32 cpu)
 {
 	struct bpf_cpumask *mask;
@@ -251,7 +250,7 @@ SEC("syscall") int dispatch_own_cpu(struct dispatch_owned *owned)
 	return result;
 }
 
-/* A thread has its seat in the pool of a CPU from now on, or none: likewise. */
+/* Gives a thread a seat in the pool of a CPU, or takes it: likewise. */
 SEC("syscall") int dispatch_seat(struct dispatch_seated *seated)
 {
 	struct dispatch_seated own = *seated;
@@ -259,7 +258,7 @@ SEC("syscall") int dispatch_seat(struct dispatch_seated *seated)
 	struct task_struct *p = task_from(own.thread);
 
 	if (!p)
-		return 0; /* it has ended */
+		return 0; /* it has exited */
 	task = task_of(p);
 	if (task)
 		task->seat = own.cpu;
@@ -268,8 +267,8 @@ SEC("syscall") int dispatch_seat(struct dispatch_seated *seated)
 }
 
 /*
- * A thread is in a unit that its control group does not say: others' threads are in that group, too. It changes where it wakes
- * or stops next, which settle() sees to; one that runs is interrupted for that. What it starts is in the same unit.
+ * Puts a thread into a unit other than that of its control group, which has threads of other units, too. settle() moves it
+ * when it next wakes or stops; a running one is preempted for that. Its children inherit the unit.
  */
 SEC("syscall") int dispatch_put_thread(struct dispatch_put *put)
 {
@@ -279,7 +278,7 @@ SEC("syscall") int dispatch_put_thread(struct dispatch_put *put)
 	u32 unit;
 
 	if (!p)
-		return 0; /* it has ended */
+		return 0; /* it has exited */
 	task = task_of(p);
 	if (task && unit_at(own.unit)) {
 		task->base = own.unit;
@@ -295,7 +294,7 @@ SEC("syscall") int dispatch_put_thread(struct dispatch_put *put)
 	return 0;
 }
 
-/* A process is of a gang from now on, or of none: likewise. */
+/* Sets the gang of a process, or none: likewise. */
 SEC("syscall") int dispatch_join(struct dispatch_joined *joined)
 {
 	struct dispatch_joined own = *joined;
@@ -303,7 +302,7 @@ SEC("syscall") int dispatch_join(struct dispatch_joined *joined)
 	struct task_struct *p = task_from(own.process);
 
 	if (!p)
-		return 0; /* it has ended */
+		return 0; /* it has exited */
 	task = task_of(p);
 	if (task)
 		task->gang = own.gang;
@@ -311,7 +310,7 @@ SEC("syscall") int dispatch_join(struct dispatch_joined *joined)
 	return 0;
 }
 
-/* The gates were written before: see gates.h. The swap is a barrier between that and what is read here. */
+/* The gates were written before: see gates.h. The swap is a barrier between that and the reads here. */
 SEC("syscall") int dispatch_turn(struct dispatch_turned *turned)
 {
 	swap32(&turns_of_all, 1);
@@ -348,8 +347,8 @@ SEC("syscall") int dispatch_set_unit_from_outside(struct dispatch_setting *setti
 	.exit = (void *)dispatch_exit,
 
 /*
- * EXITING and MIGRATION_DISABLED: the kernel would put those tasks where they ran last, before all others, and call no
- * one; one that was interrupted to give a CPU back would be chosen again at once, be interrupted again, and stay there.
+ * EXITING and MIGRATION_DISABLED: otherwise the kernel inserts these tasks first on their last CPU, without a callback; one
+ * that was preempted by a call-back would be chosen again at once, preempted again, and so on.
  */
 SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
 	CALLBACKS
@@ -358,7 +357,7 @@ SEC(".struct_ops.link") struct sched_ext_ops commonhold = {
 	.name = "commonhold",
 };
 
-/* For kernels that have no SCX_ENQ_IMMED. */
+/* For kernels without SCX_ENQ_IMMED. */
 SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_7_1 = {
 	CALLBACKS
 	.cpu_release = (void *)dispatch_cpu_release,
@@ -367,7 +366,7 @@ SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_7_1 = {
 	.name = "commonhold",
 };
 
-/* Nor such a rule for tasks with migration disabled. */
+/* And without SCX_OPS_ENQ_MIGRATION_DISABLED. */
 SEC(".struct_ops.link") struct sched_ext_ops commonhold_before_6_14 = {
 	CALLBACKS
 	.cpu_release = (void *)dispatch_cpu_release,

@@ -7,10 +7,10 @@
 #define DISPATCH_BPF_WORLD_H
 
 #define CGROUP_DEPTH_MAX 32 /* below the root; a cgroup that lies deeper belongs to no unit */
-#define RETRIES_MAX      8  /* other CPUs may take what was found in a mask */
+#define RETRIES_MAX      8  /* when other CPUs claim a CPU found in a mask */
 #define MACHINE          DISPATCH_UNITS_MAX /* in the masks' table, the entry after the units */
 
-/* Verified as parts of their callers, which hold the lock that the masks need. */
+/* Inlined into their callers, which hold the lock that the masks need. */
 __hidden int dispatch_own(struct dispatch_owned *owned);
 __hidden int dispatch_set_unit(struct dispatch_setting *setting);
 
@@ -21,7 +21,7 @@ struct mask_slot {
 SEC(".data.rules") struct dispatch_rules dispatch_rules;
 SEC(".data.end") struct dispatch_end dispatch_end;
 SEC(".rodata.seated") const volatile u32 dispatch_seats; /* likewise */
-SEC(".rodata.disciplined") const volatile u32 dispatch_disciplined; /* set before loading: the verifier drops what is not used */
+SEC(".rodata.disciplined") const volatile u32 dispatch_disciplined; /* set before loading: the verifier removes unused code */
 u64 pass_of_world;
 struct dispatch_rescues rescues_of_world;
 u64 pass_of_loans;
@@ -71,7 +71,7 @@ struct {
 	__type(value, struct mask_slot);
 } groups SEC(".maps");
 
-/* A mask per CPU to work out an intersection in: the callbacks that do are not interrupted by another. */
+/* A scratch mask per CPU for intersections: the callbacks that use it do not nest. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, DISPATCH_CPUS_MAX);
@@ -90,7 +90,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16 * DISPATCH_UNITS_MAX); /* a unit's own, and those of others that it is held in */
+	__uint(max_entries, 16 * DISPATCH_UNITS_MAX); /* a unit's own, and foreign ones of its members */
 	__type(key, u64);
 	__type(value, u32);
 } unit_of_cgroup SEC(".maps");
@@ -126,7 +126,7 @@ static __always_inline struct dispatch_account *account_at(u32 id, u32 cpu)
 	return id < dispatch_rules.units && cpu < dispatch_rules.cpus ? bpf_map_lookup_elem(&accounts, &at) : NULL;
 }
 
-/* An index below a power of two, in a way that the compiler leaves to the verifier to see. */
+/* Bounds an index by a power of two, in a form that the compiler keeps and the verifier recognises. */
 static __always_inline u32 masked(u32 index, u32 size)
 {
 	asm volatile("" : "+r"(index));
@@ -139,8 +139,8 @@ static __always_inline u32 waits_in(u32 id)
 }
 
 /*
- * A bit per counter above 0, of eight: its negative's sign. Without a loop or a branch, lest the verifier go through
- * all sets that there can be; and the compiler must not know what the counters are, since it would make branches.
+ * A bit for each of eight counters that is above 0: the sign of its negative. Without a loop or a branch, or else the
+ * verifier would explore all 256 sets; and hidden from the compiler, which would insert branches.
  */
 static __always_inline u32 bits_of(const u32 *counters)
 {
@@ -169,7 +169,7 @@ static __always_inline u32 waiting(u32 block)
 	return bits;
 }
 
-/* The only bit of each word is multiplied to another number in the uppermost five. */
+/* A de Bruijn sequence: each single bit multiplies to a different number in the top five bits. */
 static const u8 place_of_bit[32] = {
 	0, 1, 28, 2, 29, 14, 24, 3, 30, 22, 20, 15, 25, 17, 4, 8, 31, 27, 13, 23, 21, 19, 16, 7, 26, 12, 18, 6, 11, 5, 10, 9,
 };
@@ -215,7 +215,7 @@ static u32 unit_of_tree(struct cgroup *cgroup)
 	return DISPATCH_COMMON;
 }
 
-/* The unit of a task that is, or is about to be, in a cgroup. */
+/* The unit of a task that is in, or about to enter, a cgroup. */
 static u32 unit_in(struct task_struct *p, struct cgroup *cgroup)
 {
 	return p->flags & PF_KTHREAD ? DISPATCH_KERNEL : unit_of_tree(cgroup);
@@ -223,13 +223,13 @@ static u32 unit_in(struct task_struct *p, struct cgroup *cgroup)
 
 static u32 unit_of(struct task_struct *p, struct scx_init_task_args *args)
 {
-	/* A kernel without CONFIG_EXT_GROUP_SCHED does not tell the cgroup. */
+	/* A kernel without CONFIG_EXT_GROUP_SCHED does not pass the cgroup. */
 	return unit_in(p, bpf_core_field_exists(args->cgroup) ? args->cgroup : NULL);
 }
 
 /*
- * A new task that is in no unit's control group is where its parent's program, user or groups put that: its own are the
- * same. One that is in a unit's is in that unit, or within it.
+ * A new task outside of all units' control groups inherits the unit that its parent got by its program, user or groups, which
+ * are the same. In a unit's control group, it inherits only that unit or one within it.
  */
 static void inherit(struct dispatch_task *task, struct scx_init_task_args *args)
 {
@@ -278,7 +278,7 @@ VERIFIED_ALONE(bool) has_group(u32 group);
 
 #define GROUPS_MAX 65536u /* the kernel's NGROUPS_MAX; a power of two */
 
-/* Of the current task. Groups ascend: half of them are left at every step. */
+/* Whether the current task is in a group: a binary search, since groups ascend. */
 VERIFIED_ALONE(bool) has_group(u32 group)
 {
 	const struct cred *cred = bpf_get_current_task_btf()->cred;
@@ -305,7 +305,7 @@ VERIFIED_ALONE(bool) has_group(u32 group)
 	return false;
 }
 
-/* Of the task that has just executed a program. What it says of itself, its arguments, is not looked at. */
+/* The names of the program that the current task has just executed. Its arguments are ignored: it can choose them. */
 static void read_facts(struct task_struct *p, struct linux_binprm *bprm, struct dispatch_facts *facts)
 {
 	const u32 room = DISPATCH_TEXTS - DISPATCH_FILE_NAME - 1;
@@ -316,11 +316,11 @@ static void read_facts(struct task_struct *p, struct linux_binprm *bprm, struct 
 	facts->user = p->cred->euid.val;
 	facts->program = nothing + DISPATCH_TEXTS - 1;
 	if (bpf_probe_read_kernel_str(texts, DISPATCH_FILE_NAME, p->mm->exe_file->f_path.dentry->d_name.name) >= DISPATCH_FILE_NAME)
-		texts[0] = 0; /* a part of it */
+		texts[0] = 0; /* truncated */
 	if (length <= 0 || length >= room)
-		return; /* none, or a part of it */
+		return; /* none, or truncated */
 	facts->program = nothing + DISPATCH_FILE_NAME;
-	/* Without `nothing` the compiler leaves the remainder out, since it sees the bounds: 6.12's verifier does not. */
+	/* Without `nothing` the compiler drops the remainder, since it knows the bounds; 6.12's verifier does not. */
 	bpf_for(at, DISPATCH_FILE_NAME, DISPATCH_TEXTS)
 		if (texts[(at + nothing) % DISPATCH_TEXTS] == '/')
 			facts->program = at + 1;
@@ -341,7 +341,7 @@ static __always_inline u64 world_pass(void)
 	return pass_of_world;
 }
 
-/* Two CPUs may both write: the pass is then a moment behind, and a unit that wakes gets that much more. */
+/* Two CPUs may both write: the clock then lags for a moment, and a waking unit gets that much more credit. */
 static __always_inline void world_pass_at_least(u64 pass)
 {
 	if ((s64)(pass_of_world - pass) < 0)
@@ -388,7 +388,7 @@ static __always_inline u64 world_loan_pass(void)
 	return pass_of_loans;
 }
 
-/* As above: a unit that begins to borrow then has that much more. */
+/* As above: a unit that begins to borrow gets that much more credit. */
 static __always_inline void world_loan_pass_at_least(u64 pass)
 {
 	if ((s64)(pass_of_loans - pass) < 0)
@@ -461,21 +461,21 @@ static __always_inline bool may_run(struct task_struct *p, u32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }
 
-/* Whether a higher class has a CPU: none of ours runs there. (Nor does on one that is idle, or switches: no harm is done.) */
+/* Whether a higher class has a CPU: none of our tasks runs there. (Also true of an idle or switching CPU: harmless.) */
 static __always_inline bool higher_has(const struct dispatch_cpu *cpu)
 {
 	return cpu->runs == DISPATCH_NOBODY;
 }
 
-/* Whether a task that is put right onto this CPU is the first to come there: the CPU has not got its next one yet. */
+/* Whether a task dispatched directly to this CPU would be next: its local queue is empty. */
 static __always_inline bool comes_next(struct task_struct *p, u32 cpu)
 {
 	return scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) <= 0 && may_run(p, cpu);
 }
 
 /*
- * Whether the task has migration disabled. Where RCU is preemptible (then tasks count their read locks), a BPF program
- * counts as such a moment of the task that it interrupts: of the current one's, this program's own is not meant.
+ * Whether the task has migration disabled. With preemptible RCU (when tasks count their read locks), a BPF program disables
+ * migration of the current task: that of this program itself is subtracted.
  */
 static __always_inline bool is_held_here(struct task_struct *p, u64 enq_flags)
 {
@@ -509,8 +509,8 @@ static __always_inline bool is_free(struct task_struct *p)
 }
 
 /*
- * The CPUs of a mask within the task's affinity that are in the group of CPUs near another, worked out in the scratch
- * mask; DISPATCH_NOBODY as the group is all CPUs. NULL if there are none.
+ * The CPUs of a mask within the task's affinity and within a group of near CPUs, in the scratch mask. With DISPATCH_NOBODY as
+ * the group: all CPUs. NULL if the intersection is empty.
  */
 static const struct cpumask *near_part(struct task_struct *p, const struct cpumask *mask, u32 group)
 {
@@ -527,7 +527,7 @@ static const struct cpumask *near_part(struct task_struct *p, const struct cpuma
 	return plain(part);
 }
 
-/* The CPU of a mask nearest to `last`, taken out of it; DISPATCH_NOBODY if it has none within the task's affinity. */
+/* Removes the CPU nearest to `last`, within the task's affinity, from a mask; DISPATCH_NOBODY if it has no such CPU. */
 static u32 mask_take_near(struct task_struct *p, u32 id, enum mask which, u32 last)
 {
 	struct dispatch_cpu *from = cpu_at(last);
@@ -558,7 +558,7 @@ static u32 mask_take_near(struct task_struct *p, u32 id, enum mask which, u32 la
 	return DISPATCH_NOBODY;
 }
 
-/* An idle CPU of a mask within the task's affinity and a group, no longer idle; negative if there is none. */
+/* Claims an idle CPU of a mask, within the task's affinity and a group; negative if no CPU qualifies. */
 static s32 pick_idle_in(struct task_struct *p, const struct cpumask *mask, u32 group)
 {
 	const struct cpumask *part;
@@ -587,7 +587,7 @@ static bool any_idle(void)
 	return any;
 }
 
-/* The idle CPU of a mask nearest to `last` within the task's affinity, no longer idle; negative if there is none. */
+/* Claims the idle CPU of a mask nearest to `last`, within the task's affinity; negative if no CPU qualifies. */
 static s32 pick_idle(struct task_struct *p, u32 id, enum mask which, u32 last)
 {
 	struct dispatch_cpu *from = cpu_at(last);
@@ -599,7 +599,7 @@ static s32 pick_idle(struct task_struct *p, u32 id, enum mask which, u32 last)
 	if (which != MASK_ALL && !(own = mask_at(id, which)))
 		return -1;
 	mask = own ? plain(own) : p->cpus_ptr;
-	/* Mostly none is idle, and then the nearest need not be searched. */
+	/* Usually no CPU is idle, and then the search by distance is skipped. */
 	idle = scx_bpf_get_idle_cpumask();
 	any = bpf_cpumask_intersects(idle, mask);
 	scx_bpf_put_idle_cpumask(idle);
@@ -616,7 +616,7 @@ static s32 pick_idle(struct task_struct *p, u32 id, enum mask which, u32 last)
 
 static bool fits_pool(const struct dispatch_task *task, u32 pool, u64 late);
 
-/* A task with migration disabled is in no queue that this looks at; the kernel would end the scheduler that moved one. */
+/* The queues searched here hold no task with migration disabled; moving one would make the kernel end the scheduler. */
 static __always_inline bool take_fitting(u64 queue, u32 pool, u64 late)
 {
 	struct bpf_iter_scx_dsq at;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Round robin with long turns. Idea: a switch costs a cache, so turns are as long as BATCH_TURN of CPU time.
+ * Round robin with long turns. Idea: a switch loses a warm cache, so each turn is BATCH_TURN of CPU time.
  *
- *   key = the number of its turn among those of all
+ *   key = a sequence number, drawn for each turn
  *
- * Weights count for nothing, and no party that wakes interrupts another.
+ * Weights are ignored, and a waking party preempts no other.
  *
- * Good at: work that nobody waits for: few switches, and warm caches.
- * Bad at: answers: one that wakes waits for all the turns before it.
+ * Good at: throughput of background work: few switches, and warm caches.
+ * Bad at: latency: a waking party waits for all the turns before it.
  *
  * Source: seed 002, scheduler classes.
  */

@@ -2,8 +2,8 @@
 /*
  * Classes: sub-units of a higher class go first, whatever the tickets.
  *
- * Idea. A sub-unit's own discipline says its class. One of a lower class runs when no task of a higher one waits. Of one
- * class, the sub-unit with the least CPU time for its weight is next, as under stride.
+ * Idea. A sub-unit's own discipline determines its class. One of a lower class runs when no task of a higher one waits.
+ * Within a class, the sub-unit with the least CPU time for its weight is next, as under stride.
  *
  *   class = 0, real time: dwcs, fifo, rr
  *           1, time share: stride, lottery, decay, job-currency, gang, smp, classes; a unit's own tasks
@@ -12,16 +12,15 @@
  *   pass += used / weight
  *   key   = class * CLASS + pass
  *
- * Good at: work that is to have what is left, and no more.
- * Bad at: that work. While a higher class wants all CPUs, it has only the turns of those that have waited for seconds
- * (see rescue.h).
+ * Good at: keeping background work strictly behind everything else.
+ * Bad at: that work itself. While a higher class uses all CPUs, a lower one starves but for rescues (rescue.h).
  *
  * Source: seed 002, scheduler classes; the order is that of its list.
  */
 #ifndef DISPATCH_CLASSES_H
 #define DISPATCH_CLASSES_H
 
-#define CLASS (1ull << 61) /* beyond all passes; of three of them, the sign of a difference is still right */
+#define CLASS (1ull << 61) /* beyond all passes; differences of up to three of them keep their sign */
 
 static u32 class_of(u32 discipline)
 {
@@ -51,7 +50,7 @@ static void classes_ran(struct party *party, u64 used)
 	party->key = party->class * CLASS + party->mark;
 }
 
-/* The clock of a class is where its next one is, less what that one may be ahead of the others: see clock_by(). */
+/* The clock of a class: the key of its next party, less the distance that it may be ahead of the others: see clock_by(). */
 static void classes_begins(struct party *party)
 {
 	u64 slice = over_weight(rules()->slice_ns, party->weight);

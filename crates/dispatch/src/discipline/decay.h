@@ -2,20 +2,20 @@
 /*
  * Fair share by decayed usage, after Kay and Lauder.
  *
- * Idea. Users have shares, whatever they run. The usage of each is remembered for minutes, so that one who worked all
- * morning gives way to one who comes at noon. Within a user, processes are ordered alike. So give each user a sub-unit,
- * and the unit around them this discipline.
+ * Idea. Users have shares, however many processes they run. The usage of each is remembered for minutes, so that a user
+ * who worked all morning yields to one who arrives at noon. Processes of one user are ordered in the same way. So give
+ * each user a sub-unit, and the unit around them this discipline.
  *
  *   usage = usage / 2^(passed / half-life) + used, with a half-life of a minute
  *   usage / shares^2: the smallest is next
  *
- * With the square, the shares count twice: in what a user is charged, and in what it should have. In the long run, the
- * CPU time of users that always want more is as the squares of their shares.
+ * With the square, the shares count twice: in the charge, and in the entitlement. In the long run, the CPU time of
+ * always-busy users is proportional to the squares of their shares.
  *
- * See usage.h for how a key stands for that.
+ * See usage.h for the key.
  *
  * Good at: users who come and go.
- * Bad at: shares that are to be had at each moment; a user who was away for long keeps all others waiting for some time.
+ * Bad at: guarantees at short time scales: a user who was away for long keeps all others waiting for some time.
  *
  * Source: Kay and Lauder: A fair share scheduler, CACM 31(1), 1988. The half-life is ours.
  */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * The seam between the scheduler and its disciplines: which of them orders a unit's own tasks and its sub-units.
+ * The interface between the scheduler and its disciplines, each of which orders a unit's own tasks and its sub-units.
  *
- * `stride` is the fast path, written out where it is needed (tree.h, waking.h). The others are asked here, through
- * struct party. A scheduler under which no unit has another discipline is loaded without them (see disciplined()).
+ * `stride` is the fast path, inlined where it is needed (tree.h, waking.h). The others are called here, through struct
+ * party. A scheduler where every unit uses stride is loaded without them (see disciplined()).
  */
 #ifndef DISPATCH_DISCIPLINE_H
 #define DISPATCH_DISCIPLINE_H
@@ -23,42 +23,42 @@
 #include "smp.h"
 #include "classes.h"
 
-/* Whether a discipline is not the one that is written out. */
+/* Whether a discipline is not the inlined one. */
 static bool is_other(u32 discipline)
 {
 	return disciplined() && discipline != DISPATCH_STRIDE && discipline != DISPATCH_SMP;
 }
 
-/* The unit among whose tasks a unit's own are ordered. */
+/* The unit whose queue orders a unit's own tasks. */
 static u32 orders(u32 id, const struct dispatch_unit *unit)
 {
 	return disciplined() ? unit->orders : id;
 }
 
-/* Whether keys are numbers, which the clock gives out. */
+/* Whether keys are sequence numbers, drawn from the clock. */
 static bool has_numbers(u32 discipline)
 {
 	return discipline >= DISPATCH_FIFO && discipline <= DISPATCH_GANG;
 }
 
-/* Among a unit's own tasks there are no gangs, no deadlines and no classes: they take turns. */
+/* A unit's own tasks have no gangs, deadlines or classes: under these disciplines, they take turns. */
 static u32 among_tasks(u32 discipline)
 {
 	return discipline == DISPATCH_GANG || discipline == DISPATCH_DWCS || discipline == DISPATCH_CLASSES ? DISPATCH_RR :
 													     discipline;
 }
 
-/* A part of its caller: BPF passes five arguments. */
+/* Inlined: BPF passes at most five arguments. */
 #define PART static inline __attribute__((always_inline))
 
-/* What happens to a party. */
+/* Events of a party. */
 enum event {
-	COMES_AWAKE, /* it slept, or is new, and waits from now on */
-	COMES,       /* its turn is over, and it waits again */
-	WOULD_COME,  /* it runs on, and is asked which key it would wait with */
-	BEGINS,      /* a turn of it begins */
-	GOES_ON,     /* both: it runs on, since no other has a better claim */
-	RAN,         /* it ran for so long since the last time, on one CPU */
+	COMES_AWAKE, /* it becomes runnable: it slept, or is new */
+	COMES,       /* its turn has ended, and it waits again */
+	WOULD_COME,  /* it runs, and its key is wanted as if it waited */
+	BEGINS,      /* its turn begins */
+	GOES_ON,     /* COMES and BEGINS: it continues, since no other has a better claim */
+	RAN,         /* it ran for some time since the last event, on one CPU */
 	WAITS,       /* time passes while it waits */
 };
 
@@ -128,8 +128,8 @@ PART void party_ran(u32 discipline, struct party *party, struct dispatch_order *
 }
 
 /*
- * Something happens to a party. A turn begins before it is seen whether it was the last that it has in a row: a gang's
- * begins where the one before ended.
+ * Handles an event of a party. A turn begins before it is known whether it continues the previous one: a gang's turn begins
+ * where the previous one ended.
  */
 PART void happens(u32 discipline, enum event event, struct party *party, struct dispatch_order *order,
 		  struct dispatch_deadlines *deadline, u64 used, u32 weights)
@@ -154,14 +154,14 @@ PART void happens(u32 discipline, enum event event, struct party *party, struct 
 		job_waits(party, order);
 }
 
-/* A number that was given out is not given out again. */
+/* Advances the clock, so that a sequence number is not drawn twice. */
 static void count_numbers(u32 discipline, u64 *clock, u64 key)
 {
 	if (has_numbers(discipline))
 		at_least(clock, key & (OVER - 1));
 }
 
-/* The weights of a unit's active sub-units and of its own tasks, where an interval of `job-currency` ends; else 0. */
+/* The sum of the weights of a unit's active parties, at the end of an interval of `job-currency`; else 0. */
 VERIFIED_ALONE(u32) weights_to_hand_out_by(u32 id, u32 discipline, u32 event)
 {
 	struct dispatch_unit *around = unit_at(id), *unit;
@@ -178,7 +178,7 @@ VERIFIED_ALONE(u32) weights_to_hand_out_by(u32 id, u32 discipline, u32 event)
 	return sum;
 }
 
-/* Something happens to a task, as a party among those of a unit with another discipline than stride. Returns 0. */
+/* Handles an event of a task under a discipline other than stride. Returns 0. */
 VERIFIED_ALONE(u32) to_task(struct party *party, u32 id, u32 event, u64 used)
 {
 	struct dispatch_unit *unit = unit_at(id);
@@ -199,7 +199,7 @@ static u64 *clock_for(struct dispatch_unit *around, u32 discipline, u32 class)
 	return discipline == DISPATCH_CLASSES ? &around->clocks[class % DISPATCH_RANKS] : &around->frontier;
 }
 
-/* The same to a unit among its siblings. */
+/* Handles an event of a unit among its siblings. */
 VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
 {
 	struct dispatch_unit *unit = unit_at(id), *around;
@@ -225,7 +225,7 @@ VERIFIED_ALONE(u32) to_unit(u32 id, u32 event, u64 used)
 	return 0;
 }
 
-/* The same to a unit's own tasks together, among its sub-units. They have no deadline. */
+/* Handles an event of a unit's own tasks together, among its sub-units. They have no deadline. */
 VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
 {
 	struct dispatch_deadlines none = {};
@@ -252,7 +252,7 @@ VERIFIED_ALONE(u32) to_own_tasks(u32 id, u32 event, u64 used)
 	return 0;
 }
 
-/* Whether one that wakes interrupts another, by their keys. */
+/* Whether a waking party preempts another, by their keys. */
 static bool interrupts(u32 discipline, u64 mine, u64 its)
 {
 	switch (discipline) {
@@ -271,8 +271,8 @@ static bool interrupts(u32 discipline, u64 mine, u64 its)
 }
 
 /*
- * What is added to the key of a party that runs on CPUs now, each of which is charged a slice later. Where keys are
- * numbers or deadlines, nothing is charged.
+ * The key of a running party advances by a slice for each of its CPUs, to be charged later. Sequence numbers and deadlines
+ * are not charged.
  */
 static u64 pending(u32 discipline, u32 busy, u64 slice)
 {

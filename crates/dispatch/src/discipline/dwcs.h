@@ -2,33 +2,32 @@
 /*
  * Dynamic window-constrained scheduling: deadlines of which a few may be missed.
  *
- * Idea. A sub-unit wants `budget` of CPU time in each `period`, by the period's end, its deadline. It bears at most x
- * missed deadlines in each y that follow one another. The earliest deadline is next. Of equal deadlines, the one is next
- * that bears least:
+ * Idea. A sub-unit wants `budget` of CPU time in each `period`, by the period's end, its deadline. It tolerates at most x
+ * missed deadlines in every y consecutive ones (its window). Earliest deadline first. Ties go to the lowest tolerance:
  *
- *   the smallest x'/y', what is left of the window; of two with x' = 0, the largest y'; of others, the smallest x'
- *   served in time:  y' - 1, while more than x' are left; when the window is over, it begins anew
+ *   the smallest x'/y', the remainder of the window; among x' = 0, the largest y'; among others, the smallest x'
+ *   served in time:  y' - 1, while more than x' are left; a window that has ended begins anew
  *   missed:          x' - 1 and y' - 1; with x' = 0 the constraint is violated, and y' grows, so that it is served first
  *
- * What was missed is dropped: the next period begins. A sub-unit that has its budget has what is left until then, in
- * turns with those without a deadline. What it has there counts for nothing.
+ * A missed budget is dropped: the next period begins. A sub-unit that has used up its budget competes for leftover CPU
+ * time until then, round robin with those without a deadline. That time is not charged to any budget.
  *
- *   key = deadline, and in its last bits the order among equal ones; of those that have turns, far behind all deadlines
+ *   key = deadline, with the tie-break in its low bits; for round robin, a sequence number far behind all deadlines
  *
- * Good at: media, which bear a lost frame now and then, on a machine that could not serve every frame of all.
- * Bad at: periods or budgets that differ, where not all budgets fit: windows are violated now and then. Where they are
- * alike, none is, as long as the sum of (1 - x/y) budget/period is no more than a CPU: the contract's check adds up.
+ * Good at: media, which tolerate an occasional lost frame, on an overloaded machine.
+ * Bad at: differing periods or budgets under overload: windows are violated now and then. With equal ones, no window is
+ * violated while the sum of (1 - x/y) budget/period is at most one CPU: the contract's check adds these up.
  *
  * Source: West and Poellabauer: Analysis of a window-constrained scheduler, RTSS 2000; West and others, IEEE TC 53(6), 2004.
  */
 #ifndef DISPATCH_DWCS_H
 #define DISPATCH_DWCS_H
 
-#define TIE_BITS    14 /* moments nearer to each other than 16 us are equal */
-#define MISSES_MAX  8  /* looked at one by one, of deadlines that passed since */
-#define NO_DEADLINE (1ull << 50) /* behind all that have one: in ns, 13 days */
+#define TIE_BITS    14 /* deadlines within 16 us of each other tie */
+#define MISSES_MAX  8  /* passed deadlines that are handled one by one */
+#define NO_DEADLINE (1ull << 50) /* behind all deadlines: in ns, 13 days */
 
-/* What is remembered: the budget that is left, in ns, and of the window x' and y'. `at` is the deadline. */
+/* The state in `mark`: the remaining budget, in ns, and the window's x' and y'. `at` is the deadline. */
 struct window {
 	u32 left;
 	u16 misses, of;
@@ -92,7 +91,7 @@ static struct window dwcs_missed(struct dispatch_deadlines *deadline, struct win
 	return window;
 }
 
-/* Deadlines that have passed are missed, and those before which the budget cannot be had any more. */
+/* Counts missed deadlines: those that have passed, and those too near for the remaining budget. */
 static void dwcs_passes(struct party *party, struct dispatch_deadlines *deadline, u64 now)
 {
 	struct window window = window_of(party);

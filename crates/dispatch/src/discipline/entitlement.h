@@ -2,16 +2,16 @@
 /*
  * Entitlements by decayed usage, after Williams.
  *
- * Idea. A party's usage is its CPU time, of which half counts after a half-life of two seconds. The one whose usage is
- * least for its entitlement is next. A party that slept catches up over several half-lives, and not at once.
+ * Idea. A party's usage is an exponential moving average of its CPU time, with a half-life of two seconds. The party with
+ * the least usage for its entitlement is next. A party that slept catches up over several half-lives, not at once.
  *
  *   u' = a u + (1 - a) rho, where rho is its part of the CPU in the last step
  *   priority = u / entitlement: the smallest is next
  *
- * See usage.h for how a key stands for that.
+ * See usage.h for the key.
  *
- * Good at: parties that work in bursts. They have their entitlement over seconds, where stride forgets what they left.
- * Bad at: guarantees within a half-life: one that slept for long has the CPU to itself for a while.
+ * Good at: bursty parties. They get their entitlement over seconds, where stride forgets what they left unused.
+ * Bad at: guarantees within a half-life: a party that slept for long has the CPU to itself for a while.
  *
  * Source: seed 002, entitlement scheduling (Williams 2004).
  */

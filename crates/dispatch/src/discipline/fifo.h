@@ -2,13 +2,13 @@
 /*
  * First in, first out. Idea: the party that came first runs until it sleeps.
  *
- *   key = its number among those that came
+ *   key = a sequence number, drawn when it becomes runnable
  *
- * Weights count for nothing, and no party that wakes interrupts another.
+ * Weights are ignored, and a waking party preempts no other.
  *
- * Good at: jobs of one owner that are to be done one after the other.
- * Bad at: everything else: one that never sleeps keeps all others out. These are rescued after some
- * seconds (rescue.h).
+ * Good at: jobs of one owner that should run one after the other.
+ * Bad at: everything else: a party that never sleeps starves all others, which are rescued after some seconds
+ * (rescue.h).
  *
  * Source: seed 002, scheduler classes.
  */

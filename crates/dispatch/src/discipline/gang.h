@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Gangs: what belongs together runs at the same time.
+ * Gang scheduling: the threads of a program run at the same time.
  *
  * Idea. A gang is a sub-unit: the threads of one program, which wait for each other. Gangs take turns, of GANG_TURN each.
- * While it is a gang's turn, its threads go first on every CPU of the unit around. Those CPUs that it leaves run the
- * next gangs' threads. Within a gang, threads fend for themselves, by what the gang's own discipline says.
+ * During a gang's turn, its threads go first on every CPU of the unit around. CPUs that it leaves idle run the next
+ * gangs' threads. Within a gang, threads are ordered by the gang's own discipline.
  *
- *   key = the number of its turn among those of all
+ *   key = a sequence number, drawn for each turn
  *
- * Weights count for nothing, and no party that wakes interrupts another. A unit's own tasks together are a gang, too.
+ * Weights are ignored, and a waking party preempts no other. A unit's own tasks together are a gang, too.
  *
- * Good at: parallel programs with barriers. A thread that is left behind keeps all others of its program waiting.
+ * Good at: parallel programs with barriers. A thread that lags keeps all others of its program waiting.
  * Bad at: gangs of fewer threads than CPUs, and programs that wait for input: the turn passes all the same.
  *
  * Source: seed 002, gang scheduling; Ousterhout: Scheduling techniques for concurrent systems, 1982.

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Job currency: time is handed to jobs at intervals.
+ * Job currency: an allowance of CPU time for each job, renewed at intervals.
  *
- * Idea. A job is a sub-unit. At the end of each interval, the CPU time of all jobs is handed out among them, by weight. A
- * job that used less than it was handed is under its entitlement, and goes before all that are over theirs. Within
- * either band, jobs take turns.
+ * Idea. A job is a sub-unit. At the end of each interval, the CPU time that all jobs used is credited to them, by weight. A
+ * job that used less than its credit is under its entitlement, and precedes all that are over theirs. Within either band,
+ * jobs take turns.
  *
  *   handed += used by all / weights of all that are active, once an interval
  *   used   += used / weight
- *   key = its number among the turns, and OVER more if it used more than was handed
+ *   key = a sequence number, drawn for each turn, plus OVER if it used more than was handed
  *
- * A job that comes back has used as much as was handed: what it left is not saved up.
+ * A job that becomes active starts with `used` = `handed`: unused credit is not saved.
  *
  * Good at: jobs of many processes; deciding is as cheap as for round robin.
- * Bad at: moments. Within an interval a share can be anything, and a job that waits in the upper band waits until no other
- * is under its entitlement.
+ * Bad at: short time scales. Within an interval shares are arbitrary, and a job over its entitlement waits until no other
+ * is under its own.
  *
  * Source: seed 002, job currency (IRIX).
  */
@@ -31,7 +31,7 @@ static void job_comes(struct party *party, const struct dispatch_order *order, b
 	party->key = party->clock + 1 + (before(order->handed, party->mark) ? OVER : 0);
 }
 
-/* `weights`: of all that are active, at an interval's end; else 0. */
+/* `weights`: the sum of all active parties', at the end of an interval; else 0. */
 static void job_ran(struct party *party, struct dispatch_order *order, u64 used, u32 weights)
 {
 	party->mark += over_weight(used, party->weight);
@@ -40,7 +40,7 @@ static void job_ran(struct party *party, struct dispatch_order *order, u64 used,
 		add64(&order->handed, over_weight(swap64(&order->used, 0), weights));
 }
 
-/* An interval is over: one CPU hands out what all used. */
+/* Whether an interval has ended, and this CPU is the one to hand out its CPU time. */
 static bool job_hands_out(struct dispatch_order *order, u64 now)
 {
 	u64 at = order->at;
@@ -48,7 +48,7 @@ static bool job_hands_out(struct dispatch_order *order, u64 now)
 	return !before(now, at + INTERVAL) && replace64(&order->at, at, now);
 }
 
-/* What was handed out since may bring it back among those that go first. */
+/* Credit since its last turn may bring it back under its entitlement. */
 static void job_waits(struct party *party, const struct dispatch_order *order)
 {
 	if (party->key & OVER && !before(order->handed, party->mark))

@@ -2,16 +2,16 @@
 /*
  * Lottery scheduling, with compensation tickets.
  *
- * Idea. At each decision a ticket is drawn, and its holder is next. Here no list is walked: each party waits for a time
- * that is drawn from an exponential distribution, whose rate is the party's tickets. The first to end is the winner.
- * Among exponential waits, it is each party in proportion to its rate. What is left of the others' waits has the same
- * distribution as a new draw, so they need not draw again.
+ * Idea. At each decision a ticket is drawn, and its holder is next. Instead of walking a list, each party draws a wait
+ * from an exponential distribution, with its tickets as the rate. The shortest wait wins, with a probability in proportion
+ * to the rate. The distribution is memoryless: the remaining waits of the others are distributed like new draws, so they
+ * need not draw again.
  *
  *   key += wait * used / weight, with a wait of mean 1 that is drawn for each turn
  *
- * A party that used a part f of its slice comes again 1/f times as often. This is what compensation tickets do.
+ * A party that used a fraction f of its slice wins 1/f times as often, as with compensation tickets.
  *
- * Good at: shares without any memory; one that comes back needs no rule. Nobody can plan for whose turn it is.
+ * Good at: shares without history: a party that wakes needs no special rule. Turns cannot be predicted, nor exploited.
  * Bad at: short times. After n turns a share p is off by the square root of (1 - p) / (n p): a twelfth by 10 % after
  * 1,000 turns.
  *

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * What disciplines order, and the arithmetic that they share.
+ * The entities that disciplines order, and shared arithmetic.
  *
- * Terms. A *party* is one of those that a discipline orders: a task among those of its unit, a sub-unit among its
- * siblings, or a unit's own tasks together, among its sub-units. Each party has a *key*. The smallest key is next.
- * Keys are compared by their difference, so they may go round.
+ * Terms. A *party* is an entity that a discipline orders: a task among those of its unit, a sub-unit among its siblings,
+ * or a unit's own tasks together, among its sub-units. Each party has a *key*. The smallest key is next. Keys are
+ * compared by their difference, so they may wrap.
  *
- * A discipline says what a key becomes. It does nothing else: which CPU a party gets, what is lent, called back, rescued
- * and booked is the same for all.
+ * A discipline only computes keys. Placement, lending, call-backs, rescues and accounting are the same for all.
  *
- *   NAME_comes(party, now, woke)   it waits from now on, or its turn is over; `woke`: it slept, or is new
- *   NAME_begins(party, now)        a turn of it begins
- *   NAME_ran(party, used, now)     it ran for so long since the last time, on one CPU
+ *   NAME_comes(party, now, woke)   it becomes runnable, or has ended a turn; `woke`: it slept, or is new
+ *   NAME_begins(party, now)        its turn begins
+ *   NAME_ran(party, used, now)     it ran for `used` ns since the last call, on one CPU
  */
 #ifndef DISPATCH_PARTY_H
 #define DISPATCH_PARTY_H
@@ -19,14 +18,14 @@
 #define ONE       65536u /* fractions have 16 bits */
 #define LN_2      45426u /* of them */
 
-/* A party as its discipline sees it. */
+/* The state of a party that disciplines may use. */
 struct party {
 	u64 key;
-	u64 mark;   /* what the discipline remembers of it; 0 at first */
-	u64 at;     /* and since when that holds */
+	u64 mark;   /* the discipline's own state; 0 at first */
+	u64 at;     /* the time of that state */
 	u32 weight; /* its tickets; 100 is usual, and never 0 */
-	u32 class;  /* of it, see classes.h */
-	u64 clock;  /* the largest key of those that came to run, the last number that was given out, or that of its class */
+	u32 class;  /* see classes.h */
+	u64 clock;  /* the largest key that ran, the last sequence number, or the clock of its class */
 };
 
 /* The binary logarithm of a number that is not 0, with 16 bits of fraction; off by less than 0.0002. */
@@ -48,12 +47,12 @@ VERIFIED_ALONE(u64) log_2(u64 x)
 	if (x >> (whole + 1))
 		whole += 1;
 	f = (whole >= 16 ? x >> (whole - 16) : x << (16 - whole)) - ONE;
-	/* log2(1 + f) is f and a little more, in between: a polynomial that was fitted. */
+	/* log2(1 + f) is f plus a small correction: a fitted polynomial. */
 	rest = 28730 - (15565 * f >> 16) + (5286 * (f * f >> 16) >> 16);
 	return whole * ONE + f + ((f * (ONE - f) >> 16) * rest >> 16);
 }
 
-/* What is left of a number after so many halvings, with 16 bits of fraction; off by less than 0.0001 of it. */
+/* x / 2^times, where `times` has 16 bits of fraction; the relative error is below 0.0001. */
 VERIFIED_ALONE(u64) halved(u64 x, u64 times)
 {
 	u64 f = times & (ONE - 1), left;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Round robin. Idea: all have turns, of a slice each.
+ * Round robin. Idea: parties take turns of one slice each.
  *
- *   key = the number of its last turn among those of all
+ *   key = a sequence number, drawn for each turn
  *
- * Weights count for nothing, and no party that wakes interrupts another.
+ * Weights are ignored, and a waking party preempts no other.
  *
  * Good at: parties that are alike.
- * Bad at: owners: one with many parties has as many turns.
+ * Bad at: fairness between owners: one with many parties has as many turns.
  *
  * Source: seed 002, scheduler classes.
  */

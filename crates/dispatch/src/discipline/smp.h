@@ -2,21 +2,21 @@
 /*
  * No isolation within a unit, as on a symmetric multiprocessor without units.
  *
- * Idea. All tasks within the unit are equal, whatever sub-unit each is in. They wait in one queue, and are ordered as
- * under stride: the one with the least CPU time for its nice value is next. Sub-units' tickets count for nothing.
- * Accounts stay with the sub-unit that a task belongs to.
+ * Idea. All tasks within the unit are equal, in whichever sub-unit. They wait in one queue, ordered as under stride: the
+ * task with the least CPU time for its nice value is next. Sub-units' tickets are ignored. CPU time is still accounted to
+ * the sub-unit of each task.
  *
- *   orders(unit) = the outermost unit around it that is under smp; itself where there is none
+ *   orders(unit) = the outermost enclosing unit under smp; the unit itself otherwise
  *
- * Good at: using every CPU. It is what users know, and what isolation is compared with.
- * Bad at: a sub-unit has as much as it has tasks.
+ * Good at: using every CPU. It is what users know, and the baseline that isolation is compared with.
+ * Bad at: isolation: a sub-unit's share is proportional to its number of tasks.
  *
  * Source: seed 000, section 4 (the scheme SMP).
  */
 #ifndef DISPATCH_SMP_H
 #define DISPATCH_SMP_H
 
-/* The unit among whose tasks those of a new unit are ordered. `parent`: what is around it, by number and as it is. */
+/* The unit whose queue orders the tasks of a new unit; its parent is given by number and by pointer. */
 static u32 smp_orders(u32 id, u32 around, const struct dispatch_unit *parent)
 {
 	if (!parent)

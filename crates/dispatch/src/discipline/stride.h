@@ -2,15 +2,15 @@
 /*
  * Stride scheduling, the default.
  *
- * Idea. A party's key is the CPU time that it had, over its weight. The one that had least for its weight is next.
+ * Idea. A party's key is its CPU time over its weight. The smallest is next.
  *
  *   key += used / weight
  *
- * A party that comes back starts no earlier than where those are that were next meanwhile (the clock), less one slice.
+ * A party that becomes active starts at the clock, the key of the latest party to run, less one slice; or later.
  *
  * Good at: exact shares, at any number of parties; a bounded reward for sleeping.
- * Bad at: nothing is remembered of one that slept: of two with equal tickets, the one that works in bursts has less in
- * the long run.
+ * Bad at: bursts: a party that slept is not compensated, so of two with equal tickets, a bursty one gets less in the long
+ * run.
  *
  * Source: Waldspurger and Weihl: Stride scheduling, MIT/LCS/TM-528, 1995. The clock: start-time fair queueing.
  */
@@ -20,13 +20,13 @@
 #define SHARE_UNIT 100 /* a weight of 100 advances the key by the time used */
 #define OWN_WEIGHT 100 /* of a unit's own tasks, among its sub-units */
 
-/* CPU time in the measure of keys. */
+/* CPU time scaled to keys. */
 static u64 over_weight(u64 used, u32 weight)
 {
 	return used * SHARE_UNIT / (weight ? weight : 1);
 }
 
-/* Sleeping earns one slice at most, in the measure of keys. */
+/* Sleeping earns at most one slice, scaled to keys. */
 static void stride_comes(u64 *key, u64 clock, u64 slice)
 {
 	at_least(key, clock - slice);

@@ -1,29 +1,28 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Usage that is forgotten by half-lives: what `entitlement` and `decay` share.
+ * Exponentially decayed usage, for `entitlement` and `decay`.
  *
- * Idea. Of all parties, half of the usage counts after a half-life. So the order of those that wait does not change.
- * The binary logarithm of each usage sinks by one in a half-life. So a key can be a time that holds until the party runs
- * again:
+ * Idea. All usages halve in the same half-life, so the order of waiting parties does not change. The binary logarithm of
+ * each usage decreases by one per half-life. So a key can be a time, which stays valid until the party runs again:
  *
  *   key = now + half-life * log2(usage / entitlement)
  *
- * The difference of two keys is how long the one must rest to stand where the other does.
+ * The difference of two keys is how long one party must rest to tie with the other.
  *
- * A usage of nothing would be infinitely far ahead. It counts as USAGE_MIN at the least.
+ * The logarithm of zero usage would be minus infinity, so usage is at least USAGE_MIN.
  */
 #ifndef DISPATCH_USAGE_H
 #define DISPATCH_USAGE_H
 
 #define USAGE_MIN 1000000ull /* ns */
-#define GRAIN     (ONE / 64) /* of a half-life: what is used within it counts in full, since less is lost in rounding */
+#define GRAIN     (ONE / 64) /* of a half-life: usage within it does not decay, which loses less than rounding would */
 
 static u64 usage_key(u64 usage, u64 now, u64 half_life, u64 weight_log)
 {
 	return now + (half_life >> 16) * (log_2(usage < USAGE_MIN ? USAGE_MIN : usage) - weight_log);
 }
 
-/* What it used may be less by now than what counts at the least. */
+/* Its usage may have decayed below USAGE_MIN. */
 static void usage_comes(struct party *party, u64 now, u64 half_life, u64 weight_log)
 {
 	u64 least = usage_key(USAGE_MIN, now, half_life, weight_log);

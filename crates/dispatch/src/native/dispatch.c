@@ -22,7 +22,7 @@ void dispatch_enter(struct dispatch_world *of);
 
 #include "../dispatch.bpf.c"
 
-/* The machine that this thread simulates from now on. */
+/* Sets the machine that this thread simulates. */
 void dispatch_enter(struct dispatch_world *of)
 {
 	world = of;
@@ -40,7 +40,7 @@ void dispatch_turn(void)
 	turn_gates();
 }
 
-/* In the kernel it is the control group that a task changes. */
+/* In the kernel, a task changes its control group instead. */
 void dispatch_change_unit(struct task_struct *p, u32 unit)
 {
 	change_unit(&p->own, unit);

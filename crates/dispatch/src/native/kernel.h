@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
-/* The kernel's side of sched_ext as the simulator plays it. Its types are in tables/native.rs. */
+/* The kernel's side of sched_ext in the simulator. Its types are in tables/native.rs. */
 #ifndef DISPATCH_NATIVE_KERNEL_H
 #define DISPATCH_NATIVE_KERNEL_H
 
@@ -34,7 +34,7 @@ typedef int64_t s64;
 #define SCX_KICK_IDLE    1ull
 #define SCX_KICK_PREEMPT 2ull
 
-/* There is no higher class that could take a CPU. */
+/* No higher class can take a CPU. */
 static inline u64 enq_immed(void)
 {
 	return 0;

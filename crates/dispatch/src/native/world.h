@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
  * The tables of one simulated machine. Each thread simulates one machine at a time, so a thread-local pointer is all
- * that is needed. Answers of the simulated kernel that change nothing are read from here, and cost no call.
+ * that is needed. The simulated kernel's state is read here directly, without a call.
  */
 #ifndef DISPATCH_NATIVE_WORLD_H
 #define DISPATCH_NATIVE_WORLD_H
 
 static _Thread_local struct dispatch_world *world;
 
-/* What changes something in the simulated kernel is asked of it (kernel.rs). */
+/* Changes to the simulated kernel are calls into it (simulated_kernel.rs). */
 void scx_bpf_dsq_insert(struct task_struct *p, u64 queue, u64 slice, u64 flags);
 void scx_bpf_dsq_insert_vtime(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags);
 bool scx_bpf_dsq_move_to_local(u64 queue);
@@ -59,7 +59,7 @@ static inline struct dispatch_cpu *cpu_at(u32 id)
 	return id < world->rules.cpus ? &world->cpus[id] : NULL;
 }
 
-/* One account for all CPUs: here they do not write at the same time. */
+/* One account for all CPUs: they do not write concurrently here. */
 static inline struct dispatch_account *account_at(u32 id, u32 cpu)
 {
 	return id < world->rules.units && cpu < world->rules.cpus ? &world->accounts[id] : NULL;
@@ -108,7 +108,7 @@ static inline u32 unit_of(const struct task_struct *p, const struct scx_init_tas
 	return p->own.unit;
 }
 
-/* Units are said of every simulated task. */
+/* Every simulated task is created in a unit. */
 static inline void inherit(struct dispatch_task *task, const struct scx_init_task_args *args)
 {
 	(void)args;
@@ -166,7 +166,7 @@ static inline u64 parked_since(const struct task_struct *p)
 	return world->now;
 }
 
-/* A simulated task holds nothing when it is interrupted, or wakes; and one that ends is not asked again. */
+/* A simulated task holds no locks when it is preempted, or wakes; and it is not queued after its end. */
 static inline bool is_in_call(const struct task_struct *p)
 {
 	(void)p;
@@ -310,13 +310,13 @@ static inline bool higher_has(const struct dispatch_cpu *cpu)
 	return false;
 }
 
-/* Nothing happens between two calls, so no other can be there before it. */
+/* The simulation is sequential: no other task can arrive first. */
 static inline bool comes_next(const struct task_struct *p, u32 cpu)
 {
 	return may_run(p, cpu);
 }
 
-/* No task is interrupted within the simulated kernel. */
+/* No task is preempted within the simulated kernel. */
 static inline bool is_held_here(const struct task_struct *p, u64 enq_flags)
 {
 	(void)p;
@@ -339,8 +339,8 @@ static inline bool scx_bpf_test_and_clear_cpu_idle(u32 cpu)
 }
 
 /*
- * The CPU of `mask` and of `other` nearest to `last`, within the task's affinity: of its cache's, of its node's, of its
- * socket's, of any; DISPATCH_NOBODY if there is none. A mask that is NULL has all CPUs.
+ * The CPU in both masks nearest to `last`, within the task's affinity: in its cache, in its node, in its socket, then anywhere;
+ * DISPATCH_NOBODY if no CPU qualifies. A NULL mask has all CPUs.
  */
 static inline u32 nearest(const struct task_struct *p, const u64 *mask, const u64 *other, u32 last)
 {
@@ -364,7 +364,7 @@ static inline u32 nearest(const struct task_struct *p, const u64 *mask, const u6
 	return DISPATCH_NOBODY;
 }
 
-/* The CPU of a mask nearest to `last`, taken out of it; DISPATCH_NOBODY if it has none within the task's affinity. */
+/* Removes the CPU nearest to `last`, within the task's affinity, from a mask; DISPATCH_NOBODY if it has no such CPU. */
 static inline u32 mask_take_near(const struct task_struct *p, u32 id, enum mask which, u32 last)
 {
 	u32 found = nearest(p, mask_at(id, which), NULL, last);
@@ -379,7 +379,7 @@ static inline bool any_idle(void)
 	return world->idling;
 }
 
-/* The idle CPU of a mask nearest to `last` within the task's affinity, no longer idle; -1 if there is none. */
+/* Claims the idle CPU of a mask nearest to `last`, within the task's affinity; -1 if no CPU qualifies. */
 static inline s32 pick_idle(const struct task_struct *p, u32 id, enum mask which, u32 last)
 {
 	u32 found = nearest(p, which == MASK_ALL ? NULL : mask_at(id, which), world->idle, last);

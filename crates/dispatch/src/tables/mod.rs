@@ -168,9 +168,9 @@ pub struct Deadlines {
     period: u32,
     /// In ns, no more than the period.
     budget: u32,
-    /// So many deadlines may be missed
+    /// Deadlines that may be missed in a window.
     misses: u16,
-    /// of so many.
+    /// Deadlines in a window.
     of: u16,
     unused: u32,
     /// What became of them.
@@ -506,7 +506,7 @@ pub(crate) struct Setting {
     pub(crate) parent: u32,
     pub(crate) weight: u32,
     pub(crate) flags: u32,
-    /// Of an outermost unit: the CPU time, in ms, that it lent beyond what it was lent, as far as it counts.
+    /// Of an outermost unit: its credit among borrowers, CPU time lent less borrowed, in ms.
     pub(crate) credit_ms: i32,
     /// [`Discipline`].
     pub(crate) discipline: u32,

@@ -60,7 +60,7 @@ pub(crate) struct World {
     pub(crate) words: u32,
     /// How many CPUs are idle: mostly none, and then none need be searched.
     pub(crate) idling: u32,
-    /// The CPU that calls, where that is told, or [`NOBODY`](super::NOBODY).
+    /// The calling CPU if it is known, or [`NOBODY`](super::NOBODY).
     pub(crate) here: u32,
     /// 1: a unit may have another discipline than stride.
     pub(crate) disciplined: u32,

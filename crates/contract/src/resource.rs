@@ -1,0 +1,187 @@
+//! The shared resources, and amounts of them in a contract.
+
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+/// One part in a million: the unit of [`Amount::Part`] (25 % is 250,000) and of CPU amounts (one CPU is 1,000,000).
+pub const MILLIONTH: u64 = 1_000_000;
+
+/// The default number of tickets: "twice the usual" is written `tickets = 200`.
+pub const DEFAULT_TICKETS: u64 = 100;
+
+/// A shared resource. The order is that of every table that lists resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Resource {
+    /// Processor time, in millionths of a CPU.
+    Cpu,
+    /// Memory, in bytes.
+    Memory,
+    /// Disk bandwidth, in bytes per second of each disk, or a part of it.
+    Disk,
+    /// Memory-bus bandwidth, in bytes per second, or a part of it.
+    Bus,
+}
+
+impl Resource {
+    /// Every resource, in the order of reports.
+    pub const ALL: [Resource; 4] = [Resource::Cpu, Resource::Memory, Resource::Disk, Resource::Bus];
+
+    /// The name that contracts and reports use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Resource::Cpu => "cpu",
+            Resource::Memory => "memory",
+            Resource::Disk => "disk",
+            Resource::Bus => "bus",
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One value per resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PerResource<T> {
+    /// Processor time.
+    pub cpu: T,
+    /// Memory.
+    pub memory: T,
+    /// Disk bandwidth.
+    pub disk: T,
+    /// Memory-bus bandwidth.
+    pub bus: T,
+}
+
+impl<T> PerResource<T> {
+    /// The same value for every resource.
+    pub fn all(value: T) -> Self
+    where
+        T: Clone,
+    {
+        PerResource { cpu: value.clone(), memory: value.clone(), disk: value.clone(), bus: value }
+    }
+
+    /// The common value, if all resources have the same one.
+    pub fn single(&self) -> Option<&T>
+    where
+        T: PartialEq,
+    {
+        Some(&self.cpu).filter(|cpu| [&self.memory, &self.disk, &self.bus].iter().all(|other| other == cpu))
+    }
+}
+
+impl<T> Index<Resource> for PerResource<T> {
+    type Output = T;
+    fn index(&self, resource: Resource) -> &T {
+        match resource {
+            Resource::Cpu => &self.cpu,
+            Resource::Memory => &self.memory,
+            Resource::Disk => &self.disk,
+            Resource::Bus => &self.bus,
+        }
+    }
+}
+
+impl<T> IndexMut<Resource> for PerResource<T> {
+    fn index_mut(&mut self, resource: Resource) -> &mut T {
+        match resource {
+            Resource::Cpu => &mut self.cpu,
+            Resource::Memory => &mut self.memory,
+            Resource::Disk => &mut self.disk,
+            Resource::Bus => &mut self.bus,
+        }
+    }
+}
+
+/// An amount of a resource: a part of the entitlement of the enclosing unit (or of the machine), or absolute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Amount {
+    /// Millionths of the enclosing unit's entitlement; at the top level, of the machine. At most [`MILLIONTH`].
+    Part(u64),
+    /// CPU: millionths of a CPU. Memory: bytes. Disk and bus: bytes per second.
+    Absolute(u64),
+}
+
+impl Amount {
+    /// The amount in the resource's measure, given the entitlement of the enclosing unit. Rounds down.
+    pub fn of(self, whole: u64) -> u64 {
+        match self {
+            Amount::Part(millionths) => {
+                let part = u128::from(whole) * u128::from(millionths) / u128::from(MILLIONTH);
+                u64::try_from(part).unwrap_or(u64::MAX)
+            }
+            Amount::Absolute(amount) => amount,
+        }
+    }
+}
+
+/// Whether a unit lends or borrows a resource, and the most of it at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Permission {
+    /// Nothing.
+    No,
+    /// Everything idle.
+    #[default]
+    Yes,
+    /// At most this amount. The caller of [`Permission::most`] supplies the whole for a part: for lending, the entitlement of
+    /// the unit; for borrowing, the same whole as for a limit.
+    AtMost(Amount),
+}
+
+impl Permission {
+    /// Whether anything may be lent or borrowed: not with an amount of zero.
+    pub fn allows(self) -> bool {
+        !matches!(self, Permission::No | Permission::AtMost(Amount::Part(0) | Amount::Absolute(0)))
+    }
+
+    /// The most that may be lent or borrowed, in the resource's own measure, where a part is of `whole`. Rounds down;
+    /// [`u64::MAX`] if the contract sets no amount.
+    pub fn most(self, whole: u64) -> u64 {
+        match self {
+            Permission::No => 0,
+            Permission::Yes => u64::MAX,
+            Permission::AtMost(amount) => amount.of(whole),
+        }
+    }
+
+    /// The amount, if the contract sets one.
+    pub fn amount(self) -> Option<Amount> {
+        match self {
+            Permission::AtMost(amount) => Some(amount),
+            Permission::No | Permission::Yes => None,
+        }
+    }
+
+    /// Changes the amount, if the contract sets one.
+    #[must_use]
+    pub fn map(self, change: impl FnOnce(Amount) -> Amount) -> Permission {
+        match self {
+            Permission::AtMost(amount) => Permission::AtMost(change(amount)),
+            Permission::No | Permission::Yes => self,
+        }
+    }
+}
+
+impl From<bool> for Permission {
+    fn from(allowed: bool) -> Self {
+        if allowed { Permission::Yes } else { Permission::No }
+    }
+}
+
+/// As contracts write it: `true`, `false`, or an amount.
+impl serde::Serialize for Permission {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Permission::No => serializer.serialize_bool(false),
+            Permission::Yes => serializer.serialize_bool(true),
+            Permission::AtMost(amount) => amount.serialize(serializer),
+        }
+    }
+}
