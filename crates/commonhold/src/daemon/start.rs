@@ -323,7 +323,7 @@ fn under_the_scheduler(
 fn lock(directory: &Path) -> Result<Lock, Failure> {
     lock::take(directory)?.ok_or_else(|| {
         Failure::new(
-            Exit::Taken,
+            Exit::InUse,
             format!(
                 "another daemon runs in {0}; see `commonhold status --directory {0}`, stop it, or give another --directory",
                 directory.display()
