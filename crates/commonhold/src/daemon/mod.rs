@@ -7,7 +7,7 @@ mod clients;
 mod descriptors;
 mod dry_run;
 mod fair_queue;
-mod held;
+mod held_offers;
 mod holdings;
 mod kept_tickets;
 mod outlook;
@@ -53,14 +53,14 @@ use answers::Answers;
 use audit::{Audit, Record};
 use clients::{Arrival, Caller, Clients};
 use fair_queue::{FairQueue, Party};
-use held::Held;
+use held_offers::HeldOffers;
 pub(crate) use outlook::Outlook;
 use requests::{About, Answer};
 use service::Service;
 use session::Session;
 
 /// The signals that it reads: to stop, and to reload (SIGHUP).
-const TOLD_BY: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+const SIGNALS_READ: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// How often to look whether CPUs came or went.
 const HOTPLUG_NS: Time = 1_000_000_000;
@@ -78,8 +78,8 @@ const ACCEPTS_MAX: usize = 64;
 const MOVES_NS: Time = 100_000_000;
 
 /// How soon a look that failed is tried again, and for how long none may succeed before the daemon gives up.
-const AGAIN_NS: Time = 100_000_000;
-const BLIND_NS: Time = 10_000_000_000;
+const RETRY_NS: Time = 100_000_000;
+const OUTAGE_MAX_NS: Time = 10_000_000_000;
 
 /// What an event is about; clients are numbered upwards from here.
 const CLOCK: u64 = 0;
@@ -182,39 +182,39 @@ fn refused(what: &str, e: rustix::io::Errno) -> Failure {
 
 /// Which CPUs the machine had when it was looked at last.
 struct Hotplug {
-    looked: Time,
+    checked: Time,
     online: CpuSet,
     /// Whether it was said that they cannot be looked at.
-    told: bool,
+    reported: bool,
 }
 
 /// The clients that keep their connections: those that hold something or wait, and those that enter a unit.
-fn kept(held: &Held, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u64> {
+fn kept(held: &HeldOffers, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u64> {
     held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect()
 }
 
 /// Since when every look has failed.
 #[derive(Debug, Default)]
-struct Blind(Option<Time>);
+struct Outage(Option<Time>);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Blindness {
+enum OutageStage {
     Began,
     Lasts,
     TooLong,
 }
 
-impl Blind {
+impl Outage {
     /// Another look has failed. What counts is time and not the number of looks: clients can have the loop turn as often as
     /// their budgets allow, and the daemon would give up all the sooner for it.
-    fn failed(&mut self, now: Time) -> Blindness {
+    fn failed(&mut self, now: Time) -> OutageStage {
         match self.0 {
             None => {
                 self.0 = Some(now);
-                Blindness::Began
+                OutageStage::Began
             }
-            Some(since) if now.saturating_sub(since) < BLIND_NS => Blindness::Lasts,
-            Some(_) => Blindness::TooLong,
+            Some(since) if now.saturating_sub(since) < OUTAGE_MAX_NS => OutageStage::Lasts,
+            Some(_) => OutageStage::TooLong,
         }
     }
 }
@@ -245,7 +245,7 @@ struct Daemon<'a> {
     audit: Audit,
     /// Clients that are answered after the next turn.
     deferred: Vec<Deferred>,
-    held: Held,
+    held: HeldOffers,
     /// Clients that enter a unit and wait for their scope, with their processes and answers.
     entering: Vec<(u64, ProcessKey, Answer)>,
     signals: Signals,
@@ -266,7 +266,7 @@ struct Daemon<'a> {
     /// Moves to another CPU, and when the last one was.
     moves: usize,
     moved_at: Time,
-    blind: Blind,
+    outage: Outage,
     /// Keeps a second daemon out of the directory.
     _lock: commonhold_live::undo::lock::Lock,
 }
@@ -316,7 +316,7 @@ impl Daemon<'_> {
                 match about {
                     CLOCK => {}
                     SIGNALS => {
-                        if self.told()? {
+                        if self.handle_signals()? {
                             return Ok(());
                         }
                     }
@@ -463,7 +463,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// One step of the session. A look that fails is tried again; when none has succeeded for [`BLIND_NS`], the daemon gives up.
+    /// One step of the session. A look that fails is tried again; when none has succeeded for [`OUTAGE_MAX_NS`], the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.watch_hotplug();
         self.take_back_orphans();
@@ -472,7 +472,7 @@ impl Daemon<'_> {
         self.answers.forget();
         match self.session.step() {
             Ok(stepped) => {
-                self.blind = Blind::default();
+                self.outage = Outage::default();
                 self.next = stepped.next;
                 if self.session.scheme() != Scheme::Smp {
                     self.move_on();
@@ -501,11 +501,11 @@ impl Daemon<'_> {
             }
             Err(e) => {
                 let now = clock::now();
-                self.next = now.saturating_add(AGAIN_NS);
-                match self.blind.failed(now) {
-                    Blindness::Began => output::complain(&format!("problem: {e}")),
-                    Blindness::Lasts => {}
-                    Blindness::TooLong => return Err(e.into()),
+                self.next = now.saturating_add(RETRY_NS);
+                match self.outage.failed(now) {
+                    OutageStage::Began => output::complain(&format!("problem: {e}")),
+                    OutageStage::Lasts => {}
+                    OutageStage::TooLong => return Err(e.into()),
                 }
                 Ok(())
             }
@@ -534,10 +534,10 @@ impl Daemon<'_> {
 
     fn watch_hotplug(&mut self) {
         let now = clock::now();
-        if now < self.hotplug.looked.saturating_add(HOTPLUG_NS) {
+        if now < self.hotplug.checked.saturating_add(HOTPLUG_NS) {
             return;
         }
-        self.hotplug.looked = now;
+        self.hotplug.checked = now;
         let root = Path::new("/");
         let changed = topology::online(root).and_then(|online| {
             if online == self.hotplug.online { Ok(None) } else { Ok(Some((topology::read(root)?, online))) }
@@ -545,23 +545,23 @@ impl Daemon<'_> {
         match changed {
             Ok(Some((machine, online))) => {
                 output::say(&format!("CPUs changed: now {online}"));
-                self.hotplug = Hotplug { looked: now, online, told: false };
+                self.hotplug = Hotplug { checked: now, online, reported: false };
                 let isolated = self.session.contract().machine.isolated;
                 self.session.set_machine(machine.divided(isolated));
             }
-            Err(e) if !self.hotplug.told => {
+            Err(e) if !self.hotplug.reported => {
                 let known = &self.hotplug.online;
                 output::complain(&format!(
                     "problem: cannot read which CPUs are online: {e}; the contract is held as if these were still {known}"
                 ));
-                self.hotplug.told = true;
+                self.hotplug.reported = true;
             }
             Ok(None) | Err(_) => {}
         }
     }
 
     /// Signals; whether to stop.
-    fn told(&mut self) -> Result<bool, Failure> {
+    fn handle_signals(&mut self) -> Result<bool, Failure> {
         while let Some(came) = self.signals.next() {
             match came.signal {
                 libc::SIGHUP => {
@@ -753,7 +753,7 @@ impl Daemon<'_> {
     fn record(&mut self, caller: &Caller, call: &Call, refused: Option<&str>) {
         let name = || requests::name_of(self.session.backend(), caller);
         if let Some(record) = Record::of(caller, name, call, refused) {
-            self.audit.tell(&record, clock::now());
+            self.audit.log(&record, clock::now());
         }
     }
 
@@ -795,10 +795,10 @@ mod tests {
     /// Clients have the loop turn a thousand times while nothing can be looked at.
     #[test]
     fn forced_turns_do_not_make_the_daemon_give_up_sooner() {
-        let mut blind = Blind::default();
-        assert_eq!(blind.failed(5), Blindness::Began);
-        assert!((6..1_006).all(|now| blind.failed(now) == Blindness::Lasts));
-        assert_eq!(blind.failed(5 + BLIND_NS - 1), Blindness::Lasts);
-        assert_eq!(blind.failed(5 + BLIND_NS), Blindness::TooLong);
+        let mut outage = Outage::default();
+        assert_eq!(outage.failed(5), OutageStage::Began);
+        assert!((6..1_006).all(|now| outage.failed(now) == OutageStage::Lasts));
+        assert_eq!(outage.failed(5 + OUTAGE_MAX_NS - 1), OutageStage::Lasts);
+        assert_eq!(outage.failed(5 + OUTAGE_MAX_NS), OutageStage::TooLong);
     }
 }

@@ -243,7 +243,7 @@ fn resolve(session: &Session, asked: &Asked) -> Result<Change, Refusal> {
             check_numbers(tickets, 0)?;
             Change::Fund { unit, of, tickets }
         }
-        // How long the offer stands is the connection's: `Held` sees to it.
+        // How long the offer stands is the connection's: `HeldOffers` sees to it.
         Asked::Offer { unit: path, gives, wants, with, for_ns, at_least, while_connected } => {
             let with = with.as_deref().map(unit).transpose()?;
             let (by, gives, wants) = (unit(path)?, amount(gives)?, amount(wants)?);
