@@ -1,12 +1,12 @@
-//! commonhold-contract(5): the language of contracts as a man page.
+//! The man page commonhold-contract(5): the contract language.
 
 use commonhold_contract::{MEMBER_FORMS, MEMBER_RULES, ReferenceKey, reference_tables};
 use roff::{Inline, Roff, bold, italic, roman};
 
-/// What a contract looks like.
+/// An example contract.
 const EXAMPLE: &str = include_str!("../../../examples/three-groups.toml");
 
-/// The page. Of Markdown, code becomes bold, and links lose their addresses.
+/// Renders the page. Markdown code becomes bold, and links lose their addresses.
 pub(super) fn page() -> String {
     let mut page = Roff::new();
     let version = concat!("commonhold ", env!("CARGO_PKG_VERSION"));
@@ -73,7 +73,7 @@ fn entry(page: &mut Roff, key: &ReferenceKey) {
     page.text(last);
 }
 
-/// Words of Markdown: bold where they are in backquotes, and links without their addresses.
+/// Converts a line of Markdown: code becomes bold, and links lose their addresses.
 fn words(markdown: &str) -> Vec<Inline> {
     let parts = without_links(markdown);
     let parts = parts.split('`').enumerate().filter(|(_, part)| !part.is_empty());
