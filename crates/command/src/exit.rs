@@ -1,4 +1,4 @@
-//! Exit codes, and how a failure reaches the user: the one place where both are mapped.
+//! Exit codes, and the mapping of failures to them and to messages.
 
 use std::fmt;
 use std::io;
@@ -9,40 +9,40 @@ use crate::output;
 /// Every exit code of the program. Those from 64 to 78 have the meaning of BSD's sysexits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// All went well.
+    /// Success.
     Ok,
-    /// The contract is invalid, or this machine cannot give what it promises.
+    /// The contract is invalid, or exceeds this machine's capacity.
     Invalid,
-    /// The command line is wrong.
+    /// The command line is invalid.
     Usage,
-    /// `scale`: the program failed, or what it did cannot be measured.
+    /// `scale`: the program failed, or its work cannot be measured.
     Unmeasured,
-    /// A change of tickets cannot be made.
+    /// A change of tickets or offers was refused.
     Refused,
-    /// A file cannot be read, or is not what was asked for.
+    /// A file cannot be read, or is of the wrong kind.
     NoInput,
-    /// No daemon runs here, or the machine lacks what was asked for.
+    /// No daemon is running, or the daemon or machine lacks what was requested.
     Unavailable,
-    /// The program's own checks found it wrong.
-    Broken,
-    /// The kernel refused what should have worked.
+    /// `sim`, `claims`: an internal check of the simulation failed.
+    CheckFailed,
+    /// The kernel refused an operation that should have worked.
     System,
-    /// Another daemon, or another program, owns what this one needs.
-    Taken,
-    /// A file that is to be written cannot be. It shares its code with [`Exit::Taken`].
+    /// Another daemon or program owns a resource that this one requires.
+    InUse,
+    /// An output file cannot be written. It shares its code with [`Exit::InUse`].
     CannotCreate,
-    /// The caller may not do this.
+    /// The caller lacks the permission.
     NotAllowed,
-    /// `exec`, `offer`, `scale`: the command was found and cannot be run.
+    /// `exec`, `offer`, `scale`: the command was found but cannot be run.
     CannotRun,
-    /// `exec`, `offer`, `scale`: there is no such command.
+    /// `exec`, `offer`, `scale`: command not found.
     NotFound,
-    /// `scale`: a signal came.
+    /// `scale`: interrupted by a signal.
     Interrupted,
 }
 
 impl Exit {
-    /// One for each code.
+    /// One variant for each code.
     pub const ALL: [Exit; 14] = [
         Exit::Ok,
         Exit::Invalid,
@@ -51,9 +51,9 @@ impl Exit {
         Exit::Refused,
         Exit::NoInput,
         Exit::Unavailable,
-        Exit::Broken,
+        Exit::CheckFailed,
         Exit::System,
-        Exit::Taken,
+        Exit::InUse,
         Exit::NotAllowed,
         Exit::CannotRun,
         Exit::NotFound,
@@ -70,9 +70,9 @@ impl Exit {
             Exit::Refused => 65,
             Exit::NoInput => 66,
             Exit::Unavailable => 69,
-            Exit::Broken => 70,
+            Exit::CheckFailed => 70,
             Exit::System => 71,
-            Exit::Taken | Exit::CannotCreate => 73,
+            Exit::InUse | Exit::CannotCreate => 73,
             Exit::NotAllowed => 77,
             Exit::CannotRun => 126,
             Exit::NotFound => 127,
@@ -80,10 +80,10 @@ impl Exit {
         }
     }
 
-    /// For what the system answered about a file or folder that the user named.
-    pub fn of_named(answer: &io::Error) -> Exit {
+    /// The exit code for an I/O error on a path that the user gave.
+    pub fn of_named(error: &io::Error) -> Exit {
         use io::ErrorKind::{AlreadyExists, IsADirectory, NotADirectory, NotFound, PermissionDenied};
-        match answer.kind() {
+        match error.kind() {
             PermissionDenied => Exit::NotAllowed,
             NotFound | AlreadyExists | NotADirectory | IsADirectory => Exit::NoInput,
             _ => Exit::System,
@@ -92,22 +92,22 @@ impl Exit {
 
     fn meaning(self) -> &'static str {
         match self {
-            Exit::Ok => "all went well",
-            Exit::Invalid => "the contract or another input is invalid, or exceeds what the machine has",
-            Exit::Usage => "the command line is wrong",
+            Exit::Ok => "success",
+            Exit::Invalid => "the contract or another input is invalid, or exceeds the machine's capacity",
+            Exit::Usage => "the command line is invalid",
             Exit::Unmeasured => "scale: the program failed at some size, or could not be measured there",
-            Exit::Refused => "tickets: such a change cannot be made, and nothing changed",
-            Exit::NoInput => "a file cannot be read, or is of another kind than needed",
-            Exit::Unavailable => "no daemon runs here, or it or the machine has not what was asked for",
-            Exit::Broken => "sim: one of the program's own checks failed; do not trust the result",
-            Exit::System => "the kernel refused something that should have worked",
-            Exit::Taken | Exit::CannotCreate => {
-                "a file cannot be written, or another daemon or program owns what is needed"
+            Exit::Refused => "a change of tickets or offers was refused; nothing has changed",
+            Exit::NoInput => "a file cannot be read, or is of the wrong kind",
+            Exit::Unavailable => "no daemon is running, or the daemon or machine lacks what was requested",
+            Exit::CheckFailed => "sim, claims: an internal check failed; do not trust the result",
+            Exit::System => "the kernel refused an operation that should have worked",
+            Exit::InUse | Exit::CannotCreate => {
+                "a file cannot be written, or another daemon or program owns a required resource"
             }
-            Exit::NotAllowed => "the caller may not do this",
-            Exit::CannotRun => "exec, offer, scale: the command was found and cannot be run",
-            Exit::NotFound => "exec, offer, scale: there is no such command",
-            Exit::Interrupted => "scale: a signal ended it, and it ended the program",
+            Exit::NotAllowed => "permission denied",
+            Exit::CannotRun => "exec, offer, scale: the command was found but cannot be run",
+            Exit::NotFound => "exec, offer, scale: command not found",
+            Exit::Interrupted => "scale: interrupted by a signal; the measured program was terminated",
         }
     }
 
@@ -125,7 +125,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The exit code of a program's main function. A failure is written to standard error first.
+/// Converts a program's result to its exit code, after writing a failure to standard error.
 pub fn leave(result: Result<Exit, Failure>) -> ExitCode {
     match result {
         Ok(exit) => exit.into(),
@@ -136,29 +136,29 @@ pub fn leave(result: Result<Exit, Failure>) -> ExitCode {
     }
 }
 
-/// What ends the program early: what to say on standard error, and with which code to leave.
+/// An error that ends the program: a message for standard error, and the exit code.
 #[derive(Debug)]
 pub struct Failure {
     /// The code to exit with.
     pub exit: Exit,
-    /// Free of control characters, but for line ends and for the colours of diagnostics.
+    /// Free of control characters, except newlines and the colours of diagnostics.
     message: String,
-    /// Diagnostics have their own headings.
+    /// Whether the message is rendered diagnostics, which have their own headings.
     is_rendered: bool,
 }
 
 impl Failure {
-    /// Says what a user, a daemon or a file said, as it may be shown: see [`output::shown`].
+    /// A failure with a message that may quote users, daemons or files: control characters are escaped, see [`output::shown`].
     pub fn new(exit: Exit, message: impl fmt::Display) -> Failure {
         Failure { exit, message: output::shown(&message.to_string()), is_rendered: false }
     }
 
-    /// Of diagnostics, as [`commonhold_contract::render`] wrote them.
+    /// A failure with diagnostics that [`commonhold_contract::render`] wrote.
     pub fn rendered(exit: Exit, diagnostics: &str) -> Failure {
         Failure { exit, message: diagnostics.trim_end().to_owned(), is_rendered: true }
     }
 
-    /// What went wrong, without a heading.
+    /// The message without a heading.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -182,7 +182,7 @@ impl From<commonhold_live::LiveError> for Failure {
             {
                 Exit::NotAllowed
             }
-            // No number of the kernel's: the file is not what it should be.
+            // Without an errno, the refusal is the reader's own: the file is of the wrong kind.
             File { source, .. }
                 if source.raw_os_error().is_none()
                     && matches!(source.kind(), InvalidInput | InvalidData | FileTooLarge) =>

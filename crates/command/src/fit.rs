@@ -1,4 +1,4 @@
-//! How a contract fits a machine: the checks that need both.
+//! Checks of a contract against a machine.
 
 use commonhold_contract::measure::CpuCount;
 use commonhold_contract::{
@@ -10,7 +10,7 @@ use commonhold_policy::entitlement::{
     Ask, Capacity, Conflict, Entitlement, capacity, conflicts, entitle_all,
 };
 
-/// Everything that is to be said of a contract's amounts on a machine.
+/// All diagnostics of a contract's amounts on a machine.
 pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> =
         conflicts(contract, machine).iter().map(|conflict| explain(contract, machine, conflict)).collect();
@@ -30,12 +30,12 @@ pub(crate) fn diagnose(contract: &Contract, machine: &Machine) -> Vec<Diagnostic
     found
 }
 
-/// Pools that are as large as the machine, which nobody asks for who names another form.
+/// A warning if the configured pools are as large as the machine, which is seldom intended.
 fn one_pool(contract: &Contract, machine: &Machine) -> Option<Diagnostic> {
     let form = contract.machine.pools;
     let asked = match form {
         PoolForm::Auto | PoolForm::Machine => return None,
-        // As many as there are: an experiment's measure for smaller ones.
+        // A size equal to the number of CPUs: an experiment's reference for smaller pools.
         PoolForm::Size(cpus) if cpus as usize == machine.cpus.len() => return None,
         PoolForm::Size(cpus) => cpus.to_string(),
         form => format!("\"{}\"", form.word().unwrap_or_default()),
@@ -64,7 +64,7 @@ fn one_pool(contract: &Contract, machine: &Machine) -> Option<Diagnostic> {
     Some(diagnostic.label(format!("the machine has {has}")).help(help))
 }
 
-/// A conflict between contract and machine, in the contract's own words and place.
+/// Converts a conflict between contract and machine to a diagnostic at its place in the contract.
 fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagnostic {
     let span = conflict.span.clone();
     match conflict.what {
@@ -105,7 +105,7 @@ fn explain(contract: &Contract, machine: &Machine, conflict: &Conflict) -> Diagn
     }
 }
 
-/// What there is of a resource, and what every unit has of it when all are active.
+/// A resource's capacity, and every unit's entitlement when all are active.
 struct Whole<'a> {
     contract: &'a Contract,
     machine: &'a Machine,
@@ -119,17 +119,17 @@ impl<'a> Whole<'a> {
         self.contract.unit(id)
     }
 
-    /// What the sub-units of a unit divide, or all units: percentages are of it.
+    /// The amount that percentages of a unit refer to: its parent's entitlement, or the machine's capacity.
     fn around(&self, id: UnitId) -> u64 {
         self.unit(id).parent.map_or(self.capacity.total(), |parent| self.entitled.value(parent))
     }
 
-    /// A unit that the hard reservations of others, or the reserve, leave nothing when all are active.
+    /// A warning for a unit to which the reservations of others, or the reserve, leave nothing when all are active.
     fn left_with_nothing(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
-        // Within one that has nothing itself, that is the thing to say.
+        // If the encloser has nothing either, only that is reported.
         let encloser_has = unit.parent.is_none_or(|parent| self.entitled.value(parent) > 0);
-        // What divides the bus is gangs, or a processor that can.
+        // The bus is divided by gangs, or by a processor that can throttle.
         let gangs = self.contract.machine.gangs;
         let are_of_bus = gangs.by != Gangs::Off && gangs.share == GangsShare::Bus;
         let is_undivided = self.resource == Resource::Bus && !are_of_bus;
@@ -155,7 +155,8 @@ impl<'a> Whole<'a> {
         Some(Diagnostic::warning("nothing-left", unit.span.clone(), message).label(then).help(help))
     }
 
-    /// A reservation above the unit's limit, where one is a part and the other an amount: others are seen without a machine.
+    /// An error for a reservation above the unit's limit, if one is a fraction and the other absolute: other cases are found
+    /// without a machine.
     fn hard_above_limit(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let (hard, limit) = (unit.hard[self.resource]?, unit.limit[self.resource]?);
@@ -178,9 +179,9 @@ impl<'a> Whole<'a> {
         Some(diagnostic.help("raise the limit, or lower the reservation"))
     }
 
-    /// Deadlines of sub-units that do not fit into the unit's CPUs, even if each misses all that it may miss; or that fit
-    /// only then, while periods or budgets differ: no order of deadlines keeps all windows then. (That is the admission
-    /// of the discipline `dwcs`.)
+    /// Admission control of the discipline `dwcs`. An error if the sub-units' deadlines do not fit into the unit's CPUs even
+    /// with all permitted misses. A warning if they fit only with misses while periods or budgets differ: then no order of
+    /// deadlines keeps all windows.
     fn deadlines_exceed(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         if self.resource != Resource::Cpu || unit.discipline != Discipline::Dwcs {
@@ -222,13 +223,13 @@ impl<'a> Whole<'a> {
         Some(diagnostic.label("when all units are active").help(help))
     }
 
-    /// A limit above all that the machine has: mostly a slip in the unit, or a contract of another machine.
+    /// A warning for a limit above the machine's capacity: usually a wrong unit of measure, or another machine's contract.
     fn limits_nothing(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let there_is = match self.resource {
             Resource::Cpu => self.capacity.total(),
             Resource::Memory => self.machine.memory_bytes(),
-            // Limits are of each disk, and what the fastest carries is seldom known.
+            // Limits apply to each disk, and the fastest disk's bandwidth is seldom known.
             Resource::Disk | Resource::Bus => return None,
         };
         let limit = unit.limit[self.resource]?.of(self.around(id));
@@ -244,7 +245,7 @@ impl<'a> Whole<'a> {
         Some(diagnostic.help("lower the limit, or leave it out"))
     }
 
-    /// A reservation of bytes per second of a disk whose bandwidth is not known: it counts as none.
+    /// A warning for a reservation in bytes per second without a measured disk: it is ignored.
     fn not_weighed(&self, id: UnitId) -> Option<Diagnostic> {
         let unit = self.unit(id);
         let in_bytes = matches!(unit.hard[self.resource], Some(Amount::Absolute(_)));
@@ -266,7 +267,7 @@ fn show(contract: &Contract, machine: &Machine, resource: Resource, value: u64) 
         Capacity::Parts => Amount::Part(value),
     };
     match amount {
-        // What is left of a machine's memory is no round number of bytes.
+        // The memory that remains of a machine is not a round number of bytes.
         Amount::Absolute(bytes) if resource == Resource::Memory && bytes >= 10 << 20 => {
             format!("{} MiB", bytes >> 20)
         }

@@ -1,4 +1,4 @@
-//! What the command lines of all programs share: parsing, values of flags, and the form of help.
+//! Parts of the command line shared by all programs: parsing, values of flags, and the layout of help.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use clap::{Command as Definition, Parser, ValueEnum};
 
 use crate::output;
 
-/// Parses this program's command line, or ends it: with status 2 on wrong usage, 0 after --help and --version.
+/// Parses this program's command line, or exits: with status 2 on wrong usage, 0 after --help and --version.
 ///
-/// `mistake` recognises a common mistake in the arguments, and explains it in place of clap's own message.
+/// `mistake` recognises a common mistake in the arguments; its explanation replaces clap's message.
 pub fn parse<C: Parser>(mistake: impl Fn(&[String]) -> Option<String>) -> C {
     C::try_parse().unwrap_or_else(|error| {
         // clap quotes arguments as they are: parse again with control characters escaped.
@@ -46,8 +46,8 @@ impl From<SchemeChoice> for commonhold_contract::Scheme {
     }
 }
 
-/// The command with each paragraph of its description in one line: clap fills these to the terminal's width. In a verbatim
-/// comment, lines end where the source's do. Indented lines are tables, and stay as they are.
+/// Joins each paragraph of the command's description into one line, which clap wraps to the terminal's width; verbatim comments
+/// keep the source's line breaks. Indented lines are tables, and stay as they are.
 pub fn in_paragraphs(command: Definition) -> Definition {
     let command = command.mut_subcommands(in_paragraphs);
     let Some(about) = command.get_long_about().map(ToString::to_string) else { return command };
@@ -83,12 +83,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(ms).filter(|ms| *ms > 0).map(Duration::from_millis).ok_or_else(remedy)
 }
 
-/// Checks that help fills the width of the terminal. No line is longer than that. None ends early: the first word of the next
-/// line would not have fitted, which holds for every line of a paragraph, since only paragraphs begin at the left edge.
+/// Checks that help is wrapped to the terminal's width: no line is longer, and no line of a paragraph ends while the next word
+/// would still fit. Only paragraphs begin at the left edge.
 ///
 /// # Panics
 ///
-/// If a line is too long or too short. Each program calls this in a test of its own definition.
+/// If a line is too long or too short. Each program tests its definition with this.
 pub fn assert_help_is_filled(command: &mut Definition, width: usize) {
     let help = command.clone().term_width(width).render_long_help().to_string();
     let text = help.split("Usage:").next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Checks of a contract's members on the machine at hand. They find users, groups, cgroups and processes that are not
-//! there or not seen, and members that are probably more than was meant.
+//! Checks of a contract's members on this machine: users, groups, cgroups and processes that are missing or hidden, and rules
+//! that probably match more than intended.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use commonhold_machine::capability::Row;
 use commonhold_policy::membership::{Names, is_within};
 use commonhold_report::present::EXEMPT;
 
-/// Everything that is to be said of a contract's members on this machine.
+/// All diagnostics of a contract's members on this machine.
 pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
     let mut found = unknown_names(contract, names);
     found.extend(hidden_processes(contract, capability::hidden_processes(Path::new("/"))));
@@ -26,13 +26,13 @@ pub(crate) fn diagnose(contract: &Contract, names: &SystemNames) -> Vec<Diagnost
     found
 }
 
-/// Warnings of `command:` rules that any user can meet, at most.
+/// The most warnings of `command:` rules that any user can match.
 const OPEN_COMMANDS_MAX: usize = 5;
 
-/// `command:` rules through which any user gets into a unit: anybody can name a file as the rule does. Those of a daemon that
-/// holds only its own user's processes harm nobody else.
+/// Warnings of `command:` rules that any user can match, by naming a file accordingly. Only for root: another user's daemon
+/// holds only that user's processes.
 fn open_commands(contract: &Contract) -> Vec<Diagnostic> {
-    // Only those get into a sub-unit who are in the unit around it: by its rules, by `exec`, or by default.
+    // A process can be in a sub-unit only if it is in the parent: by a rule, by `exec`, or by default.
     let is_closed = |id: &UnitId| {
         let is_open = |member: &Member| matches!(member.kind, MemberKind::Command(_));
         !contract.unit(*id).members.iter().any(is_open) && !is_within(contract, contract.default_unit, *id)
@@ -56,8 +56,8 @@ fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
     contract.units.iter().flat_map(|unit| &unit.members)
 }
 
-/// Users and groups that this machine does not know, or cannot look up. They may come later, with an account or a directory
-/// server: what else the contract says is held meanwhile.
+/// Users and groups that are unknown on this machine, or cannot be looked up. An account or a directory server may add them
+/// later; the rest of the contract is held meanwhile.
 pub(crate) fn unknown_names(contract: &Contract, names: &SystemNames) -> Vec<Diagnostic> {
     let mut similar = Similar::default();
     let owners = contract.units.iter().flat_map(|unit| &unit.owner).map(|owner| (owner, "owns the unit"));
@@ -112,7 +112,7 @@ fn unknown_name(member: &Member, is: &str, names: &SystemNames, similar: &mut Si
     }
 }
 
-/// A number that is also somebody's name: the rule means the number.
+/// A warning for a number that is also a user's or group's name: the rule means the number.
 fn name_of_digits(member: &Member, book: Book, number: u32, names: &SystemNames) -> Option<Diagnostic> {
     let other = names.number(book, &number.to_string()).ok().flatten().filter(|other| *other != number)?;
     let message =
@@ -140,7 +140,7 @@ impl Similar {
     }
 }
 
-/// Where /proc hides processes, rules select among our own alone. It is said once, at the first rule.
+/// If /proc hides processes, rules match only this user's. Reported once, at the first rule.
 fn hidden_processes(contract: &Contract, hidden: Option<Row>) -> Option<Diagnostic> {
     let (hidden, first) = (hidden?, members(contract).next()?);
     let message = format!("other users' processes are not seen: {}", hidden.reason);
@@ -149,7 +149,7 @@ fn hidden_processes(contract: &Contract, hidden: Option<Row>) -> Option<Diagnost
     Some(diagnostic.label(label).help(hidden.remedy.unwrap_or_default()))
 }
 
-/// A cgroup may come later, with its service; or it is mistyped, and holds no process.
+/// A missing cgroup may appear later, with its service; or it is mistyped, and holds no process.
 fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
     let path = |member: &Member| match &member.kind {
         MemberKind::Cgroup(path) => Some(path.clone()),
@@ -189,12 +189,12 @@ fn absent_process(member: &Member) -> Option<Diagnostic> {
     Some(diagnostic.label("the next process with this number would be a member").help(help))
 }
 
-/// Warnings of units without members, at most: in a contract that a program wrote, there may be a hundred thousand.
+/// The most warnings of units without members: a generated contract may have a hundred thousand.
 const WITHOUT_MEMBERS_MAX: usize = 5;
 
-/// Units that no rule leads to, mostly because their lists were forgotten. An empty list says that this is intended.
+/// Units without members, usually because their lists were forgotten. An explicit empty list marks this as intended.
 fn without_members(contract: &Contract) -> Vec<Diagnostic> {
-    // `each` without a user or a group has a warning of its own.
+    // `each` without a user or a group has its own warning.
     let forgotten = |id: &UnitId| {
         let unit = contract.unit(*id);
         unit.places.members.is_none()
@@ -222,7 +222,7 @@ fn without_members(contract: &Contract) -> Vec<Diagnostic> {
     units.iter().take(WITHOUT_MEMBERS_MAX).enumerate().map(said).collect()
 }
 
-/// Rules by which what the system itself consists of is held as well, and stopped where there are turns.
+/// Warnings of rules that also match system processes, which are then held, and stopped where units take turns.
 fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Member) -> Option<Diagnostic> {
     let is_root = match &member.kind {
         MemberKind::User(Principal::Id(id)) | MemberKind::Group(Principal::Id(id)) => *id == 0,
@@ -253,7 +253,7 @@ fn takes_roots(contract: &Contract, names: &SystemNames, id: UnitId, member: &Me
 mod tests {
     use super::*;
 
-    /// By unit: an open rule at the outermost level, restricted ones, and open ones within closed and open units.
+    /// By unit: an open rule at the top level, restricted ones, and open ones within closed and open units.
     #[test]
     fn rules_that_any_user_can_meet_are_found() {
         let text = r#"

@@ -1,4 +1,4 @@
-//! From files to checked values: the contract and the machine, or everything that is wrong with them.
+//! Loads contracts and machines from files, with all diagnostics.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -13,22 +13,22 @@ use commonhold_machine::Machine;
 use crate::exit::{Exit, Failure};
 use crate::{fit, here, output, scenario_machine};
 
-/// The largest text that is read: a contract of 100,000 units is about 10 MB; more is a mistaken file name.
+/// The largest text that is read: a contract of 100,000 units has about 10 MB; a larger file is a mistaken name.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 
-/// The largest recording that is read: `trace` of tracefs has some 100 bytes for each event.
+/// The largest recording that is read: `trace` of tracefs has about 100 bytes per event.
 const RECORDING_BYTES_MAX: u64 = 4 << 30;
 
 const A_TOML_FILE: &str = "the path of a TOML file";
 
-/// What root's contract must be.
+/// The requirements on root's contract.
 const TRUSTED: &str = "root's contract, and each directory on the way to it, must belong to root, and neither group nor \
      others may write to them (`chown root:root`, `chmod go-w`), as in /etc/commonhold";
 
-/// Codes of errors of a contract that leave every amount in it as it is.
+/// Codes of errors that do not affect a contract's amounts.
 const ABOUT_MEMBERS: [&str; 3] = ["bad-member", "conflicting-members", "unknown-unit"];
 
-/// A contract that holds on a machine, and what is to be said about it all the same.
+/// A contract that is valid on a machine, with its warnings.
 #[derive(Debug)]
 pub struct Loaded {
     /// The contract.
@@ -37,14 +37,13 @@ pub struct Loaded {
     pub warnings: String,
 }
 
-/// Reads and checks a contract for a machine. `names`: it is the machine at hand, which is also asked for the names in
-/// the contract.
+/// Reads a contract and checks it for a machine. `names` is given for this machine, to look up users and groups.
 pub fn contract(path: &Path, machine: &Machine, names: Option<&SystemNames>) -> Result<Loaded, Failure> {
     let text = read(path)?;
     check_text(&text, &path.display().to_string(), machine, names)
 }
 
-/// The same for a text that is at hand.
+/// As [`contract`], for a text.
 pub fn check_text(
     text: &str,
     file: &str,
@@ -59,7 +58,7 @@ pub fn check_text(
     }
 }
 
-/// A contract that holds on the machine, if the text is one, and everything that is to be said about it.
+/// Parses a contract and checks it for a machine; returns the contract if it has no errors, and all diagnostics.
 pub fn diagnose(
     text: &str,
     machine: &Machine,
@@ -72,7 +71,7 @@ pub fn diagnose(
         diagnostics.extend(names.map(|names| here::diagnose(contract, names)).unwrap_or_default());
     }
     if let Some(draft) = &parsed.draft {
-        // Where no amount is in doubt, what is said of them is no consequence of another error.
+        // If no error affects amounts, errors about them are not follow-ups of others.
         let amounts_stand = diagnostics.iter().all(|d| !d.is_error() || ABOUT_MEMBERS.contains(&d.code));
         let fitting = if amounts_stand { fit::diagnose(draft, &divided(draft, machine)) } else { Vec::new() };
         diagnostics.extend(fitting.into_iter().filter(Diagnostic::is_error));
@@ -88,8 +87,8 @@ pub fn divided(contract: &Contract, machine: &Machine) -> Machine {
     machine.divided(contract.machine.isolated)
 }
 
-/// What is to be known of CPUs that a contract does not divide, or that are unlike others. `is_here`: it is the machine at hand,
-/// which may have isolated CPUs that this process may not use.
+/// Prints notes on CPUs that a contract does not divide, or of unequal capacity. `is_here`: this machine, which may have
+/// isolated CPUs that this process may not use.
 pub fn tell_of_cpus(contract: &Contract, machine: &Machine, is_here: bool) {
     for note in cpu_notes(contract, machine, is_here) {
         output::warn(&format!("note: {note}"));
@@ -113,7 +112,7 @@ fn cpu_notes(contract: &Contract, machine: &Machine, is_here: bool) -> Vec<Strin
     isolated.into_iter().chain(divided.unequal_capacity()).collect()
 }
 
-/// The same for JSON documents: the contract of a file, and each diagnostic with its line and column.
+/// As [`diagnose`], for JSON documents: each diagnostic with its line and column.
 pub fn diagnose_placed(
     text: &str,
     machine: &Machine,
@@ -127,7 +126,7 @@ pub fn diagnose_placed(
     (contract, diagnostics.iter().map(place).collect())
 }
 
-/// Prints what is wrong with a contract as a JSON document, in place of the one that was asked for.
+/// Prints a contract's diagnostics as a JSON document, instead of the requested one.
 pub fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failure> {
     let document = serde_json::json!({
         "schema": "commonhold.diagnostics",
@@ -138,41 +137,41 @@ pub fn refuse_in_json(placed: &[serde_json::Value]) -> Result<Exit, Failure> {
     Ok(Exit::Invalid)
 }
 
-/// The same for what went wrong before there was a text to find errors in, or beside them.
+/// As [`refuse_in_json`], for a failure that is not in the contract's text.
 pub fn fail_in_json(failure: &Failure) -> Result<Exit, Failure> {
     let code = match failure.exit {
         Exit::NoInput | Exit::NotAllowed => "unreadable",
         _ => "failed",
     };
-    // Of no place in the file.
+    // Without a position in the file.
     let diagnostic = Diagnostic::error(code, 0..0, failure.message());
     refuse_in_json(&[serde_json::json!({ "line": 1, "column": 1, "diagnostic": diagnostic })])?;
     Ok(failure.exit)
 }
 
-/// The text of a contract's file.
+/// Reads a contract's file.
 pub fn read(path: &Path) -> Result<String, Failure> {
     text_of(path, "contract", A_TOML_FILE)
 }
 
-/// The text of a contract that is to be in force. Root refuses one that others may change.
+/// Reads a contract to put in force. Root refuses one that others may change.
 pub fn read_trusted(path: &Path) -> Result<String, Failure> {
     text(path, "contract", A_TOML_FILE, trust::read_trusted(path, TEXT_BYTES_MAX))
 }
 
-/// Where `run` of root's would refuse a contract since others may change it: a warning with the reason.
+/// A warning with the reason if `run` as root would refuse a contract because others may change it.
 pub fn doubt(path: &Path) -> Option<String> {
-    // What cannot be examined was read all the same: the reader says what is wrong.
+    // If it cannot be examined, reading it reports the error.
     let why = trust::who_else_may_change(path).ok()??;
     Some(format!("warning: {}: `run` as root refuses this contract: {why}; {TRUSTED}", path.display()))
 }
 
-/// The text of a file that was named; `wanted` is what should have been.
+/// Reads a file that the user named; `wanted` describes the expected one in errors.
 pub fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure> {
     text(path, what, wanted, trust::read_input(path, TEXT_BYTES_MAX))
 }
 
-/// The text of a recording, which may be long.
+/// Reads a recording, up to [`RECORDING_BYTES_MAX`].
 pub fn recording(path: &Path) -> Result<String, Failure> {
     let wanted = "the text of tracefs' `trace` (`commonhold generate workload --help` tells of it)";
     text(path, "recording", wanted, trust::read_input(path, RECORDING_BYTES_MAX))
@@ -183,7 +182,7 @@ fn text(path: &Path, what: &str, wanted: &str, read: io::Result<Vec<u8>>) -> Res
         Failure::new(exit, format!("{}: cannot read the {what}: {why}; {remedy}", path.display()))
     };
     let bytes = read.map_err(|e| match e.kind() {
-        // The kernel's own refusal has a number.
+        // The kernel's own refusal has an errno.
         io::ErrorKind::PermissionDenied if e.raw_os_error().is_none() => {
             cannot(Exit::NotAllowed, e.to_string(), TRUSTED)
         }
@@ -198,24 +197,24 @@ fn text(path: &Path, what: &str, wanted: &str, read: io::Result<Vec<u8>>) -> Res
     })
 }
 
-/// The machine at hand. Warns where its files list other CPUs than this process may use.
+/// Detects this machine. Warns if its files list other CPUs than those that this process may use.
 pub fn machine_here() -> Result<Machine, Failure> {
     let machine = topology::read(Path::new("/"))?;
     warn_of_renumbering();
     Ok(machine)
 }
 
-/// Warns where the machine's files list other CPUs than this process may use.
+/// Warns if the machine's files list other CPUs than those that this process may use.
 pub fn warn_of_renumbering() {
     if let Some(renumbered) = topology::renumbered(Path::new("/")) {
         output::warn(&format!("warning: {renumbered}"));
     }
 }
 
-/// The machine at hand, a machine file, or words that describe one.
+/// This machine, a machine file, or a machine described in words.
 pub fn machine(given: Option<&str>) -> Result<Machine, Failure> {
     let Some(given) = given else { return machine_here() };
-    // `nodes:4` could be a file name too; a file that is there wins.
+    // `nodes:4` could be a file name too; an existing file wins.
     let path = Path::new(given);
     if path.exists() || !given.contains(':') {
         let wanted = "a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`";

@@ -1,4 +1,4 @@
-//! Standard output: style, width, and readers that hang up. Standard error, and pages that are written beside both.
+//! Standard output (style, width, broken pipes), standard error, and HTML pages.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
@@ -14,7 +14,7 @@ pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// How text is shown here: colours on a terminal unless `NO_COLOR` is set, and the terminal's width.
+/// The style of text: colours on a terminal unless `NO_COLOR` is set, and the terminal's width.
 pub fn style() -> Style {
     let terminal = is_terminal();
     let colour = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -27,7 +27,7 @@ pub fn size() -> Option<(usize, usize)> {
     (size.ws_col >= 20).then_some((usize::from(size.ws_col), usize::from(size.ws_row)))
 }
 
-/// Prints; a reader that hung up (`| head`) is no failure.
+/// Prints to standard output; a broken pipe (`| head`) is not an error.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let end = if text.ends_with('\n') { "" } else { "\n" };
@@ -39,19 +39,19 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// A page of HTML that is written when the work is done. Whether it can be is asked before: the work may take minutes.
+/// An HTML page, written when the work is done. Its path is checked before: the work may take minutes.
 #[derive(Debug)]
 pub struct Page(PathBuf);
 
 impl Page {
-    /// Finds out whether a page can be written to this path. What is there stays, and nothing new does.
+    /// Checks that a page can be written to this path. An existing file is not changed, and no new one is left.
     pub fn at(path: &Path) -> Result<Page, Failure> {
         let page = Page(path.to_owned());
         try_to_write(path).map_err(|e| page.cannot(&e))?;
         Ok(page)
     }
 
-    /// Prints the result, and then writes the page: whatever becomes of it, the result has been seen.
+    /// Prints the result, then writes the page, so that the result is seen even if that fails.
     pub fn after(page: Option<Page>, result: &str, html: impl FnOnce() -> String) -> Result<(), Failure> {
         print(result)?;
         page.map_or(Ok(()), |page| page.write(&html()))
@@ -72,11 +72,11 @@ impl Page {
 fn try_to_write(path: &Path) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(facts) if facts.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
-        // Not opened: a pipe would wait for its reader, and show it an end.
+        // Not opened: opening a pipe would block until it has a reader, and closing it would signal end of file.
         Ok(_) => Ok(access(path, Access::WRITE_OK)?),
         Err(e) if e.kind() == io::ErrorKind::NotFound => match File::create_new(path) {
             Ok(_) => fs::remove_file(path),
-            // A link that leads to nothing yet.
+            // A dangling symbolic link.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(e) => Err(e),
         },
@@ -84,14 +84,14 @@ fn try_to_write(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A line on standard output of a program that goes on whatever happens to its output: on a full disk, or after the
-/// terminal is gone, the line is lost and nothing else.
+/// Prints a line for a program that must survive failures of its output: on a full disk, or after the terminal is gone, only
+/// the line is lost.
 pub fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// A text with its control characters escaped, and those that reorder text: `\u{1b}`. They come from arguments, files and
-/// the daemon, and could move the cursor or hide what follows. Line ends stay, as some messages have several lines.
+/// Escapes control characters and those that reorder text, as `\u{1b}`. They come from arguments, files and the daemon, and
+/// could move the cursor or hide text. Newlines and tabs stay, since some messages have several lines.
 pub fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -103,17 +103,17 @@ pub fn shown(text: &str) -> String {
     shown
 }
 
-/// A line on standard error that quotes what a user, a file or the daemon said.
+/// Prints a line to standard error that may quote a user, a file or the daemon: it is escaped.
 pub fn warn(line: &str) {
     complain(&shown(line));
 }
 
-/// The same as [`say`] on standard error, as it is: it must hold nothing foreign that was not [`shown`].
+/// As [`say`], to standard error, unescaped: foreign text must have passed [`shown`].
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// The same for text that has its own line ends, or is empty.
+/// As [`complain`], for text with its own newlines, or empty text.
 pub fn complain_of(text: &str) {
     let _ = write!(io::stderr(), "{text}");
 }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(fs::read(folder.path().join("old.html")).unwrap(), b"old");
         old.write("new").unwrap();
         assert_eq!(fs::read(folder.path().join("old.html")).unwrap(), b"new");
-        // A pipe without a reader is not waited for.
+        // A pipe without a reader does not block.
         rustix::fs::mkfifoat(
             rustix::fs::CWD,
             folder.path().join("pipe"),

@@ -15,7 +15,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Draws an empty bar for `steps` steps; none for a single step. `what` names the steps: `12 of 30 runs`.
+    /// Draws an empty bar for `steps` steps, but no bar for a single step. `what` names the steps: `12 of 30 runs`.
     pub fn new(what: &'static str, steps: usize) -> Progress {
         let is_shown = steps > 1 && io::stderr().is_terminal();
         let progress = Progress { what, steps, done: AtomicUsize::new(0), is_shown };
@@ -43,7 +43,7 @@ impl Drop for Progress {
     }
 }
 
-/// Draws a bar for `done` of `whole` over the one before, with `text` behind it.
+/// Draws a bar for `done` of `whole` over the previous one, followed by `text`.
 pub fn draw(done: u64, whole: u64, text: &str) {
     let _ = write!(io::stderr(), "\r{} {text}\x1b[K", bar(done, whole));
 }

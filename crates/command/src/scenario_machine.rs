@@ -14,7 +14,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Size of the HP 97560: 1962 cylinders of 19 tracks of 72 sectors.
 const HP97560_BYTES: u64 = 1962 * 19 * 72 * SECTOR_BYTES;
 
-/// What passes under a head of the HP 97560: 72 sectors in each of 4002 rotations a minute.
+/// Media rate of the HP 97560: 72 sectors per rotation at 4002 rpm.
 const HP97560_BYTES_PER_S: u64 = 72 * SECTOR_BYTES * 4002 / 60;
 
 /// Reads the machine of a scenario.
@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Option<Machine> {
     let document = DeTable::parse(text).ok()?;
     let document = document.get_ref();
     let shape = Machine::synthetic(value(document, "shape")?.as_str()?).ok()?;
-    // The simulator refuses disks in the shape: each has a table.
+    // The simulator refuses disks in the shape: each has its own table.
     let mut machine = Some(shape).filter(|machine| machine.disks.is_empty())?;
     if let Some(disks) = value(document, "disk") {
         machine.disks = read_disks(disks.as_table()?)?;
@@ -52,7 +52,7 @@ fn read_disk(name: &str, table: &DeTable) -> Option<Disk> {
     let bytes = amount(table, "size", 1 << 40, quantity::bytes)?;
     let channel_bytes_per_s =
         amount(table, "rate", 400 << 20, quantity::bytes_per_s).filter(|rate| *rate > 0)?;
-    // A simulated disk transfers sectors, each of which takes whole nanoseconds.
+    // A simulated disk transfers whole sectors, each in a whole number of nanoseconds.
     let sector_ns = (SECTOR_BYTES * 1_000_000_000 + channel_bytes_per_s / 2) / channel_bytes_per_s;
     let rate = (SECTOR_BYTES * 1_000_000_000).checked_div(sector_ns)?;
     let whole_bytes = bytes / SECTOR_BYTES * SECTOR_BYTES;

@@ -1,4 +1,4 @@
-//! Signals as a file. Those that are asked for are blocked, and read like anything else that is waited for.
+//! Signals through a signalfd: the requested signals are blocked, and read as events.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,29 +8,29 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::exit::{Exit, Failure};
 
-/// What ends a program by a key, by a request, or since the terminal is gone.
+/// The signals that end a program: terminal keys, requests, and hang-up.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// A signal that came.
+/// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Came {
     /// Its number.
     pub signal: i32,
-    /// The kernel sent it, as it does for a key of the terminal: to all processes in the foreground.
+    /// Sent by the kernel, as for a terminal key: to the whole foreground process group.
     pub by_kernel: bool,
 }
 
-/// The open signal file.
+/// A signalfd.
 #[derive(Debug)]
 pub struct Signals {
     file: OwnedFd,
 }
 
 impl Signals {
-    /// Blocks the signals for this process, and opens the file. What is started would inherit that: see
+    /// Blocks the signals for this process, and opens the file. Child processes would inherit the mask: see
     /// [`commonhold_live::host::child::command`].
     pub fn open(signals: &[i32]) -> io::Result<Signals> {
-        // SAFETY: plain system calls on sets that live on this stack; the descriptor is ours alone.
+        // SAFETY: plain system calls on sets that live on this stack; the descriptor is owned by this function alone.
         unsafe {
             let mut set = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -48,26 +48,26 @@ impl Signals {
         }
     }
 
-    /// Those that end a program. One that the caller ignored, as `nohup` does, still ends nothing.
+    /// Opens the signals that end a program, except those that the caller ignored, as `nohup` does.
     pub fn of_an_end() -> Result<Signals, Failure> {
         let heeded: Vec<i32> = ENDING.into_iter().filter(|signal| !is_ignored(*signal)).collect();
         Signals::open(&heeded)
             .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))
     }
 
-    /// Waits for so long, or until a signal has come: whether one has. It is still the next one.
+    /// Waits for a signal, at most `time`; returns whether one is pending, without consuming it.
     pub fn came_within(&self, time: Duration) -> bool {
         let time = Timespec::try_from(time).ok();
         let mut files = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN)];
         poll(&mut files, time.as_ref()).is_ok_and(|ready| ready > 0)
     }
 
-    /// The next signal that came, if any.
+    /// The next pending signal, if any.
     pub fn next(&self) -> Option<Came> {
         // SAFETY: the kernel fills the whole structure or nothing.
         let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
         let size = size_of_val(&info);
-        // SAFETY: the buffer is that structure, and as long as said.
+        // SAFETY: the buffer is that structure, and the length is its size.
         let n = unsafe { libc::read(self.file.as_raw_fd(), (&raw mut info).cast(), size) };
         if usize::try_from(n) != Ok(size) {
             return None;
@@ -91,7 +91,7 @@ fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// Ends this process by a signal that it blocked, so that its parent sees what ended it.
+/// Ends this process by a signal that it blocked, so that its parent sees the signal in the wait status.
 pub fn end_by(signal: i32) -> ! {
     // SAFETY: plain system calls on a set that lives on this stack; the default action runs no code.
     unsafe {

@@ -1,8 +1,8 @@
 //! A program that an offer is bound to: `commonhold offer ... -- PROGRAM`.
 //!
-//! This process holds the connection, and waits. When the program ends, for whatever reason, this one ends, and so the offer.
-//! Signals that somebody sends to this process go on to the program. Those that the kernel sends for a key of the terminal reach
-//! the program by themselves. If this process is killed, the program is sent SIGTERM: it would go on without what it counts on.
+//! This process holds the connection, and waits. When the program ends, this process ends, and with it the offer. Signals from
+//! other processes are forwarded to the program; terminal signals (Ctrl-C) from the kernel reach it directly. If this process
+//! is killed, the program gets SIGTERM: it would otherwise go on without the exchange that it relies on.
 
 use std::ffi::OsString;
 use std::io;
@@ -17,18 +17,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::exit::{Exit, Failure};
 use crate::signals::Signals;
 
-/// What somebody may send to have a program end, or do what it says.
+/// The signals that are forwarded to the program.
 const FORWARDED: [i32; 7] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGALRM, libc::SIGTERM, libc::SIGUSR1, libc::SIGUSR2];
 
-/// What a shell adds to the number of the signal that ended a program.
+/// A shell's offset for a program terminated by a signal.
 const BY_SIGNAL: i32 = 128;
 
-/// Runs a program to its end: its exit code, or 128 and the number of the signal that ended it.
+/// Runs a program to its end; returns its exit code, or 128 plus the number of the signal that terminated it.
 pub(crate) fn run(program: &OsString, arguments: &[OsString]) -> Result<i32, Failure> {
     let failed =
         |what: &str, e: &dyn std::fmt::Display| Failure::new(Exit::System, format!("cannot {what}: {e}"));
-    // From here on signals wait until there is a program to send them to.
+    // From here on signals stay pending until the program runs.
     let signals = Signals::open(&FORWARDED).map_err(|e| failed("wait for signals", &e))?;
     let mut child = start(program, arguments).map_err(|e| {
         let exit = if e.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotRun };
@@ -58,7 +58,7 @@ fn wait(child: &mut Child, signals: &Signals) -> io::Result<ExitStatus> {
         let has_ended = files[1].revents().contains(PollFlags::IN);
         while let Some(came) = signals.next() {
             if let Some(signal) = Signal::from_named_raw(came.signal).filter(|_| !came.by_kernel) {
-                // One that has ended meanwhile needs none.
+                // Fails only if the program has already ended.
                 let _ = pidfd_send_signal(&program, signal);
             }
         }

@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::{load, output};
 
 pub(crate) fn main(args: &Calibrate) -> Result<Exit, Failure> {
-    // Without --bus, the command line has a folder.
+    // Without --bus, the command line requires a folder.
     args.folder.as_deref().map_or_else(|| bus(args), |folder| disk(folder, args))
 }
 
@@ -68,7 +68,7 @@ fn bus(args: &Calibrate) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// What there is to show of a measurement.
+/// The printable results of a measurement.
 fn shown<'a>(target: &'a Target, measured: &Measured, kept: &'a Path) -> cost_model::Shown<'a> {
     let way = |way: commonhold_live::observe::disk::model::Way| cost_model::Way {
         bytes_per_s: way.bytes_per_s,

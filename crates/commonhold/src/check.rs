@@ -15,7 +15,7 @@ use crate::{load, output};
 pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     let machine = load::machine(args.machine.as_deref())?;
     let here = SystemNames::new();
-    // The users of another machine cannot be asked for here.
+    // Users of another machine cannot be looked up here.
     let names = args.machine.is_none().then_some(&here);
     if let (None, Some(warning)) = (&args.machine, load::doubt(&args.contract)) {
         output::warn(&warning);
@@ -45,7 +45,7 @@ pub(crate) fn main(args: &Check) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// What `run` would say of each resource here, and what is to be known beside. Of another machine that is not known.
+/// The holdings and notes that `run` would report here; empty for another machine.
 fn outlook(
     args: &Check,
     contract: &Contract,
@@ -59,7 +59,7 @@ fn outlook(
     Ok((outlook.holdings, notes))
 }
 
-/// The tree, or what is wrong with the contract, as JSON.
+/// Prints the tree, or the contract's errors, as JSON.
 fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<Exit, Failure> {
     match load::diagnose_placed(&load::read(&args.contract)?, machine, names) {
         (Some(contract), warnings) => {
@@ -74,13 +74,13 @@ fn json(args: &Check, machine: &Machine, names: Option<&SystemNames>) -> Result<
     }
 }
 
-/// What every unit is entitled to when all are active.
+/// Every unit's entitlement when all are active.
 fn divide(contract: &Contract, machine: &Machine) -> PerResource<Division> {
     let mut encloses = vec![false; contract.units.len()];
     for parent in contract.held().filter_map(|id| contract.unit(id).parent) {
         encloses[parent.index()] = true;
     }
-    // In an encloser, own processes compete with the sub-units where its rules admit any that no sub-unit takes.
+    // An encloser's own processes compete with its sub-units if its rules admit processes that no sub-unit takes.
     let present: Vec<bool> = contract
         .ids()
         .map(|id| {

@@ -1,5 +1,5 @@
 //! The command line: the one definition that help, man pages and completions come from.
-// Comments of items are the help that users read. One of an item that has no help would replace what is shown for it.
+// Comments of items are the help that users read. A comment on an item without help would replace the text shown for it.
 #![allow(missing_docs)]
 
 use std::ffi::OsString;
@@ -14,10 +14,10 @@ use commonhold_policy::rights::TICKETS_MAX;
 use commonhold_command::exit::Exit;
 use commonhold_command::flags::{SchemeChoice, duration, in_paragraphs};
 
-/// The backends that this binary has, the best first. `kernel` is left out where it was built without clang.
+/// The backends built into this binary, best first. A build without clang has no `kernel`.
 pub const BACKENDS: &str = if BUILT_IN { "kernel, cgroup, user" } else { "cgroup, user" };
 
-/// What `--version` prints behind the program's name; `-V` prints the first line alone, for scripts.
+/// The output of `--version` after the program's name; `-V` prints only the first line, for scripts.
 const LONG_VERSION: &str = if BUILT_IN {
     concat!(env!("CARGO_PKG_VERSION"), "\nbackends built in: kernel, cgroup, user")
 } else {
@@ -82,10 +82,10 @@ pub enum Command {
     DemoTask(DemoTask),
 }
 
-/// The arguments of a command that another program has, beside this one: see the module `program_beside`.
+/// The arguments of a command that another program implements: see the module `program_beside`.
 #[derive(Debug, Args)]
 pub struct Elsewhere {
-    /// What that program reads; its own --help explains them.
+    /// Passed on to that program; its own --help explains them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     pub arguments: Vec<OsString>,
 }
@@ -95,16 +95,17 @@ pub struct Elsewhere {
 /// Prints the tree of units, with what each unit is entitled to when all units are active. Each error is shown at its
 /// place in the file, with a remedy. Errors that depend on the machine's size are shown once there are no others.
 ///
-/// Memory is shown less the reserve. `run` instead takes off what the kernel and processes in no unit hold, which `check`
-/// cannot know.
+/// Memory is shown less the reserve. `run` instead subtracts the memory of the kernel and of processes in no unit, which
+/// `check` cannot know.
 #[derive(Debug, Args)]
 #[command(after_long_help = members())]
 pub struct Check {
-    /// The contract, a TOML file (see `commonhold generate schema` for what it may say)
+    /// The contract, a TOML file (see `commonhold generate schema` for its keys)
     pub contract: PathBuf,
     /// Check for another machine: a machine file, a scenario's machine.toml, or words such as `nodes:4 cpus:2 memory:512MiB`
     ///
-    /// Without --machine, this machine is meant. `commonhold doctor --machine` writes a machine file of the machine it runs on.
+    /// Without --machine, the contract is checked for this machine. `commonhold doctor --machine` writes a machine file of the
+    /// machine it runs on.
     ///
     /// In words, `nodes:4 cpus:2 memory:512MiB` is 4 nodes with 2 CPUs and 512 MiB each: 8 CPUs and 2 GiB. Each word has a
     /// default:
@@ -136,7 +137,7 @@ pub struct Doctor {
     pub machine: bool,
 }
 
-/// Measure a disk, or the memory bus, so that `check` and `run` know what it carries
+/// Measure a disk, or the memory bus, so that `check` and `run` know its bandwidth
 ///
 /// *A disk.* Writes and reads a file on a file system of the disk, past the page cache. The file takes a quarter of the free
 /// space, and 4 GiB at most. It has no name, and nothing of it is left afterwards.
@@ -145,19 +146,19 @@ pub struct Doctor {
 /// kinds are read: large ones, small ones (4 KiB) in order, and small ones at random places. The same three are written. All
 /// this takes seven times the given time, and a second.
 ///
-/// A disk that others use is refused. Before the measurement, that is a disk in use for more than 5 % of a second. After it,
-/// that is a disk that transferred more than the measurement did by a quarter and 4 MiB.
+/// A disk that others use is refused: one that was busy for more than 5 % of a second before the measurement, or whose
+/// transfers exceed the measurement's own by more than a quarter and 4 MiB.
 ///
-/// The result is kept in /var/lib/commonhold/disks, by the disk's model, serial number and size. An array's is kept by level,
-/// number of drives, UUID and size. `check` compares reservations in bytes per second with it. `run` gives it to the kernel,
-/// so that weights hold the disk.
+/// The result is kept in /var/lib/commonhold/disks, keyed by the disk's model, serial number and size. An array's is keyed by
+/// level, number of drives, UUID and size. `check` compares reservations in bytes per second with it. `run` configures the
+/// kernel's io.cost with it, so that weights take effect on the disk.
 ///
-/// *The memory bus*, with --bus. Computes with arrays that no cache holds, on one CPU and then on all of them. It takes at most
-/// a quarter of the free memory, and twice the given time. The best pass counts, so others may run beside it for a while; but
-/// if they transfer much all the time, the result is too low. What counts is what caches fetch.
+/// *The memory bus*, with --bus. Computes with arrays larger than any cache, on one CPU and then on all of them. It takes at
+/// most a quarter of the free memory, and twice the given time. The best pass counts, so brief activity of others does no harm;
+/// their sustained traffic makes the result too low. The bytes that caches fetch are counted.
 ///
-/// The result is kept in /var/lib/commonhold/bus, by the processors' model, the number of CPUs and nodes, and the memory. `run`
-/// chooses by it which gangs fit together. Without it, 10 GB/s are taken for each CPU.
+/// The result is kept in /var/lib/commonhold/bus, keyed by the processors' model, the number of CPUs and nodes, and the memory.
+/// `run` uses it to choose gangs that fit together. Without it, 10 GB/s per CPU are assumed.
 #[derive(Debug, Args)]
 pub struct Calibrate {
     /// A folder on a file system of the disk
@@ -166,8 +167,8 @@ pub struct Calibrate {
     /// Measure the memory bus
     #[arg(long, conflicts_with = "folder")]
     pub bus: bool,
-    /// How long to measure each of the seven kinds of requests, or one CPU and all of them; a disk with a larger cache needs
-    /// longer
+    /// The time for each of the seven kinds of requests, or, with --bus, for one CPU and for all CPUs; a disk with a larger
+    /// cache needs longer
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub seconds: u64,
     /// Print JSON
@@ -177,23 +178,23 @@ pub struct Calibrate {
 
 /// Hold a contract until told to stop
 ///
-/// Runs in the foreground. SIGINT and SIGTERM end it, and everything it did is undone. SIGHUP reads the contract again: the
-/// new one comes into force as a whole, or the old one stays. If the daemon is killed, a caretaker process undoes everything
-/// within a second.
+/// Runs in the foreground. SIGINT and SIGTERM end it, and everything it did is undone. SIGHUP reloads the contract: either the
+/// whole new one comes into force, or the old one stays. If the daemon is killed, a caretaker process undoes everything within
+/// a second.
 ///
-/// A daemon of root's refuses a contract that another user may change: the file, and each directory on the way to it, must
-/// belong to root, and neither group nor others may write to them, but for directories with the sticky bit.
+/// A daemon that runs as root refuses a contract that another user may change: the file and each directory on its path must
+/// belong to root, and neither group nor others may write to them, except to directories with the sticky bit.
 ///
-/// Tickets that were changed with `commonhold tickets` are changed again at the next start, if the contract has that unit and
-/// still gives it the same number. The daemon says which. `commonhold tickets --help` has the rules.
+/// Tickets that were changed with `commonhold tickets` are changed again at the next start, if the contract still has the unit
+/// and gives it the same number. The daemon lists them. `commonhold tickets --help` has the rules.
 ///
 /// The backends `kernel` and `cgroup` hold memory and disks by control groups, where they can use the controllers. The backend
-/// `user` holds them more weakly: it pages out what a unit has too much of, sets I/O priorities, which not every disk heeds,
-/// and stops a unit for a while that exceeds a limit on disks. The daemon says at its start what is held, what is not, and
-/// why. `status` says it too.
+/// `user` holds them more weakly: it pages out a unit's excess memory, sets I/O priorities, which not every disk honours, and
+/// pauses a unit that exceeds a disk limit. At its start the daemon reports what is held, what is not, and why; so does
+/// `status`.
 ///
-/// Kernel threads, process 1 and Commonhold itself are in no unit, whatever rules match them. --dry-run shows which processes
-/// would be in which unit. `commonhold check --help` explains how members are written.
+/// Kernel threads, process 1 and Commonhold itself are in no unit, whatever rules match them. --dry-run shows the processes
+/// that would be in each unit. `commonhold check --help` explains how members are written.
 #[derive(Debug, Args)]
 pub struct Run {
     /// The contract
@@ -208,14 +209,15 @@ pub struct Run {
     /// What holds CPU, memory and disks
     #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
     pub backend: BackendChoice,
-    /// The scheme, whatever the contract says
+    /// Override the contract's scheme
     #[arg(long, value_enum)]
     pub scheme: Option<SchemeChoice>,
-    /// Try exchanges of tickets for all units, whatever the contract says (`negotiate`). One is kept while both sides get on faster
+    /// Try exchanges of tickets for all units, overriding the contract's `negotiate`. An exchange is kept while both sides
+    /// progress faster
     #[arg(long)]
     pub negotiate: bool,
     /// Leave the kernel's io.cost as it is. Without this flag, `run` switches io.cost on for the disks that `calibrate`
-    /// measured, until it ends; weights then hold these disks
+    /// measured, until it ends; weights then take effect on them
     #[arg(long)]
     pub no_io_cost: bool,
     /// Print every decision with its reason as it is made
@@ -230,8 +232,8 @@ pub struct Run {
 
 /// Run a command as a member of a unit
 ///
-/// The command replaces this process. So signals to this process number reach the command, and its exit code is the one you
-/// see. If no daemon runs, or you may not enter that unit, nothing is started.
+/// The command replaces this process: it keeps the process ID, so signals reach it, and its exit code is returned. If no daemon
+/// is running, or you may not enter the unit, nothing is started.
 #[derive(Debug, Args)]
 pub struct Exec {
     /// The unit, by its path: `physics/night-batch`
@@ -248,12 +250,12 @@ pub struct Exec {
 /// CPUs:
 ///   entitled     CPUs that the unit holds now
 ///   using        CPUs that it used lately
-///   used %       CPU time it used since the daemon began, in percent of
-///                what it was entitled to
-///   lent         CPU time of its own that others used
-///   borrowed     CPU time of others that it used
+///   used %       CPU time it used since the daemon started, in percent of
+///                its entitlement
+///   lent         CPU time on its CPUs that others used
+///   borrowed     CPU time on others' CPUs that it used
 ///   called back  loans that it ended because it wanted the CPU
-///   longest      the longest that a call-back took, at most
+///   longest      upper bound on the longest call-back
 ///   waited       time that its threads were ready to run without a CPU;
 ///                the line below names the units that borrowed its CPUs
 ///   common       CPU time of everything outside the units
@@ -265,29 +267,29 @@ pub struct Exec {
 ///                used the disks
 ///   lent         bytes that others moved with this unit's idle share
 ///   borrowed     bytes that it moved with the idle share of others
-///   called back  times that it wanted its share again, and the time
-///                within which it had it in 99 of 100 cases
+///   called back  times that it called back its share, and the 99th
+///                percentile of the time until it had it
 ///   waited       time that a process of it was stalled for a disk
 ///
 /// Memory, in a table of its own where memory is held:
-///   entitled     what the unit's tickets are worth of what is divided
+///   entitled     the worth of its tickets in the memory that is divided
 ///   allowed      what it may use now: entitled - lent + borrowed
-///   using        what is charged to it, pages of files included
+///   using        memory charged to it, page cache included
 ///   lent         what it lends now
 ///   borrowed     what it borrows now
-///   called back  times that it wanted back what it lent
-///   longest      the longest that this took
+///   called back  times that it called back what it lent
+///   longest      the longest call-back
 ///   waited       time that a process of it waited for memory
 ///
-/// The line below that table says where all of the machine's memory is.
-/// The last lines say what is not held, and why.
+/// The line below that table accounts for all of the machine's memory.
+/// The last lines list what is not held, and why.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Status {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Tell which unit this process is in, and which rule put it there
+    /// Show the unit of this process, and the rule that put it there
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
     #[command(flatten)]
@@ -296,26 +298,26 @@ pub struct Status {
 
 /// Show units' tickets, or change them while the daemon runs
 ///
-/// Every unit is a currency: its tickets divide what it is worth among the units in it. Shown are every unit's tickets of each
-/// resource, the currency that they are of, and what they are worth on this machine now. With a unit's name, that unit is shown
-/// as a currency: what funds it, what it has issued to the units in it and to its own processes, its exchanges, and the limits
-/// that currencies impose.
+/// Every unit is a currency: its tickets divide its worth among its sub-units. The table shows each unit's tickets of each
+/// resource, their currency, and their present worth on this machine. With a unit's name, that unit is shown as a currency: its
+/// funding, the tickets that it has issued to its sub-units and to its own processes, its exchanges, and the limits that
+/// currencies impose.
 ///
-/// Where tickets were changed, the number that the contract gives stands
-/// beside them, and a line says what the unit is entitled to now. Tickets that a unit will have once its user has processes
-/// are shown below. Where nothing holds a resource here, that is said of changed tickets of it.
+/// Where tickets were changed, the contract's number is shown beside them, and a line gives the unit's present entitlement.
+/// Tickets that a unit will have once its user has processes are listed below. A note marks changed tickets of a resource that
+/// is not held here.
 ///
-/// A change is made at once, and lasts until the contract file says otherwise. It is kept in the daemon's directory
-/// (`tickets.json`) before it is made. The next daemon that begins there makes it again, whether this one ended or was killed.
-/// Where that directory is on a memory file system, as /run is, it is gone after the machine's next start.
+/// A change takes effect at once, and lasts until the contract file overrides it. It is first written to the daemon's directory
+/// (`tickets.json`). The next daemon that starts there makes it again, whether this one ended or was killed. If that directory
+/// is on a memory file system, as /run is, changes do not survive a reboot.
 ///
-/// A change is over when the contract gives that unit another number of tickets of that resource, or has the unit no more.
-/// That counts from the reload or the start that reads the contract. To take a change back, set the contract's number.
+/// A change expires when the contract gives that unit another number of tickets of that resource, or drops the unit. Only a
+/// reload or a start reads the contract. To take a change back, set the contract's number.
 ///
-/// Root and the daemon's own user may change all tickets. A unit's `owner`, as the contract names it, may change the tickets of
-/// the units directly in that unit, and give or offer the unit's own. A unit without an owner has that of the unit around it,
-/// and its members may give or offer its tickets. Where no unit around has an owner, a user who may enter a unit and every unit
-/// directly in it may change the tickets of the latter, unless `each` made them.
+/// Root and the daemon's own user may change all tickets. The `owner` that the contract names for a unit may change the tickets
+/// of its direct sub-units, and give or offer the unit's own. A unit without an owner inherits that of its parent, and its
+/// members may give or offer its tickets. Where no enclosing unit has an owner, a user who may enter a unit and all of its
+/// direct sub-units may change the tickets of these, unless `each` made them.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Tickets {
@@ -323,10 +325,10 @@ pub struct Tickets {
     pub what: Option<TicketsWhat>,
     /// Show this unit as a currency [default: all units]
     pub unit: Option<String>,
-    /// Print a contract that says what is in force now, with tickets as they were changed
+    /// Print the contract in force, with all changes of tickets
     ///
-    /// A run under it gives units the same rights. What no contract can say is in its comments: exchanges, offers, and tickets
-    /// of units that `each` makes.
+    /// A run under it gives units the same rights. Its comments list what no contract can express: exchanges, offers, and
+    /// tickets of units that `each` makes.
     #[arg(long, conflicts_with_all = ["unit", "json"])]
     pub as_contract: bool,
     #[command(flatten)]
@@ -335,18 +337,18 @@ pub struct Tickets {
 
 /// Set how many tickets a unit has, of several resources at once
 ///
-/// The currency of the unit around it issues them: at the top, the machine's own. All numbers are set, or none. The others in
-/// that currency hold less of what it is worth then, or more. Nobody outside it does.
+/// The parent unit's currency issues them; for an outermost unit, the machine's own. Either all numbers are set or none. The
+/// shares of the other units in that currency shrink or grow; units outside it are unaffected.
 ///
-/// With `--from`, another currency issues them, and the unit holds them beside its own. 0 takes them back.
+/// With `--from`, another currency issues them, and the unit holds them in addition to its own. 0 takes them back.
 #[derive(Debug, Args)]
 pub struct Fund {
     /// The unit, by its path: `physics/night-batch`
     pub unit: String,
-    /// A resource, and all tickets of it that the unit has then: `cpu=200`
+    /// A resource, and the unit's new number of tickets of it: `cpu=200`
     #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
     pub tickets: Vec<Number>,
-    /// The currency that issues them, by its unit, or `/` for the machine's own [default: that of the unit around it]
+    /// The currency that issues them, by its unit, or `/` for the machine's own [default: the parent unit's]
     #[arg(long, value_name = "CURRENCY")]
     pub from: Option<String>,
     #[command(flatten)]
@@ -355,13 +357,13 @@ pub struct Fund {
 
 /// Issue more tickets to a unit
 ///
-/// The currency of the unit around it issues them, so that each ticket there is worth less: inflation. It is felt in that
-/// currency alone. Of several resources, all are issued or none.
+/// The parent unit's currency issues them, so that each ticket there is worth less (inflation). No other currency is affected.
+/// With several resources, either all are issued or none.
 #[derive(Debug, Args)]
 pub struct Issue {
     /// The unit, by its path: `physics/night-batch`
     pub unit: String,
-    /// A resource, and how many tickets more: `cpu=50`
+    /// A resource, and the number of tickets to add: `cpu=50`
     #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
     pub tickets: Vec<Number>,
     #[command(flatten)]
@@ -370,20 +372,21 @@ pub struct Issue {
 
 /// Take tickets back from a unit
 ///
-/// The currency of the unit around it takes them, so that each other ticket there is worth more: deflation. It is felt in that
-/// currency alone. Of several resources, all are taken back or none. A unit keeps one, and what it lent.
+/// The parent unit's currency takes them, so that each remaining ticket there is worth more (deflation). No other currency is
+/// affected. With several resources, either all are taken back or none. A unit keeps at least one ticket, and those that it
+/// lent.
 #[derive(Debug, Args)]
 pub struct Revoke {
     /// The unit, by its path: `physics/night-batch`
     pub unit: String,
-    /// A resource, and how many tickets fewer: `cpu=50`
+    /// A resource, and the number of tickets to take: `cpu=50`
     #[arg(value_name = "RESOURCE=N", required = true, value_parser = number_of)]
     pub tickets: Vec<Number>,
     #[command(flatten)]
     pub common: Common,
 }
 
-/// What every command about tickets takes.
+/// Arguments of every command about tickets.
 #[derive(Debug, Args)]
 pub struct Common {
     /// Print JSON
@@ -395,29 +398,29 @@ pub struct Common {
 
 #[derive(Debug, Subcommand)]
 pub enum TicketsWhat {
-    /// Give a unit so many tickets of a resource from now on
+    /// Set a unit's number of tickets of a resource
     Set {
         /// The unit, by its path: `physics/night-batch`
         unit: String,
-        /// Of what
+        /// The resource
         #[arg(value_enum)]
         resource: ResourceChoice,
-        /// All that it has then
+        /// Its new number of tickets
         #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TICKETS_MAX))]
         tickets: u64,
         #[command(flatten)]
         common: Common,
     },
-    /// Let a unit give tickets of a resource to a unit beside it
+    /// Let a unit give tickets of a resource to a sibling unit
     Give {
         /// The unit that gives, by its path
         from: String,
-        /// The unit that is given
+        /// The unit that receives them
         to: String,
-        /// Of what
+        /// The resource
         #[arg(value_enum)]
         resource: ResourceChoice,
-        /// How many
+        /// How many tickets
         #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TICKETS_MAX))]
         tickets: u64,
         #[command(flatten)]
@@ -427,35 +430,37 @@ pub enum TicketsWhat {
 
 /// Offer a unit's tickets of one resource for others' of another
 ///
-/// A unit that computes may have no use for its disk tickets, and another none for its CPU tickets. Each offers what it can do
-/// without. Offers that fit each other are served at once: each gives what the other wants, and at most what it said. Three or
-/// four units may serve each other in a ring. Others' rights stay what they are.
+/// A compute-bound unit may have no use for its disk tickets, and another unit none for its CPU tickets. Each offers what it
+/// can spare. Matching offers are served at once: each unit gives what the other wants, and at most what it offered. Three or
+/// four units may exchange in a ring. The rights of other units do not change.
 ///
-/// An exchange lasts for the shortest time of its offers, until one of its units ends it with `commonhold cancel`, or until one of
-/// them leaves the contract. All tickets are back then. An offer that fits none stands until it is served or taken back. Both
-/// outlast the daemon.
+/// An exchange lasts for the shortest time of its offers, until one of its units ends it with `commonhold cancel`, or until one
+/// of them leaves the contract. Then all tickets return. An offer without a match stays open until it is served or taken back.
+/// Both outlast the daemon.
 ///
-/// Within one unit, tickets are compared by their number; in different units, by what they are worth now. A part of a reservation
-/// (hard) serves units that want a reservation, and tickets those that want tickets. The members of a unit may offer its tickets, and so may root.
+/// Tickets within one unit are compared by number, those of different units by their present worth. A part of a reservation
+/// (`hard`) matches only offers that want a reservation, and tickets only those that want tickets. A unit's members may offer
+/// its tickets, and so may root.
 ///
-/// With a program after `--`, the offer is the program's: it is made before the program starts, and taken back when it ends. So is
-/// the exchange that served it. The exit code is the program's, or 128 and the number of the signal that ended it. Signals to this
-/// process reach the program. If the offer is refused, nothing is started.
+/// With a program after `--`, the offer lasts as long as the program: it is made before the program starts. When the program
+/// ends, the offer is taken back, or the exchange that served it is ended. The exit code is the program's, or 128 plus the
+/// number of the signal that terminated it. Signals to this process reach the program. If the offer is refused, nothing is
+/// started.
 #[derive(Debug, Args)]
 pub struct Offer {
-    /// The unit that offers, by its path [default: the one that this command runs in]
+    /// The unit that offers, by its path [default: the unit that this command runs in]
     #[arg(long, value_name = "UNIT")]
     pub unit: Option<String>,
-    /// What it gives: a resource and tickets, such as disk:300; or an amount of what is reserved for it, such as memory:2GiB
+    /// What it gives: a number of tickets, such as disk:300, or a part of its reservation, such as memory:2GiB
     #[arg(long, value_name = "RESOURCE:N")]
     pub give: commonhold_policy::rights::Offer,
-    /// What it wants for that, such as cpu:200
+    /// What it wants in return, such as cpu:200
     #[arg(long, value_name = "RESOURCE:N")]
     pub want: commonhold_policy::rights::Offer,
-    /// The least of what it wants that it takes, for as much less of what it gives [default: all]
+    /// The least that it accepts; it then gives proportionally less [default: all that it wants]
     #[arg(long, value_name = "RESOURCE:N")]
     pub at_least: Option<commonhold_policy::rights::Offer>,
-    /// Only with this unit
+    /// Exchange only with this unit
     #[arg(long, value_name = "UNIT")]
     pub with: Option<String>,
     /// How long an exchange lasts at most (`30s`, `10min`, `1h`) [default: until it is ended]
@@ -468,9 +473,9 @@ pub struct Offer {
     pub common: Common,
 }
 
-/// Show the offers that stand, and exchanges of tickets
+/// Show open offers, and exchanges of tickets
 ///
-/// Of exchanges those in force are shown, and the last hundred that ended.
+/// Shows exchanges in force, and the last hundred that ended.
 #[derive(Debug, Args)]
 pub struct Offers {
     #[command(flatten)]
@@ -479,13 +484,13 @@ pub struct Offers {
 
 /// Take an offer back, or end an exchange
 ///
-/// The members of its units may, and so may root. After an exchange every unit has the tickets that it had before.
+/// Root and the members of the units involved may do this. When an exchange ends, each unit has the same tickets as before it.
 #[derive(Debug, Args)]
 pub struct Cancel {
     /// The offer's or the exchange's number, as `commonhold offers` shows it
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub number: Option<u64>,
-    /// All offers of this unit that stand, and all exchanges that it is in
+    /// All open offers of this unit, and all its exchanges
     #[arg(long, value_name = "UNIT")]
     pub all: Option<String>,
     #[command(flatten)]
@@ -534,7 +539,7 @@ pub struct DemoTask {
 #[derive(Debug, Args)]
 pub struct Place {
     /// The daemon's directory [default for root: /run/commonhold; for others: `$XDG_RUNTIME_DIR/commonhold`, or
-    /// /tmp/commonhold-UID where there is no such directory; commands that ask a daemon then try root's]
+    /// /tmp/commonhold-UID if that is missing; client commands then try root's]
     #[arg(long, value_name = "DIR", env = "COMMONHOLD_DIR", hide_env_values = true)]
     pub directory: Option<PathBuf>,
 }
@@ -570,7 +575,7 @@ impl From<ResourceChoice> for commonhold_contract::Resource {
     }
 }
 
-/// How members are written, below `check --help`.
+/// The syntax of members, for the end of `check --help`.
 fn members() -> String {
     let forms = MEMBER_FORMS.iter().map(|form| (form.forms.join(", "), form.who));
     let rows: Vec<String> = forms.map(|(forms, who)| format!("  {forms}\n      processes {who}\n")).collect();
@@ -579,14 +584,14 @@ fn members() -> String {
     format!("Members of a unit, as in `members = [\"group:physics\", \"user:ana\"]`:\n{rows}\n{rules}")
 }
 
-/// So many tickets of a resource.
+/// A number of tickets of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Number {
     pub resource: commonhold_contract::Resource,
     pub tickets: u64,
 }
 
-/// `cpu=200`: a resource, and 0 to the most tickets. Which command takes 0 is the command's.
+/// Parses `cpu=200`: a resource, and 0 to [`TICKETS_MAX`] tickets. Each command decides whether it accepts 0.
 fn number_of(text: &str) -> Result<Number, String> {
     let range = format!("0 to {TICKETS_MAX}");
     let Some((word, number)) = text.split_once('=') else {
@@ -595,7 +600,7 @@ fn number_of(text: &str) -> Result<Number, String> {
     let resource = commonhold_contract::Resource::ALL.into_iter().find(|resource| resource.name() == word);
     let resource = resource
         .ok_or_else(|| format!("`{word}` is no resource with tickets: write cpu, memory, disk or bus"))?;
-    // Not what a number may look like elsewhere: +5, -0.
+    // `parse` alone would accept a sign: +5.
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let tickets = number.parse().ok().filter(|tickets| digits && (0..=TICKETS_MAX).contains(tickets));
     let tickets = tickets.ok_or_else(|| format!("a unit cannot have `{number}` tickets: write {range}"))?;

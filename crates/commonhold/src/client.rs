@@ -23,12 +23,12 @@ use crate::protocol::{
 };
 use crate::{bound, output, place};
 
-/// One call and its answer.
+/// Makes a call and returns its reply.
 pub(crate) fn call<T: DeserializeOwned>(client: &mut Client, call: &Call) -> Result<T, Failure> {
     client.call(call).map_err(|e| failed(&e))
 }
 
-/// Why a call has no answer, with the exit status for it.
+/// Maps a failed call to a message and an exit code.
 fn failed(e: &Error) -> Failure {
     let lost = |what: &dyn std::fmt::Display| {
         Failure::new(Exit::Unavailable, format!("the daemon does not answer: {what}; see what it printed"))
@@ -63,7 +63,7 @@ fn failed(e: &Error) -> Failure {
 
 pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     let stream = place::connect(&args.place)?;
-    // The daemon's process, as the kernel knows it: a marker is one daemon's.
+    // The daemon's process ID from the kernel: a marker is valid for one daemon.
     let daemon =
         rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
     let mut client = Client::from(stream);
@@ -78,7 +78,7 @@ pub(crate) fn exec(args: &Exec) -> Result<Exit, Failure> {
     drop(client);
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(Exit::Usage, "no command"))?;
-    // The variable tells the daemon of descendants whose parents it never saw.
+    // The daemon recognises descendants by this variable even if it never saw their parents.
     let error = commonhold_live::host::child::command(program)
         .args(arguments)
         .env(MARKER, marker(daemon.unsigned_abs(), &args.unit))
@@ -197,7 +197,7 @@ pub(crate) fn revoke(args: &Revoke) -> Result<Exit, Failure> {
     several(&args.unit, How::TakeBack, &args.tickets, &args.common)
 }
 
-/// Changes a unit's tickets of several resources: all or none.
+/// Changes a unit's tickets of several resources atomically.
 fn several(unit: &str, how: How, numbers: &[Number], common: &Common) -> Result<Exit, Failure> {
     if let Some(Number { resource, .. }) = numbers.iter().find(|number| number.tickets == 0) {
         let message =
@@ -208,7 +208,7 @@ fn several(unit: &str, how: How, numbers: &[Number], common: &Common) -> Result<
     change(Asked::Several { unit: unit.to_owned(), how: how_to_wire(how), tickets }, common)
 }
 
-/// The numbers, of which none may be of the same resource as another.
+/// The numbers by resource; an error if a resource is named twice.
 fn by_resource(numbers: &[Number]) -> Result<PerResource<Option<u64>>, Failure> {
     let mut tickets: PerResource<Option<u64>> = PerResource::default();
     for Number { resource, tickets: number } in numbers {
@@ -222,7 +222,7 @@ fn by_resource(numbers: &[Number]) -> Result<PerResource<Option<u64>>, Failure> 
     Ok(tickets)
 }
 
-/// Asks for a change, and says what came of it.
+/// Requests a change, and prints its outcome.
 fn change(asked: Asked, common: &Common) -> Result<Exit, Failure> {
     let reply: TicketsReply = call(&mut place::connect(&common.place)?.into(), &Call::Change(asked))?;
     let beside = tickets::Beside { expected: &reply.expected, lots: &reply.lots, not_held: &reply.not_held };
@@ -254,7 +254,7 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
     let reply: TicketsReply = call(&mut client, &Call::Change(asked))?;
     if let Some((program, arguments)) = args.program.split_first() {
         let code = bound::run(program, arguments)?;
-        // The daemon takes the offer back when this closes.
+        // The daemon takes the offer back when the connection closes.
         drop(client);
         std::process::exit(code);
     }
@@ -305,9 +305,9 @@ fn cancelled(number: u64, reply: &TicketsReply) -> String {
     }
 }
 
-/// Offers first: one that stands could be served as soon as an exchange ends.
+/// Offers first: an open one could be served as soon as an exchange ends.
 fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failure> {
-    // Refused where there is no such unit: a typing error would otherwise cancel nothing, without a word.
+    // Fails for an unknown unit: otherwise a typing error would silently cancel nothing.
     let _: serde_json::Value = call(client, &Call::Currency { unit: unit.to_owned() })?;
     let found: OffersReply = call(client, &Call::Offers {})?;
     let offers = found.offers.iter().filter(|offer| offer.unit == unit).map(|offer| offer.number);
@@ -316,7 +316,7 @@ fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failu
     let (mut text, mut done) = (String::new(), Vec::new());
     for number in offers.chain(exchanges.map(|exchange| exchange.number)) {
         let asked = Call::Change(Asked::Cancel { number });
-        // Over since the list was made: what is wanted.
+        // It has ended since the list was made, as intended.
         let is_over = |e: &Error| matches!(e, Error::Refused { why: Why::NoSuchOffer | Why::NoExchange, .. });
         let reply: TicketsReply = match client.call(&asked) {
             Err(e) if is_over(&e) => continue,

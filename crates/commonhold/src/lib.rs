@@ -1,3 +1,3 @@
-//! The command line of `commonhold`, as a library: `commonhold-generate` makes man pages and completions of it.
+//! The command line of `commonhold` as a library, for the man pages and completions of `commonhold-generate`.
 
 pub mod cli;

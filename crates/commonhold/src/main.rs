@@ -1,4 +1,4 @@
-//! The command: parses flags, wires the parts, maps errors to exit codes.
+//! The program's entry: parses flags, dispatches to commands, maps errors to exit codes.
 
 mod bound;
 mod calibrate;

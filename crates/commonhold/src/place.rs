@@ -13,7 +13,7 @@ use crate::cli::Place;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// Root's directory, which every user's clients look into.
+/// Root's directory, which every user's clients try.
 const SYSTEM: &str = "/run/commonhold";
 
 /// The socket in a daemon's directory.
@@ -25,18 +25,18 @@ fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The directory of one's own daemon.
+/// The default directory of this user's daemon.
 fn own() -> PathBuf {
     if uid() == 0 {
         return PathBuf::from(SYSTEM);
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    // Without a session of systemd's there is no such directory; the name below is checked for its owner before use.
+    // Outside a systemd session the variable is unset; the owner of the fallback in /tmp is checked before use.
     runtime
         .map_or_else(|| PathBuf::from(format!("/tmp/commonhold-{}", uid())), |path| path.join("commonhold"))
 }
 
-/// Makes the daemon's directory, or checks the one that is there: another user's could be a trap.
+/// Makes the daemon's directory, or checks an existing one, which another user could have planted.
 pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     let directory = place.directory.clone().unwrap_or_else(own);
     // Root's daemon serves every user; an ordinary user's daemon serves that user.
@@ -56,15 +56,15 @@ pub(crate) fn make(place: &Place) -> Result<PathBuf, Failure> {
     if facts.mode() & 0o022 != 0 {
         return Err(problem("others may write there".to_owned()));
     }
-    // Who may rename what is around it may put another in its place.
+    // A user who may rename a parent directory could replace it.
     if let Some(why) = trust::who_else_may_replace(&directory).map_err(|e| problem(e.to_string()))? {
         return Err(problem(why));
     }
-    // The caretaker leaves the daemon's working directory: a relative path would lead it nowhere.
+    // Absolute, because the caretaker leaves the daemon's working directory.
     fs::canonicalize(&directory).map_err(|e| problem(e.to_string()))
 }
 
-/// Connects to the daemon: the one asked for, else one's own, else root's.
+/// Connects to the daemon in the given directory, else to the user's own, else to root's.
 pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
     let places = match &place.directory {
         Some(directory) => vec![directory.clone()],
@@ -100,7 +100,7 @@ pub(crate) fn connect(place: &Place) -> Result<UnixStream, Failure> {
     Err(Failure::new(Exit::Unavailable, why))
 }
 
-/// What to say where another daemon runs in one of the usual places than the one in `directory`.
+/// Warns if another daemon than the one in `directory` runs in a default directory.
 pub(crate) fn warn_of_others(directory: &Path) {
     let mut places = vec![own(), PathBuf::from(SYSTEM)];
     places.dedup();
@@ -114,7 +114,7 @@ pub(crate) fn warn_of_others(directory: &Path) {
     }
 }
 
-/// Whether another user made this directory, as any user can in /tmp. Root's may be asked.
+/// Whether another user except root owns this directory, as any user can make one in /tmp.
 fn is_trap(directory: &Path) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|facts| facts.uid() != 0 && facts.uid() != uid())
 }

@@ -1,4 +1,4 @@
-//! Commands that are programs of their own: `commonhold NAME ARGS` runs `commonhold-NAME NAME ARGS`, as cargo does.
+//! Commands implemented by separate programs: `commonhold NAME ARGS` runs `commonhold-NAME NAME ARGS`, as cargo does.
 //!
 //! The program must be in the directory of this one. PATH is not searched: a command that root runs must not depend on it.
 
@@ -12,7 +12,7 @@ use clap::CommandFactory;
 use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
 
-/// Commands whose program has another name, or that are listed by --help: each with its program.
+/// External commands that --help lists, each with its program.
 const LISTED: [(&str, &str); 4] = [
     ("sim", "commonhold-sim"),
     ("claims", "commonhold-sim"),
@@ -20,7 +20,7 @@ const LISTED: [(&str, &str); 4] = [
     ("generate", "commonhold-generate"),
 ];
 
-/// Becomes the program of the command that was given, if it is not one of this program's. Returns otherwise.
+/// Executes the program of an external command. Returns if the command is built in or unknown.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub(crate) fn run_if_named() -> Result<(), Failure> {
     let path = directory()?.join(&program);
     if !path.is_file() {
         return match listed {
-            // clap reports an unknown command, with the nearest known one.
+            // clap reports the unknown command, with the nearest known one.
             None => Ok(()),
             Some(_) => Err(Failure::new(
                 Exit::Unavailable,
@@ -48,7 +48,7 @@ pub(crate) fn run_if_named() -> Result<(), Failure> {
     Err(Failure::new(Exit::CannotRun, format!("{}: cannot run it: {refused}", path.display())))
 }
 
-/// The name of a command that this program does not have, and the arguments for it. `help NAME` asks for its --help.
+/// The name of an external command, and its arguments. `help NAME` becomes `NAME --help`.
 fn named(arguments: &[OsString]) -> Option<(&str, Vec<OsString>)> {
     let (first, rest) = arguments.split_first()?;
     let is_help = first == "help";
@@ -58,7 +58,7 @@ fn named(arguments: &[OsString]) -> Option<(&str, Vec<OsString>)> {
     Some((name, rest.iter().cloned().chain(help).collect()))
 }
 
-/// Whether it can be the end of a program's name: no path, no option.
+/// Whether a text can be the suffix of a program's name: no path, no option.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && !text.starts_with('-') && text.bytes().all(is_plain)

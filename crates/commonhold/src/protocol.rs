@@ -1,4 +1,4 @@
-//! What the daemon answers. The messages themselves, and how they are sent, are those of [`commonhold_client::wire`].
+//! The daemon's replies. Requests and framing are in [`commonhold_client::wire`].
 
 use commonhold_client::wire;
 use commonhold_contract::{PerResource, Resource};
@@ -10,7 +10,7 @@ use commonhold_report::switches::UnitSwitches;
 use commonhold_report::tickets::{Expected, Lot, Tickets};
 use serde::{Deserialize, Serialize};
 
-/// A resource as messages name it.
+/// Converts a resource for messages.
 pub(crate) fn to_wire(resource: Resource) -> wire::Resource {
     match resource {
         Resource::Cpu => wire::Resource::Cpu,
@@ -20,7 +20,7 @@ pub(crate) fn to_wire(resource: Resource) -> wire::Resource {
     }
 }
 
-/// The resource that a message names.
+/// Converts a resource from messages.
 pub(crate) fn of_wire(resource: wire::Resource) -> Resource {
     match resource {
         wire::Resource::Cpu => Resource::Cpu,
@@ -30,19 +30,19 @@ pub(crate) fn of_wire(resource: wire::Resource) -> Resource {
     }
 }
 
-/// Numbers by resource, as messages have them.
+/// Converts numbers by resource for messages.
 pub(crate) fn numbers_to_wire(numbers: PerResource<Option<u64>>) -> wire::Numbers {
     let PerResource { cpu, memory, disk, bus } = numbers;
     wire::Numbers { cpu, memory, disk, bus }
 }
 
-/// The numbers by resource that a message has.
+/// Converts numbers by resource from messages.
 pub(crate) fn numbers_of_wire(numbers: wire::Numbers) -> PerResource<Option<u64>> {
     let wire::Numbers { cpu, memory, disk, bus } = numbers;
     PerResource { cpu, memory, disk, bus }
 }
 
-/// What the numbers mean, as messages have it.
+/// Converts the meaning of numbers for messages.
 pub(crate) fn how_to_wire(how: How) -> wire::How {
     match how {
         How::Set => wire::How::Set,
@@ -51,7 +51,7 @@ pub(crate) fn how_to_wire(how: How) -> wire::How {
     }
 }
 
-/// What the numbers of a message mean.
+/// Converts the meaning of numbers from messages.
 pub(crate) fn how_of_wire(how: wire::How) -> How {
     match how {
         wire::How::Set => How::Set,
@@ -62,47 +62,47 @@ pub(crate) fn how_of_wire(how: wire::How) -> How {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct StatusReply {
-    /// What holds CPU now.
+    /// The active backend.
     pub(crate) backend: String,
-    /// The backend that it stands in for.
+    /// The backend that it replaces as a fallback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) instead: Option<Instead>,
     pub(crate) contract: String,
-    /// What holds each resource, or why nothing does.
+    /// The holding of each resource.
     #[serde(default)]
     pub(crate) holdings: Vec<Holding>,
     pub(crate) statement: Statement,
-    /// The daemon's own loop.
+    /// Statistics of the daemon's loop.
     #[serde(default)]
     pub(crate) daemon: PaceReply,
-    /// What the scheduler in the kernel counted; empty where it is not the project's own.
+    /// The kernel scheduler's counters; empty without the project's own scheduler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) switches: Vec<UnitSwitches>,
-    /// Tickets that are not those of the contract.
+    /// Tickets that differ from the contract's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) tickets: Vec<Tickets>,
     /// Tickets that units will have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) expected_tickets: Vec<Expected>,
-    /// What units hold of currencies beside what these issue in their own names.
+    /// The lots of units.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lots: Vec<Lot>,
-    /// What could not be done so far, newest last.
+    /// Problems so far, newest last.
     pub(crate) problems: Vec<String>,
 }
 
-/// How evenly the daemon's loop turns, and what it costs.
+/// The regularity and the cost of the daemon's loop.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PaceReply {
-    /// Turns since it began.
+    /// Turns since the daemon started.
     pub(crate) turns: u64,
-    /// The longest time from the beginning of a turn to that of the next, without the first one.
+    /// The longest time between the starts of two turns, not counting the first.
     pub(crate) longest_gap_ns: u64,
-    /// CPU time that it has used.
+    /// CPU time that the daemon has used.
     pub(crate) cpu_ns: u64,
 }
 
-/// A backend that is to hold CPU and does not: which, how long it has not, and why.
+/// The preferred backend that is not active: its name, the time since, and the reason.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Instead {
     pub(crate) of: String,
@@ -114,59 +114,59 @@ pub(crate) struct Instead {
 pub(crate) struct WhereReply {
     pub(crate) unit: String,
     pub(crate) rule: String,
-    /// Why the unit's control group does not hold it.
+    /// The reason why the unit's control group does not contain the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) outside: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct EnterReply {
-    /// Why the unit's control group does not hold it.
+    /// The reason why the unit's control group does not contain the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) outside: Option<String>,
 }
 
-/// The answer to `Tickets`: of every unit, by resource. To `Change`: of each unit that was named, and each resource.
+/// The reply to `Tickets`: every unit and resource. To `Change`: the units and resources named.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct TicketsReply {
-    /// To an offer: its number.
+    /// In reply to an offer: its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) offer: Option<u64>,
-    /// To an offer that was served at once: the number of the exchange.
+    /// In reply to an offer that was served at once: the number of the exchange.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exchange: Option<u64>,
     pub(crate) tickets: Vec<Tickets>,
-    /// To `Tickets`: tickets that units will have.
+    /// In reply to `Tickets`: tickets that units will have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) expected: Vec<Expected>,
-    /// What units hold of currencies beside what these issue in their own names; to `Change`: those that it names.
+    /// The lots of units; in the reply to `Change`: those of the units that it names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lots: Vec<Lot>,
-    /// Of the resources that nothing holds: why. Their tickets have no effect now.
+    /// The resources that nothing holds, with reasons. Their tickets have no effect now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) not_held: Vec<Holding>,
 }
 
-/// The answer to `AsContract`: a contract's text.
+/// The reply to `AsContract`: a contract's text.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ContractReply {
     pub(crate) contract: String,
 }
 
-/// The answer to `Offers`.
+/// The reply to `Offers`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OffersReply {
     pub(crate) offers: Vec<Standing>,
-    /// Those in force, and the last ones that ended.
+    /// Exchanges in force, and the last ones that ended.
     pub(crate) exchanges: Vec<Exchange>,
-    /// What negotiating came to for each unit.
+    /// The results of negotiation by unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) negotiated: Vec<Negotiated>,
-    /// How long the accounts have been open: the times of exchanges count from their beginning.
+    /// The age of the accounts: times of exchanges count from their opening.
     pub(crate) elapsed_ns: u64,
 }
 
-/// The answer to `Await`.
+/// The reply to `Await`.
 #[derive(Debug, Serialize)]
 pub(crate) struct AwaitReply {
     pub(crate) number: u64,
@@ -174,7 +174,7 @@ pub(crate) struct AwaitReply {
     pub(crate) state: Awaited,
 }
 
-/// What became of an offer or an exchange.
+/// The state of an offer or an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub(crate) enum Awaited {
@@ -184,8 +184,8 @@ pub(crate) enum Awaited {
     Served { exchange: u64 },
     /// It was taken back, or its unit is gone.
     Withdrawn,
-    /// The exchange goes on.
+    /// The exchange is in force.
     InForce,
-    /// It is over.
+    /// The exchange has ended.
     Ended { why: Ending },
 }

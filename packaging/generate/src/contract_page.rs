@@ -1,12 +1,12 @@
-//! commonhold-contract(5): the language of contracts as a man page.
+//! The man page commonhold-contract(5): the contract language.
 
 use commonhold_contract::{MEMBER_FORMS, MEMBER_RULES, ReferenceKey, reference_tables};
 use roff::{Inline, Roff, bold, italic, roman};
 
-/// An example of a contract.
+/// An example contract.
 const EXAMPLE: &str = include_str!("../../../examples/three-groups.toml");
 
-/// The page. Markdown's code becomes bold, and its links lose their addresses.
+/// Renders the page. Markdown code becomes bold, and links lose their addresses.
 pub(super) fn page() -> String {
     let mut page = Roff::new();
     let version = concat!("commonhold ", env!("CARGO_PKG_VERSION"));
@@ -73,7 +73,7 @@ fn entry(page: &mut Roff, key: &ReferenceKey) {
     page.text(last);
 }
 
-/// Markdown text: bold in backquotes, and links without their addresses.
+/// Converts a line of Markdown: code becomes bold, and links lose their addresses.
 fn words(markdown: &str) -> Vec<Inline> {
     let parts = without_links(markdown);
     let parts = parts.split('`').enumerate().filter(|(_, part)| !part.is_empty());
@@ -107,7 +107,7 @@ fn without_links(markdown: &str) -> String {
     out + rest
 }
 
-/// A heading in capitals, as usual in man pages; code keeps its case.
+/// A heading in the capitals of man pages; code stays as it is written.
 fn upper(markdown: &str) -> String {
     let part = |(i, part): (usize, &str)| if i % 2 == 1 { part.to_owned() } else { part.to_uppercase() };
     markdown.split('`').enumerate().map(part).collect()

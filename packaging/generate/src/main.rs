@@ -1,5 +1,5 @@
-//! `commonhold generate`: man pages, completions and the schema, all from their one definition; and recordings as
-//! workloads.
+//! `commonhold generate`: man pages, completions, the schema and references from their single definitions, and workloads from
+//! recordings.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -37,7 +37,7 @@ fn generate(what: &What) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// A recording of a live machine, as a workload.
+/// Converts a recording of a live machine to a workload.
 fn workload(trace: &Path) -> Result<String, Failure> {
     let text = load::recording(trace)?;
     let name = trace.display().to_string();
@@ -49,7 +49,7 @@ fn workload(trace: &Path) -> Result<String, Failure> {
     Ok(recording.workload(&file))
 }
 
-/// Writes pages to the folders that `man` searches: below `directory`, `man1` has the commands, and `man5` the contract.
+/// Writes pages to the folders that `man` searches below `directory`: `man1` has the commands, `man5` the contract.
 fn man(directory: &Path) -> Result<(), Failure> {
     let cannot = |e: std::io::Error| {
         let remedy = "give a folder that you may write to, or the name of a new one";
@@ -61,18 +61,18 @@ fn man(directory: &Path) -> Result<(), Failure> {
     let [of_commands, of_files] = ["man1", "man5"].map(|section| directory.join(section));
     fs::create_dir_all(&of_commands).and_then(|()| fs::create_dir_all(&of_files)).map_err(cannot)?;
     let mut commands = shown().disable_help_subcommand(true);
-    // Propagates full names and --help to all subcommands.
+    // Gives every command its full name and --help.
     commands.build();
     clap_mangen::generate_to(with_synopses(commands), of_commands).map_err(cannot)?;
     fs::write(of_files.join("commonhold-contract.5"), contract_page::page()).map_err(cannot)
 }
 
-/// Gives each definition a synopsis with the options' value names, which the default synopsis omits.
+/// Sets synopses that show which options take values; the default one does not.
 fn with_synopses(command: Definition) -> Definition {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let shown = |arg: &&Arg| !arg.is_hide_set();
     let options = command.get_opts().filter(shown).map(|option| format!(" [{option}]"));
-    // Flags come last, since they are short.
+    // Flags follow: they are short.
     let flags =
         command.get_arguments().filter(|arg| !arg.is_positional() && !arg.get_action().takes_values());
     let flags = flags.filter(shown).map(|flag| format!(" [{flag}]"));
@@ -87,8 +87,8 @@ fn with_synopses(command: Definition) -> Definition {
     command.override_usage(usage).mut_subcommands(with_synopses)
 }
 
-/// The commands of all programs in one definition, without hidden ones, which completions would offer. Commands that `commonhold`
-/// delegates are taken from the program that implements them.
+/// The combined definition of all programs' commands, without hidden ones, which completions would offer. External commands are
+/// taken from the programs that implement them.
 fn shown() -> Definition {
     let cli = commonhold::cli::Cli::command();
     let passed_on = [

@@ -20,7 +20,7 @@ pub(crate) fn main(args: &Claims) -> Result<Exit, Failure> {
     let style = output::style();
     let style = if output::is_terminal() { style } else { Style { width: COLUMNS, ..style } };
     Page::after(page, &if args.json { json(&claims) } else { text(&claims, style) }, || html(&claims))?;
-    Ok(if runs.sound() { Exit::Ok } else { Exit::Broken })
+    Ok(if runs.sound() { Exit::Ok } else { Exit::CheckFailed })
 }
 
 /// The command line that repeats the table.

@@ -37,7 +37,7 @@ pub(crate) fn main(args: &Sim) -> Result<Exit, Failure> {
         _ => simulation::text(&study, output::style()),
     };
     Page::after(page, &text, || simulation::html(&study))?;
-    Ok(if study.sound() { Exit::Ok } else { Exit::Broken })
+    Ok(if study.sound() { Exit::Ok } else { Exit::CheckFailed })
 }
 
 fn study(args: &Sim, scenario: &Scenario, machine: &str, runs: Vec<Outcome>) -> Study {
@@ -71,7 +71,7 @@ fn compare(args: &Sim, scenario: &Scenario, machine: &str, page: Option<Page>) -
         _ => schemes::text(&schemes, output::style()),
     };
     Page::after(page, &text, || schemes::html(&schemes))?;
-    Ok(if schemes.sound() { Exit::Ok } else { Exit::Broken })
+    Ok(if schemes.sound() { Exit::Ok } else { Exit::CheckFailed })
 }
 
 /// Runs the scenario under each of the listed disciplines.
@@ -109,7 +109,7 @@ fn compare_disciplines(
         _ => disciplines::text(&compared, output::style()),
     };
     Page::after(page, &text, || disciplines::html(&compared))?;
-    Ok(if compared.sound() { Exit::Ok } else { Exit::Broken })
+    Ok(if compared.sound() { Exit::Ok } else { Exit::CheckFailed })
 }
 
 /// The scenario with this discipline in every unit whose contract leaves the default.

@@ -1,4 +1,4 @@
-//! Answers that are the same for every client until the next turn of the loop.
+//! A cache of answers that are the same for every client until the next turn of the loop.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -6,19 +6,19 @@ use std::rc::Rc;
 use commonhold_client::wire::Call;
 use commonhold_policy::Time;
 
-/// An answer is computed again after this time even if no turn was made: counts of the kernel's go on meanwhile.
+/// The longest life of an answer, even without a turn: the kernel's counters go on meanwhile.
 const AGE_MAX_NS: Time = 100_000_000;
-/// Answers that are kept at one time.
+/// The most answers kept at one time.
 const KEPT_MAX: usize = 32;
 
-/// Computed answers, as they are sent, by request.
+/// Encoded answers, by request.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     computed: BTreeMap<String, (Time, Rc<[u8]>)>,
 }
 
 impl Answers {
-    /// What identifies a request whose answer depends on nothing but what is held; `None` for any other request.
+    /// The cache key of a request whose answer depends only on the session's state; `None` for any other request.
     pub(super) fn key(call: &Call) -> Option<String> {
         match call {
             Call::Status { .. }
@@ -34,7 +34,7 @@ impl Answers {
         }
     }
 
-    /// The answer to a request, if it was computed since the last turn and not long ago.
+    /// The cached answer to a request, unless it is stale.
     pub(super) fn get(&self, key: &str, now: Time) -> Option<Rc<[u8]>> {
         let (at, message) = self.computed.get(key)?;
         (now.saturating_sub(*at) < AGE_MAX_NS).then(|| message.clone())
@@ -47,7 +47,7 @@ impl Answers {
         self.computed.insert(key, (now, message.clone()));
     }
 
-    /// What is held has changed, or was looked at again.
+    /// Drops all answers: the session's state has changed or was sampled again.
     pub(super) fn forget(&mut self) {
         self.computed.clear();
     }

@@ -1,6 +1,6 @@
-//! What is in force as a contract: with the tickets as they were changed, and comments on what no contract can say.
+//! Renders the present state as a contract: with changed tickets, and comments on what no contract can express.
 //!
-//! Properties (tested): the rights under the contract that is written are those in force, once exchanges are over.
+//! Properties (tested): the rights under the rendered contract are those in force, once exchanges have ended.
 
 use commonhold_contract::{Contract, PerResource, Resource, UnitId, write};
 use commonhold_policy::rights::Rights;
@@ -11,7 +11,7 @@ use super::requests::{About, Answered, reply};
 use super::session::Session;
 use crate::protocol::ContractReply;
 
-/// The contract that says what is in force.
+/// Renders the contract.
 pub(super) fn answer(session: &Session, about: &About) -> Answered {
     let rights = session.rights();
     let mut above = vec![
@@ -51,7 +51,7 @@ pub(super) fn answer(session: &Session, about: &About) -> Answered {
     reply(&ContractReply { contract: write(&in_force(session.contract(), &rights), &above) })
 }
 
-/// The contract with the tickets that units have of their own now.
+/// The contract with the present tickets that units own.
 fn in_force(contract: &Contract, rights: &Rights) -> Contract {
     let mut now = contract.clone();
     for id in contract.held() {
@@ -64,7 +64,7 @@ fn in_force(contract: &Contract, rights: &Rights) -> Contract {
     now
 }
 
-/// Tickets of units that a contract cannot name, since `each` makes them, and tickets that are still to come.
+/// Tickets of units made by `each`, which a contract cannot name, and tickets that are still to come.
 fn unsaid(contract: &Contract, rights: &Rights, expected: &[Expected]) -> Vec<String> {
     let made = |id: &UnitId| contract.unit(*id).parent.is_some_and(|it| contract.unit(it).each.is_some());
     let mut lines = Vec::new();
@@ -93,7 +93,7 @@ mod tests {
     use commonhold_policy::rights::{Change, How, TICKETS_MAX};
     use proptest::prelude::*;
 
-    /// The rights under the text, and its contract.
+    /// Parses the text; returns its rights and its contract.
     fn read(text: &str) -> (Contract, Rights) {
         let parsed = parse(text);
         let contract = parsed.contract.unwrap_or_else(|| panic!("{text}\n{:#?}", parsed.diagnostics));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was changed: the contract that is written is a good one, and gives each unit the same.
+        /// After any changes, the rendered contract is valid, and gives each unit the same rights.
         #[test]
         fn rights_are_the_same_under_what_is_written(
             units in proptest::collection::vec((any::<prop::sample::Index>(), 1u64..500, 0u64..100_000), 1..8),
@@ -136,7 +136,7 @@ mod tests {
                 contract.units[id.index()].hard.disk = Some(Amount::Part(*hard));
             }
             let mut rights = Rights::new(&contract);
-            // What is refused changes nothing.
+            // A refused change has no effect.
             for change in changes {
                 let _ = rights.apply(change);
             }

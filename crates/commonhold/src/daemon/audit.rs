@@ -1,13 +1,13 @@
-//! Who did what: each change that a client asked for, each program that entered a unit, and each attempt that was refused.
+//! The audit log: each change that a client requested, each program that entered a unit, and each refused attempt.
 //!
-//! A record has the same fields wherever it goes. Where systemd's journal runs it gets them as fields of its own
-//! (`journalctl COMMONHOLD_UID=1000`); another system logger gets them as structured data of RFC 5424 over /dev/log,
-//! facility `authpriv`. In any case a line is printed on standard output, unless that is the journal as well.
+//! A record has the same fields in every log. systemd's journal gets them as journal fields (`journalctl COMMONHOLD_UID=1000`);
+//! another system logger gets them as RFC 5424 structured data over /dev/log, facility `authpriv`. A line is also printed on
+//! standard output, unless that is the journal too.
 //!
-//! Nothing here waits: a logger that takes no record now loses it, and the line on standard output says so.
+//! Nothing here blocks: if the logger's queue is full, it loses the record, which is then printed on standard output.
 //!
-//! Refusals cost their user nothing but requests, so their records are limited: [`REFUSALS_MAX`] of each user in
-//! [`WINDOW_NS`]. The first one after that says how many were left out.
+//! A refusal costs its user only a request, so records of refusals are rate limited: [`REFUSALS_MAX`] per user in
+//! [`WINDOW_NS`]. The first record after that gives the number suppressed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,13 +26,13 @@ const JOURNAL: &str = "/run/systemd/journal/socket";
 const SYSLOG: &str = "/dev/log";
 const REFUSALS_MAX: u32 = 20;
 const WINDOW_NS: Time = 10_000_000_000;
-/// Users whose refusals are counted at one time.
+/// The most users whose refusals are counted at one time.
 const COUNTED_MAX: usize = 1_024;
-/// What a request says, and the unit that it names, are cut here. 64 KiB of a stranger's text belong in no log, and escaped
-/// they can be more than a socket takes at once: the logger would never get the record.
+/// A request's text, and the unit that it names, are truncated to this length. Up to 64 KiB of untrusted text do not belong in
+/// a log, and escaped they can exceed the largest datagram: the logger would never get the record.
 const TEXT_CHARS_MAX: usize = 512;
 
-/// What is to be told of one request.
+/// The audit record of one request.
 #[derive(Debug)]
 pub(super) struct Record<'a> {
     pub(super) caller: &'a Caller,
@@ -49,8 +49,8 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record of a request; `None` for one that changes nothing and may be made by everybody. `name` finds out the
-    /// caller's name, and `refused` is that of the error that the request was answered with.
+    /// The record of a request; `None` for a request that changes nothing and is open to everybody. `name` looks up the
+    /// caller's name; `refused` is the name of the error in the reply.
     pub(super) fn of(
         caller: &'a Caller,
         name: impl FnOnce() -> String,
@@ -100,7 +100,7 @@ impl<'a> Record<'a> {
         line
     }
 
-    /// As journald's native protocol has it: `KEY=value`, or with the value's length where it has line ends.
+    /// The record in journald's native protocol: `KEY=value`, or length-prefixed if the value contains newlines.
     fn for_journal(&self) -> Vec<u8> {
         let priority = if self.is_refused() { "5" } else { "6" };
         let mut all = vec![
@@ -125,7 +125,7 @@ impl<'a> Record<'a> {
         bytes
     }
 
-    /// As RFC 5424 has it. Time and host are the logger's to fill in.
+    /// The record in RFC 5424 format. The logger fills in time and host.
     fn for_syslog(&self) -> String {
         const AUTHPRIV: u8 = 10 * 8;
         let severity = if self.is_refused() { 5 } else { 6 };
@@ -160,26 +160,26 @@ fn subject(asked: &Asked) -> (&'static str, &str) {
     }
 }
 
-/// Refusals of one user.
+/// The recent refusals of one user.
 #[derive(Debug, Default)]
 struct Refusals {
     since: Time,
-    told: u32,
-    left_out: u64,
+    logged: u32,
+    suppressed: u64,
 }
 
-/// Where records go.
+/// The destinations of records.
 #[derive(Debug)]
 pub(super) struct Audit {
     socket: Option<UnixDatagram>,
     to_journal: bool,
-    /// Whether standard output is the journal, which then has each record already.
+    /// Whether standard output is the journal, which then already has each record.
     output_is_journal: bool,
     refusals: BTreeMap<Party, Refusals>,
 }
 
 impl Audit {
-    /// To the logger that this machine has.
+    /// Connects to this machine's logger.
     pub(super) fn open() -> Audit {
         let output_is_journal = std::env::var_os("JOURNAL_STREAM").is_some() && !output::is_terminal();
         match connect(Path::new(JOURNAL)) {
@@ -192,14 +192,14 @@ impl Audit {
         Audit { socket, to_journal, output_is_journal, refusals: BTreeMap::new() }
     }
 
-    /// Tells of a request.
-    pub(super) fn tell(&mut self, record: &Record<'_>, now: Time) {
+    /// Logs a request.
+    pub(super) fn log(&mut self, record: &Record<'_>, now: Time) {
         if record.is_refused() {
             match self.admit(record.caller.party, now) {
                 None => return,
                 Some(0) => {}
-                Some(left_out) => output::say(&format!(
-                    "audit: {left_out} more refused requests of user {} are not listed",
+                Some(suppressed) => output::say(&format!(
+                    "audit: {suppressed} more refused requests of user {} are not listed",
                     record.user
                 )),
             }
@@ -211,21 +211,21 @@ impl Audit {
         }
     }
 
-    /// Whether one more refusal of a user is told, and how many were left out before it.
+    /// `Some` if one more refusal of a user may be logged, with the number suppressed before it.
     fn admit(&mut self, party: Party, now: Time) -> Option<u64> {
         if self.refusals.len() >= COUNTED_MAX && !self.refusals.contains_key(&party) {
             self.refusals.clear();
         }
         let of_user = self.refusals.entry(party).or_insert(Refusals { since: now, ..Refusals::default() });
         if now.saturating_sub(of_user.since) >= WINDOW_NS {
-            (of_user.since, of_user.told) = (now, 0);
+            (of_user.since, of_user.logged) = (now, 0);
         }
-        if of_user.told >= REFUSALS_MAX {
-            of_user.left_out += 1;
+        if of_user.logged >= REFUSALS_MAX {
+            of_user.suppressed += 1;
             return None;
         }
-        of_user.told += 1;
-        Some(std::mem::take(&mut of_user.left_out))
+        of_user.logged += 1;
+        Some(std::mem::take(&mut of_user.suppressed))
     }
 }
 
@@ -297,7 +297,7 @@ mod tests {
         let call = enter(&"\u{202e}".repeat(21_000));
         let record = Record::of(&caller, || "ana".into(), &call, Some("no")).unwrap();
         for to_journal in [true, false] {
-            Audit::to(connect(&path).ok(), to_journal, true).tell(&record, 0);
+            Audit::to(connect(&path).ok(), to_journal, true).log(&record, 0);
             let mut bytes = vec![0; 1 << 20];
             let length = logger.recv(&mut bytes).expect("the logger has the record");
             assert!(length < 16 << 10, "{length}");
@@ -312,12 +312,12 @@ mod tests {
         logger.set_nonblocking(true).unwrap();
         let mut audit = Audit::to(connect(&path).ok(), true, true);
         let caller = caller();
-        let told = |audit: &mut Audit, outcome: Option<&str>, now| {
-            audit.tell(&Record::of(&caller, || "ana".into(), &enter("a"), outcome).unwrap(), now);
+        let logged = |audit: &mut Audit, outcome: Option<&str>, now| {
+            audit.log(&Record::of(&caller, || "ana".into(), &enter("a"), outcome).unwrap(), now);
             logger.recv(&mut [0; 4096]).is_ok()
         };
-        assert!((0..50).all(|_| told(&mut audit, None, 0)), "each change");
-        let refusals = (0..50).filter(|_| told(&mut audit, Some("no"), 0)).count();
+        assert!((0..50).all(|_| logged(&mut audit, None, 0)), "each change");
+        let refusals = (0..50).filter(|_| logged(&mut audit, Some("no"), 0)).count();
         assert_eq!(refusals, REFUSALS_MAX as usize);
         assert_eq!(audit.admit(Party::User(1_000), WINDOW_NS), Some(30));
     }

@@ -1,13 +1,13 @@
 //! The daemon's side of the socket: its connections, their requests, and the answers that they have yet to read.
 //!
-//! Nothing here blocks, and each call does a bounded amount of work for one client: it reads at most
-//! [`REQUEST_BYTES_MAX`], takes one request, or sends at most [`SEND_BYTES_MAX`]. Which client comes next is decided by
-//! [`FairQueue`](super::fair_queue::FairQueue). A client that sends too much is disconnected. One that leaves its answer
-//! unread is not read from until it takes the answer.
+//! Nothing here blocks, and each call does a bounded amount of work for one client: it reads at most [`REQUEST_BYTES_MAX`],
+//! takes one request, or sends at most [`SEND_BYTES_MAX`]. Which client comes next is decided by
+//! [`FairQueue`](super::fair_queue::FairQueue). A client that sends too much is disconnected. Back-pressure: a client's
+//! requests are not read while it leaves an answer unread.
 //!
-//! No client keeps others out. There is room for [`CLIENTS_MAX`]. A *kept* client holds an offer or waits for one, which
-//! may last as long as its program; there is room for [`KEPT_MAX`] of these. When all connections are taken, a newcomer
-//! takes the place of the least recently used connection, not a kept one, of the user that has the most.
+//! No client locks others out. There is room for [`CLIENTS_MAX`]. A *kept* client holds an offer or waits for one, which may
+//! last as long as its program; there is room for [`KEPT_MAX`] of these. When all connections are taken, a new one replaces the
+//! least recently used connection that is not kept, of the user with the most connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
@@ -29,24 +29,24 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use super::fair_queue::Party;
 use crate::exit::{Exit, Failure};
 
-/// Clients at one time, so that descriptors never run out (`BESIDE` has room for them).
+/// The most clients at one time, so that descriptors never run out (`BESIDE` reserves them).
 pub(super) const CLIENTS_MAX: usize = 256;
-/// Clients of one ordinary user, so that no user locks the others out.
+/// The most clients of one ordinary user, so that no user locks the others out.
 const CLIENTS_OF_USER_MAX: usize = 64;
-/// Kept clients at one time. The remaining connections are for clients that ask and go.
+/// The most kept clients at one time. The remaining connections are for short requests.
 const KEPT_MAX: usize = 192;
-/// Kept clients of one ordinary user.
+/// The most kept clients of one ordinary user.
 const KEPT_OF_USER_MAX: usize = 48;
-/// The longest request: a unit's path and a few words around it.
+/// The longest request, in bytes: a unit's path and a few fields.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// The most that is sent at once: more than a socket buffers, so that only a client that reads meanwhile waits for its
-/// next turn.
+/// The most bytes that are sent at once: more than a socket buffers, so that only a client that reads concurrently has to wait
+/// for its next turn.
 const SEND_BYTES_MAX: usize = 512 << 10;
-/// Connections that the kernel queues until they are accepted. Beyond that connect(2) waits, first come, first served;
-/// a long queue would let one user's connections delay everybody's.
+/// The listen backlog. Beyond it connect(2) blocks, first come, first served; a longer backlog would let one user's connections
+/// delay everybody's.
 const BACKLOG: i32 = 256;
 
-/// The caller, as the kernel says: as it was when it connected, whatever it becomes by a program that it executes later.
+/// The caller's credentials from the kernel (`SO_PEERCRED`), as of its connect(2): a later setuid or exec does not change them.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) uid: u32,
@@ -55,7 +55,7 @@ pub(super) struct Caller {
     pub(super) pid: u32,
     /// The process that connected; `None` if it has exited.
     pub(super) key: Option<ProcessKey>,
-    /// Who is charged for what it asks.
+    /// The party charged for its requests.
     pub(super) party: Party,
 }
 
@@ -77,31 +77,31 @@ fn party_of(uid: u32) -> Party {
     if is_privileged { Party::Privileged } else { Party::User(uid) }
 }
 
-/// What became of a connection that waited to be accepted.
+/// The outcome of accepting a connection.
 pub(super) enum Arrival {
     Accepted(u64),
-    /// It was closed at once: its user has connected too often, or has no room.
+    /// Closed at once: its user has connected too often, or has no room.
     TurnedAway(Party),
-    /// None waits.
+    /// No connection is pending.
     None,
 }
 
 struct Client {
     stream: UnixStream,
     caller: Rc<Caller>,
-    /// What was read, and how much of it was taken by earlier requests.
+    /// Bytes read, and the number of them consumed by earlier requests.
     input: Vec<u8>,
     taken: usize,
-    /// An answer, and how much of it was sent. Equal answers are one, however many clients have yet to read them.
+    /// An answer, and the number of bytes sent. Equal answers share one allocation.
     output: Rc<[u8]>,
     sent: usize,
-    /// Goes with the first byte of that.
+    /// A descriptor sent with the first byte of the answer.
     passed: Option<OwnedFd>,
-    /// It said all it wanted to say; it may still listen.
+    /// It has shut down its writing side; it may still read.
     ended: bool,
-    /// It waits for an answer that is not known yet.
+    /// Its answer is not known yet.
     waits: bool,
-    /// When it was used last, among all clients.
+    /// The use counter's value at its last use.
     used: u64,
 }
 
@@ -111,9 +111,9 @@ pub(super) struct Clients {
     path: PathBuf,
     connected: BTreeMap<u64, Client>,
     next: u64,
-    /// Counts the uses of all clients.
+    /// Counts uses of all clients, for the order of least recent use.
     uses: u64,
-    /// Clients whose connections were closed since they were last asked for, and who was charged for them.
+    /// Clients closed since the last [`Clients::take_gone`], with the parties charged for them.
     gone: Vec<(u64, Party)>,
     nothing: Rc<[u8]>,
 }
@@ -125,8 +125,8 @@ fn cannot(path: &Path, what: &str, e: &io::Error) -> Failure {
 }
 
 impl Clients {
-    /// Removes the socket that an earlier daemon left (the caller holds the directory's lock). Fails where none can be opened
-    /// later: at that time the machine has been changed already.
+    /// Removes the socket that an earlier daemon left (the caller holds the directory's lock). Fails early if none could be
+    /// opened: later, the machine has already been changed.
     pub(super) fn make_way(path: &Path) -> Result<(), Failure> {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -142,7 +142,7 @@ impl Clients {
         let cannot = |what: &str, e: io::Error| cannot(path, what, &e);
         let listener = UnixListener::bind(path).map_err(|e| cannot("open the socket", e))?;
         rustix::net::listen(&listener, BACKLOG).map_err(|e| cannot("open the socket", e.into()))?;
-        // Every user may ask; the caller's identity decides what it may do.
+        // Every user may connect; the caller's identity determines its permissions.
         let open = std::fs::Permissions::from_mode(0o666);
         std::fs::set_permissions(path, open).map_err(|e| cannot("open the socket to clients", e))?;
         listener.set_nonblocking(true).map_err(|e| cannot("set up the socket", e))?;
@@ -161,8 +161,8 @@ impl Clients {
         self.listener.as_fd()
     }
 
-    /// Accepts one client. `kept` finds out which clients are kept, and `may_connect` whether a party may have another
-    /// connection: that of one that may not is closed before anything else is found out about it.
+    /// Accepts one client. `kept` returns the kept clients; `may_connect` whether a party may have another connection: if not,
+    /// it is closed before any other lookup.
     pub(super) fn accept(
         &mut self,
         procfs: &mut ProcFs,
@@ -198,8 +198,8 @@ impl Clients {
         Arrival::Accepted(self.next)
     }
 
-    /// Whether there is room for one more client of a user. If there is not, the least recently used client goes that
-    /// is not kept: one of the same user if that has its part, else one of the user that has the most.
+    /// Makes room for one more client of a user, if necessary by closing the least recently used client that is not kept: one
+    /// of the same user if it has reached its limit, else one of the user with the most.
     fn make_room(&mut self, party: Party, kept: impl FnOnce() -> BTreeSet<u64>) -> bool {
         let mut of_party: BTreeMap<Party, usize> = BTreeMap::new();
         for client in self.connected.values() {
@@ -222,7 +222,7 @@ impl Clients {
         true
     }
 
-    /// Whether a client may be kept, beside those that are.
+    /// Whether a client may become kept, in addition to `kept`.
     pub(super) fn may_be_kept(&self, id: u64, kept: &BTreeSet<u64>) -> bool {
         let Some(party) = self.party(id) else { return false };
         let of_party = kept.iter().filter(|id| self.party(**id) == Some(party)).count();
@@ -230,7 +230,7 @@ impl Clients {
         kept.contains(&id) || (kept.len() < KEPT_MAX && !has_its_part)
     }
 
-    /// Who is charged for a client; `None` if it is gone.
+    /// The party charged for a client; `None` if the client is gone.
     pub(super) fn party(&self, id: u64) -> Option<Party> {
         self.connected.get(&id).map(|client| client.caller.party)
     }
@@ -241,7 +241,7 @@ impl Clients {
         }
     }
 
-    /// The clients whose connections were closed since this was last called, and who was charged for them.
+    /// The clients closed since the last call, with the parties charged for them.
     pub(super) fn take_gone(&mut self) -> Vec<(u64, Party)> {
         std::mem::take(&mut self.gone)
     }
@@ -250,14 +250,14 @@ impl Clients {
         self.connected.get(&id).map(|client| client.stream.as_fd())
     }
 
-    /// Reads what a client sent; one that sends what is too long for a request is dropped.
+    /// Reads from a client; drops it if its request is too long.
     pub(super) fn read(&mut self, id: u64) {
         if self.connected.get_mut(&id).is_some_and(|client| client.read().is_err()) {
             self.drop_client(id);
         }
     }
 
-    /// The next complete request of a client, once it took the answer to the one before.
+    /// The next complete request of a client, once it has read the previous answer.
     pub(super) fn next_request(&mut self, id: u64) -> Option<(Rc<Caller>, Vec<u8>)> {
         let client = self.connected.get_mut(&id)?;
         let end = client.request_end()?;
@@ -273,14 +273,14 @@ impl Clients {
         self.connected.get(&id).is_some_and(|client| client.request_end().is_some())
     }
 
-    /// The answer to a client's last request is not known yet: it makes no other one until then.
+    /// Marks a client's answer as not known yet: no further request is taken until then.
     pub(super) fn wait(&mut self, id: u64) {
         if let Some(client) = self.connected.get_mut(&id) {
             client.waits = true;
         }
     }
 
-    /// Queues an answer, which ends with a NUL, with a descriptor if one goes with it, and sends what the client takes now.
+    /// Queues an answer, which ends with a NUL, and the descriptor to pass with it, and sends as much as the socket takes.
     pub(super) fn answer(&mut self, id: u64, message: Rc<[u8]>, passed: Option<OwnedFd>) {
         if let Some(client) = self.connected.get_mut(&id) {
             client.waits = false;
@@ -290,12 +290,12 @@ impl Clients {
         self.flush(id);
     }
 
-    /// Sends what a client takes now; one that is gone, or asked all it wanted, is dropped.
+    /// Sends as much as a client's socket takes; drops a client that is gone or finished.
     pub(super) fn flush(&mut self, id: u64) {
         let Some(client) = self.connected.get_mut(&id) else { return };
         let flushed = client.flush();
         if !client.has_output() {
-            // What many clients are sent is not held back by one that has read it.
+            // Releases the shared answer once it is sent.
             (client.output, client.sent) = (self.nothing.clone(), 0);
         }
         if flushed.is_err() || client.is_done() {
@@ -303,20 +303,19 @@ impl Clients {
         }
     }
 
-    /// Whether a client said all that it wanted to say. That is to be listened to no more: only that it is gone, which the
-    /// kernel always tells.
+    /// Whether a client has shut down its writing side. It is then polled only for hang-up, which epoll always reports.
     pub(super) fn has_ended(&self, id: u64) -> bool {
         self.connected.get(&id).is_some_and(|client| client.ended)
     }
 
-    /// Whether answers wait until a client takes more; until then it is not listened to.
+    /// Whether output is pending; until it is sent, the client is not read from.
     pub(super) fn is_waited_for(&self, id: u64) -> bool {
         self.connected.get(&id).is_some_and(Client::has_output)
     }
 }
 
 impl Client {
-    /// Where the next request that may be answered now ends.
+    /// The end of the next request that may be answered now.
     fn request_end(&self) -> Option<usize> {
         if self.has_output() || self.waits {
             return None;
@@ -331,7 +330,7 @@ impl Client {
 
     fn read(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4096];
-        // What was read before is answered first: so a client that sends on and on is read no faster than it is answered.
+        // Earlier input is answered first, so a client that keeps sending is read no faster than it is answered.
         while !self.ended && !self.has_output() && self.request_end().is_none() {
             drop(self.input.drain(..self.taken));
             self.taken = 0;
@@ -365,8 +364,8 @@ impl Client {
         Ok(())
     }
 
-    /// Sends what it takes of the answer, and before its first byte the descriptor. A client that never takes it gains
-    /// nothing: the kernel closes a descriptor that nobody receives.
+    /// Sends as much of the answer as the socket takes, the descriptor with its first byte. The kernel closes a descriptor that
+    /// is never received.
     fn send(&mut self, until: usize) -> io::Result<usize> {
         let rest = &self.output[self.sent..until];
         let Some(passed) = &self.passed else { return self.stream.write(rest) };
@@ -379,13 +378,13 @@ impl Client {
         Ok(sendmsg(&self.stream, &[IoSlice::new(rest)], &mut beside, SendFlags::NOSIGNAL)?)
     }
 
-    /// Whether it will ask no more and took every answer; or waits for one, and is gone.
+    /// Whether it is finished: it sends no more and has read every answer, or it hung up while waiting.
     fn is_done(&self) -> bool {
         let awaits = self.waits && !self.is_gone();
         self.ended && !self.has_output() && !awaits && (self.waits || self.request_end().is_none())
     }
 
-    /// Whether nobody is at the other end any more.
+    /// Whether the peer has hung up.
     fn is_gone(&self) -> bool {
         let mut ends = [PollFd::new(&self.stream, PollFlags::empty())];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -406,13 +405,13 @@ impl Drop for Clients {
 mod tests {
     use super::*;
 
-    /// Gives this thread other groups; false where it may not.
+    /// Sets this thread's groups; false without the permission.
     fn have_groups(groups: &[u32]) -> bool {
-        // SAFETY: the kernel reads that many numbers. The call, unlike the C library's function, is about this thread alone.
+        // SAFETY: the kernel reads `len` numbers. Unlike the C library's function, the system call affects only this thread.
         unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) == 0 }
     }
 
-    /// More of them than there was room for, and whatever the process becomes afterwards.
+    /// More groups than the first buffer holds, and unchanged by a later change of the process.
     #[test]
     fn a_caller_has_the_groups_that_it_had_when_it_connected() {
         let dir = tempfile::tempdir().unwrap();

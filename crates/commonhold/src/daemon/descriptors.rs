@@ -1,9 +1,9 @@
-//! Room for the files that a daemon keeps open: some for every unit that has a control group.
+//! Raises the limit on open files: a daemon keeps some open for every unit that has a control group.
 //!
-//! Shells and service managers give a soft limit of 1,024, for the sake of programs that use `select`, and a hard
-//! limit for all others. The daemon does not use `select`, so it takes the hard limit. Where a contract needs more, it
-//! raises that too, which only root may. No other program inherits the limit: the daemon starts the caretaker and
-//! nothing else, and `exec` is a process of its own.
+//! Shells and service managers set a soft limit of 1,024, for programs that use `select`, and a higher hard limit. The daemon
+//! does not use `select`, so it raises its soft limit to the hard limit. If a contract needs more, it raises the hard limit
+//! too, which only root may. No other program inherits the limit: the daemon starts only the caretaker, and `exec` runs in the
+//! client's process.
 
 use commonhold_live::MORE_FILES;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -11,14 +11,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::clients::CLIENTS_MAX;
 use crate::exit::{Exit, Failure};
 
-/// What is open beside the units' files: clients, the scheduler's tables, the journal, what the threads look at.
+/// Files open besides those of units: clients, the scheduler's maps, the journal, and files that the threads read.
 const BESIDE: u64 = 192 + CLIENTS_MAX as u64;
 
-/// Room for so many units at least: users who get one of their own come later.
+/// The fewest units to provide for: sub-units for users appear later.
 const UNITS_MIN: usize = 256;
 
-/// Makes room for so many units with so many open files each. Refused where that cannot be had: a daemon that runs out of
-/// descriptors halfway leaves units that nobody holds.
+/// Raises the limit for `units` units with `files_each` open files each. Fails if the limit cannot be raised: a daemon that ran
+/// out of descriptors later would leave some units unheld.
 pub(super) fn make_room(units: usize, files_each: usize) -> Result<(), Failure> {
     let needed = files(units, files_each);
     let limit = getrlimit(Resource::Nofile);
@@ -35,7 +35,7 @@ fn files(units: usize, each: usize) -> u64 {
     u64::try_from(units.saturating_mul(each)).unwrap_or(u64::MAX).saturating_add(BESIDE)
 }
 
-/// What to ask for, best first. The last needs no privileges.
+/// The limits to try, best first. The last needs no privileges.
 fn wanted(limit: Rlimit, roomy: u64, needed: u64) -> [Rlimit; 3] {
     // `None`: no limit.
     let at_least = |files: u64| limit.maximum.map(|hard| hard.max(files));

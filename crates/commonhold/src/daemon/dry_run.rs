@@ -1,4 +1,4 @@
-//! `run --dry-run`: the plan for this moment, with reasons, and the processes that it is about. Nothing is changed.
+//! `run --dry-run`: the plan for this moment, with reasons, and the processes that it affects. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::{load, output};
 
-/// Long enough to see which processes run and which only exist.
+/// The time between two samples: long enough to tell running processes from idle ones.
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
@@ -76,14 +76,14 @@ pub(super) fn main(args: &Run) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The processes by unit, and what they use; the contract gets the sub-units of users that want one.
+/// The processes by unit, and their use; adds the users' sub-units to the contract.
 fn look(contract: &mut Contract, choice: &Choice) -> Result<(Roster, u64), Failure> {
     let mut roster = Roster::new(Path::new("/proc"), &[])?;
     if let Some(place) = choice.place() {
         roster.held_at(place);
     }
     let begun = clock::now();
-    // Every look may find users that want a sub-unit; with that, the next one places them.
+    // Each sample may find users that get a sub-unit; the next one places them there.
     loop {
         let seen = roster.refresh(contract, begun, Scan::Full)?;
         if !contract.welcome(&seen.seen.newcomers, &BTreeSet::new()) {
@@ -128,7 +128,7 @@ fn who(contract: &Contract, roster: &Roster, choice: &Choice) -> Vec<Present> {
     contract.listed().into_iter().chain([UnitId::SHARED]).map(of_unit).collect()
 }
 
-/// The user whose processes are all that can be held; none if every user's can.
+/// The only user whose processes can be held; `None` if every user's can.
 fn own_only(choice: &Choice) -> Option<u32> {
     let uid = rustix::process::geteuid();
     let everybodys = match choice {
@@ -138,7 +138,7 @@ fn own_only(choice: &Choice) -> Option<u32> {
     (!everybodys).then(|| uid.as_raw())
 }
 
-/// The disks that io.cost would be switched on for.
+/// The disks for which io.cost would be switched on.
 fn io_cost(choice: &Choice) -> Vec<String> {
     match choice {
         Choice::Kernel(place) | Choice::Cgroup(place) if place.controllers.contains("io") => {

@@ -1,14 +1,14 @@
-//! Which client the daemon serves next: round robin over users, then over each user's connections, within a budget.
+//! The order in which clients are served: round robin over users, then over each user's connections, within token buckets.
 //!
 //! **Problem.** One thread turns the control loop and answers clients. Any local user may connect, so requests arrive at
 //! whatever rate a hostile program sends them. Serving them first come, first served lets that program stop the loop.
 //!
-//! **Algorithm.** A client is *ready* when it has something for the daemon to do. [`FairQueue::next`] returns one client of
-//! the user that was served least recently; the daemon does one request's worth of work for it, and then charges the time
-//! that this took ([`FairQueue::charge`]). Two token buckets bound that time, in nanoseconds of CPU time per second: one for
-//! each user ([`PER_USER`]), one for all of them together ([`ALL_USERS`]). A user whose bucket is empty waits until it fills
-//! again. Whatever a request costs (parsing junk, a turn that it forces, a state file that it has written) is charged alike,
-//! so no kind of request needs a limit of its own.
+//! **Algorithm.** A client is *ready* when it has something for the daemon to do. [`FairQueue::next`] returns one client of the
+//! least recently served user; the daemon does one request's worth of work for it, and then charges the CPU time used
+//! ([`FairQueue::charge`]). Two token buckets bound that time, in nanoseconds of CPU time per second: one for each user
+//! ([`PER_USER`]), one for all of them together ([`ALL_USERS`]). A user whose bucket is empty waits until it fills again. All
+//! costs of a request (parsing junk, a forced turn, writing a state file) are charged alike, so no kind of request needs its
+//! own limit.
 //!
 //! **Properties.** A user waits for at most one request of every other user before its own. Requests take at most
 //! [`ALL_USERS`] of a CPU on average. Connections are charged to their user alone: the joint bucket is drawn from only by
@@ -21,45 +21,44 @@ use std::collections::{BTreeMap, VecDeque};
 
 use commonhold_policy::Time;
 
-/// Who pays for a client's requests.
+/// The party charged for a client's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Party {
     /// Root, and the user that runs the daemon.
     Privileged,
     /// Any other user. A process in a user namespace counts as the user that created the namespace.
     User(u32),
-    /// Processes that exited before the daemon accepted their connection, together: nothing tells which user
-    /// namespace they were in.
+    /// All processes that exited before the daemon accepted their connection: their user namespaces are unknown.
     Exited,
 }
 
 /// A token bucket's parameters; tokens are nanoseconds of the loop's CPU time.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
-    /// Milliseconds per second that flow in.
+    /// The refill rate in milliseconds per second.
     per_mille: i64,
     /// The most that the bucket holds.
     burst_ns: i64,
 }
 
-/// A user's budget: 10 % of a CPU on average. The burst lets a shell script ask some dozens of things at once.
+/// A user's budget: 10 % of a CPU on average. The burst allows a shell script some dozens of requests at once.
 const PER_USER: Rate = Rate { per_mille: 100, burst_ns: 50_000_000 };
 /// The budget of all users but root together: twice that of one, debts included, so that one user alone cannot exhaust it.
 const ALL_USERS: Rate = Rate { per_mille: 200, burst_ns: 150_000_000 };
 /// No charge lowers a bucket below this debt: one expensive request locks its user out for half a second at most.
 const DEBT_MAX_NS: i64 = 50_000_000;
-/// A user who has used up its bucket is served again when it holds this much. Served as soon as it holds anything, a user
-/// with cheap requests would wake the loop for each of them, and waking costs more than the request.
+/// Hysteresis: a user with an empty bucket is served again when it holds this much. Otherwise cheap requests would wake the
+/// loop one by one, and a wake-up costs more than the request.
 const RESUME_NS: i64 = 1_000_000;
-/// Parties without a ready client that are remembered for their debts.
+/// The most parties without a ready client that are remembered for their debts.
 const REMEMBERED_MAX: usize = 1_024;
 
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     level_ns: i64,
-    /// It has been used up since it held [`RESUME_NS`] last.
+    /// Whether it has been empty since it last held [`RESUME_NS`].
     is_empty: bool,
-    /// When the level was computed.
+    /// The time at which the level was computed.
     at: Time,
 }
 
@@ -74,7 +73,7 @@ impl Bucket {
         self.level_ns.saturating_add(refilled_ns).min(rate.burst_ns)
     }
 
-    /// Draws from the bucket; how much lower it is then, which is less than `ns` where the debt would be too large.
+    /// Draws from the bucket; returns the amount drawn, less than `ns` if the debt reaches its limit.
     fn charge(&mut self, rate: Rate, ns: u64, now: Time) -> u64 {
         let ns = i64::try_from(ns).unwrap_or(i64::MAX);
         let before_ns = self.level_ns(rate, now);
@@ -84,14 +83,14 @@ impl Bucket {
         u64::try_from(before_ns.saturating_sub(level_ns)).unwrap_or(0)
     }
 
-    /// When the bucket holds enough to be drawn from.
+    /// The time at which the bucket can be drawn from.
     fn holds_some_at(self, rate: Rate, now: Time) -> Time {
         let least_ns = if self.is_empty { RESUME_NS } else { 1 };
         let lacks_ns = least_ns - self.level_ns(rate, now);
         if lacks_ns <= 0 {
             return now;
         }
-        // Rounded up: at a time rounded down the bucket would still be empty, and the loop would spin.
+        // Rounded up: rounded down, the bucket would still be empty then, and the loop would spin.
         let wait_ns = lacks_ns.saturating_mul(1_000) / rate.per_mille + 1;
         now.saturating_add(u64::try_from(wait_ns).unwrap_or(0))
     }
@@ -108,7 +107,7 @@ struct Account {
 #[derive(Debug)]
 pub(super) struct FairQueue {
     accounts: BTreeMap<Party, Account>,
-    /// The parties that have ready clients; the one that was served least recently comes first.
+    /// The parties with ready clients, least recently served first.
     order: VecDeque<Party>,
     all_users: Bucket,
 }
@@ -122,7 +121,7 @@ impl FairQueue {
         }
     }
 
-    /// A client has something for the daemon to do. A client that is ready already stays where it is.
+    /// Marks a client as ready to be served. A client that is ready already stays where it is.
     pub(super) fn push(&mut self, party: Party, client: u64, now: Time) {
         let account = self.account(party, now);
         if account.ready.contains(&client) {
@@ -134,8 +133,8 @@ impl FairQueue {
         }
     }
 
-    /// A client's connection is closed: it is ready no more. Without this, a party that reconnects while it may not be served
-    /// would leave one entry here for every connection that it has ever had.
+    /// Removes a client whose connection closed. Without this, a party that reconnects while it may not be served would leave
+    /// one entry for every past connection.
     pub(super) fn forget(&mut self, party: Party, client: u64) {
         let Some(account) = self.accounts.get_mut(&party) else { return };
         account.ready.retain(|ready| *ready != client);
@@ -144,7 +143,7 @@ impl FairQueue {
         }
     }
 
-    /// Takes the client that is to be served next, if its party may be served now.
+    /// Takes the next client whose party may be served now.
     pub(super) fn next(&mut self, now: Time) -> Option<(Party, u64)> {
         let at = self.order.iter().position(|party| self.may_be_served_at(*party, now) <= now)?;
         let party = self.order.remove(at)?;
@@ -161,9 +160,9 @@ impl FairQueue {
         self.order.iter().map(|party| self.may_be_served_at(*party, now)).min()
     }
 
-    /// Whether another connection of a party is to be accepted. One that has used up its budget may connect, and waits; a
-    /// party is turned away if it is so deep in debt that it must have gone on connecting meanwhile. Where all users
-    /// together are, those with budget left still connect.
+    /// Whether to accept another connection of a party. A party without budget may connect, and waits; one is turned away only
+    /// if its debt shows that it kept connecting meanwhile. If all users together are that deep in debt, those with budget left
+    /// may still connect.
     pub(super) fn may_connect(&self, party: Party, now: Time) -> bool {
         if party == Party::Privileged {
             return true;
@@ -175,8 +174,8 @@ impl FairQueue {
         own_ns > least_ns
     }
 
-    /// Charges a party for the time that the loop spent on its requests. All users together are charged no more than the party
-    /// itself pays: one whose debts are cut again and again would otherwise use up twice its budget, which is all of theirs.
+    /// Charges a party for the time that the loop spent on its requests. The joint bucket is charged no more than the party's:
+    /// otherwise a party whose debt is capped again and again would drain twice its budget, which is all of the joint one.
     pub(super) fn charge(&mut self, party: Party, ns: u64, now: Time) {
         if party == Party::Privileged {
             return;
@@ -185,8 +184,8 @@ impl FairQueue {
         self.all_users.charge(ALL_USERS, paid_ns, now);
     }
 
-    /// Charges a party for the CPU time that accepting a connection of it took, or turning one away. All users together are not
-    /// charged: nothing but the party itself limits how often it connects, so that one user could leave none of their budget.
+    /// Charges a party for the CPU time of accepting or refusing a connection. The joint bucket is not charged: connections are
+    /// not limited by it, so one user could drain it.
     pub(super) fn charge_connection(&mut self, party: Party, ns: u64, now: Time) {
         if party != Party::Privileged {
             self.account(party, now).bucket.charge(PER_USER, ns, now);
@@ -203,7 +202,7 @@ impl FairQueue {
 
     fn account(&mut self, party: Party, now: Time) -> &mut Account {
         if self.accounts.len() >= REMEMBERED_MAX && !self.accounts.contains_key(&party) {
-            // One whose bucket is full again is as good as unknown.
+            // A party whose bucket is full again can be forgotten.
             self.accounts.retain(|_, it| {
                 !it.ready.is_empty() || it.bucket.level_ns(PER_USER, now) < PER_USER.burst_ns
             });
@@ -231,14 +230,14 @@ mod tests {
         }
         queue.push(BO, 10, 0);
         queue.push(Party::Privileged, 20, 0);
-        // Ready already: it does not come twice.
+        // Already ready: it is not queued twice.
         queue.push(ANA, 1, 0);
         let order: Vec<u64> = std::iter::from_fn(|| queue.next(0)).map(|(_, client)| client).collect();
         assert_eq!(order, [1, 10, 20, 2, 3]);
         assert_eq!(queue.due(0), None);
     }
 
-    /// Ana overdraws her bucket by 20 ms: at 100 ms a second she waits for 200 ms, and nobody else does.
+    /// Ana overdraws her bucket by 20 ms: at 100 ms a second she alone waits for 200 ms.
     #[test]
     fn a_user_over_budget_waits_until_its_bucket_refills() {
         let mut queue = FairQueue::new(0);
@@ -247,7 +246,7 @@ mod tests {
         queue.push(BO, 2, 0);
         assert_eq!((queue.next(0), queue.next(0)), (Some((BO, 2)), None));
         let ana = queue.due(0).unwrap_or(0);
-        // And for 10 ms more, until there is 1 ms to draw from.
+        // 10 ms more, until the bucket holds 1 ms.
         assert!((210 * MS..=211 * MS).contains(&ana), "{ana}");
         assert_eq!((queue.next(ana - MS), queue.next(ana)), (None, Some((ANA, 1))));
     }
@@ -268,7 +267,7 @@ mod tests {
         assert_eq!(queue.next(bo), Some((BO, 2)));
     }
 
-    /// A request that took a minute costs its user no more than 500 ms without service.
+    /// A request that took a minute locks its user out for at most 500 ms.
     #[test]
     fn debts_are_bounded() {
         let mut queue = FairQueue::new(0);
@@ -316,7 +315,7 @@ mod tests {
         }
         assert!(queue.accounts[&ANA].ready.is_empty() && queue.order.is_empty());
         assert_eq!(queue.due(0), None);
-        // The others stay, in their order, and the party's turn with them.
+        // The other clients keep their order, and the party its turn.
         for client in [1, 2, 3] {
             queue.push(BO, client, 0);
         }
@@ -341,7 +340,7 @@ mod tests {
         }
     }
 
-    /// However often Ana connects, Bo is served.
+    /// Bo is served no matter how often Ana connects.
     #[test]
     fn connections_of_one_user_do_not_use_up_the_budget_of_all() {
         let mut queue = FairQueue::new(0);
@@ -358,8 +357,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever requests cost, users together take no more than their budget, and a user that asks for little
-        /// is served once in every round.
+        /// For any costs of requests, all users together stay within their budget, and a user with few requests is served once
+        /// per round.
         #[test]
         fn a_flood_stays_within_its_budget(costs in prop::collection::vec(1_000u64..3 * MS, 100..400)) {
             let mut queue = FairQueue::new(0);
@@ -384,7 +383,7 @@ mod tests {
             }
             // A burst, one request that overdraws, and 10 % of the time; Bo's requests cost next to nothing.
             prop_assert!(spent <= 50 * MS + 3 * MS + now / 10 + MS, "{spent} of {now}");
-            // One request of the other's before.
+            // At most one request of the other user first.
             prop_assert!(waited_max <= 3 * MS, "{waited_max}");
         }
     }

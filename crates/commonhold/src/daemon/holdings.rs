@@ -1,5 +1,5 @@
-//! What holds each resource under a backend, or why nothing does. The daemon's start, `check`, `--dry-run` and
-//! `status` say it.
+//! The means that hold each resource under a backend, or the reason why none does: for the daemon's start, `check`, `--dry-run`
+//! and `status`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,23 +14,24 @@ use commonhold_report::holdings::Holding;
 
 use super::session::Session;
 
-/// Units of a reason that are named; more are counted.
+/// The most units named for one reason; further ones are counted.
 const NAMED: usize = 3;
 
-/// What holds a contract.
+/// The backend that holds a contract, with its means.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Holder<'a> {
     /// The backend's name.
     pub(super) backend: &'a str,
-    /// What it can enforce here.
+    /// Its means on this machine.
     pub(super) means: Means,
-    /// Whether units are held in the control groups that a service manager gave them.
+    /// Whether units are held in the control groups of a service manager.
     pub(super) in_place: bool,
-    /// What follows `held` of the CPU: that has reasons of its own.
+    /// The text after `held` for CPU, with the reason for the backend.
     pub(super) by: &'a str,
 }
 
-/// All four, in the order of every table, and what holds jobs in pools and gangs, where the contract has some.
+/// The holdings of the four resources, in the order of every table, then of jobs in pools and of gangs, if the contract has
+/// any.
 pub(super) fn of(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Vec<Holding> {
     let Holder { backend, means, .. } = holder;
     let asked_for = contract.asked_for();
@@ -54,7 +55,7 @@ pub(super) fn of(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> 
     all
 }
 
-/// What holds the memory bus: the processor, or gangs that wait for a quantum.
+/// The holding of the memory bus: by the processor's throttling, or by gangs that wait for a quantum.
 fn bus(contract: &Contract, means: Means, asked: &str) -> Holding {
     let rules = contract.machine.gangs;
     let gangs = rules.by != Gangs::Off && means.gangs && rules.share == GangsShare::Bus;
@@ -86,7 +87,7 @@ fn bus(contract: &Contract, means: Means, asked: &str) -> Holding {
     }
 }
 
-/// By what gangs are stopped, where the contract has some.
+/// The holding of gangs, if the contract has any.
 fn gangs(contract: &Contract, backend: &str, means: Means) -> Option<Holding> {
     let job = |id: UnitId| contract.unit(id).job;
     if contract.machine.gangs.by == Gangs::Off || !contract.held().any(|id| job(id).is_some()) {
@@ -107,10 +108,10 @@ fn gangs(contract: &Contract, backend: &str, means: Means) -> Option<Holding> {
     Some(Holding { resource: "gangs".to_owned(), held: State::Yes, how: format!("{by}{how}") })
 }
 
-/// The `resource` of jobs in pools, which are none.
+/// The name of jobs in pools in [`Holding::resource`]; they are not a resource.
 const JOBS: &str = "jobs";
 
-/// What holds jobs in pools.
+/// The holding of jobs in pools, if the contract has any.
 fn jobs(contract: &Contract, machine: &Machine, means: Means, moves_pages: bool) -> Option<Holding> {
     if !contract.held().any(|id| contract.unit(id).job.is_some()) {
         return None;
@@ -134,14 +135,14 @@ fn jobs(contract: &Contract, machine: &Machine, means: Means, moves_pages: bool)
     Some(Holding { resource, held: State::Yes, how })
 }
 
-/// What holds each under the backend in force.
+/// All holdings under the active backend.
 pub(super) fn now(session: &mut Session) -> Vec<Holding> {
     let by = format!("by the {} backend", session.backend().active().name);
     let holder = holder_now(session, &by);
     of(session.contract(), session.machine(), holder)
 }
 
-/// What holds CPU under the backend in force, by what follows `held`.
+/// The holding of CPU under the active backend; `by` is the text after `held`.
 pub(super) fn cpu_now(session: &mut Session, by: &str) -> Holding {
     let holder = holder_now(session, by);
     cpu_beside(session.contract(), session.machine(), holder)
@@ -153,13 +154,13 @@ fn holder_now<'a>(session: &mut Session, by: &'a str) -> Holder<'a> {
     Holder { backend: backend.active().name, means: backend.means(), in_place, by }
 }
 
-/// Of the resources that nothing holds: why. Jobs are no resource, and have no tickets.
+/// The resources that nothing holds, with reasons. Excludes jobs, which have no tickets.
 pub(super) fn of_those_not_held(session: &mut Session) -> Vec<Holding> {
     let is_not_held = |holding: &Holding| holding.held == State::No && holding.resource != JOBS;
     now(session).into_iter().filter(is_not_held).collect()
 }
 
-/// What holds CPU, and what that leaves to processes in no unit: they have no account that would tell.
+/// The holding of CPU, including the share left to processes in no unit, which no account shows.
 fn cpu_beside(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Holding {
     let mut cpu = cpu(contract, machine.cpus.len(), holder.means, holder.by);
     if let Some(beside) = in_no_unit(contract, holder.means, holder.in_place) {
@@ -168,11 +169,11 @@ fn cpu_beside(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Hol
     cpu
 }
 
-/// What CPU time processes in no unit have, as the end of a sentence; `None` under `smp`, where units hold none either.
+/// The CPU time of processes in no unit, as the end of a sentence; `None` under `smp`, where units hold none either.
 ///
-/// The weights of N places in one control group average the kernel's default. So a group of the default weight beside them
-/// has 1/(N + 1) while all are busy, and more while some are idle. Without places, all units are in one control group, which
-/// keeps the default weight.
+/// The weights of N units' control groups in one parent average the kernel's default, so a sibling of the default weight gets
+/// 1/(N + 1) while all are busy, and more while some are idle. Otherwise all units are in one control group, which keeps the
+/// default weight.
 fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'static str> {
     let part = match (means.switches, means.weights) {
         _ if contract.machine.scheme == Scheme::Smp => return None,
@@ -188,7 +189,7 @@ fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'sta
     Some(part)
 }
 
-/// CPUs are held, but for disciplines, and for amounts to lend and borrow, that these means cannot hold.
+/// The holding of CPU, except disciplines and amounts of `lend` and `borrow` that these means cannot enforce.
 fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     let by = format!("{by}{}", limits_of_cpu(contract, means));
     let not_held = not_held(contract, means, cpus);
@@ -214,7 +215,7 @@ fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     Holding::partly(Resource::Cpu, &text)
 }
 
-/// The first few by name, and how many more there are; nothing of none.
+/// Names the first [`NAMED`] and counts the rest; `None` if there are none to name.
 fn named<T>(all: &[T], name: impl FnMut(&T) -> String) -> Option<String> {
     let mut named: Vec<String> = all.iter().take(NAMED).map(name).collect();
     if all.len() > NAMED {
@@ -223,7 +224,7 @@ fn named<T>(all: &[T], name: impl FnMut(&T) -> String) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", "))
 }
 
-/// Only a scheduler that decides at every switch has disciplines.
+/// Disciplines that are not held: they require a scheduler that decides at every switch.
 fn disciplines_not_held(contract: &Contract, means: Means) -> Option<String> {
     let asks = |id: &UnitId| contract.unit(*id).discipline != Discipline::default();
     let units: Vec<UnitId> = contract.held().filter(asks).collect();
@@ -234,12 +235,12 @@ fn disciplines_not_held(contract: &Contract, means: Means) -> Option<String> {
     let why = match (contract.machine.scheme, means.switches) {
         (Scheme::Smp, _) => "under `scheme = \"smp\"`, the kernel decides",
         (_, true) => return None,
-        (_, false) => "only the `kernel` backend has them, and heeds deadlines",
+        (_, false) => "only the `kernel` backend has them, and honours deadlines",
     };
     Some(format!("; disciplines not held: {} ({why})", named(&units, name)?))
 }
 
-/// How `limit.cpu` is held, where a contract has it.
+/// How `limit.cpu` is held, if the contract sets it.
 fn limits_of_cpu(contract: &Contract, means: Means) -> &'static str {
     let limited = contract.held().any(|id| contract.unit(id).limit.cpu.is_some());
     match (limited && contract.machine.scheme != Scheme::Smp, means.caps) {
@@ -265,14 +266,14 @@ fn memory(backend: &str, means: MemoryMeans, asked: &str) -> Holding {
     }
 }
 
-/// The `user` backend: as weakly as `doctor` says, or not at all.
+/// Memory under the `user` backend: weakly, as `doctor` explains, or not at all.
 fn memory_by_user(means: MemoryMeans, asked: &str) -> Holding {
     let found = capability::paging_out(Path::new("/"));
     if means.bounds {
         let how = format!("weakly{asked}: {}; see `commonhold doctor`", found.reason);
         return Holding::partly(Resource::Memory, &how);
     }
-    // Found to be refused although nothing speaks against it, as in a container.
+    // The probe found no obstacle, yet the kernel refuses, as in a container.
     let why = if found.state == State::No {
         found.reason
     } else {
@@ -282,7 +283,7 @@ fn memory_by_user(means: MemoryMeans, asked: &str) -> Holding {
     Holding::not_held(Resource::Memory, &format!("{asked}: {why}; {remedy}"))
 }
 
-/// The `user` backend, by priorities and by stopping.
+/// Disks under the `user` backend: by I/O priorities and by stopping.
 fn disks_by_user(asked: &str) -> Holding {
     let found = capability::disks_by_user(Path::new("/"));
     if found.state == State::No {
@@ -291,7 +292,7 @@ fn disks_by_user(asked: &str) -> Holding {
     Holding::partly(Resource::Disk, &format!("weakly{asked}: {}; see `commonhold doctor`", found.reason))
 }
 
-/// The first unit that lends not all of its part of disks.
+/// The first unit that does not lend all of its share of disks.
 fn keeps_disk(contract: &Contract) -> Option<&str> {
     let keeps = |unit: &Unit| !unit.lend.disk.allows() || unit.lend.disk.amount().is_some();
     let lends = contract.machine.scheme == Scheme::Isolate;
@@ -302,11 +303,11 @@ fn keeps_disk(contract: &Contract) -> Option<&str> {
         .map(|unit| unit.path.as_str())
 }
 
-/// Disks that control groups hold. A contract that asks for disks is told of file systems whose disks these are not, and
-/// one that keeps a part of a disk from others (`keeper` is the first unit that does) where it is not kept.
+/// Disks held by control groups. `keeper` is the first unit that withholds a share of disks from loans, which weights cannot
+/// enforce; `elsewhere` names file systems on disks that are not held.
 fn disks_by_control_groups(keeper: Option<&str>, elsewhere: Option<String>) -> Holding {
     let mut by =
-        "by control groups: by weights where a disk heeds them, else by rates that follow use".to_owned();
+        "by control groups: by weights where a disk honours them, else by rates that follow use".to_owned();
     if let Some(unit) = keeper {
         let _ = write!(by, "; weights lend all that is idle, whatever `lend.disk` of `{unit}` says");
     }
@@ -316,7 +317,7 @@ fn disks_by_control_groups(keeper: Option<&str>, elsewhere: Option<String>) -> H
     Holding::held(Resource::Disk, &by)
 }
 
-/// Why a resource is not held that needs a controller.
+/// The reason for a missing controller.
 fn missing(controller: &str, asked: &str) -> String {
     format!(": no {controller} controller here{asked}; see `commonhold doctor`")
 }
@@ -329,7 +330,7 @@ mod tests {
     use commonhold_contract::{Amount, JobKind, MILLIONTH, Permission};
     use commonhold_live::apply::{kernel, user};
 
-    /// Half a CPU to lend, and two to borrow.
+    /// Lends half a CPU, and borrows two.
     #[test]
     fn amounts_that_are_not_held_are_named() {
         let mut contract = Contract::default();
@@ -461,7 +462,7 @@ mod tests {
         let said = |contract: &Contract, means| cpu(contract, 4, means, "by it").line();
         assert_eq!(said(&contract, kernel::MEANS), "cpu     held by it");
         let user = "cpu     held by it; disciplines not held: `lottery` of `a`, `fifo` of `c` (only the `kernel` backend has \
-                    them, and heeds deadlines)";
+                    them, and honours deadlines)";
         assert_eq!(said(&contract, user::MEANS), user);
         contract.machine.scheme = Scheme::Smp;
         assert!(said(&contract, kernel::MEANS).contains("`fifo` of `c` (under `scheme = \"smp\"`"));
@@ -469,7 +470,7 @@ mod tests {
 
     #[test]
     fn file_systems_of_other_machines_are_named() {
-        let held = "disk    held by control groups: by weights where a disk heeds them, else by rates that follow use";
+        let held = "disk    held by control groups: by weights where a disk honours them, else by rates that follow use";
         assert_eq!(disks_by_control_groups(None, None).line(), held);
         let found = disks_by_control_groups(Some("a"), Some("outside of control: /home (nfs4)".to_owned()));
         let kept = "weights lend all that is idle, whatever `lend.disk` of `a` says";

@@ -1,11 +1,10 @@
-//! Changed tickets, offers and exchanges that outlive a daemon: which of those that were kept are still meant, under the contract
-//! of now.
+//! Persistence of changed tickets, offers and exchanges across daemons, and their validation against the contract in force.
 //!
-//! A change is over when the contract gives that unit another number of tickets of that resource than when it was made,
-//! or has no such unit. The tickets of a sub-unit that `each` makes of a control group are no word of the contract's: its manager
-//! may have set other CPUs meanwhile, and the change stays. A sub-unit that `each` makes may not be there yet: its change waits
-//! until its user or its group is seen. An offer or an exchange waits until all of its units are there; it is over when the contract
-//! has one of them no more, and an exchange when its time is. What ends with a program is not kept.
+//! A change expires when the contract gives that unit another number of tickets of that resource than when it was made, or has
+//! no such unit. The contract does not state the tickets of a sub-unit that `each` makes of a control group: its manager may
+//! have set other CPUs meanwhile, and the change stays. A sub-unit that `each` makes may not exist yet: its change waits until
+//! its user or group is seen. An offer or an exchange waits until all of its units exist. It expires when the contract drops
+//! one of them, an exchange also at its deadline. Offers and exchanges that are bound to a program are not persisted.
 
 use std::path::{Path, PathBuf};
 
@@ -20,31 +19,31 @@ use commonhold_steward::Changed;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// What is kept in a daemon's directory.
+/// The persistent rights in a daemon's directory.
 pub(super) struct Keeper {
     directory: PathBuf,
-    /// What the file holds.
+    /// The file's content.
     kept: AllKept,
-    /// Whether the file may hold something else, since a write failed.
+    /// Whether the file may differ from `kept`, because a write failed.
     in_doubt: bool,
-    /// Whether there is a file that could not be read.
+    /// Whether the file exists and could not be read.
     unread: bool,
-    /// What of that is about units that are not there yet.
+    /// The entries about units that do not exist yet.
     waiting: AllKept,
-    /// How many units there were when these were looked for last.
+    /// The number of units when these were last looked up.
     looked_among: usize,
 }
 
-/// Why what was kept is not in force.
+/// Why a persisted entry is not in force.
 enum Not {
-    /// A unit is not there yet.
+    /// A unit does not exist yet.
     Yet,
     /// Why.
     Over(String),
 }
 
 impl Keeper {
-    /// What an earlier daemon kept, and the problem where that cannot be told.
+    /// Reads an earlier daemon's file; also returns the problem if it cannot be read.
     pub(super) fn open(directory: &Path) -> (Keeper, Option<String>) {
         let (kept, problem) = match tickets::read(directory) {
             Ok(kept) => (kept, None),
@@ -69,8 +68,8 @@ impl Keeper {
         (keeper, problem)
     }
 
-    /// The changes that are to be made again under a contract, and what is to be said of the others. `now` is now on the clock
-    /// of the daemon, and `wall_ms` on that on the wall.
+    /// The changes to make again under a contract, and notes on the expired ones. `now` is the daemon's monotonic clock,
+    /// `wall_ms` the wall clock.
     pub(super) fn restore(
         &mut self,
         contract: &Contract,
@@ -83,7 +82,7 @@ impl Keeper {
         (changes, notes)
     }
 
-    /// The changes that are about units that have come since. It costs nothing at a turn at which none came.
+    /// The waiting changes of units that have appeared since. Free at a turn at which none appeared.
     pub(super) fn of_newcomers(&mut self, contract: &Contract, now: Time, wall_ms: u64) -> Vec<Change> {
         if self.waiting == AllKept::default() || self.looked_among == contract.units.len() {
             return Vec::new();
@@ -94,13 +93,13 @@ impl Keeper {
         changes
     }
 
-    /// The changes of tickets that wait for units that are not there yet.
+    /// The changes of tickets that wait for units that do not exist yet.
     pub(super) fn waiting(&self) -> &[KeptTickets] {
         &self.waiting.changed
     }
 
-    /// Keeps what is changed now, what is traded, and what waits, before it is in force. After an error the file may be either, and
-    /// this is to be called again.
+    /// Persists changes, trades and waiting entries before they take effect. After an error the file may be the old or the new
+    /// one, and the call must be retried.
     pub(super) fn keep(
         &mut self,
         contract: &Contract,
@@ -135,7 +134,7 @@ impl Keeper {
     }
 }
 
-/// What is traded, as it is kept.
+/// The funds, offers and exchanges to persist.
 fn traded(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllKept {
     let path = |unit: UnitId| contract.unit(unit).path.clone();
     let funded = Resource::ALL.into_iter().flat_map(|resource| {
@@ -170,8 +169,8 @@ fn traded(contract: &Contract, rights: &Rights, now: Time, wall_ms: u64) -> AllK
     }
 }
 
-/// The changes that say what was kept, in the order in which they are to be made; what waits for units that are not there yet; and
-/// what is to be said of the rest.
+/// Converts persisted entries to changes, in the order to make them; entries that wait for units that do not exist yet; and
+/// notes on the expired ones.
 fn sort_out(
     contract: &Contract,
     kept: &AllKept,
@@ -214,7 +213,7 @@ fn sort_out(
             Err(Not::Over(note)) => notes.push(note),
         }
     }
-    // Exchanges first: an offer may be of what one of them lent.
+    // Exchanges first: an offer may give what an exchange lent.
     resumed.sort_by_key(|(number, what)| (matches!(what, Resumed::Offer { .. }), *number));
     changes.extend(resumed.into_iter().map(|(number, what)| Change::Resume { number, what, at: now }));
     (changes, waiting, notes)
@@ -223,7 +222,7 @@ fn sort_out(
 fn exchange(contract: &Contract, kept: &KeptExchange, now: Time, wall_ms: u64) -> Result<Resumed, Not> {
     let what = || format!("exchange {} is not in force again", kept.number);
     if kept.until_ms.is_some_and(|until| until <= wall_ms) {
-        return Err(Not::Over(format!("{}, since its time was over", what())));
+        return Err(Not::Over(format!("{}, since its time had expired", what())));
     }
     let leg = |leg: &KeptLeg| {
         let (from, to) = (there(contract, &leg.from, &what)?, there(contract, &leg.to, &what)?);
@@ -243,7 +242,7 @@ fn offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, Not> {
     Ok(Resumed::Offer { bid: Bid { by, gives, wants, with, for_ns, at_least, bound: false } })
 }
 
-/// The unit of a path. `what` is said to be over where the contract has none.
+/// Looks up a unit by path. If the contract has none, the entry that `what` describes has expired.
 fn there(contract: &Contract, path: &str, what: &dyn Fn() -> String) -> Result<UnitId, Not> {
     if let Some(id) = contract.find(path).filter(|id| !id.is_common()) {
         return Ok(id);
@@ -288,8 +287,8 @@ mod tests {
         keeper.keep(contract, changed, &Rights::new(contract), 0, 0)
     }
 
-    /// What is traded is the same for the next daemon: funds, an exchange for what is left of its time, an offer. What is bound to
-    /// a program is not kept, and what names a unit that is gone is over.
+    /// The next daemon restores funds, offers, and exchanges for their remaining time. Offers bound to a program are not
+    /// persisted, and those that name a unit that is gone expire.
     #[test]
     fn what_is_traded_outlives_a_daemon() {
         const S: Time = 1_000_000_000;
@@ -317,7 +316,7 @@ mod tests {
         rights.apply(Change::Fund { unit: sub, of: None, tickets }).unwrap();
         let (mut keeper, _) = Keeper::open(dir.path());
         keeper.keep(&contract, &[], &rights, 110 * S, 5_000).unwrap();
-        // Another daemon, another clock: 20 s later by that on the wall.
+        // Another daemon with another monotonic clock, 20 s later by the wall clock.
         let again = |contract: &Contract, wall_ms| {
             let (mut keeper, problem) = Keeper::open(dir.path());
             assert_eq!(problem, None);
@@ -376,7 +375,7 @@ mod tests {
         assert_eq!(tickets::read(dir.path()).unwrap().changed, all[..1]);
     }
 
-    /// A write that failed is made again, even where what is in force is what was kept before it.
+    /// A failed write is repeated, even if the state in force equals that before the write.
     #[test]
     fn a_file_in_doubt_is_written_again() {
         let dir = tempfile::tempdir().unwrap();
@@ -385,7 +384,7 @@ mod tests {
         let changed = |tickets| Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets };
         let (mut keeper, _) = Keeper::open(dir.path());
         keep(&mut keeper, &contract, &[changed(7)]).unwrap();
-        // The new name is there, and the disk does not say that it has it.
+        // The rename succeeded, but the fsync of the directory failed.
         let folder = dir.path().to_owned();
         let hook = tamper(move |access| match access.kind == Kind::Sync && access.path == folder {
             true => Answer::Refuse(libc::EIO),
@@ -397,7 +396,7 @@ mod tests {
         assert_eq!(tickets::read(dir.path()).unwrap().changed, [kept("a", 100)]);
     }
 
-    /// Nothing is lost: the file that could not be read has another name once there is one to be written.
+    /// An unreadable file is renamed before a new one is written, so nothing is lost.
     #[test]
     fn a_file_that_cannot_be_read_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
@@ -416,7 +415,7 @@ mod tests {
         keep(&mut keeper, &contract, &[]).unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "nonsense");
         let changed = Changed { unit: a, resource: Resource::Cpu, contract: 100, tickets: 7 };
-        // Nothing takes its place while it cannot have another name.
+        // It is not overwritten while it cannot be renamed.
         let hook = tamper(|access| match access.is(Kind::Rename, tickets::FILE_NAME) {
             true => Answer::Refuse(libc::EROFS),
             false => Answer::GoOn,
@@ -429,7 +428,7 @@ mod tests {
         assert_eq!(tickets::read(dir.path()).unwrap().changed, [kept("a", 100)]);
     }
 
-    /// What is about a user who has not come yet is kept until then, and made then.
+    /// A change for a user without processes is persisted, and made once the user has some.
     #[test]
     fn a_users_sub_unit_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
@@ -448,7 +447,7 @@ mod tests {
         assert_eq!(keeper.of_newcomers(&contract, 0, 0), []);
     }
 
-    /// Slurm may have given a job its CPUs since its tickets were changed.
+    /// Slurm may have assigned a job's CPUs after its tickets were changed.
     #[test]
     fn a_change_of_a_job_outlives_a_daemon_whatever_cpus_it_has() {
         let dir = tempfile::tempdir().unwrap();
@@ -465,7 +464,7 @@ mod tests {
         assert_eq!(contract.unit(job).tickets.cpu, 200);
         let change = Change::Set { unit: job, resource: Resource::Cpu, tickets: 7 };
         assert_eq!(keeper.of_newcomers(&contract, 0, 0), [change]);
-        // A reload says of no such change that it ended.
+        // A reload reports no such change as ended.
         assert_eq!(keeper.restore(&contract, 0, 0), (vec![change], Vec::new()));
     }
 }

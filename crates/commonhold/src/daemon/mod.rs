@@ -1,4 +1,4 @@
-//! `commonhold run`: one thread that waits for the clock, for signals and for clients.
+//! `commonhold run`: one event loop that waits for a timer, signals and clients.
 
 mod answers;
 mod as_contract;
@@ -7,7 +7,7 @@ mod clients;
 mod descriptors;
 mod dry_run;
 mod fair_queue;
-mod held;
+mod held_offers;
 mod holdings;
 mod kept_tickets;
 mod outlook;
@@ -53,40 +53,40 @@ use answers::Answers;
 use audit::{Audit, Record};
 use clients::{Arrival, Caller, Clients};
 use fair_queue::{FairQueue, Party};
-use held::Held;
+use held_offers::HeldOffers;
 pub(crate) use outlook::Outlook;
 use requests::{About, Answer};
 use service::Service;
 use session::Session;
 
-/// The signals that it reads: to stop, and to reload (SIGHUP).
-const TOLD_BY: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// The signals that the loop handles: SIGHUP reloads, the others stop the daemon.
+const SIGNALS_READ: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// How often to look whether CPUs came or went.
+/// The interval at which CPU hotplug is polled.
 const HOTPLUG_NS: Time = 1_000_000_000;
 
-/// How soon it is looked again whether who enters a unit is in its scope.
+/// The interval at which the scopes of entering processes are polled.
 const ENTERING_NS: Time = 10_000_000;
 
-/// How long clients are served before the loop looks whether a turn is due. A turn that is due already comes before them.
+/// How long clients are served before the loop checks whether a turn is due. A turn that is already due comes first.
 const SERVING_NS: Time = 2_000_000;
 
-/// Connections that are accepted before clients are served.
+/// The most connections that are accepted before clients are served.
 const ACCEPTS_MAX: usize = 64;
 
-/// The daemon stays so long on a CPU.
+/// How long the daemon stays on a CPU.
 const MOVES_NS: Time = 100_000_000;
 
-/// How soon a look that failed is tried again, and for how long none may succeed before the daemon gives up.
-const AGAIN_NS: Time = 100_000_000;
-const BLIND_NS: Time = 10_000_000_000;
+/// When a failed turn is retried, and the longest time without a successful one before the daemon gives up.
+const RETRY_NS: Time = 100_000_000;
+const OUTAGE_MAX_NS: Time = 10_000_000_000;
 
-/// What an event is about; clients are numbered upwards from here.
+/// The sources of events; clients are numbered from [`CLIENTS`].
 const CLOCK: u64 = 0;
 const SIGNALS: u64 = 1;
 const LISTENER: u64 = 2;
 const CARETAKER: u64 = 3;
-/// A backend has a reason to look before it is time.
+/// A backend requests an early turn.
 const ALARM: u64 = 4;
 const CLIENTS: u64 = 16;
 
@@ -94,7 +94,7 @@ pub(crate) fn main(args: &Run) -> Result<Exit, Failure> {
     if args.dry_run { dry_run::main(args) } else { start::start(args)?.run() }
 }
 
-/// The hidden command: lives until its daemon is gone, then undoes what that did.
+/// The hidden command: waits until its daemon is gone, then undoes its changes.
 pub(crate) fn caretaker(args: &crate::cli::Caretaker) -> Exit {
     // SAFETY: the daemon that started this process put the pipe's descriptor there, for it alone.
     let pipe = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(args.pipe) };
@@ -102,7 +102,7 @@ pub(crate) fn caretaker(args: &crate::cli::Caretaker) -> Exit {
     if undone.problems.is_empty() { Exit::Ok } else { Exit::System }
 }
 
-/// Waiting for everything at once.
+/// An epoll instance with a timer.
 struct Waits {
     epoll: OwnedFd,
     clock: OwnedFd,
@@ -123,8 +123,8 @@ impl Waits {
         self.add_with(fd, about, epoll::EventFlags::IN)
     }
 
-    /// A client's event comes once, and then not before [`Waits::listen_or_write`]: one that may not be served yet would
-    /// otherwise have the loop spin.
+    /// Adds a client, whose event is one-shot until [`Waits::listen_or_write`]: otherwise the loop would spin on a client that
+    /// may not be served yet.
     fn add_client(&self, fd: BorrowedFd<'_>, about: u64) -> Result<(), Failure> {
         self.add_with(fd, about, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)
     }
@@ -134,7 +134,8 @@ impl Waits {
             .map_err(|e| refused("wait for a file", e))
     }
 
-    /// Whether to wait until a client takes more, or for what it says; where it says no more, until it is gone.
+    /// Waits until a client can be written to (`write`), until it sends something, or, after it has shut down its side
+    /// (`ended`), until it hangs up.
     fn listen_or_write(&self, fd: BorrowedFd<'_>, about: u64, write: bool, ended: bool) {
         let flags = match (write, ended) {
             (true, _) => epoll::EventFlags::OUT,
@@ -142,11 +143,11 @@ impl Waits {
             (false, true) => epoll::EventFlags::empty(),
         };
         let flags = flags | epoll::EventFlags::ONESHOT;
-        // A client that is gone meanwhile needs no waiting for.
+        // Fails only if the client is gone, which needs no waiting.
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(about), flags);
     }
 
-    /// Wakes up at a moment of the daemon's clock; one that has passed is now.
+    /// Sets the timer to a time of the daemon's clock; a past time fires at once.
     fn wake_at(&self, at: Time) -> Result<(), Failure> {
         let ns = at.saturating_sub(clock::now()).max(1);
         let value = Timespec {
@@ -160,7 +161,7 @@ impl Waits {
         Ok(())
     }
 
-    /// What happened.
+    /// Waits, and returns the sources of the events.
     fn wait(&self) -> Result<Vec<u64>, Failure> {
         let mut events = Vec::with_capacity(64);
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
@@ -170,8 +171,8 @@ impl Waits {
     }
 }
 
-/// CPU time of this thread since a moment of [`clock::thread_cpu_ns`]. Users are charged for CPU time and not for time that
-/// passed: what other programs take of the CPU meanwhile is not theirs to pay.
+/// CPU time of this thread since a value of [`clock::thread_cpu_ns`]. Users are charged for CPU time rather than elapsed time,
+/// which includes preemption by other programs.
 fn used_since(begun: u64) -> u64 {
     clock::thread_cpu_ns().saturating_sub(begun)
 }
@@ -180,46 +181,46 @@ fn refused(what: &str, e: rustix::io::Errno) -> Failure {
     Failure::new(Exit::System, format!("cannot {what}: {e}"))
 }
 
-/// Which CPUs the machine had when it was looked at last.
+/// The CPUs that were online at the last poll.
 struct Hotplug {
-    looked: Time,
+    checked: Time,
     online: CpuSet,
-    /// Whether it was said that they cannot be looked at.
-    told: bool,
+    /// Whether a failure to read them was reported.
+    reported: bool,
 }
 
-/// The clients that keep their connections: those that hold something or wait, and those that enter a unit.
-fn kept(held: &Held, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u64> {
+/// The clients whose connections stay open: those that hold something or wait, and those that enter a unit.
+fn kept(held: &HeldOffers, entering: &[(u64, ProcessKey, Answer)]) -> BTreeSet<u64> {
     held.kept().into_iter().chain(entering.iter().map(|(id, ..)| *id)).collect()
 }
 
-/// Since when every look has failed.
+/// The start of the current series of failed turns, if the last one failed.
 #[derive(Debug, Default)]
-struct Blind(Option<Time>);
+struct Outage(Option<Time>);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Blindness {
+enum OutageStage {
     Began,
     Lasts,
     TooLong,
 }
 
-impl Blind {
-    /// Another look has failed. What counts is time and not the number of looks: clients can have the loop turn as often as
-    /// their budgets allow, and the daemon would give up all the sooner for it.
-    fn failed(&mut self, now: Time) -> Blindness {
+impl Outage {
+    /// Records a failed turn. The limit is a time and not a number of turns, because clients can force turns: their requests
+    /// must not make the daemon give up sooner.
+    fn failed(&mut self, now: Time) -> OutageStage {
         match self.0 {
             None => {
                 self.0 = Some(now);
-                Blindness::Began
+                OutageStage::Began
             }
-            Some(since) if now.saturating_sub(since) < BLIND_NS => Blindness::Lasts,
-            Some(_) => Blindness::TooLong,
+            Some(since) if now.saturating_sub(since) < OUTAGE_MAX_NS => OutageStage::Lasts,
+            Some(_) => OutageStage::TooLong,
         }
     }
 }
 
-/// A client whose answer needs a turn of the loop first. All that wait at one time have one turn.
+/// A client whose answer needs a turn of the loop first. One turn serves all that wait.
 struct Deferred {
     client: u64,
     party: Party,
@@ -227,9 +228,9 @@ struct Deferred {
 }
 
 enum AfterTurn {
-    /// A process that enters is under the unit's orders before it runs another instruction.
+    /// The reply to a process that enters: the turn applies the unit's orders before the process continues.
     Entered(Option<ProcessKey>, Answer),
-    /// A process that was born since the last look.
+    /// A lookup of a process that started since the last sample.
     Find(Rc<Caller>, Call),
 }
 
@@ -243,30 +244,30 @@ struct Daemon<'a> {
     queue: FairQueue,
     answers: Answers,
     audit: Audit,
-    /// Clients that are answered after the next turn.
+    /// Clients to answer after the next turn.
     deferred: Vec<Deferred>,
-    held: Held,
-    /// Clients that enter a unit and wait for their scope, with their processes and answers.
+    held: HeldOffers,
+    /// Clients that enter a unit and wait for their systemd scope, with their processes and answers.
     entering: Vec<(u64, ProcessKey, Answer)>,
     signals: Signals,
-    /// The service manager that has started this, if one has.
+    /// The service manager that started the daemon, if any.
     service: Service,
-    /// Files that the backend keeps open for every unit.
+    /// The number of files that the backend keeps open for every unit.
     files_each: usize,
     waits: Waits,
     next: Time,
     ends: Option<Time>,
     hotplug: Hotplug,
-    /// Where this process may run.
+    /// The CPUs that this process may run on.
     usable: CpuSet,
-    /// The backend in force when it was said last.
+    /// The last reported backend.
     active_backend: &'static str,
-    /// When the last step was.
+    /// The time of the last step.
     stepped_at: Time,
-    /// Moves to another CPU, and when the last one was.
+    /// The number of moves to another CPU, and the time of the last one.
     moves: usize,
     moved_at: Time,
-    blind: Blind,
+    outage: Outage,
     /// Keeps a second daemon out of the directory.
     _lock: commonhold_live::undo::lock::Lock,
 }
@@ -287,7 +288,7 @@ impl Daemon<'_> {
         if let Some(problem) = self.session.keep_last() {
             output::complain(&format!("problem: {problem}"));
         }
-        // Whatever ended it: what was done is undone, and the caretaker says what that was.
+        // However the loop ended, the caretaker undoes all changes and reports them.
         let Daemon { session, caretaker, .. } = self;
         let begun = Instant::now();
         let undone = caretaker.finish(session.end())?;
@@ -316,7 +317,7 @@ impl Daemon<'_> {
                 match about {
                     CLOCK => {}
                     SIGNALS => {
-                        if self.told()? {
+                        if self.handle_signals()? {
                             return Ok(());
                         }
                     }
@@ -345,8 +346,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Serves clients for a while: until a turn is due, and one at least, so that on a machine where turns take all the
-    /// time clients are served as well.
+    /// Serves clients until a turn is due, for at most [`SERVING_NS`]. Serves at least one, so that clients do not starve when
+    /// turns take all the time.
     fn serve_clients(&mut self) -> Result<(), Failure> {
         let mut now = clock::now();
         let until = self.next.min(now.saturating_add(SERVING_NS));
@@ -362,7 +363,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Makes a turn for the clients that wait for one, and answers them. Each of their users is charged its part.
+    /// Makes one turn for all clients that wait for one, and answers them. The cost is split evenly among them.
     fn answer_deferred(&mut self) -> Result<(), Failure> {
         let deferred = std::mem::take(&mut self.deferred);
         if deferred.is_empty() {
@@ -378,9 +379,9 @@ impl Daemon<'_> {
                     let answer = requests::answer(&mut self.session, &self.about, &caller, &call);
                     self.send(client, answer);
                 }
-                // It may begin its program once systemd has made a scope for it. Where so many wait for theirs that there is no
-                // room, it does not wait: a user whose processes enter faster than systemd makes scopes would otherwise have
-                // all connections, and none of them would give way to another user's.
+                // It may start its program once systemd has made its scope. If the limit of kept clients is reached, it does
+                // not wait: otherwise a user whose processes enter faster than systemd makes scopes would occupy all
+                // connections, and kept ones are never closed for another user's.
                 AfterTurn::Entered(Some(key), answer)
                     if self.session.backend().roster().is_entering(key)
                         && self.may_be_kept(client, true).is_ok() =>
@@ -393,7 +394,7 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Has the next turn take back what clients held that are gone, at once.
+    /// Forgets clients that are gone, and forces a turn at once if they held something.
     fn forget_gone(&mut self) {
         let gone = self.clients.take_gone();
         if gone.is_empty() {
@@ -409,7 +410,8 @@ impl Daemon<'_> {
         }
     }
 
-    /// Has the next turn take back what nobody holds any more. What cannot be kept is tried again by the turn after it.
+    /// Queues the withdrawal of offers and exchanges whose clients are gone. If that cannot be persisted, the turn after the
+    /// next retries.
     fn take_back_orphans(&mut self) {
         let orphans = self.held.orphans();
         if orphans.is_empty() {
@@ -424,7 +426,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Answers the clients that waited for what is known now, or long enough.
+    /// Answers the clients whose wait has ended or timed out.
     fn answer_waiting(&mut self) {
         while let Some((id, answer)) = self.held.due(clock::now()) {
             self.send(id, Answer::of(requests::reply(&answer)));
@@ -445,10 +447,10 @@ impl Daemon<'_> {
         self.is_ready(id);
     }
 
-    /// Moves on to another CPU. What the daemon itself uses comes off the unit on whose CPU it runs, and a kernel leaves it
-    /// where it was as long as every CPU is busy: so it goes round, and its cost is everybody's in equal parts. It may run
-    /// anywhere again at once: on a CPU that a real-time task keeps for itself it would never wake up. Not after every step:
-    /// for a move it waits until the kernel has stopped what runs there.
+    /// Moves the daemon to the next CPU, round robin. Its CPU time comes out of the share of the unit whose CPU it runs on, and
+    /// the kernel does not migrate it while every CPU is busy: rotating spreads the cost evenly. The affinity is widened again
+    /// at once, because on a CPU monopolised by a real-time task the daemon would never wake up. Rate limited by [`MOVES_NS`]:
+    /// a move blocks until the kernel has preempted the target CPU's task.
     fn move_on(&mut self) {
         if self.stepped_at < self.moved_at.saturating_add(MOVES_NS) {
             return;
@@ -457,13 +459,13 @@ impl Daemon<'_> {
         self.moves += 1;
         let cpus = &self.session.machine().cpus;
         let here: CpuSet = [cpus[self.moves % cpus.len()].id].into_iter().collect();
-        // Refused at worst because the CPU is gone: then it stays where it is.
+        // Fails only if the CPU is gone; then the daemon stays where it is.
         if affinity::set(0, &here).is_ok() {
             let _ = affinity::set(0, &self.usable);
         }
     }
 
-    /// One step of the session. A look that fails is tried again; when none has succeeded for [`BLIND_NS`], the daemon gives up.
+    /// Runs one step of the session. A failed step is retried; after [`OUTAGE_MAX_NS`] without success the daemon gives up.
     fn step(&mut self) -> Result<(), Failure> {
         self.watch_hotplug();
         self.take_back_orphans();
@@ -472,7 +474,7 @@ impl Daemon<'_> {
         self.answers.forget();
         match self.session.step() {
             Ok(stepped) => {
-                self.blind = Blind::default();
+                self.outage = Outage::default();
                 self.next = stepped.next;
                 if self.session.scheme() != Scheme::Smp {
                     self.move_on();
@@ -501,11 +503,11 @@ impl Daemon<'_> {
             }
             Err(e) => {
                 let now = clock::now();
-                self.next = now.saturating_add(AGAIN_NS);
-                match self.blind.failed(now) {
-                    Blindness::Began => output::complain(&format!("problem: {e}")),
-                    Blindness::Lasts => {}
-                    Blindness::TooLong => return Err(e.into()),
+                self.next = now.saturating_add(RETRY_NS);
+                match self.outage.failed(now) {
+                    OutageStage::Began => output::complain(&format!("problem: {e}")),
+                    OutageStage::Lasts => {}
+                    OutageStage::TooLong => return Err(e.into()),
                 }
                 Ok(())
             }
@@ -519,7 +521,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Says when another backend holds than the last time.
+    /// Reports a change of the active backend.
     fn tell_of_another_backend(&mut self) {
         let ActiveBackend { name, fallback_from } = self.session.backend().active();
         if name == self.active_backend {
@@ -534,10 +536,10 @@ impl Daemon<'_> {
 
     fn watch_hotplug(&mut self) {
         let now = clock::now();
-        if now < self.hotplug.looked.saturating_add(HOTPLUG_NS) {
+        if now < self.hotplug.checked.saturating_add(HOTPLUG_NS) {
             return;
         }
-        self.hotplug.looked = now;
+        self.hotplug.checked = now;
         let root = Path::new("/");
         let changed = topology::online(root).and_then(|online| {
             if online == self.hotplug.online { Ok(None) } else { Ok(Some((topology::read(root)?, online))) }
@@ -545,23 +547,23 @@ impl Daemon<'_> {
         match changed {
             Ok(Some((machine, online))) => {
                 output::say(&format!("CPUs changed: now {online}"));
-                self.hotplug = Hotplug { looked: now, online, told: false };
+                self.hotplug = Hotplug { checked: now, online, reported: false };
                 let isolated = self.session.contract().machine.isolated;
                 self.session.set_machine(machine.divided(isolated));
             }
-            Err(e) if !self.hotplug.told => {
+            Err(e) if !self.hotplug.reported => {
                 let known = &self.hotplug.online;
                 output::complain(&format!(
                     "problem: cannot read which CPUs are online: {e}; the contract is held as if these were still {known}"
                 ));
-                self.hotplug.told = true;
+                self.hotplug.reported = true;
             }
             Ok(None) | Err(_) => {}
         }
     }
 
-    /// Signals; whether to stop.
-    fn told(&mut self) -> Result<bool, Failure> {
+    /// Handles pending signals; returns whether to stop.
+    fn handle_signals(&mut self) -> Result<bool, Failure> {
         while let Some(came) = self.signals.next() {
             match came.signal {
                 libc::SIGHUP => {
@@ -575,12 +577,12 @@ impl Daemon<'_> {
         Ok(false)
     }
 
-    /// What is held, in a line.
+    /// The status line: contract and backend.
     fn holds(&self) -> String {
         format!("holding {} by the {} backend", self.about.contract_path, self.active_backend)
     }
 
-    /// All or nothing: a contract that does not hold leaves the one in force as it is.
+    /// Reloads the contract atomically: an invalid one leaves the one in force unchanged.
     fn reload(&mut self) -> Result<(), Failure> {
         let names = SystemNames::new();
         let machine = topology::read(Path::new("/")).map_err(Failure::from);
@@ -618,14 +620,14 @@ impl Daemon<'_> {
 
     fn keep_caretaker(&mut self) -> Result<(), Failure> {
         if self.caretaker.keep()? {
-            output::complain("problem: the caretaker was killed; another one has taken its place");
+            output::complain("problem: the caretaker was killed; a new one has replaced it");
             self.session.backend().roster_mut().leave_out(&[self.caretaker.pid()]);
             self.waits.add(self.caretaker.ended(), CARETAKER)?;
         }
         Ok(())
     }
 
-    /// Accepts some of the connections that wait.
+    /// Accepts up to [`ACCEPTS_MAX`] pending connections.
     fn accept(&mut self) -> Result<(), Failure> {
         for _ in 0..ACCEPTS_MAX {
             let (now, begun) = (clock::now(), clock::thread_cpu_ns());
@@ -653,14 +655,14 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// A client has something for the daemon to do.
+    /// Marks a client as ready to be served.
     fn is_ready(&mut self, id: u64) {
         if let Some(party) = self.clients.party(id) {
             self.queue.push(party, id, clock::now());
         }
     }
 
-    /// The answer to a request; `None`: it is not known yet.
+    /// The answer to a request; `None` if it is not known yet.
     fn answer(&mut self, id: u64, caller: &Rc<Caller>, request: &[u8]) -> Result<Option<Answer>, Failure> {
         let call = match requests::read(request) {
             Ok(call) => call,
@@ -696,7 +698,7 @@ impl Daemon<'_> {
         self.clients.wait(client);
     }
 
-    /// An answer that is computed once for all that ask between two turns.
+    /// An answer that is cached between two turns, for all clients.
     fn shared_answer(&mut self, caller: &Caller, call: &Call, key: String) -> Answer {
         if let Some(message) = self.answers.get(&key, clock::now()) {
             return Answer { message, passed: None, error: None };
@@ -733,7 +735,7 @@ impl Daemon<'_> {
         queued
     }
 
-    /// What became of an offer or an exchange; `None`: it is not known yet, and the client waits.
+    /// The outcome of an offer or an exchange; `None` if it is not known yet and the client waits.
     fn found(&mut self, id: u64, number: u64, at_most_ns: Option<u64>) -> Result<Option<Awaited>, Refusal> {
         if let Some(state) = self.held.outcome(number) {
             return Ok(Some(state));
@@ -749,11 +751,11 @@ impl Daemon<'_> {
         Ok(None)
     }
 
-    /// Tells who asked for a change.
+    /// Writes the audit record of a request.
     fn record(&mut self, caller: &Caller, call: &Call, refused: Option<&str>) {
         let name = || requests::name_of(self.session.backend(), caller);
         if let Some(record) = Record::of(caller, name, call, refused) {
-            self.audit.tell(&record, clock::now());
+            self.audit.log(&record, clock::now());
         }
     }
 
@@ -762,12 +764,12 @@ impl Daemon<'_> {
         if !wants || self.clients.may_be_kept(id, &kept(&self.held, &self.entering)) {
             return Ok(());
         }
-        let message = "so many clients hold offers or wait for one that there is no room for another; make the offer without \
+        let message = "the limit of clients that hold offers or wait for one is reached; make the offer without \
                        `while_connected`, or ask again later";
         Err(requests::refuse(&Why::TooManyClients, message.to_owned()))
     }
 
-    /// Does one request's worth of work for a client: sends what it takes of its answer, reads, and answers one request.
+    /// Does one request's worth of work for a client: sends pending output, reads, and answers one request.
     fn serve_client(&mut self, id: u64) -> Result<(), Failure> {
         self.clients.flush(id);
         self.clients.read(id);
@@ -792,13 +794,13 @@ impl Daemon<'_> {
 mod tests {
     use super::*;
 
-    /// Clients have the loop turn a thousand times while nothing can be looked at.
+    /// Clients force a thousand turns while every one fails.
     #[test]
     fn forced_turns_do_not_make_the_daemon_give_up_sooner() {
-        let mut blind = Blind::default();
-        assert_eq!(blind.failed(5), Blindness::Began);
-        assert!((6..1_006).all(|now| blind.failed(now) == Blindness::Lasts));
-        assert_eq!(blind.failed(5 + BLIND_NS - 1), Blindness::Lasts);
-        assert_eq!(blind.failed(5 + BLIND_NS), Blindness::TooLong);
+        let mut outage = Outage::default();
+        assert_eq!(outage.failed(5), OutageStage::Began);
+        assert!((6..1_006).all(|now| outage.failed(now) == OutageStage::Lasts));
+        assert_eq!(outage.failed(5 + OUTAGE_MAX_NS - 1), OutageStage::Lasts);
+        assert_eq!(outage.failed(5 + OUTAGE_MAX_NS), OutageStage::TooLong);
     }
 }

@@ -1,5 +1,4 @@
-//! What `run` would hold a contract with on this machine, for `check` and `--dry-run`. Nothing on the machine is
-//! claimed for that.
+//! The means by which `run` would hold a contract on this machine, for `check` and `--dry-run`. Changes nothing on the machine.
 
 use std::path::Path;
 
@@ -20,18 +19,18 @@ use super::start::{self, Choice};
 use crate::cli::BackendChoice;
 use crate::exit::Failure;
 
-/// The backend, and what it would hold.
+/// The backend, and the resources that it would hold.
 pub(crate) struct Outlook {
     pub(super) choice: Choice,
     /// Why this backend.
     pub(super) why: String,
     pub(super) means: Means,
-    /// Of each resource, what would hold it.
+    /// The holding of each resource.
     pub(crate) holdings: Vec<Holding>,
 }
 
 impl Outlook {
-    /// For a backend that is asked for, or the best.
+    /// The outlook for the requested backend, or for the best.
     pub(crate) fn new(
         backend: BackendChoice,
         contract: &Contract,
@@ -45,19 +44,19 @@ impl Outlook {
         Ok(Outlook { choice, why, means, holdings })
     }
 
-    /// What is to be known beside: on a machine with systemd, in which control groups units are held.
+    /// A further note: with systemd, the control groups in which units are held.
     pub(crate) fn notes(&self) -> Vec<&'static str> {
         in_place(&self.choice).then_some(IN_PLACE).into_iter().collect()
     }
 }
 
-/// Whether units would be held in control groups that systemd gave them.
+/// Whether units would be held in systemd's control groups.
 fn in_place(choice: &Choice) -> bool {
     let is_all = |place: &CgroupBase| !place.delegated && capability::systemd_runs(Path::new("/"));
     choice.place().is_some_and(is_all)
 }
 
-/// What a backend could enforce, without taking possession of anything.
+/// A backend's means, found without changing anything.
 fn means(choice: &Choice) -> Means {
     match choice {
         Choice::Kernel(place) => Means { disk: disk(place), memory: place.memory(), ..kernel::MEANS },
@@ -81,7 +80,7 @@ fn means(choice: &Choice) -> Means {
     }
 }
 
-/// What it could order for disks.
+/// Its means for disks.
 fn disk(place: &CgroupBase) -> DiskMeans {
     let io = place.controllers.contains("io");
     DiskMeans { caps: io, weights: io, shares: false, limits_only: false }
@@ -92,7 +91,7 @@ fn disk(place: &CgroupBase) -> DiskMeans {
 mod tests {
     use super::*;
 
-    /// `check` says of gangs what `run` would: a backend's means alone know no jobs.
+    /// `check` reports the same for gangs as `run`; a backend's means alone do not cover jobs.
     #[test]
     fn gangs_hold_the_bus_where_the_contract_has_jobs() {
         let machine = Machine::synthetic("cpus:4").unwrap();

@@ -1,23 +1,23 @@
-//! How evenly the control loop turns, and what it costs.
+//! The regularity and the cost of the control loop.
 
 use commonhold_policy::Time;
 
 use crate::protocol::PaceReply;
 
-/// Turns since the daemon began.
+/// Statistics of the turns since the daemon started.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     turns: u64,
-    /// When the last turn began.
+    /// The start of the last turn.
     last: Time,
-    /// The longest time from the beginning of a turn to that of the next.
+    /// The longest time between the starts of two turns.
     longest_gap_ns: u64,
 }
 
 impl Pace {
-    /// A turn begins.
+    /// Records the start of a turn.
     pub(super) fn turn(&mut self, now: Time) {
-        // The first turn takes long, since every process is new to it: the gap after it says nothing.
+        // The first turn takes long, since every process is new to it: the gap after it is not representative.
         if self.turns > 1 {
             self.longest_gap_ns = self.longest_gap_ns.max(now.saturating_sub(self.last));
         }

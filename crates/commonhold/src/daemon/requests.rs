@@ -1,4 +1,4 @@
-//! What clients ask of a session, and which clients may ask it.
+//! Client requests to a session: parsing, permissions and answers.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use super::session::Session;
 use super::{as_contract, holdings, start, tickets};
 use crate::protocol::{AwaitReply, EnterReply, Instead, StatusReply, WhereReply};
 
-/// What the daemon knows of itself beside what it holds.
+/// Facts about the daemon itself, for `status`.
 pub(super) struct About {
     pub(super) contract_path: String,
     pub(super) contract_text: String,
@@ -33,11 +33,11 @@ pub(super) struct About {
 
 /// An answer.
 pub(super) struct Answer {
-    /// As it is sent, with the NUL that ends it.
+    /// The encoded message with its final NUL.
     pub(super) message: Rc<[u8]>,
-    /// A descriptor that goes with it.
+    /// A descriptor to pass with it.
     pub(super) passed: Option<OwnedFd>,
-    /// The name of the error, if it is one.
+    /// The error's name, if it is an error.
     pub(super) error: Option<String>,
 }
 
@@ -56,14 +56,14 @@ fn ended(mut message: Vec<u8>) -> Rc<[u8]> {
     message.into()
 }
 
-/// Reads a request; an error is the answer.
+/// Parses a request; an error is the reply.
 pub(super) fn read(request: &[u8]) -> Result<Call, Refusal> {
     serde_json::from_slice(request).map_err(|e| understand(request, &e))
 }
 
-/// Whether the next turn has to look at the processes before a process can be found: it was born since the last look,
-/// which was at `looked`. One that is older and yet unknown (process 1, a thread) is in no unit, and no look would find it:
-/// a client could otherwise have the loop turn at will.
+/// Whether a process can be found only after another turn: it started after the last sample, taken at `looked`. An older
+/// process that is unknown (process 1, a thread) is in no unit, and no turn would find it: otherwise a client could force turns
+/// at will.
 pub(super) fn wants_look(session: &mut Session, pid: u32, looked: Time) -> bool {
     let roster = session.backend().roster_mut();
     roster.member(pid).is_none()
@@ -89,7 +89,7 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
         Call::Offers {} => tickets::offers(session),
         // The daemon has made the change before it calls this ([`tickets::queue`], then a turn).
         Call::Change(asked) => tickets::outcome(session, asked),
-        // What is known now: a client that waits is answered later.
+        // The present state; a client that waits is answered later.
         Call::Await { number, .. } => {
             tickets::now(session, *number).and_then(|state| reply(&AwaitReply { number: *number, state }))
         }
@@ -99,7 +99,7 @@ pub(super) fn answer(session: &mut Session, about: &About, caller: &Caller, call
 
 fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
     let active = session.backend().active();
-    // Said as long as it is so: units that negotiate are listed, and would seem to wait for a trial.
+    // Repeated in every status: the units that negotiate are listed, and would seem to wait for a trial.
     let no_trade = start::no_trade(session.contract(), active.name).map(str::to_owned);
     let instead = active.fallback_from.map(|other| Instead {
         of: other.name.to_owned(),
@@ -121,7 +121,7 @@ fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
     })
 }
 
-/// What the scheduler in the kernel counted of every unit, and of tasks in none.
+/// The kernel scheduler's counters of every unit, and of tasks in no unit.
 fn switches(session: &mut Session, by_cpu: bool) -> Vec<UnitSwitches> {
     let units = [UnitId::KERNEL, UnitId::SHARED].into_iter().chain(session.contract().listed());
     let of =
@@ -152,7 +152,7 @@ fn switches(session: &mut Session, by_cpu: bool) -> Vec<UnitSwitches> {
     units.into_iter().filter_map(of).collect()
 }
 
-/// The classes that have any.
+/// The classes with counts above 0.
 fn latencies(call_backs: &CallBacks) -> Vec<Latency> {
     let classes = call_backs.classes().filter(|(_, _, count)| *count > 0);
     #[allow(clippy::cast_precision_loss, reason = "bounds are powers of two")]
@@ -162,7 +162,7 @@ fn latencies(call_backs: &CallBacks) -> Vec<Latency> {
         .collect()
 }
 
-/// The CPUs on which there is anything to tell.
+/// The CPUs with counts above 0.
 fn on_each(accounts: &[Account]) -> Vec<CpuSwitches> {
     let of = |(cpu, account): (u32, &Account)| CpuSwitches { cpu, times: times(account) };
     (0..).zip(accounts).map(of).filter(|found| found.times != Times::default()).collect()
@@ -190,7 +190,7 @@ pub(super) fn refuse(why: &Why, message: String) -> Refusal {
     Refusal { error: why.name().to_owned(), parameters: Explanation { message } }
 }
 
-/// Why a request was not understood: an unknown method, or wrong parameters of a known one.
+/// The reason why a request is malformed: an unknown method, or wrong parameters of a known one.
 fn understand(request: &[u8], e: &serde_json::Error) -> Refusal {
     let value: Option<serde_json::Value> = serde_json::from_slice(request).ok();
     let method = value.as_ref().and_then(|value| value.get("method")).and_then(|method| method.as_str());
@@ -236,7 +236,7 @@ fn explain(session: &Session, about: &About, placement: Placement) -> String {
         (_, Some((unit, position_in_list))) => {
             let unit = session.contract().unit(unit);
             let member = &unit.members[usize::from(position_in_list)];
-            // Sub-units made for `each` have no place in the file.
+            // Sub-units made by `each` have no position in the file.
             if member.span.is_empty() {
                 format!("each user has a sub-unit: {}", member.kind)
             } else {
@@ -251,7 +251,7 @@ fn explain(session: &Session, about: &About, placement: Placement) -> String {
     if placement.inherited { format!("inherited from its parent, which {rule}") } else { rule }
 }
 
-/// The unit of a path that holds something; `done` is what cannot be done to one that is built in.
+/// Looks up a unit that is not built in; `done` completes the error about a built-in one.
 pub(super) fn unit_of(session: &Session, path: &str, done: &str) -> Result<UnitId, Refusal> {
     let found = session.contract().find(path);
     if found.is_some_and(UnitId::is_common) {
@@ -295,7 +295,7 @@ fn enter(session: &mut Session, caller: &Caller, path: &str) -> Answered {
     }
 }
 
-/// A page for the calling process, in which it tells what it transfers over the memory bus.
+/// Creates a page in which the calling process reports its transfers over the memory bus.
 fn join(session: &mut Session, caller: &Caller) -> Result<(Joined, OwnedFd), Refusal> {
     let gone = || refuse(&Why::NoSuchProcess, format!("process {} is gone", caller.pid));
     let key = caller.key.ok_or_else(gone)?;
@@ -316,14 +316,15 @@ fn join(session: &mut Session, caller: &Caller) -> Result<(Joined, OwnedFd), Ref
 }
 
 /// The caller's login name, or its number if it has none. In a user namespace a user has thousands of numbers without a name,
-/// and each look-up may wait for a directory service. So the name is looked up only of one who is charged under its own number.
+/// and each lookup may wait for a directory service. So only the name of a caller that is charged under its own number is
+/// looked up.
 pub(super) fn name_of(backend: &mut dyn LiveBackend, caller: &Caller) -> String {
     let name = is_itself(caller).then(|| backend.roster().names().user_name(caller.uid)).flatten();
     name.unwrap_or_else(|| caller.uid.to_string())
 }
 
-/// The user that a page counts for. In a user namespace that is the one who created it: under each of its thousands of numbers a
-/// user could otherwise have as many pages as a user may, and leave none to others.
+/// The user that a page is charged to. In a user namespace that is its creator: otherwise a user could have the full number of
+/// pages under each of its thousands of numbers, and leave none to others.
 fn charged_user(caller: &Caller) -> u32 {
     match caller.party {
         Party::User(user) => user,
@@ -331,17 +332,17 @@ fn charged_user(caller: &Caller) -> u32 {
     }
 }
 
-/// Whether the caller's number is the one that it is charged under: not one of many that a namespace gave it.
+/// Whether the caller's number is the one that it is charged under, rather than one from a user namespace.
 fn is_itself(caller: &Caller) -> bool {
     caller.party == Party::Privileged || caller.party == Party::User(caller.uid)
 }
 
-/// Whether everything is allowed to the caller: root, and the daemon's own user.
+/// Whether the caller is privileged: root, or the daemon's own user.
 pub(super) fn may_all(caller: &Caller) -> bool {
     caller.party == Party::Privileged
 }
 
-/// What rules look at in the caller.
+/// The caller's facts, as membership rules evaluate them.
 pub(super) fn facts(caller: &Caller) -> ProcessFacts {
     let Caller { uid, gids, pid, .. } = caller;
     ProcessFacts { pid: *pid, uid: *uid, gids: gids.clone(), ..ProcessFacts::default() }
@@ -403,7 +404,7 @@ mod tests {
         )
     }
 
-    /// The error of a request that is not understood; nothing if it is.
+    /// The error of a malformed request; `None` if it parses.
     fn error_of(request: &[u8]) -> Option<String> {
         let refusal = read(request).err()?;
         let answer = Answer::of(Err(refusal));
@@ -418,7 +419,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives is a request, or is answered with what is wrong with it.
+        /// Any input is either parsed as a request or answered with an error.
         #[test]
         fn any_bytes_are_read_or_answered(bytes: Vec<u8>, method in "[A-Za-z.]{0,24}", parameters: Vec<u8>) {
             error_of(&bytes);
@@ -428,7 +429,7 @@ mod tests {
             error_of(&request);
         }
 
-        /// What a client says is what the daemon reads, and a request that is damaged is answered.
+        /// An encoded request parses to the same request; a damaged one is answered with an error.
         #[test]
         fn a_change_is_read_as_it_was_asked_for(asked in any_asked(), at: usize, byte: u8) {
             let mut request = serde_json::to_vec(&Call::Change(asked.clone())).unwrap();

@@ -1,7 +1,7 @@
-//! What a service manager is told of a daemon that it has started: systemd, of a service of `Type=notify`.
+//! Notifications to the service manager that started the daemon: systemd, for a service of `Type=notify`.
 //!
-//! A message is a few lines to the socket that `NOTIFY_SOCKET` names (`sd_notify(3)`). Nothing waits: a manager that takes no
-//! messages now is told the next thing. Where no manager has started the daemon, nothing is told.
+//! A message is a few lines to the socket that `NOTIFY_SOCKET` names (`sd_notify(3)`). Nothing blocks: a message that the
+//! manager cannot take now is lost. Without a manager, nothing is sent.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -12,58 +12,58 @@ use std::time::Duration;
 use commonhold_live::host::clock;
 use commonhold_policy::Time;
 
-/// The manager that has started this daemon, if one has.
+/// The manager that started this daemon, if any.
 #[derive(Debug, Default)]
 pub(super) struct Service {
     manager: Option<(UnixDatagram, SocketAddr)>,
-    /// How often it wants a sign of life.
+    /// The interval of watchdog messages that it expects.
     every: Option<Time>,
-    /// When it had the last one.
+    /// When the last one was sent.
     alive: Time,
 }
 
 impl Service {
-    /// As the environment says.
+    /// From the environment variables of `sd_notify(3)` and `sd_watchdog_enabled(3)`.
     pub(super) fn of_environment() -> Service {
-        let said = |name: &str| std::env::var(name).ok();
-        let manager = said("NOTIFY_SOCKET").and_then(|name| manager(&name).ok());
-        // Another process's, where a manager has started a program that has started this one.
-        let is_ours = said("WATCHDOG_PID").is_none_or(|pid| pid == process::id().to_string());
-        let within = said("WATCHDOG_USEC").filter(|_| is_ours).and_then(|us| us.parse().ok());
-        // Twice in that time, and once more for a look that takes long.
+        let variable = |name: &str| std::env::var(name).ok();
+        let manager = variable("NOTIFY_SOCKET").and_then(|name| manager(&name).ok());
+        // The variables were meant for another process if this one was started by the manager's program.
+        let is_ours = variable("WATCHDOG_PID").is_none_or(|pid| pid == process::id().to_string());
+        let within = variable("WATCHDOG_USEC").filter(|_| is_ours).and_then(|us| us.parse().ok());
+        // A third of the timeout, so that one slow turn does not trip the watchdog.
         let every = within.map(|us| Duration::from_micros(us) / 3);
         let every = every.map(|every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX));
         Service { manager, every, alive: 0 }
     }
 
-    /// The contract is held; what `systemctl status` says of it.
-    pub(super) fn ready(&self, what: &str) {
-        self.tell(&format!("READY=1\nSTATUS={}", what.replace('\n', " ")));
+    /// Reports that the contract is held, with the status for `systemctl status`.
+    pub(super) fn ready(&self, status: &str) {
+        self.notify(&format!("READY=1\nSTATUS={}", status.replace('\n', " ")));
     }
 
-    /// The contract is read again. [`Service::ready`] ends that.
+    /// Reports that the contract is being reloaded, until [`Service::ready`].
     pub(super) fn reloading(&self) {
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", clock::now() / 1_000));
+        self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={}", clock::now() / 1_000));
     }
 
-    /// What was done is being undone.
+    /// Reports that changes are being undone.
     pub(super) fn ending(&self) {
-        self.tell("STOPPING=1\nSTATUS=undoing what was done");
+        self.notify("STOPPING=1\nSTATUS=undoing what was done");
     }
 
-    /// A sign of life, where one is due.
+    /// Sends a watchdog message, if one is due.
     pub(super) fn alive(&mut self) {
         let now = clock::now();
         if self.every.is_some_and(|every| now >= self.alive.saturating_add(every)) {
             self.alive = now;
-            self.tell("WATCHDOG=1");
+            self.notify("WATCHDOG=1");
         }
     }
 
-    fn tell(&self, what: &str) {
+    fn notify(&self, message: &str) {
         if let Some((socket, manager)) = &self.manager {
-            // A manager that is gone, or takes nothing now, is no reason to hold a contract less.
-            let _ = socket.send_to_addr(what.as_bytes(), manager);
+            // A missing or busy manager does not stop the daemon from holding the contract.
+            let _ = socket.send_to_addr(message.as_bytes(), manager);
         }
     }
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manager_is_told_and_never_waited_for() {
+    fn a_manager_is_notified_and_never_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notify");
         let listener = UnixDatagram::bind(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Holding a contract on this machine: turns of the loop, and the problems that they meet.
+//! A contract in force on this machine: turns of the loop, and problems.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,54 +15,54 @@ use commonhold_steward::{Steward, Turn, Wrong};
 
 use super::kept_tickets::Keeper;
 
-/// How soon it is tried again to keep tickets.
+/// The interval at which a failed write of the tickets is retried.
 const KEEP_AGAIN_NS: Time = 1_000_000_000;
 
-/// Problems that are kept for `status`.
+/// The most problems kept for `status`.
 const PROBLEMS_KEPT: usize = 20;
 
-/// Different problems that are remembered as said. Processes' names are in them, so that users could make up any number.
+/// The most distinct problems remembered as reported. They contain process names, so users could make up any number.
 const SAID_MAX: usize = 1_024;
 
-/// A contract in force on this machine.
+/// A contract, its backend, and its state.
 pub(super) struct Session {
     steward: Steward,
     backend: Box<dyn LiveBackend>,
     keeper: Keeper,
-    /// Whether what is kept may not be what is in force any more, once a plan is carried out.
+    /// Whether the file may be out of date once a plan is carried out.
     keep_again: bool,
-    /// Why what is in force could not be kept, if it could not, and when that is tried again.
+    /// The error of the last write, if it failed, and the time of the next retry.
     unkept: Option<(String, Time)>,
-    /// What was said of that; empty once it has ended.
+    /// The reported text of that problem; `None` once it has ended.
     unkept_said: Option<String>,
     /// The changes of rights that the last turn made or refused.
     decided: Vec<RightsChange>,
-    /// What the last turn made of offers.
+    /// The last turn's trades.
     traded: Vec<Trade>,
     problems: VecDeque<String>,
-    /// Why the contract was not reloaded when that was asked for last.
+    /// The error of the last reload, if it failed.
     not_reloaded: Option<String>,
-    /// Problems that last.
+    /// Ongoing problems of the backend.
     standing: Vec<String>,
-    /// Sums of the ledger that do not come out, by what they are of, as of the last turn.
+    /// The ledger's imbalances at the last turn, by kind.
     imbalances: BTreeMap<&'static str, String>,
-    /// CPU time that a step takes, as the last ones did; nothing before the first, which takes long: everybody is new to it.
+    /// A moving average of a step's CPU time; `None` before the first, which takes long because every process is new.
     step_ns: Option<u64>,
-    /// Names of users and groups that were found since the daemon said so last.
+    /// News of user and group lookups that are not reported yet.
     news: Vec<String>,
-    /// Problems that were said, so that one that stays is said once.
+    /// Reported problems, so that a lasting one is reported once.
     said: BTreeSet<String>,
 }
 
-/// What one step did.
+/// The result of one step.
 pub(super) struct Stepped {
-    /// When the next is due at the latest.
+    /// The deadline of the next step.
     pub(super) next: Time,
     /// The plan that was carried out.
     pub(super) plan: Plan,
-    /// Problems that were not said before.
+    /// Problems that were not reported before.
     pub(super) new_problems: Vec<String>,
-    /// Problems that lasted, and are over: each as it was said when it began.
+    /// Problems that have ended, each as it was reported when it began.
     pub(super) over: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl Session {
         }
     }
 
-    /// Looks, decides and acts.
+    /// One turn: sample, decide, act.
     pub(super) fn step(&mut self) -> Result<Stepped, LiveError> {
         let begun = clock::thread_cpu_ns();
         let stepped = self.step_once();
@@ -127,15 +127,14 @@ impl Session {
         Ok(Stepped { next: plan.next, plan, new_problems, over })
     }
 
-    /// Keeps what a plan that was carried out changed of rights, and has the next one change what waited for a unit that is
-    /// there now.
+    /// Persists the rights that a carried-out plan changed, and queues changes that waited for units that exist now.
     fn follow_rights(&mut self, plan: &Plan) {
         self.decided.clone_from(&plan.decisions.rights);
         self.traded.clone_from(&plan.decisions.trade);
         self.queue_kept_changes();
         let is_due = self.unkept.as_ref().is_none_or(|(_, again)| clock::now() >= *again);
         if !self.decided.is_empty() || !self.traded.is_empty() || (self.keep_again && is_due) {
-            // What was refused was not foreseen, so that there is little to write. A failure is noted there.
+            // A failure is noted there, and retried.
             let _ = self.keep_foreseen();
         }
     }
@@ -147,7 +146,7 @@ impl Session {
         }
     }
 
-    /// Keeps the rights as they will be. What could not be kept is a problem until it can.
+    /// Persists the rights as they will be after the queued changes. A failure is a problem until a retry succeeds.
     fn keep_foreseen(&mut self) -> Result<(), LiveError> {
         let foreseen = self.steward.foreseen();
         let changed = self.steward.changed(&foreseen);
@@ -163,7 +162,7 @@ impl Session {
         kept
     }
 
-    /// Tries a last time to keep what could not be kept; the problem, if it cannot.
+    /// Retries a failed write a last time; returns the problem if it fails again.
     pub(super) fn keep_last(&mut self) -> Option<String> {
         self.unkept.as_ref()?;
         self.keep_foreseen()
@@ -171,8 +170,7 @@ impl Session {
             .map(|e| format!("the next daemon may not know which tickets were changed: {e}"))
     }
 
-    /// Has the next turn make the changes again that were kept, those of them that the contract in force leaves in force;
-    /// what is to be said of it.
+    /// Queues the persisted changes that are still valid under the contract in force; returns notes.
     pub(super) fn restore(&mut self) -> Vec<String> {
         let contract = self.steward.contract();
         let (changes, mut notes) = self.keeper.restore(contract, clock::now(), clock::wall_ms());
@@ -186,7 +184,7 @@ impl Session {
         notes
     }
 
-    /// What is to be said of changes that the contract in force ends.
+    /// Notes on changes that the contract in force ends.
     pub(super) fn ended_changes(&mut self) -> Vec<String> {
         self.keeper.restore(self.steward.contract(), clock::now(), clock::wall_ms()).1
     }
@@ -213,7 +211,7 @@ impl Session {
         kept
     }
 
-    /// What is new of users and groups that the contract names, once.
+    /// Takes the news of users and groups that the contract names.
     pub(super) fn take_news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }
@@ -223,7 +221,7 @@ impl Session {
         &self.decided
     }
 
-    /// What came of offers at the last turn; nothing where its plan was not carried out.
+    /// The trades of the last turn; empty if its plan was not carried out.
     pub(super) fn traded(&self) -> &[Trade] {
         &self.traded
     }
@@ -233,7 +231,7 @@ impl Session {
         self.steward.rights()
     }
 
-    /// Tickets that units will have: once a turn does not fail, or once the unit is there.
+    /// Tickets that units will have once a turn succeeds, or once the unit exists.
     pub(super) fn expected(&self) -> Vec<Expected> {
         let (now, foreseen) = (self.rights(), self.steward.foreseen());
         let mut expected = Vec::new();
@@ -256,22 +254,22 @@ impl Session {
         expected
     }
 
-    /// What a unit's tickets are worth, in the resource's measure.
+    /// The worth of a unit's tickets, in the resource's unit of measure.
     pub(super) fn worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
         self.steward.worth(rights, unit, resource)
     }
 
-    /// What a unit's own processes hold beside its sub-units, in the same measure.
+    /// The share of a unit's own processes, without its sub-units, in the same measure.
     pub(super) fn own_worth(&self, rights: &Rights, unit: UnitId, resource: Resource) -> u64 {
         self.steward.own_worth(rights, unit, resource)
     }
 
-    /// What units divide of a resource, in the same measure.
+    /// The amount of a resource that units divide, in the same measure.
     pub(super) fn whole(&self, resource: Resource) -> u64 {
         self.steward.whole(resource)
     }
 
-    /// Takes another contract, with the sub-units of users seen so far where it still has them.
+    /// Replaces the contract; sub-units of users seen so far stay if it still has them.
     pub(super) fn reload(&mut self, contract: Contract, machine: Machine) {
         self.steward.reload(contract, machine);
         self.backend.set_contract(self.steward.contract());
@@ -279,7 +277,7 @@ impl Session {
         self.keep_again = true;
     }
 
-    /// Takes note that the machine changed: CPUs came or went.
+    /// Replaces the machine, after CPU hotplug.
     pub(super) fn set_machine(&mut self, machine: Machine) {
         self.steward.set_machine(machine);
     }
@@ -304,7 +302,7 @@ impl Session {
         self.backend.as_mut()
     }
 
-    /// What could not be done lately, newest last, and then what is wrong now.
+    /// Recent problems, newest last, then ongoing ones.
     pub(super) fn problems(&self) -> Vec<String> {
         let unkept = self.unkept.iter().map(|(why, _)| why);
         self.problems
@@ -317,22 +315,22 @@ impl Session {
             .collect()
     }
 
-    /// Ends the session; what is left to undo is in the journal.
+    /// Ends the session; returns the journal of what is left to undo.
     pub(super) fn end(self) -> commonhold_live::undo::journal::Journal {
         self.backend.into_journal()
     }
 
-    /// A problem that `status` is to tell of.
+    /// Adds a problem for `status`.
     pub(super) fn note(&mut self, problem: String) {
         self.problems.push_back(problem);
     }
 
-    /// What came of the last reload: `None` if the contract is in force.
+    /// Records the outcome of a reload: `None` if the contract is in force.
     pub(super) fn note_reload(&mut self, problem: Option<String>) {
         self.not_reloaded = problem;
     }
 
-    /// Takes note of the problems that last; those that began, and those that are over.
+    /// Updates the ongoing problems; returns those that began and those that ended.
     fn stand(&mut self, imbalances: BTreeMap<&'static str, String>) -> (Vec<String>, Vec<String>) {
         let now: Vec<String> =
             self.backend.standing().iter().map(|problem| printable(&problem.to_string())).collect();
@@ -342,7 +340,7 @@ impl Session {
         let (mut new, mut over) = (without(&now, &self.standing), without(&self.standing, &now));
         self.standing = now;
         match &self.unkept {
-            // Each attempt may fail in another way; it is one problem.
+            // Attempts may fail with different errors; they are one problem.
             Some((why, _)) if self.unkept_said.is_none() => {
                 new.push(why.clone());
                 self.unkept_said = Some(why.clone());
@@ -350,14 +348,14 @@ impl Session {
             Some(_) => {}
             None => over.extend(self.unkept_said.take()),
         }
-        // The numbers go on changing: what does not come out is said when it begins.
+        // The numbers keep changing, so an imbalance is reported only when it begins.
         let began = imbalances.iter().filter(|(kind, _)| !self.imbalances.contains_key(*kind));
         new.extend(began.map(|(_, text)| text.clone()));
         self.imbalances = imbalances;
         (new, over)
     }
 
-    /// Keeps problems for `status`; those that were not said before are returned.
+    /// Keeps problems for `status`; returns those that were not reported before.
     fn keep(&mut self, problems: Vec<String>) -> Vec<String> {
         let mut new = Vec::new();
         for problem in problems {
@@ -374,8 +372,8 @@ impl Session {
     }
 }
 
-/// Whether a problem was not said before. If too many different ones are remembered, all are forgotten, and what stays is said
-/// once more.
+/// Whether a problem was not reported before. At [`SAID_MAX`] distinct ones all are forgotten, and lasting ones are reported
+/// again.
 fn is_said_first(said: &mut BTreeSet<String>, problem: &str) -> bool {
     if said.contains(problem) {
         return false;
@@ -386,7 +384,8 @@ fn is_said_first(said: &mut BTreeSet<String>, problem: &str) -> bool {
     said.insert(problem.to_owned())
 }
 
-/// On one line. The names of other people's programs are in it: no escape code of theirs reaches a terminal.
+/// One line without control characters: the text contains other users' process names, whose escape codes must not reach a
+/// terminal.
 fn printable(problem: &str) -> String {
     problem.replace('\n', "; ").replace(char::is_control, "\u{fffd}")
 }
@@ -412,7 +411,7 @@ mod tests {
 
     use super::*;
 
-    /// The `user` backend on this machine, which holds nobody here, with problems that last as long as the test says.
+    /// The `user` backend on this machine, which holds no process, with ongoing problems that the test sets.
     struct Troubled {
         user: UserBackend,
         wanted: Rc<RefCell<Vec<&'static str>>>,
@@ -485,7 +484,7 @@ mod tests {
         }
     }
 
-    /// A session of two units without members, its files in a directory, and what stands of problems at each step.
+    /// A session of two units without members, its files in a directory, and ongoing problems that the test sets.
     fn troubled(directory: &Path) -> (Session, Rc<RefCell<Vec<&'static str>>>) {
         let mut contract = Contract::default();
         contract.add(None, "a");
@@ -538,14 +537,14 @@ mod tests {
             bound: false,
         };
         assert!(session.queue_change(Change::Offer { bid }).is_err());
-        // However long this machine takes to get there, the next attempt is not due.
+        // The retry is not due yet, however slow this machine is.
         session.unkept.as_mut().unwrap().1 = Time::MAX;
         let failed = session.step().unwrap();
         let [problem] = &failed.new_problems[..] else { panic!("{:?}", failed.new_problems) };
         assert!(problem.starts_with("the next daemon may not know which tickets"), "{problem}");
         assert_eq!(failed.over, Vec::<String>::new());
         fs::create_dir(&kept).unwrap();
-        // The next attempt is due.
+        // The retry is due.
         session.unkept.as_mut().unwrap().1 = 0;
         let stepped = session.step().unwrap();
         assert_eq!((&stepped.over, &stepped.new_problems), (&vec![problem.clone()], &Vec::new()));

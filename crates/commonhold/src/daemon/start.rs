@@ -28,24 +28,24 @@ use super::answers::Answers;
 use super::audit::Audit;
 use super::clients::Clients;
 use super::fair_queue::FairQueue;
-use super::held::Held;
+use super::held_offers::HeldOffers;
 use super::holdings::{self, Holder};
 use super::kept_tickets::Keeper;
 use super::pace::Pace;
 use super::requests::About;
 use super::service::Service;
 use super::session::Session;
-use super::{Daemon, Hotplug, TOLD_BY, Waits, descriptors};
+use super::{Daemon, Hotplug, SIGNALS_READ, Waits, descriptors};
 use crate::cli::{BACKENDS, BackendChoice, Run};
 use crate::exit::{Exit, Failure};
 use crate::load::{self, Loaded};
 use crate::signals::Signals;
 use crate::{output, place};
 
-/// Where the daemon and its caretaker stand among processes: before all ordinary ones, behind the kernel's own.
+/// The nice value of the daemon and its caretaker: above ordinary processes, below the kernel's own threads.
 const NICE: i32 = -15;
 
-/// What holds CPU here, and why this and no other.
+/// The chosen backend.
 pub(super) enum Choice {
     Kernel(CgroupBase),
     Cgroup(CgroupBase),
@@ -61,7 +61,7 @@ impl Choice {
         }
     }
 
-    /// Where the control groups of units would be, if units have any.
+    /// The control group for those of units, if units have any.
     pub(super) fn place(&self) -> Option<&CgroupBase> {
         match self {
             Choice::Kernel(place) | Choice::Cgroup(place) => Some(place),
@@ -69,7 +69,7 @@ impl Choice {
         }
     }
 
-    /// How many files it keeps open for every unit.
+    /// The number of files that it keeps open for every unit.
     fn files_per_unit(&self) -> usize {
         match self {
             Choice::Kernel(place) | Choice::Cgroup(place) => CgroupBackend::files_per_unit(place),
@@ -78,10 +78,10 @@ impl Choice {
     }
 }
 
-/// The kernel unloads a scheduler within this time, also on a slow machine.
+/// The kernel unloads a scheduler within this time, even on a slow machine.
 const UNLOADED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Chooses the backend for a contract; the second value says why.
+/// Chooses the backend for a contract; the second value is the reason.
 pub(super) fn choose(
     choice: BackendChoice,
     contract: &Contract,
@@ -107,8 +107,8 @@ pub(super) fn choose(
     Ok((chosen, "as asked".to_owned()))
 }
 
-/// A daemon that was killed leaves its scheduler to the kernel, which takes a while to unload it. One that is started right
-/// after would find no kernel backend.
+/// The kernel takes a while to unload the scheduler of a killed daemon. A daemon started right after would otherwise find no
+/// kernel backend.
 fn wait_for_the_one_before() {
     let begin = Instant::now();
     while capability::scheduler_is_leaving(Path::new("/")) && begin.elapsed() < UNLOADED_WITHIN {
@@ -116,7 +116,7 @@ fn wait_for_the_one_before() {
     }
 }
 
-/// Where a backend that was asked for may work, or why it cannot.
+/// The control group where a requested backend can work, or the reason why it cannot.
 fn asked(backend: &str, place: Result<CgroupBase, Row>) -> Result<CgroupBase, Failure> {
     place.map_err(|row| {
         let remedy = row.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
@@ -124,7 +124,7 @@ fn asked(backend: &str, place: Result<CgroupBase, Row>) -> Result<CgroupBase, Fa
     })
 }
 
-/// The best backend for a contract that works here, and why it is none better.
+/// The best backend for a contract that works here, and the reason why no better one does.
 fn best(capabilities: Capabilities, cannot_hold: Option<String>) -> (Choice, String) {
     match (capabilities.kernel, cannot_hold, capabilities.cgroup) {
         (Ok(place), None, _) => (Choice::Kernel(place), "the best this machine offers".to_owned()),
@@ -137,7 +137,7 @@ fn best(capabilities: Capabilities, cannot_hold: Option<String>) -> (Choice, Str
     }
 }
 
-/// The contract for this machine with the scheme of the command line, and its text.
+/// Reads the contract for this machine, with the command line's scheme; also returns its text.
 pub(super) fn load_with_scheme(
     args: &Run,
     machine: &Machine,
@@ -150,7 +150,7 @@ pub(super) fn load_with_scheme(
     Ok((loaded, text))
 }
 
-/// A contract with the scheme of the command line.
+/// Applies the command line's scheme and `--negotiate` to a contract.
 pub(super) fn with_scheme(args: &Run, mut contract: Contract) -> Contract {
     if args.negotiate {
         contract.negotiate();
@@ -167,7 +167,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let (loaded, contract_text) = load_with_scheme(args, &machine, &SystemNames::new())?;
     output::complain_of(&loaded.warnings);
     load::tell_of_cpus(&loaded.contract, &machine, true);
-    // A process that chose no CPUs may use isolated ones as well: what backends and the daemon widen affinities to.
+    // Backends and the daemon widen affinities to this set, which includes isolated CPUs: a process that chose no CPUs may use
+    // them too.
     let usable = machine.cpu_set();
     let machine = load::divided(&loaded.contract, &machine);
     let (choice, why) = choose(args.backend, &loaded.contract, &machine)?;
@@ -178,11 +179,11 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     place::warn_of_others(&directory);
     let socket = place::socket(&directory);
     Clients::make_way(&socket)?;
-    // From here on signals wait until the daemon can undo what it did.
-    let signals = Signals::open(&TOLD_BY)
+    // From here on signals stay pending until the daemon can undo its changes.
+    let signals = Signals::open(&SIGNALS_READ)
         .map_err(|e| Failure::new(Exit::System, format!("cannot wait for signals: {e}")))?;
-    // A call-back is worth something only if it comes at once, on a machine full of others' work too. Root's daemon may
-    // go before it; an ordinary user's takes its turn.
+    // A call-back must be prompt even on a fully loaded machine. Root's daemon raises its priority for that; an ordinary user's
+    // cannot.
     let raised = rustix::process::setpriority_process(None, NICE).is_ok();
     let mut journal = journal(&directory)?;
     let caretaker = Caretaker::spawn(journal.path(), &Launch::default())?;
@@ -235,7 +236,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let length = args.length.map(|length| u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
     Ok(Daemon {
         args,
-        hotplug: Hotplug { looked: now, online, told: false },
+        hotplug: Hotplug { checked: now, online, reported: false },
         session,
         about: About {
             contract_path: args.contract.display().to_string(),
@@ -248,7 +249,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         answers: Answers::default(),
         audit: Audit::open(),
         deferred: Vec::new(),
-        held: Held::default(),
+        held: HeldOffers::default(),
         entering: Vec::new(),
         signals,
         service: Service::of_environment(),
@@ -261,12 +262,12 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         moves: 0,
         moved_at: 0,
         stepped_at: now,
-        blind: super::Blind::default(),
+        outage: super::Outage::default(),
         _lock: lock,
     })
 }
 
-/// Has processes that entered units under an earlier daemon in them again, and keeps those that enter from now on.
+/// Restores the units of processes that entered them under an earlier daemon, and persists those that enter from now on.
 fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failure> {
     let (file, kept) = EnteredFile::open(directory)?;
     let contract = session.contract().clone();
@@ -286,7 +287,7 @@ fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failur
     Ok(())
 }
 
-/// With io.cost switched on for the disks that were measured.
+/// Switches on io.cost for the disks that were measured.
 fn weighing(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> CgroupBackend {
     if switches_io_cost(contract, args) {
         say_io_cost(&cgroup.switch_on_io_cost(), "is");
@@ -294,20 +295,19 @@ fn weighing(mut cgroup: CgroupBackend, contract: &Contract, args: &Run) -> Cgrou
     cgroup
 }
 
-/// Whether the kernel's cost model is to be switched on: not where no unit is held.
+/// Whether to switch on the kernel's I/O cost model: not under `smp`, which holds no unit.
 pub(super) fn switches_io_cost(contract: &Contract, args: &Run) -> bool {
     !args.no_io_cost && contract.machine.scheme != Scheme::Smp
 }
 
-/// For which disks the kernel's cost model is switched on; `is` may also be `would be`.
+/// Reports the disks with the kernel's I/O cost model switched on; `is` may also be `would be`.
 pub(super) fn say_io_cost(disks: &[String], is: &str) {
     if !disks.is_empty() {
         output::say(&format!("io.cost {is} on for {}, until the end", disks.join(", ")));
     }
 }
 
-/// The `kernel` backend. Where the kernel refuses the scheduler after all, control groups hold the contract until it does not,
-/// unless the scheduler was asked for.
+/// The `kernel` backend. With `auto`, control groups hold the contract while the kernel refuses the scheduler.
 fn under_the_scheduler(
     cgroup: CgroupBackend,
     contract: &Contract,
@@ -323,7 +323,7 @@ fn under_the_scheduler(
 fn lock(directory: &Path) -> Result<Lock, Failure> {
     lock::take(directory)?.ok_or_else(|| {
         Failure::new(
-            Exit::Taken,
+            Exit::InUse,
             format!(
                 "another daemon runs in {0}; see `commonhold status --directory {0}`, stop it, or give another --directory",
                 directory.display()
@@ -332,7 +332,7 @@ fn lock(directory: &Path) -> Result<Lock, Failure> {
     })
 }
 
-/// Opens the journal; what a daemon that was killed together with its caretaker left behind is undone first.
+/// Opens the journal, after undoing what a daemon that was killed together with its caretaker left behind.
 fn journal(directory: &Path) -> Result<Journal, Failure> {
     let (mut journal, leftover) = Journal::create(directory)?;
     if !leftover.is_empty() {
@@ -349,7 +349,7 @@ fn journal(directory: &Path) -> Result<Journal, Failure> {
     Ok(journal)
 }
 
-/// Which contract is held, and where.
+/// Prints the contract, the scheme and the machine.
 fn announce(args: &Run, contract: &Contract, machine: &Machine) {
     output::say(&format!(
         "contract {}, scheme {}, on {}",
@@ -359,13 +359,13 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine) {
     ));
 }
 
-/// What holds CPU, for its [`Holding`](commonhold_report::holdings::Holding).
+/// The backend and the reason for it, for CPU's [`Holding`](commonhold_report::holdings::Holding).
 pub(super) fn by_backend(backend: &str, why: &str) -> String {
     format!("by the {backend} backend ({why})")
 }
 
-/// That units do not negotiate, where they are to and the backend does not let them: without control groups nobody tells
-/// for how long a unit waits for disks, so there is nothing to exchange CPUs for.
+/// A warning if the contract has units negotiate and the backend cannot: without control groups the time that a unit waits for
+/// disks is unknown, so the benefit of an exchange cannot be measured.
 pub(super) fn no_trade(contract: &Contract, backend: &str) -> Option<&'static str> {
     let is_asked_for =
         contract.machine.scheme != Scheme::Smp && contract.held().any(|id| contract.unit(id).negotiate);
@@ -375,7 +375,7 @@ pub(super) fn no_trade(contract: &Contract, backend: &str) -> Option<&'static st
     )
 }
 
-/// Where shares finer than a CPU are held by signals, their owners should know what that looks like.
+/// Warns that shares finer than a CPU are held by stop signals, whose effects users can see.
 fn warn_of_turns(contract: &Contract, machine: &Machine, backend: &str) {
     if backend != "user" || contract.machine.scheme == Scheme::Smp {
         return;

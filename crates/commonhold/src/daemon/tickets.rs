@@ -50,7 +50,7 @@ pub(super) fn all(session: &mut Session) -> Answered {
     })
 }
 
-/// A unit as a currency.
+/// Shows a unit as a currency.
 pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
     let unit = unit_of(session, path, "shown as a currency")?;
     let rights = session.rights();
@@ -91,8 +91,7 @@ pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
     reply(&Currency { not_held: holdings::of_those_not_held(session), ..currency })
 }
 
-/// What units hold of currencies beside what these issue in their own names: those lots of which the holder is asked about, or the
-/// currency.
+/// The lots of units, filtered by `is_asked` of the holder or of the currency.
 pub(super) fn lots(contract: &Contract, rights: &Rights, is_asked: impl Fn(UnitId) -> bool) -> Vec<Lot> {
     let path = |unit: UnitId| contract.unit(unit).path.clone();
     let all = Resource::ALL.into_iter().flat_map(|resource| rights.lots(resource));
@@ -100,7 +99,7 @@ pub(super) fn lots(contract: &Contract, rights: &Rights, is_asked: impl Fn(UnitI
     about.map(|(holder, of, what)| Lot { unit: path(holder), of: of.map(path), what }).collect()
 }
 
-/// Those that are not the contract's, and those that are exchanged.
+/// Tickets that differ from the contract's, and those in exchanges.
 pub(super) fn changed(session: &Session) -> Vec<Tickets> {
     let rights = session.rights();
     let of = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
@@ -108,7 +107,7 @@ pub(super) fn changed(session: &Session) -> Vec<Tickets> {
     rows.filter(|row| row.is_changed() || row.lent > 0 || row.got > 0).collect()
 }
 
-/// Offers that stand, and exchanges.
+/// Open offers, and exchanges.
 pub(super) fn offers(session: &Session) -> Answered {
     let rights = session.rights();
     let path = |unit: UnitId| session.contract().unit(unit).path.clone();
@@ -156,7 +155,7 @@ pub(super) fn queue(session: &mut Session, caller: &Caller, asked: &Asked) -> Re
     Ok(change)
 }
 
-/// What is known of an offer that stands or an exchange in force.
+/// The present state of an open offer or an exchange in force.
 pub(super) fn now(session: &Session, number: u64) -> Result<Awaited, Refusal> {
     let rights = session.rights();
     if rights.offers().contains_key(&number) {
@@ -243,7 +242,7 @@ fn resolve(session: &Session, asked: &Asked) -> Result<Change, Refusal> {
             check_numbers(tickets, 0)?;
             Change::Fund { unit, of, tickets }
         }
-        // How long the offer stands is the connection's: `Held` sees to it.
+        // `HeldOffers` ties the offer's life to the connection.
         Asked::Offer { unit: path, gives, wants, with, for_ns, at_least, while_connected } => {
             let with = with.as_deref().map(unit).transpose()?;
             let (by, gives, wants) = (unit(path)?, amount(gives)?, amount(wants)?);
@@ -256,7 +255,7 @@ fn resolve(session: &Session, asked: &Asked) -> Result<Change, Refusal> {
     })
 }
 
-/// Numbers of tickets of at least one resource, each one that a unit may have.
+/// Checks numbers of tickets: at least one resource, each number in `least..=TICKETS_MAX`.
 fn check_numbers(tickets: PerResource<Option<u64>>, least: u64) -> Result<(), Refusal> {
     let named = Resource::ALL.into_iter().filter_map(|resource| Some((resource, tickets[resource]?)));
     let numbers: Vec<(Resource, u64)> = named.collect();
@@ -273,7 +272,7 @@ fn check_numbers(tickets: PerResource<Option<u64>>, least: u64) -> Result<(), Re
     }
 }
 
-/// The number that an offer was given at the last turn, and that of the exchange that served it then.
+/// The number that an offer got at the last turn, and that of the exchange that served it.
 fn served(traded: &[Trade], change: &Change) -> (Option<u64>, Option<u64>) {
     let Change::Offer { bid: asked } = change else { return (None, None) };
     let offer = traded.iter().rev().find_map(|trade| match trade {
@@ -287,7 +286,7 @@ fn served(traded: &[Trade], change: &Change) -> (Option<u64>, Option<u64>) {
     (offer, exchange)
 }
 
-/// Whose tickets a change was about, of what; of an offer or its end, those that it moved.
+/// The units and resources whose tickets a change affected; for an offer or its end, those that it moved.
 fn about(traded: &[Trade], change: &Change) -> Vec<(UnitId, Resource)> {
     let moved = |deal: u64| {
         let what = traded.iter().find_map(|trade| match trade {
@@ -361,7 +360,7 @@ fn authorise(session: &mut Session, caller: &Caller, change: &Change) -> Result<
     Err(refuse(&Why::NotAllowed, message))
 }
 
-/// Who governs a unit, in words; `None`: the machine's own currency.
+/// Names those who govern a unit; `None`: the machine's own currency.
 pub(super) fn governors(contract: &Contract, unit: Option<UnitId>) -> String {
     let Some(unit) = unit else { return "root and the daemon's own user".to_owned() };
     match owner_of(contract, unit) {
@@ -371,7 +370,7 @@ pub(super) fn governors(contract: &Contract, unit: Option<UnitId>) -> String {
     }
 }
 
-/// Who may give away and offer a unit's tickets, in words, beside those who govern the unit around it.
+/// Names those who may give and offer a unit's tickets, besides those who govern its parent.
 fn givers(contract: &Contract, unit: UnitId) -> String {
     match &contract.unit(unit).owner {
         Some(owner) => format!("its owner, {},", owner.kind),
@@ -379,11 +378,11 @@ fn givers(contract: &Contract, unit: UnitId) -> String {
     }
 }
 
-/// What a user is under a contract.
+/// A user's standing under a contract.
 struct Who<'a> {
     /// Whether the user may enter a unit.
     may_enter: &'a dyn Fn(UnitId) -> bool,
-    /// Whether the user is an owner, or of the group that is.
+    /// Whether the user is the given owner, or in the group that is.
     is_owners: &'a dyn Fn(&Member) -> bool,
 }
 
@@ -392,7 +391,7 @@ impl Who<'_> {
     fn governs(&self, contract: &Contract, unit: UnitId) -> bool {
         match owner_of(contract, unit) {
             Some(owner) => (self.is_owners)(owner),
-            // Where users have sub-units, one who came first would decide for those who come later.
+            // With sub-units per user, the first user would decide for those who come later.
             None if contract.unit(unit).each.is_some() => false,
             None => (self.may_enter)(unit) && contract.children(Some(unit)).all(self.may_enter),
         }
@@ -420,17 +419,17 @@ fn may_change(contract: &Contract, rights: &Rights, who: &Who<'_>, change: &Chan
         | Change::Issue { unit, .. }
         | Change::TakeBack { unit, .. }
         | Change::Several { unit, .. } => who.governs_around(contract, unit),
-        // The currency's: who decides on what it issues. Of the machine's own root alone does.
+        // Up to those who govern the issuing currency; for the machine's own, only root.
         Change::Fund { of, .. } => of.is_some_and(|of| who.governs(contract, of)),
-        // That the other is a sibling, the rights themselves see to.
+        // `Rights` checks that the other is a sibling.
         Change::Transfer { from, .. } => who.may_give(contract, from),
         Change::Exchange { one, other, .. } => {
             who.governs_around(contract, one) && who.governs_around(contract, other)
         }
         Change::Offer { bid } => who.may_give(contract, bid.by),
-        // Nobody asks for it: the daemon does, of itself.
+        // Only the daemon itself queues it.
         Change::Resume { .. } => false,
-        // Where there is no such number, the rights themselves say so.
+        // `Rights` reports an unknown number.
         Change::Cancel { number }
             if !rights.offers().contains_key(&number) && !rights.deals().contains_key(&number) =>
         {
@@ -480,7 +479,7 @@ mod tests {
         allowed_to(contract, 0, enters, one, other)
     }
 
-    /// Of a user of that number.
+    /// A caller with this user number.
     fn allowed_to(
         contract: &Contract,
         uid: u32,
@@ -503,7 +502,7 @@ mod tests {
         contract.units[unit.index()].owner = Some(Member { kind: user(uid), span: 0..0 });
     }
 
-    /// `top` is of 7, `top/ana` of 8, and `top/bo` of nobody, each with units in it.
+    /// User 7 owns `top` and user 8 `top/ana`; `top/bo` has no owner. Each has sub-units.
     #[test]
     fn an_owner_decides_in_its_own_currency_and_in_no_other() {
         let (mut contract, [top, ana, bo, other]) = contract();
@@ -514,17 +513,18 @@ mod tests {
         let every = [top, ana, bo, other, a1, a2, b1, b2];
         let all = ["set", "issue", "take back", "several", "transfer", "exchange"];
         for (uid, enters, one, two, may) in [
-            // The owner of top, which may enter nothing, changes what is directly in it, and gives its own away.
+            // The owner of `top`, who may enter no unit, changes its direct sub-units, and gives its own tickets.
             (7, &[][..], ana, bo, &all[..]),
             (7, &[], top, other, &["transfer"]),
-            // What ana divides among her own is hers; bo has no owner, so that it is the outer one's.
+            // Ana governs her own sub-units; `bo` has no owner, so that of `top` governs it.
             (7, &[], a1, a2, &[]),
             (7, &[], b1, b2, &all),
             (8, &[], a1, a2, &all),
             (8, &[], ana, bo, &["transfer"]),
             (8, &[], b1, b2, &[]),
             (8, &[], top, other, &[]),
-            // Where there is an owner, to be a member everywhere is not enough: members give what has no owner of its own.
+            // With an owner, membership everywhere does not suffice: members may only give tickets of units without their own
+            // owner.
             (9, &every, ana, bo, &[]),
             (9, &every, bo, ana, &["transfer"]),
             (9, &every, b1, b2, &["transfer"]),
@@ -533,7 +533,7 @@ mod tests {
         ] {
             assert_eq!(allowed_to(&contract, uid, enters, one, two), may, "{uid} {one:?} {two:?}");
         }
-        // An owner may decide even where `each` makes the sub-units: the contract says so.
+        // An owner governs even sub-units made by `each`, because the contract names it.
         contract.units[top.index()].each = Some(commonhold_contract::Each::User);
         assert_eq!(allowed_to(&contract, 7, &[], ana, bo), all);
         contract.units[top.index()].owner = None;
@@ -549,12 +549,12 @@ mod tests {
         let (contract, [top, ana, bo, other]) = contract();
         let all = ["set", "issue", "take back", "several", "transfer", "exchange"];
         for (enters, one, two, may) in [
-            // Each user has a sub-unit: ana is a member of the encloser, too.
+            // Each user has a sub-unit; ana is a member of the encloser, too.
             (&[top, ana][..], ana, bo, &["transfer"][..]),
             (&[top, ana], bo, ana, &[]),
-            // Everybody of `top` may enter all that is in it.
+            // All members of `top` may enter all of its sub-units.
             (&[top, ana, bo], ana, bo, &all),
-            // Nobody but root governs the top level.
+            // Only root governs the top level.
             (&[top, ana, bo, other], top, other, &["transfer"]),
             (&[ana, bo], ana, bo, &["transfer"]),
             (&[other], ana, bo, &[]),
@@ -563,7 +563,7 @@ mod tests {
         }
     }
 
-    /// Ana is the only user who came so far: what Bo is to have is not hers.
+    /// Ana is the only user so far, and still may not decide on Bo's tickets.
     #[test]
     fn the_first_user_does_not_decide_for_the_next() {
         let mut contract = Contract::default();
@@ -579,7 +579,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody changes a unit that he may not enter, and without entering its encloser nobody does but give.
+        /// A user changes only units that it may enter, and may only give tickets if it may not enter the encloser.
         #[test]
         fn nobody_reaches_what_he_may_not_enter(enters in proptest::collection::btree_set(2u32..6, 0..4)) {
             let (contract, units) = contract();

@@ -1,7 +1,7 @@
-//! `commonhold demo`: what isolation and sharing are worth here, measured on real processes.
+//! `commonhold demo`: measures the benefit of isolation and sharing on this machine, with real processes.
 //!
-//! It is seed 000's figure 2 on the machine at hand. A light unit's job runs alone, then beside a heavy unit under
-//! each scheme, each time with a daemon of its own. The response times are compared.
+//! Reproduces seed 000's figure 2 on this machine. A light unit's job runs alone, then beside a heavy unit under each scheme,
+//! each time with a new daemon. The response times are compared.
 
 mod session;
 mod work;
@@ -24,30 +24,30 @@ use crate::{load, output, place};
 use session::{Job, Session};
 pub(crate) use work::task;
 
-/// The contract that is held unless another is given.
+/// The default contract.
 const CONTRACT: &str = include_str!("../../../../examples/two-groups.toml");
 
-/// The heavy unit's job, as a multiple of the light unit's: it must outlast the light one even where that is slowest.
+/// The heavy unit's job as a multiple of the light unit's: it must outlast the light one even under the slowest scheme.
 const HEAVY_FACTOR: u32 = 5;
 
-/// How often the live table is drawn and a sample taken.
+/// The interval at which the live table is drawn and a sample taken.
 const DRAW: Duration = Duration::from_millis(250);
 
-/// The heavy unit is at work before the light one comes.
+/// The heavy unit starts this much earlier.
 const HEAD_START: Duration = Duration::from_millis(500);
 
 pub(crate) fn main(args: &Demo) -> Result<Exit, Failure> {
     let page = Page::at(&args.report)?;
     let signals = Signals::of_an_end()?;
     let result = compare(args, &page, &signals);
-    // By now everything that was started has ended, and its directory is gone.
+    // By now all processes have ended, and the directory is removed.
     match signals.next() {
         Some(came) => signals::end_by(came.signal),
         None => result,
     }
 }
 
-/// Waits for so long. A signal is a failure, so that everything is ended in order; `main` ends the program by it.
+/// Sleeps. A signal is a failure, so that all processes are ended in order; `main` then ends this program by that signal.
 fn pause(signals: &Signals, time: Duration) -> Result<(), Failure> {
     match signals.came_within(time) {
         true => Err(Failure::new(Exit::Interrupted, "interrupted")),
@@ -97,7 +97,7 @@ fn compare(args: &Demo, page: &Page, signals: &Signals) -> Result<Exit, Failure>
     Ok(Exit::Ok)
 }
 
-/// The contract's file; checked for the two units that the jobs run in.
+/// The contract's file, checked for the two units in which the jobs run.
 fn contract(args: &Demo, machine: &Machine, directory: &Path) -> Result<PathBuf, Failure> {
     let path = if let Some(path) = &args.contract {
         path.clone()
@@ -123,7 +123,7 @@ fn contract(args: &Demo, machine: &Machine, directory: &Path) -> Result<PathBuf,
     Ok(path)
 }
 
-/// What each unit has to do: pieces of work, so many at a time.
+/// A unit's work: `pieces` in all, at most `at_a_time` concurrently.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     pieces: u32,
@@ -138,14 +138,13 @@ struct Plan {
 }
 
 impl Plan {
-    /// The light unit keeps half of the CPUs busy, which is what it holds; the heavy one has twice as many processes as
-    /// the machine has CPUs.
+    /// The light unit keeps half of the CPUs busy, its share; the heavy one runs two processes per CPU.
     fn make(machine: &Machine, seconds: u32, directory: &Path, signals: &Signals) -> Result<Plan, Failure> {
         let cpus = u32::try_from(machine.cpus.len()).unwrap_or(u32::MAX);
         let kind = work::Kind::choose();
         let piece = kind.time_one(directory, signals)?;
         let each = (f64::from(seconds) / piece.as_secs_f64()).round().clamp(1.0, 100_000.0);
-        // Truncation cannot happen: the number is whole and small.
+        // The number is whole and at most 100,000.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let each = each as u32;
         let at_a_time = (cpus / 2).max(1);
@@ -158,7 +157,7 @@ impl Plan {
     }
 }
 
-/// Runs the jobs of one row to their ends.
+/// Runs the jobs of one row to completion.
 fn measure(
     session: &mut Session,
     plan: &Plan,
@@ -209,7 +208,7 @@ fn measure(
         }
     }
     let mut statement = session.status()?;
-    // At the end nobody is left who is entitled to anything: what counts is while the light job ran.
+    // At the end no unit is active, so report the entitlements from while the light job ran.
     for account in &mut statement.accounts {
         account.entitled_micro_cpus =
             entitled.get(&account.unit).copied().unwrap_or(account.entitled_micro_cpus);
@@ -263,7 +262,7 @@ impl Screen {
         self.lines = text.lines().count();
     }
 
-    /// Back to the first line of what was drawn last.
+    /// Moves the cursor to the first line of the last drawing, and clears it.
     fn clear(&mut self) {
         if self.lines > 0 {
             print!("\x1b[{}A\x1b[J", self.lines);
@@ -286,7 +285,7 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// How `run` is told the backend.
+/// The backend's name on `run`'s command line.
 fn backend_word(backend: BackendChoice) -> &'static str {
     match backend {
         BackendChoice::Auto => "auto",

@@ -1,4 +1,4 @@
-//! One daemon with its jobs, from start to end. Nothing is left running, whatever goes wrong.
+//! One daemon with its jobs, from start to end. No process is left running after an error.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,10 +22,10 @@ use crate::place;
 use crate::protocol::StatusReply;
 use crate::signals::Signals;
 
-/// A daemon is ready within this time, also on a slow machine.
+/// A daemon is ready within this time, even on a slow machine.
 const START: Duration = Duration::from_secs(20);
 
-/// How often it is tried to remove the directory.
+/// The number of attempts to remove the directory.
 const REMOVALS: u32 = 10;
 
 /// A directory for the daemon, its contract and the jobs' files; removed at the end.
@@ -48,7 +48,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // A process that was killed may finish a call that makes a file.
+        // A killed process may still finish a call that creates a file.
         for _ in 0..REMOVALS {
             match std::fs::remove_dir_all(&self.0) {
                 Err(e) if e.kind() == std::io::ErrorKind::DirectoryNotEmpty => {
@@ -71,9 +71,9 @@ pub(super) struct Session {
 
 fn own_program(arguments: &[&str]) -> Command {
     let mut command = command("/proc/self/exe");
-    // A process group of its own: Ctrl-C reaches this program, which then ends the others in order.
+    // In a new process group, so that Ctrl-C reaches only this program, which then ends the others in order.
     command.args(arguments).process_group(0).stdin(Stdio::null());
-    // Whatever ends the demonstration ends what it started: a daemon left behind would go on holding.
+    // The daemon dies with this process: otherwise it would go on holding the contract.
     ends_with_this(&mut command, Signal::TERM);
     command
 }
@@ -83,7 +83,7 @@ fn cannot(what: &str, e: &std::io::Error) -> Failure {
 }
 
 impl Session {
-    /// Starts a daemon with a contract; without a scheme it only keeps accounts.
+    /// Starts a daemon with a contract; without a scheme it only keeps accounts (`smp`).
     pub(super) fn open(
         contract: &Path,
         scheme: Option<Scheme>,
@@ -157,7 +157,7 @@ impl Session {
         Job::start(&mut command, format!("the job in unit `{unit}`"))
     }
 
-    /// Ends the daemon and waits until everything is undone; the backend that held.
+    /// Ends the daemon and waits until its changes are undone; returns the backend's name.
     pub(super) fn close(mut self) -> Result<String, Failure> {
         stop(&self.daemon, Signal::TERM);
         let status = self.daemon.wait().map_err(|e| cannot("wait for the daemon", &e))?;
@@ -187,7 +187,7 @@ impl Drop for Session {
     }
 }
 
-/// A job at work, with all that it starts.
+/// A running job with its descendants.
 pub(super) struct Job {
     child: Child,
     what: String,
@@ -196,14 +196,14 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Starts it in a process group of its own, which is killed if this is dropped.
+    /// Starts it in a new process group, which is killed on drop.
     pub(super) fn start(command: &mut Command, what: String) -> Result<Job, Failure> {
         let begun = Instant::now();
         let child = command.process_group(0).spawn().map_err(|e| cannot(&format!("start {what}"), &e))?;
         Ok(Job { child, what, begun, ended: false })
     }
 
-    /// How long it took, once it has ended.
+    /// Its run time, once it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<Duration>, Failure> {
         let Some(status) = self.child.try_wait().map_err(|e| cannot("wait for a job", &e))? else {
             return Ok(None);

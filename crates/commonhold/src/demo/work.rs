@@ -13,18 +13,18 @@ use crate::cli::DemoTask;
 use crate::exit::{Exit, Failure};
 use crate::signals::Signals;
 
-/// What a piece of work is.
+/// The kind of a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// One run of the C compiler, as in seed 000's parallel make: a driver, a compiler and an assembler.
     Compile,
-    /// One run of this program that hashes for a while, where there is no C compiler.
+    /// One run of this program that hashes for a while: the fallback without a C compiler.
     Hash,
 }
 
-/// How often to look whether a piece that is timed has ended.
+/// The interval at which a timed piece is polled for its end.
 const LOOK: Duration = Duration::from_millis(1);
-/// Functions in the source of a piece: about a fifth of a second on a machine of today.
+/// Functions in the source of a piece: about 0.2 s to compile on a present machine.
 const FUNCTIONS: u32 = 120;
 /// Rounds of a hashing piece.
 const ROUNDS: u64 = 60_000_000;
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// How long a piece takes with the machine to itself: the shorter of three runs.
+    /// The time of a piece on an otherwise idle machine: the shortest of three runs.
     pub(super) fn time_one(self, directory: &Path, signals: &Signals) -> Result<Duration, Failure> {
         let mut best = Duration::MAX;
         self.prepare(directory)?;
@@ -66,7 +66,7 @@ impl Kind {
         Ok(best)
     }
 
-    /// Writes what the pieces read.
+    /// Writes the input of the pieces.
     fn prepare(self, directory: &Path) -> Result<(), Failure> {
         if self == Kind::Hash {
             return Ok(());
@@ -81,7 +81,7 @@ impl Kind {
             Kind::Compile => {
                 let mut command = command("cc");
                 command.args(["-O1", "-c", "piece.c", "-o"]).arg(format!("piece{n}.o"));
-                // A compiler that is killed leaves its temporary files: they go with the directory.
+                // A killed compiler leaves temporary files, which are removed with the directory.
                 command.env("TMPDIR", ".");
                 command
             }
@@ -109,7 +109,7 @@ fn expect_success(status: std::io::Result<std::process::ExitStatus>) -> Result<(
     }
 }
 
-/// A C source that keeps an optimiser busy: many functions, each with loops over its arguments.
+/// Generates a C source that keeps an optimiser busy: many functions with loops over their arguments.
 fn source() -> String {
     let mut text = String::new();
     for n in 0..FUNCTIONS {
@@ -148,7 +148,7 @@ fn hash(rounds: u64) -> u64 {
     (0..rounds).fold(0xcbf2_9ce4_8422_2325, |h, n| (h ^ n).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// Does so many pieces, so many at a time, like `make -j`.
+/// Runs `pieces` pieces, at most `at_a_time` concurrently, like `make -j`.
 fn make(kind: Kind, pieces: u32, at_a_time: u32) -> Result<(), Failure> {
     let here = Path::new(".");
     kind.prepare(here)?;
@@ -164,10 +164,10 @@ fn make(kind: Kind, pieces: u32, at_a_time: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until one of them has ended.
+/// Waits until at least one of them has ended.
 fn wait_any(running: &mut Vec<Child>) -> Result<(), Failure> {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
-    // NOWAIT leaves the ended child for its own handle to collect.
+    // NOWAIT leaves the ended child to be reaped by its handle.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     match waitid(WaitId::All, options) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -59,7 +59,7 @@ fn a_stopped_daemon_leaves_nobody_stopped() {
         eventually("turns are taken again", || members.iter().any(Process::is_stopped));
         if said == 1 {
             kill(daemon.caretaker(), libc::SIGKILL);
-            daemon.says("problem: the caretaker was killed; another one has taken its place");
+            daemon.says("problem: the caretaker was killed; a new one has replaced it");
         }
     }
 }
@@ -100,7 +100,7 @@ fn a_killed_caretaker_is_replaced() {
     let first = daemon.caretaker();
     assert_eq!(fs::read_to_string(format!("/proc/{first}/comm")).unwrap(), "commonhold\n", "as top shows it");
     kill(first, libc::SIGKILL);
-    daemon.says("problem: the caretaker was killed; another one has taken its place");
+    daemon.says("problem: the caretaker was killed; a new one has replaced it");
     assert_ne!(daemon.caretaker(), first);
     eventually("both are confined", || members.iter().all(Process::is_confined));
     // The new one does the old one's work, and can be replaced in its turn.

@@ -1,10 +1,10 @@
 //! Offers that end with their clients, and offers and exchanges that clients wait for.
 //!
-//! A client that asks for it *holds* its offer, and the exchange that serves it. When its connection closes, for whatever
-//! reason, the offer is taken back, or the exchange ended, by the next turn. A client may also wait for what becomes of an
-//! offer or an exchange, whoever made it: it is answered when that is known, and served no other request until then.
+//! A client may *hold* its offer, and the exchange that serves it. When its connection closes, the next turn takes back the
+//! offer or ends the exchange. A client may also wait for the outcome of any offer or exchange: it is answered when the outcome
+//! is known, and no other request of it is served until then.
 //!
-//! A *kept* client holds something or waits. It keeps its connection, while another one's may be needed for others.
+//! A *kept* client holds something or waits. Its connection is never closed to make room for others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,50 +14,50 @@ use commonhold_policy::rights::{Bid, Change, Trade};
 
 use crate::protocol::{AwaitReply, Awaited};
 
-/// Of so many offers and exchanges that are no more it is remembered what became of them: of those that ended last.
+/// The number of ended offers and exchanges whose outcomes are remembered; the oldest are forgotten first.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// Whose an offer is that no turn has made yet.
+/// The holder of an offer that no turn has made yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
-    /// Nobody's: it stands until it is taken back.
+    /// No client holds it: it stays open until it is taken back.
     Nobody,
     Client(u64),
-    /// A client's whose connection is closed.
+    /// Its client's connection is closed.
     Gone,
 }
 
-/// What a client waits for.
+/// A client's wait for an outcome.
 #[derive(Debug)]
 struct Wait {
     number: u64,
     until: Option<Time>,
-    /// The answer, as of now: it is sent once `is_due`, or when the time is over.
+    /// The present answer; sent once `is_due`, or at `until`.
     answer: Awaited,
     is_due: bool,
 }
 
-/// Who holds what, and who waits for what. Clients by the numbers of their connections.
+/// The offers and exchanges that clients hold, and the clients that wait. A client is identified by its connection's number.
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    /// Offers that were taken and that no turn has made or refused, the oldest first.
+pub(super) struct HeldOffers {
+    /// Accepted offers that no turn has made or refused yet, oldest first.
     taken: VecDeque<(Bid, Holder)>,
     /// The clients that hold an offer or an exchange, by its number.
     holders: BTreeMap<u64, BTreeSet<u64>>,
-    /// Offers and exchanges of clients that are gone, which are to be taken back.
+    /// Offers and exchanges of disconnected clients, to be taken back.
     orphans: BTreeSet<u64>,
     waits: BTreeMap<u64, Wait>,
-    /// What became of offers and exchanges that are no more, the last one last.
+    /// The outcomes of ended offers and exchanges, newest last.
     became: VecDeque<(u64, Awaited)>,
 }
 
-impl Held {
-    /// An offer was taken, and a later turn makes it or refuses it. `client` holds it from then on.
+impl HeldOffers {
+    /// Records an accepted offer, which a later turn makes or refuses. `client` holds it from now on.
     pub(super) fn take(&mut self, bid: Bid, client: Option<u64>) {
         self.taken.push_back((bid, client.map_or(Holder::Nobody, Holder::Client)));
     }
 
-    /// A connection is closed: what it held is to be taken back.
+    /// Records that a connection closed: what its client held is to be taken back.
     pub(super) fn gone(&mut self, client: u64) {
         self.waits.remove(&client);
         for (_, holder) in self.taken.iter_mut().filter(|(_, holder)| *holder == Holder::Client(client)) {
@@ -73,17 +73,17 @@ impl Held {
         });
     }
 
-    /// Offers and exchanges that are to be taken back, and are not asked to be yet.
+    /// Offers and exchanges that are to be taken back, without those queued for it.
     pub(super) fn orphans(&self) -> Vec<u64> {
         self.orphans.iter().copied().collect()
     }
 
-    /// The next turn takes this one back.
+    /// Records that the next turn takes this one back.
     pub(super) fn taken_back(&mut self, number: u64) {
         self.orphans.remove(&number);
     }
 
-    /// The clients that hold something, or wait.
+    /// The clients that hold something or wait.
     pub(super) fn kept(&self) -> BTreeSet<u64> {
         let taken = self.taken.iter().filter_map(|(_, holder)| match holder {
             Holder::Client(client) => Some(client),
@@ -92,7 +92,7 @@ impl Held {
         self.holders.values().flatten().chain(self.waits.keys()).chain(taken).copied().collect()
     }
 
-    /// Enters what a turn made of offers.
+    /// Records a turn's decisions on offers.
     pub(super) fn book(&mut self, decided: &[RightsChange], traded: &[Trade]) {
         let mut offered = traded.iter().filter_map(|trade| match trade {
             Trade::Offered { offer, bid } => Some((*offer, bid)),
@@ -100,7 +100,7 @@ impl Held {
         });
         for decided in decided {
             let Change::Offer { bid } = decided.change else { continue };
-            // Of several that say the same, the first was taken first.
+            // Of several equal offers, the first was accepted first.
             let at = self.taken.iter().position(|(taken, _)| *taken == bid);
             let Some((_, holder)) = at.and_then(|at| self.taken.remove(at)) else { continue };
             if decided.refused.is_some() {
@@ -133,7 +133,7 @@ impl Held {
         }
     }
 
-    /// An offer or an exchange is no more.
+    /// Records the end of an offer or an exchange.
     fn became(&mut self, number: u64, what: Awaited) {
         self.holders.remove(&number);
         self.orphans.remove(&number);
@@ -146,22 +146,22 @@ impl Held {
         }
     }
 
-    /// What became of an offer or an exchange that is no more, if that is remembered.
+    /// The outcome of an ended offer or exchange, if it is remembered.
     pub(super) fn outcome(&self, number: u64) -> Option<Awaited> {
         self.became.iter().rev().find(|(other, _)| *other == number).map(|(_, what)| *what)
     }
 
-    /// A client waits for what becomes of an offer or an exchange, of which `now` is known.
+    /// Has a client wait for the outcome of an offer or an exchange, whose present state is `now`.
     pub(super) fn wait(&mut self, client: u64, number: u64, until: Option<Time>, now: Awaited) {
         self.waits.insert(client, Wait { number, until, answer: now, is_due: false });
     }
 
-    /// When the first wait is over.
+    /// The earliest deadline of a wait.
     pub(super) fn next(&self) -> Option<Time> {
         self.waits.values().filter_map(|wait| wait.until).min()
     }
 
-    /// A client that is to be answered, and the answer; it waits no more then.
+    /// Takes out a client whose wait has ended, with its answer.
     pub(super) fn due(&mut self, now: Time) -> Option<(u64, AwaitReply)> {
         let is_due = |wait: &Wait| wait.is_due || wait.until.is_some_and(|until| until <= now);
         let client = *self.waits.iter().find(|(_, wait)| is_due(wait))?.0;
@@ -193,7 +193,7 @@ mod tests {
         Deal { legs: Vec::new(), since: 0, until: None, bound: false }
     }
 
-    fn make(held: &mut Held, client: Option<u64>, offer: u64) {
+    fn make(held: &mut HeldOffers, client: Option<u64>, offer: u64) {
         held.take(bid(), client);
         let (decided, traded) = offered(offer);
         held.book(&decided, &[traded]);
@@ -201,12 +201,12 @@ mod tests {
 
     #[test]
     fn what_a_client_held_is_taken_back_when_it_is_gone() {
-        let mut held = Held::default();
+        let mut held = HeldOffers::default();
         make(&mut held, Some(7), 1);
         make(&mut held, None, 2);
         make(&mut held, Some(8), 3);
         assert_eq!(held.kept(), BTreeSet::from([7, 8]));
-        // An offer that is served: its exchange is held in its place, by the clients of all its offers.
+        // When an offer is served, its exchange is held instead, by the clients of all its offers.
         held.book(&[], &[Trade::Made { deal: 4, offers: vec![1, 3], what: deal() }]);
         held.gone(9);
         assert_eq!(held.orphans(), [] as [u64; 0]);
@@ -218,10 +218,10 @@ mod tests {
         assert_eq!((held.orphans(), held.kept()), (vec![], BTreeSet::new()));
     }
 
-    /// A turn failed, and the client did not wait for the next one.
+    /// A turn failed, and the client disconnected before the next one.
     #[test]
     fn an_offer_that_is_made_after_its_client_is_gone_is_taken_back() {
-        let mut held = Held::default();
+        let mut held = HeldOffers::default();
         held.take(bid(), None);
         held.take(bid(), Some(7));
         held.gone(7);
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn who_waits_is_answered_once_when_it_is_known_or_the_time_is_over() {
-        let mut held = Held::default();
+        let mut held = HeldOffers::default();
         make(&mut held, None, 1);
         held.wait(7, 1, None, Awaited::Stands);
         held.wait(8, 1, Some(50), Awaited::Stands);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn only_so_much_is_remembered() {
-        let mut held = Held::default();
+        let mut held = HeldOffers::default();
         for offer in 0..5_000 {
             held.book(&[], &[Trade::Withdrawn { offer }]);
         }
