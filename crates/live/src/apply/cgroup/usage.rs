@@ -63,7 +63,8 @@ mod tests {
         assert_eq!(usage.now(S, Some(60), || Some(183)), 183);
         assert_eq!(usage.now(S + 1, Some(60), || unreachable!("it is young")), 183);
         assert_eq!(usage.now(S + 2, Some(70), || unreachable!("it is young")), 193);
-        // The kernel counts at ticks, the scheduler at switches: the kernel's count is behind. The reported time does not decrease.
+        // The kernel counts at ticks, the scheduler at switches, so the kernel's count is behind. The reported time never
+        // decreases.
         assert_eq!(usage.now(2 * S, Some(70), || Some(190)), 193);
         assert_eq!(usage.now(2 * S + 1, Some(75), || unreachable!("it is young")), 195);
     }

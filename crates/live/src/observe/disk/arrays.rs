@@ -9,7 +9,8 @@
 //! of it was used since boot. The same rule covers arrays of arrays.
 //!
 //! Properties: each transfer of a unit is limited at one device at least, except for up to 16 MiB through another
-//! partition of an array's drive. A drive with another use is limited in addition to the array; reads through the array then count at both.
+//! partition of an array's drive. A drive with another use is limited in addition to the array; reads through the array then
+//! count at both.
 //!
 //! Limits: an array can be held only by rates, since it has no request queue to schedule. The same levels made by dm-raid (LVM)
 //! are not found, since only an ioctl shows the level of a device-mapper target.

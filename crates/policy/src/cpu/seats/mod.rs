@@ -487,8 +487,8 @@ fn needs_seat(thread: &Thread, now: Time, fixed: bool) -> bool {
 }
 
 #[cfg(test)]
-mod large;
+mod large_tests;
 #[cfg(test)]
-mod staying;
+mod staying_tests;
 #[cfg(test)]
 mod tests;
