@@ -461,8 +461,8 @@ impl Kernel {
         self.queued[self.gates_at() as usize]
     }
 
-    /// Sets a unit's rules; whether they were accepted: a weight is 1 to 10,000, there are at most [`crate::DEPTH_MAX`] levels
-    /// of units, and a unit with tasks or sub-units keeps its parent.
+    /// Sets a unit's rules. Returns whether they were accepted: a weight is 1 to 10,000, there are at most
+    /// [`crate::DEPTH_MAX`] levels of units, and a unit with tasks or sub-units keeps its parent.
     pub fn set_unit(&mut self, now: u64, unit: u32, rules: UnitRules) -> bool {
         let mut setting = Setting::new(unit, rules);
         let mut answer = 0;

@@ -15,7 +15,7 @@ pub struct Gang {
     /// Its present state.
     pub state: GangState,
     /// Why it runs or is stopped; `None` while it sleeps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "because")]
     pub because: Option<Reason>,
     /// CPUs that it had when it last ran; 0 if it never did.
     pub cpus: u32,
@@ -33,6 +33,72 @@ pub struct Gang {
     pub waited: u64,
     /// The longest run of consecutive ones.
     pub longest: u64,
+}
+
+/// JSON of [`Gang::because`]: the reason's name is the key, `{"head_of_list": {"waited": 2}}`, not a field `kind` as in plans.
+mod because {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{GangsShare, Reason, UnitId};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Keyed {
+        HeadOfList {
+            waited: u32,
+        },
+        Fittest {
+            of: GangsShare,
+            left: i64,
+        },
+        GetsOnBeside {
+            permille: u32,
+        },
+        CpusLeft,
+        NotThisQuantum,
+        NoGang,
+        YieldsTheBus {
+            to: UnitId,
+        },
+        MostOfTheBus {
+            most: u64,
+        },
+        BusIsLeft,
+        #[serde(untagged)]
+        Other(Reason),
+    }
+
+    pub(super) fn serialize<S: Serializer>(reason: &Option<Reason>, to: S) -> Result<S::Ok, S::Error> {
+        let keyed = reason.map(|reason| match reason {
+            Reason::HeadOfList { waited } => Keyed::HeadOfList { waited },
+            Reason::Fittest { of, left } => Keyed::Fittest { of, left },
+            Reason::GetsOnBeside { permille } => Keyed::GetsOnBeside { permille },
+            Reason::CpusLeft => Keyed::CpusLeft,
+            Reason::NotThisQuantum => Keyed::NotThisQuantum,
+            Reason::NoGang => Keyed::NoGang,
+            Reason::YieldsTheBus { to } => Keyed::YieldsTheBus { to },
+            Reason::MostOfTheBus { most } => Keyed::MostOfTheBus { most },
+            Reason::BusIsLeft => Keyed::BusIsLeft,
+            other => Keyed::Other(other),
+        });
+        keyed.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Reason>, D::Error> {
+        let keyed = Option::<Keyed>::deserialize(from)?;
+        Ok(keyed.map(|keyed| match keyed {
+            Keyed::HeadOfList { waited } => Reason::HeadOfList { waited },
+            Keyed::Fittest { of, left } => Reason::Fittest { of, left },
+            Keyed::GetsOnBeside { permille } => Reason::GetsOnBeside { permille },
+            Keyed::CpusLeft => Reason::CpusLeft,
+            Keyed::NotThisQuantum => Reason::NotThisQuantum,
+            Keyed::NoGang => Reason::NoGang,
+            Keyed::YieldsTheBus { to } => Reason::YieldsTheBus { to },
+            Keyed::MostOfTheBus { most } => Reason::MostOfTheBus { most },
+            Keyed::BusIsLeft => Reason::BusIsLeft,
+            Keyed::Other(reason) => reason,
+        }))
+    }
 }
 
 /// The state of a gang.

@@ -289,7 +289,7 @@ struct Shown<'a> {
 struct ShownSize {
     size: u32,
     cpus: String,
-    /// It needs more CPUs than it may have, and is no point of the law.
+    /// It needs more CPUs than it may have, so the law is not fitted to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     beyond: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -340,6 +340,7 @@ impl ShownSize {
             states: run.watched.as_ref().map(|watched| ShownTimes {
                 threads: watched.threads,
                 looks: watched.samples,
+                // The states' sum, less by how much it exceeds the threads' lives.
                 lived_ns: watched.times.sum() - watched.times.excess_ns.min(watched.times.sum()),
                 excess_ns: watched.times.excess_ns,
                 by_state: by_state(&watched.times),

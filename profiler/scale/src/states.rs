@@ -281,7 +281,7 @@ impl Thread {
         match (self.last.activity, reading.activity) {
             (Activity::Runnable, Activity::Runnable) => self.open_ns += waited,
             (Activity::Waiting(one), Activity::Runnable) | (Activity::Runnable, Activity::Waiting(one)) => {
-                self.waits.add(one, waited)
+                self.waits.add(one, waited);
             }
             (Activity::Waiting(before), Activity::Waiting(after)) => {
                 self.waits.add(before, waited / 2);

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_value_is_not_written_as_a_value() {
+    fn after_a_short_write_the_rest_is_not_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cgroup.procs");
         std::fs::write(&path, "").unwrap();

@@ -208,18 +208,18 @@ impl Arena {
         sums
     }
 
-    /// Whether a process joined and reports what it transfers. One that cannot measure itself does not.
+    /// Whether a process joined and has not reported that it cannot measure itself.
     pub(crate) fn has(&self, key: ProcessKey) -> bool {
         self.members.get(&key).is_some_and(|member| member.unmeasured.is_none())
     }
 
-    /// Whether a process joined and has long reported that it cannot measure itself. Not at once: a program with its own count
-    /// reports it only after the first part of its work.
+    /// Whether a process joined and has long reported that it cannot measure itself. Not at once: a
+    /// program that counts for itself sends its first count only after the first part of its work.
     pub(crate) fn is_unmeasured(&self, key: ProcessKey) -> bool {
         self.members.get(&key).is_some_and(|member| member.unmeasured_long)
     }
 
-    /// The thread with which a process says that it writes its reports; never its first thread.
+    /// The thread that writes a process's reports, as the process states it; `None` for its first thread.
     pub(crate) fn writer(&self, key: ProcessKey) -> Option<u32> {
         self.members.get(&key)?.page.writer().filter(|tid| *tid != key.pid)
     }
@@ -260,7 +260,7 @@ impl Member {
                 (self.paused, self.silent) = (0, false);
             }
             (Some(report), _) => {
-                // A program that reports much at once may have transferred it over a long time.
+                // Unused allowance is kept as credit, since one report may cover a long time.
                 let allowed = used_ns.min(patience_ns).saturating_mul(BYTES_PER_NS);
                 let credit =
                     self.credit.saturating_add(allowed).min(patience_ns.saturating_mul(BYTES_PER_NS));

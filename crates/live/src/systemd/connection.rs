@@ -146,7 +146,7 @@ impl Connection {
     }
 }
 
-/// Builds a call. Values that cannot be sent are an error and no panic, because names come from outside.
+/// Builds a call. Values that cannot be sent give an error rather than a panic, because names come from outside.
 pub(super) fn new_call<T: serde::Serialize + zvariant::DynamicType>(
     path: &str,
     interface: &'static str,

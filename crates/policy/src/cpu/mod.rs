@@ -50,7 +50,7 @@ const REST_NS_MAX: Time = 1_000 * MS;
 const TURN_NS_MANY: Time = 100 * MS;
 
 /// Upper bound on the wait for a turn of a unit that holds a fraction of a CPU, as long as [`TURN_NS_MIN`] permits: the kernel
-/// ejects a sched_ext scheduler under which a task waits for 30 s.
+/// ejects a `sched_ext` scheduler under which a task waits for 30 s.
 const TURN_WAIT_NS: Time = 5_000 * MS;
 const TURN_NS_MIN: Time = 10 * MS;
 /// Smallest weight, for the same reason: with 1,000 competitors, a task's 5 ms slice still comes within 30 s.
@@ -117,7 +117,7 @@ pub(crate) fn step(
     let wanted = if held { wanted(state, input, &entitlement, partitioned) } else { BTreeMap::new() };
     let gone =
         if held { Reason::NobodyThere } else { Reason::Scheme { scheme: input.contract.machine.scheme } };
-    // CpuOrders on removed units vanished with the units.
+    // Orders on removed units vanished with the units.
     state.orders.retain(|unit, _| input.contract.has(*unit));
     orders.extend(orders::differences(&state.orders, &wanted, gone));
     state.orders = wanted;

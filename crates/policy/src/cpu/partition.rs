@@ -187,7 +187,7 @@ fn tally<P: Ord>(cpus: &[u32], place: impl Fn(u32) -> P) -> BTreeMap<P, usize> {
 }
 
 #[cfg(test)]
-mod homes_by_pool;
+mod homes_by_pool_tests;
 
 #[cfg(test)]
 mod tests {

@@ -400,10 +400,7 @@ fn the_checker_knows_which_units_are_stopped() {
     );
     assert_eq!(replay(&stopped, vec![], &["sda"]), Ok(stopped.clone()));
     for (actions, disks) in [(vec![cap(None)], "sda"), (vec![], "sdb")] {
-        assert_eq!(
-            replay(&stopped, actions, &[disks]),
-            wrong("a is stopped for a rate, and has none")
-        );
+        assert_eq!(replay(&stopped, actions, &[disks]), wrong("a is stopped for a rate, and has none"));
     }
     assert_eq!(replay(&stopped, vec![cap(None), stop(unit, false)], &["sda"]), Ok(none.clone()));
     assert_eq!(replay(&stopped, vec![stop(unit, false)], &[]), Ok(none));

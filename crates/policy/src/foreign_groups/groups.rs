@@ -26,8 +26,8 @@ fn owner_of(group: &str) -> Option<u32> {
 }
 
 /// The user for whom a process in this control group counts. In a user's slice it is that user, whatever the process's `uid`,
-/// so that `sudo` does not leave the unit. Root's slice is an exception: processes that root starts there as another user (`su
-/// - ana`, `sudo -u ana`) are that user's work.
+/// so that `sudo` does not leave the unit. Root's slice is an exception: processes that root starts there as another user
+/// (`su - ana`, `sudo -u ana`) are that user's work.
 pub fn user_of(group: &str, uid: u32) -> u32 {
     owner_of(group).filter(|owner| *owner != 0).unwrap_or(uid)
 }

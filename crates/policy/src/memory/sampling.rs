@@ -18,8 +18,7 @@ use crate::time::{MS, Time};
 /// How often loans may grow. More units make the period longer, since sampling each of them costs time.
 const PERIOD_NS: Time = 200 * MS;
 const PERIOD_PER_UNIT_NS: Time = 2 * MS;
-/// A sample taken for another reason counts as the periodic one if it precedes that by at most this time: two samples
-/// in a row would cost twice.
+/// A sample at most this long before the periodic one replaces it: two in a row would cost twice.
 pub const EARLY_NS: Time = 25 * MS;
 /// Periods between two samples at rest.
 const REST_PERIODS: Time = 5;
@@ -37,8 +36,8 @@ fn loan_sample_ns(contract: &Contract) -> Time {
     period_ns(contract).min(contract.machine.call_back_memory_ns / LOAN_SAMPLE_PART)
 }
 
-/// The part of the promised call-back time that is not left for reclaim: one interval until a sample finds the lender
-/// short, and one until a sample finds everything back, besides what the two samples take.
+/// The part of the promised call-back time that is not left for reclaim. One interval of loan samples until the lender
+/// is found short, one [`DEBT_SAMPLE_NS`] until everything is found back, and one for the two samples themselves.
 pub(super) fn detection_ns(contract: &Contract) -> Time {
     loan_sample_ns(contract) + 2 * DEBT_SAMPLE_NS
 }
@@ -47,12 +46,11 @@ impl MemoryState {
     /// Why memory is divided now. Begins a new period if one is due.
     pub(super) fn trigger(&mut self, sample: Sample<'_>) -> Trigger {
         let Sample { now, input, .. } = sample;
-        let due = match input.means.memory.frames {
-            Some(frames) => now >= self.period_at + frames.period_ns,
-            None => {
-                let passed = now.saturating_sub(self.period_at).saturating_add(EARLY_NS);
-                passed >= period_ns(input.contract)
-            }
+        let due = if let Some(frames) = input.means.memory.frames {
+            now >= self.period_at + frames.period_ns
+        } else {
+            let passed = now.saturating_sub(self.period_at).saturating_add(EARLY_NS);
+            passed >= period_ns(input.contract)
         };
         if !due && self.sampled_at.is_some() {
             return Trigger::CallBack;
@@ -62,7 +60,7 @@ impl MemoryState {
     }
 
     /// When to sample next, and the units whose alarms are wanted: lenders, units far from their bounds, and units
-    /// that may soon have to be killed first. `owing` says whether a unit owes memory to a lender.
+    /// near being first in the OOM order. `owing` says whether a unit owes memory to a lender.
     pub(super) fn next_sample(
         &self,
         sample: Sample<'_>,

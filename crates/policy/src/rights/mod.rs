@@ -429,11 +429,11 @@ impl Rights {
         }
     }
 
-    /// Makes a change: the end of the way described in `change`. Callers queue changes and let `policy::step`
-    /// call this.
+    /// Makes a change: the last step described at the head of the module `change`. Callers queue changes and let
+    /// `policy::step` call this.
     ///
-    /// Refused, with no effect: unknown units; ticket counts outside 1 to [`TICKETS_MAX`] or not above those
-    /// lent; transfers between units that are not siblings, or to itself; cycles of currencies; invalid
+    /// Refused, with no effect: unknown units; counts that are not 1 to [`TICKETS_MAX`], or not more than the
+    /// unit lent; transfers to the unit itself, or to one that is not a sibling; cycles of currencies; invalid
     /// offers. See [`Refused`].
     pub fn apply(&mut self, change: Change) -> Result<(), Refused> {
         match change {
@@ -531,7 +531,7 @@ impl Rights {
         resource: Resource,
         tickets: u64,
     ) -> Result<(), Refused> {
-        self.siblings(from, to)?;
+        self.refuse_unless_siblings(from, to)?;
         let (left, got) = (self.with_fewer(from, resource, tickets)?, self.with_more(to, resource, tickets)?);
         self.store_tickets(from, resource, left)?;
         self.store_tickets(to, resource, got)
@@ -619,7 +619,7 @@ impl Rights {
         }
     }
 
-    /// The unit's new number of tickets if it is to have `tickets`.
+    /// The unit's new number of tickets if it is set to `tickets`.
     fn with_just(&self, unit: UnitId, resource: Resource, tickets: u64) -> Result<u64, Refused> {
         let has = self.unit(unit)?.tickets[resource];
         match tickets.checked_sub(has) {
@@ -636,7 +636,7 @@ impl Rights {
         now.ok_or(Refused::TooMany { unit, resource, has, more })
     }
 
-    /// The unit's new number of tickets if it gives up `fewer`: it must own more than it lent.
+    /// The unit's new number of tickets if it gives up `fewer`. It must then still have more than it lent.
     fn with_fewer(&self, unit: UnitId, resource: Resource, fewer: u64) -> Result<u64, Refused> {
         let (lent, has) = (self.unit(unit)?.lent[resource], self.tickets(unit, resource));
         match has.checked_sub(fewer) {
@@ -662,7 +662,7 @@ impl Rights {
     }
 
     /// Refuses unless the two units are distinct siblings.
-    fn siblings(&self, from: UnitId, to: UnitId) -> Result<(), Refused> {
+    fn refuse_unless_siblings(&self, from: UnitId, to: UnitId) -> Result<(), Refused> {
         if self.unit(from)?.parent != self.unit(to)?.parent {
             return Err(Refused::Enclosers { from, to });
         }
@@ -820,7 +820,7 @@ impl Rights {
                 self.set_lot(resource, leg.lot(), change(held, quantity));
             }
             false => self.count(leg.to, resource, |unit| {
-                unit.borrowed[resource] = change(unit.borrowed[resource], quantity)
+                unit.borrowed[resource] = change(unit.borrowed[resource], quantity);
             }),
         }
     }

@@ -3,7 +3,6 @@ use commonhold_contract::{Amount, Each, Given, MILLIONTH, Newcomer, PerResource,
 use proptest::prelude::*;
 use reference::Plain;
 
-#[path = "reference.rs"]
 mod reference;
 
 const CPU: u64 = MILLIONTH;

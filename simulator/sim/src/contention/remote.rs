@@ -1,34 +1,35 @@
 //! How much slower a task is while it computes far from its memory.
 //!
-//! Problem: where CPUs and memory come in nodes, a CPU gets at the memory of its own node sooner than at another's
-//! (NUMA). How much longer does a task take on a CPU of one node if its pages lie in others?
+//! Problem: where CPUs and memory come in nodes, a CPU reaches its own node's memory sooner than another's (NUMA). How
+//! much longer does a task take on a CPU of one node if its pages lie in others?
 //!
-//! Terms: the *latency* λ(n, j) is what a load from memory of node j takes on a CPU of node n. λ(n, n) = ℓ is *local*,
-//! the others are *remote*. p(j) of a task's pages lie in node j (`crate::memory` says how they come there). A task is
-//! *stalled* for the part m of its CPU time: it waits for memory, as long as that is all local.
+//! Terms: the *latency* λ(n, j) is the time of a load from memory of node j on a CPU of node n. λ(n, n) = ℓ is *local*,
+//! the others are *remote*. p(j) is the part of a task's pages that lie in node j (`crate::memory` says how they come
+//! there). A task is *stalled* while it waits for memory: m is the part of its CPU time in which it waits for memory when
+//! all its pages are local.
 //!
-//! Algorithm: the task comes back to each of its pages as often as to any other. So its loads take in the mean
+//! Algorithm: the task accesses all its pages equally often. So the mean latency of its loads, and its slowdown, are
 //!
 //! ```text
 //! L(n) = Σ p(j) λ(n, j) / Σ p(j),        ν(n) = 1 + m (L(n) / ℓ - 1)
 //! ```
 //!
-//! and ν(n), in millionths rounded to the nearest, is its time per unit of work on node n. The refill of a cache is
-//! nothing but loads. So it takes L(n) / ℓ times as long, which is ν(n) for m = 1.
+//! where ν(n), in millionths rounded to the nearest, is the task's time per unit of work on node n. The refill of a cache
+//! consists of loads only. So it takes L(n) / ℓ times as long, which is ν(n) for m = 1.
 //!
-//! When it is asked: whenever a task comes to a CPU, and whenever one that runs there has got pages. That is exact.
-//! Pages that are taken from it meanwhile are taken from all nodes alike, which leaves L as it was but for rounding.
+//! ν is computed when a task comes to a CPU, and when a running task gets pages. That is exact: pages that the task loses
+//! meanwhile are taken from all nodes alike, which leaves L unchanged but for rounding.
 //!
 //! Properties: ν is 1 while all pages are local, or no farther than local ones, and for a task without pages. It is never
 //! below 1. It grows with each latency, with m, and with each page that moves farther away. It is at most the largest
-//! latency by the local one. Constant work per node of the machine for a question.
+//! latency by the local one. Each computation takes constant work per node.
 //!
 //! Limits:
-//! - The path between two nodes carries any number of loads at once. Seed 001, section 8, could not see its contention
-//!   on Hector either.
-//! - What the caches hold does not depend on where it comes from.
-//! - Only a process's own memory is far or near, not the kernel's, the files' or what processes share.
-//! - Pages stay where they are, but for those of jobs that a plan brings elsewhere. On Hurricane's machine all stay, as in
+//! - The path between two nodes carries any number of loads at once. Seed 001, section 8, could not observe contention
+//!   there on Hector either.
+//! - How much of its data a task has in caches does not depend on the node that the data comes from.
+//! - Only a process's own memory has a distance: not the kernel's, not pages of files, not memory that processes share.
+//! - Pages stay where they are, except those of jobs that a plan moves. On Hurricane's machine all stay, as in
 //!   seed 001, section 3, where migration and replication were switched off.
 //!
 //! Source: seed 001, section 3 and table 1.
@@ -38,7 +39,7 @@ use commonhold_machine::Machine;
 
 use crate::scenario::Latency;
 
-/// How far the memory of each node is from each CPU.
+/// The latency of each node's memory from each CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remote {
     latency: Latency,

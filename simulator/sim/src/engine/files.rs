@@ -10,7 +10,7 @@
 use commonhold_contract::UnitId;
 use commonhold_dispatch::TaskId;
 
-use super::program::Done;
+use super::program::{BEGUN, Done, NEW};
 use super::task::TaskState;
 use super::{Engine, NONE, number};
 use crate::Time;
@@ -18,8 +18,16 @@ use crate::disk::Request;
 use crate::memory::{FileId, Grant, PageOut, Source};
 use crate::scenario::{Amount, Enforces, Spread};
 
-/// The stage of a read at which its pages are there, and are copied.
+/// Stages of a read: sequential reading beyond what was read before, and reading the pages that are not cached.
+const READING_ON: u32 = 1;
+const READING_MISSING: u32 = 2;
+/// The stage of a read in which its pages are cached, and are copied.
 const COPIES: u32 = 3;
+/// Stages of a write, alternating for each batch if it is synchronous: into the cache, and then to the disk.
+const CACHING: u32 = 1;
+const CACHED: u32 = 2;
+/// The last stage of a metadata write: its request was sent.
+const METADATA_SENT: u32 = 2;
 /// Bytes of a disk sector.
 pub(super) const SECTOR: u64 = 512;
 /// Clusters that the pager takes from a unit at once.
@@ -38,33 +46,33 @@ pub(super) struct FileState {
     start: u64,
     pages: u64,
     piece: u64,
-    /// Up to here it was read or written at least once, in pages.
+    /// The page up to which the file was read or written at least once.
     front: u64,
-    /// Up to here reads have been asked for; up to here their pages have come.
+    /// The pages up to which reads were requested, and up to which they have arrived.
     asked: u64,
     arrived: u64,
-    /// Reads under way: their pages.
+    /// The page ranges of reads in flight.
     coming: Vec<(u64, u64)>,
-    /// Tasks that wait for pages, and up to where.
+    /// Tasks that wait for pages, each with the page up to which it waits.
     waiting: Vec<(TaskId, u64)>,
-    /// Where write-behind goes on, in pages.
+    /// The page at which write-behind continues.
     flushed: u64,
 }
 
 /// What a transfer is for.
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// Nothing: a number that is free.
+    /// Nothing: the number is free.
     Free,
     /// No task waits for it.
     Nobody,
     /// A task waits for it.
     Task(TaskId),
-    /// Pages of a file that come into the cache.
+    /// A read of pages of a file into the cache.
     Ahead { file: u32, from: u64, to: u64 },
-    /// Pages that leave memory.
+    /// A page-out.
     Out(PageOut),
-    /// The same, as write-behind.
+    /// Write-behind.
     Behind(PageOut),
 }
 
@@ -333,13 +341,13 @@ impl Engine<'_> {
     }
 
     fn read_pages(&mut self, id: TaskId, named: u16, file: u32, bytes: Amount, random: bool) -> Done {
-        if self.tasks[id as usize].stage == 0 {
+        if self.tasks[id as usize].stage == NEW {
             let (from, pages) = self.span(id, named, file, bytes, random);
             let task = &mut self.tasks[id as usize];
             (task.from_page, task.pages, task.copies) = (from, small(pages), small(pages));
             let state = &self.files[file as usize];
             let fresh = !random && from + pages > state.front;
-            task.stage = if fresh { 1 } else { 2 };
+            task.stage = if fresh { READING_ON } else { READING_MISSING };
             if !fresh {
                 let missing = self.misses(id, file, random);
                 self.tasks[id as usize].pages = missing;
@@ -350,8 +358,8 @@ impl Engine<'_> {
             return self.charge(id, self.scenario.hardware.kernel.request_ns);
         }
         match self.tasks[id as usize].stage {
-            1 => self.read_on(id, file),
-            2 => self.read_missing(id, file, random),
+            READING_ON => self.read_on(id, file),
+            READING_MISSING => self.read_missing(id, file, random),
             _ => Done::Next,
         }
     }
@@ -435,22 +443,22 @@ impl Engine<'_> {
 
     pub(super) fn write(&mut self, id: TaskId, named: u16, bytes: Amount, random: bool, sync: bool) -> Done {
         let file = self.file(self.tasks[id as usize].instance, named);
-        if self.tasks[id as usize].stage == 0 {
+        if self.tasks[id as usize].stage == NEW {
             let (from, pages) = self.span(id, named, file, bytes, random);
             let task = &mut self.tasks[id as usize];
             (task.from_page, task.pages) = (from, small(pages));
-            task.stage = 1;
+            task.stage = CACHING;
             return self.charge(id, self.scenario.hardware.kernel.fault_ns * pages);
         }
         let task = &self.tasks[id as usize];
         let (from, pages, unit) = (task.from_page, u64::from(task.pages), UnitId(task.unit));
         match task.stage {
-            1 => self.write_to_cache(id, file, from, pages, unit, sync),
-            2 => {
+            CACHING => self.write_to_cache(id, file, from, pages, unit, sync),
+            CACHED => {
                 let some = pages.min(self.batch());
                 let (lba, sectors) = (self.lba(file, from), self.sectors(some));
                 let task = &mut self.tasks[id as usize];
-                (task.stage, task.from_page, task.pages) = (1, from + some, small(pages - some));
+                (task.stage, task.from_page, task.pages) = (CACHING, from + some, small(pages - some));
                 self.transfer_for(id, file, unit, lba, sectors)
             }
             _ => Done::Next,
@@ -492,7 +500,7 @@ impl Engine<'_> {
             state.arrived = state.asked;
         }
         if sync {
-            self.tasks[id as usize].stage = 2;
+            self.tasks[id as usize].stage = CACHED;
             return Done::Again;
         }
         self.write_behind();
@@ -512,12 +520,12 @@ impl Engine<'_> {
     pub(super) fn write_metadata(&mut self, id: TaskId, named: u16, delayed: bool) -> Done {
         let file = self.file(self.tasks[id as usize].instance, named);
         match self.tasks[id as usize].stage {
-            0 => {
-                self.tasks[id as usize].stage = 1;
+            NEW => {
+                self.tasks[id as usize].stage = BEGUN;
                 self.charge(id, self.scenario.hardware.kernel.request_ns)
             }
-            1 => {
-                self.tasks[id as usize].stage = 2;
+            BEGUN => {
+                self.tasks[id as usize].stage = METADATA_SENT;
                 let unit = UnitId(self.tasks[id as usize].unit);
                 let (lba, drive) = (self.files[file as usize].start, self.files[file as usize].drive);
                 if delayed {

@@ -38,12 +38,12 @@ use std::collections::VecDeque;
 use commonhold_dispatch::TaskId;
 
 use super::Engine;
-use super::program::Done;
+use super::program::{BEGUN, Done};
 use super::task::TaskState;
 use crate::Time;
 use crate::scenario::Op;
 
-/// A lock as it is at a moment.
+/// The current state of a lock.
 #[derive(Debug, Default)]
 pub(super) struct Lock {
     holders: Vec<Hold>,
@@ -137,13 +137,13 @@ impl Lock {
 
 impl Engine<'_> {
     pub(super) fn acquire(&mut self, id: TaskId, number: u16, read: bool) -> Done {
-        if self.tasks[id as usize].stage == 1 {
-            return Done::Next; // it was handed over
+        if self.tasks[id as usize].stage == BEGUN {
+            return Done::Next; // the lock was handed over
         }
         let what = &self.scenario.workload.locks[number as usize];
         let shared = read && what.readers;
         let lock = &self.locks[number as usize];
-        // Of those that spin and have no CPU, none could take it.
+        // A waiter that spins and has lost its CPU could not take the lock now.
         let is_first = if what.spins { self.on_cpus(number) == 0 } else { lock.queue.is_empty() };
         if is_first && self.locks[number as usize].is_free(shared) {
             let since = self.give(id, number, shared, None, 1);
@@ -158,7 +158,7 @@ impl Engine<'_> {
         if what.spins {
             return self.spin(id);
         }
-        self.tasks[id as usize].stage = 1;
+        self.tasks[id as usize].stage = BEGUN;
         if self.inherits(number) {
             self.lend_to_holders(number);
         }
@@ -168,7 +168,7 @@ impl Engine<'_> {
     /// A task waits on its CPU, and comes back to this op.
     fn spin(&mut self, id: TaskId) -> Done {
         let task = &mut self.tasks[id as usize];
-        task.stage = 1;
+        task.stage = BEGUN;
         task.spins = true;
         task.kernel = 0;
         task.bus = 0;

@@ -1,7 +1,7 @@
 //! Programs: what a process does, op by op.
 //!
-//! A task that has computed what it had to is *advanced*. It goes through its ops until one makes it compute again or
-//! blocks it, or the program ends. What the kernel does for it (setting up a transfer, creating a process) is
+//! A task that has finished its computation is *advanced*: it goes through its ops until one makes it compute again or
+//! blocks it, or the program ends. The kernel's work for it (setting up a transfer, creating a process) counts as
 //! computing too.
 
 use commonhold_dispatch::TaskId;
@@ -12,7 +12,7 @@ use crate::Time;
 use crate::chance::Chance;
 use crate::scenario::Op;
 
-/// What comes of advancing a task.
+/// The outcome of advancing a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// It computes.
@@ -21,7 +21,7 @@ pub(super) enum Next {
     Leave,
 }
 
-/// What comes of one op.
+/// The outcome of one op.
 pub(super) enum Done {
     /// Done: on to the next op.
     Next,
@@ -33,7 +33,14 @@ pub(super) enum Done {
     Again,
 }
 
-/// Wholly kernel work, in millionths.
+/// Stages of an op (`Task::stage`): how far a task got in the op that it comes back to. Each op starts in this one.
+pub(super) const NEW: u32 = 0;
+/// The op has begun. For most ops, coming back in this stage means that it is done.
+pub(super) const BEGUN: u32 = 1;
+/// `Op::Run` only: the task computes the cost of a fork. When it comes back, the child starts.
+const FORKING: u32 = 2;
+
+/// The kernel's part of work that is all the kernel's, in millionths.
 const KERNEL: u32 = 1_000_000;
 
 impl Engine<'_> {
@@ -60,7 +67,7 @@ impl Engine<'_> {
                 Done::Next => {
                     let task = &mut self.tasks[id as usize];
                     task.pc += 1;
-                    task.stage = 0;
+                    task.stage = NEW;
                 }
                 Done::Compute => return Next::Compute,
                 Done::Wait(state) => return self.block(id, state),
@@ -85,10 +92,10 @@ impl Engine<'_> {
         match op {
             Op::Cpu { work, kernel, bus_per_ms, cache_bytes, core } => {
                 let task = &mut self.tasks[id as usize];
-                if task.stage == 1 {
+                if task.stage == BEGUN {
                     return Done::Next;
                 }
-                task.stage = 1;
+                task.stage = BEGUN;
                 let work = task.chance.amount(work);
                 (task.working, task.core) = (cache_bytes, core);
                 self.compute(id, work, kernel, bus_per_ms)
@@ -118,14 +125,14 @@ impl Engine<'_> {
                     return Done::Next;
                 }
                 task.pc = to;
-                task.stage = 0;
+                task.stage = NEW;
                 Done::Again
             }
         }
     }
 
-    /// A task has gone through a loop that is in no other. Of a job's own processes, that is a round. A change that waits for
-    /// it is made by a turn of the loop right after this event.
+    /// A task has gone through an outermost loop of its program. If a job's own process did, that ends a round of the job. A
+    /// policy change that waits for the round is made right after this event, by a turn of the daemon's loop.
     fn round_ended(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         if task.parent != NONE {
@@ -137,7 +144,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A task computes; no work at all is done at once.
+    /// A task computes. Without work it goes on at once.
     pub(super) fn compute(&mut self, id: TaskId, work: Time, kernel: u32, bus: u32) -> Done {
         let task = &mut self.tasks[id as usize];
         task.kernel = kernel;
@@ -163,10 +170,10 @@ impl Engine<'_> {
 
     fn sleep(&mut self, id: TaskId, span: crate::scenario::Amount) -> Done {
         let task = &mut self.tasks[id as usize];
-        if task.stage == 1 {
+        if task.stage == BEGUN {
             return Done::Next;
         }
-        task.stage = 1;
+        task.stage = BEGUN;
         let span = task.chance.amount(span);
         let until = self.now.saturating_add(span).saturating_add(self.lateness());
         let timer = self.task_timer(id);
@@ -174,25 +181,26 @@ impl Engine<'_> {
         Done::Wait(TaskState::Sleeping)
     }
 
+    /// Starts `times` children, at most `at_once` alive at once, and waits for them. `beside`: starts all and waits for none.
     fn run_children(&mut self, id: TaskId, program: u16, times: u32, at_once: u32, beside: bool) -> Done {
         let fork_ns = self.scenario.hardware.kernel.fork_ns;
         let task = &mut self.tasks[id as usize];
-        if task.stage == 0 {
+        if task.stage == NEW {
             task.to_start = times;
-            task.stage = 1;
+            task.stage = BEGUN;
         }
-        // Stage 2: the kernel has created the child, and it can go.
-        if task.stage == 2 {
-            task.stage = 1;
+        // The fork is paid for; the child starts now.
+        if task.stage == FORKING {
+            task.stage = BEGUN;
             task.to_start -= 1;
             task.alive += 1;
             let (instance, chance) = (task.instance, Chance::of(task.chance.next(), 0));
-            let instance = self.instance_of(program, instance);
+            let instance = self.instance_for(program, instance);
             self.spawn(program, instance, id, chance);
             return Done::Again;
         }
         if task.to_start > 0 && (beside || task.alive < at_once) {
-            task.stage = 2;
+            task.stage = FORKING;
             return self.charge(id, fork_ns);
         }
         if task.alive > 0 && !beside { Done::Wait(TaskState::Children) } else { Done::Next }
@@ -200,11 +208,11 @@ impl Engine<'_> {
 
     fn come_to_barrier(&mut self, id: TaskId, parties: u32, spin: bool) -> Done {
         let task = &mut self.tasks[id as usize];
-        if task.stage == 1 {
+        if task.stage == BEGUN {
             return Done::Next;
         }
-        task.stage = 1;
-        // Siblings meet: those of one parent, or the copies of one job.
+        task.stage = BEGUN;
+        // Siblings meet: the children of one parent, or the copies of one job.
         let job = self.instances[task.instance as usize].job;
         let group = if task.parent == NONE { u32::MAX - job } else { task.parent };
         let waiting = self.barriers.entry(group).or_default();

@@ -28,7 +28,7 @@ pub(super) enum Switcher {
     Hurricane(Baseline<Places>),
 }
 
-/// The same question to whichever it is.
+/// Calls the same method of the scheduler in force.
 macro_rules! ask {
     ($switcher:expr, $one:ident => $question:expr) => {
         match $switcher {
@@ -41,7 +41,7 @@ macro_rules! ask {
 }
 
 impl Switcher {
-    /// The one that the scenario's machine has, with all CPUs idle.
+    /// The scheduler of the scenario's machine, with all CPUs idle.
     pub(super) fn new(scenario: &Scenario, seed: u64) -> Switcher {
         let costs = &scenario.hardware.kernel;
         let (cpus, units) =
@@ -81,7 +81,7 @@ impl Switcher {
         }
     }
 
-    /// A new task; `parent` is the one that created it, on its CPU.
+    /// A new task, not yet awake. `parent` is the task that created it.
     pub(super) fn start(&mut self, now: Time, id: TaskId, unit: u32, parent: Option<TaskId>) {
         match self {
             Switcher::Commonhold(kernel) => kernel.start(now, id, unit),
@@ -101,8 +101,8 @@ impl Switcher {
         }
     }
 
-    /// A task has its seat at a CPU, or none: it runs there from now on where tasks have CPUs of their own, and else rather
-    /// there than elsewhere. The other baselines know no seats.
+    /// Gives a task a seat at a CPU, or takes it away. Where tasks have CPUs of their own it runs only there; elsewhere it
+    /// prefers it. The baselines other than Hurricane's ignore seats.
     pub(super) fn seat(&mut self, id: TaskId, cpu: Option<u32>) {
         match (self, cpu) {
             (Switcher::Commonhold(kernel), cpu) => kernel.seat(id, cpu.unwrap_or(NOBODY)),
@@ -119,7 +119,7 @@ impl Switcher {
         ask!(self, one => one.schedule(now, cpu, runnable))
     }
 
-    /// A clock tick; baselines count time exactly, and need none.
+    /// A clock tick. Returns whether the CPU's task has to go; never for baselines, which count time exactly.
     pub(super) fn tick(&mut self, now: Time, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.tick(now, cpu),
@@ -139,14 +139,14 @@ impl Switcher {
         ask!(self, one => one.has_kicks())
     }
 
-    /// Baselines know no owners.
+    /// Makes a unit the owner of a CPU. Baselines have no owners.
     pub(super) fn own(&mut self, now: Time, cpu: u32, unit: u32) {
         if let Switcher::Commonhold(kernel) = self {
             kernel.own(now, cpu, unit);
         }
     }
 
-    /// Whether it was taken. Baselines know no weights, and nothing of loans.
+    /// Sets a unit's rules. Returns whether they were accepted. Baselines ignore them: they have neither weights nor loans.
     pub(super) fn set_unit(&mut self, now: Time, unit: u32, rules: UnitRules) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.set_unit(now, unit, rules),
@@ -154,7 +154,7 @@ impl Switcher {
         }
     }
 
-    /// Baselines do not lend a waiter's rights to the holder of a lock.
+    /// Lets a task run for another unit: a lock's holder runs for the unit of the first waiter. Baselines do not do this.
     pub(super) fn move_to_unit(&mut self, now: Time, id: TaskId, unit: u32) {
         if let Switcher::Commonhold(kernel) = self {
             kernel.move_to_unit(now, id, unit);
@@ -197,7 +197,7 @@ impl Switcher {
         }
     }
 
-    /// Baselines lend nothing that could come back.
+    /// Whether a CPU runs another unit's task and its owner can call it back, or has. Never under a baseline: it lends no CPUs.
     pub(super) fn can_come_back(&self, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.can_come_back(cpu),
@@ -205,7 +205,7 @@ impl Switcher {
         }
     }
 
-    /// Baselines take no task out of turn.
+    /// Whether a CPU runs a task out of turn because it had waited for too long. Never under a baseline.
     pub(super) fn is_rescuing(&self, cpu: u32) -> bool {
         match self {
             Switcher::Commonhold(kernel) => kernel.is_rescuing(cpu),

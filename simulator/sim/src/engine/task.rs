@@ -5,6 +5,7 @@ use commonhold_dispatch::TaskId;
 
 use super::gates::{Gate, Had};
 use super::patience::Wait;
+use super::program::NEW;
 use super::{Engine, NONE, number};
 use crate::Time;
 use crate::chance::Chance;
@@ -47,8 +48,9 @@ pub(super) struct Task {
     pub(super) program: u16,
     /// Loop counters by depth.
     pub(super) counters: [u32; LOOPS_MAX],
-    /// Index of the op that it is at, and how far within it.
+    /// Index of the op that it is at.
     pub(super) pc: u32,
+    /// How far it is within the op: [`NEW`], or a later stage that the op defines.
     pub(super) stage: u32,
     pub(super) state: TaskState,
     /// It waits on its CPU.
@@ -167,7 +169,7 @@ impl Spent {
         self.work_ns + self.lock_ns + self.stall_ns + self.remote_ns
     }
 
-    /// Time on CPUs, for whatever.
+    /// All time on CPUs: for the work, waiting there for locks, and switches.
     pub fn on_cpus_ns(&self) -> u64 {
         self.computing_ns() + self.spin_ns + self.switch_ns
     }
@@ -204,8 +206,8 @@ impl Engine<'_> {
         number(self.instances.len() - 1)
     }
 
-    /// The instance that a run of a program belongs to: that of what runs it, or one of its own.
-    pub(super) fn instance_of(&mut self, program: u16, instance: u32) -> u32 {
+    /// The instance of a run of a program: the caller's, or a new one if the program is a job.
+    pub(super) fn instance_for(&mut self, program: u16, instance: u32) -> u32 {
         if !self.scenario.workload.programs[program as usize].is_job {
             return instance;
         }
@@ -237,7 +239,7 @@ impl Engine<'_> {
             program,
             counters: [0; LOOPS_MAX],
             pc: 0,
-            stage: 0,
+            stage: NEW,
             state: TaskState::Runnable,
             spins: false,
             instance,

@@ -325,7 +325,7 @@ impl Subject<'_> {
         let (job, place) =
             self.workload.jobs.iter().zip(&self.places.jobs).max_by_key(|(job, _)| tasks_of(job))?;
         let message = format!(
-            "up to {total} tasks would live at the same time, {} tasks_of them tasks_of job `{}`: more than {TASKS_MAX}",
+            "up to {total} tasks would live at the same time, {} of them of job `{}`: more than {TASKS_MAX}",
             tasks_of(job),
             job.name
         );

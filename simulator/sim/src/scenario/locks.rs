@@ -1,16 +1,16 @@
 //! Deadlocks that can be read from a workload's text.
 //!
-//! Terms: a program *holds* a lock between the first and the last step of a `lock` step, also while what it runs is
-//! running.
+//! Terms: a program *holds* a lock between the first and the last step of a `lock` step, also while a program that it
+//! started runs.
 //!
-//! Algorithm: one pass over each program's steps with the locks held at each. A run counts as taking all locks of what
-//! it runs.
-//! - A lock that is taken while held can never be given.
-//! - A lock that is taken while another is held is an edge from the one to the other. A cycle of these edges is a
-//!   circle in which processes may wait for each other.
-//! - A barrier for several, while an exclusive lock is held, waits for processes that need that lock.
+//! Algorithm: one pass over each program's steps with the locks held at each. A `run` step counts as taking every lock of
+//! the program it runs.
+//! - A lock that is taken while the same program holds it can never be granted.
+//! - Where a lock is taken while another is held, an edge leads from the held lock to the other. Along a cycle of edges,
+//!   processes may wait for each other.
+//! - A barrier for several processes, reached with an exclusive lock held, waits for processes that need that lock.
 //!
-//! Limits: a warning is given for two programs that take locks in a circle even where they never run at the same time.
+//! Limits: a warning is given for two programs whose locks form a cycle, even if they never run at the same time.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,14 @@ use super::model::Op;
 /// A step: its program and its place among the program's steps.
 type Step = (usize, usize);
 
-/// Which lock was taken while which was held, and at which step that was first.
+/// The edges, (held lock, taken lock), each with the first step that takes the second while the first is held.
 type Pairs = BTreeMap<(u16, u16), Step>;
 
-/// Finds locks that would be waited for for ever.
+/// Finds locks that a process would wait for forever.
 pub(crate) fn check(subject: &Subject, demands: &[Demand]) -> Vec<Diagnostic> {
     let (mut found, mut pairs) = (Vec::new(), Pairs::new());
     for (program, place) in subject.places.programs.iter().enumerate() {
-        // Where steps are missing, what is held cannot be told.
+        // Where steps are missing, the locks held are unknown.
         if !place.partial {
             found.extend(of_program(subject, program, demands, &mut pairs));
         }
@@ -97,7 +97,7 @@ fn readers(subject: &Subject, lock: u16) -> bool {
     subject.workload.locks[usize::from(lock)].readers
 }
 
-/// A reader too may wait for itself: behind a writer that waits for its first reading to end.
+/// Readers are no exception: the second read may queue behind a writer that waits for the first to end.
 fn taken_twice(subject: &Subject, lock: u16, since: Step, again: Step, child: Option<&str>) -> Diagnostic {
     let lock = name(subject, lock);
     let message = match child {

@@ -55,15 +55,16 @@ mod tests {
     const S: Time = AGE_MAX;
 
     #[test]
-    fn the_kernels_count_is_read_now_and_then_and_corrects_the_schedulers() {
+    fn the_kernels_count_is_read_now_and_then_and_corrects_the_schedulers_count() {
         let mut usage = Usage::default();
         assert_eq!(usage.now(0, Some(7), || Some(100)), 100);
         assert_eq!(usage.now(S - 1, Some(57), || unreachable!("it is young")), 150);
         // A real-time task used 30 that the scheduler does not count.
         assert_eq!(usage.now(S, Some(60), || Some(183)), 183);
         assert_eq!(usage.now(S + 1, Some(60), || unreachable!("it is young")), 183);
-        // The kernel counts at ticks, the scheduler at switches: the reported time never decreases.
         assert_eq!(usage.now(S + 2, Some(70), || unreachable!("it is young")), 193);
+        // The kernel counts at ticks, the scheduler at switches, so the kernel's count is behind. The reported time never
+        // decreases.
         assert_eq!(usage.now(2 * S, Some(70), || Some(190)), 193);
         assert_eq!(usage.now(2 * S + 1, Some(75), || unreachable!("it is young")), 195);
     }

@@ -12,7 +12,7 @@ use crate::observe::process::ProcessKey;
 use crate::observe::roster::Member;
 use crate::undo::journal::{Entry, Journal};
 
-/// The stopped processes, and the demand of stopped units.
+/// The processes that gates stopped, and how many threads of each closed unit were runnable when it was closed.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     stops: Stops,
@@ -35,7 +35,7 @@ impl Gates {
         }
     }
 
-    /// The threads that were runnable when the unit was closed.
+    /// How many threads of a unit were runnable when it was closed.
     pub(super) fn remembered(&self, unit: UnitId) -> u32 {
         self.runnable.get(&unit).copied().unwrap_or(0)
     }
@@ -48,9 +48,10 @@ impl Gates {
 
 impl UserBackend {
     /// Makes the set of stopped processes match the gates. Stops every process in a closed unit or a shut gang, including those
-    /// forked meanwhile and those that another process continued. Continues those that we stopped and no gate holds.
+    /// forked meanwhile and those that another process continued. Continues those that we stopped
+    /// and that no gate holds any more.
     ///
-    /// The stops come first, to make room for the others.
+    /// Stops come first: they free CPUs for the processes that continue.
     pub(super) fn enforce_gates(&mut self) -> Result<(), LiveError> {
         let closed = self.contract.held().any(|unit| self.is_closed(unit)) || self.seats.any_shut();
         for _ in 0..if closed { ROUNDS_MAX } else { 0 } {

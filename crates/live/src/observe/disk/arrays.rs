@@ -8,8 +8,9 @@
 //! if all devices stacked on it or its partitions, directly or through other layers, are such arrays, and no other partition
 //! of it was used since boot. The same rule covers arrays of arrays.
 //!
-//! Properties: each transfer of a unit is limited at one device at least, except for the first 16 MiB through a partition beside
-//! an array's. A drive with another use is limited in addition to the array; reads through the array then count at both.
+//! Properties: each transfer of a unit is limited at one device at least, except for up to 16 MiB through another
+//! partition of an array's drive. A drive with another use is limited in addition to the array; reads through the array then
+//! count at both.
 //!
 //! Limits: an array can be held only by rates, since it has no request queue to schedule. The same levels made by dm-raid (LVM)
 //! are not found, since only an ioctl shows the level of a device-mapper target.
@@ -44,13 +45,16 @@ pub(crate) fn level(tree: &Tree, name: &str) -> Option<String> {
 
 /// Whether a disk is used only by self-writing arrays.
 pub(crate) fn serves_arrays_only(tree: &Tree, disk: &str) -> bool {
-    is_taken(tree, disk, 0)
+    serves_arrays_only_above(tree, disk, 0)
 }
 
-fn is_taken(tree: &Tree, name: &str, depth: u32) -> bool {
+/// As [`serves_arrays_only`], `depth` devices above the disk.
+fn serves_arrays_only_above(tree: &Tree, name: &str, depth: u32) -> bool {
     let folder = format!("/sys/block/{name}");
     let by_arrays = |holders: &[String]| {
-        holders.iter().all(|holder| level(tree, holder).is_some() || is_taken(tree, holder, depth + 1))
+        holders
+            .iter()
+            .all(|holder| level(tree, holder).is_some() || serves_arrays_only_above(tree, holder, depth + 1))
     };
     let own = tree.names(format!("{folder}/holders"));
     let parts: Vec<(String, Vec<String>)> =

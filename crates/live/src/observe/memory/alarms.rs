@@ -12,7 +12,7 @@ use rustix::event::{Timespec, epoll};
 
 use super::source::Source;
 
-/// The watched files. They are edge-triggered, so that they stay in the set without being read.
+/// The watched files. Edge-triggered: after an event, a file need not be read before the next.
 #[derive(Debug)]
 pub(crate) struct Alarms {
     epoll: OwnedFd,

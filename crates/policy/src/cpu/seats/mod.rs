@@ -79,7 +79,7 @@ pub(crate) struct PoolCache {
 }
 
 impl PoolCache {
-    /// The pools of a machine, pool_cache again only if the machine or the form changed.
+    /// The pools of a machine, formed again only if the machine or the form changed.
     pub(crate) fn get(&mut self, machine: &Machine, form: PoolForm) -> Arc<Pools> {
         let same = self.formed_for.as_ref().is_some_and(|(was, cpus)| *was == form && *cpus == machine.cpus);
         if !same {
@@ -446,7 +446,7 @@ impl Seating {
         }
     }
 
-    /// SeatPlan pages to follow threads, where that pays.
+    /// Orders pages to follow threads, where that pays.
     fn bring(&mut self, now: Time, input: Input<'_>, pools: &Pools, orders: &mut SeatPlan<'_>) {
         if !input.means.brings {
             return;
@@ -487,8 +487,8 @@ fn needs_seat(thread: &Thread, now: Time, fixed: bool) -> bool {
 }
 
 #[cfg(test)]
-mod large;
+mod large_tests;
 #[cfg(test)]
-mod staying;
+mod staying_tests;
 #[cfg(test)]
 mod tests;
