@@ -254,12 +254,12 @@ class Readings(unittest.TestCase):
         return readings.READINGS[name].read([f"    {line}" for line in lines])
 
     def test_numbers_are_found(self):
-        self.assertEqual(self.read("memory.killed", "ok 1 - nobody was killed (0)", "not ok 2 - nobody was killed (got '3', expected '0')"), 3)
+        self.assertEqual(self.read("memory.killed", "ok 1 - no process was killed (0)", "not ok 2 - no process was killed (got '3', expected '0')"), 3)
         self.assertEqual(self.read("memory.lent", "# MiB: the owner holds 500 and uses 20; lent 99 of 100, the borrower uses 95 of 96"), 99)
         self.assertEqual(self.read("disk.bfq", "ok 1 - io.cost: three to one (+0.50 %, 12 % allowed)"), None)
         self.assertEqual(self.read("disk.cost", "ok 1 - io.cost: three to one (-0.50 %, 12 % allowed)"), 0.5)
-        self.assertEqual(self.read("disk.build.used", "ok 1 - which uses what is idle (3000, at least 2000)"), 75)
-        self.assertEqual(self.read("memory.zram", "ok 1 - used is what is charged and what is packed, and the bound is so much less "
+        self.assertEqual(self.read("disk.build.used", "ok 1 - which uses the idle bandwidth (3000, at least 2000)"), 75)
+        self.assertEqual(self.read("memory.zram", "ok 1 - used is charged plus packed, and the bound is lower by packed "
                                                   "(600 of 610 MiB: charged 580, packed 22, bound 590)"), 2)
 
     def test_all_checks_must_be_there_to_hold(self):

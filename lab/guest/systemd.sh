@@ -279,8 +279,8 @@ undone() {
 	ok "$1 all are where they were $how" same places.txt places-now.txt
 	ok "$1 the kernel's files are as before $how" same settings.txt settings-now.txt
 	ok "$1 systemd's properties are as before $how" same told.txt told-now.txt
-	ok "$1 nobody is held $how" wait_for 10 not_held
-	ok "$1 nobody is stopped $how" nobody_stopped
+	ok "$1 no process is held $how" wait_for 10 not_held
+	ok "$1 no process is stopped $how" nobody_stopped
 }
 nobody_stopped() {
 	detail=$(grep -l '^State:[[:space:]]*T' /proc/[0-9]*/status 2> /dev/null | head -n 3 | tr '\n' ' ')

@@ -52,7 +52,7 @@ c_asleep() {
 	sleep 1
 	kill -STOP $stopped
 	measure 5 $groups
-	ok "the others use what c leaves idle, from the first moment on" at_least "$busy" 9500
+	ok "the others use c's idle CPU time, from the first moment on" at_least "$busy" 9500
 	no_less a b d
 }
 measured c_asleep
@@ -71,7 +71,7 @@ kill -KILL $stopped
 c_gone() {
 	sleep 1
 	measure 5 $groups
-	ok "the others use what c left when it went" at_least "$busy" 9000
+	ok "the others use c's CPU time after it is dropped" at_least "$busy" 9000
 	no_less a b d
 }
 measured c_gone

@@ -106,7 +106,7 @@ for round in cgroup:TERM kernel:KILL; do
 	commonhold check $contract > check.txt 2>&1
 	ok "check says where units are held $how" grep -q 'systemd runs here' check.txt
 	commonhold run $contract --dry-run --backend $backend > dry.txt 2>&1
-	ok "a dry run says that nobody would be moved $how" grep -q 'all would be held where they are' dry.txt ||
+	ok "a dry run would move no process $how" grep -q 'all would be held where they are' dry.txt ||
 		note "$(grep -A 4 'ana:' dry.txt)"
 	commonhold doctor > doctor.txt 2>&1
 	ok "doctor knows of systemd $how" grep -q 'no other manager of groups' doctor.txt
@@ -119,10 +119,10 @@ for round in cgroup:TERM kernel:KILL; do
 	ok "and the service's $how" is_in "$(pid_of sleep 1002)" $cron
 	ok "and the manager $how" is_in "$(pid_of sh /job/user-manager "$CGROUPS/$manager_group" /tmp/ana/fifo)" $manager_group/init.scope
 	ok "and one that was started from a session $how" is_in "$(pid_of sleep 1003)" $session
-	ok "and what the manager started $how" is_in "$(pid_of sleep 88)" $manager_group/app.slice/long.service
+	ok "and the manager's services $how" is_in "$(pid_of sleep 88)" $manager_group/app.slice/long.service
 	ok "the manager starts and stops services meanwhile $how" manager_works meanwhile
 	ask "start busy spin 600" started
-	ok "what it starts meanwhile stays as well $how" is_in "$(pidof spin)" $manager_group/app.slice/busy.service
+	ok "a service that it starts meanwhile stays as well $how" is_in "$(pidof spin)" $manager_group/app.slice/busy.service
 	listed() {
 		commonhold status > status.txt && grep -q "^ana .* /$slice\$" status.txt && grep -q "^ana .* /$cron\$" status.txt
 	}
@@ -133,7 +133,7 @@ for round in cgroup:TERM kernel:KILL; do
 		found=$(commonhold status --json | tr -d ' \n' | sed -n 's/.*"unit":"ana"[^}]*"used_ns":\([0-9]*\).*/\1/p')
 		[ "${found:-0}" -ge 1000000000 ]
 	}
-	ok "what they use is counted in the unit $how" wait_for 30 used || note "used_ns: $found"
+	ok "their CPU time counts in the unit $how" wait_for 30 used || note "used_ns: $found"
 	ask "stop busy" stopped
 
 	# Other programs are unaffected: a weight is set, the session ends.
@@ -151,7 +151,7 @@ for round in cgroup:TERM kernel:KILL; do
 	ok "no memory is kept for the user's slice $how" wait_for 10 let_go
 	ok "the weight that was set meanwhile is there $how" is "$(cat "$CGROUPS/user.slice/cpu.weight")" 50
 	ok "and so is what it needs $how" wait_for 10 grep -q 'cpu controller stays enabled' "$daemon_log"
-	ok "nobody was put into the root $how" is "$(cgroup_of "$(pid_of sleep 1002)")" /$cron
+	ok "no process was moved to the root group $how" is "$(cgroup_of "$(pid_of sleep 1002)")" /$cron
 	ok "the manager starts and stops services afterwards $how" manager_works afterwards
 	ok "the daemon's groups are gone $how" wait_for 10 test ! -e $HELD
 	end_tree

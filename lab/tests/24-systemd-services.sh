@@ -186,7 +186,7 @@ comes_by() {
 		return
 	}
 	[ $way = alone ] && return
-	ok "what came by $by is counted for $(unit_of "$owner") from its first moment $how" \
+	ok "work started by $by is counted for $(unit_of "$owner") from its first moment $how" \
 		is "$(sed 's/.*"unit":"\([^"]*\)".*/\1/' "/home/$user/lab-begin")" "$(unit_of "$owner")"
 	wanted=$(($(took_ms "/home/$user/lab-spun") * 95 / 100))
 	all_counted() {

@@ -97,7 +97,7 @@ working_sets() {
 		if [ $way != alone ]; then
 			[ -n "$daemon" ] || hold || return
 			touches carol large 2400 0 900
-			ok "who has too much goes round, by $place $how" wait_for 120 has_passes carol 1
+			ok "a working set that does not fit makes a pass, by $place $how" wait_for 120 has_passes carol 1
 		fi
 		touches ana small 900 $PASSES 0
 		pid=$(pgrep -x small -U ana)

@@ -60,7 +60,7 @@ kills() {
 		ok "a service that came is where its manager put it $rounds" \
 			is_in "$(pid_of sleep "95$round")" "$(app 1001)/lab-came$round.service"
 		ok "and so is a login's process $rounds" is_in "$(pid_of sleep "96$round")" "user.slice/user-1003.slice/session-$came_session.scope"
-		ok "nobody is in the root $rounds" none_in_root
+		ok "no process is in the root group $rounds" none_in_root
 		ok "the kernel's files are as before $rounds" same settings.txt settings-now.txt
 		ok "systemd's properties are as before $rounds" same told.txt told-now.txt
 		[ -z "$daemon" ] || wait "$daemon" 2> /dev/null

@@ -171,7 +171,7 @@ jobs() {
 	ok "the job that was there is a unit $how" soon 20 has_unit "jobs/${one##*/}"
 	ok "and the one that came is $how" soon 20 has_unit "jobs/${two##*/}"
 	ok "its process counts for it $how" is "$(told_unit "$(pid_of spin 972)")" "jobs/${two##*/}"
-	ok "what has two CPUs is entitled to twice as much $how" soon 20 has_twice "jobs/${one##*/}" "jobs/${two##*/}"
+	ok "the job with two CPUs is entitled to twice as much $how" soon 20 has_twice "jobs/${one##*/}" "jobs/${two##*/}"
 	ok "a job is held in its group $how" soon 20 is_held "$one"
 	ok "Slurm's bound is as it was $how" is "$(cat "$CGROUPS/$one/memory.max")" "$(echo "$before" | sed -n '/memory.max/{n;p}')"
 	scancel -n lab-two
@@ -179,7 +179,7 @@ jobs() {
 	ok "its group is gone $how" soon 20 group_gone "${two##*job_}"
 	ok "Slurm knows how it ended $how" soon 40 ended_as "${two##*job_}" CANCELLED
 	ok "ten seconds later its unit is gone $how" soon 30 has_no_unit "jobs/${two##*/}"
-	ok "what it used stays in the unit around it, in ns $how" at_least "$(figure_of jobs used_ns)" 1000000000
+	ok "its CPU time stays in the parent unit, in ns $how" at_least "$(figure_of jobs used_ns)" 1000000000
 	podman image exists lab || podman import $image lab > podman.log 2>&1
 	podman run -d --name lab-box --memory 100m -v /job:/job:ro lab /job/work touch box 20 0 > podman.log 2>&1
 	ok "a container runs $how" wait_for 30 pgrep -x box || cat podman.log

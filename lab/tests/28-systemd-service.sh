@@ -50,19 +50,19 @@ service() {
 	watches &
 	watcher=$!
 	sleep 1
-	ok "it is started anew $how" systemctl restart lab-commonhold
+	ok "it restarts $how" systemctl restart lab-commonhold
 	wait_for 10 sees
 	sleep 1
 	rm watching
 	wait $watcher
-	ok "nobody is held for no longer than two seconds of a machine's, in hundredths of the guest's $how" at_most "$(cat longest)" $allowed
+	ok "the contract is not in force for at most two seconds on hardware, in hundredths of the guest's $how" at_most "$(cat longest)" $allowed
 	ok "a contract that does not hold is refused at a reload $how" refuses_reload
 	ok "and the daemon goes on $how" is_active lab-commonhold
 	kill -STOP "$(systemctl show lab-commonhold -p MainPID --value)"
-	ok "a daemon that hangs is started anew $how" soon 90 restarted
+	ok "a hung daemon is restarted $how" soon 90 restarted
 	ok "and holds $how" wait_for 20 sees
 	ok "it stops $how" systemctl stop lab-commonhold
-	ok "and nobody is held any more $how" wait_for 10 not_held
+	ok "and no process is held any more $how" wait_for 10 not_held
 	ok "its filter of system calls is in force $how" filtered
 	rm /etc/systemd/system/lab-commonhold.service
 	systemctl daemon-reload

@@ -28,7 +28,7 @@ beside_sixteen() {
 	uncap_cpus
 	if [ $way != alone ]; then
 		ok "systemd keeps the controller on $how" grep -qw cpu $CGROUPS/user.slice/cgroup.subtree_control
-		ok "nobody set a weight, and none is left when the daemon has gone $how" no_weight_is_left
+		ok "no weight is set when the daemon has ended $how" no_weight_is_left
 	fi
 	systemctl stop 'lab-work-*'
 }

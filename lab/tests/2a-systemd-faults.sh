@@ -70,13 +70,13 @@ managers() {
 	systemctl daemon-reexec
 	stays "daemon-reexec"
 	ok "daemon-reexec: the daemon is the same $how" is "$(main_pid)" "$service_pid"
-	ok "ssh, cron and the daemon are started anew together $how" systemctl restart ssh cron commonhold
+	ok "ssh, cron and the daemon restart together $how" systemctl restart ssh cron commonhold
 	ok "restarts: it is another daemon $how" other_pid "$service_pid"
 	stays "restarts"
 	ok "restarts: users log in $how" wait_for 60 logs_in
 	ok "restarts: cron runs $how" is_active cron
 
-	ok "logind and the bus are started anew $how" restart_bus
+	ok "logind and the bus restart $how" restart_bus
 	stays "logind and bus"
 	ok "logind and bus: users log in $how" wait_for 60 logs_in
 	ok "logind and bus: sessions are known $how" wait_for 20 sessions_known
@@ -91,7 +91,7 @@ managers() {
 	silent_for 20
 	ok "a silence of systemd's ends $how" soon 120 is_over
 	sleep 20
-	ok "it is said once $how" is "$(lines_since_mark "problem: .*$SILENCE")" 1
+	ok "it is reported once $how" is "$(lines_since_mark "problem: .*$SILENCE")" 1
 	ok "and so is its end $how" is "$(lines_since_mark "over: .*$SILENCE")" 1
 	[ $way = kernel ] || ok "afterwards, systemd shows what the kernel's files have $how" soon 60 agrees
 	holds_service "silence: the contract is held"
@@ -233,7 +233,7 @@ machine() {
 	# A user who was created after the daemon started.
 	useradd -m -g physics -s /bin/bash erin
 	systemd-run -q --unit lab-erin -p User=erin -p Slice="user-$(id -u erin).slice" sleep 952
-	ok "a user comes who was added meanwhile $how" wait_for 40 runs sleep 952
+	ok "a user who was added meanwhile logs in $how" wait_for 40 runs sleep 952
 	ok "and has a unit $how" soon 60 told_erin "$(pid_of sleep 952)"
 	systemctl stop lab-erin
 	pkill -9 -U erin
@@ -254,7 +254,7 @@ machine() {
 	cp $contract /etc/commonhold/contract.toml
 	chmod 666 /etc/commonhold/contract.toml
 	systemctl reload commonhold
-	ok "one that others may write is not taken, and the journal says so $how" soon 10 lets_others_write
+	ok "one that others may write is refused, and the journal says so $how" soon 10 lets_others_write
 	chmod 644 /etc/commonhold/contract.toml
 	ok "the daemon is the same $how" is "$(main_pid)" "$service_pid"
 	ok "a good one is taken $how" systemctl reload commonhold

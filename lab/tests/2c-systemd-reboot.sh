@@ -45,7 +45,7 @@ if [ -z "$rebooted" ]; then
 	cat /proc/sys/kernel/random/boot_id > /var/lib/lab/boot
 	reboot_machine
 fi
-ok "the machine has started anew" test "$(cat /proc/sys/kernel/random/boot_id)" != "$(cat /var/lib/lab/boot)"
+ok "the machine has rebooted" test "$(cat /proc/sys/kernel/random/boot_id)" != "$(cat /var/lib/lab/boot)"
 ok "the daemon runs" wait_for 150 is_active commonhold
 on ana "setsid sleep 941 < /dev/null > /dev/null 2>&1 &"
 holds_service "it holds"
@@ -53,7 +53,7 @@ ok "with the contract's tickets" wait_for 20 has_contracts_tickets
 ok "an administrator's properties are there" soon 20 are_set
 ok "and in force" is "$(cat "$slice/cpuset.cpus") $(cat "$slice/cpu.weight")" "0-3 50"
 ok "it ends" systemctl disable --now commonhold
-ok "nobody is stopped" nobody_stopped
+ok "no process is stopped" nobody_stopped
 ok "no other property is left" only_administrators
 ok "an administrator's properties stay" are_set
 packages --purge commonhold

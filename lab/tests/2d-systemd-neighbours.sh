@@ -45,9 +45,9 @@ pressure() {
 	ok "systemd-oomd ends it $how" soon 150 oomd_killed
 	ok "all of it $how" soon 20 not_there hog
 	places > places-now.txt
-	ok "and nothing else of anybody's $how" same places.txt places-now.txt
+	ok "and no other process $how" same places.txt places-now.txt
 	ok "the daemon is the same $how" is "$(main_pid)" "$service_pid"
-	ok "and says nothing of a group that is gone $how" is "$(lines_since_mark "another program removed")" 0
+	ok "and logs nothing about a removed group $how" is "$(lines_since_mark "another program removed")" 0
 	holds_service "and holds"
 	systemctl stop systemd-oomd
 	ok "it ends $how" systemctl stop commonhold
@@ -151,7 +151,7 @@ shows() {
 	rm watching
 	wait $watcher
 	note "$values values of $(ls seen | wc -l) lists of CPUs, $missed_values not seen in the file; memory.high $(cat "$slice/memory.high"), shown as $high"
-	ok "what systemd shows of CPUs is no older than it may be, in hundredths of a second $how" at_most $worst 650
+	ok "systemd's CPU lists are no older than allowed, in hundredths of a second $how" at_most $worst 650
 	ok "several lists of CPUs were in force $how" no_fewer "$(ls seen | wc -l)" 2
 	ok "a bound on memory that systemd shows is never below the one in force $how" is $low 0
 }

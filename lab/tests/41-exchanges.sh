@@ -31,7 +31,7 @@ under() {
 	measured before
 	ok "one offers disk tickets" commonhold offer --unit gets --give disk:50 --want cpu:50
 	ok "another takes the offer" commonhold offer --unit gives --give cpu:50 --want disk:50
-	ok "both have what they wanted" is "$(commonhold tickets | tr -s ' ' | grep -c '50 (100)')" 2
+	ok "both gain" is "$(commonhold tickets | tr -s ' ' | grep -c '50 (100)')" 2
 	measured during
 	ok "the exchange is ended" commonhold cancel 3
 	ok "all tickets are the contract's" said 'All are those of the contract'

@@ -42,7 +42,7 @@ as_entitled() {
 	for unit in $units; do
 		entitled $unit
 		eval "entitled_${unit##*/}=$found"
-		ok "$when, $unit is entitled to so many thousandths of a CPU" within "$((found / 100))" "${1}0" 0.3
+		ok "$when, $unit has this entitlement in thousandths of a CPU" within "$((found / 100))" "${1}0" 0.3
 		shift
 	done
 	measured has_that
@@ -53,7 +53,7 @@ has_that() {
 	for unit in $units; do
 		eval "of_machine=\$((entitled_${unit##*/} / 800)) first=\${first_${unit##*/}:-} first_entitled=\${first_entitled_${unit##*/}:-}"
 		now=$(($(used_of $unit) * 10000 / total))
-		ok "$when, $unit has that part of what all have, in 10000" within $now $of_machine $allowed
+		ok "$when, $unit has that part of the total, in 10000" within $now $of_machine $allowed
 		if [ "$when" = before ]; then
 			eval "first_${unit##*/}=$now first_entitled_${unit##*/}=$of_machine"
 		else
@@ -182,15 +182,15 @@ guaranteed() {
 ok "64 MiB are guaranteed to one" wait_for 10 guaranteed 64 0
 guaranteed 64 0; note "MiB: $detail"
 commonhold offer --unit lab/ana --give memory:48MiB --want disk:40 2> refused
-ok "what is in use is not offered" is $? 65
-ok "the answer says what can be given" grep -q "is the most that it can give now" refused
+ok "used memory is not offered" is $? 65
+ok "the reply names the amount that can be given" grep -q "is the most that it can give now" refused
 ok "it offers half of that" commonhold offer --unit lab/ana --give memory:32MiB --want disk:40
 ok "a unit elsewhere takes it" commonhold offer --unit works/bo --give disk:50 --want memory:32MiB
 commonhold offers | sed 's/^/# /'
 ok "each is guaranteed 32 MiB" wait_for 5 guaranteed 32 32
 guaranteed 32 32; note "MiB: $detail"
 ok "the exchange is ended" commonhold cancel 3
-ok "what was reserved is guaranteed again" wait_for 5 guaranteed 64 0
+ok "the reservation is guaranteed again" wait_for 5 guaranteed 64 0
 guaranteed 64 0; note "MiB: $detail"
 kill -TERM "$daemon"
 ok "the daemon ends" wait_for 10 ended

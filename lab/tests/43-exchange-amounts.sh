@@ -40,13 +40,13 @@ amounts() {
 	done
 	read -r gets < "$HELD/dhrystone/cpu.weight"
 	read -r keeps < "$HELD/computes/cpu.weight"
-	ok "with $1 tickets, what computes weighs $more to 1000 in the kernel" within $((gets * 10000 / keeps)) $((more * 10)) 0.2
+	ok "with $1 tickets, the CPU-bound unit weighs $more to 1000 in the kernel" within $((gets * 10000 / keeps)) $((more * 10)) 0.2
 	note "kB/s: iohog $iohog, the other four $((others / 4)) on average and $least at the least"
 	ratio=$((used_dhrystone * 1000 / used_computes))
-	ok "with $1 tickets, what computes has $more to 1000 of the CPUs" within $ratio $more $of_cpus
+	ok "with $1 tickets, the CPU-bound unit has $more to 1000 of the CPUs" within $ratio $more $of_cpus
 	[ "$1" -ne 0 ] || first=$ratio
 	ok "with $1 tickets, that changed by as much" within $((ratio * 1000 / first)) $more $of_change
-	ok "with $1 tickets, what reads has $more to 1000 of the disk" within $((iohog * 4000 / others)) $more 10
+	ok "with $1 tickets, the disk-bound unit has $more to 1000 of the disk" within $((iohog * 4000 / others)) $more 10
 	ok "the other that computes has at least its seventh of the CPUs, in thousandths of one" at_least $used_computes 1142
 	ok "each other that reads has at least its seventh of the disk, in kB/s" at_least $((least * 7)) $((all * 97 / 100))
 	note "kB/s together: $all; iohog may transfer: $(cat "$HELD/iohog/io.max"); reads-1: $(cat "$HELD/reads-1/io.max")"
@@ -64,8 +64,8 @@ under() {
 	measured amounts 0
 	for many in 100 500 800; do
 		uncap_cpus
-		ok "what computes offers $many disk tickets" commonhold offer --unit dhrystone --give disk:$many --want cpu:$many
-		ok "what reads takes them" commonhold offer --unit iohog --give cpu:$many --want disk:$many
+		ok "the CPU-bound unit offers $many disk tickets" commonhold offer --unit dhrystone --give disk:$many --want cpu:$many
+		ok "the disk-bound unit takes them" commonhold offer --unit iohog --give cpu:$many --want disk:$many
 		cap_cpus
 		measured amounts $many
 		uncap_cpus

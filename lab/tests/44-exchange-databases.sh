@@ -127,7 +127,7 @@ for unit in $databases; do
 		commonhold exec $unit -- taskset $mask store read /mnt/store/$unit 600 $seed > $unit-$seed.log 2> $unit-$seed.err &
 	done
 done
-ok "each may use what it reserved" wait_for 20 bounded 18 18
+ok "each may use its reservation" wait_for 20 bounded 18 18
 for unit in $databases; do
 	ok "$unit uses all of that" wait_for 60 filled $unit
 done
@@ -144,7 +144,7 @@ ok "the small one takes it" commonhold offer --unit small --give disk:400 --want
 commonhold offers | sed 's/^/# /'
 asked=$(uptime_cs)
 cap_cpus
-ok "what they may use follows" wait_for 10 bounded 28 8
+ok "their bounds follow" wait_for 10 bounded 28 8
 bounded 28 8; note "MiB: $detail"
 ok "all of the small database is in memory after a while" wait_for 90 rests
 note "that took $((($(uptime_cs) - asked) / 100)) s"
@@ -155,7 +155,7 @@ in_force=$(commonhold offers --json | tr -d ' \n' | sed 's/.*"exchanges"://; s/{
 	sed -n 's/^\([0-9]*\),.*/\1/p')
 ok "the exchange is ended" commonhold cancel "$in_force"
 cap_cpus
-ok "what they may use is as before" wait_for 10 bounded 18 18
+ok "their bounds are as before" wait_for 10 bounded 18 18
 for unit in $databases; do
 	ok "$unit uses all of that" wait_for 60 filled $unit
 done
@@ -163,7 +163,7 @@ pause 8
 measured afterwards
 uncap_cpus
 ok "no record was missing" is "$(cat small-*.err big-*.err | grep store:)" ""
-ok "nobody was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
+ok "no process was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
 kill -KILL $(pidof store sleep $readers)
 kill -TERM "$daemon"
 ended() { ! kill -0 "$daemon" 2> /dev/null; }

@@ -96,8 +96,8 @@ before() {
 }
 afterwards() {
 	work_of 15
-	ok "what computes has more of the CPUs than before, in thousandths" at_least $((used_dhrystone * 1000 / first_dhrystone)) 1020
-	ok "what reads transfers more than before, in thousandths" at_least $((rate_iohog * 1000 / first_rate)) 1050
+	ok "the CPU-bound unit has more of the CPUs than before, in thousandths" at_least $((used_dhrystone * 1000 / first_dhrystone)) 1020
+	ok "the disk-bound unit transfers more than before, in thousandths" at_least $((rate_iohog * 1000 / first_rate)) 1050
 	ok "the other that computes has at least its seventh of the CPUs, in thousandths of one" at_least $used_computes 1142
 	ok "each other that reads has at least its seventh of the disk, in kB/s" at_least $((least * 7)) $((all * 97 / 100))
 }
@@ -115,7 +115,7 @@ under() {
 	pause 5
 	measured before
 	offers
-	ok "nobody is asked to trade" is "$(grep -c exchange exchanges)" 0
+	ok "no unit has to ask for a trade" is "$(grep -c exchange exchanges)" 0
 	contract true > seven.toml
 	stamps; began=$at had_first_dhrystone=$had_dhrystone had_first_iohog=$had_iohog
 	kill -HUP "$daemon"
@@ -126,14 +126,14 @@ under() {
 	note "$((($(uptime_cs) - began) / 100)) s after it was allowed:"
 	commonhold offers | sed 's/^/# /'
 	ok "an exchange is kept" kept_in_time || exit 1
-	ok "it was found step by step, and each step is told" step_by_step
+	ok "it was found step by step, and each step is reported" step_by_step
 	note "$detail"
 	for unit in dhrystone iohog; do
 		side $unit
 		ok "by that exchange, $unit got on faster by more than noise, in millionths of a CPU" no_fewer $with $((without + noise + 1))
 	done
 	commonhold status > status.txt
-	ok "status tells it, too" grep -q 'trial 1: kept' status.txt
+	ok "status reports it, too" grep -q 'trial 1: kept' status.txt
 	measured afterwards
 	stamps; elapsed=$((at - began))
 	offers

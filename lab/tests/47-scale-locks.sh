@@ -38,14 +38,14 @@ ms() {
 
 mkdir -p files && cd files
 ok "a study of files ends well" told files 2400
-ok "the lock of the folder is told, by the calls that take it" names files "kernel-read-write*(2)*"
-ok "who wakes whom is told" grep -q '"who": "thread"' files.json
+ok "the lock of the folder is named, by the calls that take it" names files "kernel-read-write*(2)*"
+ok "the wake chain is reported" grep -q '"who": "thread"' files.json
 ok "a study of memory ends well" told memory 2400
-ok "the lock of the process's memory is told" names memory "kernel-read-write*map*"
+ok "the lock of the process's address space is named" names memory "kernel-read-write*map*"
 ok "a study of a table ends well" told table 1200
-ok "the program's own lock is told by its name" names table "mutex*table_lock*"
+ok "the program's own lock is named" names table "mutex*table_lock*"
 in_words() {
-	ok "the lock of the folder is told in words" says files 4800 "one lock (kernel.s lock"
+	ok "the report names the lock of the folder" says files 4800 "one lock (kernel.s lock"
 }
 measured in_words
 

@@ -29,7 +29,7 @@ with_spinlock() {
 	study spin 200 --locks
 	ok "with a spinlock, eight threads do more than twelve" more "$(throughput spin 8)" "$(throughput spin 12)"
 	ok "its lock is named, with the place" says spin "spinlock tree_spinlock, taken in"
-	ok "mending it is said to help" says spin 'If what is done under `tree_spinlock`'
+	ok "the report says that fixing it helps" says spin 'If what is done under `tree_spinlock`'
 }
 with_readers() {
 	for lock in spin mutex rw; do

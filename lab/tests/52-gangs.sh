@@ -120,7 +120,7 @@ held() {
 	note "$1, one forks: $(cat figures)"
 	ok "$1: a gang that forks is stopped as the others" at_most "$(figure late)" "$5"
 	pause 1
-	ok "$1: who is killed while it is stopped ends" end_gangs
+	ok "$1: a process killed while stopped ends" end_gangs
 	stop_daemon
 }
 
@@ -134,7 +134,7 @@ ok "kernel, long quanta: the daemon holds it" uncapped start_daemon contract.tom
 gangs
 pause 45
 ok "kernel, long quanta: the scheduler has not been ended" is "$(cat /sys/kernel/sched_ext/state)" enabled
-ok "kernel, long quanta: nobody complains" is "$(grep -c 'kernel ended' "$daemon_log")" 0
+ok "kernel, long quanta: the kernel does not complain" is "$(grep -c 'kernel ended' "$daemon_log")" 0
 ok "kernel, long quanta: all end" end_gangs
 stop_daemon
 held freezer unit cgroup 5000 50000

@@ -56,12 +56,12 @@ ok "it ends in order" end_all
 ok "the kernel's own scheduler is back" wait_for 5 scheduling disabled
 sed 's/^unit/# unit/; /^ready/d' $scheduler_log
 cpu_usec a
-ok "it counted what a used as the kernel did" within $(($(counter a used_ns) / 1000)) "$usec" 2
+ok "it counted a's CPU time as the kernel did" within $(($(counter a used_ns) / 1000)) "$usec" 2
 lent() {
 	awk -v sum="$1" '$1 == "unit" { for (i = 3; i < NF; i += 2) if ($i == sum) total += $(i + 1) }
 		END { printf "%d", total / 1000 }' $scheduler_log
 }
-ok "what was lent was borrowed, in microseconds" is "$(lent lent_ns)" "$(lent borrowed_ns)"
+ok "time lent equals time borrowed, in microseconds" is "$(lent lent_ns)" "$(lent borrowed_ns)"
 
 # Slices are long here, so that waiting for the end of one would be visible: half a second on average.
 called_back() {
@@ -112,7 +112,7 @@ measured killed
 kill -KILL $(members a)
 wait_for 10 are_members a 0
 
-ok "it loads again, with CPUs that nobody owns" load $(unit a 100) $(unit b 300)
+ok "it loads again, with unowned CPUs" load $(unit a 100) $(unit b 300)
 spinners a 8
 spinners b 8
 wait_for 10 are_members b 8
@@ -132,7 +132,7 @@ wait_for 10 are_members b 8
 by_claim() {
 	sleep 1
 	measure 5 a b
-	ok "borrowers divide what is lent by weight" within $((used_b * 1000 / used_a)) 3000 5
+	ok "borrowers divide lent CPUs by weight" within $((used_b * 1000 / used_a)) 3000 5
 	ok "all of it" at_least "$total" 7600
 }
 measured by_claim
@@ -160,7 +160,7 @@ exec 8> words
 ok "the waker is there" wait_for 10 are_members a 1
 sh -c "echo \$\$ > $CGROUPS/a/cgroup.procs && exec taskset 40 spin 600" > /dev/null 8>&- 9>&- &
 hog=$!
-ok "so is who takes its CPU" wait_for 10 are_members a 2
+ok "so is the task that takes its CPU" wait_for 10 are_members a 2
 woken() { [ "$(wc -l < wakes)" -eq "$1" ]; }
 wake() {
 	echo wake >&8
@@ -179,7 +179,7 @@ for i in $(seq 16); do
 done
 note "it woke on $(tr '\n' ' ' < wakes)"
 # Of 16; a kernel thread may be there.
-ok "who wakes stays on its node" at_least "$(grep -c '^7$' wakes)" 10
+ok "a waking task stays on its node" at_least "$(grep -c '^7$' wakes)" 10
 exec 8>&-
 taskset -p ff $$ > /dev/null
 ok "it ends in order, near and far" end_all

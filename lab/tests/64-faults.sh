@@ -26,7 +26,7 @@ over() {
 	exec 9>&-
 	wait "$loader"
 	ok "$1: and fails" is $? 1
-	ok "$1: who was there runs on" wait_for 10 runs a
+	ok "$1: its tasks continue" wait_for 10 runs a
 	kill -KILL $(members a)
 	ok "$1: and ends" wait_for 10 are_members a 0
 }
@@ -67,9 +67,9 @@ kill -KILL $(members a)
 ok "a hog: it ends in order" unload
 # Of the 10 s, all but the time of a itself and of the kernel's threads on that CPU.
 higher=$(sed -n 's/^unit a .*waited_higher_ns \([0-9]*\) .*/\1/p' $scheduler_log)
-ok "a hog: that a waited for a higher class is told" no_fewer $((${higher:-0} / 1000000)) 8500
+ok "a hog: a's wait for a higher class is reported" no_fewer $((${higher:-0} / 1000000)) 8500
 note "a waited for a higher class for $((${higher:-0} / 1000000)) ms"
-ok "a hog: nothing was said against it" is "$(grep '^load: ' $scheduler_log)" ""
+ok "a hog: the loader reports no error" is "$(grep '^load: ' $scheduler_log)" ""
 
 ok "a CPU taken: it loads" load $(unit a) $(unit b) --own 6-7=a --own 0-5=b
 spinners a 1
@@ -122,7 +122,7 @@ sleep 3
 ran_of_b > before
 sleep 2
 ran_of_b > after
-ok "a CPU taken: who waited there and may run elsewhere does" is "$(sort before after | uniq -d)" ""
+ok "a CPU taken: tasks that waited there and may run elsewhere do" is "$(sort before after | uniq -d)" ""
 kill -KILL $hog $(members b)
 wait $hog
 
@@ -154,7 +154,7 @@ note "a CPU taken: RCU's thread waited from one look to the next $waits times of
 ok "a CPU taken: RCU's thread runs on another one" no_fewer 2 $waits
 kill -KILL $(members a) $(members b)
 ok "a CPU taken: it ends in order" unload
-ok "a CPU taken: nothing was said against it" is "$(grep '^load: ' $scheduler_log)" ""
+ok "a CPU taken: the loader reports no error" is "$(grep '^load: ' $scheduler_log)" ""
 
 # The kernel's messages up to here were provoked; later tests look for messages that were not.
 dmesg -c > /dev/null

@@ -25,7 +25,7 @@ kill -STOP $asleep
 siblings() {
 	sleep 1
 	measure 6 x q
-	ok "what y leaves is x's, and not q's" within "$(share_of x)" 500 6
+	ok "x, not q, uses y's idle time" within "$(share_of x)" 500 6
 }
 measured siblings
 kill -CONT $asleep
@@ -77,7 +77,7 @@ measured by_turns
 kill -KILL $(members p) $(members q)
 ok "it ends in order, strays and all" unload
 ok "they were counted as strays" no_fewer "$(counter q strays)" 1
-ok "who is at home was not" is "$(counter p strays)" 0
+ok "the tasks at home were not" is "$(counter p strays)" 0
 uncap_cpus
 
 # A thousand units, each with a process that has work to do: all finish.

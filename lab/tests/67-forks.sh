@@ -35,7 +35,7 @@ cap_cpus
 halves() {
 	sleep 1
 	measure 5 owner guest
-	ok "who forks has its half" within "$(share_of guest)" 500 5
+	ok "the forking unit has its half" within "$(share_of guest)" 500 5
 }
 measured halves
 uncap_cpus

@@ -43,7 +43,7 @@ cap_cpus
 by_tickets() {
 	sleep 1
 	measure 5 commonhold/one commonhold/three
-	ok "who has three times the tickets has three times the time" within "$(share_of three)" 750 15
+	ok "three times the tickets give three times the time" within "$(share_of three)" 750 15
 }
 measured by_tickets
 uncap_cpus

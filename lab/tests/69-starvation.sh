@@ -37,7 +37,7 @@ ok "each of the large unit had its turns" [ "$(said large turns_min)" -gt 0 ]
 ok "each of the small one" [ "$(said small turns_min)" -gt 0 ]
 ok "each of the 400" [ "$(said many turns_min)" -gt 0 ]
 ok "it ends in order" unload
-ok "who had waited for too long was rescued" [ "$(counter small rescues)" -gt 0 ]
+ok "tasks that had waited too long were rescued" [ "$(counter small rescues)" -gt 0 ]
 note "rescued: small $(counter small rescues), large $(counter large rescues), many $(counter many rescues)"
 ok "and had little more than its part" at_most $(($(counter small used_ns) * 1000 / $(counter large used_ns))) 50
 ok "the kernel has nothing to say about it" is "$(kernel_complaints)" ""

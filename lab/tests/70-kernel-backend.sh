@@ -63,9 +63,9 @@ ok "a is at work" enter_spinners a 8
 spinner=$(spinners_of a | head -n 1)
 ok "a's processes are in its control group" is "$(cgroup_of "$spinner")" /commonhold/a
 commonhold exec d -- sh -c 'spin 600 > /dev/null & wait' > /dev/null 2>&1 &
-ok "what a member starts is a member" wait_for 20 has_spinners d 1
+ok "a member's child is a member" wait_for 20 has_spinners d 1
 kill -KILL $(spinners_of d)
-ok "no CPU set keeps anybody in" no_sets
+ok "no CPU set restricts a process" no_sets
 ok "nor does an affinity" is "$(cpus_of "$spinner")" 0-7
 # 1 of 8 tickets.
 ok "the weights are there for when the scheduler goes" is "$(cat "$HELD/a/cpu.weight")" 1250
@@ -81,7 +81,7 @@ ok "b comes" enter_spinners b 8
 isolates() {
 	sleep 1
 	measure 5 commonhold/a commonhold/b
-	ok "b has its two at once, and its part of what is idle" at_least "$used_b" 1900
+	ok "b has its two at once, and its part of the idle CPUs" at_least "$used_b" 1900
 	ok "a has no less than its own" at_least "$used_a" 900
 	ok "the machine is in use" at_least $((total + daemon_used)) 7000
 }
@@ -111,12 +111,12 @@ counts_agree() {
 kill -STOP $(spinners_of a) $(spinners_of b)
 sleep 1
 for unit in a b; do
-	ok "what $unit used, the scheduler and the kernel count alike, within 1 %" counts_agree $unit
+	ok "the CPU time of $unit, the scheduler and the kernel count alike, within 1 %" counts_agree $unit
 done
 kill -CONT $(spinners_of a) $(spinners_of b)
 switched b borrowed_ns; borrowed=$sum
 switched a lent_ns; lent=$sum
-ok "what b had beyond its own is known" at_least "$borrowed" 1000000
+ok "b's borrowed time is reported" at_least "$borrowed" 1000000
 # Kernel threads are in the unit `kernel`, which never has strays; and no task here is pinned to another unit's CPUs.
 switched kernel switches
 ok "the kernel's threads are counted as the kernel's" no_fewer "$sum" 1
@@ -133,7 +133,7 @@ sed -n '/at home/,/^$/p; /waited/,/^$/p; /moved in/,/^$/p' status.txt | sed 's/^
 # Ejected: control groups hold at once, and the scheduler comes back after a second.
 echo S > /proc/sysrq-trigger
 ok "thrown out, it no longer schedules" wait_for 10 scheduling disabled
-ok "that is said, with the kernel's reason" wait_for 20 said 'problem: the kernel ended the scheduler: .*sysrq.*loaded again in 1 s'
+ok "status reports it, with the kernel's reason" wait_for 20 said 'problem: the kernel ended the scheduler: .*sysrq.*loaded again in 1 s'
 ok "CPU sets are in force" wait_for 20 said 'held by the cgroup backend (not by kernel'
 ok "it comes back" wait_for 60 scheduling enabled
 ok "that is said" wait_for 20 said 'held by the kernel backend (again)'
@@ -141,7 +141,7 @@ ok "CPU sets are gone" wait_for 20 no_sets
 # An error in it ends it the same way. (The process that triggers the error continues, like all others.)
 ok "its tables are spoilt" dispatch --break "$HELD/c"
 sleeper c
-ok "an error ends it, and is said" wait_for 20 said 'problem: the kernel ended the scheduler: runtime error: non-existent DSQ'
+ok "an error ends it, and is reported" wait_for 20 said 'problem: the kernel ended the scheduler: runtime error: non-existent DSQ'
 ok "the second time, it is given longer" said 'loaded again in 4 s'
 ok "every unit has its CPU set" wait_for 20 all_sets
 ok "status tells since when, and why" wait_for 5 status_says 'The kernel backend has not held it for .*the kernel ended the scheduler'
@@ -228,7 +228,7 @@ quiet() {
 	switched c switches
 	[ "$sum" -eq "$before" ]
 }
-ok "who is called otherwise is in that unit no more" wait_for 20 quiet
+ok "a renamed process leaves that unit" wait_for 20 quiet
 ok "though it goes on" kill -0 $renamed
 kill -KILL $renamed
 # A user's first process waits for the daemon, which makes the sub-unit.
@@ -242,7 +242,7 @@ kill $(pidof sleep)
 # A contract that needs a cap requires the cgroup backend, and the reason is reported.
 printf 'version = 1\n[unit.a]\nlimit = { cpu = 2 }\n' > capped.toml
 ok "a contract with a limit is held, too" start_daemon capped.toml
-ok "by control groups, and it is said why" said 'held by the cgroup backend (not by the kernel backend: .*unit a .*cap'
+ok "by control groups, and the reason is reported" said 'held by the cgroup backend (not by the kernel backend: .*unit a .*cap'
 kill -TERM "$daemon"
 wait "$daemon"
 commonhold run capped.toml --backend kernel --for 1s > refused 2>&1

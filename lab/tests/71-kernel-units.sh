@@ -60,8 +60,8 @@ ok "a contract with a unit more is taken" wait_for 20 said '^reloaded'
 cp "$(command -v spin)" late-job
 for i in $(seq 20); do ./late-job 0.001 > /dev/null; done
 commonhold status --json | tr -d ' \n' > status.json
-ok "who executes a program of the new unit's is in it at once" no_fewer "$(switch_count status.json 'd\/e' switches)" 20
-ok "so is who enters it" enter_spinners d/e 8
+ok "a process that executes a program of the new unit's is in it at once" no_fewer "$(switch_count status.json 'd\/e' switches)" 20
+ok "so is a process that enters it" enter_spinners d/e 8
 cap_cpus
 quarters() {
 	sleep 1

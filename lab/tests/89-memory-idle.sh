@@ -50,7 +50,7 @@ nearly_all() {
 	lent
 	[ "$lent" -ge $((idle * 9 / 10)) ]
 }
-ok "nine tenths of what is idle are lent within two minutes" wait_for 120 nearly_all
+ok "nine tenths of the idle memory are lent within two minutes" wait_for 120 nearly_all
 kill $sampling
 note "$detail"
 nearly_all || sed 's/^/# /' samples.txt
@@ -79,7 +79,7 @@ is_back() {
 	account owner called_back
 	[ "$found" -ge 1 ] && back && [ -n "$took" ]
 }
-ok "it called back what it had lent" wait_for 30 is_back
+ok "it called back its loan" wait_for 30 is_back
 pause 2
 account owner call_back_max_ns; longest=$((found / 1000000))
 field owner call_backs_late; late=$found
@@ -91,10 +91,10 @@ ok "of a hundred call-backs no more than five were late" at_most $((late * 100))
 # An owner that was active a moment ago lends as little as ever.
 kill -KILL $(pidof wants)
 slept_from=$(uptime_cs)
-ok "what it leaves is lent again" wait_for 30 few
+ok "its idle memory is lent again" wait_for 30 few
 ok "to be back within a second" is "$promise" 1000
 note "$detail"
-ok "nobody was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
+ok "no process was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
 kill -TERM "$daemon"
 wait "$daemon"
 kill -KILL $(pidof small big)

@@ -37,7 +37,7 @@ borrows() {
 	account borrower borrowed
 	[ "$found" -ge $((16 * mib)) ]
 }
-ok "who is short borrows" wait_for 30 borrows
+ok "a short unit borrows" wait_for 30 borrows
 ok "how fast it gives up memory is measured" wait_for 10 grep -q "how fast it gives up memory" "$daemon_log"
 # A few samples, until the loan reflects that.
 pause 2
@@ -52,7 +52,7 @@ note "MiB: $((found / mib)) are lent, since so much would be back within a secon
 
 # The owner wants 220 MiB at once, and gets them.
 touch_in owner wants 220 2
-ok "the owner has what it wants" wait_for 20 passes wants 1
+ok "the owner has the memory that it wants" wait_for 20 passes wants 1
 note "$(head -n 1 wants.log)"
 called_back() {
 	account owner called_back
@@ -66,7 +66,7 @@ account owner call_back_max_ns
 ok "the longest is bounded, in ms" at_most $((found / 1000000)) 5000
 note "$(rate)"
 account owner used
-ok "it uses what it wanted" at_least $((found / mib)) 230
+ok "it uses that memory" at_least $((found / mib)) 230
 kill -KILL $(pid_of wants)
 
 # With a longer call-back time, all idle memory is lent.
@@ -83,7 +83,7 @@ lent_out() {
 	could=$((entitled - used - whole * 8 / 100))
 	[ $((borrowed * 100)) -ge $((could * 95)) ] && [ $((in_use * 100)) -ge $((allowed * 95)) ]
 }
-ok "the borrower has what the owner does not need, less the reserve" wait_for 40 lent_out
+ok "the borrower has the owner's idle memory, less the reserve" wait_for 40 lent_out
 note "MiB: the owner holds $((entitled / mib)) and uses $((used / mib)); lent $((borrowed / mib)) of $((could / mib)), the borrower uses $((in_use / mib)) of $((allowed / mib))"
 is_bound() {
 	account borrower allowed
@@ -98,7 +98,7 @@ ok "status says from whom it was back, and how soon" grep -q "what it lent to bo
 # A process in no unit takes 100 MiB and exits: the memory to divide shrinks meanwhile, and no unit's bound interferes.
 account owner entitled; entitled_before=$found
 work touch outside 100 2 > outside.log 2>&1 &
-ok "who is in no unit has what it wants" wait_for 20 passes outside 1
+ok "a process in no unit has the memory that it wants" wait_for 20 passes outside 1
 entitled_is_less() {
 	account owner entitled
 	[ "$found" -le $((entitled_before - 40 * mib)) ]
@@ -112,7 +112,7 @@ entitled_is_back() {
 }
 ok "and to as much as before when it is gone" wait_for 10 entitled_is_back
 note "MiB: to $((found / mib)) again, $((entitled_before / mib)) before"
-ok "nobody was killed" is "$(killed)" 0
+ok "no process was killed" is "$(killed)" 0
 kill -KILL "$daemon"
 gone() { ! [ -d "$HELD" ]; }
 ok "a killed daemon leaves no control group" wait_for 10 gone
@@ -137,7 +137,7 @@ full() {
 	done
 	:
 }
-ok "everybody is at its bound" wait_for 90 full
+ok "every unit is at its bound" wait_for 90 full
 # A second of pressure; then the least that the two have over five seconds, in MiB.
 sleep 1
 large=1000000 small=1000000
@@ -189,7 +189,7 @@ has_its_own() {
 	part small 35
 	[ $part -ge 990 ]
 }
-ok "who has 60 % and 35 % reserved has that" wait_for 90 has_its_own
+ok "reservations of 60 % and 35 % are filled" wait_for 90 has_its_own
 pause 1
 # The memory to divide may change meanwhile: the unit's memory is compared with its guarantee and bound both half a second ago and
 # now, and the nearer one counts. In thousandths.
@@ -216,7 +216,7 @@ done
 note "MiB: large min $(($(value large memory.min) / mib)) high $(($(value large memory.high) / mib)), small min $(($(value small memory.min) / mib)) high $(($(value small memory.high) / mib))"
 ok "the guarantee of 60 % holds to 1 %, in thousandths" no_fewer "$large" 990
 ok "that of 35 % too" no_fewer "$small" 990
-ok "and who has 60 % has no more, to 1 %" no_fewer 1010 $most
+ok "and the unit with 60 % has no more, to 1 %" no_fewer 1010 $most
 # guaranteed UNIT PERCENT: it is guaranteed PERCENT of the memory divided in the last account, within the hysteresis of the
 # daemon's writes (1/256).
 guaranteed() {
@@ -228,6 +228,6 @@ guarantees_follow() {
 	whole=$(divided)
 	guaranteed large 60 && guaranteed small 35
 }
-ok "60 % and 35 % of what is divided are guaranteed" wait_for 10 guarantees_follow
+ok "60 % and 35 % of the divided memory are guaranteed" wait_for 10 guarantees_follow
 ok "no bound was below a guarantee" is "$contradictions" 0
-ok "nobody was killed" is "$(killed)" 0
+ok "no process was killed" is "$(killed)" 0

@@ -29,7 +29,7 @@ cold_is_lent() {
 	[ $((lent + used)) -gt $((entitled + 32 * mib)) ] ||
 		{ [ "$used" -lt $((620 * mib)) ] && [ "$lent" -gt $((32 * mib)) ]; }
 }
-ok "what is cold of it is lent, though it is in no file" wait_for 40 cold_is_lent
+ok "its cold memory is lent, though it is anonymous" wait_for 40 cold_is_lent
 in_swap() {
 	[ "$(value owner memory.swap.current)" -ge $((16 * mib)) ]
 }
@@ -57,9 +57,9 @@ for_others() {
 	detail="$((found / mib)) MiB"
 	[ "$found" -ge $((70 * mib)) ] && [ "$found" -le $((130 * mib)) ]
 }
-ok "what is charged for others is seen" wait_for 30 for_others
+ok "memory charged for others is detected" wait_for 30 for_others
 note "$(commonhold status | grep 'other units' | sed 's/^ *//')"
-ok "nobody was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
+ok "no process was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
 kill -TERM "$daemon"
 wait "$daemon"
 kill -KILL $(pidof first second)
@@ -95,7 +95,7 @@ bounded() {
 	read -r high < "$held/memory.high"
 	[ "$high" != max ] && [ "$high" -le $((600 * mib)) ]
 }
-ok "its unit is bounded by a part of what the control group may use" wait_for 10 bounded
+ok "its unit is bounded by a part of the control group's memory" wait_for 10 bounded
 note "MiB: $((high / mib)) of 600"
 commonhold status --json | tr -d ' \n' > status.json
 ok "which is what is divided" is "$(sed -n 's/.*"memory":{"total":\([0-9]*\).*/\1/p' status.json)" $((600 * mib))

@@ -11,7 +11,7 @@
 mib=1048576
 drive=$(disk 3072)
 mount -t debugfs none /sys/kernel/debug 2> /dev/null
-ok "the kernel tells no pressure" test ! -e /proc/pressure/memory
+ok "the kernel reports no pressure" test ! -e /proc/pressure/memory
 ok "the daemon holds the contract" start_daemon /job/contracts/memory-patient.toml --verbose || exit 1
 commonhold exec owner -- work touch small 16 1 > small.log 2>&1 &
 commonhold exec borrower -- work touch scan 1000 0 "$drive" > scan.log 2>&1 &
@@ -20,7 +20,7 @@ borrows() {
 	read -r kept < $HELD/owner/memory.high
 	[ "$high" != max ] && [ "$kept" != max ] && [ $((high - kept)) -gt $((96 * mib)) ]
 }
-ok "who is short borrows" wait_for 60 borrows
+ok "a short unit borrows" wait_for 60 borrows
 note "MiB: the owner is allowed $((kept / mib)), the borrower $((high / mib))"
 
 # Generations are switched off while the daemon runs; the kernel shows existing ones all the same.
@@ -36,7 +36,7 @@ if [ -e $enabled ]; then
 		account owner cold
 		[ "$found" -ge $((60 * mib)) ]
 	}
-	ok "what is inactive of it is cold" wait_for 30 is_cold
+	ok "its inactive pages are cold" wait_for 30 is_cold
 	note "MiB: $((found / mib)) are cold"
 	echo y > $enabled
 fi

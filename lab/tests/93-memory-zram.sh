@@ -41,14 +41,14 @@ is_packed() {
 	held
 	[ "$packed" -ge 4 ] && [ "$(value owner memory.swap.current)" -ge $((8 * mib)) ]
 }
-ok "what is cold of it goes to zram, and counts" wait_for 90 is_packed
+ok "its cold pages go to zram, and count" wait_for 90 is_packed
 agrees() {
 	held
 	# Small changes are not written: the bound may be off by 1/512 of the machine, and the rest by one sample.
 	[ $((high + packed)) -le $((allowed + 6)) ] && [ $((high + packed)) -ge $((allowed - 6)) ] &&
 		[ $((charged + packed)) -le $((used + 8)) ] && [ $((charged + packed)) -ge $((used - 8)) ]
 }
-ok "used is what is charged and what is packed, and the bound is so much less" wait_for 20 agrees
+ok "used is charged plus packed, and the bound is lower by packed" wait_for 20 agrees
 note "MiB: $detail; in swap $(($(value owner memory.swap.current) / mib))"
 takes() {
 	statement
@@ -58,7 +58,7 @@ takes() {
 	detail="units $all, zram $((taken / mib)) MiB"
 	[ $((taken / mib)) -le $((all + 8)) ] && [ $((taken / mib)) -ge $((all - 8)) ]
 }
-ok "together that is what zram takes" wait_for 10 takes
+ok "together that is the memory that zram takes" wait_for 10 takes
 note "zram holds $((orig / mib)) MiB in $((taken / mib))"
 # The part that is lent follows the recent speed of reclaim, which varies with the host.
 account borrower borrowed
@@ -70,7 +70,7 @@ kill -KILL $(pidof scan)
 kill -USR1 $(pidof cold)
 ok "the owner has it back" wait_for 20 passes cold 2
 note "$(tail -n 1 cold.log)"
-ok "nobody was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
+ok "no process was killed" is "$(sed -n 's/^oom_kill //p' "$HELD/memory.events")" 0
 ok "without a problem" is "$(grep -c '^problem' "$daemon_log")" 0
 kill -TERM "$daemon"
 wait "$daemon"

@@ -24,7 +24,7 @@ contained() {
 		'umount /sys/fs/cgroup && mount -t cgroup2 -o "$0" none /sys/fs/cgroup && exec "$@"' "$options" "$@"
 }
 (contained rw commonhold doctor) > doctor.txt 2>&1
-ok "doctor sees what bounds it" sh -c 'tr -s " \n" " " < doctor.txt | grep -q "bounded to 600 MiB, which is the amount divided"' || cat doctor.txt
+ok "doctor reports its bounds" sh -c 'tr -s " \n" " " < doctor.txt | grep -q "bounded to 600 MiB, which is the amount divided"' || cat doctor.txt
 contained rw commonhold run /job/contracts/hard-memory.toml > "$daemon_log" 2>&1 &
 daemon=$!
 ok "the daemon holds the contract" wait_for 20 commonhold status --json || cat "$daemon_log"
@@ -36,7 +36,7 @@ divides() {
 	detail="$(($(total) / mib)) MiB"
 	[ "$(total)" = $(($1 * mib)) ]
 }
-ok "what is divided is what the container may use" wait_for 10 divides 600
+ok "the divided memory is the container's" wait_for 10 divides 600
 # The daemon is now in a leaf: a new process must enter a sibling, not the inner control group.
 beside=$CGROUPS$(cgroup_of "$(pidof commonhold | cut -d ' ' -f 1)")
 note "the daemon stands in ${beside#$CGROUPS}"

@@ -82,7 +82,7 @@ ok "the daemon holds the contract" start_daemon /job/contracts/disk.toml --verbo
 ok "the io controller is on" grep -qw io "$HELD/cgroup.subtree_control"
 commonhold exec b -- work read large "$device" 256 32 > /dev/null 2>&1 &
 pause 2
-ok "who is alone is not held" is "$(cat $HELD/b/io.max)" ""
+ok "a unit alone is not limited" is "$(cat $HELD/b/io.max)" ""
 isolated() {
 	bytes a; from_a=$bytes; bytes b; from_b=$bytes
 	begun=$(uptime_cs)
@@ -91,9 +91,9 @@ isolated() {
 	bytes a; a=$(((bytes - from_a) / 10 / elapsed)); bytes b; b=$(((bytes - from_b) / 10 / elapsed))
 	note "a file took $alone us alone, $beside us beside a large reader, $rest_us us held and the first $first_ms ms; the reader had $b kB/s beside $a"
 	ok "a compiler's way is hardly slowed by a large reader" at_most $((rest_us * 100 / alone)) 125
-	ok "which uses what is idle" at_least $b $(((8000 - a) * 50 / 100))
+	ok "which uses the idle bandwidth" at_least $b $(((8000 - a) * 50 / 100))
 	# A unit that had the drive to itself has requests for up to a second in flight.
-	ok "once what that had in the drive before is done, in ms" at_most $first_ms 2000
+	ok "once its requests in flight are done, in ms" at_most $first_ms 2000
 }
 measured isolated
 ok "the reader is held" is "$(grep -c "^$number " $HELD/b/io.max)" 1
@@ -112,10 +112,10 @@ apart() {
 	begun=$(uptime_cs)
 	pause 2
 	c=$((($(bytes_of c "$second") - from) / 10 / ($(uptime_cs) - begun)))
-	ok "who is alone on a second disk has all of it" at_least $c 7200
+	ok "a unit alone on a second disk has all of it" at_least $c 7200
 }
 measured apart
-ok "nobody is held there" is "$(cat $HELD/[abcd]/io.max | grep -vc "^$number ")" 0
+ok "no unit is limited there" is "$(cat $HELD/[abcd]/io.max | grep -vc "^$number ")" 0
 kill -KILL $(pidof large c)
 
 # A disk with a latency of 5 ms at any queue depth: a unit with one request in flight uses less than its half, and keeps that
@@ -150,7 +150,7 @@ pause 3
 shares() {
 	measure 6 half a b c d
 	four=$(((rate_a + rate_b + rate_c + rate_d) / 4))
-	ok "who has reserved half makes four times the progress of each of the four" within "$(ratio $rate_half $four)" 4 8
+	ok "a unit with half reserved makes four times the progress of each of the four" within "$(ratio $rate_half $four)" 4 8
 	ok "the disk is in use" at_least $rates 6800
 }
 measured shares
@@ -159,7 +159,7 @@ kill -KILL $(pidof half)
 pause 2
 idle() {
 	measure 3 a b c d
-	ok "what it leaves, the others use" at_least $rates 7000
+	ok "the others use its idle bandwidth" at_least $rates 7000
 	ok "in equal parts" within "$(ratio $rate_a $rate_b)" 1 15
 }
 measured idle
@@ -190,7 +190,7 @@ later() {
 	written "$HELD/slow/io.stat"; own=$((wbytes - from))
 	written "$CGROUPS/io.stat"; all=$((wbytes - all_from))
 	note "3072 KiB were written to a file in $wrote ms, and by sync to the disk in $job_ms ms: $((own / 1024)) KiB of $((all / 1024)) by its own account"
-	ok "what is written back is the unit's" at_least $((own / 1024)) 3000
+	ok "write-back is charged to the unit" at_least $((own / 1024)) 3000
 	ok "nearly all of it" at_least $((own * 100 / all)) 90
 	ok "and its limit holds for it: 3 MiB at 1 MB/s, in ms" at_least $((wrote + job_ms)) 2000
 }
@@ -249,7 +249,7 @@ if [ -d /sys/module/raid456 ] && [ -d /sys/module/md_mod ]; then
 	is_accounted() {
 		is $((($(accounted) - from) / 1024)) 3072
 	}
-	ok "what is written to the array is the unit's, in KiB" wait_for 3 is_accounted
+	ok "writes to the array are charged to the unit, in KiB" wait_for 3 is_accounted
 	ok "and its limit holds for it: 3 MiB at 1 MB/s, in ms" no_fewer $job_ms 2000
 	echo clear > $array/md/array_state
 	expected=3

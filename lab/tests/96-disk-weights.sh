@@ -45,7 +45,7 @@ shares() {
 work read busy "$device" 64 4 > /dev/null 2>&1 &
 pause 1
 ok "a disk that is in use is not measured" sh -c '! commonhold calibrate --seconds 1 /mnt/disk > busy.log 2>&1'
-ok "and the reason is said" grep -q "is busy" busy.log
+ok "and the reason is reported" grep -q "is busy" busy.log
 kill -KILL $(pidof busy)
 pause 1
 ok "a disk is measured" commonhold calibrate --seconds 1 /mnt/disk > measured.log 2>&1

@@ -29,7 +29,7 @@ within_bound() {
 	detail="$(of "$large" VmRSS) MiB are there, $(of "$large" VmSwap) in swap"
 	passes large "$1" && [ "$(of "$large" VmRSS)" -le 204 ] && [ "$(of "$large" VmSwap)" -ge 90 ]
 }
-ok "what a unit has beyond its part is paged out" wait_for 20 within_bound 1
+ok "a unit's excess memory is paged out" wait_for 20 within_bound 1
 ok "and not more" at_least "$(of "$large" VmRSS)" 190
 kill -USR1 "$large"
 ok "it has it again when it touches it, and keeps to its part" wait_for 20 within_bound 2
@@ -40,7 +40,7 @@ tells() {
 	detail="$((found / 1048576)) MiB"
 	[ "$found" -le $((210 * 1048576)) ] && [ "$found" -ge $((190 * 1048576)) ]
 }
-ok "status tells what it uses" wait_for 5 tells
+ok "status reports its use" wait_for 5 tells
 
 if [ "$bfq" ]; then
 	commonhold exec one -- work read one "$device" 64 8 > /dev/null 2>&1 &
@@ -50,8 +50,8 @@ if [ "$bfq" ]; then
 		detail="$(ionice -p "$(pidof "$1" | cut -d ' ' -f 1)")"
 		echo "$detail" | grep -q "$2"
 	}
-	ok "who has most is served first" wait_for 10 prior three '^best-effort: prio 0'
-	ok "who has a third of that comes after it" wait_for 10 prior one '^best-effort: prio [4-7]'
+	ok "the largest unit is served first" wait_for 10 prior three '^best-effort: prio 0'
+	ok "a unit with a third of that comes after it" wait_for 10 prior one '^best-effort: prio [4-7]'
 	read_by() {
 		sum=0
 		for pid in $(pidof "$1"); do
@@ -77,7 +77,7 @@ untouched() {
 	[ -z "$bfq" ] || prior one '^none'
 }
 ok "a killed daemon leaves no priorities" wait_for 10 untouched
-ok "nobody was killed for memory" is "$(sed -n 's/^oom_kill //p' /proc/vmstat)" 0
+ok "no process was killed for memory" is "$(sed -n 's/^oom_kill //p' /proc/vmstat)" 0
 kill -KILL $(pidof large one three)
 swapoff "$swap"
 [ -z "$bfq" ] || echo none > "$queue/scheduler"
@@ -118,10 +118,10 @@ from=$(read_bytes)
 reader=$!
 # Not `pause`: it restarts whenever a child of this shell is stopped.
 sleep 3
-ok "what it reads counts as its own, in KiB" at_least $((($(read_bytes) - from) / 1024)) 1500
+ok "its reads count as its own, in KiB" at_least $((($(read_bytes) - from) / 1024)) 1500
 kill -KILL "$daemon"
 over() {
 	! kill -0 $reader 2> /dev/null
 }
-ok "a killed daemon leaves nobody stopped" wait_for 15 over
-ok "who read to the end" grep -q '^160+0 records in' dd.log || cat dd.log
+ok "a killed daemon leaves no process stopped" wait_for 15 over
+ok "the reader has read to the end" grep -q '^160+0 records in' dd.log || cat dd.log

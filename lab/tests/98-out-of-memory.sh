@@ -29,7 +29,7 @@ problems() {
 }
 
 work touch outside 300 1 > outside.log 2>&1 &
-ok "who is in no unit has its memory" wait_for 30 passes outside 1
+ok "a process in no unit has its memory" wait_for 30 passes outside 1
 cp /job/contracts/out-of-memory.toml contract.toml
 ok "the daemon holds the contract" start_daemon contract.toml --backend cgroup || exit 1
 touch_in owner big 960 1
@@ -45,7 +45,7 @@ goes_first() {
 	[ "$(adj_of "$calm")" = 1000 ] && [ "$(adjusted 0)" = 0 ]
 }
 ok "while memory is tight, the unit beyond its entitlement goes first" wait_for 60 goes_first
-ok "before anybody was killed" is "$(all_killed)" 0
+ok "before any process was killed" is "$(all_killed)" 0
 are_killed() {
 	[ "$(all_killed)" -ge 3 ]
 }
@@ -53,7 +53,7 @@ ok "the kernel kills" wait_for 60 are_killed
 kill -KILL $maker 2> /dev/null              # it may not have started all of them yet
 kill -STOP $(pidof hog)
 ok "the owner's process lives" kill -0 "$big"
-ok "nobody of the owner's was killed" is "$(killed "$HELD/owner/memory.events")" 0
+ok "no process of the owner's was killed" is "$(killed "$HELD/owner/memory.events")" 0
 ok "all that were killed are the other unit's" is "$(killed "$HELD/hog/memory.events")" "$(all_killed)"
 ok "the owner keeps its memory" at_least $(($(value owner memory.current) / mib)) 960
 ok "the owner's goes by its own" is "$(adj_of "$big")" 0
@@ -73,7 +73,7 @@ kill -KILL $(pidof hog | tr ' ' '\n' | tail -n +11)
 own_again() {
 	[ "$(adj_of "$calm")" = 200 ] && [ "$(adjusted 1000)" = 0 ]
 }
-ok "when that is over, everybody has its own again" wait_for 20 own_again
+ok "when the shortage has ended, every process has its own again" wait_for 20 own_again
 ok "and there is no problem" is "$(problems hog)" 0
 
 # The same ten, with a tiny entitlement on a machine whose memory is always tight.
@@ -81,6 +81,6 @@ cp /job/contracts/out-of-memory-less.toml contract.toml
 kill -HUP "$daemon"
 ok "with less, they go first again" wait_for 20 goes_first
 kill -KILL "$daemon"
-ok "a killed daemon leaves everybody its own" wait_for 30 own_again
+ok "after the daemon is killed, every process has its own" wait_for 30 own_again
 ok "the owner lives on" kill -0 "$big"
-ok "and who is in no unit" kill -0 "$(pidof outside)"
+ok "and so does the process in no unit" kill -0 "$(pidof outside)"

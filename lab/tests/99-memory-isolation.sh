@@ -50,7 +50,7 @@ borrows_dirty() {
 	dirty=$(($(sed -n 's/^file_dirty //p' "$HELD/borrower/memory.stat") / mib))
 	[ $lent -ge 16 ] && [ $dirty -ge 16 ]
 }
-ok "who writes borrows" wait_for 30 borrows_dirty
+ok "a unit that writes borrows" wait_for 30 borrows_dirty
 note "MiB: $lent are lent, $dirty of what the unit has are dirty"
 account owner called_back; calls_before=$found
 touch_in owner wants 180 1
@@ -58,8 +58,8 @@ called_back() {
 	account owner called_back
 	[ "$found" -gt "$calls_before" ]
 }
-ok "the owner has what it wants" wait_for 30 passes wants 1
+ok "the owner has the memory that it wants" wait_for 30 passes wants 1
 ok "it called a loan back" wait_for 15 called_back
 account owner call_back_max_ns
 ok "within the stated 5 s, in ms" at_most $((found / 1000000)) 5000
-ok "nobody was killed" is "$(killed)" 0
+ok "no process was killed" is "$(killed)" 0
