@@ -68,6 +68,7 @@ mod because {
         Other(Reason),
     }
 
+    #[allow(clippy::ref_option, reason = "serde asks for this signature")]
     pub(super) fn serialize<S: Serializer>(reason: &Option<Reason>, to: S) -> Result<S::Ok, S::Error> {
         let keyed = reason.map(|reason| match reason {
             Reason::HeadOfList { waited } => Keyed::HeadOfList { waited },
