@@ -53,8 +53,7 @@ pub fn reference_tables() -> Vec<ReferenceTable> {
 pub fn reference() -> String {
     let mut out = String::new();
     for table in reference_tables() {
-        let _ =
-            writeln!(out, "## {}\n\n| key | for example | values | if not said | meaning |", table.heading);
+        let _ = writeln!(out, "## {}\n\n| key | example | values | default | meaning |", table.heading);
         out += "| --- | --- | --- | --- | --- |\n";
         for key in table.keys {
             let default = match key.default {

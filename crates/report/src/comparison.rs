@@ -223,7 +223,7 @@ pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
         .into()
 }
 
-/// What the reader is to see in the figures, where they show it.
+/// A conclusion from the figures, if they support it.
 pub(crate) fn lessons(comparison: &Comparison) -> Vec<String> {
     let ratio = |job, scheme: Scheme| {
         bars(comparison, job).iter().find(|bar| bar.scheme == scheme.name()).and_then(|bar| bar.ratio)

@@ -19,7 +19,7 @@ use crate::words::Much;
 pub struct Currency {
     /// The unit's path.
     pub unit: String,
-    /// The currency that funds it, by its unit's path; nothing: the machine's own.
+    /// The currency that funds it, by its unit's path; `None`: the base currency of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encloser: Option<String>,
     /// Who may change the tickets of the units in it, in words.
@@ -55,7 +55,7 @@ impl Currency {
         self.funding.iter().any(|row| row.active).then_some(held)
     }
 
-    /// The currency that funds it, by its unit; that of the machine is nobody's.
+    /// The currency that funds it, by its unit, or `the machine`.
     fn around(&self) -> String {
         self.encloser.as_deref().map_or_else(|| "the machine".to_owned(), clean)
     }

@@ -3,7 +3,7 @@
 use commonhold_contract::measure::Cpus;
 use commonhold_contract::{Amount, MILLIONTH, Resource};
 
-/// What stands where there is nothing to say.
+/// The placeholder of an empty cell.
 pub const NOTHING: &str = "-";
 
 const MS: u64 = 1_000_000;
@@ -103,7 +103,7 @@ pub fn amount(resource: Resource, amount: Amount) -> String {
     }
 }
 
-/// What part of `whole` is `n`, in percent, rounded; nothing of nothing has no answer.
+/// `n` as a percentage of `whole`, rounded; `None` if `whole` is 0.
 pub fn percent(n: u64, whole: u64) -> Option<u64> {
     let (n, whole) = (u128::from(n), u128::from(whole));
     let percent = (n * 100 + whole / 2).checked_div(whole)?;

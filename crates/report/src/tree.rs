@@ -401,7 +401,7 @@ struct UnitJson<'a> {
     parent: Option<&'a str>,
     tickets: Tickets,
     each: Option<Each>,
-    /// What of it is one job.
+    /// Which of its processes form one job.
     job: Option<&'static str>,
     members: Vec<String>,
     resources: PerResource<ResourceJson>,
