@@ -302,8 +302,8 @@ impl Read for WithFile<'_> {
 
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
-    let of = |part: i64| u64::try_from(part).unwrap_or(0);
-    of(time.tv_sec) * SECOND_NS + of(time.tv_nsec)
+    let unsigned = |part: i64| u64::try_from(part).unwrap_or(0);
+    unsigned(time.tv_sec) * SECOND_NS + unsigned(time.tv_nsec)
 }
 
 /// Blocks all signals, so that a new thread receives none of the program's. Returns the previous mask.

@@ -45,7 +45,7 @@ pub fn reference_tables() -> Vec<ReferenceTable> {
         ("`lend` and `borrow`, where one switch is not enough", &LEND),
     ]
     .into_iter()
-    .map(|(heading, table)| ReferenceTable { heading, keys: table.keys.iter().map(told).collect() })
+    .map(|(heading, table)| ReferenceTable { heading, keys: table.keys.iter().map(reference_key).collect() })
     .collect()
 }
 
@@ -72,7 +72,7 @@ pub fn reference() -> String {
     out
 }
 
-fn told(key: &Key) -> ReferenceKey {
+fn reference_key(key: &Key) -> ReferenceKey {
     let example = match key.kind {
         Kind::Units => format!("[{}.NAME]", key.name),
         _ => format!("{} = {}", key.name, key.example),

@@ -135,11 +135,11 @@ impl Machine {
         let groups = self.by_capacity();
         let (_, others) = groups.split_first().filter(|(_, others)| !others.is_empty())?;
         let percent = |capacity: u32| (capacity * 100).div_ceil(CAPACITY_MAX);
-        let said = |(capacity, cpus): &(u32, CpuSet)| {
+        let describe = |(capacity, cpus): &(u32, CpuSet)| {
             format!("CPUs {cpus} have {} % of the largest CPU's capacity", percent(*capacity))
         };
-        let said: Vec<String> = others.iter().map(said).collect();
-        Some(format!("{}; a unit's part of CPU is counted in CPUs, whichever these are", said.join(", ")))
+        let slower: Vec<String> = others.iter().map(describe).collect();
+        Some(format!("{}; a unit's part of CPU is counted in CPUs, whichever these are", slower.join(", ")))
     }
 
     /// Memory of all nodes, in bytes.

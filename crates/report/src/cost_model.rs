@@ -44,8 +44,8 @@ pub struct Shown<'a> {
 /// For people.
 pub fn text(shown: &Shown<'_>, style: Style) -> String {
     let mut table = Table::new(&["", "read", "written"]);
-    let mut row = |name: &str, of: &dyn Fn(Way) -> String| {
-        table.row(Paint::Plain, vec![name.to_owned(), of(shown.read), of(shown.written)]);
+    let mut row = |name: &str, cell: &dyn Fn(Way) -> String| {
+        table.row(Paint::Plain, vec![name.to_owned(), cell(shown.read), cell(shown.written)]);
     };
     row("large requests", &|way| rate(way.bytes_per_s));
     row("4 KiB in order", &|way| format!("{} per s", way.sequential_per_s));

@@ -119,7 +119,7 @@ fn outside(account: &Account) -> Option<String> {
     })
 }
 
-/// What is remembered of a unit's loans: `remembered: lent 3.2 s of CPU more than it was lent`.
+/// A unit's credits from past loans: `remembered: lent 3.2 s of CPU more than it was lent`.
 fn credits(account: &Account) -> Option<String> {
     let Credits { cpu_ns, memory_byte_s, disk_bytes } = account.credits?;
     let side = |credit: i64, what: String| match credit.signum() {
@@ -127,13 +127,13 @@ fn credits(account: &Account) -> Option<String> {
         1 => Some(format!("lent {what} more than it was lent")),
         _ => Some(format!("was lent {what} more than it lent")),
     };
-    let said = [
+    let sides = [
         side(cpu_ns, format!("{} of CPU", duration(cpu_ns.unsigned_abs()))),
         side(memory_byte_s, format!("{} of memory for a second", bytes(memory_byte_s.unsigned_abs()))),
         side(disk_bytes, format!("{} of disk transfers", bytes(disk_bytes.unsigned_abs()))),
     ];
-    let said: Vec<String> = said.into_iter().flatten().collect();
-    (!said.is_empty()).then(|| format!("remembered: {}", said.join(", ")))
+    let sides: Vec<String> = sides.into_iter().flatten().collect();
+    (!sides.is_empty()).then(|| format!("remembered: {}", sides.join(", ")))
 }
 
 /// The units on which a unit waited, the longest first.
