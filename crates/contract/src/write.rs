@@ -103,7 +103,7 @@ fn machine(text: &mut String, contract: &Contract) {
 fn unit(text: &mut String, unit: &Unit) {
     let names: Vec<String> = unit.path.split('/').map(|name| format!("unit.{}", key(name))).collect();
     let _ = writeln!(text, "\n[{}]", names.join("."));
-    // An empty list says that nobody is meant; no list, that perhaps one was forgotten.
+    // An empty list is deliberate; for a missing list, `check` warns that it may have been forgotten.
     if !unit.members.is_empty() || unit.places.members.is_some() {
         let members: Vec<String> =
             unit.members.iter().map(|member| quoted(&member.kind.to_string())).collect();

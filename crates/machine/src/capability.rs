@@ -84,7 +84,7 @@ pub struct Row {
     pub state: State,
     /// What was seen, and where.
     pub reason: String,
-    /// A command or setting that would change the answer, where there is one.
+    /// A command or setting that would change the answer, if any.
     pub remedy: Option<String>,
 }
 

@@ -118,7 +118,7 @@ pub(crate) struct Bar {
     pub(crate) scheme: &'static str,
     /// Seconds.
     pub(crate) time_s: Option<f64>,
-    /// Shortest and longest of the repeats, in seconds, where there is more than one.
+    /// Shortest and longest of the repeats, in seconds, if there are several.
     pub(crate) range_s: Option<(f64, f64)>,
     /// Against the reference.
     pub(crate) ratio: Option<f64>,

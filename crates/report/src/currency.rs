@@ -2,7 +2,7 @@
 //! currencies impose.
 //!
 //! Limits (seed 004, section 2): *upper*, a unit never holds more than its currency is worth, whatever the others in it give
-//! up; *lower*, fewer tickets for one unit in a currency move its part to the others in it, and nobody outside gains.
+//! up; *lower*, fewer tickets for one unit in a currency move its share to the others in it, and no unit outside gains.
 
 use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::Exchange;

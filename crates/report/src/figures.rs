@@ -38,7 +38,7 @@ pub fn seconds(s: f64) -> String {
     if (0.999_95..9.995).contains(&s) {
         format!("{s:.2} s")
     } else if s.is_finite() && s >= 0.0 {
-        // Saturates: beyond 584 years the figure is wrong, and nobody waits for it.
+        // Saturates at 584 years.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         duration((s * 1e9) as u64)
     } else {

@@ -292,7 +292,7 @@ impl Serialize for ReasonJson<'_> {
 }
 
 /// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
-/// fields and as a sentence. `entitled` has `shared` with what nobody is entitled to, and not the kernel's threads, which are
+/// fields and as a sentence. `entitled` has `shared`, with the unowned rest, and not the kernel's threads, which are
 /// entitled to nothing and restricted by nothing.
 pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     let content = PlanJson {

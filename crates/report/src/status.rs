@@ -247,13 +247,13 @@ pub fn holder(holder: Holder<'_>) -> String {
 /// The statement as JSON, with the ledger's own fields, after those of the daemon that made it.
 pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
     #[derive(serde::Serialize)]
-    struct Held<'a> {
+    struct StatusJson<'a> {
         #[serde(flatten)]
         holder: Holder<'a>,
         #[serde(flatten)]
         statement: &'a Statement,
     }
-    crate::json("commonhold.status", Held { holder, statement })
+    crate::json("commonhold.status", StatusJson { holder, statement })
 }
 
 /// Lines of [`live`] that are not units: headline, headings, totals.
