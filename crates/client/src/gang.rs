@@ -70,12 +70,12 @@ struct Shared {
     told: AtomicU64,
     /// Whether anything was reported, if only zero bytes.
     has_told: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<Membership>,
     wake: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct Membership {
     page: Mapped,
     /// Bytes reported before this page existed.
     before: u64,
@@ -99,7 +99,7 @@ impl Gang {
 
     fn begin(socket: &Path, pid: u32) -> Result<Gang, Error> {
         let page = ask(socket)?;
-        let state = State { page, before: 0, written: 0, asked_at: now(), ends: false };
+        let state = Membership { page, before: 0, written: 0, asked_at: now(), ends: false };
         let shared = Arc::new(Shared {
             pid,
             socket: socket.to_owned(),
@@ -156,15 +156,15 @@ impl Drop for Gang {
 impl Shared {
     /// The state, for the process that joined. A forked process must not wait: the thread that held the lock at the fork does
     /// not exist there.
-    fn own(&self) -> Option<MutexGuard<'_, State>> {
+    fn own(&self) -> Option<MutexGuard<'_, Membership>> {
         (std::process::id() == self.pid).then(|| self.lock())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Membership> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, state: &mut State, at_ns: u64) {
+    fn put(&self, state: &mut Membership, at_ns: u64) {
         let unmeasured = !self.has_told.load(Ordering::Acquire);
         let told = self.told.load(Ordering::Relaxed).saturating_sub(state.before);
         state.written = state.written.max(told);
@@ -201,7 +201,7 @@ impl Shared {
 
     /// The daemon no longer polls: joins another one, if it is running. Bytes reported to the previous one are not reported
     /// again.
-    fn join_again<'a>(&'a self, state: MutexGuard<'a, State>, at: u64) -> MutexGuard<'a, State> {
+    fn join_again<'a>(&'a self, state: MutexGuard<'a, Membership>, at: u64) -> MutexGuard<'a, Membership> {
         drop(state);
         let page = ask(&self.socket);
         let mut state = self.lock();
@@ -302,8 +302,8 @@ impl Read for WithFile<'_> {
 
 fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
-    let of = |part: i64| u64::try_from(part).unwrap_or(0);
-    of(time.tv_sec) * SECOND_NS + of(time.tv_nsec)
+    let unsigned = |part: i64| u64::try_from(part).unwrap_or(0);
+    unsigned(time.tv_sec) * SECOND_NS + unsigned(time.tv_nsec)
 }
 
 /// Blocks all signals, so that a new thread receives none of the program's. Returns the previous mask.

@@ -114,7 +114,7 @@ fn each_of_nobody(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
         Each::User => (
             |kind| matches!(kind, MemberKind::User(_) | MemberKind::Group(_)),
             "its users, but names no user or group",
-            "add a member such as \"group:NAME\"; without one, only users whose processes enter by another rule get a part",
+            "add a member such as \"group:NAME\"; without one, only users whose processes enter by another rule get a share",
         ),
         Each::Cgroup => (
             |kind| matches!(kind, MemberKind::Cgroup(_)),
@@ -137,7 +137,7 @@ fn each_by_without_groups(unit: &Unit, seen: &Seen) -> Option<Diagnostic> {
     }
     let message = format!("unit `{}` weighs its control groups, but does not split among them", unit.path);
     let help = if unit.each.is_some() {
-        "write `each = \"cgroup\"` in place of `\"user\"`, or remove `each-by`"
+        "write `each = \"cgroup\"` instead of `\"user\"`, or remove `each-by`"
     } else {
         "add `each = \"cgroup\"`, or remove `each-by`"
     };
@@ -175,7 +175,7 @@ fn deadline_without_discipline(contract: &Contract, parent: Option<&Seen>, id: U
     if unit.deadline.is_none() || around.is_some_and(|around| around.discipline == Discipline::Dwcs) {
         return None;
     }
-    let message = format!("`{}` has a deadline, and nothing heeds it", unit.path);
+    let message = format!("`{}` has a deadline that no discipline enforces", unit.path);
     let help = match around {
         Some(around) => format!("write `discipline = \"dwcs\"` in `{}`", around.path),
         None => "put the unit into one with `discipline = \"dwcs\"`: units at the top have CPUs of their own"
@@ -192,12 +192,11 @@ pub(crate) fn gangs(rules: GangRules, at: &GangsAt) -> Vec<Diagnostic> {
         "gangs are chosen by {}",
         match rules.share {
             GangsShare::Cores => "instructions",
-            _ => "what they hold of the cache",
+            _ => "cache occupancy",
         }
     );
     if let (Gangs::Demand, Some(by)) = (rules.by, at.by.clone()) {
-        let message =
-            "`gangs = \"demand\"` estimates what jobs would transfer over the memory bus, and nothing else";
+        let message = "`gangs = \"demand\"` only estimates bandwidth on the memory bus";
         let help = "write `gangs = \"quanta-window\"` or `\"latest-quantum\"`, or leave `gangs-share` out";
         let found_here = Diagnostic::error("demand-of-the-bus", by, message);
         found.push(found_here.related(share.clone(), because.clone()).help(help));

@@ -197,9 +197,9 @@ mod tests {
                 let path = |uid: u32| {
                     let whose = MemberKind::User(Principal::Id(uid));
                     let is_whose = |id: &UnitId| contract.unit(*id).members.iter().any(|m| m.kind == whose);
-                    let of: Vec<UnitId> = contract.held().filter(is_whose).collect();
-                    assert_eq!(of.len(), 1, "one sub-unit of {uid}");
-                    contract.unit(of[0]).path.clone()
+                    let units: Vec<UnitId> = contract.held().filter(is_whose).collect();
+                    assert_eq!(units.len(), 1, "one sub-unit of {uid}");
+                    contract.unit(units[0]).path.clone()
                 };
                 [path(2000), path(1001)]
             };
@@ -325,9 +325,9 @@ mod tests {
             let (mut next, jobs) = with(Each::Cgroup);
             next.units[jobs.index()].each_by = by;
             next.carry_over(&contract);
-            let of =
+            let tickets_of =
                 |number| next.unit(next.find(&format!("all/{number}")).unwrap()).tickets.single().copied();
-            assert_eq!([0, 1, 2].map(of), tickets.map(Some), "{by:?}");
+            assert_eq!([0, 1, 2].map(tickets_of), tickets.map(Some), "{by:?}");
             contract = next;
         }
     }

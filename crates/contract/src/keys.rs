@@ -86,15 +86,16 @@ pub(crate) static ROOT: Table = Table {
 pub(crate) const CALL_BACK_IDLE: &str = "call-back-memory-idle";
 pub(crate) const CALL_BACK_MOST: &str = "call-back-memory-most";
 const CALL_BACK_MOST_KIND: Kind = Kind::Duration { min_ns: 100_000_000, max_ns: 600_000_000_000 };
-const CALL_BACK_IDLE_DOC: &str = "A loan of memory may take this part of the time for which its owner left it idle, where that \
-     is longer than `call-back-memory`. With `10%`, memory that was idle for a minute is to be back within 6 s. `0%`: the time \
-     does not grow.";
-const CALL_BACK_MOST_DOC: &str = "However long its owner left it idle, a loan of memory is to be back within this time, or within `call-back-memory`.";
+const CALL_BACK_IDLE_DOC: &str = "Returning a loan of memory may take this fraction of the time that its owner left \
+     it idle, if that is longer than `call-back-memory`. With `10%`, memory that was idle for a minute is returned \
+     within 6 s. `0%`: the time does not grow.";
+const CALL_BACK_MOST_DOC: &str = "The longest time to return a loan of memory, however long its owner left it idle; \
+     or `call-back-memory`, if that is longer.";
 
-const CALL_BACK_IDLE_OF_UNIT_DOC: &str = "For memory that the unit and its sub-units lend: `call-back-memory-idle` of `[machine]`. \
-     Without it, as in the unit around it.";
-const CALL_BACK_MOST_OF_UNIT_DOC: &str = "For memory that the unit and its sub-units lend: `call-back-memory-most` of `[machine]`. \
-     Without it, as in the unit around it.";
+const CALL_BACK_IDLE_OF_UNIT_DOC: &str = "For memory that the unit and its sub-units lend: overrides \
+     `call-back-memory-idle` of `[machine]`. By default, inherited from the enclosing unit.";
+const CALL_BACK_MOST_OF_UNIT_DOC: &str = "For memory that the unit and its sub-units lend: overrides \
+     `call-back-memory-most` of `[machine]`. By default, inherited from the enclosing unit.";
 
 /// The `[machine]` table.
 pub(crate) static MACHINE: Table = Table {
@@ -106,8 +107,8 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Choice(&["auto", "partition", "proportional"]),
             "\"auto\"",
             "\"partition\"",
-            "How CPU is divided. `partition`: each unit has home CPUs. `proportional`: all CPUs are time-shared. `auto`: \
-             `partition` while there are no more units than CPUs, else `proportional`.",
+            "How CPU is divided. `partition`: each unit has home CPUs. `proportional`: all CPUs are time-shared. \
+             `auto`: `partition` while there are no more units than CPUs, else `proportional`.",
         ),
         key(
             "scheme",
@@ -122,15 +123,15 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Amount(Resource::Memory),
             "\"8%\"",
             "\"512MiB\"",
-            "Memory that is never lent, so that a loan of memory can be called back quickly. A part is of the machine's \
-             memory.",
+            "Memory that is never lent, so that a loan of memory can be called back quickly. A part is of the \
+             machine's memory.",
         ),
         key(
             "rotation",
             Kind::Duration { min_ns: 10_000_000, max_ns: 10_000_000_000 },
             "\"250ms\"",
             "\"100ms\"",
-            "How often a CPU that several units hold in part changes its owner.",
+            "The interval at which a CPU that several units hold in part changes its owner.",
         ),
         key(
             "call-back",
@@ -144,9 +145,9 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Duration { min_ns: 100_000_000, max_ns: 60_000_000_000 },
             "\"1s\"",
             "\"500ms\"",
-            "Within this time a loan of memory is to be back whose owner left it idle for a short time. Memory that was idle for \
-             longer may take longer: see `call-back-memory-idle`. No loan is made that would take longer than it may, by how fast \
-             memory was taken so far.",
+            "The promised time to return a loan of memory that its owner left idle only briefly. Memory that was \
+             idle for longer may take longer: see `call-back-memory-idle`. Loans that could not be returned in time, \
+             at the rate of reclaim measured so far, are not made.",
         ),
         key(CALL_BACK_IDLE, Kind::Part, "\"10%\"", "\"0%\"", CALL_BACK_IDLE_DOC),
         key(CALL_BACK_MOST, CALL_BACK_MOST_KIND, "\"30s\"", "\"5s\"", CALL_BACK_MOST_DOC),
@@ -155,8 +156,8 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Duration { min_ns: 0, max_ns: 604_800_000_000_000 },
             "\"10min\"",
             "\"0s\"",
-            "The half-life of what a unit lent and was lent. Of units that want to be lent to, one that lent more comes \
-             first. `0s`: nothing is remembered.",
+            "The half-life of the record of CPU time that a unit lent and borrowed. Among units that want to borrow, \
+             one that lent more comes first. `0s`: no record is kept.",
         ),
         key(
             "pools",
@@ -167,54 +168,56 @@ pub(crate) static MACHINE: Table = Table {
             },
             "\"auto\"",
             "\"node\"",
-            "How CPUs are grouped into pools, in which units have home CPUs and jobs are placed. `auto`: by what suits the \
-             machine; `commonhold doctor` says how. `cache`, `node`, `socket`: a pool for each. `machine`: one for all. A \
-             number: pools of so many CPUs, wherever they lie, for experiments.",
+            "How CPUs are grouped into pools, in which units have home CPUs and jobs are placed. `auto`: at a level \
+             that suits the machine; `commonhold doctor` shows which. `cache`, `node`, `socket`: a pool for each. \
+             `machine`: one pool. A number: pools of that many CPUs, whatever the topology, for experiments.",
         ),
         key(
             "isolated",
             Kind::Flag,
             "false",
             "true",
-            "Whether isolated CPUs are divided among units, too: those of `isolcpus`, of `nohz_full`, and of isolated partitions of \
-             cpusets. Otherwise no unit gets one as its own or on loan. Only CPUs that the daemon itself may use are divided. A \
-             kernel with `isolcpus` lets it use those if it was started so (`taskset -c LIST`, or systemd's `CPUAffinity=`).",
+            "Whether isolated CPUs are divided among units, too: those of `isolcpus`, of `nohz_full`, and of \
+             isolated partitions of cpusets. Otherwise no unit owns or borrows any of them. Only CPUs in the \
+             daemon's own affinity are divided. With `isolcpus`, add those to its affinity at its start (`taskset -c \
+             LIST`, or systemd's `CPUAffinity=`).",
         ),
         key(
             "placement",
             Kind::Choice(&["worst-fit", "first-fit", "best-fit", "fewest-jobs", "near"]),
             "\"worst-fit\"",
             "\"near\"",
-            "The pool that a job begins in, and goes on in when its pools are full. `worst-fit`: the one with the most free \
-             CPUs. `first-fit`: the first with a free CPU. `best-fit`: the one with the fewest free CPUs, but one at least. \
-             `fewest-jobs`: the one with a free CPU in which the fewest jobs are. `near`: the one where the thread is.",
+            "The pool that a job starts in, and expands to when its pools are full. `worst-fit`: the one with the \
+             most free CPUs. `first-fit`: the first with a free CPU. `best-fit`: the one with the fewest free CPUs, \
+             at least one. `fewest-jobs`: among those with a free CPU, the one with the fewest jobs. `near`: the one \
+             where the thread is.",
         ),
         key(
             "repartition",
             Kind::Flag,
             "true",
             "false",
-            "Whether threads of a job that lie in several pools are brought together when there is room, and what that gains is \
-             more than what moving them costs.",
+            "Whether threads of a job in several pools are brought together when there is room, and the gain exceeds \
+             the cost of migration.",
         ),
         key(
             "gangs",
             Kind::Choice(&["off", "latest-quantum", "quanta-window", "demand"]),
             "\"off\"",
             "\"demand\"",
-            "Whether the jobs of units with `job` are gangs: all threads of a job run in a quantum, or none. Which jobs run \
-             together goes by what they transfer over the memory bus, or by what `gangs-share` says. `latest-quantum`: by the latest quantum in which each \
-             ran. `quanta-window`: by the average of the latest ones. `demand`: by what each would transfer if the bus were \
-             its own, which is estimated.",
+            "Whether the jobs of units with `job` are gangs: all threads of a job run in a quantum, or no thread. \
+             Jobs that run together are chosen by their memory-bus bandwidth, or by the measure of `gangs-share`. \
+             `latest-quantum`: in the latest quantum in which each ran. `quanta-window`: the average of the latest \
+             ones. `demand`: the estimated bandwidth of each without contention.",
         ),
         key(
             "gangs-share",
             Kind::Choice(&["bus", "cache", "cores"]),
             "\"bus\"",
             "\"cache\"",
-            "What gangs are chosen by. `bus`: what they transfer over the memory bus. `cache`: what they hold of the last-level \
-             caches. `cores`: the instructions that they execute, where hardware threads share a core. The last two have no \
-             `gangs = \"demand\"`, and hold no amounts of the bus.",
+            "The measure by which gangs are chosen. `bus`: bandwidth on the memory bus. `cache`: occupancy of the \
+             last-level caches. `cores`: instructions executed, where hardware threads share a core. The last two do \
+             not support `gangs = \"demand\"`, and do not enforce amounts of the bus.",
         ),
         key(
             "quantum",
@@ -228,16 +231,16 @@ pub(crate) static MACHINE: Table = Table {
             Kind::Count { min: 1, max: GANG_WINDOW_MAX as u64 },
             "5",
             "20",
-            "The quanta of which `gangs = \"quanta-window\"` takes the average. With more than 5, older ones count less and \
-             less.",
+            "The number of quanta in the average of `gangs = \"quanta-window\"`. Above 5, older ones have decreasing \
+             weights.",
         ),
         key(
             "first-rate",
             Kind::Amount(Resource::Bus),
             "\"100%\"",
             "\"0B/s\"",
-            "What a thread is taken to transfer whose job has not been measured yet. A part is of the bus for each CPU. With \
-             `gangs-share`, a part of the cache or of the cores for each CPU, and nothing else.",
+            "The assumed bandwidth of a thread of an unmeasured job. A part is of the bus, per CPU. With \
+             `gangs-share`, only a part of the cache or of the cores, per CPU.",
         ),
         key(
             "default",
@@ -259,76 +262,79 @@ pub(crate) static UNIT: Table = Table {
             Kind::Members,
             "[]",
             "[\"group:physics\", \"user:ana\"]",
-            "The processes that belong to the unit: `group:`, `user:`, `command:`, `cgroup:` or `pid:`. In a sub-unit, \
-             they select among the members of the unit around it. The most specific match wins. With an empty list, \
-             processes enter by `commonhold exec` alone.",
+            "The processes that belong to the unit: `group:`, `user:`, `command:`, `cgroup:` or `pid:`. In a \
+             sub-unit, they select among the members of the enclosing unit. The most specific match wins. With an \
+             empty list, processes enter by `commonhold exec` alone.",
         ),
         key(
             "owner",
             Kind::Owner,
             "",
             "\"user:ana\"",
-            "The user, or each user of the group, that may change the tickets of the units directly in this one, and give or \
-             offer this unit's own. Without it, the owner of the unit around it may change the tickets in it, and its \
-             members may give its own. A unit without an owner, in none with one, is governed by its members.",
+            "The user, or each user of the group, that may change the tickets of the units directly in this one, and \
+             transfer or offer this unit's own. Without it, the owner of the enclosing unit may change the tickets \
+             in it, and its members may transfer its own. If no enclosing unit has an owner either, its members \
+             govern it.",
         ),
         key(
             "each",
             Kind::Choice(&["user", "cgroup"]),
             "",
             "\"user\"",
-            "`user`: every user among the members gets a sub-unit. `cgroup`: every control group directly in one that a \
-             `cgroup:` rule of the unit names gets one, such as a job of Slurm's, a pod or a container. All of these \
-             have equal parts, unless `each-by` says otherwise. A control group's sub-unit goes ten seconds after its last process.",
+            "`user`: every user among the members gets a sub-unit. `cgroup`: every control group directly in one \
+             that a `cgroup:` rule of the unit names gets one, such as a job of Slurm's, a pod or a container. All \
+             of these have equal shares, unless `each-by` is set. A control group's sub-unit is removed ten seconds \
+             after its last process.",
         ),
         key(
             "each-by",
             Kind::Choice(&["cpus", "weight"]),
             "",
             "\"cpus\"",
-            "With `each = \"cgroup\"`: the tickets of a sub-unit, by what the group's manager has set. `cpus`: 100 for each \
-             CPU that it has given the group, and where the group is not systemd's, also for those that it gives later. \
-             `weight`: the group's `cpu.weight` when the sub-unit comes. Where nothing is set, 100. Without this key, all \
-             have equal parts.",
+            "With `each = \"cgroup\"`: the tickets of a sub-unit, by the settings of the group's manager. `cpus`: \
+             100 for each CPU of the group, updated later unless the group is systemd's. `weight`: the group's \
+             `cpu.weight` when the sub-unit is created. If it is not set, 100. Without this key, all have equal \
+             shares.",
         ),
         key(
             "tickets",
             Kind::Counts(&TICKETS),
             "100",
             "200",
-            "The unit's share against its siblings, after all reservations: one number for every resource, or one for \
-             each.",
+            "The unit's share against its siblings, after all reservations: one number for every resource, or one \
+             for each.",
         ),
         key(
             "hard",
             Kind::Table(&HARD),
             "{}",
             "{ cpu = \"2\" }",
-            "Reserved for the unit before tickets divide the rest. A part is of the machine, and of memory what there is to \
-             divide; in a sub-unit, of what the unit around it is entitled to. The unit has its part of the rest as well.",
+            "Reserved for the unit before tickets divide the rest. A part is of the machine, for memory of the \
+             divisible amount; in a sub-unit, of the entitlement of the enclosing unit. The unit gets its share of \
+             the rest as well.",
         ),
         key(
             "limit",
             Kind::Table(&LIMIT),
             "{}",
             "{ memory = \"32GiB\" }",
-            "What the unit never exceeds, loans included, whatever is idle.",
+            "The unit never exceeds this, loans included, even if more is idle.",
         ),
         key(
             "lend",
             Kind::Permissions(&LEND),
             "true",
             "{ memory = \"2GiB\" }",
-            "Whether others may use what the unit leaves idle, and how much of it at any time. A part is of what the unit \
-             is entitled to. With `each`, this holds for each sub-unit.",
+            "Whether others may use idle resources of the unit, and how much at any time. A part is of the unit's \
+             entitlement. With `each`, this applies to each sub-unit.",
         ),
         key(
             "borrow",
             Kind::Permissions(&BORROW),
             "true",
             "{ disk = false }",
-            "Whether the unit may use what others leave idle, and how much of it at any time. A part is of what a part in \
-             `limit` would be of. At the top that is the machine, and of memory what there is to divide.",
+            "Whether the unit may use idle resources of others, and how much at any time. A part is of the same \
+             whole as in `limit`: at the top level, the machine, for memory its divisible amount.",
         ),
         key(CALL_BACK_IDLE, Kind::Part, "", "\"0%\"", CALL_BACK_IDLE_OF_UNIT_DOC),
         key(CALL_BACK_MOST, CALL_BACK_MOST_KIND, "", "\"5s\"", CALL_BACK_MOST_OF_UNIT_DOC),
@@ -337,8 +343,8 @@ pub(crate) static UNIT: Table = Table {
             Kind::Flag,
             "false",
             "true",
-            "Whether exchanges of the unit's tickets with siblings that negotiate too are tried for it. One is kept while both \
-             sides get on faster by it.",
+            "Whether exchanges of the unit's tickets with siblings that also negotiate are tried. An exchange is \
+             kept while both sides make faster progress with it.",
         ),
         key(
             "discipline",
@@ -359,30 +365,33 @@ pub(crate) static UNIT: Table = Table {
             "\"stride\"",
             "\"lottery\"",
             "Which of the unit's own tasks and sub-units runs next, under the `kernel` backend and in the simulator. \
-             `stride`: the one that had least for its weight. `lottery`: by chance, in proportion to weights. `entitlement`, \
-             `decay`: the one that used least for its weight of late, where usage is forgotten within seconds, or within \
-             minutes. `fifo`: the one that came first. `rr`: each in turn. `batch`: likewise, with long turns. \
-             `job-currency`: those first that used less than they were handed by weight at intervals. `gang`: the sub-units in \
-             turn, each on all CPUs at once. `dwcs`: the sub-unit whose `deadline` is next. `smp`: all tasks alike, whatever sub-unit they are in. `classes`: the sub-unit of the highest class. A sub-unit's own discipline says its \
-             class: real time (`dwcs`, `fifo`, `rr`), time share (the others), `entitlement`, `batch`, in this order.",
+             `stride`: the one with the least CPU time for its weight. `lottery`: a random one, in proportion to \
+             weights. `entitlement`, `decay`: the one with the least recent usage for its weight, which decays \
+             within seconds, or within minutes. `fifo`: first come, first served. `rr`: round robin. `batch`: \
+             likewise, with long turns. `job-currency`: first those that used less than their allowance, which is \
+             handed out by weight at intervals. `gang`: the sub-units in turn, each on all CPUs at once. `dwcs`: the \
+             sub-unit with the earliest `deadline`. `smp`: all tasks are equal, in any sub-unit. `classes`: the \
+             sub-unit of the highest class. A sub-unit's own discipline says its class: real time (`dwcs`, `fifo`, \
+             `rr`), time share (the others), `entitlement`, `batch`, in this order.",
         ),
         key(
             "job",
             Kind::Choice(&["unit", "process", "tree", "session", "cgroup"]),
             "",
             "\"tree\"",
-            "What of the unit is one job: threads that belong together, and are placed near each other, in one pool where \
-             they fit. `unit`: all of its own processes. `process`: each process with its threads. `tree`: each process \
-             that a shell started, with all that it started itself. `session`: what one terminal or one service runs. \
-             `cgroup`: each control group. Without it, nothing of the unit is placed.",
+            "Which processes of the unit form one job: threads that belong together, and are placed near each other, \
+             in one pool if they fit. `unit`: all of its own processes. `process`: each process with its threads. \
+             `tree`: each child of a shell, with its descendants. `session`: the processes of one terminal or one \
+             service. `cgroup`: each control group. Without it, the unit's threads are not placed.",
         ),
         key(
             "deadline",
             Kind::Table(&DEADLINE),
             "",
             "{ period = \"20ms\", budget = \"4ms\", misses = 1, of = 10 }",
-            "CPU time that the unit wants where the unit around it has `discipline = \"dwcs\"`: `budget` before the end of each \
-             `period`, but for `misses` of any `of` periods in a row. Budgets that do not fit are refused.",
+            "CPU time that the unit wants if the enclosing unit has `discipline = \"dwcs\"`: `budget` before the end \
+             of each `period`, except in `misses` of any `of` consecutive periods. Budgets that do not fit are \
+             rejected.",
         ),
         key(
             "unit",
@@ -397,7 +406,8 @@ pub(crate) static UNIT: Table = Table {
 const CPU_DOC: &str = "CPUs, as a number (`1.5`) or as a part (`\"25%\"`).";
 const MEMORY_DOC: &str = "Memory: `\"8GiB\"` or a part (`\"25%\"`).";
 const DISK_DOC: &str = "Bandwidth of each disk: `\"100MB/s\"` or a part (`\"25%\"`).";
-const BUS_DOC: &str = "Bandwidth of the memory bus: `\"2GiB/s\"` or a part (`\"25%\"`). [Gangs](gangs.md#units-and-the-bus) hold it, or the processor.";
+const BUS_DOC: &str = "Bandwidth of the memory bus: `\"2GiB/s\"` or a part (`\"25%\"`). \
+     [Gangs](gangs.md#units-and-the-bus) hold it, or the processor.";
 
 static AMOUNTS: [Key; 4] = [
     key("cpu", Kind::Amount(Resource::Cpu), "", "1.5", CPU_DOC),
@@ -421,7 +431,7 @@ static PERMISSIONS: [Key; 4] = [
         Kind::Permission(Resource::Cpu),
         "true",
         "4",
-        "Idle CPUs. Where whole CPUs are lent, the amount is rounded down to these.",
+        "Idle CPUs. Rounded down to whole CPUs where only these are lent.",
     ),
     key("memory", Kind::Permission(Resource::Memory), "true", "\"2GiB\"", "Idle memory."),
     key("disk", Kind::Permission(Resource::Disk), "true", "\"10%\"", "Idle bandwidth of each disk."),

@@ -183,7 +183,7 @@ fn unknown_kind(kind: &str) -> Result<MemberKind, Problem> {
     problem(0..kind.len(), message, &help)
 }
 
-/// What stands for every process.
+/// The remedy for a member that should match every process.
 const REST: &str = "processes that no rule matches are in the unit that `[machine] default = \"NAME\"` names";
 
 /// Whether a pattern is matched by everything.

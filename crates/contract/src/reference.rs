@@ -45,7 +45,7 @@ pub fn reference_tables() -> Vec<ReferenceTable> {
         ("`lend` and `borrow`, where one switch is not enough", &LEND),
     ]
     .into_iter()
-    .map(|(heading, table)| ReferenceTable { heading, keys: table.keys.iter().map(told).collect() })
+    .map(|(heading, table)| ReferenceTable { heading, keys: table.keys.iter().map(reference_key).collect() })
     .collect()
 }
 
@@ -53,8 +53,7 @@ pub fn reference_tables() -> Vec<ReferenceTable> {
 pub fn reference() -> String {
     let mut out = String::new();
     for table in reference_tables() {
-        let _ =
-            writeln!(out, "## {}\n\n| key | for example | values | if not said | meaning |", table.heading);
+        let _ = writeln!(out, "## {}\n\n| key | example | values | default | meaning |", table.heading);
         out += "| --- | --- | --- | --- | --- |\n";
         for key in table.keys {
             let default = match key.default {
@@ -73,7 +72,7 @@ pub fn reference() -> String {
     out
 }
 
-fn told(key: &Key) -> ReferenceKey {
+fn reference_key(key: &Key) -> ReferenceKey {
     let example = match key.kind {
         Kind::Units => format!("[{}.NAME]", key.name),
         _ => format!("{} = {}", key.name, key.example),

@@ -43,13 +43,13 @@ fn machine(text: &mut String, contract: &Contract) {
             CpuMode::Partition => "partition",
             CpuMode::Proportional => "proportional",
         };
-        said(&mut lines, "cpu", &quoted(word));
+        entry(&mut lines, "cpu", &quoted(word));
     }
     if now.scheme != usual.scheme {
-        said(&mut lines, "scheme", &quoted(now.scheme.name()));
+        entry(&mut lines, "scheme", &quoted(now.scheme.name()));
     }
     if now.reserve != usual.reserve {
-        said(&mut lines, "reserve", &quoted(&amount_text(Resource::Memory, now.reserve)));
+        entry(&mut lines, "reserve", &quoted(&amount_text(Resource::Memory, now.reserve)));
     }
     for (key, ns, usual) in [
         ("rotation", now.rotation_ns, usual.rotation_ns),
@@ -58,42 +58,42 @@ fn machine(text: &mut String, contract: &Contract) {
         ("loans-remembered", now.loans_remembered_ns, usual.loans_remembered_ns),
     ] {
         if ns != usual {
-            said(&mut lines, key, &quoted(&duration_text(ns)));
+            entry(&mut lines, key, &quoted(&duration_text(ns)));
         }
     }
     growth(&mut lines, now.call_back_memory_grows.beyond(usual.call_back_memory_grows));
     if now.pools != usual.pools {
         match now.pools {
-            PoolForm::Size(cpus) => said(&mut lines, "pools", &cpus),
-            form => said(&mut lines, "pools", &quoted(form.word().unwrap_or("auto"))),
+            PoolForm::Size(cpus) => entry(&mut lines, "pools", &cpus),
+            form => entry(&mut lines, "pools", &quoted(form.word().unwrap_or("auto"))),
         }
     }
     if now.isolated != usual.isolated {
-        said(&mut lines, "isolated", &now.isolated);
+        entry(&mut lines, "isolated", &now.isolated);
     }
     if now.placement != usual.placement {
-        said(&mut lines, "placement", &quoted(now.placement.name()));
+        entry(&mut lines, "placement", &quoted(now.placement.name()));
     }
     if now.repartition != usual.repartition {
-        said(&mut lines, "repartition", &now.repartition);
+        entry(&mut lines, "repartition", &now.repartition);
     }
     if now.gangs.by != usual.gangs.by {
-        said(&mut lines, "gangs", &quoted(now.gangs.by.name()));
+        entry(&mut lines, "gangs", &quoted(now.gangs.by.name()));
     }
     if now.gangs.share != usual.gangs.share {
-        said(&mut lines, "gangs-share", &quoted(now.gangs.share.name()));
+        entry(&mut lines, "gangs-share", &quoted(now.gangs.share.name()));
     }
     if now.gangs.quantum_ns != usual.gangs.quantum_ns {
-        said(&mut lines, "quantum", &quoted(&duration_text(now.gangs.quantum_ns)));
+        entry(&mut lines, "quantum", &quoted(&duration_text(now.gangs.quantum_ns)));
     }
     if now.gangs.window != usual.gangs.window {
-        said(&mut lines, "window", &now.gangs.window);
+        entry(&mut lines, "window", &now.gangs.window);
     }
     if now.gangs.first_rate != usual.gangs.first_rate {
-        said(&mut lines, "first-rate", &quoted(&amount_text(Resource::Bus, now.gangs.first_rate)));
+        entry(&mut lines, "first-rate", &quoted(&amount_text(Resource::Bus, now.gangs.first_rate)));
     }
     if contract.default_unit != UnitId::SHARED {
-        said(&mut lines, "default", &quoted(&contract.unit(contract.default_unit).path));
+        entry(&mut lines, "default", &quoted(&contract.unit(contract.default_unit).path));
     }
     if !lines.is_empty() {
         let _ = write!(text, "\n[machine]\n{lines}");
@@ -103,75 +103,75 @@ fn machine(text: &mut String, contract: &Contract) {
 fn unit(text: &mut String, unit: &Unit) {
     let names: Vec<String> = unit.path.split('/').map(|name| format!("unit.{}", key(name))).collect();
     let _ = writeln!(text, "\n[{}]", names.join("."));
-    // An empty list says that nobody is meant; no list, that perhaps one was forgotten.
+    // An empty list is deliberate; for a missing list, `check` warns that it may have been forgotten.
     if !unit.members.is_empty() || unit.places.members.is_some() {
         let members: Vec<String> =
             unit.members.iter().map(|member| quoted(&member.kind.to_string())).collect();
-        said(text, "members", &format!("[{}]", members.join(", ")));
+        entry(text, "members", &format!("[{}]", members.join(", ")));
     }
     if let Some(owner) = &unit.owner {
-        said(text, "owner", &quoted(&owner.kind.to_string()));
+        entry(text, "owner", &quoted(&owner.kind.to_string()));
     }
     if let Some(each) = unit.each {
-        said(text, "each", &quoted(each.name()));
+        entry(text, "each", &quoted(each.name()));
     }
     if unit.each_by != Weighed::default() {
-        said(text, "each-by", &quoted(unit.each_by.name()));
+        entry(text, "each-by", &quoted(unit.each_by.name()));
     }
     match unit.tickets.single() {
         Some(&DEFAULT_TICKETS) => {}
-        Some(all) => said(text, "tickets", all),
+        Some(all) => entry(text, "tickets", all),
         None => {
             let one = |resource| Some(unit.tickets[resource]).filter(|tickets| *tickets != DEFAULT_TICKETS);
-            said(text, "tickets", &table(|resource| one(resource).map(|tickets| tickets.to_string())));
+            entry(text, "tickets", &table(|resource| one(resource).map(|tickets| tickets.to_string())));
         }
     }
     for (key, amounts) in [("hard", &unit.hard), ("limit", &unit.limit)] {
         if *amounts != PerResource::default() {
-            said(text, key, &table(|resource| amounts[resource].map(|it| amount(resource, it))));
+            entry(text, key, &table(|resource| amounts[resource].map(|it| amount(resource, it))));
         }
     }
     for (key, permissions) in [("lend", &unit.lend), ("borrow", &unit.borrow)] {
         match permissions.single() {
             Some(Permission::Yes) => {}
-            Some(Permission::No) => said(text, key, &false),
-            _ => said(text, key, &table(|resource| permission(resource, permissions[resource]))),
+            Some(Permission::No) => entry(text, key, &false),
+            _ => entry(text, key, &table(|resource| permission(resource, permissions[resource]))),
         }
     }
     growth(text, unit.call_back_memory_grows);
     if unit.negotiate {
-        said(text, "negotiate", &true);
+        entry(text, "negotiate", &true);
     }
     if unit.discipline != Discipline::default() {
-        said(text, "discipline", &quoted(unit.discipline.name()));
+        entry(text, "discipline", &quoted(unit.discipline.name()));
     }
     if let Some(job) = unit.job {
-        said(text, "job", &quoted(job.name()));
+        entry(text, "job", &quoted(job.name()));
     }
     if let Some(Deadline { period_ns, budget_ns, misses, of }) = unit.deadline {
         let [period, budget] = [period_ns, budget_ns].map(|ns| quoted(&duration_text(ns.into())));
         let table = format!("{{ period = {period}, budget = {budget}, misses = {misses}, of = {of} }}");
-        said(text, "deadline", &table);
+        entry(text, "deadline", &table);
     }
 }
 
 fn growth(text: &mut String, growth: Growth) {
     if let Some(part) = growth.idle {
-        said(text, CALL_BACK_IDLE, &quoted(&part_text(part)));
+        entry(text, CALL_BACK_IDLE, &quoted(&part_text(part)));
     }
     if let Some(ns) = growth.most_ns {
-        said(text, CALL_BACK_MOST, &quoted(&duration_text(ns)));
+        entry(text, CALL_BACK_MOST, &quoted(&duration_text(ns)));
     }
 }
 
-fn said(text: &mut String, key: &str, value: &dyn Display) {
+fn entry(text: &mut String, key: &str, value: &dyn Display) {
     let _ = writeln!(text, "{key} = {value}");
 }
 
 /// An inline table with the text of each resource.
-fn table(of: impl Fn(Resource) -> Option<String>) -> String {
+fn table(text_of: impl Fn(Resource) -> Option<String>) -> String {
     let pairs =
-        Resource::ALL.into_iter().filter_map(|resource| Some(format!("{resource} = {}", of(resource)?)));
+        Resource::ALL.into_iter().filter_map(|resource| Some(format!("{resource} = {}", text_of(resource)?)));
     format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
 }
 

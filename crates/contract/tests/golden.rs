@@ -49,7 +49,7 @@ fn the_examples_are_accepted_without_a_word() {
 
 /// Between these marks, `docs/contract-reference.md` is the output of `commonhold generate contract-reference`.
 const GENERATED: [&str; 2] =
-    ["<!-- generated: commonhold generate contract-reference -->\n", "<!-- end of what is generated -->\n"];
+    ["<!-- generated: commonhold generate contract-reference -->\n", "<!-- end of the generated part -->\n"];
 
 #[test]
 fn the_reference_in_the_documents_is_the_one_that_is_generated() {

@@ -20,7 +20,7 @@
  * - A task parked for BREATH_NS takes a breath: the kernel ends a scheduler under which a task waits for too long.
  *
  * Properties.
- * - A task that is parked is not active, waits for nobody, calls no CPU back, and is not late.
+ * - A task that is parked is not active, waits behind no other task, calls no CPU back, and is not late.
  * - A task belongs to its process's gang, and a new process to its parent's, from before its first instruction. A task that
  *   changes its unit leaves its gang.
  * - A task that exits is released: when gates change, and at each later poll by the program that sets them.

@@ -355,7 +355,7 @@ impl Kernel {
         self.tasks[id as usize].scx.flags |= QUEUED;
         let only = self.only(id);
         self.call(now, last, |kernel| {
-            // SAFETY: as in `start`; `kernel` is the one that the callbacks act on, and nobody else holds it.
+            // SAFETY: as in `start`; `kernel` is the one that the callbacks act on, and no other reference to it exists.
             unsafe {
                 let task = (*kernel).task(id);
                 let chosen = match only {

@@ -29,8 +29,8 @@ pub struct UnitRules {
     pub weight: u32,
     /// [`LENDS`](crate::LENDS), [`BORROWS`](crate::BORROWS), [`ANYWHERE`](crate::ANYWHERE) and [`SEATS`](crate::SEATS).
     pub flags: u32,
-    /// Of an outermost unit: its credit among borrowers, the CPU time, in ms, that it lent in excess of what it borrowed, within
-    /// the period that counts; negative for a net borrower.
+    /// Of an outermost unit: its credit among borrowers, CPU time lent less borrowed within the period that counts, in ms;
+    /// negative for a net borrower.
     pub credit_ms: i32,
     /// Orders its own tasks and its sub-units. Other than [`Discipline::Stride`] only if the scheduler was set up for that.
     pub discipline: Discipline,

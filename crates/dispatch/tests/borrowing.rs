@@ -115,7 +115,7 @@ fn who_runs_anywhere_does_not_count_among_borrowers() {
     }
 }
 
-/// What nobody else borrowed is owed to nobody: who comes late has its part from then on, and beyond that at most some
+/// Unused loans are not owed: a late borrower gets its share from then on, and beyond that at most some
 /// slices of each CPU and of one more.
 #[test]
 fn who_did_not_borrow_for_long_has_saved_nothing_up() {

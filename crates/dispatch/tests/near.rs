@@ -50,7 +50,7 @@ fn comes(kernel: &mut Kernel, now: u64, id: TaskId, unit: u32) -> u32 {
     takes(kernel, now, id)
 }
 
-/// The tasks of these CPUs go to sleep, and nobody else is there for them.
+/// The tasks of these CPUs go to sleep, and no other task waits for the CPUs.
 fn sleep(kernel: &mut Kernel, now: u64, cpus: impl IntoIterator<Item = u32>) {
     for cpu in cpus {
         assert_eq!(kernel.schedule(now, cpu, false), None);

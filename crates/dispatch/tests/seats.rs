@@ -123,7 +123,7 @@ fn tasks_that_are_apart_change_places() {
     assert_eq!([0, 1, 2, 3].map(|id| in_pool(&after, id)), [Some(1), Some(1), Some(0), Some(0)]);
 }
 
-/// Five jobs for four CPUs: two tasks have no seat. Those that have one are mostly there, and nobody starves.
+/// Five jobs for four CPUs: two tasks have no seat. Those that have one are mostly there, and no task starves.
 #[test]
 fn more_tasks_than_seats_share_and_keep_their_pools() {
     let mut kernel = kernel();

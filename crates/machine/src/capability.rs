@@ -1,4 +1,4 @@
-//! What a machine, its kernel and our privileges offer for holding a contract: the rows of `doctor`.
+//! Capabilities of a machine, its kernel and our privileges for holding a contract: the rows of `doctor`.
 //!
 //! This file has facts and words only. The live crate finds them, and the report crate shows them.
 
@@ -20,9 +20,9 @@ pub enum Area {
     Disk,
     /// The memory bus.
     Bus,
-    /// What this process may do to others.
+    /// Privileges over other processes.
     Privileges,
-    /// What surrounds the program: kernel, container, virtual machine.
+    /// The environment: kernel, container, virtual machine.
     Surroundings,
 }
 
@@ -84,7 +84,7 @@ pub struct Row {
     pub state: State,
     /// What was seen, and where.
     pub reason: String,
-    /// A command or setting that would change the answer, where there is one.
+    /// A command or setting that would change the answer, if any.
     pub remedy: Option<String>,
 }
 
@@ -116,18 +116,18 @@ impl Row {
 pub struct Enforcer {
     /// The resource: one of [`Area::Cpu`], [`Area::Memory`], [`Area::Disk`], [`Area::Bus`].
     pub resource: Area,
-    /// Its enforcer, as `run --backend` calls it; none if nothing holds this resource.
+    /// Its enforcer, as in `run --backend`; `None` if nothing holds this resource.
     pub name: Option<String>,
-    /// Why this one, or why none.
+    /// Why this enforcer, or why the resource has no enforcer.
     pub why: String,
 }
 
-/// Everything `doctor` has to say.
+/// All results of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Findings {
-    /// The machine; none if its facts cannot be read, which a row then says.
+    /// The machine; `None` if its facts cannot be read, which a row then reports.
     pub machine: Option<Machine>,
-    /// Per resource, what `run` would take.
+    /// Per resource, the enforcer that `run` would choose.
     pub enforcers: Vec<Enforcer>,
     /// All findings; within an area in the order in which they are best read.
     pub rows: Vec<Row>,

@@ -43,7 +43,7 @@ impl CpuSet {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether it holds none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -131,7 +131,7 @@ impl fmt::Debug for CpuSet {
     }
 }
 
-/// A list of CPUs that is not one.
+/// A malformed list of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a list of CPUs: write numbers and ranges such as `0-3,8`, below {MAX_CPUS}")]
 pub struct CpuListError(String);

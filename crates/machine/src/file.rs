@@ -14,7 +14,7 @@ use toml::Spanned;
 use crate::quantity::BYTES_MAX;
 use crate::{CAPACITY_MAX, Cache, Cpu, Disk, MAX_CPUS, Machine, Node};
 
-/// A machine file that is not one.
+/// An invalid machine file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {what}{remedy}")]
 pub struct MachineFileError {
@@ -24,7 +24,7 @@ pub struct MachineFileError {
     pub column: usize,
     /// What is wrong.
     pub what: String,
-    /// What would be right, as `; do this`, or empty where `what` says it.
+    /// The remedy, as `; do this`, or empty if `what` includes it.
     pub remedy: String,
 }
 
@@ -83,7 +83,7 @@ impl Machine {
     }
 }
 
-/// A machine as it stands in the file, with the place of each part.
+/// A machine as in the file, with the span of each part.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Raw {
@@ -126,7 +126,7 @@ pub(crate) const fn unsaid() -> u32 {
     u32::MAX
 }
 
-/// The capacity of a CPU of which a file says none.
+/// The capacity of a CPU without one in the file.
 pub(crate) const fn whole() -> u32 {
     CAPACITY_MAX
 }
@@ -239,7 +239,7 @@ fn check_nesting(raw: &Raw) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// A cache of which the size is said is some CPU's.
+/// Every cache with a size must belong to a CPU.
 fn check_caches(raw: &Raw) -> Result<(), Wrong> {
     let used: BTreeSet<u32> = raw.cpus.get_ref().iter().map(|cpu| cpu.get_ref().cache).collect();
     let (mut seen, mut total) = (BTreeSet::new(), 0u64);

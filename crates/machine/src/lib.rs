@@ -34,15 +34,15 @@ pub struct Cpu {
     /// The socket that it sits in. Where a file does not say, each node is one.
     #[serde(default = "file::unsaid")]
     pub socket: u32,
-    /// Whether somebody keeps it free of other work: `isolcpus`, `nohz_full`, or an isolated partition of cpusets.
+    /// Whether it is isolated: by `isolcpus`, `nohz_full`, or an isolated partition of cpusets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub isolated: bool,
-    /// What it can compute, relative to the machine's largest, which has [`CAPACITY_MAX`].
+    /// Its compute capacity, relative to the machine's largest CPU, which has [`CAPACITY_MAX`].
     #[serde(default = "file::whole", skip_serializing_if = "file::is_whole")]
     pub capacity: u32,
 }
 
-/// The capacity of a CPU that is as fast as any of its machine: `SCHED_CAPACITY_SCALE` of the kernel's.
+/// The capacity of a machine's fastest CPU: the kernel's `SCHED_CAPACITY_SCALE`.
 pub const CAPACITY_MAX: u32 = 1024;
 
 /// One last-level cache.
@@ -73,7 +73,7 @@ pub struct Disk {
     pub name: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// What it can transfer, in bytes per second, where that is known.
+    /// Its bandwidth, in bytes per second, if known.
     pub bytes_per_s: Option<u64>,
 }
 
@@ -90,10 +90,10 @@ pub struct Machine {
     /// Whole disks.
     #[serde(default)]
     pub disks: Vec<Disk>,
-    /// What the memory bus carries, in bytes per second, where that is known.
+    /// The bandwidth of the memory bus, in bytes per second, if known.
     #[serde(default)]
     pub bus_bytes_per_s: Option<u64>,
-    /// Last-level caches of which the size is known, by ascending number.
+    /// Last-level caches with a known size, by ascending number.
     #[serde(default)]
     pub caches: Vec<Cache>,
 }
@@ -104,13 +104,13 @@ impl Machine {
         self.cpus.iter().map(|cpu| cpu.id).collect()
     }
 
-    /// The CPUs that somebody keeps free of other work.
+    /// The isolated CPUs.
     pub fn isolated(&self) -> CpuSet {
         self.cpus.iter().filter(|cpu| cpu.isolated).map(|cpu| cpu.id).collect()
     }
 
-    /// The machine that a contract divides: without isolated CPUs, unless `isolated` says that they are divided, too, or there
-    /// are no others. A process that may use isolated CPUs alone was put there on purpose.
+    /// The machine that a contract divides: without isolated CPUs, unless `isolated` includes them, or no other CPUs are usable.
+    /// A process confined to isolated CPUs was put there on purpose.
     #[must_use]
     pub fn divided(&self, isolated: bool) -> Machine {
         let mut machine = self.clone();
@@ -130,16 +130,16 @@ impl Machine {
         groups.into_iter().rev().collect()
     }
 
-    /// What to say where CPUs differ in capacity; `None` where they do not.
+    /// A warning if CPUs differ in capacity; `None` if they are equal.
     pub fn unequal_capacity(&self) -> Option<String> {
         let groups = self.by_capacity();
         let (_, others) = groups.split_first().filter(|(_, others)| !others.is_empty())?;
         let percent = |capacity: u32| (capacity * 100).div_ceil(CAPACITY_MAX);
-        let said = |(capacity, cpus): &(u32, CpuSet)| {
+        let describe = |(capacity, cpus): &(u32, CpuSet)| {
             format!("CPUs {cpus} have {} % of the largest CPU's capacity", percent(*capacity))
         };
-        let said: Vec<String> = others.iter().map(said).collect();
-        Some(format!("{}; a unit's part of CPU is counted in CPUs, whichever these are", said.join(", ")))
+        let slower: Vec<String> = others.iter().map(describe).collect();
+        Some(format!("{}; a unit's part of CPU is counted in CPUs, whichever these are", slower.join(", ")))
     }
 
     /// Memory of all nodes, in bytes.
@@ -152,7 +152,7 @@ impl Machine {
         self.cpus.binary_search_by_key(&id, |cpu| cpu.id).ok().map(|i| &self.cpus[i])
     }
 
-    /// What the last-level caches of all CPUs hold together, in bytes; `None` where the size of one is not known.
+    /// The total size of all last-level caches, in bytes; `None` if the size of one is unknown.
     pub fn cache_bytes(&self) -> Option<u64> {
         let used: BTreeSet<u32> = self.cpus.iter().map(|cpu| cpu.cache).collect();
         used.into_iter().map(|id| self.cache(id)).sum()

@@ -9,12 +9,12 @@
 //! - A *district* is a set of pools that are near each other: a pool of pools.
 //! - A *level* of a machine divides its CPUs: by last-level cache, by node, by socket. Levels nest.
 //!
-//! Algorithm, forming. Pools are the parts of one level. Which one can be said. Otherwise it is the coarsest level of
-//! which no part has more than [`POOL_MAX`] CPUs; where all have more, the finest. For experiments, pools may have a
-//! given size instead: CPUs in the order of nodes, caches and cores are cut into runs of it, whatever the level.
+//! Algorithm, forming. Pools are the parts of one level. The contract may choose the level. By default it is the coarsest
+//! level with no part of more than [`POOL_MAX`] CPUs; if every level has such a part, the finest. For experiments, pools may
+//! have a given size instead: CPUs in the order of nodes, caches and cores are cut into runs of it, whatever the level.
 //!
-//! Algorithm, districts. With at most [`DISTRICT_MAX`] pools there is one. With more, districts are the parts of the
-//! next coarser level that holds several pools in one part; a level that has none of them is cut into runs.
+//! Algorithm, districts. Up to [`DISTRICT_MAX`] pools form one district. With more, districts are the parts of the next
+//! coarser level that has several pools in one part; without such a level, pools are cut into runs.
 //!
 //! Properties: every CPU is in one pool, and every pool in one district; neither is empty; no pool crosses a part of a
 //! coarser level, but for those of a given size; the same machine gives the same pools.
@@ -26,16 +26,16 @@ use std::collections::BTreeMap;
 
 use crate::{Cpu, Machine};
 
-/// A level whose parts have no more CPUs than this is fine enough for pools.
+/// The largest part, in CPUs, of a level that is fine enough for pools.
 pub const POOL_MAX: usize = 32;
 
-/// So many pools are looked at one by one; with more, districts come first.
+/// The most pools that are searched linearly; with more, a district is chosen first.
 pub const DISTRICT_MAX: usize = 16;
 
 /// How pools are formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
-    /// By the level that suits the machine.
+    /// At the level that suits the machine.
     #[default]
     Auto,
     /// A pool for each last-level cache.
@@ -46,11 +46,11 @@ pub enum Form {
     Socket,
     /// One for the machine: as if there were no pools.
     One,
-    /// Of so many CPUs, at least 1, but for the last one, which has what is left.
+    /// Pools of this many CPUs, at least 1; the last one has the remainder.
     Size(u32),
 }
 
-/// What pools turned out to be.
+/// The kind of pools that a machine has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
     /// Last-level caches.
@@ -62,7 +62,7 @@ pub enum Level {
     /// The whole machine.
     #[default]
     Machine,
-    /// A size that was asked for.
+    /// A given size.
     Size(u32),
 }
 
@@ -71,18 +71,18 @@ pub enum Level {
 pub struct Pool {
     /// Its CPUs, by ascending number. Never empty.
     pub cpus: Vec<u32>,
-    /// The place of its district in [`Pools::districts`].
+    /// The index of its district in [`Pools::districts`].
     pub district: usize,
 }
 
 /// The pools of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pools {
-    /// What they are.
+    /// Their kind.
     pub level: Level,
-    /// By the order in which their CPUs lie in the machine.
+    /// The pools, in topological order of their CPUs.
     pub pools: Vec<Pool>,
-    /// The places of each district's pools, ascending: a run of them.
+    /// The range of indices of each district's pools.
     pub districts: Vec<std::ops::Range<usize>>,
 }
 
@@ -114,13 +114,13 @@ impl Pools {
         Pools { level, pools: parts.iter().enumerate().map(pool).collect(), districts }
     }
 
-    /// The place of the pool that each CPU is in.
+    /// The index of the pool of each CPU.
     pub fn by_cpu(&self) -> BTreeMap<u32, usize> {
         let places = self.pools.iter().enumerate();
         places.flat_map(|(place, pool)| pool.cpus.iter().map(move |cpu| (*cpu, place))).collect()
     }
 
-    /// Why [`Form::Auto`] takes the level of a machine that it takes, to be said after the [`summary`](Self::summary).
+    /// Why [`Form::Auto`] chooses its level, to be shown after the [`summary`](Self::summary).
     pub fn why(machine: &Machine) -> String {
         let order = in_order(machine);
         let several = |level: &Level| parts(&order, *level).len() > 1;
@@ -132,7 +132,7 @@ impl Pools {
             Level::Socket => "sockets",
             Level::Machine | Level::Size(_) => "CPUs",
         };
-        // The next coarser level of other parts: it was passed over since these are too large.
+        // The next coarser level with other parts, which was rejected since these are too large.
         let parts_of = parts(&order, level).len();
         let passed = LEVELS.into_iter().filter(|coarser| *coarser > level && several(coarser));
         let passed =
@@ -188,7 +188,7 @@ const LEVELS: [Level; 4] = [Level::Cache, Level::Node, Level::Socket, Level::Mac
 fn fitting(machine: &Machine) -> Level {
     let order = in_order(machine);
     let small = |level: &Level| parts(&order, *level).iter().all(|part| part.len() <= POOL_MAX);
-    // Where the machine itself is small, it is its clusters that count all the same.
+    // Even on a small machine, pools are its clusters, not the machine.
     let clusters = LEVELS.into_iter().rev().filter(|level| parts(&order, *level).len() > 1);
     let level = clusters.clone().find(small).or(clusters.clone().next_back()).unwrap_or(Level::Machine);
     // A socket that is one node, or a cache that all of one share, has the node's name.
@@ -196,7 +196,7 @@ fn fitting(machine: &Machine) -> Level {
     if nodes > 1 && parts(&order, level).len() == nodes { Level::Node } else { level }
 }
 
-/// CPUs in the order in which they lie in the machine: those of a part of any level stand together.
+/// CPUs in topological order: those of a part of any level are adjacent.
 fn in_order(machine: &Machine) -> Vec<&Cpu> {
     let mut order: Vec<&Cpu> = machine.cpus.iter().collect();
     order.sort_by_key(|cpu| (cpu.socket, cpu.node, cpu.cache, cpu.core, cpu.id));
@@ -207,7 +207,7 @@ fn parts<'a>(order: &[&'a Cpu], level: Level) -> Vec<Vec<&'a Cpu>> {
     order.chunk_by(|one, next| part_of(one, level) == part_of(next, level)).map(<[&Cpu]>::to_vec).collect()
 }
 
-/// Runs of pools that lie in one part of a coarser level; where none suits, runs of about as many each.
+/// Runs of pools within one part of a coarser level; if no level suits, runs of about equal length.
 fn districts(pools: &[Vec<&Cpu>], level: Level) -> Vec<std::ops::Range<usize>> {
     if pools.len() <= DISTRICT_MAX {
         return std::iter::once(0..pools.len()).collect();

@@ -20,7 +20,7 @@ const UNITS: [(&str, u64); 11] = [
     ("PB", 1_000_000_000_000_000),
 ];
 
-/// Why a text is not an amount.
+/// Why a text is not a valid amount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wrong {
     /// What is wrong with it.

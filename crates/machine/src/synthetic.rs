@@ -26,7 +26,7 @@ const DISK_BYTES: u64 = 1 << 40;
 /// More disks than any machine has; keeps a typing error from filling the memory.
 const DISKS_MAX: u32 = 4096;
 
-/// A synthetic machine's text that is not one. Names the word, where it is, what is wrong and what would be right.
+/// A malformed text of a synthetic machine: the word, its position, the problem and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("synthetic machine, column {column}: `{word}`: {what}; {remedy}")]
 pub struct SyntheticError {
@@ -128,7 +128,7 @@ impl Shape {
     }
 }
 
-/// The numbers that divide one, in words: `1, 2 or 4`. Of many the smallest, and the number itself.
+/// The divisors of a number, as text: `1, 2 or 4`. If there are many, the smallest, and the number itself.
 fn divisors(number: u32) -> String {
     const SHOWN: usize = 8;
     let all: Vec<u32> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();
@@ -189,7 +189,7 @@ impl<'a> Words<'a> {
         self.0.iter().find(|word| word.key == key)
     }
 
-    /// An error at the word with that key; if a default is what is wrong, at the last word.
+    /// An error at the word with that key; for an invalid default, at the last word.
     fn wrong(&self, key: &str, what: String, remedy: &str) -> SyntheticError {
         let wrong = Wrong { what, remedy: remedy.to_owned() };
         let word = self.find(key).or(self.0.last());
@@ -216,7 +216,7 @@ impl<'a> Words<'a> {
         parse(word.value).map(Some).map_err(|wrong| word.wrong(wrong))
     }
 
-    /// A rate; zero is refused, since nothing could ever be transferred.
+    /// A rate; zero is rejected, since nothing could ever be transferred.
     fn rate(&self, key: &str) -> Result<Option<u64>, SyntheticError> {
         match self.amount(key, quantity::bytes_per_s)? {
             Some(0) => Err(self.wrong(key, "nothing can be transferred".to_owned(), "write `100MB/s`")),

@@ -18,7 +18,7 @@ const HEADS: [&str; 9] = [
     "waited",
 ];
 
-/// One row per outermost unit of which something is known; nothing where there is none.
+/// One row per outermost unit with known transfers; `None` if no unit has any.
 pub fn table(statement: &Statement, style: Style) -> Option<Table> {
     let mut table = Table::new(&HEADS);
     let mut any = false;

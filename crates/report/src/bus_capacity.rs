@@ -1,4 +1,4 @@
-//! What `calibrate --bus` measured of the memory bus.
+//! The result of `calibrate --bus`: the bandwidth of the memory bus.
 
 use std::path::Path;
 
@@ -7,27 +7,27 @@ use serde::Serialize;
 use crate::figures::{bytes, count, rate};
 use crate::table::{Paint, Style, Table, clean};
 
-/// Where others had more of the CPUs' time than that, in percent, the result is probably too low.
+/// The share of CPU time of other processes, in percent, above which the result is probably too low.
 const OTHERS_PERCENT: u64 = 5;
 
 /// A measurement, and where it is kept.
 #[derive(Debug, Serialize)]
 pub struct Shown<'a> {
-    /// The processors' model; empty where the kernel does not tell.
+    /// The processors' model; empty if the kernel does not report it.
     pub model: &'a str,
-    /// How many CPUs it was measured with.
+    /// CPUs used in the measurement.
     pub cpus: u32,
-    /// Of so many that are there.
+    /// CPUs of the machine.
     pub cpus_present: u32,
     /// Nodes that have memory.
     pub nodes: u32,
-    /// How large the arrays were that it was measured with.
+    /// The size of the arrays used in the measurement.
     pub arrays_bytes: u64,
-    /// What it carries for one CPU.
+    /// The bandwidth with one CPU.
     pub one_bytes_per_s: u64,
-    /// And for all together.
+    /// The bandwidth with all CPUs.
     pub all_bytes_per_s: u64,
-    /// The part of the CPUs' time that others had meanwhile.
+    /// The share of CPU time that other processes had meanwhile.
     pub others_percent: u64,
     /// The file that has it.
     pub kept: &'a Path,

@@ -118,7 +118,7 @@ pub(crate) struct Bar {
     pub(crate) scheme: &'static str,
     /// Seconds.
     pub(crate) time_s: Option<f64>,
-    /// Shortest and longest of the repeats, in seconds, where there is more than one.
+    /// Shortest and longest of the repeats, in seconds, if there are several.
     pub(crate) range_s: Option<(f64, f64)>,
     /// Against the reference.
     pub(crate) ratio: Option<f64>,
@@ -223,7 +223,7 @@ pub fn verdicts(comparison: &Comparison) -> Vec<Verdict> {
         .into()
 }
 
-/// What the reader is to see in the figures, where they show it.
+/// A conclusion from the figures, if they support it.
 pub(crate) fn lessons(comparison: &Comparison) -> Vec<String> {
     let ratio = |job, scheme: Scheme| {
         bars(comparison, job).iter().find(|bar| bar.scheme == scheme.name()).and_then(|bar| bar.ratio)

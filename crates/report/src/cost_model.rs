@@ -1,4 +1,4 @@
-//! What `calibrate` measured of a disk.
+//! The result of `calibrate`: the cost model of a disk.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::figures::{bytes, duration, rate};
 use crate::table::{Paint, Style, Table, clean};
 
-/// What a disk does one way.
+/// The performance of a disk in one direction.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Way {
     /// Bytes per second, in large requests.
@@ -16,7 +16,7 @@ pub struct Way {
     pub sequential_per_s: u64,
     /// Requests of 4 KiB per second, at random places.
     pub random_per_s: u64,
-    /// What 95 of 100 of these took at most, in microseconds.
+    /// The 95th percentile of their latency, in microseconds.
     pub latency_us: u64,
 }
 
@@ -25,13 +25,13 @@ pub struct Way {
 pub struct Shown<'a> {
     /// The kernel's name for the disk.
     pub disk: &'a str,
-    /// Its maker's name for the kind; empty where the kernel does not tell.
+    /// Its model; empty if the kernel does not report it.
     pub model: &'a str,
-    /// Its serial number; empty where there is none.
+    /// Its serial number; empty if it is unknown.
     pub serial: &'a str,
     /// Its size.
     pub bytes: u64,
-    /// The size of the file that it was measured with.
+    /// The size of the file used in the measurement.
     pub file_bytes: u64,
     /// Reading.
     pub read: Way,
@@ -44,8 +44,8 @@ pub struct Shown<'a> {
 /// For people.
 pub fn text(shown: &Shown<'_>, style: Style) -> String {
     let mut table = Table::new(&["", "read", "written"]);
-    let mut row = |name: &str, of: &dyn Fn(Way) -> String| {
-        table.row(Paint::Plain, vec![name.to_owned(), of(shown.read), of(shown.written)]);
+    let mut row = |name: &str, cell: &dyn Fn(Way) -> String| {
+        table.row(Paint::Plain, vec![name.to_owned(), cell(shown.read), cell(shown.written)]);
     };
     row("large requests", &|way| rate(way.bytes_per_s));
     row("4 KiB in order", &|way| format!("{} per s", way.sequential_per_s));

@@ -2,7 +2,7 @@
 //! currencies impose.
 //!
 //! Limits (seed 004, section 2): *upper*, a unit never holds more than its currency is worth, whatever the others in it give
-//! up; *lower*, fewer tickets for one unit in a currency move its part to the others in it, and nobody outside gains.
+//! up; *lower*, fewer tickets for one unit in a currency move its share to the others in it, and no unit outside gains.
 
 use commonhold_contract::{PerResource, Resource};
 use commonhold_ledger::Exchange;
@@ -19,7 +19,7 @@ use crate::words::Much;
 pub struct Currency {
     /// The unit's path.
     pub unit: String,
-    /// The currency that funds it, by its unit's path; nothing: the machine's own.
+    /// The currency that funds it, by its unit's path; `None`: the base currency of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encloser: Option<String>,
     /// Who may change the tickets of the units in it, in words.
@@ -55,7 +55,7 @@ impl Currency {
         self.funding.iter().any(|row| row.active).then_some(held)
     }
 
-    /// The currency that funds it, by its unit; that of the machine is nobody's.
+    /// The currency that funds it, by its unit, or `the machine`.
     fn around(&self) -> String {
         self.encloser.as_deref().map_or_else(|| "the machine".to_owned(), clean)
     }
@@ -111,11 +111,11 @@ fn issued(currency: &Currency, style: Style) -> String {
         row(&mut table, clean(name), rows.iter().map(cell));
         row(&mut table, "  worth now".to_owned(), rows.iter().map(Tickets::worth));
     }
-    let of = |resource: Resource| match currency.own[resource] {
+    let tickets_and_worth = |resource: Resource| match currency.own[resource] {
         0 => [NOTHING.to_owned(), NOTHING.to_owned()],
         own => [own.to_string(), worth(resource, currency.own_worth[resource])],
     };
-    let own = Resource::ALL.map(of);
+    let own = Resource::ALL.map(tickets_and_worth);
     row(&mut table, "its own processes".to_owned(), own.iter().map(|[tickets, _]| tickets.clone()));
     row(&mut table, "  worth now".to_owned(), own.iter().map(|[_, worth]| worth.clone()));
     format!(
@@ -127,7 +127,7 @@ fn issued(currency: &Currency, style: Style) -> String {
 
 /// A line for each exchange: what the unit lends, and what it got.
 fn exchanges(currency: &Currency) -> Vec<String> {
-    let of = |exchange: &Exchange| {
+    let line = |exchange: &Exchange| {
         let legs = exchange.lent.iter().filter_map(|leg| {
             let tickets = Much(leg.what);
             match (leg.from == currency.unit, leg.to == currency.unit) {
@@ -143,7 +143,7 @@ fn exchanges(currency: &Currency) -> Vec<String> {
             legs.collect::<Vec<_>>().join(", ")
         )
     };
-    currency.exchanges.iter().map(of).collect()
+    currency.exchanges.iter().map(line).collect()
 }
 
 /// What currencies do not allow, and the way out.
@@ -179,11 +179,11 @@ fn limits(currency: &Currency) -> Vec<String> {
 }
 
 /// `4 CPUs, 8.0 GiB, 50% of each disk, 50% of the bus`.
-fn amounts(of: PerResource<u64>, is_nothing: bool) -> String {
+fn amounts(worths: PerResource<u64>, is_nothing: bool) -> String {
     if is_nothing {
         return "nothing while it has no processes".to_owned();
     }
-    let [cpu, memory, disk, bus] = Resource::ALL.map(|resource| worth(resource, of[resource]));
+    let [cpu, memory, disk, bus] = Resource::ALL.map(|resource| worth(resource, worths[resource]));
     format!("{cpu}, {memory}, {disk} of each disk, {bus} of the bus")
 }
 

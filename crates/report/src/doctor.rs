@@ -1,4 +1,4 @@
-//! `doctor`: what this machine offers for holding a contract, with the reason and the remedy for each *no*.
+//! `doctor`: this machine's capabilities for holding a contract, with the reason and the remedy for each *no*.
 //!
 //! Paths and commands are never cut, since readers copy them: a long one runs over the edge.
 

@@ -9,32 +9,32 @@ use crate::figures::{NOTHING, duration};
 use crate::table::{Paint, Style, Table, clean, wrap};
 use crate::tickets::Tickets;
 
-/// An offer that stands.
+/// An open offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
-    /// Its number, by which it is taken back.
+    /// Its number, for withdrawing it.
     pub number: u64,
     /// The path of the unit that makes it.
     pub unit: String,
     /// What it gives.
     pub gives: Offer,
-    /// What it wants for that.
+    /// What it wants in return.
     pub wants: Offer,
-    /// The path of the unit that alone may serve it.
+    /// The path of the only unit that may serve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<String>,
-    /// The least of what it wants that it takes, for as much less.
+    /// The least that it accepts of `wants`, for a proportional part of `gives`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least: Option<Offer>,
-    /// How long an exchange lasts at most, in ns.
+    /// The longest duration of an exchange, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
-    /// Why it waits: what its unit lacks, or what no other offer does.
+    /// Why it is not served: its unit lacks something, or no other offer matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<String>,
 }
 
-/// Offers that stand, and exchanges, for a terminal, where the accounts are open for `elapsed_ns`.
+/// Open offers, and exchanges, for a terminal; the accounts have been open for `elapsed_ns`.
 pub fn text(
     offers: &[Standing],
     exchanges: &[Exchange],
@@ -91,12 +91,12 @@ pub fn json(
     crate::json("commonhold.offers", All { offers, exchanges, negotiated, elapsed_ns })
 }
 
-/// How times are told.
+/// How times are shown.
 #[derive(Debug, Clone, Copy)]
 pub enum When {
-    /// As they are, since the accounts were opened.
+    /// Absolute: since the accounts were opened.
     At,
-    /// How long ago, or how long from now: so long after the accounts were opened.
+    /// Relative to now, which is this long after the opening of the accounts.
     Ago(u64),
 }
 
@@ -110,7 +110,7 @@ impl When {
     }
 }
 
-/// What an offer came to, as JSON: its number, that of the exchange that served it at once, and the tickets of the units in it.
+/// The result of an offer, as JSON: its number, that of the exchange that served it at once, and the tickets of the units in it.
 pub fn offered(offer: Option<u64>, exchange: Option<u64>, tickets: &[Tickets]) -> String {
     #[derive(Serialize)]
     struct All<'a> {
@@ -121,7 +121,7 @@ pub fn offered(offer: Option<u64>, exchange: Option<u64>, tickets: &[Tickets]) -
     crate::json("commonhold.offer", All { offer, exchange, tickets })
 }
 
-/// `30 disk`, and `2GiB memory` of what is reserved.
+/// `30 disk`, or `2GiB memory` for a reservation.
 pub(crate) fn much(offer: Offer) -> String {
     let Offer { resource, stake } = offer;
     match stake {
@@ -136,7 +136,7 @@ fn wanted(offer: &Standing) -> String {
     much(offer.wants) + &least
 }
 
-/// A row for each unit of each exchange; `None` of none.
+/// A row for each unit of each exchange; `None` without exchanges.
 pub fn table(exchanges: &[Exchange], when: When) -> Option<Table> {
     if exchanges.is_empty() {
         return None;

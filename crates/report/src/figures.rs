@@ -3,7 +3,7 @@
 use commonhold_contract::measure::Cpus;
 use commonhold_contract::{Amount, MILLIONTH, Resource};
 
-/// What stands where there is nothing to say.
+/// The placeholder of an empty cell.
 pub const NOTHING: &str = "-";
 
 const MS: u64 = 1_000_000;
@@ -38,7 +38,7 @@ pub fn seconds(s: f64) -> String {
     if (0.999_95..9.995).contains(&s) {
         format!("{s:.2} s")
     } else if s.is_finite() && s >= 0.0 {
-        // Saturates: beyond 584 years the figure is wrong, and nobody waits for it.
+        // Saturates at 584 years.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         duration((s * 1e9) as u64)
     } else {
@@ -103,7 +103,7 @@ pub fn amount(resource: Resource, amount: Amount) -> String {
     }
 }
 
-/// What part of `whole` is `n`, in percent, rounded; nothing of nothing has no answer.
+/// `n` as a percentage of `whole`, rounded; `None` if `whole` is 0.
 pub fn percent(n: u64, whole: u64) -> Option<u64> {
     let (n, whole) = (u128::from(n), u128::from(whole));
     let percent = (n * 100 + whole / 2).checked_div(whole)?;

@@ -1,5 +1,5 @@
-//! Gangs in a statement: which jobs run now, which wait and since how many quanta, and what each is taken to
-//! have of what they share.
+//! Gangs in a statement: which jobs run now, which wait and for how many quanta, and the estimated use of the shared
+//! resource by each.
 
 use commonhold_ledger::{Account, Gang, GangState, Job, Known, Statement};
 use commonhold_policy::plan::SharedRate;
@@ -9,7 +9,7 @@ use crate::status::depth;
 use crate::table::{Paint, Style, Table, clean, wrap};
 use crate::words;
 
-/// Of the gangs of all units: `3 gangs run, 2 wait`; nothing where there are none.
+/// A summary of the gangs of all units: `3 gangs run, 2 wait`; `None` without gangs.
 pub(crate) fn now(statement: &Statement) -> Option<String> {
     let gangs =
         || statement.accounts.iter().filter(|account| depth(&account.unit) == 0).filter_map(|it| it.gangs);
@@ -24,7 +24,7 @@ pub(crate) fn now(statement: &Statement) -> Option<String> {
     ))
 }
 
-/// A row for each unit that has gangs, or had some; nothing where none did.
+/// A row for each unit that has, or had, gangs; empty if no unit did.
 pub fn units(statement: &Statement) -> Option<Table> {
     let mut table = Table::new(&["gangs", "running", "waiting", "quanta\nrun", "waited", "longest"]);
     let mut any = false;

@@ -13,7 +13,7 @@ pub struct Holding {
     pub resource: String,
     /// Whether it is held; *partly* if with a reservation, which `how` states.
     pub held: State,
-    /// By what and how far; or why not, and what to do: a sentence that begins with `held` or `not held`.
+    /// By which means and with which reservation; or why not, and the remedy: a sentence that begins with `held` or `not held`.
     pub how: String,
 }
 
@@ -38,13 +38,13 @@ impl Holding {
         format!("{:<8}{}", self.resource, self.how)
     }
 
-    /// Says it to a reader that asks for the resource, where it is not held without reservation.
+    /// A note for a reader of this resource, unless it is held without reservation.
     pub fn warning(&self) -> Option<String> {
         (self.held != State::Yes).then(|| format!("warning: {} is {}", self.resource, self.how))
     }
 }
 
-/// Paragraphs of what is to be known beside.
+/// Notes, as paragraphs.
 pub fn notes(notes: &[&str], style: Style) -> String {
     notes.iter().map(|note| format!("\n{}\n", wrap(note, style.width, "", "").join("\n"))).collect()
 }

@@ -191,7 +191,7 @@ fn times(run: &Run) -> impl Iterator<Item = &Sample> {
     run.samples.iter().filter(|sample| sample.at_s.is_finite())
 }
 
-/// What the unit used in that sample; what no bar can show counts as nothing.
+/// The CPUs that the unit used in that sample; 0 for values that no bar can show.
 fn using(sample: &Sample, unit: &str) -> f64 {
     let cpus = sample.using.iter().find(|(name, _)| name == unit).map_or(0.0, |(_, cpus)| *cpus);
     if cpus.is_finite() { cpus.max(0.0) } else { 0.0 }

@@ -5,7 +5,7 @@ use commonhold_ledger::{Job, Statement};
 use crate::figures::{bytes, percent_text};
 use crate::table::{Paint, Style, Table, clean, wrap};
 
-/// A row for each job; nothing where there are none, or jobs are gangs and nobody places them.
+/// A row for each job; empty without jobs, or if jobs are gangs that are not placed in pools.
 pub(crate) fn table(statement: &Statement, style: Style) -> String {
     let is_placed =
         |job: &Job| job.gang.is_none() || !job.pools.is_empty() || !job.memory.is_empty() || job.moved > 0;
@@ -41,7 +41,7 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
     format!("\n{}{}", table.render(style), legend(statement, style))
 }
 
-/// What `-` stands for, in the columns that have one.
+/// The meaning of `-` in columns that use it.
 fn legend(statement: &Statement, style: Style) -> String {
     let some = |is_empty: fn(&Job) -> bool| statement.jobs.iter().any(is_empty);
     let columns = [

@@ -1,4 +1,4 @@
-//! Reports: what was asked, decided and accounted for, as text, JSON and HTML.
+//! Reports: contracts, decisions and accounts, as text, JSON and HTML.
 //!
 //! Pure: data in, text out. Nothing here opens a file, asks a kernel or reads a clock, so the same data give the same
 //! bytes on any machine. Text is for terminals, 80 columns wide unless the [`Style`] says otherwise.
@@ -37,7 +37,7 @@ pub use table::{Style, is_foul};
 /// added.
 pub const JSON_VERSION: u32 = 1;
 
-/// A JSON document that says what it is.
+/// A JSON document with its schema.
 #[derive(serde::Serialize)]
 struct Document<'a, T> {
     /// `commonhold.status`, `commonhold.plan` and so on.

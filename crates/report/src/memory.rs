@@ -7,7 +7,8 @@ use crate::figures::{bytes, duration};
 use crate::status::depth;
 use crate::table::{Paint, Style, Table, clean, wrap};
 
-/// What each unit holds, uses and lends; empty where memory is not held. JSON has more: what is cold, and means over time.
+/// The memory that each unit holds, uses and lends; empty if memory is not held. JSON has more: cold memory, and averages over
+/// time.
 pub fn text(statement: &Statement, style: Style) -> String {
     let Some(totals) = statement.memory else { return String::new() };
     let mut table = Table::new(&[
@@ -50,7 +51,7 @@ fn cells(name: String, memory: &MemoryAccount) -> Vec<String> {
     [name].into_iter().chain(sizes.map(bytes)).chain(counts).chain(times).collect()
 }
 
-/// Libraries that several units map are nobody's concern.
+/// The least memory of several units that is shown: shared libraries of a few pages are not of interest.
 const SAID_MIN: u64 = 1 << 20;
 
 /// What a reader should know beside the figures.
@@ -86,8 +87,7 @@ fn remarks(memory: &MemoryAccount) -> Vec<String> {
     remarks
 }
 
-/// How long it took until what was lent was back: of each borrower, the one that gave back most often first, and of
-/// all.
+/// How long it took to return loans: for each borrower, the most frequent first, and for all.
 fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     let words = |what: String, p50_ns, p99_ns| {
         let (half, most) = (duration(p50_ns), duration(p99_ns));
@@ -105,7 +105,7 @@ fn call_backs(memory: &MemoryAccount) -> Vec<String> {
     of_each.chain(of_all).collect()
 }
 
-/// Why it is lent no more.
+/// Why no more memory is lent.
 fn no_more(why: NoMore) -> String {
     let why = match why {
         NoMore::InTime => "is lent no more: that could not be called back from it in time",
@@ -116,7 +116,7 @@ fn no_more(why: NoMore) -> String {
     format!("is short of memory, and {why}")
 }
 
-/// Whether call-backs took no longer than promised, and what the last one took of that.
+/// Whether call-backs met the promised time, and how long the latest one took in comparison.
 fn promises(memory: &MemoryAccount) -> Option<String> {
     let last = memory.last_call_backs.last()?;
     let [took, promised] = [last.took_ns, last.promised_ns].map(duration);

@@ -6,7 +6,7 @@ use commonhold_policy::GroupBounds;
 use crate::figures::bytes;
 use crate::table::{Paint, Style, Table, clean, wrap};
 
-/// One row for each place, by unit; nothing where units have groups of their own alone.
+/// One row for each place, by unit; empty if units only have groups of their own.
 pub(crate) fn table(statement: &Statement, style: Style) -> String {
     if statement.places.is_empty() {
         return String::new();

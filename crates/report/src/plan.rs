@@ -63,7 +63,7 @@ fn worth(plan: &Plan, unit: UnitId) -> String {
         .map_or_else(String::new, |micro| format!(", entitled to {}", CpuCount(*micro)))
 }
 
-/// When it looks again, and at which units.
+/// When it polls again, and which units.
 fn look(contract: &Contract, plan: &Plan, style: Style) -> String {
     let mut text = match plan.next.checked_sub(plan.at) {
         Some(after) if after > 0 => format!("Looks again within {}", duration(after)),
@@ -292,7 +292,7 @@ impl Serialize for ReasonJson<'_> {
 }
 
 /// The plan as JSON, in its own order. Times are in nanoseconds on the backend's clock; each action and reason comes as
-/// fields and as a sentence. `entitled` has `shared` with what nobody is entitled to, and not the kernel's threads, which are
+/// fields and as a sentence. `entitled` has `shared`, with the unowned rest, and not the kernel's threads, which are
 /// entitled to nothing and restricted by nothing.
 pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     let content = PlanJson {
@@ -317,7 +317,7 @@ pub fn json(contract: &Contract, plan: &Plan, about: About<'_>) -> String {
     crate::json("commonhold.plan", content)
 }
 
-/// What is to be said beside a plan.
+/// Information beside a plan.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct About<'a> {
     /// The processes by unit.

@@ -1,4 +1,4 @@
-//! Which processes are in which unit at a moment, for `run --dry-run`; and which are never in one.
+//! The current processes of each unit, for `run --dry-run`, and those that are never in a unit.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +33,9 @@ pub struct Present {
     pub programs: Vec<(String, usize)>,
     /// Processes among them that cannot be held, since they are other users'.
     pub beyond_us: usize,
-    /// Processes among them that would be moved into the unit's control group; `None` where nobody is moved.
+    /// Processes among them that would be moved into the unit's control group; `None` if processes are not moved.
     pub moved: Option<usize>,
-    /// Processes among them for which systemd would make a scope; `None` where it is asked for none.
+    /// Processes among them for which systemd would create a scope; `None` if scopes are not used.
     pub scoped: Option<usize>,
     /// Processes among them that would stay in the control groups that they are in, by the reason.
     pub staying: Vec<(Stays, usize)>,

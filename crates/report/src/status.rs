@@ -108,7 +108,7 @@ fn add_account(table: &mut Table, account: &Account, style: Style) {
     }
 }
 
-/// How many of a unit's processes its control group does not hold.
+/// The number of a unit's processes outside of its control group.
 fn outside(account: &Account) -> Option<String> {
     let Account { processes, outside, .. } = account;
     (*outside > 0).then(|| {
@@ -119,7 +119,7 @@ fn outside(account: &Account) -> Option<String> {
     })
 }
 
-/// What is remembered of a unit's loans: `remembered: lent 3.2 s of CPU more than it was lent`.
+/// A unit's credits from past loans: `remembered: lent 3.2 s of CPU more than it was lent`.
 fn credits(account: &Account) -> Option<String> {
     let Credits { cpu_ns, memory_byte_s, disk_bytes } = account.credits?;
     let side = |credit: i64, what: String| match credit.signum() {
@@ -127,13 +127,13 @@ fn credits(account: &Account) -> Option<String> {
         1 => Some(format!("lent {what} more than it was lent")),
         _ => Some(format!("was lent {what} more than it lent")),
     };
-    let said = [
+    let sides = [
         side(cpu_ns, format!("{} of CPU", duration(cpu_ns.unsigned_abs()))),
         side(memory_byte_s, format!("{} of memory for a second", bytes(memory_byte_s.unsigned_abs()))),
         side(disk_bytes, format!("{} of disk transfers", bytes(disk_bytes.unsigned_abs()))),
     ];
-    let said: Vec<String> = said.into_iter().flatten().collect();
-    (!said.is_empty()).then(|| format!("remembered: {}", said.join(", ")))
+    let sides: Vec<String> = sides.into_iter().flatten().collect();
+    (!sides.is_empty()).then(|| format!("remembered: {}", sides.join(", ")))
 }
 
 /// The units on which a unit waited, the longest first.
@@ -158,7 +158,7 @@ pub(crate) fn totals(statement: &Statement) -> String {
         percent => format!("{} ({percent} %)", duration(ns)),
     };
     let sum = u128::from(used) + u128::from(statement.common_ns) + u128::from(statement.idle_ns);
-    // The ledger asserts that they are equal; a statement from elsewhere must not be made to look so.
+    // The ledger asserts that they are equal; a statement from another source must not be made to look balanced.
     let sign = if sum == u128::from(statement.capacity_ns) { "=" } else { "≠" };
     format!(
         "used {} + common {} + idle {} {sign} capacity {}",
@@ -179,14 +179,14 @@ fn used_ns(statement: &Statement) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// What a daemon says of itself beside its statement.
+/// The state of a daemon, beside its statement.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct Holder<'a> {
     /// Where the contract in force came from.
     pub contract: &'a str,
     /// What holds CPU: `kernel`, `cgroup` or `user`.
     pub backend: &'a str,
-    /// The backend that it stands in for.
+    /// The backend that it replaces as a fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead: Option<Instead<'a>>,
     /// What holds each resource, or why nothing does.
@@ -204,7 +204,7 @@ pub struct Holder<'a> {
     /// What units hold of currencies beside what these issue in their own names.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub lots: &'a [Lot],
-    /// What could not be done so far, newest last.
+    /// Failures so far, the latest last.
     pub problems: &'a [String],
 }
 
@@ -219,7 +219,7 @@ pub struct Instead<'a> {
     pub why: &'a str,
 }
 
-/// What a daemon says of itself, below the statement: which backend holds, then what is held of each resource and how far.
+/// The state of the daemon, below the statement: the active backend, then how each resource is held.
 pub fn holder(holder: Holder<'_>) -> String {
     let Holder {
         contract,
@@ -247,13 +247,13 @@ pub fn holder(holder: Holder<'_>) -> String {
 /// The statement as JSON, with the ledger's own fields, after those of the daemon that made it.
 pub fn json(holder: Holder<'_>, statement: &Statement) -> String {
     #[derive(serde::Serialize)]
-    struct Held<'a> {
+    struct StatusJson<'a> {
         #[serde(flatten)]
         holder: Holder<'a>,
         #[serde(flatten)]
         statement: &'a Statement,
     }
-    crate::json("commonhold.status", Held { holder, statement })
+    crate::json("commonhold.status", StatusJson { holder, statement })
 }
 
 /// Lines of [`live`] that are not units: headline, headings, totals.

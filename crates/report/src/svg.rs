@@ -37,7 +37,7 @@ pub struct BarChart<'a> {
     pub bars: Vec<ChartBar<'a>>,
     /// Where the dashed line of the promise stands, and its label.
     pub bound: (f64, String),
-    /// What a hundred on the axis stands for.
+    /// The meaning of 100 on the axis.
     pub unit: &'a str,
 }
 

@@ -1,11 +1,11 @@
-//! What the scheduler in the kernel counted of each unit: tables for `status`, and JSON.
+//! Each unit's counters of the scheduler in the kernel: tables for `status`, and JSON.
 
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{NOTHING, duration};
 use crate::table::{Paint, Style, Table, clean};
 
-/// What was counted of one unit, its sub-units left out, since the daemon began. Times in nanoseconds.
+/// The counters of one unit, without its sub-units, since the daemon started. Times in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UnitSwitches {
     /// Its path.
@@ -13,56 +13,56 @@ pub struct UnitSwitches {
     /// On all CPUs.
     #[serde(flatten)]
     pub times: Times,
-    /// CPUs on loan that were called back.
+    /// Call-backs of CPUs.
     pub called_back: u64,
-    /// Half of the call-backs took no longer; nothing where there were none.
+    /// Median latency of call-backs; `None` without call-backs.
     pub call_back_p50_ns: Option<u64>,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub call_back_p99_ns: Option<u64>,
-    /// None took longer.
+    /// Maximum.
     pub call_back_max_ns: Option<u64>,
-    /// Times that a task moved to a CPU with the same last-level cache.
+    /// Migrations within a last-level cache.
     pub moved_cache: u64,
-    /// Times that one moved to another of the same node.
+    /// Migrations to another cache of the same node.
     pub moved_node: u64,
-    /// Times that one moved farther.
+    /// Migrations to another node.
     pub moved_far: u64,
-    /// Times that one waited on a CPU of others since its affinity allows none of the unit's.
+    /// Waits on a CPU of another unit, since the task's affinity allows none of its own unit's.
     pub strays: u64,
-    /// Times that one began to run.
+    /// Dispatches.
     pub switches: u64,
-    /// Times that one began to run out of turn, after waiting for longer than 5 s.
+    /// Rescues: dispatches out of turn, after waits of more than 5 s.
     pub rescues: u64,
-    /// What became of its deadlines, where it has any.
+    /// Its deadlines, if it has any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadlines: Option<Deadlines>,
-    /// Call-backs by how long they took, from the call to the first task of its own; classes without one are left out.
+    /// A histogram of call-backs by latency, from the call to the first task of the owner; empty classes are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub call_backs: Vec<Latency>,
-    /// The times by CPU, where they were asked for; CPUs where all are 0 are left out.
+    /// The times by CPU, if requested; CPUs where all are 0 are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cpus: Vec<CpuSwitches>,
 }
 
-/// What became of a unit's deadlines.
+/// Counts of a unit's deadlines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deadlines {
-    /// Those before which it had its budget.
+    /// Met.
     pub met: u64,
-    /// Those before which it had not.
+    /// Missed.
     pub missed: u64,
-    /// Of these, those that were missed though no more might be.
+    /// Missed although no more misses were allowed in the window.
     pub violated: u64,
 }
 
-/// A class of call-backs.
+/// A class of the histogram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// They took no less than this many microseconds.
+    /// Lower bound, inclusive, in microseconds.
     pub from_us: f64,
-    /// They took less than this; nothing where the class has no end.
+    /// Upper bound, exclusive; `None`: unlimited.
     pub below_us: Option<f64>,
-    /// How many they were.
+    /// Number of call-backs.
     pub count: u64,
 }
 
@@ -76,31 +76,30 @@ pub struct CpuSwitches {
     pub times: Times,
 }
 
-/// Where a unit's tasks had CPU time, and what they waited for. Nanoseconds.
+/// A unit's CPU time by the owner of the CPU, and its waits by cause, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     /// CPU time of its tasks on CPUs that its outermost unit owned.
     pub home_ns: u64,
     /// CPU time of its tasks on CPUs that others owned, and lent.
     pub borrowed_ns: u64,
-    /// CPU time of its tasks on CPUs that others owned, where they had turns: they run anywhere, or could nowhere else.
+    /// CPU time of its tasks on CPUs that others owned, as visits: they run anywhere, or could run nowhere else.
     pub visiting_ns: u64,
     /// CPU time of its tasks on CPUs without an owner.
     pub shared_ns: u64,
     /// CPU time of others' tasks on CPUs that it owned, and lent.
     pub lent_ns: u64,
-    /// CPU time of others' tasks on CPUs that it owned, where those had turns.
+    /// CPU time of others' tasks on CPUs that it owned, as visits.
     pub visited_ns: u64,
-    /// What its tasks waited for tasks of its own, or, on CPUs without an owner, for any.
+    /// Waits behind tasks of the same unit or, on CPUs without an owner, behind any.
     pub waited_own_ns: u64,
-    /// What they waited for a CPU on loan that was called back.
+    /// Waits for a lent CPU that was called back.
     pub waited_loan_ns: u64,
-    /// What they waited for real-time and deadline tasks that had their CPU, or the one where they came to run.
+    /// Waits while real-time and deadline tasks had their CPU, or the one where they were then dispatched.
     pub waited_higher_ns: u64,
 }
 
-/// Three tables: where CPU time was had and given; what was waited for and called back; and how far tasks moved. A fourth
-/// where units have deadlines.
+/// Three tables: CPU time received and given; waits and call-backs; and migrations. A fourth if units have deadlines.
 pub fn text(units: &[UnitSwitches], style: Style) -> String {
     let mut had = Table::new(&["unit", "at home", "borrowed", "visiting", "shared", "lent", "visited"]);
     let mut waited = Table::new(&[

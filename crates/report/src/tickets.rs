@@ -23,19 +23,19 @@ pub struct Tickets {
     pub resource: Resource,
     /// What the contract gives it.
     pub contract: u64,
-    /// What it has: its own, less what it lends in exchanges, and what it has of others by them.
+    /// Its tickets now: its own, less those lent in exchanges, plus those borrowed.
     pub tickets: u64,
-    /// Of its own, what it lends in exchanges.
+    /// Its own tickets that it lends in exchanges.
     #[serde(default, skip_serializing_if = "is_none")]
     pub lent: u64,
-    /// What it has of others by exchanges.
+    /// Tickets of others that it has by exchanges.
     #[serde(default, skip_serializing_if = "is_none")]
     pub got: u64,
     /// What the unit is entitled to by them and by its reservation, sub-units included, while all units that have
     /// processes want the resource. In millionths of a CPU, bytes of memory, or millionths of each disk or of the memory
     /// bus. 0 for a unit without processes, unless the scheme keeps its part for it.
     pub entitled: u64,
-    /// Whether they count now: the unit, or one in it, has processes, or the scheme keeps its part for it.
+    /// Whether they count now: the unit, or one in it, has processes, or the scheme reserves its share.
     pub active: bool,
 }
 
@@ -140,7 +140,7 @@ impl Lot {
     }
 }
 
-/// What is to be known beside tickets.
+/// Notes beside tickets.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Beside<'a> {
     /// Tickets that units will have.
@@ -168,15 +168,15 @@ impl Beside<'_> {
     }
 }
 
-/// What a change came to: a line for each number, and what is to be known beside.
+/// The result of a change: a line for each number, and notes.
 pub fn outcome(tickets: &[Tickets], beside: Beside<'_>) -> String {
     let of = |name: &str| tickets.iter().any(|it| it.resource.name() == name);
     let lines = tickets.iter().map(Tickets::line).chain(beside.lines(of));
     lines.map(|line| line + "\n").collect()
 }
 
-/// For a terminal: a row per unit, with the currency that its tickets are of, a column per resource; the same of what they
-/// are worth now; a line for each number that was changed, and what is to be known beside those.
+/// For a terminal: a row per unit, with the currency of its tickets and a column per resource; a second table with their worth
+/// now; a line for each number that was changed, and notes.
 pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     if tickets.is_empty() {
         return "No unit holds tickets: all is shared.\n".to_owned();
@@ -272,7 +272,7 @@ physics/night: 1000 memory tickets instead of 100; entitled to 1.5 GiB
         assert_eq!(text(&[], NOTHING, style), "No unit holds tickets: all is shared.\n");
     }
 
-    /// Reservations beside it leave it nothing: that is not the same as that nobody is there.
+    /// Reservations of siblings leave it nothing, which is not the same as having no processes.
     #[test]
     fn a_unit_that_is_entitled_to_nothing_has_processes() {
         let mut row = of("a", &[]).into_iter().next().unwrap();

@@ -313,7 +313,7 @@ fn row(name: String, tickets: String, figures: [String; 4]) -> Vec<String> {
     [name, tickets].into_iter().chain(figures).collect()
 }
 
-/// The branches of a deep tree, without those on the left that there is no room for.
+/// The branches of a deep tree, cut on the left to the available room.
 fn cut_left(branch: &str) -> String {
     let columns = branch.chars().count();
     if columns <= BRANCH_COLUMNS_MAX {
@@ -401,7 +401,7 @@ struct UnitJson<'a> {
     parent: Option<&'a str>,
     tickets: Tickets,
     each: Option<Each>,
-    /// What of it is one job.
+    /// Which of its processes form one job.
     job: Option<&'static str>,
     members: Vec<String>,
     resources: PerResource<ResourceJson>,

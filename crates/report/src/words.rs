@@ -1,4 +1,4 @@
-//! What a plan decides and orders, and why, in words with the contract's names.
+//! Decisions, orders and their reasons as sentences, with the contract's names.
 
 use std::fmt;
 
@@ -55,7 +55,7 @@ pub fn steps(plan: &Plan) -> Vec<(Action<'_>, Reason)> {
 }
 
 impl Action<'_> {
-    /// The unit that the step is about: the owner, or the borrower of a loan.
+    /// The unit of the step: the owner, or the borrower of a loan.
     pub fn unit(&self) -> UnitId {
         match self {
             Action::Decision(decision) => decision.unit(),
@@ -81,7 +81,7 @@ pub(crate) fn because(reason: Reason) -> String {
     Because(reason, &Contract::default()).to_string()
 }
 
-/// A change of rights in words: what was asked for, and why it was refused, if it was.
+/// A change of rights as a sentence: the request, and the reason if it was refused.
 pub fn rights(contract: &Contract, change: &RightsChange) -> String {
     let what = Asked(change.change, contract);
     match change.refused {
@@ -90,7 +90,7 @@ pub fn rights(contract: &Contract, change: &RightsChange) -> String {
     }
 }
 
-/// Why a change of rights was refused, and what may be asked for instead.
+/// Why a change of rights was refused, and what may be requested instead.
 pub fn refused(contract: &Contract, why: Refused) -> String {
     let name = |unit: UnitId| path(contract, unit);
     match why {
@@ -219,7 +219,7 @@ fn kind(what: Offer) -> String {
     }
 }
 
-/// What came of offers, in words.
+/// The outcome of offers, as a sentence.
 pub fn trade(contract: &Contract, trade: &Trade) -> String {
     let name = |unit: UnitId| match path(contract, unit) {
         "?" => "a unit that is gone",
@@ -336,7 +336,7 @@ pub(crate) fn path(contract: &Contract, unit: UnitId) -> &str {
 
 struct Described<'a>(Action<'a>, &'a Contract);
 
-/// What a thread has of what gangs share: `1.1 GiB/s`, `4 MiB of cache`, `2.1 G instructions/s`.
+/// A thread's use of the resource that gangs share: `1.1 GiB/s`, `4 MiB of cache`, `2.1 G instructions/s`.
 struct Shared(SharedRate);
 
 impl fmt::Display for Shared {
@@ -714,7 +714,7 @@ mod tests {
         }
     }
 
-    /// Words for what the rights themselves refuse: the number that is offered instead is one that they take.
+    /// The number that a refusal suggests instead is accepted by the rights.
     #[test]
     fn changes_and_refusals_name_units_and_remedies() {
         let mut contract = Contract::default();
