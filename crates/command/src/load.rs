@@ -173,7 +173,7 @@ pub fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure>
 
 /// Reads a recording, up to [`RECORDING_BYTES_MAX`].
 pub fn recording(path: &Path) -> Result<String, Failure> {
-    let wanted = "the text of tracefs' `trace` (`commonhold generate workload --help` tells of it)";
+    let wanted = "the text of tracefs' `trace` (see `commonhold generate workload --help`)";
     text(path, "recording", wanted, trust::read_input(path, RECORDING_BYTES_MAX))
 }
 

@@ -1,11 +1,11 @@
-//! Every dependency comes from the registry and has a licence that goes with ours.
+//! Every dependency comes from the registry and has a compatible licence.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::process::Command;
 
 use serde_json::Value;
 
-/// As in deny.toml.
+/// The same list as in deny.toml.
 const LICENCES: [&str; 7] = [
     "MIT",
     "Apache-2.0",
@@ -16,7 +16,7 @@ const LICENCES: [&str; 7] = [
     "BSD-1-Clause",
 ];
 
-/// Likewise: crates that work at build time only, with licences that the program's own crates may not have.
+/// The same for build-time crates, which may have licences that linked crates may not.
 const AT_BUILD_TIME: [(&str, &str); 1] = [("cbindgen", "MPL-2.0")];
 
 fn metadata() -> Value {
@@ -33,7 +33,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// In an SPDX expression, at least one alternative of every part is allowed. Parentheses only group alternatives here.
+/// Checks an SPDX expression: at least one alternative of every part must be allowed. Parentheses only group alternatives here.
 fn allowed(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], "").replace('/', " OR ");
     plain.split(" AND ").all(|part| part.split(" OR ").any(|one| LICENCES.contains(&one.trim())))

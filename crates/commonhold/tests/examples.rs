@@ -1,11 +1,11 @@
-//! The examples hold what their comments say they hold.
+//! The examples' entitlements match their comments.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// An example, a unit of it, a resource, its part of the machine in thousandths, and the words of the comment that say so.
+/// An example, a unit of it, a resource, its share of the machine in thousandths, and the words of the comment.
 const STATED: [(&str, &str, &str, u64, &str); 13] = [
     ("build-host.toml", "people", "cpu", 900, "the people hold 90 %"),
     ("build-host.toml", "builds", "memory", 100, "the builds 10 %"),
@@ -48,7 +48,7 @@ fn comments_state_what_check_says() {
     }
 }
 
-/// The sum that the comments of two examples spell out is printed in the same words.
+/// The arithmetic in the comments of two examples matches what is printed.
 #[test]
 fn check_prints_the_sum_of_a_reservation_and_tickets() {
     for (file, sum) in [

@@ -1,5 +1,5 @@
-//! What the command prints, to the byte: `commands/*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold --test
-//! golden` updates the files; review the difference.
+//! The command's output, byte for byte: `commands/*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold --test golden` updates
+//! the files; review the difference.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -8,7 +8,7 @@ fn commands() {
     trycmd::TestCases::new().env("COLUMNS", "100").case("tests/commands/*.trycmd");
 }
 
-/// Whatever quotes an argument: our own messages, and those about the command line.
+/// Everything that quotes an argument: our own messages, and clap's.
 #[test]
 fn no_message_has_control_characters_of_an_argument() {
     let foul = "a\u{1b}[31m\u{7}\u{9b}";
@@ -22,7 +22,7 @@ fn no_message_has_control_characters_of_an_argument() {
         &["demo", "--report", "/missing/\u{1b}"],
         &[foul],
         &["run", foul, "--for", foul],
-        // What begins as a rendered message does.
+        // Rendered diagnostics.
         &["check", "\u{1b}[1mwarning"],
     ] {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_commonhold"));

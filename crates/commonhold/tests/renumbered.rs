@@ -1,5 +1,5 @@
 //! A container where /sys lists other CPUs than the process may use, as lxcfs makes them. A file mounted over
-//! /sys/devices/system/cpu/online, in a mount namespace of its own, does the same.
+//! /sys/devices/system/cpu/online, in a mount namespace does the same.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
@@ -16,7 +16,7 @@ mod skipped;
 
 const CONTRACT: &str = "version = 1\n[unit.a]\nmembers = []\n[unit.b]\nmembers = []\n";
 
-/// The program in such a container: it may use `cpu` alone, and the file lists `listed`.
+/// The program in such a container: it may use only `cpu`, and the file lists `listed`.
 fn run(place: &Path, cpu: usize, listed: &str, arguments: &str) -> Output {
     fs::write(place.join("online"), format!("{listed}\n")).unwrap();
     fs::write(place.join("contract.toml"), CONTRACT).unwrap();

@@ -1,8 +1,8 @@
-//! What the daemon costs while everybody sleeps, in system calls: a look at rest costs what changed, not what exists.
+//! The daemon's system calls while all processes sleep: the cost of a sample depends on changes, not on the number of
+//! processes.
 //!
-//! The daemon and the sleepers have a PID namespace of their own, so that nobody else is there who runs: then only births
-//! and ends elsewhere show, in the machine's count of threads, and cost a listing of the few that are here. Counted by
-//! strace, from outside.
+//! The daemon and the sleepers are alone in a PID namespace. Only process starts and exits elsewhere show, in the machine's
+//! count of threads, and cost a listing of the namespace's few processes. Counted by strace from outside.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
@@ -17,10 +17,10 @@ mod bounds;
 
 const UNITS: usize = 4;
 const PROCESSES: u64 = 50;
-/// Looks that are counted: those of some ten seconds, and so what is done every five seconds, too.
+/// The number of samples counted: those of about ten seconds, which include work that is done every five.
 const LOOKS: usize = 45;
 
-/// Starts a daemon and sleepers in the units, says so, and sleeps.
+/// Starts a daemon and sleepers in the units, reports that, and sleeps.
 const SCRIPT: &str = r#"
 $PROGRAM run "$CONTRACT" --backend user --for 120s > log 2>&1 &
 until $PROGRAM status > /dev/null 2>&1; do sleep 0.1; done
@@ -31,12 +31,12 @@ echo ready
 wait
 "#;
 
-/// All in the namespace end with its first process.
+/// All processes in the namespace end with its first one.
 struct Namespace(Child);
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Told to, `unshare` takes its child along.
+        // With this option, `unshare` kills its child when it dies.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -59,7 +59,7 @@ fn start(place: &Path) -> Namespace {
     namespace
 }
 
-/// The daemon's number as this test sees it: who was given that contract to run.
+/// The daemon's process ID outside the namespace, found by its contract argument.
 fn daemon(contract: &Path) -> u32 {
     let given = |pid: &u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -71,7 +71,7 @@ fn daemon(contract: &Path) -> u32 {
     all.find(given).expect("the daemon is there")
 }
 
-/// The daemon's system calls at each of some looks, all threads together: a look ends when its first thread waits.
+/// The daemon's system calls per sample, over all threads: a sample ends when the first thread waits.
 fn traced(pid: u32, into: &Path) -> Vec<u64> {
     let mut strace = Command::new("strace");
     strace.args(["--follow-forks", "--quiet=all", "--output"]).arg(into).args(["--attach", &pid.to_string()]);
@@ -91,7 +91,7 @@ fn traced(pid: u32, into: &Path) -> Vec<u64> {
             calls += 1;
             let own = line.strip_prefix(&waits).map(str::trim_start);
             if own.is_some_and(|call| call.starts_with("epoll_pwait(")) {
-                // What came before the first wait is no whole look.
+                // The calls before the first wait are not a whole sample.
                 looks.extend(begins.map(|begins| calls - begins));
                 begins = Some(calls);
             }
@@ -132,14 +132,14 @@ fn a_look_at_rest_costs_what_changed() {
     bounds::hold("rest-user-mean", mean, file!());
 }
 
-/// Each bound's test is there and counts what has its name.
+/// Each bound has a test that counts the item of that name.
 #[test]
 fn every_bound_is_held() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (name, test) in bounds::all() {
         let text =
             fs::read_to_string(root.join(&test)).unwrap_or_else(|error| panic!("[{name}]: {test}: {error}"));
-        // A script makes its names of a backend's.
+        // A script derives its names from the backend's.
         let backend = ["cgroup", "kernel"].iter().find(|backend| name == format!("rest-{backend}-look"));
         let held = match backend {
             Some(backend) => text.contains(&format!("rest_of {backend}")) && text.contains("rest-$1-look"),

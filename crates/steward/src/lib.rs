@@ -3,7 +3,7 @@
 //! A turn: settle members, observe, decide, check, apply, account. What differs between machines is behind [`Backend`]; all
 //! state that lasts from turn to turn is in [`Steward`].
 //!
-//! Changes of rights are queued ([`Steward::change`]) until a plan that was carried out has made or refused them.
+//! Changes of rights are queued ([`Steward::queue_change`]) until a plan that was carried out has made or refused them.
 //!
 //! [`Switches`] translates plans for a scheduler that decides at every switch. Live and simulated machines both have one.
 

@@ -1,8 +1,8 @@
 //! The parameters of a scheduler that decides at every switch: for each unit and each CPU.
 //!
 //! A plan determines the owner of each CPU, and units' weights and credits. The contract determines the tree
-//! of units, and which of them lend and borrow. Both machines give their scheduler what is derived here; how
-//! it numbers units is its own business.
+//! of units, and which of them lend and borrow. Live and simulated machines both configure their scheduler from
+//! this; each numbers units in its own way.
 
 use std::collections::BTreeMap;
 

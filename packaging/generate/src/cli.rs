@@ -39,7 +39,7 @@ pub(crate) struct Generate {
 pub(crate) enum What {
     /// Man pages, one per command and one of the contract's language, into a directory
     Man {
-        /// The directory, such as /usr/local/share/man; pages go into man1 and man5 in it, which are made if they are not there
+        /// The directory, such as /usr/local/share/man; pages go into its man1 and man5, which are created if missing
         directory: PathBuf,
     },
     /// Completions for a shell, to standard output
@@ -58,8 +58,8 @@ pub(crate) enum What {
     /// The recording is the text of the file `trace` of tracefs. It has the events `sched_switch`, `sched_wakeup`,
     /// `sched_wakeup_new` and `sched_process_fork`, on the clock `mono`.
     ///
-    /// Lines before the events say which threads are in which unit: `# commonhold unit light: 101 102`. Threads that these
-    /// create are in the same unit. No other thread is replayed.
+    /// Lines before the events assign threads to units: `# commonhold unit light: 101 102`. Threads that these create are in
+    /// the same unit. Other threads are not replayed.
     ///
     /// Every thread becomes a job with the CPU time of its bursts and the length of its sleeps. Lost events are an error.
     Workload {

@@ -1,4 +1,4 @@
-//! What the program generates: man pages, completions, the schema.
+//! The generated man pages, completions and schema.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::fs;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 #[path = "../../../crates/live/tests/support/skipped.rs"]
 mod skipped;
 
-/// The public commands; hidden ones are documented nowhere.
+/// The public commands; hidden ones are shown nowhere.
 const COMMANDS: [&str; 11] =
     ["check", "doctor", "run", "exec", "status", "tickets", "offer", "offers", "cancel", "demo", "generate"];
 
@@ -37,7 +37,7 @@ fn every_shell_completes_every_command() {
     }
 }
 
-/// The shell itself accepts its completions.
+/// The shell accepts the generated completions.
 #[test]
 fn bash_reads_its_completions() {
     let directory = tempfile::tempdir().unwrap();
@@ -54,13 +54,13 @@ fn bash_reads_its_completions() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "status\n", "{output:?}");
 }
 
-/// A test that cannot run here does not silently pass: it is reported to `scripts/unit-tests`.
+/// A test that cannot run here reports that to `scripts/unit-tests`, rather than just pass.
 #[test]
 fn what_is_skipped_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let told = directory.path().join("told");
     let mut again = Command::new(std::env::current_exe().unwrap());
-    // The test before, if bash is missing.
+    // The previous test, without bash.
     again.args(["--exact", "bash_reads_its_completions", "--test-threads", "2"]);
     let output = again.env("PATH", directory.path()).env("COMMONHOLD_SKIPPED", &told).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -91,7 +91,7 @@ fn every_command_has_a_man_page() {
     assert!(!of_commands.join("commonhold-caretaker.1").exists(), "hidden commands have no page");
 }
 
-/// As displayed by `man`: every key of a contract, every kind of member, and an example, without remains of Markdown.
+/// As `man` shows it: every key of a contract, every kind of member, and an example, without leftover Markdown.
 #[test]
 fn the_contract_has_a_man_page() {
     let directory = tempfile::tempdir().unwrap();

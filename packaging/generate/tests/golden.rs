@@ -1,5 +1,5 @@
-//! The exact output of `commonhold generate`: `*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold-generate --test golden`
-//! updates the file; review the difference.
+//! The output of `commonhold generate`, byte for byte: `*.trycmd`. `TRYCMD=overwrite cargo test -p commonhold-generate --test
+//! golden` updates the file; review the difference.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -8,7 +8,7 @@ fn commands() {
     trycmd::TestCases::new().env("COLUMNS", "100").case("tests/*.trycmd");
 }
 
-/// Every message that quotes an argument: our own, and those about the command line.
+/// Everything that quotes an argument: our own messages, and clap's.
 #[test]
 fn no_message_has_control_characters_of_an_argument() {
     let foul = "a\u{1b}[31m\u{7}\u{9b}";
@@ -22,7 +22,7 @@ fn no_message_has_control_characters_of_an_argument() {
     }
 }
 
-/// The FIFO has no writer: a program that opens it to read would block for ever.
+/// The FIFO has no writer: a program that opened it for reading would hang.
 #[test]
 fn inputs_that_are_no_files_are_refused_at_once() {
     let folder = tempfile::tempdir().expect("a folder");

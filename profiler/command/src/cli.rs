@@ -33,14 +33,15 @@ pub enum Command {
 /// Measure how a program scales with CPUs, where its time goes, and what is to blame
 ///
 /// Runs the program on growing sets of CPUs, several times each. The answer in one sentence comes first. Where others used
-/// the CPUs that the program queued for, it is that the study is inconclusive; where a control group's quota bounds the
+/// CPUs that the program queued for, it reports the study as inconclusive; where a control group's quota limits the
 /// program, it names the quota. Then these questions are answered:
 ///
 ///   1. How does it scale? Gunther's law is fitted to the throughput:
 ///      X(n) = lambda n / (1 + alpha (n - 1) + beta n (n - 1))
 ///      alpha is serialisation, beta contention. Shown are both with
-///      their bands, where the most throughput is, what one more CPU is
-///      worth, and how latency grows. It takes three sizes.
+///      their confidence intervals, the size of peak throughput, the
+///      gain of one more CPU, and the growth of latency. It takes
+///      three sizes.
 ///   2. Where does the time go? What every thread did, by state. The
 ///      states add up to the threads' lives. Then: what the time went
 ///      into that more CPUs did not turn into work.
@@ -57,15 +58,15 @@ pub enum Command {
 /// or above a quota, are measured and shown, and the law is not fitted to them.
 ///
 /// Throughput is runs per second: the program must do the same work in every run, whatever the size. If
-/// it does not, or starting it takes long, have it print its own rate, and tell with --rate how to find it.
-/// `1.9k`, `2,235.5`, `3M/s` and `1.5e6` are read as what they mean; a number that may mean two things is refused.
+/// it does not, or starting it takes long, have it print its own rate, and find that with --rate.
+/// `1.9k`, `2,235.5`, `3M/s` and `1.5e6` are understood; an ambiguous number is refused.
 ///
 /// Shown per size:
-///   runs/s    the middle of its runs; the lowest and the highest
-///   law says  what the fitted law has there
-///   times     its throughput by that of the first size
-///   latency   how many times as long as at the first size each of so
-///             many equal parts of the work takes
+///   runs/s    the median of its runs; the lowest and the highest
+///   law says  throughput by the fitted law
+///   times     throughput relative to the first size
+///   latency   with n CPUs, the time of each of n equal parts of the
+///             work, relative to the first size
 ///
 /// States of threads:
 ///   user, system  on a CPU, in the program or in the kernel
@@ -74,7 +75,7 @@ pub enum Command {
 ///   lock          waits for a futex (locks, conditions, barriers), a
 ///                 file lock, or a lock in the kernel
 ///   I/O, fault    waits for a disk; for a page that it touched
-///   join          waits for a thread or process of its own to end
+///   join          waits for one of its threads or processes to end
 ///   sleep         waits for anything else
 ///   stopped       by a signal or a debugger
 ///   unseen        not sampled
@@ -94,7 +95,7 @@ pub struct Scale {
     /// The numbers of CPUs, such as `1,2,4` or `1-8`
     #[arg(long, value_name = "LIST", value_parser = sizes_of)]
     pub cpus: Option<SizeList>,
-    /// The numbers that stand for n in braces; the program may use all CPUs
+    /// The values of n in braces; the program may use all CPUs
     #[arg(long, value_name = "LIST", value_parser = sizes_of, conflicts_with = "cpus")]
     pub sizes: Option<SizeList>,
     /// Runs of each size
@@ -103,7 +104,7 @@ pub struct Scale {
     /// Runs of the largest size before these, which do not count
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub warm_up: u32,
-    /// Throughput is a number that the program prints: the last that this pattern finds, in parentheses
+    /// Take throughput from the program's output: the last match of this pattern's group in parentheses
     #[arg(long, value_name = "REGEX")]
     pub rate: Option<String>,
     /// Do not sample the threads: only the first question is answered

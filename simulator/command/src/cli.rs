@@ -36,12 +36,12 @@ pub enum Command {
 /// Simulate a scenario: a contract, a machine and a workload
 ///
 /// Runs the project's own policies and scheduler on a simulated machine, in virtual time. Nothing on
-/// this machine is changed. The same scenario and seed give the same outcome, to the byte. `commonhold
-/// generate scenario-reference` lists what the files may say.
+/// this machine is changed. The same scenario and seed give the same output, byte for byte. `commonhold
+/// generate scenario-reference` lists the files' keys.
 ///
 /// Shown per copy of a job:
-///   response  time from its start to its end: the mean, and beside it
-///             the shortest and the longest
+///   response  time from its start to its end: the mean, the shortest
+///             and the longest
 ///   working   CPU time of its tasks
 ///   no CPU    time that its tasks were ready to run without a CPU
 ///   blocked   time that its tasks waited for disks, memory, locks or
@@ -52,9 +52,9 @@ pub enum Command {
 ///   entitled  CPUs, in the mean over the run
 ///   lent      CPU time of others on this unit's home CPUs
 ///   borrowed  CPU time of this unit on the home CPUs of others
-///   calls     CPUs that it called back, and beside it the mean and the
-///             longest time that this took
-///   memory    its page frames: the mean over the run, the most, and
+///   calls     CPUs that it called back, with the mean and the longest
+///             call-back
+///   memory    its page frames: the mean over the run, the maximum, and
 ///             those at the end
 ///
 /// --compare runs the scenario under smp, quota and isolate. It also runs each unit's jobs alone: under
@@ -65,39 +65,38 @@ pub enum Command {
 pub struct Sim {
     /// A folder with contract.toml, machine.toml and workload.toml
     pub scenario: PathBuf,
-    /// Another contract than the folder's
+    /// Replace the folder's contract
     #[arg(long, value_name = "FILE")]
     pub contract: Option<PathBuf>,
-    /// Another machine than the folder's
+    /// Replace the folder's machine
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
-    /// Another workload than the folder's
+    /// Replace the folder's workload
     #[arg(long, value_name = "FILE")]
     pub workload: Option<PathBuf>,
-    /// The scheme, whatever the contract says
+    /// Override the contract's scheme
     #[arg(long, value_enum)]
     pub scheme: Option<SchemeChoice>,
-    /// The scheduler, whatever the machine says; a baseline of the published experiments needs the scheme smp
+    /// Override the machine's scheduler; a baseline of the published experiments needs the scheme smp
     #[arg(long, value_enum)]
     pub scheduler: Option<SchedulerChoice>,
-    /// Try exchanges of tickets for all units, whatever the contract says (`negotiate`)
+    /// Try exchanges of tickets for all units, overriding the contract's `negotiate`
     #[arg(long)]
     pub negotiate: bool,
     /// Compare all schemes, and each unit alone on its share
     #[arg(long, conflicts_with = "scheme")]
     pub compare: bool,
-    /// Compare disciplines, as `stride,lottery`: each for all units for which the contract names no other than `stride`. A
+    /// Compare disciplines, such as `stride,lottery`: each is set for all units whose discipline in the contract is `stride`. A
     /// unit's discipline orders its own tasks and its sub-units
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = disciplines(), conflicts_with = "compare")]
     pub disciplines: Vec<String>,
     /// The first run's seed; each further run has the next
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub seed: u64,
-    /// How many runs; each has a seed of its own, and they use all CPUs of this machine
+    /// The number of runs, each with its own seed; they use all CPUs of this machine
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub runs: u64,
-    /// Show which job has which CPU, at intervals of this length: a letter for each job, a line where something changed; of the
-    /// first run
+    /// Show the job on each CPU in the first run, at intervals of this length: a letter for each job, a line for each change
     #[arg(long, value_name = "EVERY", value_parser = interval, num_args = 0..=1, require_equals = true, default_missing_value = "100ms", conflicts_with_all = ["compare", "disciplines"])]
     pub trace: Option<Duration>,
     /// Print JSON: every run in full
@@ -142,7 +141,7 @@ pub enum SchedulerChoice {
     /// Linux 2.4: epochs
     #[value(name = "linux-2.4")]
     Linux24,
-    /// A queue for each CPU: Hurricane.
+    /// Hurricane: a queue for each CPU
     Hurricane,
 }
 
@@ -157,7 +156,7 @@ impl From<SchedulerChoice> for commonhold_sim::scenario::Scheduler {
     }
 }
 
-/// What `--disciplines` may list.
+/// The values of `--disciplines`.
 fn disciplines() -> PossibleValuesParser {
     PossibleValuesParser::new(std::iter::once(ALL).chain(Discipline::ALL.into_iter().map(Discipline::name)))
 }
@@ -165,10 +164,10 @@ fn disciplines() -> PossibleValuesParser {
 /// All disciplines, in that list.
 pub const ALL: &str = "all";
 
-/// The last seed that a first run may have: those of further runs follow it.
+/// The largest seed of a first run: those of further runs follow it.
 const SEED_MAX: u64 = u64::MAX / 2;
 
-/// How often to look.
+/// Parses the interval of `--trace`.
 fn interval(text: &str) -> Result<Duration, String> {
     let remedy = |_| {
         format!(
@@ -178,7 +177,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     duration(text).map_err(remedy)
 }
 
-/// What to say of a time that follows `--trace` without `=`: it would be taken for another argument.
+/// The error for a time that follows `--trace` without `=`: it would be taken for another argument.
 pub fn stray_interval(args: &[String]) -> Option<String> {
     let pair = args.windows(2).find(|pair| pair[0] == "--trace" && duration(&pair[1]).is_ok())?;
     Some(format!("`--trace {0}` has its time in an argument of its own: write `--trace={0}`", pair[1]))

@@ -215,7 +215,7 @@ fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     Holding::partly(Resource::Cpu, &text)
 }
 
-/// Names the first [`NAMED`] and counts the rest; `None` if there are none to name.
+/// Names the first [`NAMED`] and counts the rest; `None` for an empty list.
 fn named<T>(all: &[T], name: impl FnMut(&T) -> String) -> Option<String> {
     let mut named: Vec<String> = all.iter().take(NAMED).map(name).collect();
     if all.len() > NAMED {

@@ -315,7 +315,7 @@ impl Session {
             .collect()
     }
 
-    /// Ends the session; returns the journal of what is left to undo.
+    /// Ends the session; returns the journal of outstanding changes.
     pub(super) fn end(self) -> commonhold_live::undo::journal::Journal {
         self.backend.into_journal()
     }

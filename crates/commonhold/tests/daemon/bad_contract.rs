@@ -1,4 +1,4 @@
-//! Contracts that cannot be held: each has its message, its place in the file and its exit code.
+//! Invalid contracts: each with its message, its position in the file and its exit code.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -58,8 +58,7 @@ fn what_the_machine_knows_to_be_wrong_is_told_in_the_same_go() {
         "version = 1\n[unit.a]\ntickets = 0\nmembers = [\"user:no-such-user\"]\n[unit.b]\nhard = { cpu = \"100000\" }\n",
     );
     said.refused(1, &["contract.toml:3:11", "contract.toml:4:12", "knows no user `no-such-user`"]);
-    // What an error may have caused is not told with it: `hard` of another unit beside a wrong ticket. Beside a wrong member
-    // it is.
+    // Possible follow-up errors are suppressed: `hard` of another unit after a wrong ticket, but not after a wrong member.
     assert!(!said.err.contains("100000 CPUs"), "{}", said.err);
     let said = run("version = 1\n[unit.a]\nmembers = [\"usr:x\"]\n[unit.b]\nhard = { cpu = \"100000\" }\n");
     said.refused(1, &["contract.toml:3:13", "contract.toml:5:16", "100000 CPUs is too large"]);
@@ -95,7 +94,7 @@ fn an_unknown_user_and_an_unknown_group_are_doubts() {
     assert!(ran.out.contains("holding; stop with"), "{}", ran.out);
 }
 
-/// What a contract probably does not mean is said by `check`, and by a daemon that holds it all the same.
+/// `check` and the daemon warn of probable mistakes; the daemon holds the contract nevertheless.
 #[test]
 fn doubts_about_members_and_limits() {
     let place = Place::with(
@@ -125,7 +124,7 @@ fn doubts_about_members_and_limits() {
     );
     let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run"]);
     assert!(doubts.iter().all(|doubt| dry.err.contains(doubt)), "{}", dry.err);
-    // In JSON, they are in the document, as in that of `check`.
+    // In JSON, they are in the document, as with `check`.
     let warnings = |command: &[&str]| {
         let json: serde_json::Value = serde_json::from_str(&place.call(command).out).unwrap();
         json["warnings"].clone()
@@ -150,7 +149,7 @@ fn a_dry_run_in_json_says_what_is_wrong_in_json() {
     let checked = place.call(&["check", "contract.toml", "--json"]);
     assert!(dry.out.contains("\"schema\": \"commonhold.diagnostics\""), "{dry:?}");
     assert_eq!((dry.code, dry.out, dry.err), (checked.code, checked.out, checked.err));
-    // One that never ends, and one that is not there.
+    // An endless file, and a missing one.
     assert!(std::process::Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap().success());
     for name in ["pipe", "none"] {
         for arguments in
@@ -170,7 +169,7 @@ fn a_dry_run_in_json_says_what_is_wrong_in_json() {
     }
 }
 
-/// Units nest by tables in tables, so that no unit can be inside itself: what looks like it is another unit's name.
+/// Units nest as tables in tables, so no unit can contain itself: what looks like it is another unit's name.
 #[test]
 fn a_cycle_cannot_be_written() {
     let said =
@@ -195,8 +194,7 @@ fn make_fifo(path: &Path) {
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
 }
 
-/// Each command that reads a file which somebody names. Nobody ever writes to the FIFO, so a command that opens it to
-/// read would not end.
+/// All commands that read a named file. The FIFO has no writer, so a command that opened it for reading would hang.
 #[test]
 fn what_is_no_file_is_refused_at_once_by_every_command() {
     let place = Place::with("version = 1\n[unit.a]\n");
@@ -232,7 +230,7 @@ fn what_is_no_file_is_refused_at_once_by_every_command() {
         .refused(66, &["cannot read the contract: it has more than 64 MiB"]);
 }
 
-/// Root's daemon obeys no contract that another user can write. `check` warns of it, and a reload keeps the one in force.
+/// Root's daemon refuses a contract that another user can write. `check` warns of it, and a reload keeps the one in force.
 #[test]
 fn a_contract_that_others_may_write() {
     if !is_root() {
@@ -264,7 +262,7 @@ fn a_contract_that_others_may_write() {
         mode(&path, good);
         assert_eq!(place.call(&["check", "contract.toml"]).err, "");
     }
-    // It decides over nobody but this user.
+    // It affects only this user's processes.
     chown(place.contract(), Some(STRANGER), None).unwrap();
     place
         .call(&["run", "contract.toml", "--for", "1s"])

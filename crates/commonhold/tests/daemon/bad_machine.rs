@@ -1,4 +1,4 @@
-//! Machines and privileges that fall short. Each has its message and its remedy, and the daemon holds what it can.
+//! Insufficient machines and privileges: each with its message and its remedy; the daemon holds what it can.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,10 +19,10 @@ fn the_cgroup_backend_where_there_is_none() {
         return;
     }
     said.refused(69, &["error: no cgroup backend here: ", "; "]);
-    // The reason is the doctor's.
+    // The reason is that of `doctor`.
     let reason = said.err.trim_start_matches("error: no cgroup backend here: ").split(';').next().unwrap();
     assert!(doctor.out.contains(reason), "{reason}");
-    // Where it is not insisted on, the other one is taken, and the reason is said.
+    // Unless it is requested explicitly, the other one is used, and the reason is printed.
     let auto = place.call(&["run", "contract.toml", "--dry-run"]);
     assert!(auto.out.contains("the user backend would hold this (no cgroup backend here: "), "{auto:?}");
 }
@@ -62,7 +62,7 @@ fn processes_that_one_may_not_touch_are_reported_and_the_others_held() {
     if !is_root() || !has_cpus() {
         return;
     }
-    // Its name would clear the screen of whoever reads about it.
+    // Its name would clear the reader's screen.
     let names = Place::new();
     let program = names.path().join("\u{1b}[2J");
     std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
@@ -82,7 +82,7 @@ fn processes_that_one_may_not_touch_are_reported_and_the_others_held() {
     assert!(own.is_free());
 }
 
-/// Commonhold never kills: who ignores the end of the daemon lives on, free.
+/// Commonhold never kills: a process that ignores the daemon's end lives on, unconfined.
 #[test]
 fn a_member_that_refuses_to_die() {
     if !has_cpus() {
@@ -118,7 +118,7 @@ fn a_directory_that_others_may_replace() {
     place.call(&arguments).refused(71, &["of the directory", "the mode 0757 lets others write; choose"]);
 }
 
-/// What an earlier daemon cannot have left is not undone, not waited for, and not removed.
+/// State that an earlier daemon cannot have left is neither undone, waited for, nor removed.
 #[test]
 fn a_journal_or_a_lock_that_is_none() {
     let place = Place::with(ONE);
@@ -169,7 +169,7 @@ fn a_directory_that_is_a_link_or_a_file() {
     place.call(&arguments).refused(71, &["this must be a directory of user", "--directory"]);
 }
 
-/// Without a session of systemd's there is no `XDG_RUNTIME_DIR`: daemon and clients of a user meet all the same.
+/// Outside a systemd session `XDG_RUNTIME_DIR` is unset: a user's daemon and clients still find each other.
 #[test]
 fn an_ordinary_user_without_a_runtime_directory() {
     if !is_root() {
@@ -188,7 +188,7 @@ fn an_ordinary_user_without_a_runtime_directory() {
     fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Somebody else's directory under that name is no place to ask: what answers there could be anybody.
+/// Another user's directory of that name is not used: its socket could be anybody's.
 #[test]
 fn a_client_does_not_ask_somebody_else() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! Clients of the socket that do not behave: the daemon lives on and serves the others.
+//! Misbehaving clients: the daemon survives and serves the others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -25,7 +25,7 @@ fn connect(place: &Place) -> UnixStream {
     stream
 }
 
-/// One message, without its NUL; empty when the daemon hung up.
+/// Reads one message, without its NUL; empty when the daemon hung up.
 fn receive(stream: &mut UnixStream) -> String {
     let mut bytes = Vec::new();
     let mut byte = [0];
@@ -40,7 +40,7 @@ fn five_lines_of_any_language_are_a_client() {
     let (place, _daemon) = start();
     let mut stream = connect(&place);
     stream.write_all(STATUS).unwrap();
-    // It says no more, and still wants its answer.
+    // It shuts down its writing side, and still expects its answer.
     stream.shutdown(Shutdown::Write).unwrap();
     assert!(receive(&mut stream).contains("\"backend\":\"user\""));
     assert_eq!(receive(&mut stream), "", "then the daemon hangs up");
@@ -100,7 +100,7 @@ fn who_hangs_up_is_forgotten() {
     assert_eq!(place.units(), ["a"]);
 }
 
-/// Who asks and asks and never reads makes only itself wait, and costs the daemon one answer.
+/// A client that keeps asking and never reads blocks only itself, and costs the daemon one answer.
 #[test]
 fn who_never_reads_is_not_listened_to() {
     let (place, daemon) = start();
@@ -113,7 +113,7 @@ fn who_never_reads_is_not_listened_to() {
             break;
         }
     }
-    // It is either not read from any more, or hung up on.
+    // It is either no longer read from, or disconnected.
     let kinds = [ErrorKind::WouldBlock, ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
     assert!(refused.is_some_and(|kind| kinds.contains(&kind)), "{refused:?}");
     assert_eq!(place.units(), ["a"]);
@@ -127,7 +127,7 @@ fn resident_kib(daemon: &Daemon) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// More idle clients than there is room for: those that came first go, and everybody is served all the while.
+/// More idle clients than the limit: the oldest are disconnected, and all requests are served meanwhile.
 #[test]
 fn idle_clients_make_room() {
     let (place, _daemon) = start();
@@ -139,14 +139,14 @@ fn idle_clients_make_room() {
     assert_eq!(place.units(), ["a"]);
 }
 
-/// How many of the clients are served.
+/// The number of clients that are served.
 fn answered(streams: &mut [UnixStream]) -> usize {
-    // Who was turned away cannot even ask.
+    // A refused client cannot even send a request.
     let asked = streams.iter_mut().filter_map(|stream| stream.write_all(STATUS).is_ok().then_some(stream));
     asked.map(receive).filter(|answer| !answer.is_empty()).count()
 }
 
-/// Turns of the loop so far, by the daemon's own account.
+/// Turns of the loop so far, as the daemon reports.
 fn turns(place: &Place) -> u64 {
     let mut stream = connect(place);
     stream.write_all(STATUS).unwrap();
@@ -154,11 +154,11 @@ fn turns(place: &Place) -> u64 {
     status["parameters"]["daemon"]["turns"].as_u64().unwrap()
 }
 
-/// Has a user that no machine has do something on a thread of its own.
+/// Runs a function on a new thread as an unused user.
 fn as_stranger<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let act = || {
-            // SAFETY: the bare system call, unlike the library's function, changes this thread alone.
+            // SAFETY: unlike the library's function, the bare system call changes only this thread.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
             assert_eq!(changed, 0);
             act()
@@ -167,8 +167,8 @@ fn as_stranger<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Connections that have as many requests pipelined as the daemon takes, for as long as the test lasts. Served before
-/// anything else, they would keep the loop from turning for tens of seconds.
+/// Connections that pipeline as many requests as the daemon takes, while the test lasts. If they had priority over turns, none
+/// would be made for tens of seconds.
 #[test]
 fn a_flood_of_requests_stops_neither_the_loop_nor_others() {
     if !is_root() {
@@ -185,7 +185,7 @@ fn a_flood_of_requests_stops_neither_the_loop_nor_others() {
     let ended = std::sync::atomic::AtomicBool::new(false);
     thread::scope(|scope| {
         for stream in &flood {
-            // Answers are read, so that the daemon could go on answering.
+            // Answers are read, so that back-pressure does not limit the flood.
             let mut stream = stream.try_clone().unwrap();
             let ended = &ended;
             scope.spawn(move || {
@@ -196,14 +196,14 @@ fn a_flood_of_requests_stops_neither_the_loop_nor_others() {
                 {}
             });
         }
-        // Each of these is answered amid the flood, or the connection's time-out ends the test.
+        // Each of these must be answered amid the flood, before the connection's timeout.
         eventually("the loop goes on turning", || turns(&place) > begun + 3);
         ended.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     assert_eq!(place.units(), ["a"]);
 }
 
-/// Connects again and again, and never asks anything. Hung up on, it comes again.
+/// Connects repeatedly without sending a request, and reconnects when disconnected.
 const FLOODS: &str = "
 import socket, sys
 while True:
@@ -212,7 +212,7 @@ while True:
     client.close()
 ";
 
-/// Says how many of its requests, each over a connection of its own, were answered.
+/// Returns how many requests, each over a new connection, were answered.
 const ASKS: &str = "
 import socket, sys, time
 answered = 0
@@ -230,8 +230,8 @@ for _ in range(30):
 print('answered', answered)
 ";
 
-/// Users who do nothing but connect use up no other user's budget. These are processes and not threads: a thread with
-/// a user of its own is taken for a process that has become another user's.
+/// Users who only connect do not use up other users' budgets. Processes rather than threads: a thread with its own user is
+/// taken for a process that has changed its user.
 #[test]
 fn a_flood_of_connections_keeps_no_other_user_waiting() {
     if !is_root() {
@@ -254,7 +254,7 @@ fn a_flood_of_connections_keeps_no_other_user_waiting() {
     assert!(said.out.contains("answered 30"), "{said:?}");
 }
 
-/// `Where` of a process that is in no unit, and was not born since the last look, needs no look.
+/// `Where` of a process in no unit that is older than the last sample forces no turn.
 #[test]
 fn asking_for_a_process_in_no_unit_makes_no_turns() {
     let (place, _daemon) = start();
@@ -268,7 +268,7 @@ fn asking_for_a_process_in_no_unit_makes_no_turns() {
     assert!(made < 150, "{made} turns for 200 requests");
 }
 
-/// A connection whose process has exited, inherited by another one: the number may be anybody's by now.
+/// A connection whose process has exited, inherited by another one: the process ID may have been reused.
 #[test]
 fn who_connected_and_exited_enters_nothing() {
     let (place, _daemon) = start();
@@ -287,7 +287,7 @@ fn who_connected_and_exited_enters_nothing() {
     assert!(said.out.contains("io.commonhold.NoSuchProcess"), "{said:?}");
 }
 
-/// Who did it, with user, process and unit.
+/// The audit log names user, process and unit.
 #[test]
 fn each_entry_and_each_refusal_is_recorded() {
     if !is_root() {

@@ -20,7 +20,7 @@ fn tickets(place: &Place, unit: &str) -> [u64; 4] {
     of(place, unit).map(|(tickets, _)| tickets)
 }
 
-/// Several resources in one go: all or none, also in the file, and after the daemon was killed.
+/// Several resources are changed atomically, also in the file, and after the daemon was killed.
 #[test]
 fn several_resources_are_funded_or_none() {
     let (place, mut daemon) = start(LAB);
@@ -40,7 +40,7 @@ fn several_resources_are_funded_or_none() {
         .call(&["revoke", "lab/x", "cpu=5", "disk=90"])
         .refused(65, &["has 90 disk tickets", "89 is the most"]);
     assert_eq!((tickets(&place, "lab/x"), file(&place)), (before, kept), "none of them is changed");
-    // What is lent stays: of the other resource nothing is taken, either.
+    // Lent tickets stay, so nothing of the other resource is taken either.
     done(place.call(&["offer", "--unit", "lab/x", "--give", "disk:30", "--want", "cpu:20"]));
     done(place.call(&["offer", "--unit", "lab/y", "--give", "cpu:20", "--want", "disk:30"]));
     place.call(&["revoke", "lab/x", "cpu=5", "disk=60"]).refused(65, &["30 are lent in exchanges"]);
@@ -87,7 +87,7 @@ fn numbers_that_are_none_are_refused_with_the_value() {
     assert_eq!(file(&place), "");
 }
 
-/// What is not asked with the command's own care is refused by the daemon.
+/// The daemon refuses requests that the command would never send.
 #[test]
 fn requests_that_are_none_are_refused() {
     let (place, _daemon) = start(LAB);
@@ -111,7 +111,7 @@ fn requests_that_are_none_are_refused() {
     assert_eq!(tickets(&place, "lab"), [100; 4]);
 }
 
-/// `lab` issues tickets to a unit outside it, which holds them beside its own.
+/// `lab` issues tickets to a unit outside it, which holds them in addition to its own.
 #[test]
 fn another_currency_funds_a_unit() {
     let (place, daemon) = start(&format!("{LAB}[unit.works]\n"));
@@ -136,7 +136,7 @@ fn another_currency_funds_a_unit() {
     assert!(!done(place.call(&["tickets", "works"])).contains("of lab"), "they are taken back");
 }
 
-/// What funds a unit, what it issued, what it is worth, and the limits of currencies.
+/// A unit's funding, issued tickets and worth, and the limits of currencies.
 #[test]
 fn a_unit_is_shown_as_a_currency() {
     let members = [Process::sleeper(), Process::sleeper()];
@@ -177,7 +177,7 @@ fn a_unit_is_shown_as_a_currency() {
     assert!(all.contains("  x            lab  100") && all.contains("worth now"), "{all}");
 }
 
-/// The owner of a currency changes what is in it, nothing around it, and only while the contract says so.
+/// The owner of a currency may change tickets within it, none outside it, and only while the contract names it.
 #[test]
 fn an_owner_changes_what_is_in_its_currency() {
     if !is_root() {
@@ -205,7 +205,7 @@ fn an_owner_changes_what_is_in_its_currency() {
         (STRANGER, &["issue", "other", "cpu=1"], "may not change the tickets of unit `other`"),
         (STRANGER, &["fund", "lab/y/inner", "cpu=6"], &inner),
         (STRANGER + 2, &["fund", "lab/y", "cpu=6"], &may),
-        // To be a member, even of all of it, is not enough where there is an owner.
+        // With an owner, membership, even of all sub-units, does not suffice.
         (STRANGER + 1, &["issue", "lab/x", "cpu=1"], &may),
         (STRANGER + 1, &["tickets", "set", "lab/x", "cpu", "1"], &may),
         (
@@ -217,17 +217,17 @@ fn an_owner_changes_what_is_in_its_currency() {
         as_user(user, arguments).refused(77, &[&user.to_string(), words]);
     }
     assert_eq!((tickets(&place, "lab/x"), tickets(&place, "lab/y/inner")[0]), ([200, 100, 50, 100], 5));
-    // A reload that names another owner: at once.
+    // A reload that names another owner takes effect at once.
     place.write(&contract(STRANGER + 1));
     daemon.signal(libc::SIGHUP);
     daemon.says("reloaded contract.toml");
     as_user(STRANGER, &["fund", "lab/x", "cpu=1"]).refused(77, &["may not change the tickets"]);
     done(as_user(STRANGER + 1, &["fund", "lab/x", "cpu=300"]));
-    // What the former owner changed stays, as any change.
+    // The former owner's changes stay, as any change.
     assert_eq!(tickets(&place, "lab/x"), [300, 100, 50, 100]);
 }
 
-/// The contract that says what is in force is a good one, and under it nothing is changed any more.
+/// The rendered contract is valid, and under it no ticket counts as changed.
 #[test]
 fn what_is_in_force_is_written_as_a_contract() {
     let (place, daemon) = start(LAB);
@@ -258,7 +258,7 @@ fn what_is_in_force_is_written_as_a_contract() {
     eventually("nothing is left to be kept", || file(&place).is_empty());
 }
 
-/// A file that was cut short, or that another version wrote: the daemon goes on, says why, and loses nothing.
+/// A truncated file, or one of another version: the daemon goes on, reports it, and loses nothing.
 #[test]
 fn a_file_of_no_use_is_set_aside_with_its_reason() {
     for (text, reason) in [

@@ -69,7 +69,7 @@ fn only_members_root_and_who_runs_the_daemon_may_enter() {
     assert!(said(&mut place.command_of(STRANGER, &["status"])).out.contains("scheme isolate"));
 }
 
-/// A command that is started in a unit stays there, with all that it starts.
+/// A command that is started in a unit stays there, with its descendants.
 #[test]
 fn what_the_command_starts_belongs_to_the_unit() {
     let place = Place::with(TWO);
@@ -79,8 +79,8 @@ fn what_the_command_starts_belongs_to_the_unit() {
     assert!(found.contains("is in unit a (inherited from its parent, which entered by"), "{found}");
 }
 
-/// No rule leads to who entered. Under the next daemon they are where they were, whether the one before ended or was killed; if
-/// their unit is gone, that is said.
+/// No rule matches processes that entered by `exec`. The next daemon restores their units, whether the previous one ended or
+/// was killed; if a unit is gone, that is reported.
 #[test]
 fn who_entered_is_in_its_unit_under_the_next_daemon_too() {
     let place = Place::with(TWO);

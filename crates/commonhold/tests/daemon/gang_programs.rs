@@ -1,4 +1,4 @@
-//! Programs that tell what they transfer, in Rust, and with threads that nobody told of gangs: OpenMP's.
+//! Programs that report their transfers: in Rust, and with OpenMP threads, which know nothing of gangs.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +12,7 @@ fn example() -> PathBuf {
     built_example("gang").join("gang")
 }
 
-/// The example, with one thread, until it is ended.
+/// Runs the example with one thread until it is killed.
 fn begin(program: &PathBuf, place: &Place) -> Running {
     Running::start(Command::new(program).arg(place.socket()).args(["0", "1"]))
 }
@@ -62,7 +62,7 @@ fn a_program_in_rust_is_a_gang_and_status_says_so() {
     no_problem(&place);
 }
 
-/// A library's thread takes ten seconds to believe that the daemon is gone.
+/// The library's thread notices the daemon's end only after ten seconds.
 fn joined_again(gangs: &[Running], daemon: &Daemon) -> bool {
     let begin = Instant::now();
     let pages = || {
@@ -98,7 +98,7 @@ fn who_told_a_daemon_that_is_gone_joins_the_next_and_tells_nothing_twice() {
     let daemon = place.run(&[]);
     assert!(joined_again(&gangs, &daemon), "not within 40 s");
     eventually("both are known again", || told(&place));
-    // What they transferred in all would be more than their CPU time since then was enough for.
+    // Their total transfers would exceed what their CPU time since then allows.
     no_problem(&place);
 }
 
@@ -119,14 +119,14 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// The threads of a team, by what the kernel says of each.
+/// The threads of a team, by their state in the kernel.
 fn states_of_threads(pid: u32) -> Vec<char> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).ok();
     tasks.filter_map(stat).filter_map(|stat| stat.rsplit(") ").next()?.chars().next()).collect()
 }
 
-/// Whether the processor counts misses for a program here: virtual machines often have no counters.
+/// Whether hardware counters of cache misses are available: virtual machines often have none.
 fn has_counters(place: &Place) -> bool {
     let (source, program) = (place.path().join("counts.c"), place.path().join("counts"));
     let text = "#define _GNU_SOURCE\n#define COMMONHOLD_GANG_IMPLEMENTATION\n#include \"commonhold_gang.h\"\n\
@@ -151,22 +151,22 @@ fn an_openmp_program_that_knows_nothing_of_gangs_is_one() {
         command.env("COMMONHOLD_SOCKET", place.socket());
         command
     };
-    // Beside the library, it computes what it computes without.
+    // With the library, it computes the same result as without.
     let daemon = place.run(&[]);
     let plain = said(team("2").env_remove("LD_PRELOAD"));
     let beside = said(&mut team("2"));
     assert_eq!((beside.code, &*beside.out), (Some(0), &*plain.out));
-    // Without counters the library says so: once, and nothing else.
+    // Without counters the library reports only that, once.
     let uncounted = !has_counters(&place);
     let says = beside.err.starts_with("commonhold-gang: process") && beside.err.contains("cannot count what");
     assert_eq!((uncounted, usize::from(uncounted)), (says, beside.err.lines().count()), "{beside:?}");
     assert!(plain.out.starts_with("3 threads, "), "{plain:?}");
-    // Two of them have more threads than there are CPUs for on most machines: all threads of one are stopped together.
+    // Two of them have more threads than most machines have CPUs: all threads of one are stopped together.
     let cpus = std::thread::available_parallelism().unwrap().get();
     let gangs: Vec<Running> = (0..=cpus.div_ceil(3)).map(|_| Running::start(&mut team("0"))).collect();
     let pids = hold(&place, &daemon, &gangs);
     for pid in &pids {
-        // Three of the team, and the library's own.
+        // Three of the team, and the library's.
         eventually("its team is there", || states_of_threads(*pid).len() == 4);
         eventually("all of it is stopped", || states_of_threads(*pid).iter().all(|state| *state == 'T'));
         eventually("and runs again", || states_of_threads(*pid).contains(&'R'));
@@ -179,7 +179,7 @@ fn an_openmp_program_that_knows_nothing_of_gangs_is_one() {
         "{jobs:?}"
     );
     if uncounted {
-        // That is said after a second of CPU time, which takes long on a machine that is busy with other things.
+        // This is reported after a second of CPU time, which takes long on a busy machine.
         let patience = Instant::now() + Duration::from_secs(120);
         loop {
             let status = place.status();

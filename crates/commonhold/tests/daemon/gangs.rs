@@ -1,4 +1,4 @@
-//! Programs that are gangs: what `commonhold_gang.h` and the daemon say to each other, and what is left when the daemon is gone.
+//! Programs that are gangs: the protocol between `commonhold_gang.h` and the daemon, and the state after the daemon's end.
 
 use std::io::Read;
 use std::mem::offset_of;
@@ -24,7 +24,7 @@ pub(crate) fn contract(members: &[u32]) -> String {
     )
 }
 
-/// What `scripts/gangs` builds.
+/// The output folder of `scripts/gangs`.
 pub(crate) fn built(place: &Place) -> PathBuf {
     let to = place.path().join("gangs");
     let script = Command::new(root().join("scripts/gangs")).arg(&to).status().unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn built(place: &Place) -> PathBuf {
     to
 }
 
-/// A program that ends with the test.
+/// A program that is killed at the end of the test.
 pub(crate) struct Running(Child);
 
 impl Running {
@@ -44,7 +44,7 @@ impl Running {
         self.0.id()
     }
 
-    /// Whether it has a page of the daemon's in its memory.
+    /// Whether it has mapped a page from the daemon.
     pub(crate) fn has_joined(&self) -> bool {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap_or_default();
         maps.contains("memfd:commonhold-gang")
@@ -87,7 +87,7 @@ fn c_and_rust_have_the_page_alike() {
     assert_eq!(said.out.trim(), format!("{} {VERSION} {LEFT}", here.join(" ")));
 }
 
-/// Against a daemon that the test plays itself: refusals, forks, threads that come and go.
+/// Against a mock daemon: refusals, forks, threads that start and end.
 #[test]
 fn the_library_in_c_keeps_to_its_words() {
     let place = Place::new();
@@ -95,7 +95,7 @@ fn the_library_in_c_keeps_to_its_words() {
         let program = place.path().join(format!("gang_test{}", more.len()));
         let with = |flags: &[&str]| compiled("clients/c/gang_test.c", &program, &[flags, more].concat());
         if with(&SANITIZE).code != Some(0) {
-            // Some distributions have the sanitizers in packages of their own.
+            // Some distributions package the sanitizers separately.
             assert_eq!(with(&["-pthread"]).code, Some(0), "install gcc, as scripts/packages-run says");
         }
         let said = said(&mut Command::new(&program));
@@ -111,12 +111,12 @@ fn ns_per_write(program: &Path) -> f64 {
     words[2].parse().unwrap_or_else(|_| panic!("{said:?}"))
 }
 
-/// What BBMA writes was driven out, and what nBBMA writes is in the cache: so the latter's writes are several times faster.
+/// BBMA's writes miss the cache and nBBMA's hit it, so the latter's are several times faster.
 #[test]
 fn what_fills_the_bus_is_slower_than_what_leaves_it_alone() {
     let place = Place::new();
     let programs = built(&place);
-    // Neighbours on the machine spoil one try or another.
+    // Other load on the machine may spoil some attempts.
     eventually("a write within the cache takes a third of the time", || {
         ns_per_write(&programs.join("bbma")) > 3.0 * ns_per_write(&programs.join("nbbma"))
     });
@@ -129,7 +129,7 @@ fn programs_join_and_are_stopped_by_turns() {
     let begin = |name: &str| {
         Running::start(Command::new(programs.join(name)).arg("0").env("COMMONHOLD_SOCKET", place.socket()))
     };
-    // They join when they begin, so the daemon has to be there. Their numbers are known only then: a reload names them.
+    // They join when they start, so the daemon must already run. Their process IDs are known only then: a reload names them.
     place.write(&contract(&[]));
     let daemon = place.run(&[]);
     let cpus = std::thread::available_parallelism().unwrap().get();
@@ -165,7 +165,7 @@ fn a_killed_daemon_leaves_no_gang_stopped() {
     eventually("the caretaker ends", || !is_there(caretaker));
 }
 
-/// A program with threads that knows nothing of gangs.
+/// A multi-threaded program that knows nothing of gangs.
 const PLAIN: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -210,7 +210,7 @@ fn a_program_that_knows_nothing_of_gangs_joins() {
     let preloaded = |command: &mut Command| {
         command.env("LD_PRELOAD", &shim).env("COMMONHOLD_SOCKET", place.socket());
     };
-    // Without a daemon, nothing happens and nothing is said.
+    // Without a daemon, nothing happens and nothing is printed.
     let mut alone = Command::new(&program);
     preloaded(&mut alone);
     let alone = said(&mut alone);
@@ -233,7 +233,7 @@ fn a_program_that_knows_nothing_of_gangs_joins() {
     let child = children()[0];
     kill(child, libc::SIGKILL);
     running.0.kill().unwrap();
-    // Nor does it with a daemon that has no gangs.
+    // Neither with a daemon without gangs.
     place.write("version = 1\n[unit.u]\n");
     daemon.signal(libc::SIGHUP);
     daemon.says("reloaded");
@@ -243,7 +243,7 @@ fn a_program_that_knows_nothing_of_gangs_joins() {
     assert_eq!((without.code, &*without.out, &*without.err), (Some(0), "done\n", ""));
 }
 
-/// Asks for a page, without this module's help.
+/// Requests a page over the raw protocol.
 fn join(place: &Place) -> Result<u64, Error> {
     let mut client = Client::connect(place.socket()).unwrap();
     let joined: commonhold_client::wire::Joined = client.call(&commonhold_client::wire::Call::Join {})?;
@@ -266,7 +266,7 @@ fn whoever_asks_for_pages_gets_no_more_than_one() {
     }
     eventually("its descriptors are closed", || files() <= before);
     assert_eq!(pages(), 1);
-    // Nobody takes the answers, nor what goes with them.
+    // Neither the answers nor the descriptors passed with them are received.
     let deaf: Vec<UnixStream> = (0..100)
         .map(|_| {
             let stream = UnixStream::connect(place.socket()).unwrap();
@@ -286,7 +286,7 @@ fn whoever_asks_for_pages_gets_no_more_than_one() {
     assert!(refused.why() == Some(&Why::NoGangs) && refused.to_string().contains("`gangs` in [machine]"));
 }
 
-/// `compile` says what is missing where there is no compiler.
+/// `compile` reports a missing compiler.
 #[test]
 fn programs_are_compiled_without_a_warning() {
     let place = Place::new();

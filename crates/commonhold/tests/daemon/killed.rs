@@ -1,11 +1,11 @@
-//! A daemon or a caretaker that dies without warning leaves nothing behind.
+//! A daemon or a caretaker that is killed leaves nothing behind.
 
 use std::fs;
 use std::time::Instant;
 
 use crate::support::{Place, Process, eventually, has_cpus, is_there, kill, state};
 
-/// The promise: one second. The rest is for a machine whose tests keep every CPU busy.
+/// The promise is one second; the margin is for a machine on which tests keep every CPU busy.
 const UNDONE_MS: u128 = 1_000 + 1_000;
 
 #[test]
@@ -26,7 +26,7 @@ fn a_killed_daemon_leaves_nobody_confined() {
     assert!(!place.directory().join("journal").exists());
 }
 
-/// One unit more than CPUs, all of them busy: there is always one that waits for its turn.
+/// One more unit than CPUs, all busy: one always waits for its turn.
 #[test]
 fn a_killed_daemon_leaves_nobody_stopped() {
     let cpus = std::thread::available_parallelism().unwrap().get();
@@ -40,7 +40,7 @@ fn a_killed_daemon_leaves_nobody_stopped() {
     assert!(begin.elapsed().as_millis() < UNDONE_MS, "{:?}", begin.elapsed());
 }
 
-/// The daemon is stopped while a unit waits for its turn; then its caretaker is another one, and it is stopped again.
+/// The daemon is stopped while a unit waits for its turn; then, with a new caretaker, it is stopped again.
 #[test]
 fn a_stopped_daemon_leaves_nobody_stopped() {
     let cpus = std::thread::available_parallelism().unwrap().get();
@@ -73,7 +73,7 @@ fn the_next_daemon_undoes_what_two_killed_ones_left() {
     let place = Place::with_units(&[&members[0], &members[1]]);
     let mut daemon = place.run(&[]);
     eventually("both are confined", || members.iter().all(Process::is_confined));
-    // Stopped, the daemon cannot give itself another caretaker in between.
+    // A stopped daemon cannot start a new caretaker meanwhile.
     daemon.signal(libc::SIGSTOP);
     eventually("the daemon is stopped", || state(daemon.pid()) == 'T');
     kill(daemon.caretaker(), libc::SIGKILL);
@@ -103,14 +103,14 @@ fn a_killed_caretaker_is_replaced() {
     daemon.says("problem: the caretaker was killed; a new one has replaced it");
     assert_ne!(daemon.caretaker(), first);
     eventually("both are confined", || members.iter().all(Process::is_confined));
-    // The new one does the old one's work, and can be replaced in its turn.
+    // The new one takes over the old one's work, and can be replaced in turn.
     kill(daemon.caretaker(), libc::SIGKILL);
     eventually("it says so again", || daemon.err().matches("caretaker was killed").count() == 2);
     daemon.stop();
     assert!(members.iter().all(Process::is_free));
 }
 
-/// A socket that a killed daemon left is no daemon, and does not keep the next one out.
+/// A killed daemon's socket is not taken for a daemon, and does not block the next one.
 #[test]
 fn a_socket_left_behind_is_replaced() {
     let place = Place::with("version = 1\n[unit.a]\n");

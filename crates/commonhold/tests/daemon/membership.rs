@@ -6,11 +6,11 @@ use std::process::Command;
 
 use crate::support::{Place, Process, eventually, is_root, state};
 
-/// Users and groups that no machine has; each test has its own, so that none sees another's processes.
+/// Unused users and groups, different ones for each test, so that none sees another's processes.
 const USER: u32 = 54_322;
 const GROUP: u32 = 54_323;
 
-/// The user that every machine has, and that runs next to nothing.
+/// A user that every machine has, with hardly any processes.
 const NOBODY: u32 = 65_534;
 
 /// Every rule, each named with its line of the contract.
@@ -62,7 +62,7 @@ fn exec_beats_user() {
     let place = Place::with(&format!("version = 1\n[unit.a]\n[unit.b]\nmembers = [\"user:{user}\"]\n"));
     let _daemon = place.run(&[]);
     let script = format!("exec {}/commonhold status --pid $$", place.path().display());
-    // Root enters, and becomes the user afterwards.
+    // Root enters, and then changes to the user.
     place.command_of(user, &["--version"]).output().unwrap();
     let become_user = ["setpriv", "--reuid", &user.to_string(), "--clear-groups", "sh", "-c", &script];
     let found = place.call(&[&["exec", "a", "--"], &become_user[..]].concat());
@@ -101,7 +101,7 @@ fn each_user_gets_a_sub_unit() {
     eventually("the student's unit", || place.units().contains(&"students/nobody".to_owned()));
     let found = place.place_of(student.pid());
     assert!(found.ends_with("is in unit students/nobody (each user has a sub-unit: user:65534)"), "{found}");
-    // It outlives a reload, though the user is gone.
+    // It survives a reload although the user is gone.
     drop(student);
     daemon.signal(libc::SIGHUP);
     daemon.says("reloaded");

@@ -1,4 +1,4 @@
-//! Programs that trade for themselves: offers that end with their program, and programs that wait for what becomes of one.
+//! Programs that trade on their own behalf: offers bound to their program, and programs that wait for an offer's outcome.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -33,7 +33,7 @@ fn b() -> Offer {
     Offer::new("b", "cpu:20", "disk:30")
 }
 
-/// The tickets that `a` has of disks.
+/// The disk tickets of `a`.
 fn disk_of_a(client: &mut Client) -> u64 {
     let all = client.tickets().unwrap();
     all.iter().find(|row| row.unit == "a" && row.resource.name() == "disk").unwrap().tickets
@@ -51,7 +51,7 @@ fn an_offer_and_its_exchange_end_with_their_program() {
     assert_eq!(what.state, State::Withdrawn);
     daemon.says(&format!("tickets the program that held {} is gone", offer.number));
 
-    // Only one of the two ends with its program.
+    // Only one of the two is bound to its program.
     let mut program = client(&place);
     program.offer(&a().while_connected()).unwrap();
     let exchange = other.offer(&b()).unwrap().exchange.unwrap();
@@ -61,7 +61,7 @@ fn an_offer_and_its_exchange_end_with_their_program() {
     assert_eq!((what.state, what.why.as_deref()), (State::Ended, Some("ended")));
     assert_eq!(disk_of_a(&mut other), 100);
 
-    // Without being asked for, nothing ends.
+    // Nothing ends without a request.
     let mut program = client(&place);
     let offer = program.offer(&a()).unwrap();
     drop(program);
@@ -69,7 +69,8 @@ fn an_offer_and_its_exchange_end_with_their_program() {
     assert_eq!(what.state, State::Stands);
 }
 
-/// `commonhold offer ... -- PROGRAM`: the exit code is the program's, which sees its offer, and nothing is left of it.
+/// `commonhold offer ... -- PROGRAM`: the exit code is the program's, the program sees its offer, and the offer is gone
+/// afterwards.
 #[test]
 fn an_offer_is_bound_to_a_program() {
     let (place, _daemon) = start();
@@ -86,7 +87,7 @@ fn an_offer_is_bound_to_a_program() {
     assert_eq!(came.code, Some(42), "{}", came.err);
     assert!(came.out.starts_with("offer  unit") && came.out.contains("a  30 disk  20 cpu"), "{}", came.out);
     assert_eq!(other.wait(1, Some(Duration::from_secs(5))).unwrap().state, State::Withdrawn);
-    // Ended by a signal, as a shell tells it.
+    // Terminated by a signal, reported as a shell does.
     assert_eq!(said(&mut offer(&["--", "sh", "-c", "kill -9 $$"])).code, Some(128 + 9));
     said(&mut offer(&["--", "/nowhere/at/all"])).refused(127, &["cannot run `/nowhere/at/all`"]);
     let marker = place.path().join("marker");
@@ -97,7 +98,7 @@ fn an_offer_is_bound_to_a_program() {
     eventually("nothing is left", || other.offers().unwrap().offers.is_empty());
 }
 
-/// A program that says when it is ready: its offer is served by then.
+/// A program that prints when it is ready: its offer is served by then.
 #[test]
 fn signals_reach_the_program_that_an_offer_is_bound_to() {
     let (place, _daemon) = start();
@@ -125,7 +126,7 @@ fn signals_reach_the_program_that_an_offer_is_bound_to() {
         assert_eq!(other.wait(exchange, Some(Duration::from_secs(5))).unwrap().state, State::Ended);
         assert_eq!(disk_of_a(&mut other), 100);
     }
-    // Who holds the connection is killed: the offer is over, and the program is told to end.
+    // The process that holds the connection is killed: the offer ends, and the program gets SIGTERM.
     let (mut child, pid) = begin("echo $$ >READY; while :; do sleep 0.05; done");
     kill(child.id(), libc::SIGKILL);
     child.wait().unwrap();
@@ -133,7 +134,7 @@ fn signals_reach_the_program_that_an_offer_is_bound_to() {
     eventually("nothing is left", || other.offers().unwrap().offers.is_empty());
 }
 
-/// A number is never that of another offer.
+/// Numbers of offers are never reused.
 #[test]
 fn what_is_over_before_its_program_is_gone_is_left_alone() {
     let (place, daemon) = start();
@@ -180,7 +181,7 @@ fn a_program_waits_and_others_are_served_meanwhile() {
     assert_eq!(unknown.why(), Some(&Why::NoSuchOffer), "{unknown}");
 }
 
-/// What a client asks while it waits is answered afterwards, in order; and it may have said all that it wants to say.
+/// Requests that a client sends while it waits are answered afterwards, in order, even after it has shut down its writing side.
 #[test]
 fn requests_after_a_wait_are_answered_after_it() {
     let (place, daemon) = start();
@@ -216,7 +217,7 @@ fn ticks(daemon: &Daemon) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// A program that waits is gone: nothing is left of it.
+/// A waiting program exits: its wait and its connection are gone.
 #[test]
 fn who_waits_and_is_gone_is_forgotten() {
     let (place, _daemon) = start();
@@ -234,13 +235,13 @@ fn who_waits_and_is_gone_is_forgotten() {
     });
 }
 
-/// Clients that hold offers for long leave room for those that ask, and one user's for those of others.
+/// Clients that hold offers for long leave room for short requests, and those of one user leave room for other users'.
 #[test]
 fn only_so_many_hold_offers() {
     if !is_root() {
         return;
     }
-    // A unit may have 50 offers: root's are of several.
+    // A unit may have 50 offers, so root's are spread over several units.
     let others = ["b1", "b2", "b3", "b4"].map(|unit| format!("[unit.{unit}]\n")).concat();
     let place = Place::with(&format!("version = 1\n[unit.a]\nmembers = [\"user:{STRANGER}\"]\n{others}"));
     let _daemon = place.run(&[]);
@@ -258,7 +259,7 @@ fn only_so_many_hold_offers() {
     };
     let of_stranger = thread::scope(|scope| {
         let as_stranger = || {
-            // SAFETY: the bare system call, unlike the library's function, changes this thread alone.
+            // SAFETY: unlike the library's function, the bare system call changes only this thread.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, STRANGER, STRANGER, STRANGER) };
             assert_eq!(changed, 0);
             hold_all(&["a"])
@@ -280,7 +281,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Builds a program of C.
+/// Builds a C program.
 pub(crate) fn compiled(source: &str, to: &Path, more: &[&str]) -> Said {
     let warnings =
         ["-std=c99", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"];
@@ -308,7 +309,7 @@ pub(crate) fn built_example(name: &str) -> PathBuf {
     built.join("examples")
 }
 
-/// A worked example that runs in unit `a`; killed when it is dropped.
+/// A worked example that runs in unit `a`; killed on drop.
 struct Trader {
     child: Child,
     says: PathBuf,
@@ -363,7 +364,7 @@ fn trades(program: &[&Path], below: u64) {
     };
     let wait = |other: &mut Client, number| other.wait(number, Some(Duration::from_secs(10))).unwrap();
 
-    // It waits until it is served, works, and leaves: the exchange ends with it, and nobody asks for that.
+    // It waits until it is served, works, and exits: the exchange ends with it, without a request.
     let mut trader = Trader::start(&place, program, 3_000);
     let offer = stands(&mut other);
     let exchange = other.offer(&b()).unwrap().exchange.unwrap();
@@ -373,7 +374,7 @@ fn trades(program: &[&Path], below: u64) {
     assert_eq!(wait(&mut other, exchange).state, State::Ended);
     assert_eq!(disk_of_a(&mut other), 100);
 
-    // Killed while its offer stands.
+    // Killed while its offer is open.
     let mut trader = Trader::start(&place, program, below);
     let offer = stands(&mut other);
     trader.kill();
@@ -390,7 +391,7 @@ fn trades(program: &[&Path], below: u64) {
     let all = other.tickets().unwrap();
     assert!(all.iter().all(|row| row.tickets == 100 && row.lent == 0 && row.got == 0), "{all:?}");
 
-    // The other one ends the exchange: the program learns of it, and goes on.
+    // The other unit ends the exchange: the program is notified, and goes on.
     let trader = Trader::start(&place, program, below);
     stands(&mut other);
     let exchange = other.offer(&b()).unwrap().exchange.unwrap();
@@ -428,7 +429,7 @@ fn the_python_module_makes_an_error_of_what_is_no_answer() {
     assert!(said.code == Some(0) && said.err.contains("OK"), "{}", said.err);
 }
 
-/// What docs/programs.md shows can be compiled. Its example in Rust is a test of the crate.
+/// The code in docs/programs.md compiles. Its Rust example is a doc test of the crate.
 #[test]
 fn the_document_shows_programs() {
     let text = std::fs::read_to_string(root().join("docs/programs.md")).unwrap();
@@ -461,7 +462,7 @@ fn the_header_reads_json_strictly() {
     let program = place.path().join("test");
     let sanitize = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     if compiled("clients/c/test.c", &program, &sanitize).code != Some(0) {
-        // Some distributions have the sanitizers in packages of their own.
+        // Some distributions package the sanitizers separately.
         compile("clients/c/test.c", &program);
     }
     let said = said(&mut Command::new(&program));

@@ -1,4 +1,4 @@
-//! SIGHUP: all or nothing.
+//! SIGHUP: a reload is atomic.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn a_good_change_takes_effect() {
     assert_eq!(place.units(), ["b", "a", "a/inner"]);
 }
 
-/// Who leaves the contract is let go; who stays is confined as before, though its unit has another number now.
+/// A process that leaves the contract is released; one that stays is confined as before, although its unit's number changes.
 #[test]
 fn who_leaves_is_let_go() {
     if !has_cpus() {
@@ -48,7 +48,7 @@ fn a_bad_change_leaves_the_old_contract_in_force() {
     assert_eq!(place.units(), ["a"]);
     let problems = place.status()["problems"].to_string();
     assert!(problems.contains("contract.toml was not reloaded"), "{problems}");
-    // It is mended, and taken.
+    // Once corrected, it is loaded.
     place.write("version = 1\n[unit.b]\ntickets = 5\n");
     daemon.signal(libc::SIGHUP);
     daemon.says("reloaded contract.toml");

@@ -1,4 +1,4 @@
-//! A daemon from its start to its regular end.
+//! A daemon from its start to its normal end.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -52,13 +52,14 @@ fn it_says_what_it_does_not_hold() {
     let out = daemon.out();
     assert!(out.contains("cpu     held by the user backend (as asked)"), "{out}");
     let line = |resource: &str| out.lines().find_map(|line| line.strip_prefix(resource)).unwrap_or_default();
-    // Whether the kernel pages memory out for us depends on who runs the tests, and what is held of disks on these.
+    // Whether the kernel pages memory out on request depends on the user that runs the tests, and the holding of disks on the
+    // machine's disks.
     let how = line("memory  ");
     let weakly = how.strip_prefix("held weakly").or(how.strip_prefix("not held")).unwrap_or_default();
     assert!(weakly.starts_with(", though the contract asks for it: "), "{out}");
     assert!(line("disk    ").contains("held"), "{out}");
     assert!(out.contains("bus     not held: `gangs` is \"off\" in [machine]\n"), "{out}");
-    // Its status says so too, in words and in figures, and so does a dry run.
+    // `status` reports the same, as text and JSON, and so does a dry run.
     let held = if how.starts_with("held") { "partly" } else { "no" };
     let memory = serde_json::json!({ "resource": "memory", "held": held, "how": how });
     assert_eq!(place.status()["holdings"][1], memory);
@@ -67,7 +68,7 @@ fn it_says_what_it_does_not_hold() {
     let dry = place.call(&["run", "contract.toml", "--backend", "user", "--dry-run", "--json"]);
     let plan: serde_json::Value = serde_json::from_str(&dry.out).unwrap();
     assert_eq!(plan["holdings"][1], memory);
-    // So does a check, as a warning, since the contract asks for memory and not for disks.
+    // So does `check`, as a warning, since the contract asks for memory and not for disks.
     let checked = place.call(&["check", "contract.toml"]);
     assert!(
         checked.err.contains(&format!("warning: memory is {how}\n")) == (checked.out.contains(how)),
@@ -114,7 +115,7 @@ fn it_states_the_cpu_time_of_processes_in_no_unit() {
     assert!(checked.contains("; processes in no unit "), "{checked}");
 }
 
-/// The daemon's directory may be given from where it starts; its caretaker works elsewhere.
+/// The daemon's directory may be a relative path, although its caretaker has another working directory.
 #[test]
 fn a_relative_directory_is_undone_as_well() {
     if !has_cpus() {
@@ -137,7 +138,7 @@ fn a_second_daemon_is_refused() {
     assert!(UnixStream::connect(place.socket()).is_ok(), "the first one still answers");
 }
 
-/// Before anything is changed: else a caretaker would have to undo it, and to say so.
+/// Refused before anything is changed: otherwise a caretaker would have to undo it and report that.
 #[test]
 fn where_no_socket_can_be_the_daemon_does_not_begin() {
     let place = Place::with("version = 1\n[unit.a]\n");
@@ -187,7 +188,7 @@ fn with_verbose_every_decision_is_told_with_its_reason() {
     daemon.says("cpu 0: owned by u0: it is entitled to");
 }
 
-/// Which backends were built in is said first of all, and by `--version`: so nobody looks for the reason in the kernel.
+/// The daemon prints the backends built in first, and so does `--version`: otherwise one would suspect the kernel.
 #[test]
 fn the_backends_that_were_built_in() {
     let place = Place::with("version = 1\n[unit.a]\nmembers = []\n");

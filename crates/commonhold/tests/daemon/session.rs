@@ -1,4 +1,4 @@
-//! The autogroup of the daemon's session, by the nice value of which the kernel divides CPU time among sessions.
+//! The autogroup of the daemon's session, whose nice value determines the session's share of CPU time.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use crate::support::{Daemon, Place, children_of, eventually, is_root, is_there, 
 /// The daemon's nice value.
 const RAISED: &str = "-15";
 
-/// A daemon that leads a session of its own, and another process of that session.
+/// A daemon that leads a new session, and another process in it.
 struct Session {
     daemon: Daemon,
     witness: u32,
@@ -20,7 +20,7 @@ struct Session {
 }
 
 impl Session {
-    /// `None`, and the reason is printed, where a nice value cannot be raised here.
+    /// `None`, after printing the reason, if the nice value cannot be raised here.
     fn start() -> Option<Session> {
         if !is_root() {
             return None;
@@ -65,7 +65,7 @@ fn nice_of(pid: u32) -> String {
     text.trim().rsplit(' ').next().unwrap().to_owned()
 }
 
-/// The caretaker has a session of its own, which goes first as well.
+/// The caretaker has its own session, whose priority is raised as well.
 #[test]
 fn the_session_goes_first_until_the_daemon_ends() {
     let Some(mut session) = Session::start() else { return };
@@ -85,7 +85,7 @@ fn a_killed_daemon_leaves_its_session_as_it_was() {
     eventually("it has its nice value again", || session.nice() == "0");
 }
 
-/// Daemon and caretaker are killed: the next daemon, in another session, gives the value back.
+/// Daemon and caretaker are killed: the next daemon, in another session, restores the value.
 #[test]
 fn the_next_daemon_restores_a_session_that_two_killed_ones_left() {
     let Some(mut session) = Session::start() else { return };

@@ -1,4 +1,4 @@
-//! With which signals programs begin that `commonhold` starts: the kernel's default ones, whatever its own caller has.
+//! The signal state of programs that `commonhold` starts: the kernel's defaults, whatever its caller's state is.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,16 +7,16 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Place, eventually, said};
 
-/// Prints which signals it has blocked and ignored.
+/// Prints its blocked and ignored signals.
 const SIGNALS: [&str; 4] = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
 
-/// What it prints then: `nohup` is heeded.
+/// The expected output: `nohup` is honoured.
 const DEFAULT: &str = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\n";
 
-/// Has a command inherit from its caller what no program should inherit from it, and SIGHUP ignored as by `nohup`.
+/// Gives a command a signal state that the programs it starts must not inherit, and SIGHUP ignored as by `nohup`.
 fn hostile(command: &mut Command) -> &mut Command {
     let prepare = || {
-        // SAFETY: calls that are allowed between fork and exec, on memory of this stack.
+        // SAFETY: async-signal-safe calls, allowed between fork and exec, on this stack's memory.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -44,7 +44,7 @@ fn of_exec_and_of_an_offers_program() {
     assert_eq!(said(hostile(&mut place.command(&[&offer[..], &SIGNALS].concat()))).out, DEFAULT);
 }
 
-/// The demonstration, with a compiler of ours, and `tmp` for what it leaves there while it runs.
+/// The demonstration, with a fake compiler, and `tmp` for its temporary files.
 fn demonstration(place: &Place, compiler: &str) -> Command {
     let (bin, tmp) = (place.path().join("bin"), place.path().join("tmp"));
     fs::create_dir(&bin).unwrap();
@@ -57,7 +57,7 @@ fn demonstration(place: &Place, compiler: &str) -> Command {
     demo
 }
 
-/// While it times a piece of work that does not end, and while its daemon holds jobs.
+/// Interrupted while it times a piece of work that does not end, and while its daemon holds jobs.
 #[test]
 fn that_end_the_demonstration_leave_nothing_of_it() {
     for (signal, length, pieces) in
@@ -74,7 +74,7 @@ fn that_end_the_demonstration_leave_nothing_of_it() {
         eventually("it ends", || demo.try_wait().unwrap().is_some());
         assert_eq!(demo.wait().unwrap().signal(), Some(signal));
         assert_eq!(fs::read_dir(place.path().join("tmp")).unwrap().count(), 0);
-        // The path of our compiler is in the environment of all that it started.
+        // The fake compiler's path is in the environment of all processes that it started.
         let bin = place.path().join("bin").display().to_string();
         let is_of_it = |environment: Vec<u8>| String::from_utf8_lossy(&environment).contains(&bin);
         let processes = || fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("environ"));
@@ -82,12 +82,12 @@ fn that_end_the_demonstration_leave_nothing_of_it() {
     }
 }
 
-/// A compiler of ours tells; the demonstration's daemon and its jobs are between the two.
+/// A fake compiler reports the state; the demonstration's daemon and jobs are between it and the caller.
 #[test]
 fn of_the_demonstration() {
     let place = Place::new();
     let told = place.path().join("signals");
-    // Each says it in one write, as several run at once.
+    // Each reports in one write, since several run at once.
     let compiler = format!(
         "said=$({})\nprintf '%s\\n' \"$said\" >>{}\nsleep 0.05\n",
         SIGNALS.map(|word| format!("'{word}'")).join(" "),
@@ -96,7 +96,7 @@ fn of_the_demonstration() {
     let mut demo = demonstration(&place, &compiler);
     let mut demo = hostile(&mut demo).process_group(0).spawn().unwrap();
     let said = || fs::read_to_string(&told).unwrap_or_default();
-    // The first four are of the program itself, those after them of jobs in units.
+    // The first four come from the program itself, the later ones from jobs in units.
     eventually("its jobs compile", || said().lines().count() >= 2 * 8);
     demo.kill().unwrap();
     demo.wait().unwrap();
@@ -106,7 +106,7 @@ fn of_the_demonstration() {
     }
 }
 
-/// It ignores what would end it with the daemon, and blocks nothing.
+/// It ignores the signals that would end it with the daemon, and blocks none.
 #[test]
 fn of_the_caretaker() {
     let place = Place::with("version = 1\n[unit.a]\n[unit.b]\n");

@@ -1,4 +1,4 @@
-//! A daemon in a directory of its own, processes to hold, and the kernel's own view of them.
+//! A daemon in a temporary directory, processes to hold, and the kernel's view of them.
 
 use std::borrow::BorrowMut;
 use std::fs;
@@ -15,13 +15,13 @@ use tempfile::TempDir;
 
 use crate::skipped::skipped;
 
-/// A user and group that no machine has and nobody else here uses.
+/// A user and group that no machine and no other test uses.
 pub(crate) const STRANGER: u32 = 54_321;
 
-/// How long anything may take before a test fails: far longer than it does.
+/// The timeout of every wait: far longer than any takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
@@ -31,7 +31,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Whether this is root; if not, says that a test is skipped.
+/// Whether this is root; if not, reports that a test is skipped.
 #[track_caller]
 pub(crate) fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -41,7 +41,7 @@ pub(crate) fn is_root() -> bool {
     root
 }
 
-/// Whether something can be seen to be confined here; if not, says that a test is skipped.
+/// Whether confinement is observable here; if not, reports that a test is skipped.
 #[track_caller]
 pub(crate) fn has_cpus() -> bool {
     let several = thread::available_parallelism().unwrap().get() > 1;
@@ -51,15 +51,15 @@ pub(crate) fn has_cpus() -> bool {
     several
 }
 
-/// Where a daemon runs: its contract, its directory, and a program that every user can start.
+/// A daemon's environment: its contract, its directory, and a program that every user can start.
 pub(crate) struct Place(TempDir);
 
 /// Resets the signals that end a program. `nohup` ignores SIGHUP, and a shell without job control ignores SIGINT and SIGQUIT
-/// for what it starts in the background. Children would inherit that, and a test that sends such a signal would hang.
+/// for background jobs. Children would inherit that, and a test that sends such a signal would hang.
 fn reset_ending_signals(command: &mut Command) {
     let prepare = || {
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
-            // SAFETY: a call that is allowed between fork and exec.
+            // SAFETY: an async-signal-safe call, allowed between fork and exec.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         Ok(())
@@ -120,12 +120,12 @@ impl Place {
         command
     }
 
-    /// The same as an ordinary user, who may not be able to look into the folder where it was built.
+    /// As an ordinary user, who may lack access to the build folder.
     pub(crate) fn command_of(&self, user: u32, arguments: &[&str]) -> Command {
         let program = self.path().join("commonhold");
         if !program.exists() {
-            // Not `fs::copy`: a process that another test starts meanwhile would inherit the file open for writing, and
-            // what is open for writing cannot be run.
+            // Not `fs::copy`: a process forked by another test meanwhile would inherit the file open for writing, and exec
+            // would fail with ETXTBSY.
             let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_commonhold")).arg(&program).status();
             assert!(copied.unwrap().success());
         }
@@ -136,18 +136,18 @@ impl Place {
         command
     }
 
-    /// Gives a user a directory here that a daemon of that user can use.
+    /// Makes a directory for a daemon of the given user.
     pub(crate) fn make_directory_of(&self, user: u32) {
         fs::create_dir(self.directory()).unwrap();
         chown(self.directory(), Some(user), Some(user)).unwrap();
     }
 
-    /// Runs `commonhold` to its end.
+    /// Runs `commonhold` to completion.
     pub(crate) fn call(&self, arguments: &[&str]) -> Said {
         said(&mut self.command(arguments))
     }
 
-    /// Starts a daemon that holds the contract, and waits until it does.
+    /// Starts a daemon, and waits until it holds the contract.
     pub(crate) fn run(&self, arguments: &[&str]) -> Daemon {
         Daemon::start(self.command(&run_arguments(arguments)))
     }
@@ -164,14 +164,14 @@ impl Place {
         said.out.trim_end().to_owned()
     }
 
-    /// What the daemon accounts for.
+    /// The daemon's accounts.
     pub(crate) fn status(&self) -> serde_json::Value {
         let said = self.call(&["status", "--json"]);
         assert_eq!(said.code, Some(0), "{said:?}");
         serde_json::from_str(&said.out).unwrap()
     }
 
-    /// Paths of the units that the daemon has accounts of.
+    /// Paths of the units in the daemon's accounts.
     pub(crate) fn units(&self) -> Vec<String> {
         let status = self.status();
         let accounts = status["accounts"].as_array().unwrap();
@@ -188,7 +188,7 @@ pub(crate) fn run_arguments<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     all
 }
 
-/// What a command said, and how it ended.
+/// A command's output and exit status.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: Option<i32>,
@@ -198,7 +198,7 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// It failed with a code, and said all of these: on standard error, or as JSON if it was asked for that.
+    /// Asserts that it failed with a code, and printed all of these: on standard error, or as JSON if requested.
     #[track_caller]
     pub(crate) fn refused(&self, code: i32, words: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -220,7 +220,7 @@ pub(crate) fn said(command: &mut Command) -> Said {
     }
 }
 
-/// What a running program says, as it says it.
+/// The output of a running program, as it is printed.
 struct Heard {
     text: Arc<Mutex<String>>,
     listener: Option<thread::JoinHandle<()>>,
@@ -243,7 +243,7 @@ impl Heard {
         self.text.lock().unwrap().clone()
     }
 
-    /// Hears a program that ended out to its last word.
+    /// Reads the remaining output of a program that has ended.
     fn finish(&mut self) {
         if let Some(listener) = self.listener.take() {
             listener.join().unwrap();
@@ -251,7 +251,7 @@ impl Heard {
     }
 }
 
-/// A running daemon; it is told to stop when it is dropped.
+/// A running daemon; stopped on drop.
 pub(crate) struct Daemon {
     child: Child,
     out: Heard,
@@ -263,7 +263,7 @@ impl Daemon {
         Daemon::start_in_place(command.borrow_mut().process_group(0))
     }
 
-    /// The same, in the process group and the session that the command makes itself.
+    /// As above, in the process group and session that the command sets up.
     pub(crate) fn start_in_place(command: &mut Command) -> Daemon {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let out = Heard::listen(child.stdout.take().unwrap());
@@ -300,7 +300,7 @@ impl Daemon {
         kill(self.pid(), signal);
     }
 
-    /// Waits until it says something.
+    /// Waits until it prints a text.
     #[track_caller]
     pub(crate) fn says(&self, words: &str) {
         eventually(&format!("the daemon says `{words}`: {}{}", self.out(), self.err()), || {
@@ -320,13 +320,13 @@ impl Daemon {
         status.unwrap()
     }
 
-    /// Kills it in a way that it does not notice.
+    /// Kills it with SIGKILL, which it cannot handle.
     pub(crate) fn kill(&mut self) {
         self.signal(libc::SIGKILL);
         self.wait();
     }
 
-    /// Ends it as an administrator would; all went well.
+    /// Ends it with a signal, as an administrator would, and asserts success.
     pub(crate) fn stop(&mut self) {
         self.signal(libc::SIGTERM);
         let status = self.wait();
@@ -348,23 +348,23 @@ impl Drop for Daemon {
     }
 }
 
-/// A process to hold, in a process group of its own; all of the group ends with the test.
+/// A process to hold, in a new process group, which is killed at the end of the test.
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// One that sleeps.
+    /// A sleeping process.
     pub(crate) fn sleeper() -> Process {
         Process::start(Command::new("sleep").arg("60"))
     }
 
-    /// One that sleeps, of an ordinary user.
+    /// A sleeping process of an ordinary user.
     pub(crate) fn sleeper_of(user: u32, group: u32) -> Process {
         Process::start(Command::new("sleep").arg("60").uid(user).gid(group))
     }
 
-    /// One that wants a CPU all the time: end it soon.
+    /// A busy process: end it soon.
     pub(crate) fn spinner() -> Process {
-        // The limit is of CPU time, in seconds: a spinner that is forgotten dies of it.
+        // A limit on CPU time in seconds, which ends a forgotten spinner.
         Process::shell("ulimit -t 8; while :; do :; done")
     }
 
@@ -380,7 +380,7 @@ impl Process {
         self.0.id()
     }
 
-    /// Its first child, once it has one.
+    /// Its first child, once it exists.
     pub(crate) fn child(&self) -> u32 {
         let mut child = None;
         eventually("a child", || {
@@ -390,7 +390,7 @@ impl Process {
         child.unwrap()
     }
 
-    /// Whether it is confined to some of the CPUs that this test has.
+    /// Whether it is confined to a proper subset of this test's CPUs.
     pub(crate) fn is_confined(&self) -> bool {
         allowed(self.pid()) != allowed(std::process::id())
     }
@@ -399,7 +399,7 @@ impl Process {
         state(self.pid()) == 'T'
     }
 
-    /// Whether it lives, neither confined nor stopped.
+    /// Whether it is alive, and neither confined nor stopped.
     pub(crate) fn is_free(&self) -> bool {
         !self.is_confined() && matches!(state(self.pid()), 'R' | 'S' | 'D')
     }
@@ -408,7 +408,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let group = -i32::try_from(self.pid()).unwrap();
-        // SAFETY: kills the group that this process was made the leader of, and that it still leads: it was not waited for.
+        // SAFETY: kills the group that this process leads; its ID is not reused, since it was not waited for.
         unsafe { libc::kill(group, libc::SIGKILL) };
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! Tickets that change while the contract is in force: made, refused, kept.
+//! Changes of tickets while the contract is in force: made, refused, persisted.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ pub(crate) fn done(said: Said) -> String {
     said.out
 }
 
-/// What a unit has of a resource, and what the contract gives it.
+/// A unit's tickets of a resource, and the contract's number.
 fn of(place: &Place, unit: &str, resource: &str) -> (u64, u64) {
     let all: serde_json::Value = serde_json::from_str(&done(place.call(&["tickets", "--json"]))).unwrap();
     let rows = all["tickets"].as_array().unwrap();
@@ -40,7 +40,7 @@ pub(crate) fn file(place: &Place) -> String {
     fs::read_to_string(place.directory().join("tickets.json")).unwrap_or_default()
 }
 
-/// One request and its answer, in JSON.
+/// Sends one request and reads its reply, in JSON.
 pub(crate) fn ask(place: &Place, request: &str) -> serde_json::Value {
     let mut stream = UnixStream::connect(place.socket()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -82,7 +82,7 @@ fn units_give_and_are_set_and_taken_back() {
         given,
         "a: 60 disk tickets instead of 100; no processes now\nb: 140 disk tickets instead of 100; no processes now\n"
     );
-    // Of what nothing holds, that is said.
+    // Resources that nothing holds are noted.
     let bus = "bus tickets have no effect now: not held: `gangs` is \"off\" in [machine]\n";
     let given = done(place.call(&["tickets", "give", "a", "b", "bus", "1"]));
     assert!(given.ends_with(bus), "{given}");
@@ -158,7 +158,7 @@ fn what_cannot_be_made_is_refused_with_a_remedy() {
     assert_eq!(file(&place), "");
 }
 
-/// A daemon that was killed, and one that ended: the next one begins with what was changed.
+/// After a daemon was killed or ended, the next one starts with the changed tickets.
 #[test]
 fn a_change_outlives_its_daemon() {
     let (place, mut daemon) = start(TWO);
@@ -186,7 +186,7 @@ fn a_reload_keeps_changes_until_the_file_says_otherwise() {
     daemon.signal(libc::SIGHUP);
     daemon.says("reloaded contract.toml");
     assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "cpu")], [(7, 100), (7, 100)]);
-    // What came in the middle stands in the middle, in every list.
+    // A unit inserted in the middle is listed in the middle, in every list.
     place.write("version = 1\n[unit.new]\n[unit.b]\n[unit.b.unit.x]\n[unit.later]\n[unit.a]\nlend = false\n");
     daemon.signal(libc::SIGHUP);
     eventually("it is reloaded", || daemon.out().matches("reloaded").count() == 2);
@@ -203,7 +203,7 @@ fn a_reload_keeps_changes_until_the_file_says_otherwise() {
     assert_eq!([of(&place, "a", "cpu"), of(&place, "a", "disk")], [(50, 50), (7, 100)]);
     assert!(!file(&place).contains("\"b\"") && !file(&place).contains("cpu"), "{}", file(&place));
     daemon.stop();
-    // The same at a start: what the file says now is newer than what was changed.
+    // The same at a start: the contract file is newer than the change.
     place.write("version = 1\n[unit.a]\n");
     let mut daemon = place.run(&[]);
     done(place.call(&["tickets", "set", "a", "cpu", "9"]));
@@ -215,11 +215,11 @@ fn a_reload_keeps_changes_until_the_file_says_otherwise() {
     assert_eq!(file(&place), "");
 }
 
-/// Nothing is done before it is kept: where it cannot be, it is not made.
+/// A change is persisted before it is made: if that fails, it is not made.
 #[test]
 fn what_cannot_be_kept_is_not_made() {
     let (place, mut daemon) = start(TWO);
-    // What is written first has the name of a folder.
+    // A folder blocks the name of the temporary file.
     let trap = place.directory().join("tickets.new");
     fs::create_dir(&trap).unwrap();
     place
@@ -229,7 +229,7 @@ fn what_cannot_be_kept_is_not_made() {
     fs::remove_dir(&trap).unwrap();
     done(place.call(&["tickets", "set", "a", "cpu", "8"]));
     daemon.kill();
-    // A file that is none of ours keeps nobody from holding a contract, and is not written over.
+    // A foreign file does not keep the daemon from holding a contract, and is not overwritten.
     fs::write(place.directory().join("tickets.json"), "nonsense").unwrap();
     let daemon = place.run(&[]);
     daemon.says("cannot understand the changed tickets: line 1, `nonsense`");
@@ -241,7 +241,7 @@ fn what_cannot_be_kept_is_not_made() {
     assert!(file(&place).contains("\"tickets\": 9"), "{}", file(&place));
 }
 
-/// What a reload ended cannot be forgotten while the file cannot be written: `status` says so, and it is tried again.
+/// While the file cannot be written, a change that a reload ended stays in it: `status` reports this, and the write is retried.
 #[test]
 fn what_could_not_be_kept_is_kept_later() {
     let (place, mut daemon) = start(TWO);
@@ -266,7 +266,7 @@ fn what_could_not_be_kept_is_kept_later() {
     daemon.stop();
 }
 
-/// A member gives away what its unit has, and takes nothing. Who may enter a unit and all that is in it, governs it.
+/// A member may give its unit's tickets, and take none. A user who may enter a unit and all of its sub-units governs it.
 #[test]
 fn what_other_users_may_change() {
     if !is_root() {
@@ -301,7 +301,7 @@ fn what_other_users_may_change() {
     let as_other = |arguments: &[&str]| said(&mut place.command_of(other, arguments));
     as_other(&["tickets", "give", "open/x", "open/y", "cpu", "1"]).refused(77, &["may not give away"]);
 
-    // A member offers, and ends what it is in. Others do not.
+    // A member may offer, and end its unit's exchanges. Others may not.
     let [mine, theirs] = [
         ["offer", "--unit", "top/mine", "--give", "disk:5", "--want", "cpu:5"],
         ["offer", "--unit", "top/theirs", "--give", "cpu:5", "--want", "disk:5"],
@@ -317,7 +317,7 @@ fn what_other_users_may_change() {
     assert!(done(as_stranger(&["cancel", "4"])).contains("exchange 4 is over"));
 }
 
-/// A user's sub-unit is not there when the next daemon begins: its change waits for the user.
+/// A user's sub-unit does not exist when the next daemon starts: its change waits for the user.
 #[test]
 fn a_users_change_waits_for_the_user() {
     if !is_root() {
@@ -348,8 +348,8 @@ fn a_users_change_waits_for_the_user() {
     assert!(!done(place.call(&["status"])).contains("once its user"), "it is expected no more");
 }
 
-/// `a` computes and `b` reads: each offers what it can do without. Both are served at one moment, and undone exactly: when
-/// their time is over, or when one of them ends it. What is lent cannot be taken from under an exchange.
+/// `a` computes and `b` reads: each offers what it can spare. Both are served at once, and undone exactly when their time
+/// expires or one of them ends the exchange. Lent tickets cannot be taken while an exchange is in force.
 #[test]
 fn offers_that_fit_are_served_and_undone() {
     let (place, daemon) = start(TWO);
@@ -398,7 +398,7 @@ fn offers_that_fit_are_served_and_undone() {
     assert_eq!(all["exchanges"].as_array().map(Vec::len), Some(2), "{all}");
 }
 
-/// `cancel --all` takes back what a unit offers and ends the exchanges that it is in; offers of others stand.
+/// `cancel --all` takes back a unit's offers and ends its exchanges; offers of others stay open.
 #[test]
 fn all_offers_of_a_unit_are_taken_back_at_once() {
     let (place, _daemon) = start(TWO);
@@ -423,8 +423,8 @@ fn all_offers_of_a_unit_are_taken_back_at_once() {
     place.call(&["cancel", "--all", "c"]).refused(69, &["no unit `c`"]);
 }
 
-/// A daemon is killed in the middle of an exchange, while an offer stands: the next one goes on with both, under their numbers, and
-/// ends the exchange as the other would have.
+/// A daemon is killed during an exchange, with an offer open: the next one continues both under their numbers, and ends the
+/// exchange at the same time.
 #[test]
 fn exchanges_and_offers_outlive_a_daemon() {
     let (place, mut daemon) = start(TWO);
@@ -475,14 +475,14 @@ fn offers_that_are_none_are_refused() {
     offer("a", "disk", "cpu:1", &[]).refused(2, &["such as disk:300"]);
     offer("a", "disk:0", "cpu:1", &[]).refused(2, &["1 to 1000000"]);
     place.call(&["cancel", "1"]).refused(65, &["no offer stands and no exchange is in force"]);
-    // Without a unit's name, that of the process is meant: it is in none that holds tickets.
+    // Without a unit's name, the process's unit is used: it has none with tickets.
     place
         .call(&["offer", "--give", "disk:1", "--want", "cpu:1"])
         .refused(69, &["this command runs in no unit", "--unit"]);
 }
 
-/// In different units, and in part: `b` gives 32 MiB of what is reserved for it to `a/sub` for disk tickets of `a`'s currency. It
-/// offers half of its reservation: some of the other half is in use.
+/// Across units, and partially: `b` gives 32 MiB of its reservation to `a/sub` for disk tickets of `a`'s currency. It offers
+/// half of its reservation: part of the other half is in use.
 #[test]
 fn units_of_different_enclosers_exchange_reservations() {
     let (place, daemon) =
@@ -490,7 +490,7 @@ fn units_of_different_enclosers_exchange_reservations() {
     let offer = |unit: &str, give: &str, want: &str, more: &[&str]| {
         done(place.call(&[&["offer", "--unit", unit, "--give", give, "--want", want], more].concat()))
     };
-    // Tickets of different currencies have a common measure while these are worth something.
+    // Tickets of different currencies are comparable while these have a worth above 0.
     let load =
         ["a/sub", "b"].map(|unit| Process::start(&mut place.command(&["exec", unit, "--", "sleep", "60"])));
     eventually("both are seen", || {
@@ -510,7 +510,7 @@ fn units_of_different_enclosers_exchange_reservations() {
     drop(load);
 }
 
-/// A reload drops `b` in the middle of an exchange: `a` has what it lent again.
+/// A reload drops `b` during an exchange: `a` gets back what it lent.
 #[test]
 fn a_reload_that_drops_a_unit_undoes_its_exchanges() {
     let (place, daemon) = start(TWO);
