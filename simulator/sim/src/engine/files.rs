@@ -1,9 +1,9 @@
-//! Files, page faults and page-outs: what tasks want of memory, and what goes over to the disks for it.
+//! Files, page faults and page-outs: the memory that tasks request, and the disk transfers that result.
 //!
-//! A read that finds its pages in the cache costs nothing; else it waits for the disk. A file that is read in sequence
-//! is read ahead. A write goes to the cache and is written behind, in large batches, on behalf of the `shared` unit. A
-//! task that writes faster than the disk is held up at the dirty limit. A page fault finds a frame, or makes its unit
-//! give one up.
+//! A read that finds its pages in the cache costs nothing; otherwise it waits for the disk. A file that is read in
+//! sequence is read ahead. A write goes to the cache, and write-behind takes it to the disk in large batches, on behalf of
+//! the `shared` unit. A task that writes faster than the disk is throttled at the dirty limit. A page fault finds a free
+//! frame, or makes its unit give one up.
 //!
 //! Sources: seed 000, sections 3.2, 3.3 and 4.5.
 
@@ -30,7 +30,7 @@ const CACHED: u32 = 2;
 const METADATA_SENT: u32 = 2;
 /// Bytes of a disk sector.
 pub(super) const SECTOR: u64 = 512;
-/// Clusters that the pager takes from a unit at once.
+/// The number of clusters that the pager takes from a unit at once.
 const PAGED_AT_ONCE: u32 = 4;
 /// Pieces of a fragmented file are this many times their size apart.
 const SCATTER: u64 = 6;
@@ -39,10 +39,10 @@ const SCATTER: u64 = 6;
 #[derive(Debug, Clone)]
 pub(super) struct FileState {
     cache: FileId,
-    /// The copies of its readers, and how many there may be; see [`Engine::copy`].
+    /// The file of its readers' copies, and the most pages that it may have; see [`Engine::copy`].
     copies: Option<(FileId, u64)>,
     drive: usize,
-    /// Where it begins, in sectors; its size and that of its pieces, in pages.
+    /// Its first sector; its size and that of its pieces, in pages.
     start: u64,
     pages: u64,
     piece: u64,
@@ -77,7 +77,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// Pages of memory that it writes.
+    /// The pages of memory that the transfer writes to disk.
     pub(super) fn pages_out(&self) -> u64 {
         match self {
             Purpose::Out(out) | Purpose::Behind(out) => out.pages(),
@@ -151,13 +151,13 @@ impl Engine<'_> {
         start
     }
 
-    /// Where a page of a file lies.
+    /// The sector at which a page of a file begins.
     fn lba(&self, file: u32, page: u64) -> u64 {
         let file = &self.files[file as usize];
         let (piece, within) = (page / file.piece, page % file.piece);
         let sector = self.frame_bytes() / SECTOR;
         let pieces = file.pages.div_ceil(file.piece);
-        // Pieces are not in order on the disk: a stride that has no factor in common with their number goes through all.
+        // Pieces are not in order on the disk. A stride that is coprime to their number reaches them all.
         let stride = if pieces > 2 { coprime(pieces / 3 + 1, pieces) } else { 1 };
         let slot = piece * stride % pieces;
         let apart = if pieces > 1 { file.piece * SCATTER } else { 0 };
@@ -165,7 +165,7 @@ impl Engine<'_> {
         (file.start + (slot * apart + within) * sector).min(most - sector)
     }
 
-    /// A transfer begins its wait.
+    /// Queues a transfer at a drive.
     fn transfer(
         &mut self,
         drive: usize,
@@ -191,7 +191,7 @@ impl Engine<'_> {
         let most = self.drives[drive].sectors();
         let sectors = sectors.max(1);
         let lba = lba.min(most - u64::from(sectors));
-        // A write that memory waits for is not kept back on Linux.
+        // On Linux, a write to swap is not delayed.
         let urgent = matches!(&self.purposes[id as usize], Purpose::Out(out) if out.is_to_swap());
         let request = Request { id, unit, lba, sectors, write, owners };
         match urgent && self.enforces() == Enforces::Linux {
@@ -201,7 +201,7 @@ impl Engine<'_> {
         self.drive_on(drive);
     }
 
-    /// A drive begins what it can, and its timer is set.
+    /// Lets a drive start the requests that it can, and sets its timer.
     pub(super) fn drive_on(&mut self, drive: usize) {
         self.drives[drive].start(self.now);
         let timer = self.drive_timer(drive);
@@ -212,7 +212,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A transfer is done, or its interrupt has come, or a drive has waited long enough for another one.
+    /// A transfer is done, or its interrupt has arrived, or a drive stops waiting for another request.
     pub(super) fn drive_event(&mut self, drive: usize) {
         while let Some((_, id)) = self.interrupts[drive].first().copied().filter(|(at, _)| *at <= self.now) {
             self.interrupts[drive].pop_first();
@@ -230,7 +230,7 @@ impl Engine<'_> {
         self.drive_on(drive);
     }
 
-    /// How long an interrupt of a device or a timer takes this time.
+    /// The delay of the next interrupt of a device or a timer; random.
     pub(super) fn lateness(&mut self) -> Time {
         match self.scenario.hardware.kernel.interrupt_ns {
             0 => 0,
@@ -238,7 +238,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The kernel knows that a transfer is done.
+    /// The kernel handles the end of a transfer.
     fn transfer_ends(&mut self, id: u32) {
         let purpose = core::mem::replace(&mut self.purposes[id as usize], Purpose::Free);
         self.free_purposes.push(id);
@@ -296,7 +296,7 @@ impl Engine<'_> {
             task.positions.len() - 1
         });
         let at = &mut task.positions[place].1;
-        // A file that ends is begun again; one access does not go round.
+        // At its end, reading starts again at the beginning; a single access does not wrap around.
         if *at >= pages * frame {
             *at = 0;
         }
@@ -313,12 +313,12 @@ impl Engine<'_> {
         }
     }
 
-    /// Pages that were read go into the reader's own cache, where the file has one.
+    /// Copies pages that were read into the reader's own cache, if the file has one.
     ///
-    /// The copies are pages of a file of their own in the cache, used whenever the file's are, and never written. So both are
-    /// of one age, and reclaim takes from the larger: where all of a file may be copied, copies and originals stay equally
-    /// many, and half of the frames that both have hold different pages. Copies are of pages that are in the page cache:
-    /// they spare no disk.
+    /// The copies are pages of a file of their own in the cache, used whenever the file's are, and never written. So both have
+    /// the same age, and reclaim takes from the larger. Where all of a file may be copied, there are as many copies as
+    /// originals, so only half of their frames hold different pages. Only pages in the page cache are copied, so copies save no
+    /// disk transfers.
     fn copy(&mut self, id: TaskId, file: u32) -> Done {
         let state = &self.files[file as usize];
         let Some((copies, most)) = state.copies else { return Done::Next };
@@ -380,7 +380,7 @@ impl Engine<'_> {
         number(missing)
     }
 
-    /// A read that no read-ahead serves: a request at a time.
+    /// A read without read-ahead: one request at a time.
     fn read_missing(&mut self, id: TaskId, file: u32, random: bool) -> Done {
         let task = &self.tasks[id as usize];
         let (pages, from, unit) = (u64::from(task.pages), task.from_page, UnitId(task.unit));
@@ -404,7 +404,7 @@ impl Engine<'_> {
         Done::Wait(TaskState::Transfer)
     }
 
-    /// A read in sequence: asks for what is needed and for what comes next, and waits for what is needed.
+    /// A sequential read: requests the pages that it needs and those that follow, and waits for those that it needs.
     fn read_on(&mut self, id: TaskId, file: u32) -> Done {
         let task = &self.tasks[id as usize];
         let (need, unit) = (task.from_page + u64::from(task.pages), UnitId(task.unit));
@@ -538,13 +538,13 @@ impl Engine<'_> {
         }
     }
 
-    /// Pages that may be dirty before writers are held up: twice those beyond which they are written behind.
+    /// The number of dirty pages from which writers are throttled: twice that from which write-behind starts.
     fn dirty_limit(&self) -> u64 {
         let part = u128::from(self.memory.frames()) * u128::from(self.scenario.hardware.kernel.dirty_limit);
         u64::try_from(part / 500_000).unwrap_or(u64::MAX).max(self.batch())
     }
 
-    /// Writes behind what is due, a few requests at a time.
+    /// Starts write-behind of pages that are due, a few requests at a time.
     pub(super) fn write_behind(&mut self) {
         while self.flushing < self.scenario.hardware.kernel.write_behind {
             let Some(out) = self.memory.flush() else { return };
@@ -560,8 +560,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Pages go to the disk: a file's to the file, a process's to swap. Write-behind is the `shared` unit's (seed 000,
-    /// section 3.3); what a unit needs the frames of is its own.
+    /// Writes pages to disk: a file's to the file, a process's to swap. Write-behind is charged to the `shared` unit (seed
+    /// 000, section 3.3); page-outs are requests of the first unit charged for the pages.
     pub(super) fn write_out(&mut self, out: PageOut, behind: bool) {
         self.page_out_begins(&out);
         let pages = out.pages();
@@ -585,17 +585,17 @@ impl Engine<'_> {
         self.transfer(drive, unit, lba, sectors, true, purpose);
     }
 
-    /// The drive that a unit swaps to: that of its first job.
+    /// The drive that a unit swaps to: its first job's.
     fn swap_drive(&self, unit: UnitId) -> usize {
         self.instances.iter().find(|instance| instance.unit == unit).map_or(0, |instance| instance.disk)
     }
 
-    /// How large a drive's swap area is.
+    /// The size of a drive's swap area.
     pub(super) fn swap_bytes(&self, drive: usize) -> u64 {
         self.drives[drive].sectors() / 5 * SECTOR
     }
 
-    /// Swap is the last fifth of a drive, used from its beginning on and round.
+    /// Allocates sectors of swap, which is the last fifth of a drive and is used cyclically.
     fn swap_slot(&mut self, drive: usize, sectors: u32) -> u64 {
         let all = self.drives[drive].sectors();
         let (base, size) = (all / 5 * 4, self.swap_bytes(drive) / SECTOR);
@@ -605,10 +605,10 @@ impl Engine<'_> {
         base + at
     }
 
-    /// A unit gives up frames for a task that needs some: the task tries again at once, or when they are free.
+    /// Makes a unit give up frames for a task that needs some. The task retries at once, or when frames are free.
     pub(super) fn make_room(&mut self, id: TaskId, pages: u64) -> Done {
         let unit = self.tasks[id as usize].unit;
-        // Linux tells of a bound that is met, and not of a machine that is short.
+        // Linux reports that a unit is at its bound, but not that the machine is short of memory.
         if self.enforces() == Enforces::Irix || self.memory.meets_bound(UnitId(unit), pages) {
             self.alarm(UnitId(unit));
         }
@@ -627,7 +627,7 @@ impl Engine<'_> {
         Done::Wait(TaskState::Frame)
     }
 
-    /// The machine's own work on memory is due: the pager's, and what has been dirty for long is written behind.
+    /// The kernel's periodic work on memory: the pager, and write-behind of pages that have long been dirty.
     pub(super) fn memory_event(&mut self) {
         self.note_swap();
         self.feed_starved();
@@ -640,8 +640,8 @@ impl Engine<'_> {
         self.timers.set(self.policy_timer() + 1, self.now + period);
     }
 
-    /// The pager: units that are low on frames give up some before they have to wait for one (seed 000, section 3.2). What
-    /// a unit without processes left behind in the cache stays until a unit needs the frames.
+    /// The pager: units that are low on frames give up some before they have to wait for one (seed 000, section 3.2). The
+    /// cached pages of a unit without processes stay until a unit needs their frames.
     pub(super) fn page_out(&mut self) {
         let cluster = self.scenario.hardware.kernel.cluster_pages;
         for id in self.scenario.contract.ids() {
@@ -654,7 +654,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Frames may have become free: a task that waits for one tries again.
+    /// Frames may have become free: wakes every task that waits for one, to retry.
     pub(super) fn feed_starved(&mut self) {
         for unit in 0..self.starved.len() {
             for id in core::mem::take(&mut self.starved[unit]) {
@@ -663,12 +663,12 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether what a task waits for are pages of its own that were paged out.
+    /// Whether a task waits for pages of its own that were paged out.
     pub(super) fn reads_back(&self, id: TaskId) -> bool {
         self.tasks[id as usize].pages == FETCHED
     }
 
-    /// Sets how long a task computes until it touches a page that it does not have.
+    /// Sets how long a task computes until it touches a page that is not resident.
     pub(super) fn stretch(&mut self, id: TaskId) {
         let until = self.touches_in(id);
         let task = &mut self.tasks[id as usize];
@@ -676,8 +676,8 @@ impl Engine<'_> {
         task.beyond -= task.left;
     }
 
-    /// CPU time until the next such page: while the working set grows, a cluster of it after the other within the first
-    /// `reuse`; later, each page that was taken is met once in every `reuse`.
+    /// CPU time until a task touches a page that is not resident. While its working set grows, it touches all of it within
+    /// the first `reuse`, cluster by cluster; later, it touches each page that was taken once in every `reuse`.
     fn touches_in(&self, id: TaskId) -> Time {
         let task = &self.tasks[id as usize];
         let program = &self.scenario.workload.programs[task.program as usize];
@@ -690,7 +690,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A task touches a page that it does not have, or goes on computing after it got it.
+    /// A task touches a page that is not resident, or continues to compute once the page has arrived.
     pub(super) fn touch(&mut self, id: TaskId) -> Done {
         let task = &self.tasks[id as usize];
         let program = &self.scenario.workload.programs[task.program as usize];
@@ -722,7 +722,7 @@ impl Engine<'_> {
             let unit = UnitId(self.tasks[id as usize].unit);
             let drive = self.instances[self.tasks[id as usize].instance as usize].disk;
             let sectors = self.sectors(missing);
-            // Where it was paged out to: somewhere in what is used of swap.
+            // The place to which it was paged out: random within the used part of swap.
             let used = self.swap_at[drive].max(u64::from(sectors));
             let task = &mut self.tasks[id as usize];
             let lba = self.drives[drive].sectors() / 5 * 4 + task.chance.below(used);
@@ -737,15 +737,15 @@ impl Engine<'_> {
     }
 }
 
-/// In a computing task's `pages`: what it waited for has come.
+/// In a computing task's `pages`: the pages that it faulted on were requested from swap.
 const FETCHED: u32 = u32::MAX;
 
-/// A number of pages or sectors; what would be more than 2^32 is cut to that.
+/// A number of pages or sectors, capped at `u32::MAX`.
 fn small(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// The first number from `from` on that has no factor in common with `of`.
+/// The first number from `from` on that is coprime to `of`.
 fn coprime(from: u64, of: u64) -> u64 {
     let divisor = |mut a: u64, mut b: u64| {
         while b > 0 {

@@ -1,34 +1,34 @@
 //! Locks: tasks that wait for them block or spin, and their holders may run on the CPUs of units that wait.
 //!
-//! Problem: a task that waits for a lock waits for the lock's holder to have a CPU. The holder's unit may have none
-//! for it. So a lock would undo isolation. And a lock that is spun on gets slower the more CPUs spin, since its cache
-//! line goes to each of them.
+//! Problem: a task that waits for a lock waits until the lock's holder has a CPU, and the holder's unit may have no CPU
+//! for it. So a lock would undo isolation. A spin lock also gets slower the more CPUs spin, since its cache line goes to
+//! each of them.
 //!
-//! Terms: a task *runs for* a unit if it stands in that unit's queue and is charged to it; usually that is its own
+//! Terms: a task *runs for* a unit if it waits in that unit's queue for CPUs and is charged to it; usually that is its own
 //! unit. A lock that *inherits* lends its holders the CPUs of the tasks that wait for it. A lock that *spins* leaves
-//! the tasks that wait for it on their CPUs, busy. Its *line* is the cache line that it lies in. That is with the task
-//! that took the lock last, and goes to one CPU at a time, in the lock's line time.
+//! the tasks that wait for it on their CPUs, busy. Its *line* is the cache line that it lies in. The line is with the
+//! task that took the lock last, and goes to one CPU at a time; each transfer takes the lock's line time.
 //!
-//! Algorithm, spinning: a task that takes a free lock waits until the line is there, unless it had it last. Where a
-//! lock is given back, the line goes to each CPU that spins, since all of them look. Then the lock belongs to the
-//! first task of the queue that has a CPU. Where none has one, it is free for the first that gets one, or for a task
-//! that comes for it. Readers that are let in together get the line one after the other. A task that holds the lock
-//! keeps its CPU until it has given it back, if it computes meanwhile.
+//! Algorithm, spinning: a task that takes a free lock waits until the line has arrived, unless it had the line last. When a
+//! lock is released, the line goes to each CPU that spins, since all of them read it. Then the lock is granted to the
+//! first task of the queue that has a CPU. If no such task has a CPU, the lock stays free for the first that gets one, or
+//! for a new task that takes it. Readers that are admitted together get the line one after the other. A task that holds
+//! the lock keeps its CPU until it releases the lock, as long as it computes.
 //!
 //! Algorithm, inheriting: consider the tasks that wait for a holder's locks and do not run for the holder's own unit. The locks
 //! are taken in the order in which the holder took them, each lock's queue from the front. The holder runs for the
 //! unit that the first such task runs for. Without one, it runs for its own unit. When that changes for a task that
-//! itself waits for such a lock, the holders of that lock are looked at anew, and so on.
+//! itself waits for such a lock, the same is done for the holders of that lock, and so on.
 //!
-//! Properties: along a chain (A waits for B's lock, B for C's) all tasks run for A's unit. A release gives back what
-//! was lent for that lock alone. A task that still holds a lock for which another waits goes on on the other's CPUs.
-//! The algorithm also ends where tasks wait for each other in a circle: each is looked at once per change.
+//! Properties: along a chain (A waits for B's lock, B for C's) all tasks run for A's unit. A release ends only
+//! the inheritance by that lock. A task that still holds a lock for which another task waits continues to run on the
+//! other's CPUs. The algorithm also ends where tasks wait for each other in a cycle: each is visited once per change.
 //!
-//! Limits: of several units that wait one lends, and not all in turns. Locks are given first come, first served;
-//! readers that stand one behind the other get them together. A task that spins may lose its CPU at the end of a
-//! slice, where a kernel would let it spin on. Giving a lock back takes no time.
+//! Limits: if several units wait, one of them lends; they do not take turns. Locks are granted first come, first served;
+//! adjacent readers in the queue get them together. A task that spins may lose its CPU at the end of a slice, where a
+//! kernel would let it spin on. Releasing a lock takes no time.
 //!
-//! Source: seed 000, section 3.4 (inheritance of an SPU's resources by who holds a kernel lock); for chains Sha,
+//! Source: seed 000, section 3.4 (the holder of a kernel lock inherits an SPU's resources); for chains Sha,
 //! Rajkumar, Lehoczky 1990 (priority inheritance); for the line Anderson 1990 (the performance of spin lock
 //! alternatives) and Boyd-Wickizer, Kaashoek, Morris, Zeldovich 2012 (non-scalable locks are dangerous), where handing
 //! over takes time in proportion to the CPUs that wait.
@@ -49,7 +49,7 @@ pub(super) struct Lock {
     holders: Vec<Hold>,
     reading: bool,
     queue: VecDeque<Waiter>,
-    /// Up to when its line is under way, and the task that it goes to or is with.
+    /// When the line arrives or arrived, and the task that it goes to or is with.
     line_until: Time,
     line_with: Option<TaskId>,
     figures: Figures,
@@ -59,7 +59,7 @@ pub(super) struct Lock {
 #[derive(Debug)]
 struct Hold {
     task: TaskId,
-    /// Since when, and since when it had waited before, if it had to.
+    /// When it got the lock, and when it had begun to wait for it, if it had to.
     since: Time,
     came: Option<Time>,
 }
@@ -73,21 +73,21 @@ struct Waiter {
     came: Time,
 }
 
-/// What lock metering tells of a lock.
+/// The figures that lock metering reports of a lock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Figures {
-    /// How often it was taken, and how many of these had to wait.
+    /// How often the lock was taken, and how many of these acquisitions had to wait.
     pub(super) taken: u64,
     pub(super) waits: u64,
     pub(super) waited_ns: Time,
     pub(super) waited_max_ns: Time,
-    /// Summed over those that had it side by side.
+    /// Summed over all holders: readers that hold the lock together count separately.
     pub(super) held_ns: Time,
     pub(super) held_max_ns: Time,
 }
 
 impl Figures {
-    /// A task has had it up to now. One whose line is still under way has only waited.
+    /// Counts a hold up to now. A holder whose line has not arrived yet has only waited.
     fn count(&mut self, hold: &Hold, now: Time) {
         let waited = hold.came.map_or(0, |came| hold.since.min(now) - came);
         self.count_wait(waited);
@@ -103,7 +103,7 @@ impl Figures {
 }
 
 impl Lock {
-    /// Whether it can be given to a task: to a reader while others read, if no task waits for its turn before.
+    /// Whether the lock can be granted: nobody holds it, or only readers do and the task `reads`. The caller checks the queue.
     fn is_free(&self, reads: bool) -> bool {
         self.holders.is_empty() || (self.reading && reads)
     }
@@ -116,7 +116,7 @@ impl Lock {
         self.holders.iter().map(|hold| hold.task)
     }
 
-    /// What it came to, up to now.
+    /// The lock's figures up to now, with holds and waits in progress.
     pub(super) fn figures(&self, now: Time) -> Figures {
         let mut figures = self.figures;
         self.holders.iter().for_each(|hold| figures.count(hold, now));
@@ -193,10 +193,10 @@ impl Engine<'_> {
         }
     }
 
-    /// Gives a lock to those that are next, if it is free for them.
+    /// Grants a lock to the next waiters, while it is free for them.
     fn hand_over(&mut self, number: u16) {
         let spins = self.scenario.workload.locks[number as usize].spins;
-        // All that spin look at the line once; the next that are let in take it one after the other.
+        // All CPUs that spin read the line once; further readers that are admitted take it one after the other.
         let mut stops = if spins { self.on_cpus(number) } else { 1 };
         while let Some(at) = self.next_of(number, spins) {
             let lock = &mut self.locks[number as usize];
@@ -220,7 +220,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Which of those that wait gets the lock now, if one does: of tasks that spin, the first that has a CPU.
+    /// The place in the queue of the waiter that gets the lock now, if any does: of tasks that spin, the first with a CPU.
     fn next_of(&self, number: u16, spins: bool) -> Option<usize> {
         let lock = &self.locks[number as usize];
         let on_cpu = |waiter: &Waiter| self.tasks[waiter.task as usize].waits.is_none();
@@ -238,8 +238,8 @@ impl Engine<'_> {
         self.scenario.workload.locks[number as usize].inherit
     }
 
-    /// A lock is a task's from now on: since when it can go on with it. Where its line has to come first, a timer ends the
-    /// task's spinning.
+    /// Grants a lock to a task. Returns when the task can continue; if the lock's line has to arrive first, a timer ends the
+    /// task's spinning then.
     fn give(&mut self, id: TaskId, number: u16, reads: bool, came: Option<Time>, stops: usize) -> Time {
         let what = &self.scenario.workload.locks[number as usize];
         let lock = &mut self.locks[number as usize];
@@ -263,7 +263,7 @@ impl Engine<'_> {
         self.lend_to(self.locks[number as usize].holders().collect());
     }
 
-    /// Looks at tasks anew, and at those that they wait for.
+    /// Updates the unit that each of these tasks runs for, and along the chains of tasks that they wait for.
     fn lend_to(&mut self, mut tasks: Vec<TaskId>) {
         let mut at = 0;
         while let Some(id) = tasks.get(at).copied() {
@@ -275,12 +275,12 @@ impl Engine<'_> {
             self.run_for(id, unit);
             let holders =
                 self.waits_for(id).into_iter().flat_map(|number| self.locks[number as usize].holders());
-            // A task that was looked at is so again if it stands further down the chain, but not in a circle.
+            // A task may be visited again if it is further down the chain, but not if it is in a cycle.
             tasks.extend(holders.filter(|holder| !self.waits_on(*holder, id)));
         }
     }
 
-    /// The lock that inherits for which a task waits.
+    /// The lock with inheritance that a task waits for.
     fn waits_for(&self, id: TaskId) -> Option<u16> {
         self.lock_waited_for(id).filter(|lock| self.inherits(*lock))
     }
@@ -289,7 +289,7 @@ impl Engine<'_> {
         let task = &self.tasks[id as usize];
         let ops = &self.scenario.workload.programs[task.program as usize].ops;
         match ops.get(task.pc as usize) {
-            // One that spins for the lock's line has the lock.
+            // A task that spins only until the lock's line arrives holds the lock already.
             Some(Op::Acquire { lock, .. }) if task.state == TaskState::Lock || task.spins => {
                 Some(*lock).filter(|lock| !self.locks[*lock as usize].is_held_by(id))
             }
@@ -324,7 +324,7 @@ impl Engine<'_> {
         lenders.find(|unit| *unit != task.unit).unwrap_or(task.unit)
     }
 
-    /// A task that runs for another unit than it is to, if there is one outside of circles.
+    /// A task outside cycles of waiting that does not run for the unit that it should run for; `None` if all is well.
     pub(super) fn runs_for_the_wrong(&self) -> Option<TaskId> {
         let wrong = |id: &TaskId| self.tasks[*id as usize].runs_for != self.inherited(*id);
         let live =
@@ -337,13 +337,13 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         let before = core::mem::replace(&mut task.runs_for, unit);
         if task.state == TaskState::Runnable {
-            // The policy is to know which units want CPUs: a unit whose turn never comes has nothing to lend.
+            // The policy has to know which units want CPUs: a unit that never gets its turn has nothing to lend.
             self.units.blocked(before);
             self.units.became_runnable(unit);
         }
         self.patience.went(before);
         self.patience.came(unit);
-        // It stands in another queue, and its wait begins anew.
+        // The task moved to another queue, so its wait starts afresh.
         if let Some(wait) = &mut self.tasks[id as usize].waits {
             *wait = self.patience.begin(self.now, unit);
         }

@@ -329,7 +329,7 @@ impl Engine<'_> {
         }
     }
 
-    /// There is no CPU for a new task.
+    /// Ends a new task for which there is no CPU, unless it is the first of its job.
     fn refuse(&mut self, id: TaskId) {
         let task = &self.tasks[id as usize];
         let is_first = self.instances[task.instance as usize].members.first() == Some(&id);

@@ -13,7 +13,7 @@ use crate::contention::Left;
 use crate::memory::SpaceId;
 use crate::scenario::LOOPS_MAX;
 
-/// What a task is doing.
+/// What a task does. Most states name what it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TaskState {
     /// It runs, or waits for a CPU.
@@ -22,23 +22,23 @@ pub(super) enum TaskState {
     Sleeping,
     /// Until its transfers are done.
     Transfer,
-    /// Until pages of a file have come.
+    /// Until pages of a file have arrived.
     File,
     /// Until its unit has a frame for it.
     Frame,
     /// Until less of memory is dirty.
     Throttled,
-    /// Until a lock is given to it.
+    /// Until a lock is granted to it.
     Lock,
-    /// Until the others have come.
+    /// Until the other tasks have reached the barrier.
     Barrier,
     /// Until a child has ended.
     Children,
     /// Until it has a CPU of its own.
     Seat,
-    /// Until its job goes on.
+    /// Until its job, which was stopped, is continued.
     Stopped,
-    /// It is no more; its number may be used again.
+    /// It has ended; its number may be reused.
     Ended,
 }
 
@@ -53,26 +53,26 @@ pub(super) struct Task {
     /// How far it is within the op: [`NEW`], or a later stage that the op defines.
     pub(super) stage: u32,
     pub(super) state: TaskState,
-    /// It waits on its CPU.
+    /// It waits busily, on its CPU.
     pub(super) spins: bool,
     pub(super) instance: u32,
     pub(super) parent: TaskId,
     /// Children that it still has to start, and those that have not ended.
     pub(super) to_start: u32,
     pub(super) alive: u32,
-    /// What it computes now, in ns of a CPU of its own: until something else is due, and beyond that.
+    /// The work that it still computes, in ns alone on a CPU: until the next page that it touches, and after it.
     pub(super) left: Time,
     pub(super) beyond: Time,
-    /// Part of it that is kernel work, in millionths; bus transactions per ms.
+    /// The kernel's part of this work, in millionths; bus transactions per ms.
     pub(super) kernel: u32,
     pub(super) bus: u32,
-    /// Bytes that it comes back to in the last-level cache; the part of a core that it uses, in millionths.
+    /// Bytes that it reuses in the last-level cache; the part of a core that it uses, in millionths.
     pub(super) working: u64,
     pub(super) core: u32,
     pub(super) space: SpaceId,
     /// Pages of its working set that it has touched so far.
     pub(super) touched: u64,
-    /// What its op is about: pages, or transfers that are under way.
+    /// Of its op: pages that are left, transfers in flight, and the next page.
     pub(super) pages: u32,
     pub(super) transfers: u32,
     pub(super) from_page: u64,
@@ -81,7 +81,7 @@ pub(super) struct Task {
     /// Where its next sequential access to a file begins, in bytes.
     pub(super) positions: Vec<(u16, u64)>,
     pub(super) chance: Chance,
-    /// Since when it waits for what it waits for.
+    /// When its present wait began.
     pub(super) since: Time,
     /// It woke, and has had no CPU since.
     pub(super) woke: bool,
@@ -90,9 +90,9 @@ pub(super) struct Task {
     /// The unit that it belongs to, and the one that it runs for.
     pub(super) unit: u32,
     pub(super) runs_for: u32,
-    /// Locks that it holds through which it may run for others, in the order in which it took them.
+    /// The locks with inheritance that it holds, in the order in which it took them.
     pub(super) held: Vec<u16>,
-    /// Locks that spin which it holds: it keeps its CPU as long as it computes.
+    /// How many spin locks it holds. While it holds any and computes, it keeps its CPU.
     pub(super) keeps: u32,
     /// Its wait for a CPU, if it waits for one.
     pub(super) waits: Option<Wait>,
@@ -102,15 +102,16 @@ pub(super) struct Task {
     pub(super) serial: u64,
     /// The CPU that it ran on last; before it ran, its creator's.
     pub(super) cpu: u32,
-    /// It could run at some time since the last look.
+    /// It was runnable at some time since the last sample.
     pub(super) wanted: bool,
-    /// Whether it is placed, and the CPU that it has for itself.
+    /// Whether the policy places it.
     pub(super) is_placed: bool,
-    /// Whether its job runs; and what it had of what gangs share.
+    /// Whether its job may run, and what it had used of the resources that gangs share.
     pub(super) gate: Gate,
     pub(super) had: Had,
+    /// The CPU of its seat.
     pub(super) seat: Option<u32>,
-    /// The node that its data lies in, by place: where it ran first.
+    /// The node of its data, as its place among the nodes: where it ran first.
     pub(super) data: Option<usize>,
 }
 
@@ -118,9 +119,9 @@ pub(super) struct Task {
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
     pub(crate) job: u32,
-    /// The program, where each run of it is a job of its own.
+    /// The program, if each run of it counts as a job.
     pub(crate) program: Option<u16>,
-    /// Its tasks, the first one first; where memory is shared, that matters.
+    /// Its tasks, the first one first: a part of the data that they share is in that one's node.
     pub(super) members: Vec<TaskId>,
     pub(crate) unit: UnitId,
     pub(super) disk: usize,
@@ -289,7 +290,7 @@ impl Engine<'_> {
         self.kernel.start(self.now, id, unit.0, Some(parent).filter(|parent| *parent != NONE));
         self.patience.came(unit.0);
         if self.units.came(unit.0) {
-            // A unit that may not borrow would have no CPU until the next look, a quarter of a second later.
+            // A unit that may not borrow would have no CPU until the next policy step, a quarter of a second later.
             self.turn_by(self.now);
             self.memory_is_due();
         }
