@@ -5,9 +5,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
 
 use clap::CommandFactory;
+use commonhold_live::host::child::command;
 
 use crate::cli::Cli;
 use crate::exit::{Exit, Failure};
@@ -44,7 +44,7 @@ pub(crate) fn run_if_named() -> Result<(), Failure> {
             )),
         };
     }
-    let refused = Command::new(&path).arg(name).args(rest).exec();
+    let refused = command(&path).arg(name).args(rest).exec();
     Err(Failure::new(Exit::CannotRun, format!("{}: cannot run it: {refused}", path.display())))
 }
 

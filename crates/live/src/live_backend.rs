@@ -86,7 +86,7 @@ pub trait LiveBackend: Backend<Error = LiveError> {
 /// seen, and removes those whose control groups have ended. Returns whether the contract changed.
 pub(crate) fn follow_each(
     backend: &mut impl LiveBackend,
-    seen: Seen,
+    seen: &Seen,
     contract: &mut Contract,
     free: &BTreeSet<UnitId>,
 ) -> bool {

@@ -265,7 +265,7 @@ pub fn csv(schemes: &Schemes) -> String {
     let studies = schemes.studies.iter().map(|study| (study.scheme.name(), &study.runs));
     let lines: String =
         alone.chain(studies).map(|(kind, runs)| csv_lines(&format!("{kind},"), runs)).collect();
-    format!("scheme,{}{lines}", CSV_HEAD)
+    format!("scheme,{CSV_HEAD}{lines}")
 }
 
 /// The comparison as a page: a chart per job, and the table.

@@ -316,7 +316,7 @@ impl Actor {
                     assert!(runtime || property.is_by_device(), "{property} must not be persistent");
                     let types = property.nothing().to_message().value_signature().to_string();
                     assert_eq!(value.value_signature().to_string(), types, "{property}");
-                    (property, property.from_message(value.into()).unwrap())
+                    (property, property.parse_message(value.into()).unwrap())
                 });
                 set(stage, &self.run, &name, runtime, all.collect());
                 fake::answer(to, &())

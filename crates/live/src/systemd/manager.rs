@@ -96,7 +96,7 @@ impl Manager {
                 sent => sent?,
             };
             let types = sent.value_signature().to_string();
-            let value = property.from_message(sent.into());
+            let value = property.parse_message(sent.into());
             let value = value
                 .ok_or_else(|| unexpected(property.name(), &format!("values of the types `{types}`")))?;
             all.push((*property, value));

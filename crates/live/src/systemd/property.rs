@@ -160,7 +160,7 @@ impl Property {
     }
 
     /// The value in a D-Bus message.
-    pub(super) fn from_message(self, value: zvariant::Value<'_>) -> Option<Value> {
+    pub(super) fn parse_message(self, value: zvariant::Value<'_>) -> Option<Value> {
         use zvariant::Value as Sent;
         Some(match (self.shape(), value) {
             (Shape::Weight | Shape::Bound, Sent::U64(number)) => Value::Number(number),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_reads_back_from_text_and_from_messages() {
+    fn every_value_reads_back_from_text_and_parse_messages() {
         for (property, value, text) in samples() {
             assert_eq!(
                 (property.validate(&value), value.text(property).as_str()),
@@ -292,7 +292,7 @@ mod tests {
                 "{property}"
             );
             assert_eq!(property.parse(text).as_ref(), Some(&value), "{property}");
-            assert_eq!(property.from_message(value.to_message()), Some(value), "{property}");
+            assert_eq!(property.parse_message(value.to_message()), Some(value), "{property}");
         }
     }
 
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(bitmap, [1, 0b1010]);
         // systemd's bitmaps are as long as those of the kernel.
         let long = zvariant::Value::from(vec![0_u8, 2, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(Property::AllowedCPUs.from_message(long), Some(Value::Cpus("9".parse().unwrap())));
+        assert_eq!(Property::AllowedCPUs.parse_message(long), Some(Value::Cpus("9".parse().unwrap())));
     }
 
     #[test]

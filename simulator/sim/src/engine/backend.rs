@@ -223,7 +223,7 @@ impl Engine<'_> {
                 });
             }
             SwitchUpdate::Own(cpu, unit) => {
-                self.kernel.own(self.now, cpu, unit.map_or(NOBODY, |unit| unit.0))
+                self.kernel.own(self.now, cpu, unit.map_or(NOBODY, |unit| unit.0));
             }
         }
     }

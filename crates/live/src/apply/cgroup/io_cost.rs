@@ -6,7 +6,7 @@
 //! io.cost.qos. Both files are in the root cgroup and have a line per disk. The journal has the original lines first, and
 //! the caretaker restores them.
 //!
-//! QoS parameters:
+//! `QoS` parameters:
 //! - `max`: requests are issued at no more than 90 % of the modelled rate, so that they queue in the kernel, which
 //!   schedules them by unit, and not in the disk, which does not.
 //! - `rlat`, `wlat`: when more than 5 % of the requests exceed the latency that the disk had at full load while it was

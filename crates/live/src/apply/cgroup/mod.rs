@@ -863,7 +863,7 @@ impl Backend for CgroupBackend {
         free: &BTreeSet<UnitId>,
     ) -> Result<bool, LiveError> {
         let seen = self.settle(now)?;
-        Ok(follow_each(self, seen, contract, free))
+        Ok(follow_each(self, &seen, contract, free))
     }
 
     fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {

@@ -240,7 +240,7 @@ impl Backend for KernelBackend {
         free: &BTreeSet<UnitId>,
     ) -> Result<bool, LiveError> {
         let seen = self.settle(now)?;
-        Ok(follow_each(self, seen, contract, free))
+        Ok(follow_each(self, &seen, contract, free))
     }
 
     fn observe(&mut self, _: Time, watch: &[UnitId]) -> Result<Snapshot, LiveError> {

@@ -202,7 +202,7 @@ impl Supervisor {
                 Some(end) => self.fail(&format!("the kernel ended the scheduler: {}", end.why)),
             },
             Attachment::Detached(Outage { retry: Retry::At(again), .. }) if now >= *again => {
-                self.load_again()
+                self.load_again();
             }
             Attachment::Detached(_) => self.release_slots(),
         }

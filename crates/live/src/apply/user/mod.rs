@@ -397,7 +397,7 @@ impl Backend for UserBackend {
         free: &BTreeSet<UnitId>,
     ) -> Result<bool, LiveError> {
         let seen = self.settle(now)?;
-        Ok(follow_each(self, seen, contract, free))
+        Ok(follow_each(self, &seen, contract, free))
     }
 
     /// The machine's idle time may be up to 100 ms old, like the facts about units that are not watched.

@@ -297,7 +297,7 @@ fn take(
     Ok(())
 }
 
-/// Writes a bound with O_NONBLOCK, with which Linux 6.16 and later do not reclaim in the write.
+/// Writes a bound with `O_NONBLOCK`, with which Linux 6.16 and later do not reclaim in the write.
 fn write_bound(file: &Path, text: &str) -> Result<(), LiveError> {
     let written = write_without_waiting(file, text);
     written.map_err(|source| failed(file, format!("write `{text}`"), source))
