@@ -15,8 +15,9 @@ use commonhold_policy::{Input, PolicyState, Snapshot, step};
 use commonhold_report::present::{self, Present};
 use commonhold_report::{holdings, plan};
 
+use super::backend_choice::Choice;
 use super::outlook::Outlook;
-use super::start::{self, Choice};
+use super::start;
 use crate::cli::Run;
 use crate::exit::{Exit, Failure};
 use crate::{load, output};

@@ -3,6 +3,7 @@
 mod answers;
 mod as_contract;
 mod audit;
+mod backend_choice;
 mod clients;
 mod descriptors;
 mod dry_run;
@@ -530,7 +531,7 @@ impl Daemon<'_> {
         self.active_backend = name;
         let why = fallback_from
             .map_or_else(|| "again".to_owned(), |other| format!("not by {}: {}", other.name, other.why));
-        let by = start::by_backend(name, &why);
+        let by = backend_choice::by_backend(name, &why);
         output::say(&holdings::cpu_now(&mut self.session, &by).line());
     }
 

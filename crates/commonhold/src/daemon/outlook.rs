@@ -14,8 +14,8 @@ use commonhold_policy::MemoryMeans;
 use commonhold_report::holdings::Holding;
 use commonhold_report::present::IN_PLACE;
 
+use super::backend_choice::{self, Choice};
 use super::holdings::{self, Holder};
-use super::start::{self, Choice};
 use crate::cli::BackendChoice;
 use crate::exit::Failure;
 
@@ -36,9 +36,9 @@ impl Outlook {
         contract: &Contract,
         machine: &Machine,
     ) -> Result<Outlook, Failure> {
-        let (choice, why) = start::choose(backend, contract, machine)?;
+        let (choice, why) = backend_choice::choose(backend, contract, machine)?;
         let means = means_for_jobs(contract, means(&choice));
-        let by = start::by_backend(choice.name(), &why);
+        let by = backend_choice::by_backend(choice.name(), &why);
         let holder = Holder { backend: choice.name(), means, in_place: in_place(&choice), by: &by };
         let holdings = holdings::of(contract, machine, holder);
         Ok(Outlook { choice, why, means, holdings })

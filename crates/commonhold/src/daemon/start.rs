@@ -1,16 +1,14 @@
 //! Starting a daemon: contract, machine, backend, caretaker, socket. Nothing is changed until all of these are there.
 
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use commonhold_contract::{Contract, MILLIONTH, Resource, Scheme};
 use commonhold_live::apply::cgroup::CgroupBackend;
-use commonhold_live::apply::kernel::{self, KernelBackend};
+use commonhold_live::apply::kernel::KernelBackend;
 use commonhold_live::apply::standing;
 use commonhold_live::apply::user::UserBackend;
 use commonhold_live::host::clock;
-use commonhold_live::observe::capability::{self, Capabilities, CgroupBase};
+use commonhold_live::observe::capability;
 use commonhold_live::observe::names::SystemNames;
 use commonhold_live::observe::roster::Roster;
 use commonhold_live::observe::topology;
@@ -21,11 +19,12 @@ use commonhold_live::undo::lock::{self, Lock};
 use commonhold_live::undo::undo;
 use commonhold_live::{LiveBackend, LiveError};
 use commonhold_machine::Machine;
-use commonhold_machine::capability::{Row, State};
+use commonhold_machine::capability::State;
 use commonhold_policy::entitlement::{capacity, entitle};
 
 use super::answers::Answers;
 use super::audit::Audit;
+use super::backend_choice::{self, Choice};
 use super::clients::Clients;
 use super::fair_queue::FairQueue;
 use super::held_offers::HeldOffers;
@@ -44,98 +43,6 @@ use crate::{output, place};
 
 /// The nice value of the daemon and its caretaker: above ordinary processes, below the kernel's own threads.
 const NICE: i32 = -15;
-
-/// The chosen backend.
-pub(super) enum Choice {
-    Kernel(CgroupBase),
-    Cgroup(CgroupBase),
-    User,
-}
-
-impl Choice {
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            Choice::Kernel(_) => "kernel",
-            Choice::Cgroup(_) => "cgroup",
-            Choice::User => "user",
-        }
-    }
-
-    /// The control group for those of units, if units have any.
-    pub(super) fn place(&self) -> Option<&CgroupBase> {
-        match self {
-            Choice::Kernel(place) | Choice::Cgroup(place) => Some(place),
-            Choice::User => None,
-        }
-    }
-
-    /// The number of files that it keeps open for every unit.
-    fn files_per_unit(&self) -> usize {
-        match self {
-            Choice::Kernel(place) | Choice::Cgroup(place) => CgroupBackend::files_per_unit(place),
-            Choice::User => 0,
-        }
-    }
-}
-
-/// The kernel unloads a scheduler within this time, even on a slow machine.
-const UNLOADED_WITHIN: Duration = Duration::from_secs(5);
-
-/// Chooses the backend for a contract; the second value is the reason.
-pub(super) fn choose(
-    choice: BackendChoice,
-    contract: &Contract,
-    machine: &Machine,
-) -> Result<(Choice, String), Failure> {
-    wait_for_the_one_before();
-    let capabilities = capability::probe(Path::new("/"));
-    let cannot_hold = kernel::cannot_hold(contract, machine.cpus.len());
-    let chosen = match choice {
-        BackendChoice::User => Choice::User,
-        BackendChoice::Cgroup => Choice::Cgroup(asked("cgroup", capabilities.cgroup)?),
-        BackendChoice::Kernel => {
-            let place = asked("kernel", capabilities.kernel)?;
-            if let Some(why) = cannot_hold {
-                let what =
-                    format!("the kernel backend cannot hold this contract: {why}; use `--backend cgroup`");
-                return Err(Failure::new(Exit::Unavailable, what));
-            }
-            Choice::Kernel(place)
-        }
-        BackendChoice::Auto => return Ok(best(capabilities, cannot_hold)),
-    };
-    Ok((chosen, "as asked".to_owned()))
-}
-
-/// The kernel takes a while to unload the scheduler of a killed daemon. A daemon started right after would otherwise find no
-/// kernel backend.
-fn wait_for_the_one_before() {
-    let begin = Instant::now();
-    while capability::scheduler_is_leaving(Path::new("/")) && begin.elapsed() < UNLOADED_WITHIN {
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// The control group where a requested backend can work, or the reason why it cannot.
-fn asked(backend: &str, place: Result<CgroupBase, Row>) -> Result<CgroupBase, Failure> {
-    place.map_err(|row| {
-        let remedy = row.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
-        Failure::new(Exit::Unavailable, format!("no {backend} backend here: {}{remedy}", row.reason))
-    })
-}
-
-/// The best backend for a contract that works here, and the reason why no better one does.
-fn best(capabilities: Capabilities, cannot_hold: Option<String>) -> (Choice, String) {
-    match (capabilities.kernel, cannot_hold, capabilities.cgroup) {
-        (Ok(place), None, _) => (Choice::Kernel(place), "the best this machine offers".to_owned()),
-        (Ok(place), Some(why), _) => (Choice::Cgroup(place), format!("not by the kernel backend: {why}")),
-        (Err(row), _, Ok(place)) => (
-            Choice::Cgroup(place),
-            format!("the best this machine offers; no kernel backend here: {}", row.reason),
-        ),
-        (Err(_), _, Err(row)) => (Choice::User, format!("no cgroup backend here: {}", row.reason)),
-    }
-}
 
 /// Reads the contract for this machine, with the command line's scheme; also returns its text.
 pub(super) fn load_with_scheme(
@@ -171,7 +78,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     // them too.
     let usable = machine.cpu_set();
     let machine = load::divided(&loaded.contract, &machine);
-    let (choice, why) = choose(args.backend, &loaded.contract, &machine)?;
+    let (choice, why) = backend_choice::choose(args.backend, &loaded.contract, &machine)?;
     let files_each = choice.files_per_unit();
     descriptors::make_room(loaded.contract.units.len(), files_each)?;
     let directory = place::make(&args.place)?;
@@ -210,7 +117,7 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
     let active = backend.active();
     let why = active.fallback_from.map_or(why, |it| format!("not by the {} backend: {}", it.name, it.why));
     announce(args, &contract, &machine);
-    let by = by_backend(active.name, &why);
+    let by = backend_choice::by_backend(active.name, &why);
     let in_place = backend.roster().is_in_place();
     let holder = Holder { backend: active.name, means: backend.means(), in_place, by: &by };
     for holding in holdings::of(&contract, &machine, holder) {
@@ -357,11 +264,6 @@ fn announce(args: &Run, contract: &Contract, machine: &Machine) {
         contract.machine.scheme,
         commonhold_report::tree::summary(machine)
     ));
-}
-
-/// The backend and the reason for it, for CPU's [`Holding`](commonhold_report::holdings::Holding).
-pub(super) fn by_backend(backend: &str, why: &str) -> String {
-    format!("by the {backend} backend ({why})")
 }
 
 /// A warning if the contract has units negotiate and the backend cannot: without control groups the time that a unit waits for
