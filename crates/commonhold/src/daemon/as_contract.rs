@@ -21,9 +21,10 @@ pub(super) fn answer(session: &Session, about: &About) -> Answered {
         ),
         "they were changed since. Comments of that file are not in it.".to_owned(),
     ];
-    above.extend(unsaid(session.contract(), &rights, &session.expected()));
-    for (resource, (unit, of, tickets)) in
-        Resource::ALL.into_iter().flat_map(|resource| rights.funded(resource).map(move |it| (resource, it)))
+    above.extend(inexpressible(session.contract(), &rights, &session.expected()));
+    for (resource, (unit, of, tickets)) in Resource::ALL
+        .into_iter()
+        .flat_map(|resource| rights.funded(resource).map(move |fund| (resource, fund)))
     {
         let path = |unit: UnitId| &*session.contract().unit(unit).path;
         let (unit, from) = (path(unit), of.map_or("/", path));
@@ -65,8 +66,9 @@ fn in_force(contract: &Contract, rights: &Rights) -> Contract {
 }
 
 /// Tickets of units made by `each`, which a contract cannot name, and tickets that are still to come.
-fn unsaid(contract: &Contract, rights: &Rights, expected: &[Expected]) -> Vec<String> {
-    let made = |id: &UnitId| contract.unit(*id).parent.is_some_and(|it| contract.unit(it).each.is_some());
+fn inexpressible(contract: &Contract, rights: &Rights, expected: &[Expected]) -> Vec<String> {
+    let made =
+        |id: &UnitId| contract.unit(*id).parent.is_some_and(|parent| contract.unit(parent).each.is_some());
     let mut lines = Vec::new();
     for id in contract.listed().into_iter().filter(made) {
         let unit = contract.unit(id);
@@ -167,7 +169,7 @@ mod tests {
         rights.issue(ana, Resource::Cpu, 7).unwrap();
         let when = "instead of 100, once its user has processes".to_owned();
         let expected = Expected { unit: "all/bo".to_owned(), resource: Resource::Disk, tickets: 9, when };
-        let lines = unsaid(&contract, &rights, &[expected]);
+        let lines = inexpressible(&contract, &rights, &[expected]);
         let text = write(&in_force(&contract, &rights), &lines);
         let said = "\
 # Not in it, since `each` makes all/ana: 107 cpu tickets instead of 100. To say it again:

@@ -208,7 +208,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         }
     };
     let active = backend.active();
-    let why = active.fallback_from.map_or(why, |it| format!("not by the {} backend: {}", it.name, it.why));
+    let why =
+        active.fallback_from.map_or(why, |other| format!("not by the {} backend: {}", other.name, other.why));
     announce(args, &contract, &machine);
     let by = by_backend(active.name, &why);
     let in_place = backend.roster().is_in_place();
