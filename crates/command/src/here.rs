@@ -102,7 +102,7 @@ fn unknown_name(member: &Member, is: &str, names: &SystemNames, similar: &mut Si
                 "see what `getent {} {name}` says; a running daemon looks the name up again every minute",
                 book.name()
             );
-            let label = format!("nobody {is} until the look-up succeeds");
+            let label = format!("nobody {is} until the lookup succeeds");
             Some(
                 warn("failed-look-up", format!("cannot look up {book} `{name}`: {e}"))
                     .label(label)

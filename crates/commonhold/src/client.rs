@@ -31,7 +31,7 @@ pub(crate) fn call<T: DeserializeOwned>(client: &mut Client, call: &Call) -> Res
 /// Maps a failed call to a message and an exit code.
 fn failed(e: &Error) -> Failure {
     let lost = |what: &dyn std::fmt::Display| {
-        Failure::new(Exit::Unavailable, format!("the daemon does not answer: {what}; see what it printed"))
+        Failure::new(Exit::Unavailable, format!("the daemon does not answer: {what}; see its output"))
     };
     let exit = match e {
         Error::Refused { why, .. } => match why {
@@ -53,7 +53,7 @@ fn failed(e: &Error) -> Failure {
         Error::NotUnderstood(_) => Exit::System,
         Error::HungUp => return lost(&"it hung up"),
         Error::Io(e) if e.kind() == ErrorKind::WouldBlock => {
-            return lost(&format!("{} s are over", PATIENCE.as_secs()));
+            return lost(&format!("timeout after {} s", PATIENCE.as_secs()));
         }
         Error::Io(e) => return lost(e),
         Error::Withdrawn => Exit::Refused,
@@ -305,7 +305,7 @@ fn cancelled(number: u64, reply: &TicketsReply) -> String {
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     match reply.tickets.is_empty() {
         true => format!("offer {number} is taken back\n"),
-        false => format!("exchange {number} is over\n{}", tickets::outcome(&reply.tickets, beside)),
+        false => format!("exchange {number} has ended\n{}", tickets::outcome(&reply.tickets, beside)),
     }
 }
 

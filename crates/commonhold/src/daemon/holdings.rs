@@ -200,7 +200,7 @@ fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     let reasons = [
         (WhyNot::EverySwitch, "`true`: the scheduler lends at every switch, and knows only yes and no"),
         (WhyNot::Shared, "`true`: CPUs are time-shared by weight, and what a unit leaves goes to all others"),
-        (WhyNot::LessThanACpu, "`false`: whole CPUs are lent, and less than one is none"),
+        (WhyNot::LessThanACpu, "`false`: only whole CPUs are lent"),
     ];
     let mut text = by;
     for (why, counts_as) in reasons {
@@ -347,8 +347,7 @@ mod tests {
             (user.held, user.how.as_str()),
             (
                 State::Partly,
-                "held by it; amounts not held: `lend.cpu` of `physics` (as `false`: whole CPUs are lent, and less than one \
-                 is none)"
+                "held by it; amounts not held: `lend.cpu` of `physics` (as `false`: only whole CPUs are lent)"
             )
         );
         let kernel = said(&contract, kernel::MEANS).how;
