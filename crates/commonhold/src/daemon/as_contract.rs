@@ -29,7 +29,7 @@ pub(super) fn answer(session: &Session, about: &About) -> Answered {
         let path = |unit: UnitId| &*session.contract().unit(unit).path;
         let (unit, from) = (path(unit), of.map_or("/", path));
         above.push(format!(
-            "Not in it: {unit} holds {tickets} {resource} tickets of another currency. To say it again:\n  commonhold fund {unit} \
+            "Not in it: {unit} holds {tickets} {resource} tickets of another currency. To restore it:\n  commonhold fund {unit} \
              {resource}={tickets} --from {from}"
         ));
     }
@@ -40,14 +40,14 @@ pub(super) fn answer(session: &Session, about: &About) -> Answered {
             .map(|leg| format!("{} lends {} to {}", leg.from, words::much(leg.what), leg.to))
             .collect();
         above.push(format!(
-            "Not in it: exchange {}: {}. Each has its own below.",
+            "Not in it: exchange {}: {}. Each unit's own tickets are below.",
             exchange.number,
             legs.join(", ")
         ));
     }
     let offers = rights.offers().len();
     if offers > 0 {
-        above.push(format!("Not in it: offers that stand: {offers}. `commonhold offers` shows them."));
+        above.push(format!("Not in it: open offers: {offers}. `commonhold offers` shows them."));
     }
     reply(&ContractReply { contract: write(&in_force(session.contract(), &rights), &above) })
 }
@@ -77,7 +77,7 @@ fn inexpressible(contract: &Contract, rights: &Rights, expected: &[Expected]) ->
             if tickets != usual {
                 let unit = &unit.path;
                 lines.push(format!(
-                    "Not in it, since `each` makes {unit}: {tickets} {resource} tickets instead of {usual}. To say it again:\n  \
+                    "Not in it, since `each` makes {unit}: {tickets} {resource} tickets instead of {usual}. To restore it:\n  \
                      commonhold fund {unit} {resource}={tickets}"
                 ));
             }
@@ -172,7 +172,7 @@ mod tests {
         let lines = inexpressible(&contract, &rights, &[expected]);
         let text = write(&in_force(&contract, &rights), &lines);
         let said = "\
-# Not in it, since `each` makes all/ana: 107 cpu tickets instead of 100. To say it again:
+# Not in it, since `each` makes all/ana: 107 cpu tickets instead of 100. To restore it:
 #   commonhold fund all/ana cpu=107
 # Not in it: all/bo: 9 disk tickets instead of 100, once its user has processes.
 version = 1

@@ -279,7 +279,7 @@ fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failur
         Ok(notes) => notes.iter().for_each(|note| output::say(&format!("note: {note}"))),
         Err(error) => {
             let problem = format!(
-                "{error}; processes that entered units by `commonhold exec` before this start are where rules say"
+                "{error}; processes that entered units by `commonhold exec` before this start are placed by rules instead"
             );
             output::complain(&format!("problem: {problem}"));
             session.note(problem);
