@@ -190,12 +190,12 @@ impl<'a> Whole<'a> {
         let all: Vec<Deadline> =
             self.contract.children(Some(id)).filter_map(|sub| self.unit(sub).deadline).collect();
         let sum = |served: fn(&Deadline) -> u32| {
-            let part = |deadline: &Deadline| {
+            let utilisation = |deadline: &Deadline| {
                 let budget =
                     u128::from(served(deadline)) * u128::from(deadline.budget_ns) * u128::from(MILLIONTH);
                 budget.div_ceil(u128::from(deadline.of) * u128::from(deadline.period_ns))
             };
-            u64::try_from(all.iter().map(part).sum::<u128>()).unwrap_or(u64::MAX)
+            u64::try_from(all.iter().map(utilisation).sum::<u128>()).unwrap_or(u64::MAX)
         };
         let (whole, least) = (sum(|deadline| deadline.of), sum(|deadline| deadline.of - deadline.misses));
         let has = self.entitled.value(id);

@@ -32,7 +32,7 @@ pub enum SchemeChoice {
     Smp,
     /// Isolation; nothing is lent
     Quota,
-    /// Isolation; what is idle is lent
+    /// Isolation; idle resources are lent
     Isolate,
 }
 
@@ -70,7 +70,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let remedy = || {
-        format!("`{text}` is not a time: write a whole number and ms, s, min or h, such as `30s`; 0 is none")
+        format!("`{text}` is not a time: write a whole number and ms, s, min or h, such as `30s`, above 0")
     };
     let number: u64 = number.parse().map_err(|_| remedy())?;
     let ms: u64 = match unit {

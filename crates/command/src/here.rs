@@ -40,7 +40,7 @@ fn open_commands(contract: &Contract) -> Vec<Diagnostic> {
     let around = |id: UnitId| std::iter::successors(contract.unit(id).parent, |id| contract.unit(*id).parent);
     let open = contract.held().filter(|id| !around(*id).any(|id| is_closed(&id)));
     let rules = open.flat_map(|id| contract.unit(id).members.iter().map(move |member| (id, member)));
-    let said = |(id, member): (UnitId, &Member)| {
+    let warning = |(id, member): (UnitId, &Member)| {
         let MemberKind::Command(glob) = &member.kind else { return None };
         let path = &contract.unit(id).path;
         let message = format!("every user can get into unit `{path}` by `{}`", member.kind);
@@ -49,7 +49,7 @@ fn open_commands(contract: &Contract) -> Vec<Diagnostic> {
         let label = "a program is known by its file's name, and anybody can give a file any name";
         Some(Diagnostic::warning("open-command", member.span.clone(), message).label(label).help(help))
     };
-    rules.filter_map(said).take(OPEN_COMMANDS_MAX).collect()
+    rules.filter_map(warning).take(OPEN_COMMANDS_MAX).collect()
 }
 
 fn members(contract: &Contract) -> impl Iterator<Item = &Member> {
@@ -102,7 +102,7 @@ fn unknown_name(member: &Member, is: &str, names: &SystemNames, similar: &mut Si
                 "see what `getent {} {name}` says; a running daemon looks the name up again every minute",
                 book.name()
             );
-            let label = format!("nobody {is} until the look-up succeeds");
+            let label = format!("nobody {is} until the lookup succeeds");
             Some(
                 warn("failed-look-up", format!("cannot look up {book} `{name}`: {e}"))
                     .label(label)
@@ -160,7 +160,7 @@ fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
     let named: BTreeSet<&str> = paths.iter().map(|(path, _)| path.as_str()).collect();
     let missing = capability::missing_cgroups(Path::new("/"), &named);
     let absent = paths.iter().filter(|(path, _)| missing.contains(path.as_str()));
-    let said = |(path, member): &(String, &Member)| {
+    let warning = |(path, member): &(String, &Member)| {
         Diagnostic::warning(
             "absent-cgroup",
             member.span.clone(),
@@ -174,7 +174,7 @@ fn absent_cgroups(contract: &Contract) -> Vec<Diagnostic> {
              all is well"
         })
     };
-    absent.map(said).collect()
+    absent.map(warning).collect()
 }
 
 fn absent_process(member: &Member) -> Option<Diagnostic> {
@@ -204,7 +204,7 @@ fn without_members(contract: &Contract) -> Vec<Diagnostic> {
     let enclosers: BTreeSet<UnitId> = contract.held().filter_map(|id| contract.unit(id).parent).collect();
     let units: Vec<UnitId> = contract.held().filter(forgotten).collect();
     let more = units.len().saturating_sub(WITHOUT_MEMBERS_MAX);
-    let said = |(n, id): (usize, &UnitId)| {
+    let warning = |(n, id): (usize, &UnitId)| {
         let unit = contract.unit(*id);
         let others = if n + 1 == WITHOUT_MEMBERS_MAX && more > 0 {
             format!(", and so with {more} more")
@@ -219,7 +219,7 @@ fn without_members(contract: &Contract) -> Vec<Diagnostic> {
         let help = "write `members = [...]`; or `members = []`, if this is intended";
         Diagnostic::warning("no-members", unit.span.clone(), message).label(label).help(help)
     };
-    units.iter().take(WITHOUT_MEMBERS_MAX).enumerate().map(said).collect()
+    units.iter().take(WITHOUT_MEMBERS_MAX).enumerate().map(warning).collect()
 }
 
 /// Warnings of rules that also match system processes, which are then held, and stopped where units take turns.
@@ -278,7 +278,7 @@ mod tests {
         let parsed = commonhold_contract::parse(text);
         let contract = parsed.contract.unwrap_or_else(|| panic!("{:?}", parsed.diagnostics));
         let found = open_commands(&contract);
-        let said: Vec<&str> = found.iter().map(|diagnostic| &text[diagnostic.span.clone()]).collect();
-        assert_eq!(said, ["\"command:make\"", "\"command:vi\"", "\"command:x*\"", "\"command:xy\""]);
+        let rules: Vec<&str> = found.iter().map(|diagnostic| &text[diagnostic.span.clone()]).collect();
+        assert_eq!(rules, ["\"command:make\"", "\"command:vi\"", "\"command:x*\"", "\"command:xy\""]);
     }
 }

@@ -171,7 +171,7 @@ pub fn text_of(path: &Path, what: &str, wanted: &str) -> Result<String, Failure>
     text(path, what, wanted, trust::read_input(path, TEXT_BYTES_MAX))
 }
 
-/// Reads a recording, up to [`RECORDING_BYTES_MAX`].
+/// Reads a recording, up to 4 GiB.
 pub fn recording(path: &Path) -> Result<String, Failure> {
     let wanted = "the text of tracefs' `trace` (see `commonhold generate workload --help`)";
     text(path, "recording", wanted, trust::read_input(path, RECORDING_BYTES_MAX))

@@ -261,17 +261,17 @@ pub struct Exec {
 ///   common       CPU time of everything outside the units
 ///
 /// Disks, all together:
-///   entitled     the part of each disk that the unit holds now
-///   using        what it reads and writes lately
-///   used %       what it transferred, in percent of its part while it
-///                used the disks
+///   entitled     the share of each disk that the unit holds now
+///   using        its recent reads and writes
+///   used %       its transfers, in percent of its share while it used
+///                the disks
 ///   lent         bytes that others moved with this unit's idle share
 ///   borrowed     bytes that it moved with the idle share of others
 ///   called back  times that it called back its share, and the 99th
 ///                percentile of the time until it had it
-///   waited       time that a process of it was stalled for a disk
+///   waited       time that one of its processes was stalled for a disk
 ///
-/// Memory, in a table of its own where memory is held:
+/// Memory, in a separate table, if memory is held:
 ///   entitled     the worth of its tickets in the memory that is divided
 ///   allowed      what it may use now: entitled - lent + borrowed
 ///   using        memory charged to it, page cache included
@@ -279,7 +279,7 @@ pub struct Exec {
 ///   borrowed     what it borrows now
 ///   called back  times that it called back what it lent
 ///   longest      the longest call-back
-///   waited       time that a process of it waited for memory
+///   waited       time that one of its processes waited for memory
 ///
 /// The line below that table accounts for all of the machine's memory.
 /// The last lines list what is not held, and why.

@@ -31,7 +31,7 @@ pub(crate) fn call<T: DeserializeOwned>(client: &mut Client, call: &Call) -> Res
 /// Maps a failed call to a message and an exit code.
 fn failed(e: &Error) -> Failure {
     let lost = |what: &dyn std::fmt::Display| {
-        Failure::new(Exit::Unavailable, format!("the daemon does not answer: {what}; see what it printed"))
+        Failure::new(Exit::Unavailable, format!("the daemon does not answer: {what}; see its output"))
     };
     let exit = match e {
         Error::Refused { why, .. } => match why {
@@ -53,7 +53,7 @@ fn failed(e: &Error) -> Failure {
         Error::NotUnderstood(_) => Exit::System,
         Error::HungUp => return lost(&"it hung up"),
         Error::Io(e) if e.kind() == ErrorKind::WouldBlock => {
-            return lost(&format!("{} s are over", PATIENCE.as_secs()));
+            return lost(&format!("timeout after {} s", PATIENCE.as_secs()));
         }
         Error::Io(e) => return lost(e),
         Error::Withdrawn => Exit::Refused,
@@ -114,7 +114,11 @@ pub(crate) fn status(args: &Status) -> Result<Exit, Failure> {
     let holder = status::Holder {
         contract: &reply.contract,
         backend: &reply.backend,
-        instead: instead.map(|it| status::Instead { of: &it.of, for_ns: it.for_ns, why: &it.why }),
+        instead: instead.map(|other| status::Instead {
+            of: &other.of,
+            for_ns: other.for_ns,
+            why: &other.why,
+        }),
         holdings: &reply.holdings,
         switches: &reply.switches,
         tickets: &reply.tickets,
@@ -143,12 +147,12 @@ pub(crate) fn tickets(args: &Tickets) -> Result<Exit, Failure> {
     if args.as_contract {
         let reply: ContractReply =
             call(&mut place::connect(&args.common.place)?.into(), &Call::AsContract {})?;
-        return said(&reply.contract);
+        return print(&reply.contract);
     }
     if let Some(unit) = &args.unit {
         let request = Call::Currency { unit: unit.clone() };
         let reply: Currency = call(&mut place::connect(&args.common.place)?.into(), &request)?;
-        return said(&match args.common.json {
+        return print(&match args.common.json {
             true => currency::json(&reply),
             false => currency::text(&reply, output::style()),
         });
@@ -226,7 +230,7 @@ fn by_resource(numbers: &[Number]) -> Result<PerResource<Option<u64>>, Failure> 
 fn change(asked: Asked, common: &Common) -> Result<Exit, Failure> {
     let reply: TicketsReply = call(&mut place::connect(&common.place)?.into(), &Call::Change(asked))?;
     let beside = tickets::Beside { expected: &reply.expected, lots: &reply.lots, not_held: &reply.not_held };
-    said(&match common.json {
+    print(&match common.json {
         true => tickets::json(&reply.tickets, beside),
         false => tickets::outcome(&reply.tickets, beside),
     })
@@ -259,7 +263,7 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
         std::process::exit(code);
     }
     if args.common.json {
-        return said(&exchanges::offered(reply.offer, reply.exchange, &reply.tickets));
+        return print(&exchanges::offered(reply.offer, reply.exchange, &reply.tickets));
     }
     let number = reply.offer.unwrap_or(0);
     let text = match reply.exchange {
@@ -271,13 +275,13 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
         None => format!("offer {number} stands; `commonhold cancel {number}` takes it back\n"),
     };
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
-    said(&(text + &tickets::outcome(&reply.tickets, beside)))
+    print(&(text + &tickets::outcome(&reply.tickets, beside)))
 }
 
 pub(crate) fn offers(args: &Offers) -> Result<Exit, Failure> {
     let reply: OffersReply = call(&mut place::connect(&args.common.place)?.into(), &Call::Offers {})?;
     let OffersReply { offers, exchanges, negotiated, elapsed_ns } = reply;
-    said(&match args.common.json {
+    print(&match args.common.json {
         true => exchanges::json(&offers, &exchanges, &negotiated, elapsed_ns),
         false => exchanges::text(&offers, &exchanges, &negotiated, elapsed_ns, output::style()),
     })
@@ -291,7 +295,7 @@ pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
     let number = args.number.unwrap_or(0); // The command line has one where it has no `--all`.
     let reply: TicketsReply = call(&mut client, &Call::Change(Asked::Cancel { number }))?;
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
-    said(&match args.common.json {
+    print(&match args.common.json {
         true => tickets::json(&reply.tickets, beside),
         false => cancelled(number, &reply),
     })
@@ -301,7 +305,7 @@ fn cancelled(number: u64, reply: &TicketsReply) -> String {
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     match reply.tickets.is_empty() {
         true => format!("offer {number} is taken back\n"),
-        false => format!("exchange {number} is over\n{}", tickets::outcome(&reply.tickets, beside)),
+        false => format!("exchange {number} has ended\n{}", tickets::outcome(&reply.tickets, beside)),
     }
 }
 
@@ -336,10 +340,10 @@ fn cancel_all(client: &mut Client, unit: &str, json: bool) -> Result<Exit, Failu
             "version": commonhold_report::JSON_VERSION, "unit": unit, "cancelled": done })
         );
     }
-    said(&text)
+    print(&text)
 }
 
-fn said(text: &str) -> Result<Exit, Failure> {
+fn print(text: &str) -> Result<Exit, Failure> {
     output::print(text)?;
     Ok(Exit::Ok)
 }

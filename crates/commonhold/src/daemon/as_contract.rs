@@ -21,14 +21,15 @@ pub(super) fn answer(session: &Session, about: &About) -> Answered {
         ),
         "they were changed since. Comments of that file are not in it.".to_owned(),
     ];
-    above.extend(unsaid(session.contract(), &rights, &session.expected()));
-    for (resource, (unit, of, tickets)) in
-        Resource::ALL.into_iter().flat_map(|resource| rights.funded(resource).map(move |it| (resource, it)))
+    above.extend(inexpressible(session.contract(), &rights, &session.expected()));
+    for (resource, (unit, of, tickets)) in Resource::ALL
+        .into_iter()
+        .flat_map(|resource| rights.funded(resource).map(move |fund| (resource, fund)))
     {
         let path = |unit: UnitId| &*session.contract().unit(unit).path;
         let (unit, from) = (path(unit), of.map_or("/", path));
         above.push(format!(
-            "Not in it: {unit} holds {tickets} {resource} tickets of another currency. To say it again:\n  commonhold fund {unit} \
+            "Not in it: {unit} holds {tickets} {resource} tickets of another currency. To restore it:\n  commonhold fund {unit} \
              {resource}={tickets} --from {from}"
         ));
     }
@@ -39,14 +40,14 @@ pub(super) fn answer(session: &Session, about: &About) -> Answered {
             .map(|leg| format!("{} lends {} to {}", leg.from, words::much(leg.what), leg.to))
             .collect();
         above.push(format!(
-            "Not in it: exchange {}: {}. Each has its own below.",
+            "Not in it: exchange {}: {}. Each unit's own tickets are below.",
             exchange.number,
             legs.join(", ")
         ));
     }
     let offers = rights.offers().len();
     if offers > 0 {
-        above.push(format!("Not in it: offers that stand: {offers}. `commonhold offers` shows them."));
+        above.push(format!("Not in it: open offers: {offers}. `commonhold offers` shows them."));
     }
     reply(&ContractReply { contract: write(&in_force(session.contract(), &rights), &above) })
 }
@@ -65,8 +66,9 @@ fn in_force(contract: &Contract, rights: &Rights) -> Contract {
 }
 
 /// Tickets of units made by `each`, which a contract cannot name, and tickets that are still to come.
-fn unsaid(contract: &Contract, rights: &Rights, expected: &[Expected]) -> Vec<String> {
-    let made = |id: &UnitId| contract.unit(*id).parent.is_some_and(|it| contract.unit(it).each.is_some());
+fn inexpressible(contract: &Contract, rights: &Rights, expected: &[Expected]) -> Vec<String> {
+    let made =
+        |id: &UnitId| contract.unit(*id).parent.is_some_and(|parent| contract.unit(parent).each.is_some());
     let mut lines = Vec::new();
     for id in contract.listed().into_iter().filter(made) {
         let unit = contract.unit(id);
@@ -75,7 +77,7 @@ fn unsaid(contract: &Contract, rights: &Rights, expected: &[Expected]) -> Vec<St
             if tickets != usual {
                 let unit = &unit.path;
                 lines.push(format!(
-                    "Not in it, since `each` makes {unit}: {tickets} {resource} tickets instead of {usual}. To say it again:\n  \
+                    "Not in it, since `each` makes {unit}: {tickets} {resource} tickets instead of {usual}. To restore it:\n  \
                      commonhold fund {unit} {resource}={tickets}"
                 ));
             }
@@ -167,10 +169,10 @@ mod tests {
         rights.issue(ana, Resource::Cpu, 7).unwrap();
         let when = "instead of 100, once its user has processes".to_owned();
         let expected = Expected { unit: "all/bo".to_owned(), resource: Resource::Disk, tickets: 9, when };
-        let lines = unsaid(&contract, &rights, &[expected]);
+        let lines = inexpressible(&contract, &rights, &[expected]);
         let text = write(&in_force(&contract, &rights), &lines);
         let said = "\
-# Not in it, since `each` makes all/ana: 107 cpu tickets instead of 100. To say it again:
+# Not in it, since `each` makes all/ana: 107 cpu tickets instead of 100. To restore it:
 #   commonhold fund all/ana cpu=107
 # Not in it: all/bo: 9 disk tickets instead of 100, once its user has processes.
 version = 1

@@ -29,7 +29,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use super::fair_queue::Party;
 use crate::exit::{Exit, Failure};
 
-/// The most clients at one time, so that descriptors never run out (`BESIDE` reserves them).
+/// The most clients at one time, so that descriptors never run out (`OTHER_FILES` reserves them).
 pub(super) const CLIENTS_MAX: usize = 256;
 /// The most clients of one ordinary user, so that no user locks the others out.
 const CLIENTS_OF_USER_MAX: usize = 64;
@@ -206,13 +206,13 @@ impl Clients {
             *of_party.entry(client.caller.party).or_default() += 1;
         }
         let has = of_party.get(&party).copied().unwrap_or(0);
-        let has_its_part = party != Party::Privileged && has >= CLIENTS_OF_USER_MAX;
-        if !has_its_part && self.connected.len() < CLIENTS_MAX {
+        let is_at_limit = party != Party::Privileged && has >= CLIENTS_OF_USER_MAX;
+        if !is_at_limit && self.connected.len() < CLIENTS_MAX {
             return true;
         }
         let kept = kept();
         let may_go = |(id, client): &(&u64, &Client)| {
-            !kept.contains(id) && (!has_its_part || client.caller.party == party)
+            !kept.contains(id) && (!is_at_limit || client.caller.party == party)
         };
         let (of_party, least_used) = (&of_party, |client: &Client| std::cmp::Reverse(client.used));
         let goes = self.connected.iter().filter(may_go);
@@ -226,8 +226,8 @@ impl Clients {
     pub(super) fn may_be_kept(&self, id: u64, kept: &BTreeSet<u64>) -> bool {
         let Some(party) = self.party(id) else { return false };
         let of_party = kept.iter().filter(|id| self.party(**id) == Some(party)).count();
-        let has_its_part = party != Party::Privileged && of_party >= KEPT_OF_USER_MAX;
-        kept.contains(&id) || (kept.len() < KEPT_MAX && !has_its_part)
+        let is_at_limit = party != Party::Privileged && of_party >= KEPT_OF_USER_MAX;
+        kept.contains(&id) || (kept.len() < KEPT_MAX && !is_at_limit)
     }
 
     /// The party charged for a client; `None` if the client is gone.

@@ -12,7 +12,7 @@ use super::clients::CLIENTS_MAX;
 use crate::exit::{Exit, Failure};
 
 /// Files open besides those of units: clients, the scheduler's maps, the journal, and files that the threads read.
-const BESIDE: u64 = 192 + CLIENTS_MAX as u64;
+const OTHER_FILES: u64 = 192 + CLIENTS_MAX as u64;
 
 /// The fewest units to provide for: sub-units for users appear later.
 const UNITS_MIN: usize = 256;
@@ -32,7 +32,7 @@ pub(super) fn make_room(units: usize, files_each: usize) -> Result<(), Failure> 
 }
 
 fn files(units: usize, each: usize) -> u64 {
-    u64::try_from(units.saturating_mul(each)).unwrap_or(u64::MAX).saturating_add(BESIDE)
+    u64::try_from(units.saturating_mul(each)).unwrap_or(u64::MAX).saturating_add(OTHER_FILES)
 }
 
 /// The limits to try, best first. The last needs no privileges.

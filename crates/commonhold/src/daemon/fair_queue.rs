@@ -167,8 +167,10 @@ impl FairQueue {
         if party == Party::Privileged {
             return true;
         }
-        let own_ns =
-            self.accounts.get(&party).map_or(PER_USER.burst_ns, |it| it.bucket.level_ns(PER_USER, now));
+        let own_ns = self
+            .accounts
+            .get(&party)
+            .map_or(PER_USER.burst_ns, |account| account.bucket.level_ns(PER_USER, now));
         let all_ns = self.all_users.level_ns(ALL_USERS, now);
         let least_ns = if all_ns > -DEBT_MAX_NS / 2 { -DEBT_MAX_NS / 2 } else { PER_USER.burst_ns / 2 };
         own_ns > least_ns
@@ -196,7 +198,8 @@ impl FairQueue {
         if party == Party::Privileged {
             return now;
         }
-        let own = self.accounts.get(&party).map_or(now, |it| it.bucket.holds_some_at(PER_USER, now));
+        let own =
+            self.accounts.get(&party).map_or(now, |account| account.bucket.holds_some_at(PER_USER, now));
         own.max(self.all_users.holds_some_at(ALL_USERS, now))
     }
 

@@ -175,7 +175,7 @@ fn cpu_beside(contract: &Contract, machine: &Machine, holder: Holder<'_>) -> Hol
 /// 1/(N + 1) while all are busy, and more while some are idle. Otherwise all units are in one control group, which keeps the
 /// default weight.
 fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'static str> {
-    let part = match (means.switches, means.weights) {
+    let share = match (means.switches, means.weights) {
         _ if contract.machine.scheme == Scheme::Smp => return None,
         (true, _) => "take turns on every CPU, and have at most half of one that is contended",
         (false, true) if in_place => {
@@ -186,7 +186,7 @@ fn in_no_unit(contract: &Contract, means: Means, in_place: bool) -> Option<&'sta
         }
         (false, false) => "are not held: the kernel divides CPU time between them and the units' processes",
     };
-    Some(part)
+    Some(share)
 }
 
 /// The holding of CPU, except disciplines and amounts of `lend` and `borrow` that these means cannot enforce.
@@ -200,13 +200,15 @@ fn cpu(contract: &Contract, cpus: usize, means: Means, by: &str) -> Holding {
     let reasons = [
         (WhyNot::EverySwitch, "`true`: the scheduler lends at every switch, and knows only yes and no"),
         (WhyNot::Shared, "`true`: CPUs are time-shared by weight, and what a unit leaves goes to all others"),
-        (WhyNot::LessThanACpu, "`false`: whole CPUs are lent, and less than one is none"),
+        (WhyNot::LessThanACpu, "`false`: only whole CPUs are lent"),
     ];
     let mut text = by;
     for (why, counts_as) in reasons {
         let amounts: Vec<&NotHeld> = not_held.iter().filter(|found| found.why == why).collect();
         let key = |side: Side| if side == Side::Lend { "lend" } else { "borrow" };
-        let name = |it: &&NotHeld| format!("`{}.cpu` of `{}`", key(it.side), contract.unit(it.unit).path);
+        let name = |amount: &&NotHeld| {
+            format!("`{}.cpu` of `{}`", key(amount.side), contract.unit(amount.unit).path)
+        };
         if let Some(named) = named(&amounts, name) {
             let _ = write!(text, "; amounts not held: {named} (as {counts_as})");
         }
@@ -345,8 +347,7 @@ mod tests {
             (user.held, user.how.as_str()),
             (
                 State::Partly,
-                "held by it; amounts not held: `lend.cpu` of `physics` (as `false`: whole CPUs are lent, and less than one \
-                 is none)"
+                "held by it; amounts not held: `lend.cpu` of `physics` (as `false`: only whole CPUs are lent)"
             )
         );
         let kernel = said(&contract, kernel::MEANS).how;

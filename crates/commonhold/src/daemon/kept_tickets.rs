@@ -27,19 +27,19 @@ pub(super) struct Keeper {
     /// Whether the file may differ from `kept`, because a write failed.
     in_doubt: bool,
     /// Whether the file exists and could not be read.
-    unread: bool,
+    unreadable: bool,
     /// The entries about units that do not exist yet.
     waiting: AllKept,
     /// The number of units when these were last looked up.
-    looked_among: usize,
+    units_at_lookup: usize,
 }
 
 /// Why a persisted entry is not in force.
-enum Not {
+enum NotInForce {
     /// A unit does not exist yet.
-    Yet,
+    Waiting,
     /// Why.
-    Over(String),
+    Expired(String),
 }
 
 impl Keeper {
@@ -61,9 +61,9 @@ impl Keeper {
             directory: directory.to_owned(),
             kept,
             in_doubt: false,
-            unread: problem.is_some(),
+            unreadable: problem.is_some(),
             waiting: AllKept::default(),
-            looked_among: 0,
+            units_at_lookup: 0,
         };
         (keeper, problem)
     }
@@ -76,7 +76,7 @@ impl Keeper {
         now: Time,
         wall_ms: u64,
     ) -> (Vec<Change>, Vec<String>) {
-        self.looked_among = 0;
+        self.units_at_lookup = 0;
         let (changes, waiting, notes) = sort_out(contract, &self.kept, now, wall_ms);
         self.waiting = waiting;
         (changes, notes)
@@ -84,10 +84,10 @@ impl Keeper {
 
     /// The waiting changes of units that have appeared since. Free at a turn at which none appeared.
     pub(super) fn of_newcomers(&mut self, contract: &Contract, now: Time, wall_ms: u64) -> Vec<Change> {
-        if self.waiting == AllKept::default() || self.looked_among == contract.units.len() {
+        if self.waiting == AllKept::default() || self.units_at_lookup == contract.units.len() {
             return Vec::new();
         }
-        self.looked_among = contract.units.len();
+        self.units_at_lookup = contract.units.len();
         let (changes, waiting, _) = sort_out(contract, &self.waiting, now, wall_ms);
         self.waiting = waiting;
         changes
@@ -108,14 +108,14 @@ impl Keeper {
         now: Time,
         wall_ms: u64,
     ) -> Result<(), LiveError> {
-        let of = |it: &Changed| KeptTickets {
-            unit: contract.unit(it.unit).path.clone(),
-            resource: it.resource,
-            contract: it.contract,
-            tickets: it.tickets,
+        let entry = |changed: &Changed| KeptTickets {
+            unit: contract.unit(changed.unit).path.clone(),
+            resource: changed.resource,
+            contract: changed.contract,
+            tickets: changed.tickets,
         };
         let mut all = traded(contract, rights, now, wall_ms);
-        all.changed = changed.iter().map(of).chain(self.waiting.changed.iter().cloned()).collect();
+        all.changed = changed.iter().map(entry).chain(self.waiting.changed.iter().cloned()).collect();
         all.changed.sort();
         all.funded.extend(self.waiting.funded.iter().cloned());
         all.offers.extend(self.waiting.offers.iter().cloned());
@@ -123,9 +123,9 @@ impl Keeper {
         if all == self.kept && !self.in_doubt {
             return Ok(());
         }
-        if self.unread {
+        if self.unreadable {
             tickets::set_aside(&self.directory)?;
-            self.unread = false;
+            self.unreadable = false;
         }
         self.in_doubt = true;
         tickets::write(&self.directory, &all)?;
@@ -181,36 +181,36 @@ fn sort_out(
     for kept in &kept.changed {
         match set(contract, kept) {
             Ok(change) => changes.push(change),
-            Err(Not::Yet) => waiting.changed.push(kept.clone()),
-            Err(Not::Over(note)) => notes.push(note),
+            Err(NotInForce::Waiting) => waiting.changed.push(kept.clone()),
+            Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
     for kept in &kept.funded {
         let what = || format!("tickets {}: no longer {} {} tickets", kept.unit, kept.tickets, kept.resource);
-        let of = kept.of.as_deref().map(|of| there(contract, of, &what)).transpose();
-        match there(contract, &kept.unit, &what).and_then(|unit| Ok((unit, of?))) {
+        let of = kept.of.as_deref().map(|of| find_unit(contract, of, &what)).transpose();
+        match find_unit(contract, &kept.unit, &what).and_then(|unit| Ok((unit, of?))) {
             Ok((unit, of)) => {
                 let mut tickets = PerResource::default();
                 tickets[kept.resource] = Some(kept.tickets);
                 changes.push(Change::Fund { unit, of, tickets });
             }
-            Err(Not::Yet) => waiting.funded.push(kept.clone()),
-            Err(Not::Over(note)) => notes.push(note),
+            Err(NotInForce::Waiting) => waiting.funded.push(kept.clone()),
+            Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
     let mut resumed: Vec<(u64, Resumed)> = Vec::new();
     for kept in &kept.exchanges {
         match exchange(contract, kept, now, wall_ms) {
             Ok(what) => resumed.push((kept.number, what)),
-            Err(Not::Yet) => waiting.exchanges.push(kept.clone()),
-            Err(Not::Over(note)) => notes.push(note),
+            Err(NotInForce::Waiting) => waiting.exchanges.push(kept.clone()),
+            Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
     for kept in &kept.offers {
         match offer(contract, kept) {
             Ok(what) => resumed.push((kept.number, what)),
-            Err(Not::Yet) => waiting.offers.push(kept.clone()),
-            Err(Not::Over(note)) => notes.push(note),
+            Err(NotInForce::Waiting) => waiting.offers.push(kept.clone()),
+            Err(NotInForce::Expired(note)) => notes.push(note),
         }
     }
     // Exchanges first: an offer may give what an exchange lent.
@@ -219,13 +219,18 @@ fn sort_out(
     (changes, waiting, notes)
 }
 
-fn exchange(contract: &Contract, kept: &KeptExchange, now: Time, wall_ms: u64) -> Result<Resumed, Not> {
+fn exchange(
+    contract: &Contract,
+    kept: &KeptExchange,
+    now: Time,
+    wall_ms: u64,
+) -> Result<Resumed, NotInForce> {
     let what = || format!("exchange {} is not in force again", kept.number);
     if kept.until_ms.is_some_and(|until| until <= wall_ms) {
-        return Err(Not::Over(format!("{}, since its time had expired", what())));
+        return Err(NotInForce::Expired(format!("{}, since its time had expired", what())));
     }
     let leg = |leg: &KeptLeg| {
-        let (from, to) = (there(contract, &leg.from, &what)?, there(contract, &leg.to, &what)?);
+        let (from, to) = (find_unit(contract, &leg.from, &what)?, find_unit(contract, &leg.to, &what)?);
         let (of, into) = (contract.unit(from).parent, contract.unit(to).parent);
         Ok(Leg { from, to, what: leg.what, of, into })
     };
@@ -234,35 +239,38 @@ fn exchange(contract: &Contract, kept: &KeptExchange, now: Time, wall_ms: u64) -
     Ok(Resumed::deal(&legs, kept.until_ms.map(left)))
 }
 
-fn offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, Not> {
+fn offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, NotInForce> {
     let what = || format!("offer {} stands no more", kept.number);
-    let by = there(contract, &kept.unit, &what)?;
-    let with = kept.with.as_deref().map(|with| there(contract, with, &what)).transpose()?;
+    let by = find_unit(contract, &kept.unit, &what)?;
+    let with = kept.with.as_deref().map(|with| find_unit(contract, with, &what)).transpose()?;
     let KeptOffer { gives, wants, at_least, for_ns, .. } = *kept;
     Ok(Resumed::Offer { bid: Bid { by, gives, wants, with, for_ns, at_least, bound: false } })
 }
 
 /// Looks up a unit by path. If the contract has none, the entry that `what` describes has expired.
-fn there(contract: &Contract, path: &str, what: &dyn Fn() -> String) -> Result<UnitId, Not> {
+fn find_unit(contract: &Contract, path: &str, what: &dyn Fn() -> String) -> Result<UnitId, NotInForce> {
     if let Some(id) = contract.find(path).filter(|id| !id.is_common()) {
         return Ok(id);
     }
     let encloser = path.rsplit_once('/').and_then(|(encloser, _)| contract.find(encloser));
     Err(match encloser.is_some_and(|encloser| contract.unit(encloser).each.is_some()) {
-        true => Not::Yet,
-        false => Not::Over(format!("{}, since the contract has no unit {path}", what())),
+        true => NotInForce::Waiting,
+        false => NotInForce::Expired(format!("{}, since the contract has no unit {path}", what())),
     })
 }
 
-fn set(contract: &Contract, kept: &KeptTickets) -> Result<Change, Not> {
+fn set(contract: &Contract, kept: &KeptTickets) -> Result<Change, NotInForce> {
     let KeptTickets { unit, resource, contract: before, tickets } = kept;
     let what = || format!("tickets {unit}: no longer {tickets} {resource} tickets");
-    let id = there(contract, unit, &what)?;
+    let id = find_unit(contract, unit, &what)?;
     match contract.unit(id).tickets[*resource] {
         now if now == *before || contract.group_of(id).is_some() => {
             Ok(Change::Set { unit: id, resource: *resource, tickets: *tickets })
         }
-        now => Err(Not::Over(format!("{}, since the contract gives it {now} instead of {before}", what()))),
+        now => Err(NotInForce::Expired(format!(
+            "{}, since the contract gives it {now} instead of {before}",
+            what()
+        ))),
     }
 }
 

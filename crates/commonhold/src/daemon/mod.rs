@@ -283,7 +283,7 @@ impl Daemon<'_> {
         }
         self.step()?;
         output::say("holding; stop with Ctrl-C or SIGTERM, reload with SIGHUP");
-        self.service.ready(&self.holds());
+        self.service.ready(&self.status_line());
         let result = self.serve();
         self.service.ending();
         if let Some(problem) = self.session.keep_last() {
@@ -328,7 +328,7 @@ impl Daemon<'_> {
                         self.session.backend().hear();
                         self.next = self.next.min(self.stepped_at + ALARM_NS);
                     }
-                    client => self.is_ready(client - CLIENTS),
+                    client => self.mark_ready(client - CLIENTS),
                 }
             }
             let now = clock::now();
@@ -445,7 +445,7 @@ impl Daemon<'_> {
     /// Answers a client that waited.
     fn send(&mut self, id: u64, Answer { message, passed, .. }: Answer) {
         self.clients.answer(id, message, passed);
-        self.is_ready(id);
+        self.mark_ready(id);
     }
 
     /// Moves the daemon to the next CPU, round robin. Its CPU time comes out of the share of the unit whose CPU it runs on, and
@@ -483,7 +483,7 @@ impl Daemon<'_> {
                 for problem in stepped.new_problems {
                     output::complain(&format!("problem: {problem}"));
                 }
-                for problem in stepped.over {
+                for problem in stepped.ended {
                     output::say(&format!("over: {problem}"));
                 }
                 for news in self.session.take_news() {
@@ -497,9 +497,9 @@ impl Daemon<'_> {
                     output::say(&format!("tickets {}", words::trade(self.session.contract(), trade)));
                 }
                 if self.args.verbose {
-                    self.tell(&stepped.plan);
+                    self.print_plan(&stepped.plan);
                 }
-                self.tell_of_another_backend();
+                self.report_backend_change();
                 Ok(())
             }
             Err(e) => {
@@ -515,7 +515,7 @@ impl Daemon<'_> {
         }
     }
 
-    fn tell(&self, plan: &commonhold_policy::Plan) {
+    fn print_plan(&self, plan: &commonhold_policy::Plan) {
         for (action, reason) in steps(plan) {
             let (what, why) = words::words(self.session.contract(), action, reason);
             output::say(&format!("{what}: {why}"));
@@ -523,7 +523,7 @@ impl Daemon<'_> {
     }
 
     /// Reports a change of the active backend.
-    fn tell_of_another_backend(&mut self) {
+    fn report_backend_change(&mut self) {
         let ActiveBackend { name, fallback_from } = self.session.backend().active();
         if name == self.active_backend {
             return;
@@ -570,7 +570,7 @@ impl Daemon<'_> {
                 libc::SIGHUP => {
                     self.service.reloading();
                     self.reload()?;
-                    self.service.ready(&self.holds());
+                    self.service.ready(&self.status_line());
                 }
                 _ => return Ok(true),
             }
@@ -579,7 +579,7 @@ impl Daemon<'_> {
     }
 
     /// The status line: contract and backend.
-    fn holds(&self) -> String {
+    fn status_line(&self) -> String {
         format!("holding {} by the {} backend", self.about.contract_path, self.active_backend)
     }
 
@@ -657,7 +657,7 @@ impl Daemon<'_> {
     }
 
     /// Marks a client as ready to be served.
-    fn is_ready(&mut self, id: u64) {
+    fn mark_ready(&mut self, id: u64) {
         if let Some(party) = self.clients.party(id) {
             self.queue.push(party, id, clock::now());
         }
@@ -674,7 +674,7 @@ impl Daemon<'_> {
         }
         let answer = match &call {
             Call::Change(asked) => self.change_rights(id, caller, asked)?,
-            Call::Await { number, at_most_ns } => match self.found(id, *number, *at_most_ns) {
+            Call::Await { number, at_most_ns } => match self.await_outcome(id, *number, *at_most_ns) {
                 Ok(None) => return Ok(None),
                 Ok(Some(state)) => Answer::of(requests::reply(&AwaitReply { number: *number, state })),
                 Err(refusal) => Answer::of(Err(refusal)),
@@ -737,7 +737,12 @@ impl Daemon<'_> {
     }
 
     /// The outcome of an offer or an exchange; `None` if it is not known yet and the client waits.
-    fn found(&mut self, id: u64, number: u64, at_most_ns: Option<u64>) -> Result<Option<Awaited>, Refusal> {
+    fn await_outcome(
+        &mut self,
+        id: u64,
+        number: u64,
+        at_most_ns: Option<u64>,
+    ) -> Result<Option<Awaited>, Refusal> {
         if let Some(state) = self.held.outcome(number) {
             return Ok(Some(state));
         }
@@ -782,7 +787,7 @@ impl Daemon<'_> {
             self.clients.flush(id);
         }
         if self.clients.has_request(id) {
-            self.is_ready(id);
+            self.mark_ready(id);
         } else if let Some(stream) = self.clients.stream(id) {
             let (write, ended) = (self.clients.is_waited_for(id), self.clients.has_ended(id));
             self.waits.listen_or_write(stream, CLIENTS + id, write, ended);

@@ -124,11 +124,11 @@ fn status(session: &mut Session, about: &About, by_cpu: bool) -> Answered {
 /// The kernel scheduler's counters of every unit, and of tasks in no unit.
 fn switches(session: &mut Session, by_cpu: bool) -> Vec<UnitSwitches> {
     let units = [UnitId::KERNEL, UnitId::SHARED].into_iter().chain(session.contract().listed());
-    let of =
+    let named =
         |id| (id, session.contract().unit(id).path.clone(), session.contract().unit(id).deadline.is_some());
-    let units: Vec<(UnitId, String, bool)> = units.map(of).collect();
+    let units: Vec<(UnitId, String, bool)> = units.map(named).collect();
     let backend = session.backend();
-    let of = |(id, unit, has_deadlines): (UnitId, String, bool)| {
+    let counters = |(id, unit, has_deadlines): (UnitId, String, bool)| {
         let Switched { account, call_backs, deadlines: Had { met, missed, violated } } =
             backend.switched(id)?;
         Some(UnitSwitches {
@@ -149,7 +149,7 @@ fn switches(session: &mut Session, by_cpu: bool) -> Vec<UnitSwitches> {
             cpus: if by_cpu { on_each(&backend.accounts(id)) } else { Vec::new() },
         })
     };
-    units.into_iter().filter_map(of).collect()
+    units.into_iter().filter_map(counters).collect()
 }
 
 /// The classes with counts above 0.
@@ -164,8 +164,8 @@ fn latencies(call_backs: &CallBacks) -> Vec<Latency> {
 
 /// The CPUs with counts above 0.
 fn on_each(accounts: &[Account]) -> Vec<CpuSwitches> {
-    let of = |(cpu, account): (u32, &Account)| CpuSwitches { cpu, times: times(account) };
-    (0..).zip(accounts).map(of).filter(|found| found.times != Times::default()).collect()
+    let switches = |(cpu, account): (u32, &Account)| CpuSwitches { cpu, times: times(account) };
+    (0..).zip(accounts).map(switches).filter(|found| found.times != Times::default()).collect()
 }
 
 fn times(account: &Account) -> Times {

@@ -22,7 +22,7 @@ const KEEP_AGAIN_NS: Time = 1_000_000_000;
 const PROBLEMS_KEPT: usize = 20;
 
 /// The most distinct problems remembered as reported. They contain process names, so users could make up any number.
-const SAID_MAX: usize = 1_024;
+const REPORTED_MAX: usize = 1_024;
 
 /// A contract, its backend, and its state.
 pub(super) struct Session {
@@ -34,7 +34,7 @@ pub(super) struct Session {
     /// The error of the last write, if it failed, and the time of the next retry.
     unkept: Option<(String, Time)>,
     /// The reported text of that problem; `None` once it has ended.
-    unkept_said: Option<String>,
+    unkept_reported: Option<String>,
     /// The changes of rights that the last turn made or refused.
     decided: Vec<RightsChange>,
     /// The last turn's trades.
@@ -51,7 +51,7 @@ pub(super) struct Session {
     /// News of user and group lookups that are not reported yet.
     news: Vec<String>,
     /// Reported problems, so that a lasting one is reported once.
-    said: BTreeSet<String>,
+    reported: BTreeSet<String>,
 }
 
 /// The result of one step.
@@ -63,7 +63,7 @@ pub(super) struct Stepped {
     /// Problems that were not reported before.
     pub(super) new_problems: Vec<String>,
     /// Problems that have ended, each as it was reported when it began.
-    pub(super) over: Vec<String>,
+    pub(super) ended: Vec<String>,
 }
 
 impl Session {
@@ -79,7 +79,7 @@ impl Session {
             keeper,
             keep_again: false,
             unkept: None,
-            unkept_said: None,
+            unkept_reported: None,
             decided: Vec::new(),
             traded: Vec::new(),
             problems: VecDeque::new(),
@@ -88,7 +88,7 @@ impl Session {
             imbalances: BTreeMap::new(),
             step_ns: None,
             news: Vec::new(),
-            said: BTreeSet::new(),
+            reported: BTreeSet::new(),
         }
     }
 
@@ -122,9 +122,9 @@ impl Session {
         problems.extend(lookups.problems);
         self.news.extend(lookups.news);
         let mut new_problems = self.keep(problems);
-        let (began, over) = self.stand(imbalances);
+        let (began, ended) = self.update_standing(imbalances);
         new_problems.extend(began);
-        Ok(Stepped { next: plan.next, plan, new_problems, over })
+        Ok(Stepped { next: plan.next, plan, new_problems, ended })
     }
 
     /// Persists the rights that a carried-out plan changed, and queues changes that waited for units that exist now.
@@ -273,7 +273,7 @@ impl Session {
     pub(super) fn reload(&mut self, contract: Contract, machine: Machine) {
         self.steward.reload(contract, machine);
         self.backend.set_contract(self.steward.contract());
-        self.said.clear();
+        self.reported.clear();
         self.keep_again = true;
     }
 
@@ -331,28 +331,28 @@ impl Session {
     }
 
     /// Updates the ongoing problems; returns those that began and those that ended.
-    fn stand(&mut self, imbalances: BTreeMap<&'static str, String>) -> (Vec<String>, Vec<String>) {
+    fn update_standing(&mut self, imbalances: BTreeMap<&'static str, String>) -> (Vec<String>, Vec<String>) {
         let now: Vec<String> =
             self.backend.standing().iter().map(|problem| printable(&problem.to_string())).collect();
         let without = |all: &[String], others: &[String]| -> Vec<String> {
             all.iter().filter(|problem| !others.contains(problem)).cloned().collect()
         };
-        let (mut new, mut over) = (without(&now, &self.standing), without(&self.standing, &now));
+        let (mut new, mut ended) = (without(&now, &self.standing), without(&self.standing, &now));
         self.standing = now;
         match &self.unkept {
             // Attempts may fail with different errors; they are one problem.
-            Some((why, _)) if self.unkept_said.is_none() => {
+            Some((why, _)) if self.unkept_reported.is_none() => {
                 new.push(why.clone());
-                self.unkept_said = Some(why.clone());
+                self.unkept_reported = Some(why.clone());
             }
             Some(_) => {}
-            None => over.extend(self.unkept_said.take()),
+            None => ended.extend(self.unkept_reported.take()),
         }
         // The numbers keep changing, so an imbalance is reported only when it begins.
         let began = imbalances.iter().filter(|(kind, _)| !self.imbalances.contains_key(*kind));
         new.extend(began.map(|(_, text)| text.clone()));
         self.imbalances = imbalances;
-        (new, over)
+        (new, ended)
     }
 
     /// Keeps problems for `status`; returns those that were not reported before.
@@ -360,7 +360,7 @@ impl Session {
         let mut new = Vec::new();
         for problem in problems {
             let problem = printable(&problem);
-            if is_said_first(&mut self.said, &problem) {
+            if is_first_report(&mut self.reported, &problem) {
                 self.problems.push_back(problem.clone());
                 new.push(problem);
             }
@@ -372,16 +372,16 @@ impl Session {
     }
 }
 
-/// Whether a problem was not reported before. At [`SAID_MAX`] distinct ones all are forgotten, and lasting ones are reported
+/// Whether a problem was not reported before. At [`REPORTED_MAX`] distinct ones all are forgotten, and lasting ones are reported
 /// again.
-fn is_said_first(said: &mut BTreeSet<String>, problem: &str) -> bool {
-    if said.contains(problem) {
+fn is_first_report(reported: &mut BTreeSet<String>, problem: &str) -> bool {
+    if reported.contains(problem) {
         return false;
     }
-    if said.len() >= SAID_MAX {
-        said.clear();
+    if reported.len() >= REPORTED_MAX {
+        reported.clear();
     }
-    said.insert(problem.to_owned())
+    reported.insert(problem.to_owned())
 }
 
 /// One line without control characters: the text contains other users' process names, whose escape codes must not reach a
@@ -506,8 +506,8 @@ mod tests {
         let (mut session, wanted) = troubled(directory.path());
         let mut said = |problems: &[&'static str]| {
             *wanted.borrow_mut() = problems.to_vec();
-            let Stepped { new_problems, over, .. } = session.step().unwrap();
-            (new_problems, over, session.problems())
+            let Stepped { new_problems, ended, .. } = session.step().unwrap();
+            (new_problems, ended, session.problems())
         };
         let (silent, lost) = ("systemd is silent; wait".to_owned(), "a disk is lost; wait".to_owned());
         let none = Vec::<String>::new;
@@ -542,20 +542,20 @@ mod tests {
         let failed = session.step().unwrap();
         let [problem] = &failed.new_problems[..] else { panic!("{:?}", failed.new_problems) };
         assert!(problem.starts_with("the next daemon may not know which tickets"), "{problem}");
-        assert_eq!(failed.over, Vec::<String>::new());
+        assert_eq!(failed.ended, Vec::<String>::new());
         fs::create_dir(&kept).unwrap();
         // The retry is due.
         session.unkept.as_mut().unwrap().1 = 0;
         let stepped = session.step().unwrap();
-        assert_eq!((&stepped.over, &stepped.new_problems), (&vec![problem.clone()], &Vec::new()));
-        assert_eq!(session.step().unwrap().over, Vec::<String>::new());
+        assert_eq!((&stepped.ended, &stepped.new_problems), (&vec![problem.clone()], &Vec::new()));
+        assert_eq!(session.step().unwrap().ended, Vec::<String>::new());
     }
 
     #[test]
     fn a_problem_is_said_once_and_few_are_remembered() {
         let mut said = BTreeSet::new();
-        assert!(is_said_first(&mut said, "it lasts") && !is_said_first(&mut said, "it lasts"));
-        assert!((0..5_000).all(|pid| is_said_first(&mut said, &format!("process {pid}"))));
-        assert!(said.len() <= SAID_MAX, "{}", said.len());
+        assert!(is_first_report(&mut said, "it lasts") && !is_first_report(&mut said, "it lasts"));
+        assert!((0..5_000).all(|pid| is_first_report(&mut said, &format!("process {pid}"))));
+        assert!(said.len() <= REPORTED_MAX, "{}", said.len());
     }
 }

@@ -115,7 +115,8 @@ pub(super) fn start(args: &Run) -> Result<Daemon<'_>, Failure> {
         }
     };
     let active = backend.active();
-    let why = active.fallback_from.map_or(why, |it| format!("not by the {} backend: {}", it.name, it.why));
+    let why =
+        active.fallback_from.map_or(why, |other| format!("not by the {} backend: {}", other.name, other.why));
     announce(args, &contract, &machine);
     let by = backend_choice::by_backend(active.name, &why);
     let in_place = backend.roster().is_in_place();
@@ -185,7 +186,7 @@ fn restore_entered(directory: &Path, session: &mut Session) -> Result<(), Failur
         Ok(notes) => notes.iter().for_each(|note| output::say(&format!("note: {note}"))),
         Err(error) => {
             let problem = format!(
-                "{error}; processes that entered units by `commonhold exec` before this start are where rules say"
+                "{error}; processes that entered units by `commonhold exec` before this start are placed by rules instead"
             );
             output::complain(&format!("problem: {problem}"));
             session.note(problem);

@@ -39,11 +39,11 @@ use crate::protocol::{Awaited, OffersReply, TicketsReply, how_of_wire, numbers_o
 /// Every unit's tickets of every resource.
 pub(super) fn all(session: &mut Session) -> Answered {
     let rights = session.rights();
-    let of = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
+    let rows = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
     reply(&TicketsReply {
         offer: None,
         exchange: None,
-        tickets: session.contract().listed().into_iter().flat_map(of).collect(),
+        tickets: session.contract().listed().into_iter().flat_map(rows).collect(),
         expected: session.expected(),
         lots: lots(session.contract(), &rights, |_| true),
         not_held: holdings::of_those_not_held(session),
@@ -56,16 +56,16 @@ pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
     let rights = session.rights();
     let contract = session.contract();
     let encloser = contract.unit(unit).parent;
-    let of = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
-    let each = |of: &dyn Fn(Resource) -> u64| {
+    let rows = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
+    let each = |amount: &dyn Fn(Resource) -> u64| {
         let mut all = PerResource::default();
         for resource in Resource::ALL {
-            all[resource] = of(resource);
+            all[resource] = amount(resource);
         }
         all
     };
-    let inside = contract.listed().into_iter().filter(|it| contract.unit(*it).parent == Some(unit));
-    let issued: Vec<Tickets> = inside.flat_map(of).collect();
+    let inside = contract.listed().into_iter().filter(|id| contract.unit(*id).parent == Some(unit));
+    let issued: Vec<Tickets> = inside.flat_map(rows).collect();
     let is_in = |exchange: &Exchange| exchange.lent.iter().any(|leg| leg.from == path || leg.to == path);
     let mut exchanges = session.statement().exchanges;
     exchanges.retain(|exchange| exchange.ended_ns.is_none() && is_in(exchange));
@@ -73,7 +73,7 @@ pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
         unit: path.to_owned(),
         encloser: encloser.map(|encloser| contract.unit(encloser).path.clone()),
         governors: governors(contract, Some(unit)),
-        funding: of(unit).to_vec(),
+        funding: rows(unit).to_vec(),
         issued_around: each(&|resource| rights.issued(encloser, resource)),
         worth_around: each(&|resource| {
             encloser.map_or_else(
@@ -84,7 +84,7 @@ pub(super) fn currency(session: &mut Session, path: &str) -> Answered {
         own: each(&|resource| rights.own_tickets(Some(unit), resource)),
         own_worth: each(&|resource| session.own_worth(&rights, unit, resource)),
         issued,
-        lots: lots(contract, &rights, |it| it == unit),
+        lots: lots(contract, &rights, |id| id == unit),
         exchanges,
         not_held: Vec::new(),
     };
@@ -102,9 +102,9 @@ pub(super) fn lots(contract: &Contract, rights: &Rights, is_asked: impl Fn(UnitI
 /// Tickets that differ from the contract's, and those in exchanges.
 pub(super) fn changed(session: &Session) -> Vec<Tickets> {
     let rights = session.rights();
-    let of = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
-    let rows = session.contract().listed().into_iter().flat_map(of);
-    rows.filter(|row| row.is_changed() || row.lent > 0 || row.got > 0).collect()
+    let rows = |unit: UnitId| Resource::ALL.map(|resource| row(session, &rights, unit, resource));
+    let listed = session.contract().listed().into_iter().flat_map(rows);
+    listed.filter(|row| row.is_changed() || row.lent > 0 || row.got > 0).collect()
 }
 
 /// Open offers, and exchanges.
@@ -199,7 +199,7 @@ pub(super) fn outcome(session: &mut Session, asked: &Asked) -> Answered {
         .map(|(unit, resource)| row(session, &rights, unit, resource));
     let tickets: Vec<Tickets> = rows.collect();
     let mut not_held = holdings::of_those_not_held(session);
-    not_held.retain(|holding| tickets.iter().any(|it| it.resource.name() == holding.resource));
+    not_held.retain(|holding| tickets.iter().any(|row| row.resource.name() == holding.resource));
     let named: Vec<UnitId> = about(session.traded(), &change).into_iter().map(|(unit, _)| unit).collect();
     let lots = lots(session.contract(), &rights, |unit| named.contains(&unit));
     reply(&TicketsReply { offer, exchange, tickets, expected: Vec::new(), lots, not_held })

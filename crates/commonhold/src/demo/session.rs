@@ -129,11 +129,11 @@ impl Session {
             }
             pause(signals, Duration::from_millis(10))?;
         }
-        let mut said = String::new();
-        let _ = File::open(&self.log).and_then(|mut file| file.read_to_string(&mut said));
+        let mut text = String::new();
+        let _ = File::open(&self.log).and_then(|mut file| file.read_to_string(&mut text));
         Err(Failure::new(
             Exit::Unavailable,
-            format!("the daemon did not start; it said:\n{}", said.trim_end()),
+            format!("the daemon did not start; it said:\n{}", text.trim_end()),
         ))
     }
 
@@ -162,10 +162,10 @@ impl Session {
         stop(&self.daemon, Signal::TERM);
         let status = self.daemon.wait().map_err(|e| cannot("wait for the daemon", &e))?;
         if !status.success() {
-            let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
             return Err(Failure::new(
                 Exit::System,
-                format!("the daemon ended with {status}:\n{}", said.trim_end()),
+                format!("the daemon ended with {status}:\n{}", text.trim_end()),
             ));
         }
         Ok(std::mem::take(&mut self.backend))

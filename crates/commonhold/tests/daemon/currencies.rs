@@ -241,8 +241,9 @@ fn what_is_in_force_is_written_as_a_contract() {
         written,
         "# What is in force, written by `commonhold tickets --as-contract`: contract.toml with the tickets as\n\
          # they were changed since. Comments of that file are not in it.\n\
-         # Not in it: exchange 3: lab lends 3 disk tickets to other, other lends 2 cpu tickets to lab. Each has its own below.\n\
-         # Not in it: offers that stand: 1. `commonhold offers` shows them.\n\
+         # Not in it: exchange 3: lab lends 3 disk tickets to other, other lends 2 cpu tickets to lab. Each unit's own \
+         tickets are below.\n\
+         # Not in it: open offers: 1. `commonhold offers` shows them.\n\
          version = 1\n\n[unit.lab]\ntickets = { cpu = 200, disk = 7 }\n\n[unit.lab.unit.x]\ntickets = { memory = 150 }\n\n\
          [unit.lab.unit.y]\n\n[unit.other]\n"
     );

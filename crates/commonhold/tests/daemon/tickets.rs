@@ -314,7 +314,7 @@ fn what_other_users_may_change() {
     assert!(done(as_other(&theirs)).contains("is served by exchange 4"));
     said(&mut place.command_of(third, &["cancel", "4"])).refused(77, &["may not take back"]);
     said(&mut place.command_of(third, &["cancel", "99"])).refused(65, &["that has the number 99"]);
-    assert!(done(as_stranger(&["cancel", "4"])).contains("exchange 4 is over"));
+    assert!(done(as_stranger(&["cancel", "4"])).contains("exchange 4 has ended"));
 }
 
 /// A user's sub-unit does not exist when the next daemon starts: its change waits for the user.
@@ -380,7 +380,7 @@ fn offers_that_fit_are_served_and_undone() {
         .call(&["tickets", "set", "a", "disk", "30"])
         .refused(65, &["30 are lent in exchanges", "leave it 31"]);
     let over = done(place.call(&["cancel", "3"]));
-    assert!(over.starts_with("exchange 3 is over\n") && over.contains("a: 100 cpu tickets;"), "{over}");
+    assert!(over.starts_with("exchange 3 has ended\n") && over.contains("a: 100 cpu tickets;"), "{over}");
     assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "disk")], [(100, 100), (100, 100)]);
     place.call(&["cancel", "3"]).refused(65, &["has the number 3"]);
 
@@ -411,7 +411,10 @@ fn all_offers_of_a_unit_are_taken_back_at_once() {
     offer("a", "disk:5", "memory:90");
     offer("b", "disk:7", "cpu:90");
     let over = done(place.call(&["cancel", "--all", "a"]));
-    assert!(over.starts_with("offer 4 is taken back\noffer 5 is taken back\nexchange 3 is over\n"), "{over}");
+    assert!(
+        over.starts_with("offer 4 is taken back\noffer 5 is taken back\nexchange 3 has ended\n"),
+        "{over}"
+    );
     assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "disk")], [(100, 100), (100, 100)]);
     let left: serde_json::Value = serde_json::from_str(&done(place.call(&["offers", "--json"]))).unwrap();
     assert_eq!((left["offers"].as_array().map(Vec::len), &left["offers"][0]["unit"]), (Some(1), &"b".into()));
