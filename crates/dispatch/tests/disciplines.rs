@@ -1,4 +1,4 @@
-//! Each discipline divides a unit's CPUs among its sub-units, or among its tasks, as its head says.
+//! Each discipline divides a unit's CPUs among its sub-units, or among its tasks, as the head of its file says.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,19 +15,19 @@ const SUB: [u32; 3] = [3, 4, 5];
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Wakes(TaskId),
-    /// A CPU's task has run for so long; and which of the CPU's switches that was, since it may be gone by then.
+    /// A CPU's task has run for its time; identified by the CPU's switch count, since it may have left meanwhile.
     Due(u32, u32),
 }
 
-/// How a task lives.
+/// The behaviour of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
     Computes,
-    /// Gives its turn up after so long, and wants another one.
+    /// Yields after this time, and remains runnable.
     Yields(u64),
 }
 
-/// A task: how it lives, what is left of its work before it yields, and what it had.
+/// A task: its behaviour, the rest of its work before it yields, and its CPU time.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     life: Life,
@@ -121,7 +121,7 @@ impl Play {
         }
     }
 
-    /// What each task had since, in thousandths of all.
+    /// Each task's CPU time since then, in thousandths of the sum.
     fn parts(&self, before: &[u64]) -> Vec<u64> {
         let had: Vec<u64> = self.tasks.iter().zip(before).map(|(task, before)| task.had - before).collect();
         let all: u64 = had.iter().sum();
@@ -133,8 +133,8 @@ impl Play {
     }
 }
 
-/// What three sub-units with weights 1:2:3 have of the CPUs in a minute, in thousandths, while each has a task for every CPU
-/// that computes. The first half-lives do not count.
+/// The shares of three sub-units with weights 1:2:3 in a minute, in thousandths, while each has a computing task for every
+/// CPU. The first half-lives are excluded.
 fn parts_by_weight(discipline: Discipline, cpus: u32) -> [u64; 3] {
     let mut play = Play::new(discipline, cpus, [100, 200, 300], 1);
     for _ in 0..cpus {
@@ -182,14 +182,14 @@ fn turns_do_not_look_at_weights() {
     expect(Discipline::Batch, [333, 333, 333], 10);
 }
 
-/// Of three sub-units, the first that came has all CPUs; but for rescues, which are for those that waited for seconds.
+/// The first of three sub-units gets all CPUs, except for rescues of tasks that have waited for seconds.
 #[test]
 fn fifo_serves_who_came_first() {
     let found = parts_by_weight(Discipline::Fifo, 1);
     assert!(found[0] >= 980, "{found:?}");
 }
 
-/// A hundred tasks of one unit that compute, on one CPU: none waits for so long that a kernel would end the scheduler.
+/// A hundred computing tasks of one unit on one CPU: no wait reaches the kernel's watchdog timeout.
 #[test]
 fn no_task_waits_for_thirty_seconds_under_any_discipline() {
     for discipline in Discipline::ALL {
@@ -212,8 +212,7 @@ fn no_task_waits_for_thirty_seconds_under_any_discipline() {
     }
 }
 
-/// Two tasks of one unit; one gives its turn up after each millisecond, a fifth of a slice. Without compensation it would have a
-/// sixth.
+/// Two tasks of one unit; one yields after each millisecond, a fifth of a slice. Without compensation it would get a sixth.
 #[test]
 fn a_lottery_compensates_who_uses_a_part_of_its_turn() {
     let mut play = Play::new(Discipline::Lottery, 1, [100; 3], 7);
@@ -240,8 +239,8 @@ fn each_ticket_is_drawn_as_often() {
     assert!((1.0..21.7).contains(&chi_square), "{chi_square}: {turns:?}");
 }
 
-/// One slept for a minute while another computed. Under `entitlement` it catches up, for some half-lives at most, and both
-/// have half from then on. Under `stride` it has half at once.
+/// One slept for a minute while another computed. Under `entitlement` it catches up, for some half-lives at most, and then
+/// both get half. Under `stride` it gets half at once.
 #[test]
 fn who_slept_catches_up_for_some_half_lives() {
     for (discipline, first) in [(Discipline::Entitlement, 900..=1_000), (Discipline::Stride, 490..=520)] {
@@ -261,7 +260,7 @@ fn who_slept_catches_up_for_some_half_lives() {
     }
 }
 
-/// Under `batch`, turns of one that computes are twenty slices; under `rr`, one.
+/// Under `batch`, turns of a computing task are twenty slices; under `rr`, one.
 #[test]
 fn batches_are_long() {
     for (discipline, length) in [(Discipline::Rr, SLICE), (Discipline::Batch, 100 * MS)] {
@@ -278,7 +277,7 @@ fn batches_are_long() {
     }
 }
 
-/// A unit may have another discipline only while nothing of it runs or waits, and only where the scheduler knows others.
+/// A unit may change its discipline only while no task of it runs or waits, and only if the scheduler supports others.
 #[test]
 fn a_discipline_stays_while_tasks_are_ordered_by_it() {
     let rules = |discipline| UnitRules { parent: NOBODY, weight: 100, discipline, ..UnitRules::USUAL };
@@ -292,7 +291,7 @@ fn a_discipline_stays_while_tasks_are_ordered_by_it() {
     assert!(!plain.set_unit(0, UNIT, rules(Discipline::Rr)));
 }
 
-/// Time is handed out a tenth of a second at a time, and one that slept has saved nothing up.
+/// Time is handed out every tenth of a second, and sleeping saves no credit.
 #[test]
 fn a_job_that_slept_has_half_from_then_on() {
     let mut play = Play::new(Discipline::Job, 1, [100; 3], 1);
@@ -334,7 +333,7 @@ fn a_gang_runs_on_all_cpus_at_once() {
     assert!(of_stride <= 1_000, "{of_stride} ms together under stride");
 }
 
-/// What a gang leaves of the CPUs is not left idle: two gangs of one thread run side by side.
+/// CPUs that a gang leaves idle are used: two gangs of one thread run side by side.
 #[test]
 fn gangs_that_are_small_run_side_by_side() {
     let mut play = Play::new(Discipline::Gang, 2, [100; 3], 1);
@@ -365,7 +364,7 @@ fn random_deadlines(draw: &mut impl FnMut(u32) -> u32, alike: bool) -> Vec<Deadl
     set
 }
 
-/// How often constraints are violated, and deadlines missed, where tasks of these deadlines always want to run.
+/// The number of violated constraints and missed deadlines, with tasks that are always runnable.
 fn violations(set: &[Deadline], seconds: u64) -> (u64, u64) {
     let units = 3 + u32::try_from(set.len()).expect("few");
     let mut kernel = Kernel::new(&Settings {
@@ -427,7 +426,7 @@ fn no_deadline_is_missed_where_all_budgets_fit() {
     assert_eq!(missed_in(10_000, false), 0);
 }
 
-/// The one that runs in the second period, of two with equal deadlines that come in this order.
+/// Which of two with equal deadlines, started in this order, runs in the second period.
 fn first_of(windows: [(u32, u32); 2]) -> Option<TaskId> {
     let mut play = Play::new(Discipline::Dwcs, 1, [100; 3], 1);
     for (sub, (misses, of)) in SUB.into_iter().zip(windows) {
@@ -440,7 +439,7 @@ fn first_of(windows: [(u32, u32); 2]) -> Option<TaskId> {
     play.cpus[0].0
 }
 
-/// Of two that bear no miss, the longer window is first; of others, the one that bears less.
+/// Of two that tolerate no miss, the longer window is first; of others, the one with the lower tolerance.
 #[test]
 fn of_equal_deadlines_the_one_is_first_that_bears_least() {
     assert_eq!(first_of([(0, 2), (0, 5)]), Some(1));
@@ -449,8 +448,8 @@ fn of_equal_deadlines_the_one_is_first_that_bears_least() {
     assert_eq!(first_of([(1, 5), (0, 5)]), Some(1));
 }
 
-/// A player of media that wants 4 of each 20 ms, bears no miss, and sleeps in between, beside two that compute and have no
-/// deadlines: it misses none. With equal weights under stride it would wait for others' slices.
+/// A media player that wants 4 of each 20 ms, tolerates no miss, and sleeps in between, beside two computing tasks without
+/// deadlines: it misses no deadline. With equal weights under stride it would wait for others' slices.
 #[test]
 fn who_has_a_deadline_goes_before_who_has_none() {
     let deadline = Deadline { period_ns: 20_000_000, budget_ns: 4_000_000, misses: 0, of: 1 };
@@ -463,13 +462,13 @@ fn who_has_a_deadline_goes_before_who_has_none() {
     play.run(10 * SECOND);
     let missed = play.kernel.unit(SUB[0]).deadlines.had.missed;
     assert_eq!(missed, 0);
-    // What is left of each period, all three have in turns.
+    // All three take turns in the rest of each period.
     let parts = play.parts(&[0; 3]);
     assert!(parts[0] >= 200 && parts[1] >= 200 && parts[1].abs_diff(parts[2]) <= 20, "{parts:?}");
 }
 
-/// Under `smp` each task has as much as any other, whatever sub-unit it is in and whatever that one's tickets are. The
-/// accounts are the sub-units'.
+/// Under `smp` each task gets an equal share, whatever its sub-unit and the tickets of that. CPU time is accounted to the
+/// sub-units.
 #[test]
 fn without_isolation_a_sub_unit_has_as_much_as_it_has_tasks() {
     for cpus in [1, 4] {
@@ -494,7 +493,7 @@ fn without_isolation_a_sub_unit_has_as_much_as_it_has_tasks() {
     }
 }
 
-/// A task that comes to another sub-unit of the same unit keeps its place, and the other one pays from then on.
+/// A task that moves to another sub-unit of the same unit keeps its key, and is then charged to the other one.
 #[test]
 fn without_isolation_who_pays_may_change() {
     let mut play = Play::new(Discipline::Smp, 1, [100; 3], 1);
@@ -507,7 +506,7 @@ fn without_isolation_who_pays_may_change() {
     assert!(used.iter().zip([5, 5, 10]).all(|(used, expected)| used.abs_diff(expected) <= 1), "{used:?}");
 }
 
-/// Whose tasks a unit's are is said when it comes, so it may not become `smp`, nor cease to be, while it has sub-units.
+/// The queue of a unit's tasks is fixed at its creation, so it cannot change to or from `smp` while it has sub-units.
 #[test]
 fn who_orders_sub_units_stays() {
     let rules = |discipline| UnitRules { parent: NOBODY, discipline, ..UnitRules::USUAL };
@@ -518,7 +517,7 @@ fn who_orders_sub_units_stays() {
     assert!(play.kernel.set_unit(0, UNIT, rules(Discipline::Rr)));
 }
 
-/// Seed 002, scheduler classes. Each class has all that those above it leave. Of one class, tickets count.
+/// Seed 002, scheduler classes. Each class gets what higher classes leave. Within a class, tickets count.
 #[test]
 fn a_higher_class_goes_first() {
     let rules = |parent, weight, discipline| UnitRules { parent, weight, discipline, ..UnitRules::USUAL };
@@ -540,14 +539,14 @@ fn a_higher_class_goes_first() {
             play.run(60 * SECOND);
             let all = 60 * SECOND * u64::from(cpus);
             let parts = SUB.map(|sub| play.kernel.account(sub).used_ns() * 1_000 / all);
-            // Of those that have waited for seconds, some have a turn.
+            // Some of those that have waited for seconds are rescued.
             let near = parts.iter().zip(expected).all(|(part, expected)| part.abs_diff(expected) <= 20);
             assert!(near, "{classes:?} on {cpus} CPUs: {parts:?}, not {expected:?}");
         }
     }
 }
 
-/// A task of a higher class that wakes interrupts one of a lower class, and not the other way round.
+/// A waking task of a higher class preempts one of a lower class, but not vice versa.
 #[test]
 fn a_higher_class_interrupts() {
     let rules = |discipline| UnitRules { parent: UNIT, discipline, ..UnitRules::USUAL };
@@ -565,7 +564,7 @@ fn a_higher_class_interrupts() {
     }
 }
 
-/// One of a class that slept for a minute has half at once, and no more: each class has a clock of its own.
+/// A sub-unit that slept for a minute gets half at once, and no more: each class has its own clock.
 #[test]
 fn within_a_class_sleeping_earns_nothing() {
     let rules = |discipline| UnitRules { parent: UNIT, discipline, ..UnitRules::USUAL };

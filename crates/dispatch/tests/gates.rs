@@ -129,7 +129,7 @@ fn gangs_change_places_at_once() {
     assert_eq!((w.kernel.parked(), w.kernel.waiting()), (0, 4), "none is lost");
 }
 
-/// The owner's tasks are parked: what they would want is lent meanwhile, and called back when the gate opens.
+/// The owner's tasks are parked: its CPUs are lent meanwhile, and called back when the gate opens.
 #[test]
 fn who_is_parked_wants_nothing() {
     let mut w = World::new();
@@ -149,7 +149,7 @@ fn who_is_parked_wants_nothing() {
     assert_eq!((w.kernel.unit(A).call_backs().count, waited(&w)), (2, 0), "parked is not waited");
 }
 
-/// Whatever happens: who is shut out does not run, no CPU idles while one waits that is not, and no count is left over.
+/// Random events: no task of a shut gang runs, no CPU idles while another task waits, and all counts return to 0.
 #[test]
 fn nobody_passes_a_gate_and_nobody_is_lost() {
     let mut random: u64 = 1;
@@ -186,7 +186,7 @@ fn nobody_passes_a_gate_and_nobody_is_lost() {
                         w.kernel.move_to_unit(w.now, TaskId::try_from(id).expect("a few"), unit);
                         w.kernel.join(TaskId::try_from(id).expect("a few"), *gang);
                         settle(&mut w.kernel, w.now, &mut w.runs);
-                        // Who runs when it comes into a gang is found at the end of its slice.
+                        // A running task that joins a shut gang is found at the end of its slice.
                         w.passes();
                     }
                 }
@@ -197,7 +197,7 @@ fn nobody_passes_a_gate_and_nobody_is_lost() {
             assert!(!running.iter().any(|id| is_shut(*id)), "{running:?} {shut:?}");
             let ids = || 0..TaskId::try_from(w.gang.len()).expect("a few");
             let parked = ids().filter(|id| w.awake[*id as usize] && is_shut(*id)).count();
-            // One that waited when its gate was shut is parked when a CPU finds it.
+            // A task that already waited when its gate was shut is parked when a CPU finds it.
             assert!(w.kernel.parked() as usize <= parked, "{} of {parked}", w.kernel.parked());
             let wait = ids().filter(|id| w.awake[*id as usize] && !is_shut(*id)).count() - running.len();
             assert!(wait == 0 || running.len() == CPUS as usize, "{wait} wait: {running:?}");

@@ -47,7 +47,7 @@ fn each_unit_is_charged_for_its_own_part() {
     assert_eq!(kernel.runs(0), NOBODY);
 }
 
-/// Who runs anywhere has turns on an owner's CPU: that is no loan, which could be called back.
+/// A task that runs anywhere visits an owner's CPU: a visit is no loan, and cannot be called back.
 #[test]
 fn who_visits_does_not_borrow() {
     let mut kernel = running(1);
@@ -93,8 +93,8 @@ fn a_guest_that_comes_home_is_not_called_back() {
     assert!(!kernel.has_kicks(), "there is no loan to call back");
 }
 
-/// A task that wakes is a slice behind its unit's clock; moved to a unit whose clock has hardly begun, it would stand before
-/// the beginning of time. That is not the end of the queue: it goes before who comes later.
+/// A waking task is a slice behind its unit's clock; moved to a unit with a clock near 0, its virtual time wraps below 0. That
+/// is the head of the queue, not its end.
 #[test]
 fn who_is_moved_to_a_young_unit_does_not_come_last() {
     let mut kernel = kernel(2);

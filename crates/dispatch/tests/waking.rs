@@ -31,7 +31,7 @@ fn outermost(kernel: &mut Kernel, unit: u32, weight: u32) {
     ));
 }
 
-/// A new task wakes. Whether the CPU's task has to go for it.
+/// A new task wakes; whether it preempts the CPU's task.
 fn interrupts(kernel: &mut Kernel, now: u64, id: u32, unit: u32) -> bool {
     kernel.start(now, id, unit);
     wakes(kernel, now, id)
@@ -58,7 +58,7 @@ fn busy(units: u32) -> Kernel {
 
 #[test]
 fn a_unit_that_had_less_by_more_than_a_quarter_of_a_slice_interrupts() {
-    // Nobody had anything before the start, so there is no credit to be had: B is behind by what A ran.
+    // No unit ran before the start, so there is no credit: B lags by the time that A ran.
     let mut kernel = busy(5);
     assert!(!interrupts(&mut kernel, 4 * MS, 1, B));
     assert!(interrupts(&mut kernel, 6 * MS, 2, C));
@@ -74,7 +74,7 @@ fn a_unit_that_slept_long_interrupts_at_once_but_has_saved_up_no_more_than_a_sli
     let now = 50 * SLICE + MS / 10;
     assert!(interrupts(&mut kernel, now, 1, B));
     assert_eq!(kernel.schedule(now, 0, true), Some(1));
-    // One slice of credit, and then the two take turns: after 60 slices B has had 30, and not more than one beyond.
+    // One slice of credit, and then the two take turns: after 60 slices B has had 30, or one more.
     for turn in 1..=60 {
         kernel.schedule(now + turn * SLICE, 0, true);
     }
@@ -99,7 +99,7 @@ fn a_message_interrupts_nobody_of_its_unit_before_a_millisecond() {
     assert!(kernel.tick(begins + MS, 0), "it has run for a millisecond");
     assert_eq!(kernel.schedule(begins + MS, 0, true), Some(1));
     assert!(!kernel.tick(begins + 15 * MS, 0), "nobody woke since");
-    // Who has run for so long already goes at once; so does who is not woken by a message, or is another unit's.
+    // A task that has run for that long is preempted at once; so is any by a wake-up that is no message, or of another unit.
     assert_eq!(kernel.schedule(begins + 16 * MS, 0, false), Some(0));
     kernel.wake_by_message(begins + 18 * MS, 1);
     assert!(has_to_go(&mut kernel));
@@ -114,7 +114,7 @@ fn a_message_interrupts_nobody_of_its_unit_before_a_millisecond() {
 
 #[test]
 fn whose_tasks_wake_loses_nothing_by_those_that_run_out_of_turn() {
-    // The kernel's own threads go first, whatever they had: what they had is no measure of where the others are.
+    // Kernel threads go first, whatever CPU time they had, which says nothing about the clocks of the others.
     let mut kernel = kernel(4);
     for unit in [A, B] {
         outermost(&mut kernel, unit, 5_000);
@@ -246,7 +246,7 @@ fn who_is_woken_by_its_timer_does_not_go_before_its_units_others() {
     assert!(has_to_go(&mut kernel));
     kernel.wake_by_timer(3 * MS, 1);
     assert_eq!(kernel.waiting_in(A), 2);
-    // Both had a millisecond: who came first is next.
+    // Both had a millisecond: first come, first served.
     assert_eq!(kernel.schedule(3 * MS, 0, true), Some(2));
     assert_eq!(kernel.unit(A).recalls, 1);
 }
