@@ -160,7 +160,7 @@ impl Manager {
         }
     }
 
-    /// The D-Bus path of a systemd unit that is loaded. `LoadUnit` would work for others, but load them.
+    /// The D-Bus path of a loaded systemd unit. `GetUnit`, since `LoadUnit` would load a unit that is not.
     pub(super) fn path_of(&mut self, unit: &str, until: Instant) -> Result<String, Error> {
         let call = new_call(PATH, MANAGER, "GetUnit", &(unit,))?;
         let answer = self.ask(&call, until)?;
@@ -220,7 +220,7 @@ impl Manager {
                 answered => return answered,
             };
             let was_by_bus = self.connection.take().is_some_and(|connection| connection.is_by_bus());
-            // In a container the bus may lack systemd for good. A systemd that is re-executed is back on the bus in a moment.
+            // In a container, systemd may never be on the bus. A systemd that re-executes itself returns to it at once.
             self.off_bus = was_by_bus;
             let is_final = match &error {
                 Error::Unreachable { .. } => true,
@@ -247,7 +247,7 @@ impl Manager {
             let opened = match self.off_bus {
                 true => Connection::open(&own, false, until).or_else(|_| by_bus()),
                 false => by_bus().or_else(|error| match Connection::open(&own, false, until) {
-                    // If both fail, the error of a socket that exists tells more.
+                    // If both fail, the error of a socket that exists is more informative.
                     Err(Error::Unreachable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                         Err(error)
                     }
@@ -343,7 +343,7 @@ mod tests {
             let all: Vec<(Property, Value)> =
                 properties.iter().map(|property| (*property, property.nothing())).collect();
             manager.set_runtime(U, &all).unwrap();
-            // The simulated systemd does not know one of them.
+            // The simulated systemd lacks one of the properties.
             assert_eq!(manager.show(U, properties).unwrap().len(), properties.len() - 1);
             manager.set_runtime(U, &weight(7)).unwrap();
             assert_eq!(weight_of(&mut manager).unwrap(), weight(7));

@@ -211,7 +211,7 @@ pub(super) mod fake {
                 }
             };
             if !message.types.is_empty() {
-                // As they were sent: the library omits brackets around all of them.
+                // The signature as it was sent: the library omits the parentheses around the whole.
                 let count = u8::try_from(message.types.len()).unwrap();
                 let sent = [&[field::SIGNATURE, 1, b'g', 0, count], message.types.as_bytes(), &[0]].concat();
                 assert!(bytes.windows(sent.len()).any(|part| part == sent), "{}", message.types);

@@ -1,7 +1,7 @@
 //! Schedulers of the published experiments, to compare with. They are in the simulator only.
 //!
-//! The problem: a paper's gain is one over the scheduler that it replaced, so that scheduler has to be there too. Each
-//! baseline is a [`Rule`] on one [`Floor`]. The rule says which task runs next, and which one a woken task puts off.
+//! The problem: a paper reports its gain over the scheduler that it replaced, so that scheduler has to be simulated too. Each
+//! baseline is a [`Rule`] on one [`Floor`]. The rule says which task runs next, and which task a woken one preempts.
 //! The floor has the CPUs, the tasks on them, and the time that they use. Together they answer what the engine asks of
 //! a scheduler.
 //!
@@ -11,10 +11,9 @@
 //! | [`Epochs`] | Linux 2.4: time slices by epochs, one run queue | 003, the standard Linux scheduler |
 //! | [`Places`] | Hurricane: a queue for each CPU, tasks stay where they are placed | 001 |
 //!
-//! Limits: baselines know no units, so they only make sense under the scheme `smp`. Of a unit they keep nothing but
-//! the CPU time that its tasks used. CPUs have no owners, there are no loans, and no unit's time is lent to the holder
-//! of a lock: being told of such things changes nothing. CPU time is counted exactly, and not by the task that is
-//! there when the clock ticks.
+//! Limits: baselines ignore units, so they only make sense under the scheme `smp`. Of a unit they record only the CPU
+//! time that its tasks used. CPUs have no owners, there are no loans, and no unit's time is lent to the holder of a lock;
+//! orders about these have no effect. CPU time is counted exactly, and not charged to the task that runs at a clock tick.
 
 mod decay;
 mod epochs;
@@ -36,18 +35,18 @@ pub(crate) use places::Places;
 pub(crate) trait Rule {
     /// A new task, not yet runnable, of a parent that may be running.
     fn start(&mut self, id: TaskId, parent: Option<TaskId>);
-    /// A task of that parent is about to leave for good.
+    /// A task of that parent is about to end.
     fn end(&mut self, id: TaskId, parent: Option<TaskId>);
-    /// A task was on a CPU from then to then.
+    /// Charges a task for its time on a CPU, from `from` to `to`.
     fn ran(&mut self, id: TaskId, from: Time, to: Time);
-    /// A task becomes runnable: it waits, and a CPU that should look for a task is kicked.
+    /// A task becomes runnable: queues it, and kicks a CPU that should choose again.
     fn wake(&mut self, floor: &mut Floor, now: Time, id: TaskId);
-    /// A task is not runnable any more.
+    /// A task is no longer runnable.
     fn leave(&mut self, id: TaskId);
-    /// A task that could go on lost its CPU to another.
+    /// A task that is still runnable was preempted.
     fn put_off(&mut self, floor: &mut Floor, now: Time, id: TaskId);
-    /// The task that runs on a CPU that is free; `previous` ran there and could go on. The CPU time of every task on
-    /// `floor` that matters is charged here.
+    /// Chooses the task for a free CPU; `previous` ran there and is still runnable. First charges the CPU time of every task
+    /// on `floor` that matters for the choice.
     fn choose(&mut self, floor: &mut Floor, now: Time, cpu: u32, previous: Option<TaskId>) -> Option<TaskId>;
     /// How long the task on a CPU may still run, in ns, if its time is charged up to `charged`.
     fn slice_left(&self, now: Time, cpu: u32, id: TaskId, charged: Time) -> Time;
@@ -64,12 +63,12 @@ pub(crate) trait Rule {
     }
 }
 
-/// The time in which every task had a turn, and more: two of two slices each.
+/// An upper bound on the time until every task has had a turn: two turns of two slices for each task.
 fn turns(slice_ns: Time, tasks: u64) -> Time {
     slice_ns.saturating_mul(4 * (tasks + 1))
 }
 
-/// A scheduler: a rule, and the CPUs.
+/// A scheduler: a rule and the CPUs.
 pub(crate) struct Baseline<R> {
     rule: R,
     floor: Floor,
@@ -102,7 +101,7 @@ impl<R: Rule> Baseline<R> {
         self.rule.wake(&mut self.floor, now, id);
     }
 
-    /// A CPU looks for its next task. `runnable`: whether the one it runs could go on.
+    /// Chooses a CPU's next task; `None`: it idles. `runnable`: whether the task that it runs is still runnable.
     pub(crate) fn schedule(&mut self, now: Time, cpu: u32, runnable: bool) -> Option<TaskId> {
         self.charge(now, cpu);
         let mut previous = self.floor.take_off(now, cpu);
@@ -123,18 +122,18 @@ impl<R: Rule> Baseline<R> {
         next
     }
 
-    /// What is left of the slice of the task that a CPU runs, in ns.
+    /// The rest of the slice of the task on a CPU, in ns.
     pub(crate) fn slice_left(&self, now: Time, cpu: u32) -> Time {
         let (current, charged) = self.floor.current(cpu);
         current.map_or(0, |id| self.rule.slice_left(now, cpu, id, charged))
     }
 
-    /// CPUs that have to look for a task anew, since this was asked last.
+    /// Takes the CPUs that have to choose a task again, since the last call.
     pub(crate) fn kicks(&mut self, take: &mut Vec<Kick>) {
         self.floor.kicks(take);
     }
 
-    /// Whether there are any.
+    /// Whether there are CPUs that [`Baseline::kicks`] would take.
     pub(crate) fn has_kicks(&self) -> bool {
         self.floor.has_kicks()
     }
@@ -156,7 +155,7 @@ impl<R: Rule> Baseline<R> {
         self.floor.waiting().iter().map(|tasks| u64::from(*tasks)).sum()
     }
 
-    /// Those of one unit.
+    /// A unit's tasks that wait for a CPU.
     pub(crate) fn waiting_in(&self, unit: u32) -> u32 {
         self.floor.waiting()[unit as usize]
     }
@@ -189,7 +188,7 @@ impl<R: Rule> Baseline<R> {
 }
 
 impl Baseline<Places> {
-    /// A task runs on that CPU from now on.
+    /// Restricts a task to a CPU, from now on.
     pub(crate) fn seat(&mut self, id: TaskId, cpu: u32) {
         self.rule.seat(&mut self.floor, id, cpu);
     }

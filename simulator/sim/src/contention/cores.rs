@@ -1,19 +1,20 @@
-//! How much slower tasks get when they share a core.
+//! How much slower tasks are when they share a core.
 //!
-//! Problem: hardware threads of a core share what computes. Two that wait for memory most of the time hardly meet there; two that
-//! could keep the core busy alone have half of it each. How much slower is each of the tasks that run on one core?
+//! Problem: hardware threads of a core share its execution units. Two tasks that mostly wait for memory hardly interfere; two that
+//! could each keep the core busy alone have half of it each. How much slower is each of the tasks that run on one core?
 //!
-//! Terms: a task's *appetite* is the part of a core that it uses if it has it to itself.
+//! Terms: a task's *appetite* is the part of a core that it uses if it has the core to itself.
 //!
-//! Algorithm: the appetites of those that run on a core are summed. What the sum is beyond the whole core, each that has an
-//! appetite takes longer, as a part of its time: with 0.9 and 0.9, 1.8 times as long; with 0.9 and 0.1, no longer. In a
-//! nanosecond, a task of the whole appetite executes one instruction, on any core.
+//! Algorithm: the appetites of those that run on a core are summed. If the sum exceeds the whole core, each task with an
+//! appetite takes longer by the excess, as a part of its time: with 0.9 and 0.9, 1.8 times as long; with 0.9 and 0.1, no
+//! longer. In a nanosecond, a task of the whole appetite executes one instruction, on any core.
 //!
-//! Properties: alone on its core a task is not slowed, nor where appetites fit. What all do on a core together is no more than
-//! the core. One more task, or a larger appetite of another, makes nobody faster. A task of no appetite is not slowed.
+//! Properties: a task is not slowed if it is alone on its core, or if the appetites fit. Together, all tasks on a core execute no
+//! more than one could alone. One more task, or a larger appetite of another, makes no task faster. A task without appetite is
+//! not slowed.
 //!
-//! Limits: a core is as fast with one thread as with several. Tasks whose appetites fit do not meet at all: really, they do a
-//! little.
+//! Limits: a core is as fast with one thread as with several. Tasks whose appetites fit do not interfere at all; on real
+//! cores they do, a little.
 
 use commonhold_contract::MILLIONTH;
 use commonhold_machine::Machine;
@@ -37,8 +38,8 @@ impl Cores {
         (known.len() < machine.cpus.len()).then_some(Cores { core_of, cores: known.len() })
     }
 
-    /// By how much tasks are slowed, in millionths, given the CPU of each, by place, and its appetite in millionths; in the same
-    /// order.
+    /// The slowdown of each task, in millionths, in the order of `tasks`: the CPU of each, by place, and its appetite in
+    /// millionths.
     #[must_use]
     pub fn slowdowns(&self, tasks: &[(usize, u32)]) -> Vec<u64> {
         let mut wanted = vec![0u64; self.cores];

@@ -1,4 +1,4 @@
-//! How much slower kernel work gets when several CPUs do it at once.
+//! How much slower kernel work is when several CPUs do it at once.
 //!
 //! Problem: the CPUs share one kernel. Two costs grow with the number of CPUs in it. The CPUs wait for the coarse spin
 //! lock over the memory system's structures (memlock). And each update invalidates lines in the others' caches, which
@@ -24,12 +24,12 @@
 //! Properties: alone nothing slows down. One more CPU, or more of any CPU's work in the kernel, makes no task faster.
 //! The lock is never busy for more than the whole time. Once it is always busy, each further CPU adds D to every CPU's
 //! time. Lock and stall add up to the slowdown, exactly. Everything is rounded to the nearest millionth, W as well as
-//! a task's part of it: lock and stall are each within one millionth. Linear work and memory for the table, constant
-//! work for a question.
+//! a task's part of it: lock and stall are each within one millionth. The table takes linear work and memory, a lookup
+//! constant work.
 //!
-//! Limits: all synchronisation is one lock (seed 000: it is more than 80 % of it). W is convex, so the interpolation
-//! is slightly too high. Kernel work takes more of a task's time when slowed, and so meets the others' more often;
-//! that is left out. So is that a stalled CPU comes back to the lock later.
+//! Limits: all synchronisation is one lock (seed 000: that lock is more than 80 % of it). W is convex, so the interpolation
+//! is slightly too high. Slowed kernel work takes more of a task's time, and so overlaps others' more often; this is
+//! not modelled. Nor is that a stalled CPU returns to the lock later.
 //!
 //! Source: seed 000, section 3.4 (the causes) and section 4.2.3 (their size on eight CPUs, from which D = 11.73 % and
 //! γ = 1.771 % for work that is all kernel-intensive); Reiser and Lavenberg 1980 (mean value analysis).
@@ -44,9 +44,9 @@ use crate::scenario::Contention;
 pub struct Slowdown {
     /// Time per unit of the task's work, kernel and not; a million and the two parts below.
     pub total: u64,
-    /// What it waits for the lock, spinning.
+    /// The part in which it spins for the lock.
     pub lock: u64,
-    /// What its CPU stalls for lines that other CPUs invalidated.
+    /// The part in which its CPU stalls for lines that other CPUs invalidated.
     pub stall: u64,
 }
 
@@ -66,8 +66,8 @@ impl Kernel {
         Kernel { lock_wait: lock_waits(demand, cpus.max(1)), stall: contention.stall }
     }
 
-    /// How much a task is slowed whose work is kernel work for `k_millionths`, beside running tasks whose such parts sum
-    /// to `others_millionths`. More others than other CPUs is a mistake of the caller's, and panics.
+    /// The slowdown of a task of whose work `k_millionths` are kernel work; the other running tasks' parts sum to
+    /// `others_millionths`. Panics if this is more than the machine's other CPUs: a mistake of the caller's.
     #[must_use]
     pub fn slowdown(&self, k_millionths: u32, others_millionths: u64) -> Slowdown {
         let most = (self.lock_wait.len() as u64 - 1) * MILLIONTH;
@@ -77,7 +77,7 @@ impl Kernel {
         Slowdown { total: MILLIONTH.saturating_add(lock).saturating_add(stall), lock, stall }
     }
 
-    /// The table, linear in between.
+    /// Looks W up in the table, with linear interpolation.
     fn lock_wait_beside(&self, others_millionths: u64) -> u64 {
         let whole = usize::try_from(others_millionths / MILLIONTH).unwrap_or(usize::MAX);
         let below = self.lock_wait[whole];

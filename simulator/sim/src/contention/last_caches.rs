@@ -1,25 +1,24 @@
-//! How much slower tasks get when they share a last-level cache.
+//! How much slower tasks are when they share a last-level cache.
 //!
-//! Problem: a task that comes back to a working set of w bytes is fast while all of that is in the last-level cache. Those that
-//! run beside it, on CPUs of the same cache, bring in theirs. How much of w is there, and how much slower is the task?
+//! Problem: a task that reuses a working set of w bytes is fast while all of it is in the last-level cache. Tasks on other CPUs
+//! of the same cache bring in their own working sets. How much of w stays in the cache, and how much slower is the task?
 //!
 //! Terms: the cache has C bytes. All working sets of tasks that run on its CPUs now sum to W. `miss` is by how much longer a
-//! task takes of whose working set nothing is there.
+//! task takes when none of its working set is in the cache.
 //!
-//! Algorithm: if W is more than C, each task *holds* the part C / W of its own working set, in proportion to its ask; else all of
-//! it. What it holds is h, and alone, a. It takes, for what it takes alone,
+//! Algorithm: if W is more than C, each task *holds* the part C / W of its own working set; else all of it. It holds h bytes, and
+//! would hold a bytes alone. Its time, relative to that alone, is
 //!
 //! ```text
 //! (1 + miss (w - h) / w) / (1 + miss (w - a) / w)        a = min(w, C)
 //! ```
 //!
-//! Properties: alone a task is not slowed, nor where all working sets fit. Equal tasks are slowed equally. One more task, or a
-//! larger working set of another, makes nobody faster. What all hold together is no more than C. A task is slowed by 1 + `miss`
-//! at most. The answer depends on who runs, and not on what ran before.
+//! Properties: a task is not slowed if it is alone, or if all working sets fit. Equal tasks are slowed equally. One more task, or
+//! a larger working set of another, makes no task faster. Together, all tasks hold no more than C. A task is slowed by 1 + `miss`
+//! at most. The result depends on the tasks that run, not on those that ran before.
 //!
-//! Limits: each task has a working set of its own, also those of one job. A task that begins to run has its part at once, and
-//! one that is stopped holds nothing. What is fetched does not load the bus. A program that streams has none here: it has a
-//! `bus`.
+//! Limits: tasks of one job do not share working sets. A task that begins to run holds its part at once, and a stopped one holds
+//! nothing. Cache misses do not load the bus. A streaming program is modelled by its `bus`, and has no working set here.
 
 use commonhold_contract::MILLIONTH;
 use commonhold_machine::Machine;
@@ -37,10 +36,10 @@ pub struct LastCaches {
     bytes: Vec<u64>,
 }
 
-/// How a task stands in its cache.
+/// A task's part of its cache, and its slowdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holding {
-    /// What it holds.
+    /// The bytes that it holds.
     pub bytes: u64,
     /// In millionths.
     pub slowdown: u64,
@@ -59,7 +58,7 @@ impl LastCaches {
         })
     }
 
-    /// How tasks stand, given the CPU of each, by place, and its working set; in the same order.
+    /// Each task's holding, in the order of the argument: the CPU of each task, by place, and its working set.
     #[must_use]
     pub fn holdings(&self, tasks: &[(usize, u64)]) -> Vec<Holding> {
         let mut asked = vec![0u64; self.bytes.len()];
@@ -77,7 +76,7 @@ impl LastCaches {
         tasks.iter().map(one).collect()
     }
 
-    /// The time for a unit of work that takes a unit with all of the working set there, in millionths.
+    /// The time, in millionths, for work that takes one unit of time with all of the working set in the cache.
     fn takes(&self, set: u64, held: u64) -> u64 {
         if set == 0 {
             return MILLIONTH;

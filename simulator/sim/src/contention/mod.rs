@@ -1,17 +1,16 @@
 //! How concurrent work slows down: what the machine's CPUs cost each other when they work at once.
 //!
-//! Between two events the simulation is fluid: each running task progresses at a constant rate, so much of its work
-//! (time it takes alone on the machine) per unit of time. This module tells by how much each task is slower than
-//! alone:
-//! - [`Kernel`], for its kernel work, by what runs beside it;
-//! - [`Bus`], for its memory traffic, by what runs beside it;
-//! - [`LastCaches`], for its working set, by what runs beside it on the same cache;
-//! - [`Cores`], by what runs beside it on the same core;
-//! - [`Remote`], by where its pages lie;
-//! - [`Shared`], by where the data of its job's other tasks lies, and by what is on the way there beside it.
+//! Between two events the simulation is fluid: each running task progresses at a constant rate: work (the time that
+//! it takes alone on the machine) per unit of time. This module computes how much slower each task is than alone:
+//! - [`Kernel`]: its kernel work, because of other tasks' kernel work;
+//! - [`Bus`]: its memory traffic, because of other tasks' traffic;
+//! - [`LastCaches`]: its working set, because of other tasks on the same cache;
+//! - [`Cores`]: because of other tasks on the same core;
+//! - [`Remote`]: because its pages are in other nodes;
+//! - [`Shared`]: because data of its job's other tasks is in other nodes, and because of queues on the way there.
 //!
-//! These are independent of each other, so a task's slowdown is their product, but for the last two, which add up.
-//! [`Caches`] says what coming back to a CPU costs, once.
+//! These are independent of each other, so a task's slowdown is their product; only the last two add up.
+//! [`Caches`] computes the one-time cost of refilling a CPU's cache.
 //!
 //! Slowdowns are whole millionths, one million for no slowdown, rounded to the nearest. Floating point appears only
 //! inside the formulas, with the four operations that every machine rounds alike.

@@ -1,10 +1,10 @@
-//! How much slower tasks of a job get by where the data of the others lies.
+//! How much slower a job's tasks are because the data of its other tasks is far.
 //!
-//! Problem: processes of a parallel program work on each other's data. Where memory comes in nodes, some of it is far. And a
-//! node's memory, and the way to it, serves one load at a time. How much longer does each of the tasks take that run now?
+//! Problem: processes of a parallel program work on each other's data. Where memory comes in nodes, some of that data is
+//! far. And a node's memory, and the way to it, serves one load at a time. How much longer does each running task take?
 //!
-//! Terms: a task *shares* the part m of its CPU time: it waits for others' data, as long as all that is in its own node. Its
-//! *targets* are nodes with weights w that sum to 1. λ(n, j) is what a load from node j takes on node n, ℓ from its own.
+//! Terms: a task *shares* the part m of its CPU time: the part in which it waits for others' data when all of that is in its own
+//! node. Its *targets* are nodes with weights w that sum to 1. λ(n, j) is the time of a load from node j on node n, ℓ from n.
 //!
 //! Algorithm, without queues: a unit of work has m / ℓ loads, and takes
 //!
@@ -15,21 +15,21 @@
 //! Algorithm, with queues: tasks are the customers of a closed queueing network. A load from node j visits the memory of j; if j
 //! is another node, also the bus of the task's socket; if it is in another socket, that one's bus and the ring as well. Each
 //! visit has the station to itself for the time that the machine says (`Service`), which is part of λ. A task that comes to a
-//! station waits for the others that are there. In a network with one customer of each class, these are what there is without
-//! it, and Schweitzer's approximation takes what there is of the others with it:
+//! station waits for the others that are there. In a network with one customer of each class, these are the others that would
+//! be there without it. Schweitzer's approximation takes those that are there with it:
 //!
 //! ```text
 //! W(i, k) = s(k) Σ over others o of X(o) V(o, k) (s(k) + W(o, k)),    X(i) = 1 / (R(i) + Σ V(i, k) W(i, k))
 //! ```
 //!
-//! with V visits for a unit of work, X units of work in time. It is iterated [`ROUNDS`] times from no waits, each time half of
-//! the way, which is far beyond a millionth for loads below saturation.
+//! with V visits for a unit of work, and X units of work per unit of time. It is iterated [`ROUNDS`] times from no waits,
+//! each time by half the distance, which converges to far less than a millionth for loads below saturation.
 //!
-//! Properties: nobody is faster than alone. Equal tasks in equal places are slowed equally. A task that shares nothing
-//! is not slowed. A longer latency or service makes nobody faster. The same tasks in the same places give the same
-//! answer, in the order of CPUs.
+//! Properties: no task is faster than alone. Equal tasks in equal places are slowed equally. A task that shares nothing
+//! is not slowed. A longer latency or service time makes no task faster. The same tasks in the same places give the
+//! same result, in the order of CPUs.
 //!
-//! Limits: only what tasks share goes through stations, not what they have for themselves. Loads are spread evenly in time.
+//! Limits: only loads of shared data queue at stations, not loads of a task's own. Loads are spread evenly in time.
 //!
 //! Source: seed 001, sections 3 and 5.4 (the parent's memory), table 1; P. Schweitzer 1979, approximate analysis of
 //! multiclass closed networks of queues.
@@ -48,13 +48,13 @@ const ROUNDS: u32 = 60;
 pub struct Sharer {
     /// The node of its CPU, by place.
     pub node: usize,
-    /// The part of its time, in millionths.
+    /// The part of its time in which it shares, in millionths.
     pub shares: u32,
-    /// Nodes, by place, and weights. No weight at all: it has nobody to share with.
+    /// Its target nodes, by place, with weights. Empty if it has no task to share with.
     pub targets: Vec<(usize, u64)>,
 }
 
-/// Memory and the ways to it.
+/// Memories, and the buses and ring that lead to them.
 #[derive(Debug, Clone)]
 pub struct Shared {
     latency: Latency,
@@ -80,7 +80,7 @@ impl Shared {
         (machine.nodes.len() > 1).then(|| Shared { latency: latency.clone(), socket, sockets })
     }
 
-    /// By how much the time of a unit of work grows for each, in millionths.
+    /// By how much the time of a unit of work grows for each task, in millionths.
     pub fn slowdowns(&self, sharers: &[Sharer]) -> Vec<u64> {
         let parts: Vec<f64> = sharers.iter().map(|sharer| self.alone(sharer)).collect();
         let extra = if self.latency.service.is_some() {
@@ -92,7 +92,7 @@ impl Shared {
         extra.into_iter().map(|extra| millionths(extra.max(0.0))).collect()
     }
 
-    /// What a unit of work takes longer, nobody else being there.
+    /// By how much the time of a unit of work grows without queues.
     fn alone(&self, sharer: &Sharer) -> f64 {
         let local = real(self.latency.local_ns);
         let sum: f64 = self
@@ -109,7 +109,7 @@ impl Shared {
         sharer.targets.iter().map(move |(node, weight)| (*node, all * real(*weight) / real(whole.max(1))))
     }
 
-    /// What a unit of work takes longer for the others.
+    /// By how much the time of a unit of work grows because of the other tasks.
     fn waits(&self, sharers: &[Sharer], alone: &[f64]) -> Vec<f64> {
         let nodes = self.socket.len();
         let service = self.latency.service.unwrap_or_default();

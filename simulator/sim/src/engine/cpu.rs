@@ -15,9 +15,9 @@ use crate::scenario::{CallBack, Interrupts};
 #[derive(Debug, Clone)]
 pub(super) struct Cpu {
     pub(super) task: Option<TaskId>,
-    /// Up to when its task's progress is settled; ahead of the clock while a switch goes on.
+    /// The time up to which its task's progress is settled; ahead of the clock during a switch.
     pub(super) since: Time,
-    /// Up to when its time is accounted.
+    /// The time up to which its busy and idle time is accounted.
     pub(super) accounted: Time,
     pub(super) slow: Slow,
     /// The part of `slow` due to the node of the task's memory: a factor in millionths.
@@ -29,13 +29,13 @@ pub(super) struct Cpu {
     /// The part of `slow` due to interrupts, likewise.
     interrupted: u64,
     next_tick: Time,
-    /// It has to look for a task anew, then.
+    /// When it has to choose a task again, if it has to.
     kicked: Option<Time>,
-    /// It has to since then, and does when its task has given back its locks.
+    /// Since when it should have chosen again, but its task holds spin locks; it does once they are released.
     put_off: Option<Time>,
     /// The task that ran here last.
     last: u32,
-    /// Time that it was busy, and idle.
+    /// The time for which it was busy, and idle.
     pub(super) busy_ns: u64,
     pub(super) idle_ns: u64,
     pub(super) switches: u64,
@@ -64,19 +64,19 @@ impl Cpu {
         }
     }
 
-    /// How fast a task is here that nothing else hinders.
+    /// The speed here of a task that only interrupts slow down.
     fn alone(&self) -> Slow {
         Slow::NOT.beside(self.interrupted)
     }
 
-    /// Whether it is about to look for a task.
+    /// Whether it is about to choose a task.
     pub(super) fn is_kicked(&self) -> bool {
         self.kicked.is_some()
     }
 }
 
 impl Engine<'_> {
-    /// Something is due on a CPU: a look for another task, a tick, the end of a slice or of what its task computes.
+    /// Something is due on a CPU: choosing another task, a tick, the end of a slice or of its task's computation.
     pub(super) fn cpu_event(&mut self, id: u32) {
         let at = id as usize;
         self.settle(at);
@@ -113,8 +113,8 @@ impl Engine<'_> {
         self.arm(id);
     }
 
-    /// Whether a CPU looks for a task now. One whose task holds a lock that spins does so when that is given back, since all
-    /// that spin would else do so until the holder has a CPU again.
+    /// Whether a CPU chooses a task now. If its task holds a spin lock, it waits for the release: otherwise all tasks that spin
+    /// for the lock would do so until the holder has a CPU again.
     fn looks_now(&mut self, at: usize, task: TaskId, look: bool, runnable: bool) -> bool {
         let keeps = runnable && self.tasks[task as usize].keeps > 0;
         let cpu = &mut self.cpus[at];
@@ -127,7 +127,7 @@ impl Engine<'_> {
         true
     }
 
-    /// The clock ticks, if it is time. Whether the task has to go.
+    /// Runs the clock tick if it is due. Returns whether the CPU's task has to go.
     fn tick(&mut self, id: u32) -> bool {
         let period = self.scenario.hardware.kernel.tick_ns;
         let cpu = &mut self.cpus[id as usize];
@@ -138,7 +138,7 @@ impl Engine<'_> {
         self.kernel.tick(self.now, id)
     }
 
-    /// Ticks that an idle CPU slept through are not made up for.
+    /// Skips the ticks that an idle CPU slept through.
     fn skip_ticks(&mut self, at: usize) {
         let period = self.scenario.hardware.kernel.tick_ns;
         let cpu = &mut self.cpus[at];
@@ -147,7 +147,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A CPU chooses what it runs from now on.
+    /// A CPU chooses the task that it runs from now on.
     fn look_for_task(&mut self, id: u32, runnable: bool) {
         let at = id as usize;
         let before = self.cpus[at].task;
@@ -158,7 +158,7 @@ impl Engine<'_> {
         self.account(at);
         if let Some(left) = before {
             let task = &mut self.tasks[left as usize];
-            // A task that leaves before its switch has ended has not paid for all of it.
+            // A task that leaves during its switch has not been charged for all of it.
             let unpaid = self.cpus[at].since.saturating_sub(self.now);
             self.instances[task.instance as usize].spent.switch_ns -= unpaid;
             if task.state != TaskState::Ended {
@@ -184,7 +184,7 @@ impl Engine<'_> {
         self.crowd_changed |= self.contended();
     }
 
-    /// A task starts on a CPU: it pays for the switch and for what it has to bring into the cache again.
+    /// Starts a task on a CPU. It is charged for the switch and for the refill of the cache.
     fn switch_to(&mut self, id: u32, next: TaskId) {
         let contended = self.contended();
         self.tasks[next as usize].cpu = id;
@@ -281,7 +281,7 @@ impl Engine<'_> {
         }
     }
 
-    /// CPUs that were kicked look for a task when the interrupt has arrived.
+    /// Lets each kicked CPU choose a task once the interrupt has arrived.
     pub(super) fn deliver_kicks(&mut self) {
         let mut kicks = core::mem::take(&mut self.kicks);
         self.kernel.kicks(&mut kicks);
@@ -305,7 +305,7 @@ impl Engine<'_> {
             || self.cores.is_some()
     }
 
-    /// Other tasks run now: every task's speed is worked out anew.
+    /// Recomputes every running task's speed, after the set of running tasks has changed.
     pub(super) fn set_speeds(&mut self) {
         let mut all = 0u64;
         self.rates.clear();
@@ -344,7 +344,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What a task spun for is there: its CPU, if it has one, goes on with it.
+    /// Ends a task's spinning. If it has a CPU, it continues there.
     pub(super) fn end_spin(&mut self, id: TaskId) {
         let cpu = (0..self.cpus.len()).find(|cpu| self.cpus[*cpu].task == Some(id));
         if let Some(cpu) = cpu {

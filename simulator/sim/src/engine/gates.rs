@@ -1,11 +1,12 @@
-//! Gangs: jobs whose tasks are stopped, and go on, as plans say.
+//! Gangs: jobs whose tasks are stopped and continued by plans.
 //!
-//! A stop is a signal: it reaches a task some time after it was sent (`signal` in machine.toml). One that runs leaves its CPU
-//! then. One that waits for a CPU stops when it has one, and one that is blocked, when it has gone on and has one: a signal is
-//! taken by the task itself. So a stop costs a switch, and so does going on.
+//! A stop is a signal: it reaches a task some time after it was sent (`signal` in machine.toml). A running task leaves
+//! its CPU then. A task that waits for a CPU, or is blocked, stops once it has a CPU again, since a task handles signals itself.
+//! So a stop costs a switch, and so does continuing.
 //!
-//! What a job transfers over the bus, holds of caches or executes is counted exactly, and told at looks: what the paper's
-//! run-time library reads from counters, or a program's own account. How often a live program tells it is not simulated.
+//! What a job transfers over the bus, holds of caches or executes is counted exactly and reported at samples. It
+//! stands in for what the paper's run-time library reads from counters, or for a program's own count. How often a live program
+//! reports is not simulated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,23 +23,23 @@ use crate::Time;
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     shut: BTreeSet<JobId>,
-    /// What tasks had that ended.
+    /// By job: what its ended tasks had used.
     gone: BTreeMap<JobId, Had>,
 }
 
-/// What a task had of what gangs share.
+/// What a task has used of the resources that gangs share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Had {
-    /// Over the bus, in millionths of a transaction.
+    /// Transferred over the bus, in millionths of a transaction.
     pub(super) transferred: u64,
-    /// Of the last-level cache, in bytes times nanoseconds.
+    /// Held of the last-level cache, in bytes times nanoseconds.
     pub(super) held: u128,
-    /// In millionths of an instruction.
+    /// Executed, in millionths of an instruction.
     pub(super) executed: u64,
 }
 
 impl Had {
-    /// The same with another's.
+    /// The sum of both.
     pub(super) fn and(self, other: Had) -> Had {
         Had {
             transferred: self.transferred.saturating_add(other.transferred),
@@ -48,13 +49,13 @@ impl Had {
     }
 }
 
-/// How a task stands to its job's gate.
+/// Whether a task may run, by its job's gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Gate {
-    /// It goes on.
+    /// It may run.
     #[default]
     Open,
-    /// It stops at that time, or when it has a CPU again.
+    /// The stop signal arrives at this time. The task stops then, or once it has a CPU again.
     Shut(Time),
 }
 
@@ -74,7 +75,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A new task of a job that is stopped will stop.
+    /// Stops a new task whose job is stopped.
     pub(super) fn stop_with_its_job(&mut self, id: TaskId) {
         if !self.gates.shut.is_empty() && self.gates.shut.contains(&self.placed_job(id)) {
             self.shut(id);
@@ -86,7 +87,7 @@ impl Engine<'_> {
         let task = &mut self.tasks[id as usize];
         task.gate = Gate::Shut(arrives);
         if task.state == TaskState::Stopped {
-            // It was to go on, and had not heard of it.
+            // The signal that would have continued it had not arrived yet.
             let timer = self.task_timer(id);
             self.timers.clear(timer);
             return;
@@ -106,7 +107,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether the task on a CPU has to stop now: it leaves the CPU then.
+    /// Stops the task on a CPU if its stop signal has arrived. Returns whether it did; the task then has to leave the CPU.
     pub(super) fn stops(&mut self, id: TaskId) -> bool {
         let task = &mut self.tasks[id as usize];
         let due = matches!(task.gate, Gate::Shut(due) if due <= self.now);
@@ -120,11 +121,11 @@ impl Engine<'_> {
         true
     }
 
-    /// A stopped task goes on.
+    /// Continues a stopped task.
     pub(super) fn resume(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         task.state = TaskState::Runnable;
-        // It wanted a CPU all along.
+        // The time stopped counts as waiting for a CPU.
         self.instances[task.instance as usize].spent.waited_ns += self.now - task.since;
         task.since = self.now;
         task.wanted = true;
@@ -133,7 +134,7 @@ impl Engine<'_> {
         self.kernel.wake(self.now, id);
     }
 
-    /// A task ends: what it had stays its job's.
+    /// Adds what an ending task has used to its job's sum.
     pub(super) fn leave_gang(&mut self, id: TaskId) {
         if self.seating.has_gangs() && self.tasks[id as usize].is_placed {
             let gone = self.gates.gone.entry(self.placed_job(id)).or_default();
@@ -141,8 +142,8 @@ impl Engine<'_> {
         }
     }
 
-    /// What a job had of what gangs share, given what its tasks had that are there; nothing where the machine has nothing of it
-    /// to share.
+    /// What a job has used of the resource that gangs share; `had` is the sum over its live tasks. `None` if the machine does
+    /// not model that resource.
     pub(super) fn shared_use(&self, job: JobId, had: Had) -> Option<SharedUse> {
         let had = had.and(self.gates.gone.get(&job).copied().unwrap_or_default());
         let amount = match self.scenario.contract.machine.gangs.share {

@@ -17,7 +17,8 @@
 //! - While something is called back, a unit that owes frames has some on their way as long as it has any to give. So a
 //!   call-back lasts no longer than its disk requests need.
 //!
-//! Whether this keeps what was promised is a figure (`late`): a disk may have other work then than when its pace was learnt.
+//! How often a promise was missed is reported (`late`): at the call-back, a disk may have other work than when its rate was
+//! learnt.
 
 use commonhold_contract::{Scheme, UnitId};
 use commonhold_policy::memory::Taken;
@@ -30,33 +31,33 @@ use crate::memory::PageOut;
 use crate::outcome::MemoryCallBacks;
 use crate::scenario::{Enforces, MemoryLoans, Scenario};
 
-/// What is known of loans of memory.
+/// Measurements of memory loans.
 #[derive(Debug)]
 pub(super) struct Loans {
-    /// Whether loans are bounded by that.
+    /// Whether the machine bounds its loans.
     bounded: bool,
     units: Vec<Unit>,
     /// The most by which what was swapped out exceeded the swap areas, in bytes.
     swap_short: u64,
 }
 
-/// What is known of one unit.
+/// Measurements of one unit's loans.
 #[derive(Debug, Default)]
 struct Unit {
-    /// Writes of its pages that are under way, and since when there is at least one.
+    /// Writes of its pages in flight, and since when there has been at least one.
     writes: u32,
     since: Time,
-    /// What was written, and how long that took.
+    /// The bytes written, and the time for which writes were in flight.
     written: Taken,
-    /// Within what time it was to have back what it lent at the last look, if it lent any; and how many bytes it was allowed.
+    /// At the last sample: the promised call-back time, if it lent memory; and the bytes that it was allowed.
     within: Option<Time>,
     allowed: u64,
-    /// Since when it calls back what it lent, and within what time that was to be back; and when it called last.
+    /// Of the call-back in progress: its start and the promised time. Then the time of the last call.
     call: Option<(Time, Time)>,
     called_at: Option<Time>,
-    /// How long its call-backs took, and within what time they were to be over.
+    /// Of each ended call-back: how long it took, and the promised time.
     spans: Vec<(Time, Time)>,
-    /// How long its tasks waited for frames, summed.
+    /// The sum of its tasks' waits for frames.
     waited_ns: Time,
 }
 
@@ -86,7 +87,7 @@ impl Loans {
         }
     }
 
-    /// A write begins that a unit's frames are free after.
+    /// Counts the start of a write after which units' frames are free.
     fn begins(&mut self, out: &PageOut, now: Time) {
         for (unit, _) in out.charges() {
             let unit = &mut self.units[unit.index()];
@@ -97,7 +98,7 @@ impl Loans {
         }
     }
 
-    /// It is done.
+    /// Counts the end of such a write.
     fn ends(&mut self, out: &PageOut, now: Time, frame_bytes: u64) {
         for (unit, pages) in out.charges() {
             let unit = &mut self.units[unit.index()];
@@ -107,18 +108,18 @@ impl Loans {
         }
     }
 
-    /// What was written of a unit up to now, how long that took, and whether more is under way.
+    /// The bytes of a unit that were written up to now, the time that took, and whether more are in flight.
     pub(super) fn written(&self, id: UnitId, now: Time) -> (Taken, bool) {
         let unit = &self.units[id.index()];
         (unit.written_by(now), unit.writes > 0)
     }
 
-    /// A task of a unit has waited so long for a frame.
+    /// Adds a task's wait for a frame.
     pub(super) fn waited(&mut self, unit: u32, span: Time) {
         self.units[unit as usize].waited_ns += span;
     }
 
-    /// What a unit's call-backs of memory came to.
+    /// Summarises a unit's call-backs of memory.
     pub(super) fn call_backs(&self, id: UnitId, now: Time) -> MemoryCallBacks {
         let unit = &self.units[id.index()];
         let going_on = unit.call.map(|(since, within)| (now - since, within));
@@ -136,7 +137,7 @@ impl Loans {
 }
 
 impl Engine<'_> {
-    /// The swap areas, and what is in them, in bytes.
+    /// The size of all swap areas, and how much of it is used, in bytes.
     fn swap(&self) -> (u64, u64) {
         let all = (0..self.drives.len()).map(|drive| self.swap_bytes(drive)).sum();
         (all, self.memory.swapped().saturating_mul(self.frame_bytes()))
@@ -148,18 +149,18 @@ impl Engine<'_> {
         all.saturating_sub(taken)
     }
 
-    /// Swap areas do not fill up here, as those of a live machine do: by how much they would have had to be larger.
+    /// By how many bytes the swap areas would have had to be larger. Unlike a live machine's, they never fill up here.
     pub(super) fn swap_short(&self) -> u64 {
         self.loans.swap_short
     }
 
-    /// Takes note of how full swap is.
+    /// Updates the high-water mark of the swap shortage.
     pub(super) fn note_swap(&mut self) {
         let (all, taken) = self.swap();
         self.loans.swap_short = self.loans.swap_short.max(taken.saturating_sub(all));
     }
 
-    /// Memory was divided: which units call back what they lent, and which are done.
+    /// After a division of memory: begins and ends units' call-backs.
     pub(super) fn note_loans(
         &mut self,
         facts: &MemoryFacts,
@@ -197,7 +198,7 @@ impl Engine<'_> {
         self.end_call_backs();
     }
 
-    /// Loans that together could not be called back in time do not grow.
+    /// Checks that loans that together could not be called back in time do not grow.
     fn expect_time_for_all(&mut self, plan: &MemoryPlan) {
         if !self.loans.bounded {
             return;
@@ -214,7 +215,7 @@ impl Engine<'_> {
         });
     }
 
-    /// Call-backs are over that brought everything back.
+    /// Ends the call-backs that have brought everything back.
     fn end_call_backs(&mut self) {
         for id in self.scenario.contract.ids() {
             if self.loans.units[id.index()].call.is_some() && self.memory.is_whole(id) {
@@ -223,7 +224,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What units owe is written, without waiting for the unit that needs it.
+    /// Writes the pages that units owe, without waiting until the lender needs them.
     pub(super) fn collect_debts(&mut self) {
         if !self.loans.bounded {
             return;
@@ -236,9 +237,9 @@ impl Engine<'_> {
         self.end_call_backs();
     }
 
-    /// While a unit calls back what it lent, a unit that owes pages has some on their way, as long as it has any to
-    /// give: what a call-back takes is what disks need for them. (Pages that come to be given later are taken at the
-    /// next look, or before, when a write ends or more are asked for.)
+    /// Checks that, during a call-back, a unit that owes pages has writes in flight as long as it has pages to give: a
+    /// call-back takes only the time that disks need. (Pages that can be given only later are taken at the next sample,
+    /// or before it, when a write ends or more are requested.)
     pub(super) fn expect_no_rest(&mut self) {
         let called = self.scenario.contract.held().any(|id| self.loans.units[id.index()].call.is_some());
         if !self.loans.bounded || !called {
@@ -252,7 +253,7 @@ impl Engine<'_> {
         }
     }
 
-    /// How long a unit's tasks waited for frames, in all.
+    /// The sum of a unit's tasks' waits for frames.
     pub(super) fn waited_for_frames(&self, id: UnitId) -> Time {
         self.loans.units[id.index()].waited_ns
     }
@@ -270,7 +271,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Pages are written that memory needed the frames of.
+    /// Completes a write of pages whose frames memory needs.
     pub(super) fn page_out_ends(&mut self, out: PageOut) {
         if out.leaves() {
             self.loans.ends(&out, self.now, self.frame_bytes());

@@ -1,11 +1,11 @@
 //! The engine: one simulated machine, from event to event.
 //!
-//! Between two events everything goes on at a constant rate: a CPU's task makes progress at the speed that contention
-//! leaves it, a disk transfers, a sleeper sleeps. An event settles what went on so far, changes something, and sets
-//! the timers of all that follows from that. There are no time steps: a machine where nothing happens costs nothing.
+//! Between two events everything proceeds at a constant rate: a CPU's task makes progress at the speed that contention
+//! leaves it, a disk transfers, a sleeper sleeps. An event settles the progress made so far, changes something, and sets
+//! the timers that follow from the change. There are no time steps: a machine where nothing happens costs nothing.
 //!
 //! The switch-time scheduler (`commonhold_dispatch`, or a baseline) decides which task runs where. The policies
-//! (`commonhold_policy`) decide which unit owns which CPU and how much memory. The engine carries out.
+//! (`commonhold_policy`) decide which unit owns which CPU and how much memory. The engine carries out their decisions.
 
 mod audit;
 mod backend;
@@ -68,11 +68,11 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Engine<'a> {
     scenario: &'a Scenario,
     seed: u64,
-    /// Shows the time to the caller that looks on.
+    /// Reports the time to a caller that watches the run.
     clock: &'a AtomicU64,
     now: Time,
     timers: Timers,
-    /// Events so far: timers that went off.
+    /// The number of events so far: timers that expired.
     events: u64,
 
     kernel: Switcher,
@@ -95,7 +95,7 @@ pub(crate) struct Engine<'a> {
     instances: Vec<Instance>,
     /// Copies that have come so far, by job.
     arrived: Vec<u32>,
-    /// Jobs that have not ended yet and are waited for.
+    /// The number of jobs that the run waits for.
     unfinished: u32,
     barriers: BTreeMap<u32, Vec<TaskId>>,
     locks: Vec<Lock>,
@@ -109,7 +109,7 @@ pub(crate) struct Engine<'a> {
     stalls: Stalls,
     purposes: Vec<Purpose>,
     free_purposes: Vec<u32>,
-    /// By drive: what it is done with, by when the interrupt comes.
+    /// By drive: its completed requests, by the time of their interrupts.
     interrupts: Vec<BTreeSet<(Time, u32)>>,
     /// For how late interrupts are.
     chance: Chance,
@@ -122,13 +122,13 @@ pub(crate) struct Engine<'a> {
     /// Write-behind requests under way.
     flushing: u32,
 
-    /// How many changes of rights were made of those that have a time.
+    /// How many of the timed changes of rights were made.
     changed: usize,
     rounds: Rounds,
     windows: Windows,
     /// Waits of tasks that woke, by job.
     wakes: Vec<Waits>,
-    /// The loop that holds the contract; it is away while it has its turn.
+    /// The daemon's loop; `None` during its own turn.
     steward: Option<Steward>,
     held: BackendState,
     units: Units,
@@ -168,7 +168,7 @@ impl<'a> Engine<'a> {
             (Enforces::Irix, Scheme::Quota | Scheme::Isolate) => DiskOrder::Fair,
         };
         let parents: Vec<_> = scenario.contract.ids().map(|id| scenario.contract.unit(id).parent).collect();
-        // Nobody has a share before the first plan.
+        // No unit has a share before the first plan.
         let shares = vec![0; units];
         let rounds = Rounds::new(&scenario.workload);
         let mut engine = Engine {
@@ -264,7 +264,7 @@ impl<'a> Engine<'a> {
     /// Runs to the end: of the jobs, or of the horizon.
     pub(crate) fn run(mut self) -> Outcome {
         let horizon = self.scenario.workload.horizon_ns;
-        // Where nothing is waited for, everything is watched to the horizon.
+        // If the run waits for no job, it lasts until the horizon.
         let endless = self.unfinished == 0;
         while endless || self.unfinished > 0 {
             let Some((at, id)) = self.timers.pop() else { break };
@@ -292,7 +292,7 @@ impl<'a> Engine<'a> {
         self.finish()
     }
 
-    /// What an event leaves to be done: CPUs that were kicked, and tasks whose neighbours changed.
+    /// Completes an event: kicked CPUs choose tasks, and the speeds of tasks whose neighbours changed are updated.
     fn follow_up(&mut self) {
         if self.kernel.has_kicks() {
             self.deliver_kicks();
@@ -336,7 +336,7 @@ impl<'a> Engine<'a> {
         number(self.cpus.len() + drive)
     }
 
-    /// The timer of the policy; that of the memory policy follows it, and that of changes of rights.
+    /// The policy's timer. The next two numbers are the timers of memory and of changes of rights.
     fn policy_timer(&self) -> TimerId {
         number(self.cpus.len() + self.drives.len())
     }
@@ -349,7 +349,7 @@ impl<'a> Engine<'a> {
         number(self.cpus.len() + self.drives.len() + 3 + self.scenario.workload.jobs.len()) + task
     }
 
-    /// The next of a job's processes comes.
+    /// Starts the next copy of a job.
     fn job_event(&mut self, number: usize) {
         let job = &self.scenario.workload.jobs[number];
         let instance = self.new_instance(number);
@@ -361,7 +361,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Settles what is going on, and looks over everything once more.
+    /// Settles everything in progress, and audits the machine a last time.
     fn finish(mut self) -> Outcome {
         for cpu in 0..self.cpus.len() {
             self.settle(cpu);
@@ -375,7 +375,7 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// An index as the number that the kernel's tables have for it. Scenarios are checked to stay far below.
+/// Converts an index to the 32-bit number that the kernel's tables use. The checks of scenarios keep indices far below 2^32.
 pub(crate) fn number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

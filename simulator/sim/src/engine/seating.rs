@@ -1,17 +1,17 @@
-//! Where the tasks of jobs run: how the orders about jobs are carried out.
+//! Carries out a plan's orders about jobs: where their tasks run, and where their pages go.
 //!
-//! A job, to the policy, is a run of a program with `job = true`; in a workload without such programs, each job of it is one.
+//! To the policy, a job is a run of a program with `job = true`. In a workload without such programs, its own jobs are.
 //!
-//! Under the project's scheduler a seat is a preference, as on a live machine (`dispatch/src/seats.h`). The loop sees a new task
-//! at its next look, and until then it has no seat. Pages that are to come to other nodes are there when they could have been
-//! copied.
+//! Under the project's scheduler a seat is a preference, as on a live machine (`dispatch/src/seats.h`). The daemon's loop
+//! sees a new task at its next sample; until then the task has no seat. Pages that a plan moves to other nodes arrive after the
+//! time that copying them takes.
 //!
-//! Under Hurricane's, each task has a CPU for itself. A new task of a unit that has jobs waits until a plan gives it a pool. The
-//! loop has a turn for that at once: this is the call of the scheduling server in seed 001, section 3. The task has a free CPU
-//! of its pool, any one with the same chance, until it ends or a plan sends it to another pool. If no pool has a free CPU, the
-//! first task of a job goes on waiting, and another one never begins. Pages stay where they are, as there.
+//! Under Hurricane's scheduler, each task has a dedicated CPU. A new task of a unit that has jobs waits until a plan gives it
+//! a pool. The loop takes a turn for that at once, like the call to the scheduling server in seed 001, section 3. The task
+//! gets a random free CPU of its pool, until it ends or a plan moves it to another pool. If no pool has a free CPU, the first
+//! task of a job keeps waiting, and any other task ends without having run. Pages stay where they are, as on Hurricane.
 //!
-//! Limits: who copies pages takes no CPU from anybody.
+//! Limits: copying pages takes no CPU time from any task.
 
 use std::collections::BTreeMap;
 
@@ -38,20 +38,20 @@ const COPIED_PER_NS: u64 = 1;
 pub(super) struct Seating {
     /// What can be ordered of tasks' places.
     means: Seats,
-    /// Jobs are gangs.
+    /// Whether jobs are gangs.
     gangs: bool,
-    /// What is a job in each unit.
+    /// By unit: what its jobs are.
     kinds: Vec<Option<JobKind>>,
-    /// Some program is a job.
+    /// Whether some program is a job; then only runs of such programs are placed.
     only_programs: bool,
-    /// Tasks that came so far.
+    /// The number of tasks started so far.
     came: u64,
-    /// Those that are placed and there.
+    /// The live tasks that the policy places, by serial number.
     by_serial: BTreeMap<u64, TaskId>,
-    /// By CPU.
+    /// The task that each CPU is dedicated to.
     taken: Vec<Option<TaskId>>,
     chance: Chance,
-    /// Pages that are on their way to nodes, and when they are there.
+    /// Pages in transit to other nodes.
     bringing: Vec<Bringing>,
 }
 
@@ -109,17 +109,17 @@ impl Seating {
             && (program.is_some() || !self.only_programs)
     }
 
-    /// A task that is placed comes.
+    /// Records a new task that the policy places.
     pub(super) fn enter(&mut self, serial: u64, id: TaskId) {
         self.by_serial.insert(serial, id);
     }
 
-    /// The task that has a CPU for itself.
+    /// The task that a CPU is dedicated to.
     pub(super) fn sits_at(&self, cpu: usize) -> Option<TaskId> {
         self.taken[cpu]
     }
 
-    /// The number of a task that comes.
+    /// A new task's serial number.
     pub(super) fn came(&mut self) -> u64 {
         self.came += 1;
         self.came
@@ -127,7 +127,7 @@ impl Seating {
 }
 
 impl Engine<'_> {
-    /// A new task waits for its CPU.
+    /// Lets a new task wait for a dedicated CPU.
     pub(super) fn await_seat(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         task.state = TaskState::Seat;
@@ -135,7 +135,7 @@ impl Engine<'_> {
         self.turn_by(self.now);
     }
 
-    /// A task ends.
+    /// Frees the seat of a task that ends.
     pub(super) fn leave_seat(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         if !task.is_placed {
@@ -145,13 +145,13 @@ impl Engine<'_> {
         if let Some(cpu) = task.seat.take() {
             self.seating.taken[cpu as usize] = None;
         }
-        // What waits may come, and what lies apart may come together.
+        // The free CPU may seat a waiting task, or let a job's scattered tasks come together.
         if self.seating.is_fixed() {
             self.turn_by(self.now);
         }
     }
 
-    /// The job of a task that is placed.
+    /// The job of a task that the policy places.
     pub(super) fn placed_job(&self, id: TaskId) -> JobId {
         let task = &self.tasks[id as usize];
         match self.seating.kinds[task.unit as usize] {
@@ -161,7 +161,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether pages can be ordered to come to nodes.
+    /// Whether plans may move pages to other nodes.
     pub(super) fn brings(&self) -> bool {
         self.seating.means == Seats::Cpus && self.remote.is_some()
     }
@@ -228,7 +228,7 @@ impl Engine<'_> {
         for step in &plan.orders.seats {
             match &step.action {
                 SeatOrder::Seat { thread, cpus, .. } => {
-                    // One that ended meanwhile needs no seat.
+                    // A task that has ended meanwhile needs no seat.
                     let Some(id) = self.seating.by_serial.get(&thread.0).copied() else { continue };
                     self.kernel.seat(id, cpus.as_ref().and_then(|cpus| cpus.iter().next()));
                 }
@@ -253,7 +253,7 @@ impl Engine<'_> {
         parts.iter().filter_map(place).collect()
     }
 
-    /// What a job has in other nodes than these.
+    /// The bytes of a job's memory in other nodes than these.
     fn bytes_apart(&self, job: JobId, nodes: &[NodePart]) -> u64 {
         let near = self.places_of(nodes);
         let apart = |id: TaskId| -> u64 {
@@ -263,7 +263,7 @@ impl Engine<'_> {
         self.tasks_of(job).into_iter().map(apart).sum::<u64>() * self.frame_bytes()
     }
 
-    /// Pages that are copied by now are in their nodes; the loop has a turn when the next ones are.
+    /// Puts the pages whose copying has ended into their nodes.
     pub(super) fn take_in_pages(&mut self) {
         let (there, still): (Vec<_>, Vec<_>) = core::mem::take(&mut self.seating.bringing)
             .into_iter()
@@ -280,12 +280,12 @@ impl Engine<'_> {
         }
     }
 
-    /// When the next pages that are on their way are there.
+    /// When the next pages in transit arrive.
     pub(super) fn pages_come(&self) -> Option<Time> {
         self.seating.bringing.iter().map(|bringing| bringing.there).min()
     }
 
-    /// All that move get up before anybody sits down: two may change places.
+    /// Vacates the seats of all tasks that move before it assigns any, since two tasks may swap seats.
     fn order_fixed(&mut self, plan: &Plan) {
         let seats = plan.orders.seats.iter().filter_map(|step| match &step.action {
             SeatOrder::Seat { thread, cpus, .. } => {
@@ -338,7 +338,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What the task on a CPU shares with the others of its job.
+    /// The shared data that the task on a CPU accesses: by node, how much of it is there.
     pub(super) fn sharer(&self, at: usize) -> Option<Sharer> {
         let (remote, id) = (self.remote.as_ref()?, self.cpus[at].task?);
         let task = &self.tasks[id as usize];
@@ -366,7 +366,7 @@ impl Engine<'_> {
     }
 }
 
-/// Whether any program shares data: nobody has to look at that otherwise.
+/// Whether any program shares data; if none does, [`Engine::sharer`] need not be called.
 pub(super) fn any_shares(scenario: &Scenario) -> bool {
     scenario.workload.programs.iter().any(|program| program.shares > 0)
 }

@@ -1,4 +1,4 @@
-//! How fast a task gets on: what its neighbours (`crate::contention`) and its memory's place leave of a CPU's speed.
+//! The speed of a running task: that of a CPU, less what contention (`crate::contention`) and distant memory cost.
 
 use commonhold_policy::share::part_of;
 
@@ -13,29 +13,30 @@ use crate::scenario::{Interrupts, Op, Scenario};
 /// In millionths: as fast as alone, with all memory local.
 pub(super) const ALONE: u64 = 1_000_000;
 
-/// In millionths: stalled all of the time, as a task that does nothing but load.
+/// In millionths: stalled all of the time, as a task that only loads.
 const ALWAYS: u32 = 1_000_000;
 
-/// Time per unit of a task's work, and by what it is more than one, in millionths. What is not for the two is stalls.
+/// Time per unit of a task's work, in millionths. Its excess over one is divided by cause: the kernel's lock, remote memory,
+/// and, for the rest, stalls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slow {
     pub(super) total: u64,
-    /// For the kernel's lock.
+    /// The part due to the kernel's lock.
     lock: u64,
-    /// For memory of other nodes.
+    /// The part due to memory of other nodes.
     remote: u64,
 }
 
 impl Slow {
-    /// Nothing hinders it.
+    /// Full speed.
     pub(super) const NOT: Slow = Slow { total: ALONE, lock: 0, remote: 0 };
 
-    /// What its kernel work meets in the kernel.
+    /// The slowdown of its kernel work by contention in the kernel.
     pub(super) fn in_kernel(slow: Slowdown) -> Slow {
         Slow { total: slow.total, lock: slow.lock, remote: 0 }
     }
 
-    /// As much slower again for what it meets at the bus, or for interrupts: their product (see `crate::contention`).
+    /// Multiplies by another slowdown, such as the bus's or interrupts' (see `crate::contention`).
     pub(super) fn beside(self, slowdown: u64) -> Slow {
         if slowdown == ALONE {
             return self;
@@ -43,14 +44,14 @@ impl Slow {
         Slow { total: part_of(self.total, slowdown, ALONE), ..self }
     }
 
-    /// As much slower again for where its memory lies, in place of where it lay before.
+    /// Replaces the slowdown due to memory of other nodes.
     pub(super) fn afar(self, slowdown: u64) -> Slow {
         let near = self.total - self.remote;
         let total = if slowdown == ALONE { near } else { part_of(near, slowdown, ALONE) };
         Slow { total, remote: total - near, ..self }
     }
 
-    /// Books time in which so much work was done.
+    /// Divides the time that some work took among its causes.
     pub(super) fn book(self, spent: &mut Spent, elapsed: Time, work: Time) {
         spent.work_ns += work;
         let extra = elapsed - work;
@@ -66,7 +67,7 @@ impl Slow {
 }
 
 impl Engine<'_> {
-    /// The task on a CPU looks at its memory from there: it came just now, or may have got pages.
+    /// Updates the slowdown of the task on a CPU by distant memory. Called when it has just come, or may have got pages.
     #[inline]
     pub(super) fn look_at_memory(&mut self, at: usize) {
         if self.remote.is_some() {
@@ -86,7 +87,7 @@ impl Engine<'_> {
         cpu.slow = cpu.slow.afar(cpu.far + cpu.shared);
     }
 
-    /// Where the data lies that tasks which run now share.
+    /// Updates the slowdown of each running task by the data that it shares.
     pub(super) fn look_at_shared(&mut self) {
         let Some(shared) = &self.shared else { return };
         let running: Vec<(usize, Sharer)> =
@@ -99,22 +100,22 @@ impl Engine<'_> {
 }
 
 impl Engine<'_> {
-    /// What runs on each CPU that has a task, by place.
+    /// The running tasks, each with its CPU's place among the CPUs.
     fn running(&self) -> impl Iterator<Item = (usize, &Task)> {
         let on = |(at, cpu): (usize, &Cpu)| Some((at, &self.tasks[cpu.task? as usize]));
         self.cpus.iter().enumerate().filter_map(on)
     }
 
-    /// How those that run stand in their last-level caches; nothing where nobody shares one. One that spins does not come back
-    /// to its working set.
+    /// What each running task holds of its last-level cache; empty if the machine has no shared ones. A task that spins does not
+    /// reuse its working set.
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let Some(caches) = &self.last_caches else { return Vec::new() };
         let set = |(at, task): (usize, &Task)| (at, if task.spins { 0 } else { task.working });
         caches.holdings(&self.running().map(set).collect::<Vec<_>>())
     }
 
-    /// By how much those that run are slowed on their cores, likewise. One that spins leaves the core to others, as its
-    /// instruction for that does.
+    /// The slowdown of each running task by others on its core; empty if cores are not modelled. A task that spins leaves the
+    /// core to others, as the processor's pause instruction does.
     pub(super) fn on_cores(&self) -> Vec<u64> {
         let Some(cores) = &self.cores else { return Vec::new() };
         let appetite = |(at, task): (usize, &Task)| (at, if task.spins { 0 } else { task.core });
@@ -122,7 +123,7 @@ impl Engine<'_> {
     }
 }
 
-/// How long a process fetches what takes so long from local memory into the cache of a CPU, in ns.
+/// The time for a process to refill a CPU's cache, in ns, if it would take `local_ns` from local memory.
 pub(super) fn refill_from(
     remote: Option<&Remote>,
     memory: &Memory,
@@ -134,7 +135,7 @@ pub(super) fn refill_from(
     stretched(local_ns, remote.slowdown(ALWAYS, remote.node(cpu), memory.pages_by_node(space)))
 }
 
-/// How much slower a CPU's tasks are for interrupts, in millionths: what these take is not for the task.
+/// The slowdown of a CPU's tasks by interrupts, in millionths: the time that these take is lost to the task.
 pub(super) fn beside_interrupts(interrupts: &Interrupts, cpu: u32, of: u32) -> u64 {
     let part = match interrupts.cpu {
         None => interrupts.part / u64::from(of),
@@ -150,16 +151,16 @@ pub(super) fn stretched(work: Time, slow: u64) -> Time {
         return work;
     }
     let whole = u128::from(work) * u128::from(slow);
-    // Half of what 64 bits hold is behind every horizon, and still fits when it is added to a time.
+    // Half of the range of 64 bits is beyond every horizon, and does not overflow when a time is added.
     Time::try_from(whole.div_ceil(u128::from(ALONE))).unwrap_or(Time::MAX).min(Time::MAX / 2)
 }
 
-/// Whether any program has a working set in the last-level cache: nobody has to look at that otherwise.
+/// Whether any program has a working set in the last-level cache; if none has, caches need no computation.
 pub(super) fn any_works_in_cache(scenario: &Scenario) -> bool {
     any_op(scenario, |op| matches!(op, Op::Cpu { cache_bytes: 1.., .. }))
 }
 
-/// Whether any program has an appetite for a core, likewise.
+/// Whether any program has an appetite for a core; if none has, cores need no computation.
 pub(super) fn any_has_appetite(scenario: &Scenario) -> bool {
     any_op(scenario, |op| matches!(op, Op::Cpu { core: 1.., .. }))
 }

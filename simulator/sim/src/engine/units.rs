@@ -1,4 +1,4 @@
-//! What the engine counts of units: for the snapshot, and to check what the policies say of them.
+//! The engine's counts by unit: for the snapshot, and to check the policies' figures.
 
 use super::Engine;
 use crate::Time;
@@ -7,15 +7,15 @@ use crate::scenario::Scenario;
 /// Counts by unit.
 #[derive(Debug)]
 pub(crate) struct Units {
-    /// CPU time that tasks waited for, of waits that are over.
+    /// The time for which tasks waited for CPUs, without waits in progress.
     pub(super) waited_ns: Vec<u64>,
     /// Processes by unit, and runnable threads by the unit that they run for.
     pub(super) present: Vec<u32>,
     pub(super) runnable: Vec<u32>,
-    /// Those that would be, and are stopped.
+    /// Threads that are stopped, and would be runnable otherwise.
     pub(super) stopped: Vec<u32>,
     pub(super) plans: u64,
-    /// What the latest plan entitles each unit to, in millionths of a CPU; and that, times ns, summed up to then.
+    /// Each unit's entitlement by the latest plan, in millionths of a CPU; and its integral up to that plan, times ns.
     pub(super) entitled: Vec<u64>,
     entitled_so_far: Vec<u128>,
     planned_at: Time,
@@ -36,23 +36,23 @@ impl Units {
         }
     }
 
-    /// A task of a unit has waited so long for a CPU.
+    /// Adds a task's wait for a CPU.
     pub(super) fn waited(&mut self, unit: u32, span: Time) {
         self.waited_ns[unit as usize] += span;
     }
 
-    /// What a unit was entitled to in the mean, in millionths of a CPU.
+    /// A unit's mean entitlement so far, in millionths of a CPU.
     pub(super) fn entitled_mean(&self, unit: usize, now: Time) -> u64 {
         let mean = self.entitled_sum(unit, now).checked_div(u128::from(now)).unwrap_or(0);
         u64::try_from(mean).unwrap_or(u64::MAX)
     }
 
-    /// The same, times ns, summed up to now.
+    /// The integral of a unit's entitlement up to now, in millionths of a CPU times ns.
     pub(super) fn entitled_sum(&self, unit: usize, now: Time) -> u128 {
         self.entitled_so_far[unit] + u128::from(self.entitled[unit]) * u128::from(now - self.planned_at)
     }
 
-    /// What a plan entitles units to from now on.
+    /// Takes over the entitlements of a new plan.
     fn take_in(&mut self, entitled: &[u64], now: Time) {
         let elapsed = u128::from(now - self.planned_at);
         for (sum, latest) in self.entitled_so_far.iter_mut().zip(&self.entitled) {
@@ -63,7 +63,7 @@ impl Units {
         self.plans += 1;
     }
 
-    /// Whether it is its unit's first.
+    /// Counts a new process. Returns whether its unit had none before.
     pub(super) fn came(&mut self, unit: u32) -> bool {
         self.present[unit as usize] += 1;
         self.runnable[unit as usize] += 1;
@@ -78,13 +78,13 @@ impl Units {
         self.runnable[unit as usize] += 1;
     }
 
-    /// A task is stopped that wants a CPU.
+    /// Counts a runnable task as stopped.
     pub(super) fn stopped(&mut self, unit: u32) {
         self.runnable[unit as usize] -= 1;
         self.stopped[unit as usize] += 1;
     }
 
-    /// It goes on.
+    /// Counts a stopped task as runnable again.
     pub(super) fn goes_on(&mut self, unit: u32) {
         self.runnable[unit as usize] += 1;
         self.stopped[unit as usize] -= 1;
@@ -96,7 +96,7 @@ impl Units {
 }
 
 impl Engine<'_> {
-    /// Takes in what was planned: what waits for CPUs may come to follows from that.
+    /// Takes over the entitlements of a new plan. The bounds on waits for CPUs follow from them.
     pub(super) fn note_entitled(&mut self, entitled: &[u64]) {
         self.units.take_in(entitled, self.now);
         let contract = &self.scenario.contract;

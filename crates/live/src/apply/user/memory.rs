@@ -171,7 +171,7 @@ impl Memory {
         })
     }
 
-    /// The means: none once the kernel has refused.
+    /// What this backend can enforce; [`MemoryMeans::NONE`] once the kernel has refused a page-out.
     pub(super) fn means(&self) -> MemoryMeans {
         if self.pageout.is_refused() { MemoryMeans::NONE } else { MEANS }
     }
@@ -302,7 +302,7 @@ impl Memory {
         Ok((holders, faulted))
     }
 
-    /// The numbers of the processes whose turn it is, of all members by number.
+    /// The range of process numbers whose turn it is to be read. `members` is sorted by process number.
     fn next_turn(&mut self, members: &[(ProcessKey, usize)]) -> RangeInclusive<u32> {
         let count = members.len().div_ceil(TURNS).min(TURN_MAX);
         let after = |turn: u32| {

@@ -210,9 +210,9 @@ impl UserBackend {
         Ok(!arrived.is_empty())
     }
 
-    /// Settles members. Returns what was seen of units with `each`, for which the contract may need sub-units.
+    /// Assigns members to units. Returns what was found in units with `each`, for which the contract may need sub-units.
     pub fn settle(&mut self, now: Time) -> Result<Seen, LiveError> {
-        // A clock that jumps back would make everything look fresh for as long.
+        // If the clock jumped back, every sample would seem recent until the clock had caught up.
         self.now = now.max(self.now);
         self.gates.turn(&self.journal);
         self.scan()?;

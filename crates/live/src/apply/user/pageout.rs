@@ -97,8 +97,8 @@ impl Desk {
 }
 
 impl Pageout {
-    /// Replaces a unit's target. `measured` is what [`Pageout::taken`] was when the excess was measured; `swap` tells whether
-    /// there is room for pages that are in no file.
+    /// Replaces a unit's target. `measured` is what [`Pageout::taken`] was when the excess was measured; `swap`: whether
+    /// swap has room for anonymous pages.
     pub(super) fn want(&self, unit: UnitId, bytes: u64, measured: Taken, holders: &[Holder], swap: bool) {
         let mut wanted = self.0.lock();
         wanted.swap = swap;

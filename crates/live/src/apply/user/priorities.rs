@@ -369,7 +369,7 @@ mod tests {
         drop(hook);
         backend.prioritize_all();
         assert_eq!(priority_of(first), IoPriority::best_effort(0));
-        // A failure while reverting forgets none of its threads.
+        // If reverting fails for a process, all its threads stay recorded.
         let hook = blind(first);
         backend.disks.pretend(false);
         backend.follow_weights();
