@@ -1,4 +1,7 @@
 //! Diagnostics of a contract as values: the problem, its span, and the remedy.
+//!
+//! The wording is where the problem is found: `syntax` and `document` (TOML, unknown keys), `read`, `quantity` and `member`
+//! (values), `check` (consistency). `render` lays it out.
 
 use std::ops::Range;
 

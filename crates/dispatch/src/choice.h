@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0 */
 /*
- * Chooses the unit whose task a CPU runs next. Units within the CPU's owner are compared by pass, and units that
- * borrow by claim.
+ * Chooses the unit whose task a CPU runs next. Units within the CPU's owner are compared by pass. If the owner leaves the CPU
+ * idle, it is lent: units that borrow are compared by claim (loan_of). Without this scheduler, policy/src/cpu/lend.rs lends.
  */
 #ifndef DISPATCH_CHOICE_H
 #define DISPATCH_CHOICE_H

@@ -308,8 +308,8 @@ impl Clients {
         self.connected.get(&id).is_some_and(|client| client.ended)
     }
 
-    /// Whether output is pending; until it is sent, the client is not read from.
-    pub(super) fn is_waited_for(&self, id: u64) -> bool {
+    /// Whether a client has not yet taken all of its replies. Nothing is read from it until then.
+    pub(super) fn has_unsent_output(&self, id: u64) -> bool {
         self.connected.get(&id).is_some_and(Client::has_output)
     }
 }

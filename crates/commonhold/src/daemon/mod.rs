@@ -789,7 +789,7 @@ impl Daemon<'_> {
         if self.clients.has_request(id) {
             self.mark_ready(id);
         } else if let Some(stream) = self.clients.stream(id) {
-            let (write, ended) = (self.clients.is_waited_for(id), self.clients.has_ended(id));
+            let (write, ended) = (self.clients.has_unsent_output(id), self.clients.has_ended(id));
             self.waits.listen_or_write(stream, CLIENTS + id, write, ended);
         }
         Ok(())

@@ -269,7 +269,7 @@ impl Session {
         self.steward.whole(resource)
     }
 
-    /// Replaces the contract; sub-units of users seen so far stay if it still has them.
+    /// Replaces the contract. A sub-unit made for a user (`each`) stays if the new contract still makes one for that user.
     pub(super) fn reload(&mut self, contract: Contract, machine: Machine) {
         self.steward.reload(contract, machine);
         self.backend.set_contract(self.steward.contract());

@@ -44,7 +44,8 @@ pub(super) struct Moving {
 }
 
 impl Moving {
-    /// Begins to move the pages of these processes to these nodes: all of them, or (`divided`) so that each node gets its part.
+    /// Begins to move pages of these processes to these nodes: every page that is on another node or, if `divided`, as many as
+    /// give each node its part.
     pub(super) fn begin(
         processes: Vec<ProcessKey>,
         nodes: &[NodePart],

@@ -70,7 +70,7 @@ impl Queue {
             0 => GRAIN_NS,
             capacity => part_of(bytes / requests, 1_000 * MS, capacity) / 4,
         };
-        // Requests that waited say nothing about what they need.
+        // Times of requests that queued in the device do not show what they need: nothing is forgotten then.
         let forgotten = if self.is_crowded { 0 } else { self.needed_ns / 512 };
         self.needed_ns = match self.needed_ns {
             // At first, as if the device served one request at a time.

@@ -2,7 +2,9 @@
 //!
 //! The decision: a unit that is short lends nothing. So what it lent leaves the excess at the next sample, and loans no
 //! longer fit. The borrowers above their targets then give back the difference at once, in proportion to how far above
-//! they are. The same happens if a limit sinks ([`frames`](super::frames) has the terms).
+//! they are. The same happens if a limit sinks. [`facts`](super::facts)
+//! determines which unit is short, [`idleness`](super::idleness) what leaves the excess, and [`frames`](super::frames) has the
+//! terms.
 //!
 //! The enforcement: a borrower's bound sinks with its allowance, but a kernel may leave pages beyond a bound that sank
 //! as long as the unit allocates nothing. What a unit uses beyond its allowance it *owes*: because its loan sank,

@@ -140,7 +140,7 @@ impl Batched {
         entry.tag = entry.tag.saturating_add(u64::try_from(weighted).unwrap_or(u64::MAX));
     }
 
-    /// The same for a unit's part of delayed writes, which is let off beyond the credit.
+    /// Charges the owner of delayed writes, but moves its tag at most `credit` ahead of virtual time: what is beyond is forgiven.
     fn charge_owner(&mut self, unit: UnitId, time_ns: Time) {
         let (least, most) = (
             self.virtual_time.saturating_sub(self.credit_ns),
