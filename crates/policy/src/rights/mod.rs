@@ -490,7 +490,8 @@ impl Rights {
         self.store_tickets(unit, resource, now)
     }
 
-    /// As [`Change::Several`]. Validates all resources before it changes any: a change of one does not affect whether another is valid.
+    /// As [`Change::Several`]. Validates all resources before it changes any: a change of one does not affect whether another
+    /// is valid.
     fn change_several(
         &mut self,
         unit: UnitId,
