@@ -392,11 +392,11 @@ fn the_checker_knows_which_units_are_stopped() {
         wrong("a is continued, and was not stopped for its rate")
     );
     let common = replay(&none, vec![stop(UnitId::SHARED, true)], &["sda"]).unwrap_err();
-    assert_eq!(common[0], "shared is stopped for a rate");
+    assert_eq!(common[0], "shared is stopped for a rate, and is a common part");
     let stopped = replay(&none, vec![cap(Some(1)), stop(unit, true)], &["sda"]).unwrap();
     assert_eq!(
         replay(&stopped, vec![stop(unit, true)], &["sda"]),
-        wrong("a is stopped for its rate and stands still already")
+        wrong("a is stopped for its rate, and was stopped before")
     );
     assert_eq!(replay(&stopped, vec![], &["sda"]), Ok(stopped.clone()));
     for (actions, disks) in [(vec![cap(None)], "sda"), (vec![], "sdb")] {
