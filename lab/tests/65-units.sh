@@ -1,4 +1,5 @@
 # budget: 95
+# only: with --all
 # seconds: 240
 # needs: dispatch spin
 # The switch-time scheduler in the kernel, with units within units, nice values, and a thousand units.

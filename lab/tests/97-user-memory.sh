@@ -1,4 +1,5 @@
 # budget: 45
+# only: with --all
 # seconds: 75
 # needs: commonhold work
 # disks: 768:100000000 512:8000000

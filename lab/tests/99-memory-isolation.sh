@@ -1,4 +1,5 @@
 # budget: 75
+# only: with --all
 # seconds: 100
 # memory: 1024
 # needs: commonhold work
