@@ -237,10 +237,14 @@ fn a_sleeper_is_left_asleep_and_stopped_when_it_wakes() {
 #[test]
 fn a_parent_that_waits_for_a_stopped_process_is_stopped_as_well() {
     let job = start("sh", &["-c", "(while :; do :; done) & sleep 1000 & wait"]);
-    eventually("two children", || descendants(job.pid()).len() == 3);
+    let is_shell = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sh\n";
+    // Its CPU clock is first read now: a program that still starts would count as awake.
+    eventually("a sleeper", || {
+        let all = descendants(job.pid());
+        all.len() == 3 && all.iter().any(|pid| !is_shell(pid) && state(*pid) == 'S')
+    });
     let mut rig = Rig::new(&[&job]);
     close_twice(&mut rig, &job);
-    let is_shell = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap() == "sh\n";
     let (shells, others): (Vec<u32>, Vec<u32>) = descendants(job.pid()).into_iter().partition(is_shell);
     eventually("both shells are stopped", || shells.iter().all(|pid| state(*pid) == 'T'));
     assert_eq!((shells.len(), state(others[0])), (2, 'S'));
