@@ -121,6 +121,7 @@ fn a_mask_that_its_owner_chose_is_kept() {
 fn a_child_that_sleeps_may_run_anywhere() {
     let Some((_, all)) = one_cpu() else { return };
     let job = start("sh", &["-c", "read line; sleep 1000 & while :; do :; done"]);
+    eventually("asleep", || support::state(job.pid()) == 'S');
     let mut held = Pools::new(&[&job], JobKind::Tree);
     held.turn();
     // It gets a seat once it runs; the child is made by a seated thread.
