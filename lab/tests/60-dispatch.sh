@@ -1,4 +1,5 @@
 # budget: 105
+# only: with --all
 # seconds: 300
 # needs: dispatch spin
 # The switch-time scheduler in the kernel, without the daemon. It isolates two units, lends one's idle CPU time, and calls it
