@@ -1,4 +1,5 @@
 # budget: 30
+# only: with --all
 # seconds: 240
 # needs: commonhold commonhold-generate spin work
 # The same scheduler, live and simulated. A run of three units under the kernel backend is recorded and replayed in the simulator
