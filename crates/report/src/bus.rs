@@ -3,8 +3,7 @@
 use commonhold_ledger::{Account, BusAccount, Statement};
 
 use crate::figures::{bytes, duration, percent_text, rate};
-use crate::status::depth;
-use crate::table::{Paint, Style, Table, clean, wrap};
+use crate::table::{Paint, Style, Table, indented, wrap};
 
 const HEADS: [&str; 9] = [
     "bus",
@@ -59,9 +58,8 @@ fn cells(account: &Account, bus: &BusAccount) -> [String; 9] {
         count if bus.call_back_max_ns == 0 => count.to_string(),
         count => format!("{count} ({})", duration(bus.call_back_p99_ns)),
     };
-    let name = account.unit.rsplit('/').next().unwrap_or(&account.unit);
     [
-        "  ".repeat(depth(&account.unit)) + &clean(name),
+        indented(&account.unit),
         rate(bus.entitled_bytes_per_s),
         rate(bus.using_bytes_per_s),
         signed(bus.owed_bytes),

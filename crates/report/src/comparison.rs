@@ -308,11 +308,6 @@ fn text_verdict(verdict: &Verdict, style: Style) -> Vec<String> {
     lines
 }
 
-/// The comparison as one HTML page that needs nothing else: no network, no scripts.
-pub fn html(comparison: &Comparison) -> String {
-    crate::html::page(comparison)
-}
-
 #[derive(Serialize)]
 struct ComparisonJson<'a> {
     machine: &'a str,

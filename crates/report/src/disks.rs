@@ -3,8 +3,7 @@
 use commonhold_ledger::{Account, DiskAccount, Statement};
 
 use crate::figures::{bytes, duration, part, percent_text, rate};
-use crate::status::depth;
-use crate::table::{Paint, Style, Table, clean};
+use crate::table::{Paint, Style, Table, indented};
 
 const HEADS: [&str; 10] = [
     "disk",
@@ -32,13 +31,12 @@ pub(crate) fn table(statement: &Statement, style: Style) -> String {
 }
 
 fn cells(account: &Account, disk: &DiskAccount) -> [String; 10] {
-    let name = account.unit.rsplit('/').next().unwrap_or(&account.unit);
     let called_back = match disk.called_back {
         0 => "0".to_owned(),
         count => format!("{count} ({})", duration(disk.call_back_p99_ns)),
     };
     [
-        "  ".repeat(depth(&account.unit)) + &clean(name),
+        indented(&account.unit),
         part(disk.entitled_part),
         rate(disk.using_bytes_per_s),
         bytes(disk.read_bytes),

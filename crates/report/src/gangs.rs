@@ -5,8 +5,7 @@ use commonhold_ledger::{Account, Gang, GangState, Job, Known, Statement};
 use commonhold_policy::plan::SharedRate;
 
 use crate::figures::{NOTHING, bytes, count, rate, thousands};
-use crate::status::depth;
-use crate::table::{Paint, Style, Table, clean, wrap};
+use crate::table::{Paint, Style, Table, clean, depth, indented, wrap};
 use crate::words;
 
 /// A summary of the gangs of all units: `3 gangs run, 2 wait`; `None` without gangs.
@@ -30,8 +29,7 @@ pub fn units(statement: &Statement) -> Option<Table> {
     let mut any = false;
     for account in &statement.accounts {
         let Account { unit, gangs: Some(gangs), .. } = account else { continue };
-        let name = unit.rsplit('/').next().unwrap_or(unit);
-        let mut cells = vec!["  ".repeat(depth(unit)) + &clean(name)];
+        let mut cells = vec![indented(unit)];
         cells.extend([gangs.running, gangs.waiting].map(|count| count.to_string()));
         cells.extend([gangs.ran, gangs.waited, gangs.longest].map(|quanta| quanta.to_string()));
         table.row(Paint::Plain, cells);

@@ -5,8 +5,9 @@ use commonhold_ledger::{Account, Statement};
 
 use crate::comparison::{Bar, Comparison, Job, Run, Sample, bars, lessons, verdicts};
 use crate::figures::{count, duration};
-use crate::status::{HEADS, cells, depth, totals, waits};
-use crate::svg::{self, BarChart, ChartBar, Panel, TimeChart, escape};
+use crate::status::{HEADS, cells, totals, waits};
+use crate::svg::{self, BarChart, ChartBar, Panel, TimeChart};
+use crate::table::{depth, escape};
 
 /// Units that a chart over time shows at most: beyond, panels would fill pages.
 const PANELS_MAX: usize = 8;
@@ -31,8 +32,8 @@ pub fn open(title: &str, more_style: &str) -> String {
 /// The end of a page.
 pub const CLOSE: &str = "</main>\n</body>\n</html>\n";
 
-/// The page.
-pub(crate) fn page(comparison: &Comparison) -> String {
+/// A comparison as one HTML page that loads nothing else: no network, no scripts.
+pub fn page(comparison: &Comparison) -> String {
     let mut page = open("A light job beside a heavy one", "");
     page += &facts(comparison);
     page += &promises(comparison);

@@ -4,8 +4,7 @@ use commonhold_ledger::{MemoryAccount, MemoryTotals, Statement};
 use commonhold_policy::plan::NoMore;
 
 use crate::figures::{bytes, duration};
-use crate::status::depth;
-use crate::table::{Paint, Style, Table, clean, wrap};
+use crate::table::{Paint, Style, Table, clean, depth, indented, wrap};
 
 /// The memory that each unit holds, uses and lends; empty if memory is not held. JSON has more: cold memory, and averages over
 /// time.
@@ -25,8 +24,7 @@ pub fn text(statement: &Statement, style: Style) -> String {
     for account in &statement.accounts {
         let Some(memory) = &account.memory else { continue };
         let indent = "  ".repeat(depth(&account.unit));
-        let name = account.unit.rsplit('/').next().unwrap_or(&account.unit);
-        table.row(Paint::Plain, cells(format!("{indent}{}", clean(name)), memory));
+        table.row(Paint::Plain, cells(indented(&account.unit), memory));
         for line in remarks(memory)
             .iter()
             .flat_map(|remark| wrap(remark, style.width, &format!("{indent}  "), &format!("{indent}    ")))

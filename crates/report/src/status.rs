@@ -10,7 +10,7 @@ use crate::figures::{bytes, count, cpus, duration, percent_text, rate};
 use crate::gangs;
 use crate::holdings::Holding;
 use crate::switches::UnitSwitches;
-use crate::table::{Paint, Style, Table, clean, fit, pad, wrap};
+use crate::table::{Paint, Style, Table, clean, depth, fit, indented, pad, wrap};
 use crate::tickets::{Expected, Lot, Tickets};
 
 /// What the columns of [`cells`] hold.
@@ -41,11 +41,6 @@ fn rounded(micro: u64) -> u64 {
 /// A unit's name among its siblings.
 fn leaf(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
-}
-
-/// How deep a unit is nested; 0 at the top level.
-pub(crate) fn depth(path: &str) -> usize {
-    path.matches('/').count()
 }
 
 /// The statement for a terminal: one row per unit, indented by nesting, and where everything went.
@@ -323,7 +318,7 @@ fn live_account(
 ) -> String {
     let whole = u64::from(statement.cpus) * MILLIONTH;
     let bar = bar(account.using_micro_cpus, account.entitled_micro_cpus, whole, columns);
-    let name = "  ".repeat(depth(&account.unit)) + &clean(leaf(&account.unit));
+    let name = indented(&account.unit);
     let using = cpus(rounded(account.using_micro_cpus));
     let entitled = cpus(account.entitled_micro_cpus);
     let figures = [using.as_str(), &entitled, &duration(account.lent_ns), &duration(account.waited_ns)];

@@ -3,23 +3,7 @@
 //! Colours come from classes that the page's style sheet knows in a light and a dark scheme. No fact is shown by
 //! colour alone: bars carry their figures, and what a unit uses beyond its entitlement is hatched.
 
-use crate::table::{clean, fit};
-
-/// Text as HTML and SVG want it, attribute values included.
-pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in clean(text).chars() {
-        match c {
-            '&' => escaped += "&amp;",
-            '<' => escaped += "&lt;",
-            '>' => escaped += "&gt;",
-            '"' => escaped += "&quot;",
-            '\'' => escaped += "&#39;",
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
+use crate::table::{escape, fit};
 
 /// Width of every chart, in its own units (pixels at full size).
 pub const WIDTH: f64 = 720.0;

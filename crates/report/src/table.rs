@@ -87,7 +87,7 @@ impl Table {
     /// The same as a table of a page.
     pub fn html(&self) -> String {
         let cells = |tag: &str, cells: &[String]| -> String {
-            cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", crate::svg::escape(cell.trim()))).collect()
+            cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell.trim()))).collect()
         };
         let heads: Vec<String> = self.heads.iter().map(|head| head.replace('\n', " ")).collect();
         let mut out = format!(
@@ -102,7 +102,7 @@ impl Table {
                     format!("<tr>{name}{}</tr>\n", cells("td", figures))
                 }
                 Row::Line(_, text) => {
-                    let text = crate::svg::escape(text);
+                    let text = escape(text);
                     format!("<tr><td class=\"waits\" colspan=\"{}\">{text}</td></tr>\n", self.heads.len())
                 }
             };
@@ -198,7 +198,7 @@ impl Table {
 
 /// The head of a row, as far indented as in a terminal.
 fn html_name(name: &str) -> String {
-    let text = crate::svg::escape(name.trim());
+    let text = escape(name.trim());
     match name.len() - name.trim_start().len() {
         0 => format!("<th scope=\"row\">{text}</th>"),
         spaces => format!("<th scope=\"row\" style=\"padding-left:{}rem\">{text}</th>", 1 + spaces / 2),
@@ -275,6 +275,32 @@ pub fn wrap(text: &str, columns: usize, first: &str, rest: &str) -> Vec<String> 
     }
     lines.push(line);
     lines
+}
+
+/// Escapes text for HTML and SVG, attribute values included, and removes control characters.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in clean(text).chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// How deep a unit is nested; 0 at the top level.
+pub(crate) fn depth(path: &str) -> usize {
+    path.matches('/').count()
+}
+
+/// A unit's name without its enclosing units', indented by two spaces for each of these: the first cell of a unit's row.
+pub(crate) fn indented(path: &str) -> String {
+    "  ".repeat(depth(path)) + &clean(path.rsplit('/').next().unwrap_or(path))
 }
 
 #[cfg(test)]

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::figures::{NOTHING, bytes, part};
 use crate::holdings::Holding;
-use crate::status::depth;
-use crate::table::{Paint, Style, Table, clean, wrap};
+use crate::table::{Paint, Style, Table, clean, indented, wrap};
 use crate::words::Much;
 
 /// A unit's tickets of one resource.
@@ -185,9 +184,9 @@ pub fn text(tickets: &[Tickets], beside: Beside<'_>, style: Style) -> String {
     let mut worths = Table::new(&["worth now", "cpu", "memory", "disk", "bus"]);
     for of_unit in tickets.chunk_by(|one, next| one.unit == next.unit) {
         let unit = &of_unit[0].unit;
-        let (currency, name) = unit.rsplit_once('/').unwrap_or(("the machine", unit));
+        let currency = unit.rsplit_once('/').map_or("the machine", |(currency, _)| currency);
         let currency = currency.rsplit('/').next().unwrap_or(currency);
-        let name = "  ".repeat(depth(unit)) + &clean(name);
+        let name = indented(unit);
         let of = |resource: Resource| of_unit.iter().find(|it| it.resource == resource);
         let cells = Resource::ALL.map(|resource| of(resource).map_or_else(String::new, cell));
         table.row(Paint::Plain, [name.clone(), clean(currency)].into_iter().chain(cells).collect());

@@ -12,7 +12,7 @@ use commonhold_report::comparison::{self, Comparison};
 use commonhold_report::holdings::Holding;
 use commonhold_report::present::{self, Present};
 use commonhold_report::switches::{CpuSwitches, Latency, Times, UnitSwitches};
-use commonhold_report::{Style, plan, status, tree};
+use commonhold_report::{Style, html, plan, status, tree};
 use insta::assert_snapshot;
 use unicode_width::UnicodeWidthStr;
 
@@ -317,7 +317,7 @@ fn comparison_of_a_good_run() {
     assert_fits(&text, 80);
     assert_snapshot!(text);
     assert_snapshot!("comparison_of_a_good_run_json", comparison::json(&comparison));
-    assert_snapshot!("comparison_of_a_good_run_html", comparison::html(&comparison));
+    assert_snapshot!("comparison_of_a_good_run_html", html::page(&comparison));
     assert!(comparison::verdicts(&comparison).iter().all(|verdict| verdict.kept() == Some(true)));
 }
 
@@ -329,7 +329,7 @@ fn comparison_of_a_bad_run_says_so() {
     let kept: Vec<_> = comparison::verdicts(&comparison).iter().map(comparison::Verdict::kept).collect();
     assert_eq!(kept, [Some(false), None]);
     assert_snapshot!(comparison::text(&comparison, Style::PLAIN));
-    let page = comparison::html(&comparison);
+    let page = html::page(&comparison);
     assert!(page.contains("<li class=\"broken\">"));
     assert!(page.contains("Nothing to compare with: smp was not measured. smp: not measured; quota: 15.8 s"));
 }
@@ -338,7 +338,7 @@ fn comparison_of_a_bad_run_says_so() {
 fn comparison_of_nothing() {
     let nothing = Comparison { rows: Vec::new(), ..fixture::comparison() };
     assert_snapshot!(comparison::text(&nothing, Style::PLAIN));
-    assert!(comparison::html(&nothing).contains("<p>Not measured.</p>"));
+    assert!(html::page(&nothing).contains("<p>Not measured.</p>"));
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn comparison_of_times_that_are_no_times() {
     }
     comparison.rows[2].samples[0].at_s = f64::NAN;
     comparison.rows[2].samples[1].at_s = f64::INFINITY;
-    for page in [comparison::html(&comparison), comparison::text(&comparison, Style::PLAIN)] {
+    for page in [html::page(&comparison), comparison::text(&comparison, Style::PLAIN)] {
         assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     }
     assert!(comparison::json(&comparison).contains("\"light_median_s\": null"));
@@ -361,13 +361,13 @@ fn comparison_of_times_that_are_no_times() {
 
 #[test]
 fn html_escapes_every_name_and_needs_nothing_else() {
-    let page = comparison::html(&fixture::hostile_comparison());
+    let page = html::page(&fixture::hostile_comparison());
     assert!(!page.contains("<script") && !page.contains("<&") && !page.contains("onload=\""), "{page}");
     assert!(page.contains("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;"));
     for outside in ["http://", "https://", "url(h", "src=", "@import"] {
         assert!(!page.contains(outside), "{outside} in the page");
     }
-    assert_eq!(page, comparison::html(&fixture::hostile_comparison()), "the same bytes every time");
+    assert_eq!(page, html::page(&fixture::hostile_comparison()), "the same bytes every time");
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn html_of_a_thousand_units_stays_small() {
     for sample in &mut comparison.rows[3].samples {
         sample.using = names.iter().map(|name| (name.clone(), 0.002)).collect();
     }
-    let page = comparison::html(&comparison);
+    let page = html::page(&comparison);
     assert!(
         page.contains("992 units that used less are not shown.")
             && page.contains("900 more units not shown.")

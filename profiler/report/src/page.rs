@@ -1,7 +1,7 @@
 //! The page.
 
 use commonhold_report::html::{CLOSE, open};
-use commonhold_report::svg::escape;
+use commonhold_report::table::escape;
 use commonhold_scale::scaling::Scaling;
 use commonhold_scale::states::State;
 use commonhold_scale::study::{Measure, Sizes, Study};

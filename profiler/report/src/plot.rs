@@ -1,6 +1,7 @@
 //! Scatter plots with a curve, and stacked bars, as SVG.
 
-use commonhold_report::svg::{AXIS_HEIGHT, Axis, WIDTH, add_axis, escape, open, step_for};
+use commonhold_report::svg::{AXIS_HEIGHT, Axis, WIDTH, add_axis, open, step_for};
+use commonhold_report::table::escape;
 
 /// Points, and a curve with its confidence band, over the size.
 pub(crate) struct Plot<'a> {

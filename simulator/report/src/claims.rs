@@ -2,8 +2,8 @@
 
 use commonhold_report::figures::{NOTHING, count};
 use commonhold_report::html;
-use commonhold_report::svg::{self, BarChart, ChartBar, escape};
-use commonhold_report::table::{Paint, Style, Table, wrap};
+use commonhold_report::svg::{self, BarChart, ChartBar};
+use commonhold_report::table::{Paint, Style, Table, escape, wrap};
 use serde::Serialize;
 
 /// The selected claims with their results.

@@ -4,8 +4,8 @@
 use commonhold_contract::Discipline;
 use commonhold_report::figures::{NOTHING, duration, seconds};
 use commonhold_report::html;
-use commonhold_report::svg::{self, BarChart, ChartBar, Panel, TimeChart, escape};
-use commonhold_report::table::{Paint, Style, Table};
+use commonhold_report::svg::{self, BarChart, ChartBar, Panel, TimeChart};
+use commonhold_report::table::{Paint, Style, Table, escape};
 use commonhold_sim::outcome::{Outcome, UnitOutcome, WakesOutcome};
 use serde::Serialize;
 

@@ -3,8 +3,8 @@
 
 use commonhold_report::figures::{NOTHING, bytes, duration, seconds};
 use commonhold_report::html;
-use commonhold_report::svg::{self, BarChart, ChartBar, escape};
-use commonhold_report::table::{Paint, Style, Table};
+use commonhold_report::svg::{self, BarChart, ChartBar};
+use commonhold_report::table::{Paint, Style, Table, escape};
 use commonhold_sim::outcome::{Outcome, UnitOutcome};
 use serde::Serialize;
 

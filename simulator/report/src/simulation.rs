@@ -3,8 +3,8 @@
 use commonhold_contract::Scheme;
 use commonhold_report::exchanges::{self, When};
 use commonhold_report::figures::{NOTHING, bytes, count, cpus, duration, seconds};
-use commonhold_report::svg::{AXIS_HEIGHT, Axis, add_axis, escape, step_for};
-use commonhold_report::table::{Paint, Style, Table};
+use commonhold_report::svg::{AXIS_HEIGHT, Axis, add_axis, step_for};
+use commonhold_report::table::{Paint, Style, Table, escape};
 use commonhold_report::{bus, gangs, html};
 use commonhold_sim::outcome::{CommonMemory, JobOutcome, Outcome, Spent, Stuck, UnitOutcome};
 use commonhold_sim::scenario::Scheduler;

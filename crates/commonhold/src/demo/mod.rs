@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use commonhold_contract::Scheme;
 use commonhold_machine::Machine;
 use commonhold_report::comparison::{self, Comparison, Run, Sample};
-use commonhold_report::{status, tree};
+use commonhold_report::{html, status, tree};
 
 use crate::cli::{BackendChoice, Demo};
 use crate::exit::{Exit, Failure};
@@ -90,7 +90,7 @@ fn compare(args: &Demo, page: &Page, signals: &Signals) -> Result<Exit, Failure>
         comparison::text(&comparison, output::style())
     };
     output::print(&text)?;
-    page.write(&comparison::html(&comparison))?;
+    page.write(&html::page(&comparison))?;
     if !args.json {
         output::print(&format!("report with plots: {}", absolute(&args.report).display()))?;
     }
