@@ -8,5 +8,4 @@ mod here;
 pub mod load;
 pub mod output;
 pub mod progress;
-pub mod scenario_machine;
 pub mod signals;

@@ -11,7 +11,7 @@ use commonhold_live::observe::topology;
 use commonhold_machine::Machine;
 
 use crate::exit::{Exit, Failure};
-use crate::{fit, here, output, scenario_machine};
+use crate::{fit, here, output};
 
 /// The largest text that is read: a contract of 100,000 units has about 10 MB; a larger file is a mistaken name.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
@@ -20,6 +20,10 @@ const TEXT_BYTES_MAX: u64 = 64 << 20;
 const RECORDING_BYTES_MAX: u64 = 4 << 30;
 
 const A_TOML_FILE: &str = "the path of a TOML file";
+
+/// The remedy for a machine file of the simulator, whose disks and caches have keys that only the simulator reads.
+const SCENARIO_MACHINE: &str = "; a scenario's machine: pass its `shape` instead, as in `--machine 'nodes:4 cpus:2'`, or \
+     check the whole scenario with `commonhold sim FOLDER`";
 
 /// The requirements on root's contract.
 const TRUSTED: &str = "root's contract, and each directory on the way to it, must belong to root, and neither group nor \
@@ -219,9 +223,11 @@ pub fn machine(given: Option<&str>) -> Result<Machine, Failure> {
     if path.exists() || !given.contains(':') {
         let wanted = "a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`";
         let text = text_of(path, "machine file", wanted)?;
-        return Machine::from_toml(&text)
-            .or_else(|e| scenario_machine::parse(&text).ok_or(e))
-            .map_err(|e| Failure::new(Exit::Invalid, format!("{given}:{e}")));
+        return Machine::from_toml(&text).map_err(|e| {
+            let is_scenario = text.lines().any(|line| line.starts_with("shape"));
+            let remedy = if is_scenario { SCENARIO_MACHINE } else { "" };
+            Failure::new(Exit::Invalid, format!("{given}: {e}{remedy}"))
+        });
     }
     Machine::synthetic(given).map_err(|e| Failure::new(Exit::Usage, format!("--machine: {e}")))
 }

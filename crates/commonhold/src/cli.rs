@@ -102,7 +102,7 @@ pub struct Elsewhere {
 pub struct Check {
     /// The contract, a TOML file (see `commonhold generate schema` for its keys)
     pub contract: PathBuf,
-    /// Check for another machine: a machine file, a scenario's machine.toml, or words such as `nodes:4 cpus:2 memory:512MiB`
+    /// Check for another machine: a machine file, or words such as `nodes:4 cpus:2 memory:512MiB`
     ///
     /// Without --machine, the contract is checked for this machine. `commonhold doctor --machine` writes a machine file of the
     /// machine it runs on.
