@@ -234,7 +234,7 @@ class Client:
             return awaited.exchange
         if awaited.state == "stands":
             return None
-        raise Withdrawn(f"offer {offer} stands no more, and was not served")
+        raise Withdrawn(f"offer {offer} was closed without a match")
 
     def cancel(self, number: int) -> list[Tickets]:
         """Withdraws an offer, or ends an exchange; the tickets of its units."""

@@ -26,7 +26,7 @@ static int trade_and_work(ch_client *client, const char *socket, unsigned long b
 	/* The offer and its exchange end with this program, however that ends. */
 	if (ch_offer(client, &terms, &offer))
 		return 1;
-	printf("offer %llu stands\n", (unsigned long long)offer.number);
+	printf("offer %llu is open\n", (unsigned long long)offer.number);
 	if (ch_wait(client, offer.number, 10 * CH_SECOND, &what))
 		return 1;
 	exchange = what.exchange;

@@ -24,7 +24,7 @@ def main(path: str = commonhold.SOCKET, limit: str = "200000") -> None:
     with commonhold.Client(path) as client:
         # The offer and its exchange end with this program, however that ends.
         offer = client.offer(client.own_unit(), "disk:30", "cpu:20", while_connected=True)
-        print(f"offer {offer.number} stands", flush=True)
+        print(f"offer {offer.number} is open", flush=True)
         exchange = client.wait_until_served(offer.number, at_most=10)
         if exchange is None:
             client.cancel(offer.number)

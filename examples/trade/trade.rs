@@ -15,7 +15,7 @@ fn trade_and_work(socket: &str, below: u64) -> Result<(), Error> {
     let unit = client.own_unit()?;
     // The offer and its exchange end with this program, however that ends.
     let offer = client.offer(&Offer::new(&unit, "disk:30", "cpu:20").while_connected())?;
-    println!("offer {} stands", offer.number);
+    println!("offer {} is open", offer.number);
     let mut exchange = client.wait_until_served(offer.number, Some(Duration::from_secs(10)))?;
     if let Some(exchange) = exchange {
         println!("exchange {exchange} is in force");

@@ -147,7 +147,7 @@ impl fmt::Display for Error {
             Error::NotUnderstood(why) => {
                 write!(f, "the daemon's answer is not understood ({why}); is it of another version?")
             }
-            Error::Withdrawn => f.write_str("the offer stands no more, and was not served"),
+            Error::Withdrawn => f.write_str("the offer was closed without a match"),
         }
     }
 }

@@ -272,7 +272,7 @@ pub(crate) fn offer(args: &Offer) -> Result<Exit, Failure> {
                 "offer {number} is served by exchange {exchange}; `commonhold cancel {exchange}` ends it\n"
             )
         }
-        None => format!("offer {number} stands; `commonhold cancel {number}` takes it back\n"),
+        None => format!("offer {number} is open; `commonhold cancel {number}` withdraws it\n"),
     };
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     print(&(text + &tickets::outcome(&reply.tickets, beside)))
@@ -304,7 +304,7 @@ pub(crate) fn cancel(args: &Cancel) -> Result<Exit, Failure> {
 fn cancelled(number: u64, reply: &TicketsReply) -> String {
     let beside = tickets::Beside { expected: &[], lots: &reply.lots, not_held: &reply.not_held };
     match reply.tickets.is_empty() {
-        true => format!("offer {number} is taken back\n"),
+        true => format!("offer {number} is cancelled\n"),
         false => format!("exchange {number} has ended\n{}", tickets::outcome(&reply.tickets, beside)),
     }
 }

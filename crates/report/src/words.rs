@@ -28,13 +28,13 @@ pub enum Action<'a> {
     Disk(&'a DiskOrder),
     /// Which pool a thread of a job is in.
     Seat(&'a Seat),
-    /// What is ordered for jobs.
+    /// On which CPUs a thread of a job runs, and on which nodes the job's pages are.
     Seating(&'a SeatOrder),
     /// Which job runs in a quantum.
     Gang(&'a Gang),
     /// What is ordered for gangs.
     Gate(&'a GangOrder),
-    /// What of a unit's holds in one of its control groups.
+    /// What is ordered for one control group of a unit that has several.
     Part(&'a PartOrder),
 }
 
@@ -98,115 +98,116 @@ pub fn refused(contract: &Contract, why: Refused) -> String {
             format!("unit {} holds no tickets: the contract in force gives it none", name(unit))
         }
         Refused::TooFew { unit, resource, has, fewer } => format!(
-            "unit {} has {has} {resource} tickets of its own, and {fewer} fewer would leave it none; {} is the most",
+            "unit {} has {has} {resource} tickets of its own, and {fewer} fewer would leave none; take at most {}",
             name(unit),
             has.saturating_sub(1)
         ),
         Refused::TooMany { unit, resource, has, more } => format!(
-            "unit {} has {has} {resource} tickets, and {more} more would be over {TICKETS_MAX}; give {} at most",
+            "unit {} has {has} {resource} tickets, and {more} more would exceed {TICKETS_MAX}; give at most {}",
             name(unit),
             TICKETS_MAX.saturating_sub(has)
         ),
         Refused::Enclosers { from, to } => format!(
-            "units {} and {} are not within the same unit, where tickets have one measure; name two units side by side",
+            "units {} and {} have different parents, so their tickets are of different currencies; name two siblings",
             name(from),
             name(to)
         ),
         Refused::Lent { unit, resource, has, lent } => format!(
-            "unit {} has {has} {resource} tickets, of which {lent} are lent in exchanges; leave it {} at least, or end an exchange",
+            "unit {} has {has} {resource} tickets, of which {lent} are lent in exchanges; leave at least {}, or end an exchange",
             name(unit),
             lent + 1
         ),
         Refused::NoExchange { unit } => format!(
-            "unit {} must give tickets of one resource for tickets of another, one of each at least, and the least that it takes \
-             must be of what it wants, and no more than that",
+            "an exchange of unit {} must give at least one ticket of a resource for at least one of another, and its minimum must be \
+             of the resource that it wants, and no larger than what it wants",
             name(unit)
         ),
         Refused::NotReserved { unit, resource, left: None } => format!(
-            "unit {} has no {resource} reserved that it could lend; `hard` in the contract reserves some, and tickets are a number \
-             without a unit",
+            "unit {} has no reserved {resource} to lend; reserve some with `hard` in the contract, or offer tickets, a number without \
+             a unit",
             name(unit)
         ),
         Refused::NotReserved { unit, resource, left: Some(left) } => {
-            format!("unit {} has less {resource} reserved than it would lend; {left} is the most", name(unit))
+            format!(
+                "unit {} would lend more {resource} than is reserved for it; lend at most {left}",
+                name(unit)
+            )
         }
         Refused::InUse { unit, used, reserved, most } => format!(
-            "unit {} uses {} of the {} of memory that are reserved for it: {}; let it give back memory first",
+            "unit {} uses {} of the {} of memory that are reserved for it: {}; free some of its memory first",
             name(unit),
             Bytes(used),
             Bytes(reserved),
             spare_memory(most)
         ),
         Refused::Loop { unit } => format!(
-            "unit {} would be worth something by its own tickets: a unit cannot hold tickets of its own currency, nor of one \
-             that is worth something by them; name another unit",
+            "unit {} would fund itself: a unit cannot hold tickets of its own currency, nor of a currency that its own funds; name \
+             another unit",
             name(unit)
         ),
         Refused::TooManyOffers => {
-            "too many offers stand already; try again when some were served or taken back".to_owned()
+            "there are too many open offers; try again when some have been matched or cancelled".to_owned()
         }
         Refused::TooManyOffersOfUnit { unit } => format!(
-            "unit {} has as many offers as a unit may have; try again when some were served or taken back",
+            "unit {} has as many open offers as a unit may have; try again when some have been matched or cancelled",
             name(unit)
         ),
         Refused::NoOffer { number } => {
             format!(
-                "no offer stands and no exchange is in force that has the number {number}; `commonhold offers` shows those that do"
+                "no open offer and no exchange in force has the number {number}; `commonhold offers` lists both"
             )
         }
         Refused::NumberTaken { number } => {
-            format!("an offer or an exchange has the number {number} already; `commonhold offers` shows it")
+            format!("another offer or exchange has the number {number}; `commonhold offers` shows it")
         }
         Refused::Itself { unit } => {
-            format!("unit {} cannot give tickets to itself; name another unit beside it", name(unit))
+            format!("unit {} cannot give tickets to itself; name a sibling", name(unit))
         }
     }
 }
 
-/// What a unit can give of the memory that is reserved for it, in whole mebibytes, as an offer has it.
+/// How much reserved memory a unit can give, in the syntax of an offer, rounded down to whole mebibytes.
 fn spare_memory(most: u64) -> String {
     match most >> 20 << 20 {
-        0 => "it can give nothing of that now".to_owned(),
-        most => format!(
-            "{} is the most that it can give now",
-            Offer::hard(Resource::Memory, Amount::Absolute(most))
-        ),
+        0 => "it can give none of it now".to_owned(),
+        most => format!("it can give at most {} now", Offer::hard(Resource::Memory, Amount::Absolute(most))),
     }
 }
 
-/// Why an offer waits, in words.
+/// Why an open offer has no match yet.
 pub fn waits(contract: &Contract, why: Waits) -> String {
     let name = |unit: UnitId| path(contract, unit);
-    let needs =
-        |needs: Option<Offer>| needs.map_or_else(|| "more than there can be".to_owned(), |it| it.to_string());
+    let needs = |needs: Option<Offer>| {
+        needs.map_or_else(|| "more than a unit can have".to_owned(), |it| it.to_string())
+    };
     match why {
         Waits::Lacks(why) => refused(contract, why),
         Waits::NobodyGives(what) => format!("no offer of another unit gives {}", kind(what)),
         Waits::NobodyWants(what) => format!("no offer of another unit wants {}", kind(what)),
         Waits::ForOthers { offer } => {
-            format!("offer {offer} would fit, but one of both is with another unit alone (`--with`)")
+            format!("offer {offer} would match, but one of the two accepts only another unit (`--with`)")
         }
-        Waits::WaitsToo { offer } => format!("offer {offer} would fit, but its unit has not got what it gives now"),
+        Waits::WaitsToo { offer } => format!("offer {offer} would match, but its unit does not have what it offers now"),
         Waits::NobodyActive { offer, within } => format!(
-            "it cannot be compared with offer {offer} now: what is of {} is worth nothing, since nobody there is active",
+            "it cannot be compared with offer {offer} now: tickets of {} are worth nothing while no unit there is active",
             within.map_or_else(|| "the top level".to_owned(), |within| format!("unit {}", name(within)))
         ),
         Waits::NotWeighed { offer, what } => format!(
-            "it cannot be compared with offer {offer}: {what} is an amount, and nobody knows how much {} there is",
+            "it cannot be compared with offer {offer}: {what} is an amount, and the total of {} is unknown",
             what.resource
         ),
         Waits::GivesLess { offer, gives, needs: it } => {
-            format!("offer {offer} gives {gives}, and {} would be needed of it", needs(it))
+            format!("offer {offer} gives {gives}, but this one needs {}", needs(it))
         }
         Waits::WantsMore { offer, wants, needs: it } => {
-            format!("offer {offer} wants {wants} at least, for which this one would have to give {}", needs(it))
+            format!("offer {offer} wants at least {wants}, for which this one would have to give {}", needs(it))
         }
         Waits::Ratio { offer } => {
-            format!("offer {offer} would fit, but wants more for each part of what it gives than this one gives for it")
+            format!("offer {offer} asks a higher price than this one pays")
         }
-        Waits::Moves { offer, why } => format!("offer {offer} fits, but {}", refused(contract, why)),
+        Waits::Moves { offer, why } => format!("offer {offer} matches, but {}", refused(contract, why)),
         Waits::NoRing => {
-            "some offers give what it wants, and others want what it gives, but no ring of four at most closes".to_owned()
+            "some offers give what it wants, and others want what it gives, but they form no cycle of at most four".to_owned()
         }
     }
 }
@@ -222,7 +223,7 @@ fn kind(what: Offer) -> String {
 /// The outcome of offers, as a sentence.
 pub fn trade(contract: &Contract, trade: &Trade) -> String {
     let name = |unit: UnitId| match path(contract, unit) {
-        "?" => "a unit that is gone",
+        "?" => "a removed unit",
         path => path,
     };
     let legs = |deal: &Deal| {
@@ -230,18 +231,18 @@ pub fn trade(contract: &Contract, trade: &Trade) -> String {
         deal.legs.iter().map(leg).collect::<Vec<_>>().join(", ")
     };
     match trade {
-        Trade::Offered { offer, .. } => format!("offer {offer} stands"),
-        Trade::Withdrawn { offer } => format!("offer {offer} stands no more"),
+        Trade::Offered { offer, .. } => format!("offer {offer} is open"),
+        Trade::Withdrawn { offer } => format!("offer {offer} is closed"),
         Trade::Made { deal, what, .. } => format!("exchange {deal}: {}", legs(what)),
         Trade::Undone { deal, why, what } => {
             let why = match why {
-                Ending::Over => "its time is over",
+                Ending::Over => "its time has ended",
                 Ending::Ended => "a unit ended it",
-                Ending::Gone => "a unit is gone",
+                Ending::Gone => "a unit was removed",
                 Ending::TooFew => "the contract leaves a unit too few tickets",
                 Ending::Negotiated => "the negotiator ended it",
             };
-            format!("exchange {deal} is undone, since {why}: {}", legs(what))
+            format!("exchange {deal} is reversed, since {why}: {}", legs(what))
         }
     }
 }
@@ -285,9 +286,9 @@ impl fmt::Display for Asked<'_> {
                 }
                 bid.for_ns.map_or(Ok(()), |ns| write!(f, ", for {}", duration(ns)))
             }
-            Change::Cancel { number } => write!(f, "offer or exchange {number} is taken back"),
+            Change::Cancel { number } => write!(f, "offer or exchange {number} is cancelled"),
             Change::Resume { number, what: Resumed::Offer { .. }, .. } => {
-                write!(f, "offer {number} stands again")
+                write!(f, "offer {number} is open again")
             }
             Change::Resume { number, what: Resumed::Deal { .. }, .. } => {
                 write!(f, "exchange {number} is in force again")
@@ -315,7 +316,7 @@ pub fn much(what: Offer) -> String {
     Much(what).to_string()
 }
 
-/// The same, to be written.
+/// [`much`], for use in a format string.
 pub(crate) struct Much(pub(crate) Offer);
 
 impl fmt::Display for Much {
@@ -425,7 +426,7 @@ impl fmt::Display for Described<'_> {
                 write!(f, "{}, job {}: runs on {cpus}, {rate} for each thread", name(unit), job.0)
             }
             Action::Gate(GangOrder::Gate { job, unit, open: true }) => {
-                write!(f, "{}, job {}: goes on", name(unit), job.0)
+                write!(f, "{}, job {}: continues", name(unit), job.0)
             }
             Action::Gate(GangOrder::Gate { job, unit, open: false }) => {
                 write!(f, "{}, job {}: is stopped", name(unit), job.0)
@@ -434,7 +435,7 @@ impl fmt::Display for Described<'_> {
                 write!(f, "{}, job {}: thread {} runs on cpus {cpus}", name(unit), job.0, thread.0)
             }
             Action::Seating(SeatOrder::Seat { thread, job, unit, cpus: None }) => {
-                write!(f, "{}, job {}: thread {} runs where its unit may", name(unit), job.0, thread.0)
+                write!(f, "{}, job {}: thread {} runs on any cpu of its unit", name(unit), job.0, thread.0)
             }
             Action::Seating(SeatOrder::Bring { job, unit, nodes, divided }) => {
                 let whole: u64 = nodes.iter().map(|it| it.part).sum();
@@ -443,7 +444,7 @@ impl fmt::Display for Described<'_> {
                     false => it.node.to_string(),
                 };
                 let nodes = nodes.iter().map(part).collect::<Vec<_>>().join(", ");
-                write!(f, "{}, job {}: its pages come to node {nodes}", name(unit), job.0)
+                write!(f, "{}, job {}: its pages move to node {nodes}", name(unit), job.0)
             }
             Action::Part(order) => crate::parts::write(f, order, name(&order.unit())),
             Action::Memory(MemoryOrder::Reclaim { unit, bytes, .. }) => {
@@ -470,7 +471,7 @@ impl fmt::Display for Described<'_> {
                 write!(f, "{}: stopped until its rate has earned what it transferred", name(unit))
             }
             Action::Disk(DiskOrder::Stop { unit, stopped: false, .. }) => {
-                write!(f, "{}: goes on", name(unit))
+                write!(f, "{}: continues", name(unit))
             }
             Action::Disk(DiskOrder::Share { unit, disk, share }) => {
                 write!(f, "{}: share {share} of disk {disk}", name(unit))
@@ -500,12 +501,12 @@ impl fmt::Display for Because<'_> {
             Reason::Entitled { micro_cpus } => write!(f, "it is entitled to {}", CpuCount(micro_cpus)),
             Reason::Turn { part } => write!(f, "its turn: it holds {} of a shared cpu", Cpus(part)),
             Reason::PoolsChanged => write!(f, "pools are formed in another way"),
-            Reason::TurnOver => write!(f, "its turn on a shared cpu is over"),
+            Reason::TurnOver => write!(f, "its turn on a shared cpu has ended"),
             Reason::EntitlementChanged { from, to } => {
                 write!(f, "its entitlement changed from {} to {}", Cpus(from), CpuCount(to))
             }
             Reason::NoSeatFree => write!(f, "no pool that it may use has a free cpu"),
-            Reason::ThreadGone => write!(f, "it has ended, or is in no job any more"),
+            Reason::ThreadGone => write!(f, "it has ended, or is no longer in a job"),
             Reason::Rests => write!(f, "it has not wanted a cpu for a while"),
             Reason::FirstOfItsJob { placement, free } => {
                 write!(f, "the first of its job: {placement} chose the pool, with {}", free_cpus(free))
@@ -521,20 +522,20 @@ impl fmt::Display for Because<'_> {
             Reason::Together { from, threads } => {
                 write!(
                     f,
-                    "moved from pool {from}, so that jobs lie together: beside {} of its own",
+                    "moved from pool {from} to bring its job together: beside {} of its job",
                     several_threads(threads)
                 )
             }
             Reason::PagesApart { bytes } => {
-                write!(f, "{} of it lie in other nodes than its threads", Bytes(bytes))
+                write!(f, "{} of its memory are on other nodes than its threads", Bytes(bytes))
             }
             Reason::HeadOfList { waited: 0 } => write!(f, "no other gang of its unit waited longer"),
             Reason::HeadOfList { waited: 1 } => write!(f, "it waited longest, for 1 quantum"),
             Reason::HeadOfList { waited } => write!(f, "it waited longest, for {waited} quanta"),
             Reason::Fittest { of, left } if left < 0 => f.write_str(match of {
-                GangsShare::Bus => "more than the bus carries was given already, and it transfers least",
-                GangsShare::Cache => "more than the caches hold was given already, and it holds least",
-                GangsShare::Cores => "more than the cores do was given already, and it does least",
+                GangsShare::Bus => "the chosen gangs saturate the bus, and it transfers least",
+                GangsShare::Cache => "the chosen gangs fill the caches, and it occupies least",
+                GangsShare::Cores => "the chosen gangs saturate the cores, and it executes least",
             }),
             Reason::Fittest { of, left } => {
                 let what = match of {
@@ -543,38 +544,38 @@ impl fmt::Display for Because<'_> {
                     GangsShare::Cores => "the cores",
                 };
                 let left = Shared(SharedRate::of(of, left.unsigned_abs()));
-                write!(f, "nearest to what was left of {what} for each cpu, {left}")
+                write!(f, "best fit for what is left of {what} per cpu, {left}")
             }
             Reason::GetsOnBeside { permille } => write!(
                 f,
-                "with it beside them, all get on by most, by {}.{} % of what each would alone",
+                "beside the gangs chosen, it yields the most progress: {}.{} % of that without contention",
                 permille / 10,
                 permille % 10
             ),
-            Reason::CpusLeft => write!(f, "cpus were left"),
+            Reason::CpusLeft => write!(f, "cpus were free"),
             Reason::YieldsTheBus { to } => write!(
                 f,
-                "it transferred more than it holds of the memory bus, and {} gets less for it",
+                "it transferred more than its share of the memory bus, at the expense of {}",
                 path(self.1, to)
             ),
             Reason::MostOfTheBus { most } => {
                 write!(f, "it transferred more than the {}/s of the memory bus that it may", Bytes(most))
             }
-            Reason::BusIsLeft => write!(f, "nobody is owed anything of the memory bus"),
+            Reason::BusIsLeft => write!(f, "every unit has its share of the memory bus"),
             Reason::FollowsUse => write!(f, "the unit's parts follow what is used where its processes are"),
             Reason::NotThisQuantum => write!(f, "others run in this quantum"),
-            Reason::NoGang => write!(f, "it is no gang any more"),
+            Reason::NoGang => write!(f, "it is no longer a gang"),
             Reason::OwnerIdle { idle_ns } => {
                 write!(f, "idle for {} ms, and the borrower waits", idle_ns / MS)
             }
             Reason::OwnerIdleToGiver { idle_ns, credit_ns } => write!(
                 f,
-                "idle for {} ms, and the borrower waits, which lent {} ms more before than it was lent",
+                "idle for {} ms; the borrower waits, and has lent {} ms more than it borrowed",
                 idle_ns / MS,
                 credit_ns / MS
             ),
             Reason::Remembered => {
-                write!(f, "so much more it lent than it was lent, as far as that is remembered")
+                write!(f, "its recent loans to others less what it borrowed")
             }
             Reason::OwnerWants { runnable, kept } => {
                 write!(f, "the owner has {runnable} threads to run and kept {kept} cpus")
@@ -591,13 +592,13 @@ impl fmt::Display for Because<'_> {
             Reason::Limit { micro_cpus } => write!(f, "the contract limits it to {}", CpuCount(micro_cpus)),
             Reason::MayNotBorrow => write!(f, "it may not borrow"),
             Reason::LoanLimit => write!(f, "the contract limits the loan"),
-            Reason::NobodyThere => write!(f, "it has no processes any more"),
+            Reason::NobodyThere => write!(f, "it no longer has processes"),
             Reason::HoldsAgain => write!(f, "it holds a cpu again"),
             Reason::CpuGone => write!(f, "the cpu is gone"),
             Reason::DiskPart { part } => write!(f, "it is entitled to {} % of the disk", Percent(part)),
             Reason::DiskWanted { part, by, .. } => {
                 let name = path(self.1, by);
-                write!(f, "it moved more than its {} % of the disk, and {name} waits", Percent(part))
+                write!(f, "it transferred more than its {} % of the disk, and {name} waits", Percent(part))
             }
             Reason::DiskCorrected { part, by } => {
                 write!(
@@ -618,7 +619,7 @@ impl fmt::Display for Because<'_> {
             Reason::EntitledTo { bytes } => write!(f, "it is entitled to {}", Bytes(bytes)),
             Reason::Lends { bytes, within_ns } => write!(
                 f,
-                "it does not need {}, which others borrow, and has it back within {}",
+                "it lends {} that it does not need, to be returned within {}",
                 Bytes(bytes),
                 duration(within_ns)
             ),
@@ -626,7 +627,7 @@ impl fmt::Display for Because<'_> {
                 write!(f, "it is short, and borrows {}: more would not be back in time", Bytes(bytes))
             }
             Reason::CallsBack { bytes } => {
-                write!(f, "it is short, and takes back {} that it lent", Bytes(bytes))
+                write!(f, "it is short, and calls back {} that it lent", Bytes(bytes))
             }
             Reason::Borrows { bytes } => write!(f, "it is short, and borrows {}", Bytes(bytes)),
             Reason::BorrowsFirst { bytes } => {
@@ -661,53 +662,53 @@ mod tests {
         for (why, words) in [
             (
                 Waits::Lacks(uses(409 << 20)),
-                "unit lab/ana uses 1.6 GiB of the 2 GiB of memory that are reserved for it: memory:409MiB is the most that it can \
-                 give now; let it give back memory first",
+                "unit lab/ana uses 1.6 GiB of the 2 GiB of memory that are reserved for it: it can give at most \
+                 memory:409MiB now; free some of its memory first",
             ),
             (
                 Waits::Lacks(uses(1_000)),
-                "unit lab/ana uses 1.6 GiB of the 2 GiB of memory that are reserved for it: it can give nothing of that now; let \
-                 it give back memory first",
+                "unit lab/ana uses 1.6 GiB of the 2 GiB of memory that are reserved for it: it can give none of it now; free \
+                 some of its memory first",
             ),
             (
                 Waits::Moves { offer: 2, why: Refused::Loop { unit: lab } },
-                "offer 2 fits, but unit lab would be worth something by its own tickets: a unit cannot hold tickets of its own \
-                 currency, nor of one that is worth something by them; name another unit",
+                "offer 2 matches, but unit lab would fund itself: a unit cannot hold tickets of its own currency, nor of a \
+                 currency that its own funds; name another unit",
             ),
             (Waits::NobodyGives(cpu), "no offer of another unit gives cpu tickets"),
             (Waits::NobodyWants(memory(1)), "no offer of another unit wants reserved memory"),
             (
                 Waits::ForOthers { offer: 2 },
-                "offer 2 would fit, but one of both is with another unit alone (`--with`)",
+                "offer 2 would match, but one of the two accepts only another unit (`--with`)",
             ),
-            (Waits::WaitsToo { offer: 2 }, "offer 2 would fit, but its unit has not got what it gives now"),
+            (
+                Waits::WaitsToo { offer: 2 },
+                "offer 2 would match, but its unit does not have what it offers now",
+            ),
             (
                 Waits::NobodyActive { offer: 2, within: Some(lab) },
-                "it cannot be compared with offer 2 now: what is of unit lab is worth nothing, since nobody there is active",
+                "it cannot be compared with offer 2 now: tickets of unit lab are worth nothing while no unit there is active",
             ),
             (
                 Waits::NobodyActive { offer: 2, within: None },
-                "it cannot be compared with offer 2 now: what is of the top level is worth nothing, since nobody there is active",
+                "it cannot be compared with offer 2 now: tickets of the top level are worth nothing while no unit there is active",
             ),
             (
                 Waits::NotWeighed { offer: 2, what: memory(3) },
-                "it cannot be compared with offer 2: memory:3MiB is an amount, and nobody knows how much memory there is",
+                "it cannot be compared with offer 2: memory:3MiB is an amount, and the total of memory is unknown",
             ),
             (
                 Waits::GivesLess { offer: 2, gives: cpu, needs: Some(Offer::tickets(Resource::Cpu, 25)) },
-                "offer 2 gives cpu:20, and cpu:25 would be needed of it",
+                "offer 2 gives cpu:20, but this one needs cpu:25",
             ),
             (
                 Waits::WantsMore { offer: 2, wants: disk, needs: None },
-                "offer 2 wants disk:30 at least, for which this one would have to give more than there can be",
+                "offer 2 wants at least disk:30, for which this one would have to give more than a unit can have",
             ),
-            (
-                Waits::Ratio { offer: 2 },
-                "offer 2 would fit, but wants more for each part of what it gives than this one gives for it",
-            ),
+            (Waits::Ratio { offer: 2 }, "offer 2 asks a higher price than this one pays"),
             (
                 Waits::NoRing,
-                "some offers give what it wants, and others want what it gives, but no ring of four at most closes",
+                "some offers give what it wants, and others want what it gives, but they form no cycle of at most four",
             ),
         ] {
             assert_eq!(waits(&contract, why), words);
@@ -751,22 +752,21 @@ mod tests {
             (
                 Change::TakeBack { unit: b, resource: cpu, tickets: 79 },
                 "b: 79 fewer cpu tickets: refused, since unit b has 79 cpu tickets of its own, and 79 fewer would \
-                 leave it none; 78 is the most",
+                 leave none; take at most 78",
             ),
             (
                 Change::Issue { unit: sub, resource: cpu, tickets: TICKETS_MAX },
                 "a/sub: 1000000 more cpu tickets: refused, since unit a/sub has 100 cpu tickets, and 1000000 more would \
-                 be over 1000000; give 999900 at most",
+                 exceed 1000000; give at most 999900",
             ),
             (
                 Change::Transfer { from: sub, to: b, resource: cpu, tickets: 1 },
-                "a/sub: gives 1 cpu tickets to b: refused, since units a/sub and b are not within the same unit, \
-                 where tickets have one measure; name two units side by side",
+                "a/sub: gives 1 cpu tickets to b: refused, since units a/sub and b have different parents, so \
+                 their tickets are of different currencies; name two siblings",
             ),
             (
                 Change::Transfer { from: b, to: b, resource: cpu, tickets: 1 },
-                "b: gives 1 cpu tickets to b: refused, since unit b cannot give tickets to itself; name another unit \
-                 beside it",
+                "b: gives 1 cpu tickets to b: refused, since unit b cannot give tickets to itself; name a sibling",
             ),
             (
                 Change::Set { unit: UnitId(77), resource: cpu, tickets: 1 },

@@ -240,7 +240,7 @@ fn exchange(
 }
 
 fn offer(contract: &Contract, kept: &KeptOffer) -> Result<Resumed, NotInForce> {
-    let what = || format!("offer {} stands no more", kept.number);
+    let what = || format!("offer {} is closed", kept.number);
     let by = find_unit(contract, &kept.unit, &what)?;
     let with = kept.with.as_deref().map(|with| find_unit(contract, with, &what)).transpose()?;
     let KeptOffer { gives, wants, at_least, for_ns, .. } = *kept;
@@ -354,7 +354,7 @@ mod tests {
         let expected = [
             "tickets b/sub: no longer 7 cpu tickets, since the contract has no unit b/sub",
             "exchange 5 is not in force again, since the contract has no unit b",
-            "offer 3 stands no more, since the contract has no unit b/sub",
+            "offer 3 is closed, since the contract has no unit b/sub",
         ];
         assert_eq!(notes, expected);
         assert_eq!((now.deals().len(), now.offers().len()), (0, 0));

@@ -35,10 +35,10 @@ fn several_resources_are_funded_or_none() {
     done(place.call(&["revoke", "lab/x", "cpu=25", "disk=10", "--json"]));
     assert_eq!(tickets(&place, "lab/x"), [125, 100, 90, 101]);
     let (before, kept) = (tickets(&place, "lab/x"), file(&place));
-    place.call(&["issue", "lab/x", "cpu=5", "disk=1000000"]).refused(65, &["give 999910 at most"]);
+    place.call(&["issue", "lab/x", "cpu=5", "disk=1000000"]).refused(65, &["give at most 999910"]);
     place
         .call(&["revoke", "lab/x", "cpu=5", "disk=90"])
-        .refused(65, &["has 90 disk tickets", "89 is the most"]);
+        .refused(65, &["has 90 disk tickets", "take at most 89"]);
     assert_eq!((tickets(&place, "lab/x"), file(&place)), (before, kept), "none of them is changed");
     // Lent tickets stay, so nothing of the other resource is taken either.
     done(place.call(&["offer", "--unit", "lab/x", "--give", "disk:30", "--want", "cpu:20"]));
@@ -129,7 +129,7 @@ fn another_currency_funds_a_unit() {
     }
     let contract = done(place.call(&["tickets", "--as-contract"]));
     assert!(contract.contains("commonhold fund works cpu=30 --from lab"), "{contract}");
-    place.call(&["fund", "lab", "cpu=5", "--from", "lab/x"]).refused(65, &["its own tickets"]);
+    place.call(&["fund", "lab", "cpu=5", "--from", "lab/x"]).refused(65, &["would fund itself"]);
     place.call(&["fund", "works", "cpu=5", "--from", "no"]).refused(69, &["has no unit `no`"]);
     done(place.call(&["fund", "lab/x", "cpu=5", "--from", "/"]));
     done(place.call(&["fund", "works", "cpu=0", "disk=0", "--from", "lab"]));

@@ -92,7 +92,7 @@ fn an_offer_is_bound_to_a_program() {
     said(&mut offer(&["--", "/nowhere/at/all"])).refused(127, &["cannot run `/nowhere/at/all`"]);
     let marker = place.path().join("marker");
     let touch = ["--at-least", "cpu:30", "--", "touch", marker.to_str().unwrap()];
-    said(&mut offer(&touch)).refused(65, &["the least that it takes"]);
+    said(&mut offer(&touch)).refused(65, &["its minimum must be of the resource"]);
     assert!(!marker.exists(), "nothing was started");
     said(&mut offer(&["--json", "--", "true"])).refused(2, &["cannot be used with"]);
     eventually("nothing is left", || other.offers().unwrap().offers.is_empty());
@@ -369,7 +369,7 @@ fn trades(program: &[&Path], below: u64) {
     let offer = stands(&mut other);
     let exchange = other.offer(&b()).unwrap().exchange.unwrap();
     let ended = trader.child.wait().unwrap();
-    let expected = format!("offer {offer} stands\nexchange {exchange} is in force\n430 primes below 3000\n");
+    let expected = format!("offer {offer} is open\nexchange {exchange} is in force\n430 primes below 3000\n");
     assert_eq!((ended.code(), trader.said()), (Some(0), expected));
     assert_eq!(wait(&mut other, exchange).state, State::Ended);
     assert_eq!(disk_of_a(&mut other), 100);

@@ -115,9 +115,9 @@ fn what_cannot_be_made_is_refused_with_a_remedy() {
         start("version = 1\n[unit.a]\n[unit.a.unit.sub]\n[unit.b]\nhard = { memory = \"64MiB\" }\n");
     place
         .call(&["tickets", "give", "a", "b", "cpu", "100"])
-        .refused(65, &["would leave it none; 99 is the most"]);
+        .refused(65, &["would leave none; take at most 99"]);
     place.call(&["tickets", "give", "a", "b", "cpu", "1000000"]).refused(65, &["a has 100 cpu tickets"]);
-    place.call(&["tickets", "give", "b", "a/sub", "cpu", "1"]).refused(65, &["name two units side by side"]);
+    place.call(&["tickets", "give", "b", "a/sub", "cpu", "1"]).refused(65, &["name two siblings"]);
     place.call(&["tickets", "give", "b", "b", "cpu", "1"]).refused(65, &["cannot give tickets to itself"]);
     place.call(&["tickets", "set", "no", "cpu", "1"]).refused(69, &["has no unit `no`; it has a, a/sub, b"]);
     place.call(&["tickets", "set", "shared", "cpu", "1"]).refused(69, &["is built in"]);
@@ -313,7 +313,7 @@ fn what_other_users_may_change() {
     done(as_stranger(&mine));
     assert!(done(as_other(&theirs)).contains("is served by exchange 4"));
     said(&mut place.command_of(third, &["cancel", "4"])).refused(77, &["may not take back"]);
-    said(&mut place.command_of(third, &["cancel", "99"])).refused(65, &["that has the number 99"]);
+    said(&mut place.command_of(third, &["cancel", "99"])).refused(65, &["has the number 99"]);
     assert!(done(as_stranger(&["cancel", "4"])).contains("exchange 4 has ended"));
 }
 
@@ -358,7 +358,7 @@ fn offers_that_fit_are_served_and_undone() {
         place.call(&[&args, more].concat())
     };
     let stands = done(offer("a", "disk:30", "cpu:20", &[]));
-    assert_eq!(stands, "offer 1 stands; `commonhold cancel 1` takes it back\n");
+    assert_eq!(stands, "offer 1 is open; `commonhold cancel 1` withdraws it\n");
     let offers = done(place.call(&["offers"]));
     assert!(offers.contains("1         a  30 disk  20 cpu"), "{offers}");
     assert!(offers.contains("offer 1 waits: no offer of another unit gives cpu tickets"), "{offers}");
@@ -378,7 +378,7 @@ fn offers_that_fit_are_served_and_undone() {
     assert!(file(&place).contains("\"changed\": []"), "an exchange is no change of the units' own tickets");
     place
         .call(&["tickets", "set", "a", "disk", "30"])
-        .refused(65, &["30 are lent in exchanges", "leave it 31"]);
+        .refused(65, &["30 are lent in exchanges", "leave at least 31"]);
     let over = done(place.call(&["cancel", "3"]));
     assert!(over.starts_with("exchange 3 has ended\n") && over.contains("a: 100 cpu tickets;"), "{over}");
     assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "disk")], [(100, 100), (100, 100)]);
@@ -411,10 +411,7 @@ fn all_offers_of_a_unit_are_taken_back_at_once() {
     offer("a", "disk:5", "memory:90");
     offer("b", "disk:7", "cpu:90");
     let over = done(place.call(&["cancel", "--all", "a"]));
-    assert!(
-        over.starts_with("offer 4 is taken back\noffer 5 is taken back\nexchange 3 has ended\n"),
-        "{over}"
-    );
+    assert!(over.starts_with("offer 4 is cancelled\noffer 5 is cancelled\nexchange 3 has ended\n"), "{over}");
     assert_eq!([of(&place, "a", "cpu"), of(&place, "b", "disk")], [(100, 100), (100, 100)]);
     let left: serde_json::Value = serde_json::from_str(&done(place.call(&["offers", "--json"]))).unwrap();
     assert_eq!((left["offers"].as_array().map(Vec::len), &left["offers"][0]["unit"]), (Some(1), &"b".into()));
@@ -465,19 +462,20 @@ fn offers_that_are_none_are_refused() {
         let args = ["offer", "--unit", unit, "--give", give, "--want", want];
         place.call(&[&args, more].concat())
     };
-    offer("a", "disk:100", "cpu:1", &[]).refused(65, &["a has 100 disk tickets", "99 is the most"]);
-    offer("a", "disk:1", "disk:1", &[]).refused(65, &["tickets of one resource for tickets of another"]);
+    offer("a", "disk:100", "cpu:1", &[]).refused(65, &["a has 100 disk tickets", "take at most 99"]);
+    offer("a", "disk:1", "disk:1", &[])
+        .refused(65, &["at least one ticket of a resource for at least one of another"]);
     offer("a", "disk:1", "cpu:1", &["--with", "a/sub"])
-        .refused(65, &["its own tickets", "name another unit"]);
-    offer("a", "disk:9", "cpu:9", &["--at-least", "cpu:10"]).refused(65, &["no more than that"]);
-    offer("a", "memory:1GiB", "cpu:1", &[]).refused(65, &["no memory reserved", "`hard` in the contract"]);
+        .refused(65, &["would fund itself", "name another unit"]);
+    offer("a", "disk:9", "cpu:9", &["--at-least", "cpu:10"]).refused(65, &["no larger than what it wants"]);
+    offer("a", "memory:1GiB", "cpu:1", &[]).refused(65, &["no reserved memory", "`hard` in the contract"]);
     offer("b", "memory:1GiB", "disk:1", &[])
-        .refused(65, &["less memory reserved", "memory:64MiB is the most"]);
+        .refused(65, &["more memory than is reserved", "lend at most memory:64MiB"]);
     offer("a", "memory:1G", "cpu:1", &[]).refused(2, &["memory:2GiB"]);
     offer("no", "disk:1", "cpu:1", &[]).refused(69, &["has no unit `no`"]);
     offer("a", "disk", "cpu:1", &[]).refused(2, &["such as disk:300"]);
     offer("a", "disk:0", "cpu:1", &[]).refused(2, &["1 to 1000000"]);
-    place.call(&["cancel", "1"]).refused(65, &["no offer stands and no exchange is in force"]);
+    place.call(&["cancel", "1"]).refused(65, &["no open offer and no exchange in force"]);
     // Without a unit's name, the process's unit is used: it has none with tickets.
     place
         .call(&["offer", "--give", "disk:1", "--want", "cpu:1"])
@@ -522,7 +520,7 @@ fn a_reload_that_drops_a_unit_undoes_its_exchanges() {
     assert_eq!(of(&place, "a", "disk"), (70, 100));
     place.write("version = 1\n[unit.a]\n");
     daemon.signal(libc::SIGHUP);
-    daemon.says("exchange 3 is undone, since a unit is gone: ");
-    daemon.says(" lends 30 disk tickets to a unit that is gone");
+    daemon.says("exchange 3 is reversed, since a unit was removed: ");
+    daemon.says(" lends 30 disk tickets to a removed unit");
     assert_eq!([of(&place, "a", "disk"), of(&place, "a", "cpu")], [(100, 100), (100, 100)]);
 }

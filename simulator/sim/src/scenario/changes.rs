@@ -237,19 +237,19 @@ fn refused(contract: &Contract, at: Span, what: &str, why: Refused) -> Diagnosti
             "name a unit that the contract declares".to_owned(),
         ),
         Refused::TooFew { unit, resource, has, fewer } => (
-            format!("`{}` has {has} {resource} tickets then: {fewer} fewer would leave it none", path(unit)),
+            format!("`{}` has {has} {resource} tickets then: {fewer} fewer would leave none", path(unit)),
             format!("give {} at most", has.saturating_sub(1)),
         ),
         Refused::TooMany { unit, resource, has, more } => (
             format!(
-                "`{}` has {has} {resource} tickets then: {more} more would be over {TICKETS_MAX}",
+                "`{}` has {has} {resource} tickets then: {more} more would exceed {TICKETS_MAX}",
                 path(unit)
             ),
             format!("give {} at most", TICKETS_MAX.saturating_sub(has)),
         ),
         Refused::Enclosers { from, to } => (
             format!("`{}` and `{}` are not within the same unit", path(from), path(to)),
-            "tickets have one measure within a unit alone: name two units side by side".to_owned(),
+            "units with different parents have different currencies: name two siblings".to_owned(),
         ),
         Refused::Lent { unit, resource, has, lent } => (
             format!("`{}` has {has} {resource} tickets then, and has lent {lent} of them", path(unit)),
