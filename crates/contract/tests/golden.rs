@@ -95,7 +95,7 @@ fn what_the_documents_show_are_contracts() {
             shown += 1;
         }
     }
-    assert_eq!(shown, 4, "contracts that were found");
+    assert_eq!(shown, 11, "contracts that were found");
 }
 
 /// The blocks of code in a document: fenced, or indented by four spaces.
