@@ -602,7 +602,7 @@ impl Negotiator {
             millionths(tickets, has(pair.units[side], resource))
         });
         (trial.level, trial.settle) = (level, SETTLE);
-        match rights.strike(now, bids(pair, trial.offers)) {
+        match rights.conclude(now, bids(pair, trial.offers)) {
             Ok(deal) => trial.deal = Some(deal),
             Err(refused) => return self.fail(&trial, now, Why::Refused { refused }, moves),
         }
