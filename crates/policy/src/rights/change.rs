@@ -6,16 +6,15 @@
 //!    `Daemon::change_rights`.
 //! 2. `tickets::queue` (`daemon/tickets.rs`) resolves unit names and checks whether the caller may make the
 //!    change.
-//! 3. `Session::queue_change` (`daemon/session.rs`) appends it to the queue by `Steward::queue_change`, and
-//!    writes the rights as they will be to the daemon's directory. If the write fails, it removes the change
-//!    and the request fails.
+//! 3. `Session::queue_change` (`daemon/session.rs`) appends the change to the queue by `Steward::queue_change`,
+//!    and writes the rights as they will be to the daemon's directory. If the write fails, the change leaves
+//!    the queue, and the request fails.
 //! 4. The daemon forces a turn of the loop. `Steward::turn` passes the queue to the policy as
 //!    [`Input::changes`](crate::Input::changes).
-//! 5. `policy::step` calls [`Rights::apply`](super::Rights::apply) for each change, in order, and records it
-//!    in `plan.decisions.rights`, with the reason if it is refused. If the checker rejects the plan, the
-//!    queue stays as it was.
+//! 5. `policy::step` calls [`Rights::apply`](super::Rights::apply) for each change, in order, and records the
+//!    change in `plan.decisions.rights`, with the reason if it is refused. If the checker rejects the plan,
+//!    the queue stays as it was.
 //! 6. `tickets::outcome` finds the change in the last turn's decisions and answers the client.
-//
 
 use alloc::string::{String, ToString};
 use alloc::vec;
