@@ -31,8 +31,8 @@ pub struct Steward {
     changes: Vec<Change>,
     /// The memory that units divide, in bytes, by the last plan that decided on memory; `None`: no such plan.
     memory_divided: Option<u64>,
-    /// Unit numbers that were vacant during a whole turn, so that no state of their old unit is left: new units may take
-    /// them.
+    /// Unit numbers that were vacant in the last turn whose plan was carried out, so that policy and accounts have dropped the
+    /// old units. New units may take them.
     free: BTreeSet<UnitId>,
 }
 
@@ -224,8 +224,7 @@ impl Steward {
         self.divided(resource).total()
     }
 
-    /// The capacity that units divide. Of memory, the last plan's decision if there is one: live, it leaves out memory that
-    /// the kernel uses.
+    /// The capacity that units divide. Of memory, as the last plan decided; before the first plan, as the contract says.
     fn divided(&self, resource: Resource) -> Capacity {
         match resource {
             Resource::Cpu => capacity(&self.contract, &self.machine, resource),

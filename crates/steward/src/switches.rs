@@ -160,7 +160,7 @@ fn discipline(contract: &Contract, unit: UnitId) -> Discipline {
     }
 }
 
-/// Whether the scheduler needs its support for seats under this contract: a unit has jobs.
+/// Whether the scheduler needs its support for seats under this contract: the jobs of some unit are placed in pools.
 pub fn seated(contract: &Contract) -> bool {
     contract.present().any(|unit| contract.unit(unit).job.is_some())
 }
