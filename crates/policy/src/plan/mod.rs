@@ -141,7 +141,8 @@ pub struct Orders {
     pub memory: Vec<Step<MemoryOrder>>,
     /// Disks.
     pub disk: Vec<Step<DiskOrder>>,
-    /// Each group's part of these orders, for units that are held in several control groups. Carried out last.
+    /// For units that are held in several control groups, the part of each control group in the orders above. Carried out
+    /// last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Step<PartOrder>>,
 }
@@ -150,23 +151,24 @@ impl Orders {
     /// Orders for CPUs only.
     #[must_use]
     pub fn of_cpus(because: Reason, actions: impl IntoIterator<Item = CpuOrder>) -> Orders {
-        Orders { cpu: because_of(because, actions), ..Orders::default() }
+        Orders { cpu: with_reason(because, actions), ..Orders::default() }
     }
 
     /// Orders for memory only.
     #[must_use]
     pub fn of_memory(because: Reason, actions: impl IntoIterator<Item = MemoryOrder>) -> Orders {
-        Orders { memory: because_of(because, actions), ..Orders::default() }
+        Orders { memory: with_reason(because, actions), ..Orders::default() }
     }
 
     /// Orders for disks only.
     #[must_use]
     pub fn of_disks(because: Reason, actions: impl IntoIterator<Item = DiskOrder>) -> Orders {
-        Orders { disk: because_of(because, actions), ..Orders::default() }
+        Orders { disk: with_reason(because, actions), ..Orders::default() }
     }
 }
 
-fn because_of<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<Step<A>> {
+/// Steps that all have the same reason.
+fn with_reason<A>(reason: Reason, actions: impl IntoIterator<Item = A>) -> Vec<Step<A>> {
     actions.into_iter().map(|action| Step { action, reason }).collect()
 }
 
