@@ -214,7 +214,7 @@ mod tests {
     /// Unit A is short in the quantum that ends at 400, and B waits until A has caught up at 1,000: 800 ms,
     /// of which two quanta were called back. A backlog for which no other unit waits is no call-back.
     #[test]
-    fn what_is_owed_is_called_back() {
+    fn a_backlog_for_which_others_wait_is_a_call_back() {
         let mut books = Bus::default();
         let quantum = |owed, waits| {
             vec![BusPart { owed, ..part(A, 5_000, 1_000) }, BusPart { waits, ..part(B, 5_000, 6_000) }]
@@ -259,7 +259,7 @@ mod tests {
         /// Whatever plans report and whichever units are dropped, the sums balance, and no unit lends more
         /// than it left.
         #[test]
-        fn what_is_lent_is_what_is_borrowed(
+        fn lent_and_lenderless_bytes_equal_borrowed_bytes(
              quanta in prop::collection::vec(any_quantum(), 1..20),
         ) {
             let mut books = Bus::default();

@@ -286,7 +286,7 @@ mod tests {
     /// Parts 3:1, and 200 bytes of 400 are lent; then a reload drops one of the two, and another unit takes
     /// its number. Of another 400 bytes half as much is lent, since the first transfers 200 of its 300.
     #[test]
-    fn what_a_dropped_unit_lent_and_borrowed_stays_in_the_sums() {
+    fn loans_of_a_dropped_unit_stay_in_the_sums() {
         for dropped in [A, B] {
             let mut books = Disks::default();
             let plan = entitled();

@@ -160,7 +160,7 @@ mod tests {
     use commonhold_policy::{JobFacts, ThreadFacts};
 
     #[test]
-    fn a_look_counts_where_a_thread_is() {
+    fn a_sample_counts_whether_a_thread_is_at_home() {
         let machine = Machine::synthetic("nodes:2 cpus:2").unwrap();
         let mut contract = Contract::default();
         let unit = contract.add(None, "a");

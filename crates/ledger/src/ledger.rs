@@ -545,7 +545,7 @@ mod tests {
     /// unit takes its number. After 100 ms without loans, the remaining unit lends to the new one, or borrows
     /// from it, for another 100 ms.
     #[test]
-    fn what_a_dropped_unit_lent_and_borrowed_stays_in_the_sums() {
+    fn loans_of_a_dropped_unit_stay_in_the_sums() {
         for dropped in [LIGHT, HEAVY] {
             let mut contract = Contract::default();
             let machine = Machine::synthetic("cpus:2 memory:1GiB").unwrap();

@@ -557,7 +557,7 @@ mod tests {
 
     /// 200 MiB are lent for a second, then the scheme is `smp`: memory is no longer controlled.
     #[test]
-    fn under_smp_nobody_lends() {
+    fn under_smp_no_unit_lends() {
         let mut memory = Memory::default();
         memory.observe(&snapshot(0, [100, 700], 0));
         memory.book(&plan(0, 200, false));
@@ -576,7 +576,7 @@ mod tests {
     /// returned its part at 200, `d` at 400: each of the four loans has its own duration, and each lender's
     /// call-back lasts until 400.
     #[test]
-    fn a_loan_is_over_when_its_borrower_has_given_back() {
+    fn a_loan_ends_when_its_borrower_has_returned_the_memory() {
         let mut contract = contract();
         contract.add(None, "c");
         contract.add(None, "d");

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn old_ones_are_forgotten() {
+    fn only_the_latest_ended_exchanges_are_kept() {
         let mut exchanges = Exchanges::default();
         for deal in 0..150 {
             let what = Deal { legs: Vec::new(), since: 0, until: None, bound: false };

@@ -404,7 +404,7 @@ cpus = [
     }
 
     #[test]
-    fn what_the_format_does_not_know_is_refused() {
+    fn unknown_fields_and_invalid_values_are_refused() {
         assert!(
             error("cache", "cash").starts_with("line 3, column 23: unknown field `cash`"),
             "{}",

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn isolated_cpus_are_divided_if_that_is_said_or_there_are_no_others() {
+    fn isolated_cpus_are_divided_only_on_request_or_if_alone() {
         let mut machine = Machine::synthetic("nodes:2 cpus:2 cache:8MiB").unwrap();
         assert_eq!(machine.divided(false), machine);
         for cpu in &mut machine.cpus[2..] {

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_or_no_amount_is_refused_with_the_remedy() {
+    fn invalid_amounts_are_refused_with_a_remedy() {
         let remedy = |text: &str| bytes(text).map_err(|wrong| format!("{}; {}", wrong.what, wrong.remedy));
         let is = |text: &str, expected: &str| assert_eq!(remedy(text), Err(expected.to_owned()), "{text}");
         is("8G", "the unit `G` is ambiguous; write `8GiB` (1024^3) or `8GB` (1000^3)");

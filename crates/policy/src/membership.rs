@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_levels_tests_stand_in_the_order_of_their_rules() {
+    fn the_tests_of_a_level_are_in_the_order_of_their_rules() {
         let contract = contract();
         let unit = |path: &str| contract.find(path);
         let list = |level| -> Vec<(Test, Option<UnitId>)> {
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn who_entered_by_exec_stays_there() {
+    fn a_process_that_entered_by_exec_stays_in_the_unit() {
         let batch = contract().find("physics/night-batch").unwrap();
         let entered = ProcessFacts { entered: Some(batch), ..process(5, &[501], "make") };
         check(&entered, "physics/night-batch", Rule::Exec);
@@ -619,7 +619,7 @@ mod tests {
 
     /// A unit inherits the owner of the nearest unit around it, unless it has its own.
     #[test]
-    fn an_owner_owns_what_is_in_its_unit_and_has_no_owner() {
+    fn an_owner_owns_sub_units_without_an_owner() {
         let mut contract = contract();
         let [physics, batch, students] =
             ["physics", "physics/night-batch", "students"].map(|path| contract.find(path).unwrap());
@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_users_manager_keeps_stays_whatever_names_it() {
+    fn processes_of_a_user_manager_always_stay() {
         for group in [
             "/user.slice/user-1000.slice/user@1000.service/app.slice/a.service",
             "/user@1000.service",
@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_own_daemon_moves_what_was_given_to_it() {
+    fn a_users_daemon_moves_processes_of_its_delegated_group() {
         let ours = Some("/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope");
         let below = |rest: &str| format!("/user.slice/user-1000.slice/user@1000.service{rest}");
         assert_eq!(stay(&below("/app.slice/run-1.scope/x"), false, ours), None);

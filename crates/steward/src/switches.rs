@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_goes_straight_from_one_to_the_other() {
+    fn a_cpu_passes_directly_from_one_owner_to_the_next() {
         let mut switches = Switches::new(&contract());
         let first = [CpuDecision::Own { cpu: 0, unit: A }, CpuDecision::Own { cpu: 1, unit: A }];
         assert_eq!(
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn units_that_stay_keep_what_they_have() {
+    fn units_in_both_contracts_keep_weights_and_cpus() {
         let before = contract();
         let mut switches = Switches::new(&before);
         let own = [CpuDecision::Own { cpu: 0, unit: A }, CpuDecision::Own { cpu: 1, unit: B }];

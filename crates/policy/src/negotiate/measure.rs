@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_by_no_more_than_noise_is_the_same() {
+    fn differences_within_noise_are_not_significant() {
         let before = sample(&[1_000; 4]);
         for (value, sign) in [(1_005, Sign::Same), (1_006, Sign::More), (995, Sign::Same), (994, Sign::Less)]
         {

@@ -212,7 +212,7 @@ proptest! {
     /// No unit falls behind its progress without trade by more than was risked; tickets are conserved; kept
     /// exchanges benefit both sides.
     #[test]
-    fn nobody_loses_more_than_was_risked(
+    fn no_unit_loses_more_than_was_risked(
         natures in proptest::collection::vec(nature(), 2..5),
         tickets in proptest::collection::vec([1u64..2_000, 1u64..2_000, 1u64..2_000], 4),
         noise in prop_oneof![Just(0u64), 1u64..50],
@@ -234,7 +234,7 @@ fn two_and_two(noise: u64) -> World {
 }
 
 #[test]
-fn the_one_that_computes_and_the_one_that_reads_find_each_other() {
+fn a_computing_and_a_reading_unit_become_a_pair() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     let before: Vec<u64> = (0..4).map(|unit| world.progress(unit, false)).collect();
     let _ = world.observe(&mut negotiator);
@@ -258,7 +258,7 @@ fn the_one_that_computes_and_the_one_that_reads_find_each_other() {
 /// If it depended on the disk alone, it would use 4.5 CPUs without: the machine has one, so it could gain at
 /// most another 0.1.
 #[test]
-fn what_a_trial_may_cost_is_no_more_than_the_machine_has() {
+fn the_risk_of_a_trial_is_bounded_by_the_machines_cpus() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     let _ = world.observe(&mut negotiator);
     for _ in 0..6 {
@@ -278,7 +278,7 @@ fn what_a_trial_may_cost_is_no_more_than_the_machine_has() {
 
 /// The exchange ends when a side no longer benefits.
 #[test]
-fn a_side_that_loses_ends_it_and_the_pair_rests_longer_each_time() {
+fn a_side_that_loses_ends_the_exchange_and_the_pair_backs_off() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     world.facts[2].negotiates = false;
     world.facts[3].negotiates = false;
@@ -329,7 +329,7 @@ fn offers_of_units_are_left_alone() {
 
 /// An exchange ended by a unit is not made again at once, and a unit that stops negotiating is left alone.
 #[test]
-fn an_exchange_that_somebody_ended_is_not_made_again_at_once() {
+fn an_exchange_ended_by_a_unit_is_not_retried_at_once() {
     let (mut world, mut negotiator) = (two_and_two(0), Negotiator::default());
     let _ = world.observe(&mut negotiator);
     for _ in 0..6 {
