@@ -164,7 +164,7 @@ impl Bus {
         })
     }
 
-    /// Whether lent and lenderless bytes differ from those borrowed.
+    /// The imbalance if lent and lenderless bytes together differ from borrowed bytes.
     pub(crate) fn imbalance(&self) -> Option<Imbalance> {
         let open: Loans = self.units.values().map(|entry| entry.loans).sum();
         let (Loans { lent, borrowed }, lenderless) = (open + self.closed, self.lenderless);

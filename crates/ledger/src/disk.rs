@@ -224,7 +224,7 @@ impl Disks {
         })
     }
 
-    /// Whether lent bytes differ from borrowed ones.
+    /// The imbalance if lent bytes differ from borrowed bytes.
     pub(crate) fn imbalance(&self) -> Option<Imbalance> {
         let open: Loans = self.units.iter().map(|entry| entry.loans).sum();
         let Loans { lent, borrowed } = open + self.closed;

@@ -1,5 +1,5 @@
-//! Exchanges of tickets: those in force and the last that ended, with the negotiator's findings, and each
-//! unit's costs and gains from negotiated exchanges.
+//! The accounts of exchanges of tickets: exchanges in force and the last that ended, with the negotiator's
+//! findings, and each unit's costs and gains from negotiated exchanges.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -261,10 +261,10 @@ impl Exchanges {
         };
         let ended =
             self.ended.iter().map(|(number, deal, at, why)| exchange(*number, deal, Some((*at, *why))));
-        let mut all: Vec<Exchange> =
+        let mut exchanges: Vec<Exchange> =
             ended.chain(self.in_force.iter().map(|(number, deal)| exchange(*number, deal, None))).collect();
-        all.sort_by_key(|exchange| exchange.number);
-        all
+        exchanges.sort_by_key(|exchange| exchange.number);
+        exchanges
     }
 }
 

@@ -133,8 +133,8 @@ impl Shape {
 /// The divisors of a number, as text: `1, 2 or 4`. If there are many, only the smallest ones, and the number itself.
 fn divisors(number: u32) -> String {
     const SHOWN: usize = 8;
-    let all: Vec<u32> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();
-    let (last, others) = all.split_last().map_or((number, &[][..]), |(last, others)| (*last, others));
+    let divisors: Vec<u32> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();
+    let (last, others) = divisors.split_last().map_or((number, &[][..]), |(last, others)| (*last, others));
     if others.is_empty() {
         return last.to_string();
     }

@@ -1,15 +1,15 @@
-//! Credits: a decaying memory of what units lent and borrowed.
+//! Credits: a decaying record of the amounts that units lent and borrowed.
 //!
 //! Problem: the choice of the next borrower should not depend on current wants alone. A unit that lent for a
 //! long time and is short now should come before a unit that only ever borrowed.
 //!
-//! Terms: a unit's *credit* is what it lent of one resource, less what it borrowed, in amount times time. A
-//! loan counts while it lasts, whether used or not. A credit, positive or negative, *decays* exponentially
-//! with a half-life.
+//! Terms: a unit's *credit* is the amount of one resource that the unit lent, less the amount that it borrowed,
+//! times the duration. A loan counts while it lasts, whether used or not. A credit, positive or negative,
+//! *decays* exponentially with a half-life.
 //!
 //! Algorithm: integrate each unit's loans over time. At the end of each *grain*, a 64th of a half-life on the
 //! backend's clock, multiply all credits by the 64th root of a half. The `shared` unit balances the books: it
-//! absorbs rounding errors, and is the other side of loans that have only one. It never borrows.
+//! absorbs rounding errors, and the other side of loans of which only one side is known. It never borrows.
 //!
 //! Properties (tested):
 //! - Credits sum to 0 at all times.

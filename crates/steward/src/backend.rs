@@ -35,11 +35,11 @@ pub trait Backend {
     ) -> Result<bool, Self::Error>;
 
     /// The state of the machine at `now`, the time of the last [`Backend::settle_members`]. Only reads. Facts about the units
-    /// in `watch` are fresh; those about other units may be up to 100 ms old.
+    /// in `watch` are fresh; facts about other units may be up to 100 ms old.
     fn observe(&mut self, now: Time, watch: &[UnitId]) -> Result<Snapshot, Self::Error>;
 
-    /// Carries out a plan's orders, in order, and makes no choices. A failed order does not stop those after it; all failures
-    /// are returned. A process that has exited is not a failure.
+    /// Carries out a plan's orders, in order, and makes no choices. After a failed order, the orders that follow are carried out
+    /// all the same; all failures are returned. A process that has exited is not a failure.
     fn apply(&mut self, plan: &Plan) -> Vec<Self::Error>;
 
     /// Failures in settling and observing since the last call.

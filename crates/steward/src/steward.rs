@@ -63,7 +63,7 @@ pub struct Turn<E> {
 /// A failure in a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong<E> {
-    /// The machine refused an order, or a part of it could not be observed. The rest was done.
+    /// The machine refused an order, or a part of the machine could not be observed. All else was done.
     Machine(E),
     /// The plan failed the check and was not carried out. Earlier orders stay in force.
     Plan(String),

@@ -191,7 +191,7 @@ pub struct Negotiation {
     pub sides: [Side; 2],
 }
 
-/// Two siblings, and the resource that each of them gets.
+/// Two siblings, and the resource that each sibling gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Pair {
     units: [UnitId; 2],
@@ -212,7 +212,7 @@ struct Good {
     with: [Sample; 2],
 }
 
-/// What an exchange may have cost one side.
+/// The cost that an exchange may have had for one side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Risk {
     /// The duration of the exchange times the fraction that the side gave, for the side's allowance.
@@ -271,7 +271,7 @@ struct Account {
     since: Option<Time>,
     /// The sum of [`Risk::cpu_ns`] over all trials.
     risked_ns: u64,
-    /// The sum of [`Risk::weighted_ns`] over undone trials: what they used up of the unit's allowance.
+    /// The sum of [`Risk::weighted_ns`] over undone trials: the used part of the unit's allowance.
     spent_ns: u64,
     lost_ns: u64,
     gained_ns: u64,
@@ -899,8 +899,8 @@ fn by_excess_want(units: &[(UnitId, [u64; TRADED.len()])], x: usize, y: usize) -
     candidates
 }
 
-/// The activity of each negotiating unit between two samples, and all busy units: those that ran or waited for
-/// at least 1 % of the time.
+/// The activity of each negotiating unit between two samples, and all busy units: units that ran or waited for at
+/// least 1 % of the time.
 fn activities(before: &[Facts], now: &[Facts]) -> (BTreeMap<UnitId, Activity>, Vec<UnitId>) {
     let earlier: BTreeMap<UnitId, &Facts> = before.iter().map(|facts| (facts.unit, facts)).collect();
     let (mut activity_of, mut busy) = (BTreeMap::new(), vec![]);

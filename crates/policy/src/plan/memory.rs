@@ -111,8 +111,8 @@ pub enum MemoryOrder {
         /// Bytes.
         bytes: Option<u64>,
     },
-    /// Reclaims memory from the unit's own processes now, to call back what it borrowed or to free what it lends. An action,
-    /// not a state: nothing stays in force.
+    /// Reclaims memory from the unit's own processes now, to call back memory that the unit borrowed or to free memory that it
+    /// lends. An action, not a state: nothing stays in force.
     Reclaim {
         /// The unit.
         unit: UnitId,

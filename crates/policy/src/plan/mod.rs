@@ -101,7 +101,7 @@ pub struct RightsChange {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CpuPlan {
     /// Each unit's entitlement while this plan is in force, in millionths of a CPU, sub-units included; one element per unit of
-    /// the contract. `shared` has what no unit is entitled to, so that the top level sums to the machine's CPUs.
+    /// the contract. `shared` has the part to which no unit is entitled, so that the top level sums to the machine's CPUs.
     pub entitled: Vec<u64>,
     /// Changes of owners and loans, in order.
     pub steps: Vec<Step<CpuDecision>>,
@@ -115,8 +115,8 @@ pub struct CpuPlan {
 pub struct DiskPlan {
     /// The observed disks. Orders about other disks are void.
     pub disks: Vec<String>,
-    /// The entitlement of each unit's own processes to every disk, in millionths of its throughput. `shared` has what no unit
-    /// is entitled to. Empty if no disk was observed.
+    /// The entitlement of each unit's own processes to every disk, in millionths of the disk's throughput. `shared` has the
+    /// part to which no unit is entitled. Empty if no disk was observed.
     pub entitled: Vec<u64>,
     /// Remembered net lending by unit, over all disks, in bytes; negative: net borrowing. Empty if nothing was lent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

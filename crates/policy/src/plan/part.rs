@@ -17,7 +17,7 @@ pub struct ForeignGroup {
     pub unit: UnitId,
     /// Its path, as in /proc/PID/cgroup.
     pub path: String,
-    /// What its manager has set there; the unit's orders stay within it.
+    /// The settings of the group's manager; the unit's orders stay within these.
     #[serde(default, skip_serializing_if = "GroupBounds::is_none")]
     pub most: GroupBounds,
 }
@@ -57,7 +57,8 @@ pub enum PartOrder {
         /// Millionths of a CPU.
         micro_cpus: Option<u64>,
     },
-    /// Protects the holder's memory from reclaim by others, in bytes. The unit's own group includes what is in it.
+    /// Protects the holder's memory from reclaim by others, in bytes. For the unit's own group, control groups inside it
+    /// are included.
     Guarantee {
         /// The unit.
         unit: UnitId,

@@ -42,7 +42,7 @@ pub enum Change {
         /// The new number.
         tickets: u64,
     },
-    /// The encloser issues more tickets to a unit, which devalues those of its siblings (inflation).
+    /// The encloser issues more tickets to a unit, which devalues the tickets of the unit's siblings (inflation).
     Issue {
         /// The unit.
         unit: UnitId,
@@ -73,7 +73,7 @@ pub enum Change {
     Transfer {
         /// The unit that gives.
         from: UnitId,
-        /// The unit that receives them.
+        /// The unit that receives the tickets.
         to: UnitId,
         /// The resource.
         resource: Resource,
@@ -332,7 +332,7 @@ pub enum Refused {
         unit: UnitId,
         /// The resource.
         resource: Resource,
-        /// What remains of its reservation after earlier loans; `None` if nothing does.
+        /// The part of its reservation that it does not lend yet; `None` if it lends all, or has no reservation.
         left: Option<Offer>,
     },
     /// Giving away this reserved memory would leave the unit, or a unit around it, with less reserved memory

@@ -74,7 +74,7 @@ pub fn capacity(contract: &Contract, machine: &Machine, resource: Resource) -> C
     }
 }
 
-/// What units are entitled to of one resource. Vectors are indexed by unit.
+/// The entitlements of all units to one resource. Vectors are indexed by unit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entitlement {
     /// Each unit's value, sub-units included.
@@ -104,8 +104,8 @@ impl Entitlement {
     }
 }
 
-/// What every unit is entitled to of `capacity` if the units in `present` (indexed by unit) have processes of
-/// their own.
+/// The entitlements to a resource of this capacity if the units in `present` (indexed by unit) have processes of
+/// their own, and no other units do.
 pub fn entitle(contract: &Contract, resource: Resource, capacity: Capacity, present: &[bool]) -> Entitlement {
     let mut rights = Rights::new(contract);
     for (id, present) in contract.ids().zip(present) {

@@ -10,8 +10,8 @@
 //!
 //! Algorithm: a unit may lend a part of its reservation if the remaining reservation covers its use. This is
 //! checked when an offer is made, and again when the offer is served; if use has grown meanwhile, the offer
-//! waits. When an offer is served, the units around the lender are checked likewise. For each of these, what
-//! moves between two units inside it does not count.
+//! waits. When an offer is served, the units around the lender are checked likewise, except that memory that
+//! moves between two units inside such a unit does not count.
 //!
 //! Properties (tested): no exchange takes the reservation of a unit, or of one around it, below the memory in
 //! use that counts against that reservation.

@@ -1,5 +1,5 @@
-//! The tree of rights, updated incrementally: which units are active, how many tickets each unit has, and what
-//! the tickets are worth.
+//! The tree of rights, updated incrementally: the active units, the tickets of each unit, and the value of these
+//! tickets.
 //!
 //! Problem: the arrival or exit of a process, or a transfer of tickets, must not cost a recomputation of the
 //! whole tree. The cost should be proportional to the tree's depth, and grow slowly with the number of
@@ -12,14 +12,14 @@
 //!   beside its sub-units.
 //! - Each unit is a *currency*: its tickets divide its *worth*, and have no meaning outside the unit. Worth
 //!   equals value, unless a sub-unit holds tickets of another currency, or a unit outside holds tickets of
-//!   this one ([`lots`]).
+//!   this unit's currency ([`lots`]).
 //!
 //! Algorithm, for each level of the tree, dividing the value V among the active units there:
 //! 1. Each unit gets its reservation, capped at its limit. A percentage is of V. If the reservations exceed
 //!    V, all are scaled down in proportion.
 //! 2. The rest is divided by soft tickets. No unit exceeds its limit.
 //!
-//! A unit's own processes, those in no sub-unit, count as one more sub-unit with [`DEFAULT_TICKETS`] and no
+//! A unit's own processes (the processes in no sub-unit) count as one more sub-unit with [`DEFAULT_TICKETS`] and no
 //! reservation. If limits keep the units of a level from taking all of V, the remainder stays with the
 //! enclosing unit; at the top level the remainder is *unheld*. Under `quota`, every unit without sub-units
 //! counts as present, since a fixed quota waits for its owner. An absolute amount is ignored if the capacity
@@ -711,14 +711,15 @@ impl Rights {
             Stake::Hard(_) => {
                 let known = self.unit(unit)?;
                 let (reserved, lent) = (known.terms[resource].hard(), known.hard_lent[resource]);
-                let left =
+                let unlent =
                     reserved.map(Kind::of).map(|(kind, reserved)| (kind, reserved.saturating_sub(lent)));
                 let offered = self.in_own_measure(unit, offer, false).unwrap_or(0);
-                if offered > 0 && left.is_some_and(|(_, left)| offered <= left) {
+                if offered > 0 && unlent.is_some_and(|(_, quantity)| offered <= quantity) {
                     return Ok(());
                 }
-                let left = left.and_then(|(kind, left)| kind.amount(left));
-                let left = left.map(|amount| Offer::hard(resource, amount)).filter(|left| !left.is_nothing());
+                let unlent = unlent.and_then(|(kind, quantity)| kind.amount(quantity));
+                let left =
+                    unlent.map(|amount| Offer::hard(resource, amount)).filter(|left| !left.is_nothing());
                 Err(Refused::NotReserved { unit, resource, left })
             }
         }
@@ -751,8 +752,8 @@ impl Rights {
 
     /// Converts an amount between currencies and kinds at current values. Tickets are rounded to the nearest
     /// number, since the value of a ticket is itself rounded; reservations up or down (`round_up`). `None` if
-    /// the two measures are not comparable now: one is of tickets and the other is not, a currency has no
-    /// value, or an absolute amount meets an unknown capacity.
+    /// the two measures are not comparable now: only one of them is tickets, a currency has no value, or an
+    /// absolute amount meets an unknown capacity.
     fn convert(
         &self,
         resource: Resource,
@@ -802,8 +803,8 @@ impl Rights {
         values.division(currency, values.currency(currency)).per_ticket().is_none_or(|(value, _)| value == 0)
     }
 
-    /// Whether a unit lends more than it may after a reload reduced what it has: all its tickets or more, or
-    /// more than its reservation. `offer` says which of the two.
+    /// Whether a unit lends more than it may, since a reload reduced its tickets or its reservation: all its
+    /// tickets or more, or more than its reservation. `offer` says which of the two to check.
     fn has_overlent(&self, unit: UnitId, offer: Offer) -> bool {
         let (resource, Ok(unit)) = (offer.resource, self.unit(unit)) else { return false };
         match offer.stake {
@@ -924,7 +925,7 @@ impl Rights {
     }
 }
 
-/// What the rights to one resource are worth at a given capacity. Amounts are in that capacity's measure.
+/// The values of the rights to one resource at a given capacity, in that capacity's measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Values<'a> {
     rights: &'a Rights,

@@ -45,7 +45,7 @@ impl Sums {
         self.tickets += other.tickets;
     }
 
-    /// These sums without those of a subset.
+    /// These sums less the sums of a subset.
     pub(super) fn less(self, subset: Sums) -> Sums {
         Sums { units: self.units - subset.units, tickets: self.tickets - subset.tickets }
     }
@@ -56,7 +56,7 @@ impl Sums {
 pub(super) struct Entry {
     /// The unit's number, or that of a lot.
     pub(super) id: u64,
-    /// The unit's effective tickets, or those in the lot.
+    /// The unit's effective tickets, or the tickets in the lot.
     pub(super) tickets: u64,
 }
 
@@ -234,7 +234,7 @@ impl Forest {
         self.node(at).sums.units + 1
     }
 
-    /// Recomputes the sums of a node from those of its children.
+    /// Recomputes the sums of a node from its children's sums.
     fn update_sums(&mut self, at: u32) {
         let node = *self.node(at);
         let mut sums = Sums { units: 1, tickets: node.entry.tickets };

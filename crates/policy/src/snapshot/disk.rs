@@ -1,4 +1,4 @@
-//! What a backend observed of disks, and what it can order.
+//! The facts that a backend observed about disks, and the orders that it can carry out for disks.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use commonhold_contract::UnitId;
 
 use crate::time::Time;
 
-/// What a backend can order for disks. The default is nothing.
+/// The kinds of order about disks that a backend can carry out. The default is no kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DiskMeans {
     /// Units can be limited to rates (io.max).

@@ -1,4 +1,4 @@
-//! Jobs as a backend observes them: threads that belong together, and where they and their memory are.
+//! Jobs as a backend observes them: groups of threads, and the CPUs and nodes of these threads and their memory.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,10 +1,10 @@
-//! What a backend observed of memory, and what it can enforce.
+//! The facts that a backend observed about memory, and the orders that it can carry out for memory.
 
 use alloc::vec::Vec;
 
 use crate::time::Time;
 
-/// What a backend can enforce for memory.
+/// The kinds of order about memory that a backend can carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryMeans {
     /// A unit's memory can be bounded. Beyond the bound, the unit's own pages are reclaimed: at once, while the
@@ -127,7 +127,7 @@ impl UnitMemory {
         self.clean() / 2 >= bytes
     }
 
-    /// Clean file pages. 0 if the machine does not report them separately.
+    /// The bytes in clean file pages; 0 if the machine does not report such pages separately.
     pub fn clean(&self) -> u64 {
         self.used
             .saturating_sub(self.packed)

@@ -10,8 +10,8 @@
 //!    another partner, or the giver waits itself, for reason 1.
 //! 3. The amounts of the giver and of this offer are not comparable now, or the giver's amount is worth less.
 //! 4. As 2 and 3, for takers.
-//! 5. An offer is both giver and taker, but at one offer's ratio the other falls below its minimum, or the
-//!    transfer is not possible.
+//! 5. Some offer is both giver and taker. But at the ratio of one of the two offers, the other gets less than
+//!    its minimum, or the transfer is not possible.
 //! 6. No ring connects a taker to a giver.
 //!
 //! Cost: O(n) for n offers, so O(n^2) for explaining all, as for finding a ring.
@@ -36,12 +36,12 @@ pub enum Waits {
     /// Every possible giver, or taker, is restricted to another partner, or excluded by this offer's own
     /// restriction.
     ForOthers {
-        /// The number of the oldest of them.
+        /// The number of the oldest such offer.
         offer: u64,
     },
-    /// A possible giver or taker waits itself, since its unit no longer has what it gives.
+    /// A possible giver or taker waits itself, since its unit no longer has the amount that the offer gives.
     WaitsToo {
-        /// Its number.
+        /// The number of that offer.
         offer: u64,
     },
     /// Tickets cannot be compared with another offer's: no unit is active in `within`, so its tickets have no
@@ -63,18 +63,18 @@ pub enum Waits {
     GivesLess {
         /// The other offer.
         offer: u64,
-        /// What the other gives.
+        /// The amount that the other offer gives.
         gives: Offer,
-        /// What the other would have to give; `None`: more than can be represented.
+        /// The amount that the other offer would have to give; `None`: more than can be represented.
         needs: Option<Offer>,
     },
     /// The other offer wants more than this offer gives.
     WantsMore {
         /// The other offer.
         offer: u64,
-        /// The minimum that the other wants.
+        /// The minimum that the other offer wants.
         wants: Offer,
-        /// What this offer would have to give for that minimum; `None`: more than can be represented.
+        /// The amount that this offer would have to give for that minimum; `None`: more than can be represented.
         needs: Option<Offer>,
     },
     /// The two offers match, but at the ratio of one, the other falls below its minimum.
@@ -149,7 +149,7 @@ impl Rights {
             () => Neighbour::Possible,
         };
         // Each reason has a rank: the larger, the closer the two offers are to a match. Of several reasons,
-        // report the one of the largest rank; ties go to the oldest offer.
+        // report that of the largest rank; ties go to the oldest offer.
         let (mut neighbours, mut best_reason) = (Vec::new(), (0, None));
         for (number, other) in self.offers() {
             let offer = *number;
