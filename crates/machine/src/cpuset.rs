@@ -191,7 +191,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn set_algebra(a in proptest::collection::btree_set(0u32..300, 0..40), b in proptest::collection::btree_set(0u32..300, 0..40)) {
+        fn set_algebra(
+            a in proptest::collection::btree_set(0u32..300, 0..40),
+            b in proptest::collection::btree_set(0u32..300, 0..40),
+        ) {
             let (x, y): (CpuSet, CpuSet) = (a.iter().copied().collect(), b.iter().copied().collect());
             prop_assert_eq!(x.union(&y).iter().collect::<Vec<_>>(), a.union(&b).copied().collect::<Vec<_>>());
             prop_assert_eq!(x.intersection(&y).iter().collect::<Vec<_>>(), a.intersection(&b).copied().collect::<Vec<_>>());

@@ -302,7 +302,8 @@ mod tests {
         );
         is(
             "cores:4",
-            "synthetic machine, column 1: `cores:4`: the word is unknown; the words are nodes, cpus, memory, threads, caches, cache, sockets, disks, disk, swap, bus",
+            "synthetic machine, column 1: `cores:4`: the word is unknown; the words are nodes, cpus, memory, \
+             threads, caches, cache, sockets, disks, disk, swap, bus",
         );
         is(
             "cpus",
@@ -318,11 +319,13 @@ mod tests {
         );
         is(
             "nodes:256 cpus:257",
-            "synthetic machine, column 1: `nodes:256`: 256 nodes of 257 CPUs are more than 65536 CPUs; write fewer nodes, or fewer CPUs per node",
+            "synthetic machine, column 1: `nodes:256`: 256 nodes of 257 CPUs are more than 65536 CPUs; \
+             write fewer nodes, or fewer CPUs per node",
         );
         is(
             "cpus:3 threads:2",
-            "synthetic machine, column 8: `threads:2`: the 3 CPUs of a node are not whole cores of 2 hardware threads; `cpus` counts hardware threads: make it a multiple",
+            "synthetic machine, column 8: `threads:2`: the 3 CPUs of a node are not whole cores of 2 \
+             hardware threads; `cpus` counts hardware threads: make it a multiple",
         );
         is(
             "cpus:2 caches:3",

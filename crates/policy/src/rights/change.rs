@@ -304,7 +304,10 @@ pub enum Refused {
         to: UnitId,
     },
     /// The unit must keep more tickets than it has lent in exchanges.
-    #[error("unit {} has {has} {resource} tickets, {lent} of them lent in exchanges: it must keep one more than it lent", .unit.0)]
+    #[error(
+        "unit {} has {has} {resource} tickets, {lent} of them lent in exchanges: it must keep one more than it lent",
+        .unit.0
+    )]
     Lent {
         /// The unit.
         unit: UnitId,

@@ -14,12 +14,17 @@ use crate::tree::lineage;
 pub(crate) fn own(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).limit[resource]? {
         Amount::Absolute(amount) => Some(amount),
-        part @ Amount::Part(_) => Some(part.of(around(contract, resource, unit, whole)?)),
+        part @ Amount::Part(_) => Some(part.of(percentage_base(contract, resource, unit, whole)?)),
     }
 }
 
 /// The amount to which a unit's limit in percent refers; `None` if unknown.
-pub(crate) fn around(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
+pub(crate) fn percentage_base(
+    contract: &Contract,
+    resource: Resource,
+    unit: UnitId,
+    whole: u64,
+) -> Option<u64> {
     let mut enclosers = lineage(contract, unit).skip(1);
     match enclosers.find(|id| contract.unit(*id).limit[resource].is_some()) {
         Some(id) => own(contract, resource, id, whole),
@@ -32,7 +37,7 @@ pub(crate) fn around(contract: &Contract, resource: Resource, unit: UnitId, whol
 pub(crate) fn borrows(contract: &Contract, resource: Resource, unit: UnitId, whole: u64) -> Option<u64> {
     match contract.unit(unit).borrow[resource].amount()? {
         Amount::Absolute(amount) => Some(amount),
-        part @ Amount::Part(_) => Some(part.of(around(contract, resource, unit, whole)?)),
+        part @ Amount::Part(_) => Some(part.of(percentage_base(contract, resource, unit, whole)?)),
     }
 }
 
